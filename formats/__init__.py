@@ -1,0 +1,1 @@
+"""What the bytes of a RocketMQ store mean: pure codecs, bytes in and values out."""

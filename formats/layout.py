@@ -1,0 +1,136 @@
+"""Record layouts, written once as data.
+
+A layout is a `NamedTuple` whose fields are annotated with a wire type. The struct, the
+field offsets, the numpy dtype, the Arrow schema and the table in the docs all derive from
+it, so no other module states an offset.
+
+>>> class Unit(NamedTuple):
+...     phy_offset: Annotated[int, I64, "position of the record in the commitlog"]
+...     size: Annotated[int, I32, "record size in bytes"]
+>>> UNIT = Layout.of(Unit)
+>>> UNIT.size, UNIT.offset("size")
+(12, 8)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_type_hints
+
+from formats.errors import FormatError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Wire(NamedTuple):
+    """A big-endian wire type: struct code, numpy code, Arrow type name, name in the docs."""
+
+    code: str
+    numpy: str
+    arrow: str
+    label: str
+
+
+I8 = Wire("b", "i1", "int8", "i8")
+I16 = Wire("h", ">i2", "int16", "i16")
+I32 = Wire("i", ">i4", "int32", "i32")
+I64 = Wire("q", ">i8", "int64", "i64")
+
+
+def raw(length: int) -> Wire:
+    """A field of `length` opaque bytes."""
+    return Wire(f"{length}s", f"V{length}", f"binary[{length}]", f"bytes[{length}]")
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutField:
+    """One field: its name, byte offset from the start of the layout, wire type, and note."""
+
+    name: str
+    offset: int
+    wire: Wire
+    note: str
+
+    @property
+    def size(self) -> int:
+        """Bytes that the field takes."""
+        return struct.calcsize(">" + self.wire.code)
+
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+class Layout(Generic[T]):
+    """A fixed-size, big-endian record of declared fields."""
+
+    def __init__(self, record: type[T], fields: tuple[LayoutField, ...]) -> None:
+        self.record = record
+        self.fields = fields
+        self.struct = struct.Struct(">" + "".join(field.wire.code for field in fields))
+        self.size = self.struct.size
+        self._by_name = {field.name: field for field in fields}
+
+    @classmethod
+    def of(cls, record: type[T]) -> Layout[T]:
+        """Derive the layout from a NamedTuple of `Annotated[type, Wire, note]` fields."""
+        fields = []
+        offset = 0
+        for name, hint in get_type_hints(record, include_extras=True).items():
+            wire, *notes = hint.__metadata__
+            field = LayoutField(name, offset, wire, notes[0] if notes else "")
+            fields.append(field)
+            offset += field.size
+        return cls(record, tuple(fields))
+
+    def offset(self, name: str) -> int:
+        """Byte offset of a field from the start of the layout."""
+        return self._by_name[name].offset
+
+    def decode(self, buffer: Buffer, offset: int = 0) -> T:
+        """Read one record at `offset`; `FormatError("short")` when the buffer ends before it does."""
+        if offset < 0 or offset + self.size > len(buffer):
+            raise FormatError(
+                "short", offset, f"{self.record.__name__} needs {self.size} bytes",
+                needed=self.size, available=max(0, len(buffer) - offset),
+            )
+        return self.record(*self.struct.unpack_from(buffer, offset))
+
+    def encode(self, record: T) -> bytes:
+        """The bytes of one record; `struct.error` when a value does not fit its field."""
+        return self.struct.pack(*record)
+
+    def decode_all(self, buffer: Buffer) -> Iterator[T]:
+        """Every whole record of the buffer, in order; a remainder is left out."""
+        whole = len(buffer) // self.size * self.size
+        return map(self.record._make, self.struct.iter_unpack(memoryview(buffer)[:whole]))  # type: ignore[attr-defined]
+
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """The numpy dtype of one record, big-endian and without padding."""
+        import numpy as np
+
+        return np.dtype([(field.name, field.wire.numpy) for field in self.fields])
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The Arrow schema: one column a field, none nullable."""
+        import pyarrow as pa
+
+        def arrow_type(wire: Wire) -> pa.DataType:
+            if wire.arrow.startswith("binary["):
+                return pa.binary(int(wire.arrow[7:-1]))
+            return getattr(pa, wire.arrow)()
+
+        return pa.schema([pa.field(f.name, arrow_type(f.wire), nullable=False) for f in self.fields])
+
+    def markdown(self) -> str:
+        """The table of this layout as the docs show it."""
+        rows = ["| offset | type | field | meaning |", "|---|---|---|---|"]
+        rows += [f"| {f.offset} | {f.wire.label} | `{f.name}` | {f.note} |" for f in self.fields]
+        return "\n".join(rows)

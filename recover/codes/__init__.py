@@ -1,0 +1,9 @@
+"""The registry of finding codes: one module an area, one line a module."""
+
+from __future__ import annotations
+
+from recover.findings import Code
+
+AREAS: tuple[tuple[Code, ...], ...] = ()
+
+CODES: dict[str, Code] = {code.name: code for area in AREAS for code in area}
