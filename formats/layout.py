@@ -4,6 +4,7 @@ A layout is a `NamedTuple` whose fields are annotated with a wire type. The stru
 field offsets, the numpy dtype, the Arrow schema and the table in the docs all derive from
 it, so no other module states an offset.
 
+>>> from typing import Annotated
 >>> class Unit(NamedTuple):
 ...     phy_offset: Annotated[int, I64, "position of the record in the commitlog"]
 ...     size: Annotated[int, I32, "record size in bytes"]
