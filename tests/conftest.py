@@ -1,0 +1,23 @@
+"""What every test may use: private copies of real stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.stores import real_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Callable[[str], Path]:
+    """`store("clean-5.3.3")` gives the root of a private copy; a second call of one name gives a second copy."""
+    copies = 0
+
+    def copy(name: str) -> Path:
+        nonlocal copies
+        copies += 1
+        return real_store(name, tmp_path / f"copy-{copies}")
+
+    return copy

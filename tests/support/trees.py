@@ -1,0 +1,83 @@
+"""Digests of whole trees: the proof that a reading command left no trace and that undo restores everything."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Node(NamedTuple):
+    """What a comparison sees of one file, folder or link (`sha256` of a link is that of its target)."""
+
+    kind: str
+    size: int
+    sha256: str
+    mode: int
+    uid: int
+    gid: int
+    mtime_ns: int
+
+
+def tree_digest(root: Path, skip: Sequence[str] = (".mqtool",)) -> dict[str, Node]:
+    """Relative path -> node for everything under `root`, which itself is `"."`; names in `skip` directly below it are left out.
+
+    The root's own mtime is left out too (as 0) when a skipped name exists: creating that name changes it.
+    """
+    nodes = {path: _node(root / path) for path in _walk(root, skip)}
+    if any((root / name).exists() for name in skip):
+        nodes["."] = nodes["."]._replace(mtime_ns=0)
+    return nodes
+
+
+@contextmanager
+def assert_unchanged(root: Path, skip: Sequence[str] = ()) -> Iterator[None]:
+    """Fail if anything under `root` (but `skip`) differs after the block: content, owner, mode, mtime, names."""
+    before = tree_digest(root, skip)
+    yield
+    assert_same_tree(before, tree_digest(root, skip))
+
+
+def assert_same_tree(before: dict[str, Node], after: dict[str, Node]) -> None:
+    """Fail with the paths that differ, each with the fields that do."""
+    if before["."].mtime_ns == 0 or after["."].mtime_ns == 0:
+        before = {**before, ".": before["."]._replace(mtime_ns=0)}
+        after = {**after, ".": after["."]._replace(mtime_ns=0)}
+    differences = []
+    for path in sorted(before.keys() | after.keys()):
+        old, new = before.get(path), after.get(path)
+        if old is None or new is None:
+            differences.append(f"{path}: {'appeared' if old is None else 'vanished'}")
+        elif old != new:
+            changed = [f"{name} {a!r} -> {b!r}" for name, a, b in zip(Node._fields, old, new, strict=True) if a != b]
+            differences.append(f"{path}: {', '.join(changed)}")
+    assert not differences, "the tree changed:\n  " + "\n  ".join(differences)
+
+
+def _walk(root: Path, skip: Sequence[str]) -> Iterator[str]:
+    yield "."
+    for folder, folders, files in os.walk(root):
+        if Path(folder) == root:
+            folders[:] = [name for name in folders if name not in skip]
+            files = [name for name in files if name not in skip]
+        for name in folders + files:
+            yield os.path.relpath(os.path.join(folder, name), root)
+
+
+def _node(path: Path) -> Node:
+    status = path.lstat()
+    kind, size, digest = "other", 0, ""
+    if stat.S_ISREG(status.st_mode):
+        kind, size = "file", status.st_size
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    elif stat.S_ISDIR(status.st_mode):
+        kind = "dir"
+    elif stat.S_ISLNK(status.st_mode):
+        kind, digest = "link", hashlib.sha256(os.fsencode(os.readlink(path))).hexdigest()
+    mode = stat.S_IMODE(status.st_mode)
+    return Node(kind, size, digest, mode, status.st_uid, status.st_gid, status.st_mtime_ns)
