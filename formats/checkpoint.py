@@ -1,0 +1,74 @@
+"""checkpoint: how far each kind of data was flushed. Source: broker class StoreCheckpoint.
+
+One page, big-endian. Older brokers know fewer fields and leave the bytes of the younger ones as
+they are, so a value at the end can stem from another version.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from formats.errors import FormatError
+from formats.layout import I64, Buffer, Layout
+
+
+class Checkpoint(NamedTuple):
+    """The fields of every generation; 0 is "never set" for each of them."""
+
+    physic_msg_timestamp: Annotated[int, I64, "store timestamp (ms) of the last flushed commitlog message"]
+    logics_msg_timestamp: Annotated[int, I64, "store timestamp (ms) of the last message with a flushed queue unit"]
+    index_msg_timestamp: Annotated[int, I64, "end timestamp (ms) of the last index file that became full"]
+    master_flushed_offset: Annotated[int, I64, "since 5.0.0: what the master of a pair has flushed"]
+    confirm_phy_offset: Annotated[int, I64, "since 5.1.1: start of the last valid message at the last recovery"]
+    logics_physical_offset: Annotated[int, I64, "since 5.5.0: start of the last message with a flushed queue unit"]
+
+
+CHECKPOINT = Layout.of(Checkpoint)
+FILE_SIZE = 4096
+EMPTY = Checkpoint(0, 0, 0, 0, 0, 0)
+
+SINCE = {
+    "physic_msg_timestamp": "",
+    "logics_msg_timestamp": "",
+    "index_msg_timestamp": "",
+    "master_flushed_offset": "5.0.0",
+    "confirm_phy_offset": "5.1.1",
+    "logics_physical_offset": "5.5.0",
+}
+"""First broker version that writes each field; "" for all versions."""
+
+CLOCK_MARGIN_MS = 3000
+"""What StoreCheckpoint.getMinTimestamp takes off, to be sure to start early enough."""
+
+
+def decode(buffer: Buffer, *, extend: bool = False) -> Checkpoint:
+    """The fields of a file; `FormatError("short")` when it is shorter than they are.
+
+    With `extend` a short file reads as if zeros followed, which is what a broker that maps
+    the whole page sees (and leaves on disk).
+    """
+    if extend and len(buffer) < CHECKPOINT.size:
+        buffer = bytes(buffer).ljust(CHECKPOINT.size, b"\0")
+    return CHECKPOINT.decode(buffer)
+
+
+def encode(checkpoint: Checkpoint, base: Buffer = b"") -> bytes:
+    """The bytes of a whole file. `base`: the file so far, whose bytes behind the fields are kept."""
+    if len(base) > FILE_SIZE:
+        raise FormatError("bad-length", 0, f"a checkpoint has {FILE_SIZE} bytes", length=len(base), expected=FILE_SIZE)
+    return (CHECKPOINT.encode(checkpoint) + bytes(base[CHECKPOINT.size:])).ljust(FILE_SIZE, b"\0")
+
+
+def rest_is_zero(buffer: Buffer) -> bool:
+    """True when nothing follows the known fields, as in every file that a broker wrote."""
+    return not any(memoryview(buffer)[CHECKPOINT.size:])
+
+
+def min_timestamp(checkpoint: Checkpoint) -> int:
+    """StoreCheckpoint.getMinTimestamp (ms): what abnormal recovery looked for up to 5.4.0."""
+    return max(0, min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) - CLOCK_MARGIN_MS)
+
+
+def min_timestamp_index(checkpoint: Checkpoint) -> int:
+    """StoreCheckpoint.getMinTimestampIndex (ms): the same where the index must be covered, too."""
+    return min(min_timestamp(checkpoint), checkpoint.index_msg_timestamp)
