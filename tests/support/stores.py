@@ -12,14 +12,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.support.sparse import data_chunks
+
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((FIXTURES / "stores" / "expected.json").read_text())
 
 STORES = tuple(EXPECTED)
 CLEAN = tuple(name for name in STORES if EXPECTED[name]["exit_state"] == "clean")
 KILLED = tuple(name for name in STORES if EXPECTED[name]["exit_state"] == "killed")
-
-_CHUNK = 64 * 1024
 
 
 @functools.cache
@@ -61,11 +61,9 @@ def _copy_sparse(source: str, target: str, *, follow_symlinks: bool = True) -> s
     if os.path.islink(source) and not follow_symlinks:
         return str(shutil.copy2(source, target, follow_symlinks=False))
     with open(source, "rb") as reader, open(target, "wb") as writer:
-        while chunk := reader.read(_CHUNK):
-            if chunk.count(0) == len(chunk):
-                writer.seek(len(chunk), os.SEEK_CUR)
-            else:
-                writer.write(chunk)
-        writer.truncate(reader.tell())
+        for offset, chunk in data_chunks(reader.fileno()):
+            writer.seek(offset)
+            writer.write(chunk)
+        writer.truncate(os.fstat(reader.fileno()).st_size)
     shutil.copystat(source, target)
     return target

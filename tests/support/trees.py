@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.sparse import data_chunks
+
 
 class Node(NamedTuple):
-    """What a comparison sees of one file, folder or link (`sha256` of a link is that of its target)."""
+    """What a comparison sees of one file, folder or link (`sha256` is over its non-zero chunks; of a link, over its target)."""
 
     kind: str
     size: int
@@ -68,13 +70,21 @@ def _walk(root: Path, skip: Sequence[str]) -> Iterator[str]:
             yield os.path.relpath(os.path.join(folder, name), root)
 
 
+def _content_digest(path: Path) -> str:
+    """Equal for equal content, whether zeros are stored or holes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for offset, chunk in data_chunks(file.fileno()):
+            digest.update(b"%d:" % offset + chunk)
+    return digest.hexdigest()
+
+
 def _node(path: Path) -> Node:
     status = path.lstat()
     kind, size, digest = "other", 0, ""
     if stat.S_ISREG(status.st_mode):
         kind, size = "file", status.st_size
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = _content_digest(path)
     elif stat.S_ISDIR(status.st_mode):
         kind = "dir"
     elif stat.S_ISLNK(status.st_mode):
