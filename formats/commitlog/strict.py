@@ -1,0 +1,78 @@
+"""The verdict on a record: what every broker takes for granted, checked.
+
+This is what compiled walkers hand to whenever they are not certain.
+"""
+
+from __future__ import annotations
+
+import re
+
+from formats import properties as props
+from formats import sysflag
+from formats.commitlog.codec import check_crcs, fail, parse, read_start
+from formats.commitlog.layout import BLANK_SIZE, HEADS, I64_STRUCT, OFFSET_PHY_OFFSET, TOPIC_LENGTHS
+from formats.commitlog.record import (
+    DLQ_PREFIX,
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
+    SYSTEM_PREFIX,
+    Record,
+    delay_level,
+)
+from formats.layout import Buffer
+
+_TOPIC = re.compile(rb"[%|a-zA-Z0-9_-]+")
+# The broker makes these names itself, out of a group, a topic (joined by "+" in the second
+# kind of pop retry topic) or a cluster name that nothing has validated.
+_BROKER_MADE_TOPIC = re.compile(
+    rb"(?:%s|%s|%s)[!-~]+|[!-~]+%s"
+    % tuple(re.escape(part.encode()) for part in (RETRY_PREFIX, DLQ_PREFIX, SYSTEM_PREFIX, REPLY_SUFFIX))
+)
+
+
+def check_strict(buffer: Buffer, offset: int, limit: int, phy_offset: int) -> Record:
+    """Read the record at `offset` and believe nothing: every field must be what a broker writes there.
+
+    `phy_offset` is the position of `offset` in the log, `limit` the end of the mapped file in
+    the buffer (a blank must still fit behind the record). Raises FormatError as `decode`
+    does, and `bad-phy-offset`, `bad-queue-id`, `bad-queue-offset`, `bad-born-timestamp`,
+    `bad-store-timestamp`, `bad-topic`, `bad-properties`. The first check that fails gives the
+    reason; cheap ones come before checksums.
+    """
+    end = min(limit, len(buffer))
+    total_size = read_start(buffer, offset, end)
+    if total_size > end - offset - BLANK_SIZE:
+        fail("bad-size", offset, f"size {total_size}, but {end - offset} bytes left and a blank takes {BLANK_SIZE}",
+             size=total_size, room=end - offset)
+    (own,) = I64_STRUCT.unpack_from(buffer, offset + OFFSET_PHY_OFFSET)
+    if own != phy_offset:
+        fail("bad-phy-offset", offset + OFFSET_PHY_OFFSET, f"says it stands at {own}, but stands at {phy_offset}",
+             stored=own, expected=phy_offset)
+    record = parse(buffer, offset, total_size)
+    _check_plausible(record, offset)
+    check_crcs(record, buffer, offset)
+    return record
+
+
+def _check_plausible(record: Record, offset: int) -> None:
+    """Fields that no broker leaves at these values, and text that no broker writes."""
+    layout = HEADS[record.sys_flag & sysflag.HOSTS_V6]
+    for name, least in (("queue_id", 0), ("queue_offset", 0), ("born_timestamp", 1), ("store_timestamp", 1)):
+        value = getattr(record, name)
+        if value < least:
+            fail("bad-" + name.replace("_", "-"), offset + layout.offset(name), f"{name} {value}", value=value)
+    topic_at = offset + layout.size + len(record.body) + TOPIC_LENGTHS[record.magic].size
+    if not valid_topic(record.topic):
+        fail("bad-topic", topic_at, f"topic {record.topic!r}", topic=record.topic)
+    properties_at = offset + record.total_size - len(record.properties)
+    if problem := props.structure_problem(record.properties):
+        fail("bad-properties", properties_at, f"properties with {problem}", problem=problem)
+    try:
+        delay_level(record)
+    except ValueError as error:
+        fail("bad-properties", properties_at, f"DELAY: {error}", problem="DELAY is no number")
+
+
+def valid_topic(topic: bytes) -> bool:
+    """Whether a broker can have stored a message under this name (`TopicValidator`, or its own names)."""
+    return _TOPIC.fullmatch(topic) is not None or _BROKER_MADE_TOPIC.fullmatch(topic) is not None

@@ -1,0 +1,129 @@
+"""Message properties: `name 0x01 value 0x02 ...`, read as either generation of brokers reads it.
+
+Names are constants here as the broker's `MessageConst` has them; the text is what a record
+stores, so nothing but Java's `String` rules apply to its bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+
+from formats.javahash import java_string
+
+NAME_VALUE_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+NAME_VALUE_BYTE = NAME_VALUE_SEPARATOR.encode()
+PROPERTY_BYTE = PROPERTY_SEPARATOR.encode()
+KEY_SEPARATOR = " "
+MAX_LENGTH = 32767  # the length field is a signed i16
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+UNIQ_KEY = "UNIQ_KEY"
+WAIT = "WAIT"
+DELAY = "DELAY"
+RETRY_TOPIC = "RETRY_TOPIC"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QID = "REAL_QID"
+TRAN_MSG = "TRAN_MSG"
+PGROUP = "PGROUP"
+BUYER_ID = "BUYER_ID"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+MSG_REGION = "MSG_REGION"
+TRACE_ON = "TRACE_ON"
+INSTANCE_ID = "INSTANCE_ID"
+CLUSTER = "CLUSTER"
+CORRELATION_ID = "CORRELATION_ID"
+TRANSACTION_ID = "__transactionId__"
+TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+TRANS_OFFSET = "TRANS_OFFSET"
+INNER_NUM = "INNER_NUM"
+INNER_BASE = "INNER_BASE"
+INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+DUP_INFO = "DUP_INFO"
+CRC32 = "__CRC32#"
+TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS = "TIMER_DELAY_MS"
+TIMER_OUT_MS = "TIMER_OUT_MS"
+TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
+TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
+TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
+TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
+POP_CK = "POP_CK"
+FIRST_POP_TIME = "1ST_POP_TIME"
+SHARDING_KEY = "__SHARDINGKEY"
+LITE_TOPIC = "__LITE_TOPIC"
+
+
+class Parser(enum.Enum):
+    """Which `MessageDecoder.string2messageProperties` reads the text."""
+
+    OLD = "up to 4.9.0"
+    NEW = "4.9.1 and later"
+
+
+PARSER_OLD = Parser.OLD
+PARSER_NEW = Parser.NEW
+
+
+def parse(content: bytes, generation: Parser = PARSER_NEW) -> dict[str, str]:
+    """The properties that a broker sees, the last one of a name winning.
+
+    Items that the broker's parser passes over are passed over here too; this never raises.
+    """
+    if not content:
+        return {}
+    items = java_string(content).split(PROPERTY_SEPARATOR)
+    return dict(_old_pairs(items) if generation is Parser.OLD else _new_pairs(items))
+
+
+def _new_pairs(items: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for item in items:
+        name, _, value = item.partition(NAME_VALUE_SEPARATOR)
+        if name and value:
+            yield name, value
+
+
+def _old_pairs(items: Iterable[str]) -> Iterable[tuple[str, str]]:
+    # Java's split drops trailing empty parts and keeps leading ones, so "k 0x01" has one
+    # part, "k 0x01 v 0x01" two, and " 0x01 v" two with an empty name.
+    for item in items:
+        parts = item.rstrip(NAME_VALUE_SEPARATOR).split(NAME_VALUE_SEPARATOR)
+        if len(parts) == 2:
+            yield parts[0], parts[1]
+
+
+def join(properties: Mapping[str, str], *, trailing: bool = True) -> bytes:
+    """The stored text, in the order of the mapping.
+
+    `trailing` says whether the last value is followed by 0x02: brokers up to 4.9.0 and from
+    5.2.0 on write it, those between do not.
+    """
+    text = PROPERTY_SEPARATOR.join(f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items())
+    return (text + PROPERTY_SEPARATOR if trailing and text else text).encode("utf-8", "surrogatepass")
+
+
+def structure_problem(content: bytes) -> str | None:
+    """Why these bytes cannot be properties that a broker wrote, or None.
+
+    Deliberately tolerant, because a broker stores what a client sends: empty values, empty
+    items, a 0x01 or 0x02 inside a value and bytes that are no UTF-8 all pass. What no writer
+    leaves is text without any `name 0x01`, and zero bytes in a name or at the very end:
+    pages that were lost before they reached the disk.
+    """
+    if not content:
+        return None
+    if not any(item.find(NAME_VALUE_BYTE) > 0 for item in content.split(PROPERTY_BYTE)):
+        return "no property name"
+    if b"\x00" in content:
+        if content.endswith(b"\x00"):
+            return "zero bytes at the end"
+        if any(b"\x00" in item.partition(NAME_VALUE_BYTE)[0] for item in content.split(PROPERTY_BYTE)):
+            return "zero byte in a property name"
+    return None

@@ -1,0 +1,27 @@
+"""The bits of a record's sysFlag (`MessageSysFlag`, `CompressionType`)."""
+
+from __future__ import annotations
+
+COMPRESSED = 0x001
+MULTI_TAGS = 0x002
+TRANSACTION = 0x00C
+TRANSACTION_NOT = 0x000
+TRANSACTION_PREPARED = 0x004
+TRANSACTION_COMMIT = 0x008
+TRANSACTION_ROLLBACK = 0x00C
+BORNHOST_V6 = 0x010
+STOREHOST_V6 = 0x020
+NEED_UNWRAP = 0x040
+INNER_BATCH = 0x080
+COMPRESSION_TYPE = 0x700
+COMPRESSION_LEGACY_ZLIB = 0x000
+COMPRESSION_LZ4 = 0x100
+COMPRESSION_ZSTD = 0x200
+COMPRESSION_ZLIB = 0x300
+
+HOSTS_V6 = BORNHOST_V6 | STOREHOST_V6
+
+
+def transaction_type(sys_flag: int) -> int:
+    """0 none, 4 prepared, 8 commit, 12 rollback."""
+    return sys_flag & TRANSACTION
