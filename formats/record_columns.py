@@ -1,0 +1,31 @@
+"""The columns that a scan keeps of each intact record: 48 bytes a row."""
+
+from __future__ import annotations
+
+import numpy as np
+
+RECORD = np.dtype([
+    ("phy_offset", "<i8"),
+    ("queue_offset", "<i8"),
+    ("store_timestamp", "<i8"),
+    ("tags_code", "<i8"),
+    ("size", "<i4"),
+    ("queue", "<i4"),
+    ("sys_flag", "<i4"),
+    ("bits", "<u2"),
+    ("hashes", "<u2"),
+])
+"""One intact record. `queue` numbers a (topic, queue id) pair of the scan; `hashes` counts its index key hashes:
+the unique key, each word of KEYS, then the tags. With BIT_DELAY, `tags_code` holds the delay level."""
+
+BIT_HAS_TAGS = 1
+BIT_DELAY = 2
+BIT_LMQ = 4
+BIT_PROP_CRC = 8
+BIT_V2 = 16
+BIT_GHOST = 32
+BIT_SUPERSEDED = 64
+BIT_HAS_UNIQ = 128
+BIT_FILLER = 256
+BIT_MARKER = 512
+BIT_INNER_BATCH = 1024

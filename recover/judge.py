@@ -1,0 +1,84 @@
+"""The reference codec as judge over a file: is there an intact record here, and if not, what is wrong?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from formats.commitlog import (
+    BLANK,
+    BLANK_SIZE,
+    HEAD,
+    HEAD_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+    Record,
+    check_strict,
+    decode,
+    valid_topic,
+)
+from formats.errors import FormatError
+from formats.layout import Buffer
+
+ReadAt = Callable[[int, int], Buffer]
+"""(position in the file, bytes wanted) -> that many bytes, fewer at the end of the file."""
+
+
+def judge(read: ReadAt, position: int, base: int, file_end: int) -> Record:
+    """The intact record at `position` of the file that begins at physical offset `base`; else `FormatError`.
+
+    Bytes beyond the head are read only when the head says that it stands in its own place, so a
+    damaged size field alone makes nobody read a gigabyte.
+    """
+    head = read(position, HEAD_SIZE)
+    offset = base + position
+    room = file_end - offset
+    if len(head) < min(MIN_RECORD_SIZE, HEAD_SIZE):
+        raise FormatError("short", 0, "no room for a record", available=len(head), needed=MIN_RECORD_SIZE)
+    size, magic = BLANK.struct.unpack_from(head, 0)
+    own = HEAD.decode(head).phy_offset
+    whole = magic in (MAGIC_V1, MAGIC_V2) and MIN_RECORD_SIZE <= size <= room - BLANK_SIZE and own == offset
+    # without the room for a blank behind it the codec refuses even a whole record, hence the 8 bytes more
+    content = read(position, size + BLANK_SIZE) if whole else head
+    return check_strict(content, 0, room, offset)
+
+
+def reason_of(read: ReadAt, position: int, base: int, file_end: int) -> tuple[str, dict[str, Any]]:
+    """Why there is no intact record at `position`: a kebab-case reason and its facts."""
+    head = bytes(read(position, HEAD_SIZE))
+    if not head.strip(b"\0"):
+        return "zeroed", {}
+    if len(head) >= BLANK_SIZE and BLANK.decode(head).magic == MAGIC_BLANK:
+        return "bad-blank-size", {"size": BLANK.decode(head).size, "room": file_end - base - position}
+    try:
+        judge(read, position, base, file_end)
+    except FormatError as error:
+        return error.reason, {name: _plain(value) for name, value in error.facts.items()}
+    return "unread", {}
+
+
+def envelope_size(read: ReadAt, position: int, base: int, file_end: int) -> int:
+    """Size of the record at `position` if its lengths add up, it stands in its own place and has a valid topic; else 0.
+
+    Such bytes were a message: only a checksum or a field is wrong.
+    """
+    head = read(position, HEAD_SIZE)
+    if len(head) < HEAD_SIZE:
+        return 0
+    fields = HEAD.decode(head)
+    offset = base + position
+    if fields.magic not in (MAGIC_V1, MAGIC_V2) or fields.phy_offset != offset:
+        return 0
+    if not MIN_RECORD_SIZE <= fields.total_size <= file_end - offset - BLANK_SIZE:
+        return 0
+    try:
+        record = decode(read(position, fields.total_size), check_crc=False)
+    except FormatError:
+        return 0
+    return record.total_size if valid_topic(record.topic) else 0
+
+
+def _plain(value: object) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -1,0 +1,154 @@
+"""Mapped files and queues of them: names, gaps, odd names, wrong lengths, offset to file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from formats.errors import FormatError
+from formats.names import parse_offset_name
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """One file of a queue: its first byte is `file_from_offset` of the queue; `length` is what stat says."""
+
+    path: Path
+    file_from_offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last byte."""
+        return self.file_from_offset + self.length
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+@dataclass(frozen=True, slots=True)
+class OddName:
+    """Something in a data folder that is no mapped file: a directory, or a name that is no number."""
+
+    path: Path
+    is_directory: bool
+    length: int
+
+
+@dataclass(slots=True)
+class MappedFileQueue:
+    """Mapped files in name order, over one folder or several (multi-path commitlog).
+
+    `duplicates` are files whose name stands in another folder too (MultiPathMappedFileQueue loads
+    both); `files` holds one file a name.
+    """
+
+    directories: tuple[Path, ...]
+    file_size: int = 0
+    files: list[MappedFile] = field(default_factory=list)
+    odd: list[OddName] = field(default_factory=list)
+    duplicates: list[MappedFile] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, directories: Sequence[Path], file_size: int = 0) -> MappedFileQueue:
+        """List the folders without opening a file; a folder that is missing counts as empty. `OSError` from listing."""
+        queue = cls(tuple(directories))
+        by_name: dict[int, MappedFile] = {}
+        for directory in directories:
+            if not directory.is_dir():
+                continue
+            for mapped_file in queue._list(directory):
+                twin = by_name.get(mapped_file.file_from_offset)
+                if twin is None:
+                    by_name[mapped_file.file_from_offset] = mapped_file
+                else:
+                    queue.duplicates.append(mapped_file)
+        queue.files = sorted(by_name.values(), key=lambda f: f.file_from_offset)
+        queue.file_size = file_size or infer_file_size(queue.files)
+        return queue
+
+    def _list(self, directory: Path) -> Iterable[MappedFile]:
+        with os.scandir(directory) as entries:
+            for entry in sorted(entries, key=lambda e: e.name):
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:
+                    # a broken link, or a live broker deleted it since the listing
+                    self.odd.append(OddName(directory / entry.name, False, 0))
+                    continue
+                offset = _offset_of(entry.name)
+                path = directory / entry.name
+                if offset is None or not stat.S_ISREG(status.st_mode):
+                    self.odd.append(OddName(path, stat.S_ISDIR(status.st_mode), status.st_size))
+                else:
+                    yield MappedFile(path, offset, status.st_size)
+
+    @property
+    def min_offset(self) -> int:
+        """Where the first file begins; 0 without files."""
+        return self.files[0].file_from_offset if self.files else 0
+
+    @property
+    def max_offset(self) -> int:
+        """Where the last file would end at its full size; 0 without files."""
+        return self.files[-1].file_from_offset + self.file_size if self.files else 0
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The file that holds `offset`, or None in a gap or outside."""
+        index = bisect_right(self.files, offset, key=lambda f: f.file_from_offset) - 1
+        if index < 0 or offset >= self.files[index].file_from_offset + self.file_size:
+            return None
+        return self.files[index]
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Ranges [start, stop) between the first and the last file that no file covers."""
+        found = []
+        for before, after in zip(self.files, self.files[1:], strict=False):
+            expected = before.file_from_offset + self.file_size
+            if after.file_from_offset > expected:
+                found.append((expected, after.file_from_offset))
+        return found
+
+    def wrong_lengths(self) -> list[MappedFile]:
+        """Files that a broker would refuse: their length is not the file size."""
+        return [f for f in self.files if f.length != self.file_size]
+
+    def by_time(self, modified_ms: int) -> MappedFile | None:
+        """First file modified at or after `modified_ms`, else the last (MappedFileQueue.getMappedFileByTime)."""
+        for mapped_file in self.files:
+            if mapped_file.path.stat().st_mtime_ns // 1_000_000 >= modified_ms:
+                return mapped_file
+        return self.files[-1] if self.files else None
+
+
+def _offset_of(name: str) -> int | None:
+    try:
+        return parse_offset_name(name)
+    except FormatError:
+        return None
+
+
+def infer_file_size(files: Sequence[MappedFile]) -> int:
+    """The configured file size that most lengths and name differences agree on; 0 without evidence."""
+    votes: Counter[int] = Counter(f.length for f in files if f.length > 0)
+    for before, after in zip(files, files[1:], strict=False):
+        votes[after.file_from_offset - before.file_from_offset] += 1
+    if not votes:
+        return 0
+    fitting = {size: count for size, count in votes.items() if _names_fit(files, size)}
+    best = fitting or dict(votes)
+    return max(best, key=lambda size: (best[size], size))
+
+
+def _names_fit(files: Sequence[MappedFile], size: int) -> bool:
+    """Two neighbours are never closer than one file size, and always whole sizes apart."""
+    if size <= 0:
+        return False
+    differences = [b.file_from_offset - a.file_from_offset for a, b in zip(files, files[1:], strict=False)]
+    return all(d >= size and d % size == 0 for d in differences)

@@ -1,0 +1,106 @@
+"""Positional, read-only access to the files of a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+
+class ReadFailure(OSError):
+    """A range that could not be read whole: `path`, `offset` and `wanted` in bytes, `got` bytes read."""
+
+    def __init__(self, path: Path, offset: int, wanted: int, got: int, cause: OSError | None = None) -> None:
+        text = cause.strerror if cause is not None else f"only {got} of {wanted} bytes came"
+        super().__init__(cause.errno if cause is not None else 0, f"{text} at {offset}", str(path))
+        self.path = path
+        self.offset = offset
+        self.wanted = wanted
+        self.got = got
+
+
+class FileReader:
+    """One file opened for reading only. Never maps, never locks, never creates."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __enter__(self) -> FileReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._descriptor)
+
+    @property
+    def length(self) -> int:
+        """The file's length now, in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes at `offset`: fewer only at the end of the file. `ReadFailure` on an I/O error."""
+        parts = []
+        got = 0
+        while got < length:
+            try:
+                part = os.pread(self._descriptor, length - got, offset + got)
+            except OSError as error:
+                raise ReadFailure(self.path, offset, length, got, error) from error
+            if not part:
+                break
+            parts.append(part)
+            got += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill `buffer` from `offset`; bytes read (fewer only at the end of the file). `ReadFailure` on an I/O error."""
+        got = 0
+        while got < len(buffer):
+            try:
+                count = os.preadv(self._descriptor, [buffer[got:]], offset + got)
+            except OSError as error:
+                raise ReadFailure(self.path, offset, len(buffer), got, error) from error
+            if count == 0:
+                break
+            got += count
+        return got
+
+    def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The parts of [start, stop) that the file system stores; the holes between them read as zeros."""
+        position = start
+        while position < stop:
+            try:
+                first = os.lseek(self._descriptor, position, os.SEEK_DATA)
+                last = os.lseek(self._descriptor, first, os.SEEK_HOLE)
+            except OSError:
+                # ENXIO: nothing but a hole is left; anything else: this file system cannot tell
+                if position == start and not _seek_data_works(self._descriptor):
+                    yield start, stop
+                return
+            if first >= stop:
+                return
+            yield first, min(last, stop)
+            position = last
+
+
+def _seek_data_works(descriptor: int) -> bool:
+    try:
+        os.lseek(descriptor, 0, os.SEEK_HOLE)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def open_reader(path: Path) -> Iterator[FileReader]:
+    """A `FileReader` for the length of a with block."""
+    with FileReader(path) as reader:
+        yield reader
+
+
+def read_small(path: Path, limit: int) -> bytes:
+    """The file's bytes, at most `limit` of them."""
+    with FileReader(path) as reader:
+        return reader.read(0, limit)

@@ -1,0 +1,334 @@
+"""One mapped commitlog file turned into columns of intact records and the holes between them.
+
+The compiled walk takes what is certainly intact; where it stops, the reference codec judges;
+where that says no, the scan looks for the next place with a message magic and its own physical
+offset and goes on behind the damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from formats.crc_kernel import crc_address, crc_tables
+from formats.errors import FormatError
+from formats.kernels import (
+    AT_BLANK,
+    NEED_MORE,
+    OUTPUT_FULL,
+    find_blank,
+    find_record_head,
+    last_nonzero,
+    new_queue_slots,
+    walk_records,
+)
+from formats.record_columns import RECORD
+from formats.commitlog import BLANK_SIZE, HEAD_SIZE, decode_blank
+from recover.columns import ColumnStore, Split
+from recover.mapped_files import MappedFile
+from recover.reader import FileReader, ReadFailure
+from recover.judge import envelope_size, judge, reason_of
+from recover.record_row import row_of
+
+WINDOW = 16 << 20
+_ROWS = 1 << 15
+_HASHES = 1 << 17
+_QUEUE_SLOTS = 1 << 12
+_NAMES = 1 << 17
+
+ProgressCallback = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class Hole:
+    """Bytes [start, stop) of the log that hold no intact record; physical offsets.
+
+    `ended_by` says what stands at `stop`: "record", "blank", or "file-end". `envelope` is true when
+    the bytes at `start` are a whole record of which only a checksum or a field fails.
+    `last_data` is the end of the last non-zero byte, `start` when all is zero.
+    """
+
+    start: int
+    stop: int
+    reason: str
+    ended_by: str
+    envelope: bool
+    last_data: int
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class FileScan:
+    """What one mapped file holds. `blank` is the physical offset of its end mark, `blank_size` what it says."""
+
+    mapped_file: MappedFile
+    file_size: int
+    splits: list[Split] = field(default_factory=list)
+    queues: list[tuple[bytes, int]] = field(default_factory=list)
+    holes: list[Hole] = field(default_factory=list)
+    blank: int | None = None
+    blank_size: int = 0
+    end: int = 0
+    unreadable: list[ReadFailure] = field(default_factory=list)
+
+    @property
+    def file_end(self) -> int:
+        """Physical offset of the end of the file at its full size."""
+        return self.mapped_file.file_from_offset + self.file_size
+
+    @property
+    def record_count(self) -> int:
+        return sum(split.records.size for split in self.splits)
+
+
+class _Window:
+    """A buffer over a part of the file; data[0] lies at `start` in the file."""
+
+    def __init__(self, reader: FileReader, length: int, size: int) -> None:
+        self.reader = reader
+        self.length = length
+        self.data = np.zeros(min(size, max(length, 1)), dtype=np.uint8)
+        self.start = 0
+        self.filled = 0
+        self.failures: list[ReadFailure] = []
+
+    def load(self, position: int, needed: int = 0) -> None:
+        """Make data start at `position`; grow to hold `needed` bytes if that is more than the buffer."""
+        if needed > self.data.size:
+            self.data = np.zeros(needed, dtype=np.uint8)
+        wanted = min(self.data.size, self.length - position)
+        self.start = position
+        self.filled = self._read(position, wanted)
+
+    def _read(self, position: int, wanted: int) -> int:
+        view = memoryview(self.data)[:wanted]
+        try:
+            return self.reader.read_into(view, position)
+        except ReadFailure as failure:
+            # what cannot be read counts as zeros: a hole of the log, not the end of the scan
+            self.data[failure.got : wanted] = 0
+            self.failures.append(failure)
+            return wanted
+
+    def bytes_at(self, position: int, length: int) -> memoryview:
+        """`length` bytes of the file at `position`, fewer at its end; loads them if need be."""
+        inside = position - self.start
+        if inside < 0 or inside + length > self.filled:
+            self.load(position, min(length, self.length - position))
+            inside = 0
+        return memoryview(self.data)[inside : min(inside + length, self.filled)]
+
+
+class _FileScanner:
+    def __init__(self, mapped_file: MappedFile, file_size: int, columns: ColumnStore, progress: ProgressCallback | None) -> None:
+        self.base = mapped_file.file_from_offset
+        self.length = min(mapped_file.length, file_size)
+        self.result = FileScan(mapped_file, file_size)
+        self.columns = columns
+        self.progress = progress
+        self.records = np.zeros(_ROWS, dtype=RECORD)
+        self.hashes = np.zeros(_HASHES, dtype=np.int32)
+        self.slots = np.full(_QUEUE_SLOTS, -1, dtype=np.int32)
+        self.names = np.zeros(_NAMES, dtype=np.uint8)
+        self.queue_table = np.zeros((_QUEUE_SLOTS // 2, 3), dtype=np.int64)
+        self.state = np.zeros(4, dtype=np.int64)
+
+    def run(self, reader: FileReader, window_size: int) -> FileScan:
+        window = _Window(reader, self.length, window_size)
+        position: int | None = 0
+        while position is not None:
+            position = self._walk(window, position)
+        self._flush()
+        self.result.queues = self._queues()
+        self.result.unreadable = window.failures
+        return self.result
+
+    def _walk(self, window: _Window, position: int) -> int | None:
+        """Walk from `position` in the file to the end or to the next damage; where to go on, or None."""
+        window.load(position)
+        inside = 0
+        while True:
+            before, taken = inside, int(self.state[0])
+            inside, status = self._kernel(window, inside)
+            self._report(inside - before, int(self.state[0]) - taken)
+            position = window.start + inside
+            self.result.end = self.base + position
+            if status == OUTPUT_FULL:
+                self._make_room()
+            elif status == AT_BLANK:
+                return self._at_blank(window, position)
+            elif status == NEED_MORE and inside > 0 and window.start + window.filled < self.length:
+                window.load(position)
+                inside = 0
+            else:
+                step = self._judge(window, position)
+                if step is None:
+                    return self._resynchronise(window, position)
+                position += step
+                if position - window.start > window.filled - BLANK_SIZE or window.start > position:
+                    window.load(position)
+                inside = position - window.start
+
+    def _kernel(self, window: _Window, inside: int) -> tuple[int, int]:
+        return walk_records(  # type: ignore[no-any-return]
+            window.data, inside, window.filled, self.base + window.start, self.result.file_end,
+            crc_address(), crc_tables(), self.records, self.hashes, self.slots, self.names, self.queue_table, self.state,
+        )
+
+    def _judge(self, window: _Window, position: int) -> int | None:
+        """Size of the record at `position` if the reference codec takes it, and its row is kept; else None."""
+        try:
+            record = judge(window.bytes_at, position, self.base, self.result.file_end)
+        except FormatError:
+            return None
+        self._flush()
+        row, hashes = row_of(record, self._queue_number(record.topic, record.queue_id))
+        self.result.splits.append(self.columns.keep(row, hashes))
+        self._report(record.total_size, 1)
+        return record.total_size
+
+    def _queue_number(self, topic: bytes, queue_id: int) -> int:
+        """Number of a queue, for a record that the compiled walk did not take."""
+        queues = self._queues()
+        if (topic, queue_id) in queues:
+            return queues.index((topic, queue_id))
+        while self.state[3] + len(topic) > self.names.size or len(queues) + 1 >= self.queue_table.shape[0]:
+            self._grow_tables()
+        at, number = int(self.state[3]), len(queues)
+        self.names[at : at + len(topic)] = np.frombuffer(topic, dtype=np.uint8)
+        self.queue_table[number] = at, len(topic), queue_id
+        self.state[2], self.state[3] = number + 1, at + len(topic)
+        self.slots = new_queue_slots(self.slots.size, self.names, self.queue_table, number + 1)
+        return number
+
+    def _at_blank(self, window: _Window, position: int) -> int | None:
+        blank = decode_blank(window.bytes_at(position, BLANK_SIZE))
+        room = self.result.file_end - self.base - position
+        if blank.size == room:
+            self._end_at_blank(position, blank.size)
+            return None
+        return self._resynchronise(window, position)
+
+    def _end_at_blank(self, position: int, size: int) -> None:
+        self.result.blank = self.base + position
+        self.result.blank_size = size
+        self.result.end = self.base + position
+        self._report(self.length - position, 0)
+
+    def _resynchronise(self, window: _Window, position: int) -> int | None:
+        """Note the hole at `position` and find the first intact record or the end mark behind it."""
+        hole = self._hole_at(window, position)
+        for start, stop in window.reader.data_ranges(position, self.length):
+            at = start
+            while at < stop:
+                window.load(at)
+                filled = min(window.filled, stop - at + HEAD_SIZE)
+                data_end = last_nonzero(window.data, 0, window.filled)
+                if data_end >= 0:
+                    hole.last_data = max(hole.last_data, min(self.base + at + data_end + 1, self.base + self.length))
+                found = self._next_candidate(window, at, max(at, position + 1), filled)
+                if found is not None:
+                    kind, where = found
+                    return self._close_hole(hole, position, where, kind)
+                step = max(1, window.filled - HEAD_SIZE)
+                at += step if at + window.filled < self.length else window.filled
+        if self.length > position:
+            hole.stop = self.result.file_end
+            self.result.holes.append(hole)
+            self.result.end = hole.start
+        elif self.result.file_size > self.length:
+            hole.reason, hole.stop = "short-file", self.result.file_end
+            self.result.holes.append(hole)
+        self._report(self.length - position, 0)
+        return None
+
+    def _next_candidate(self, window: _Window, start: int, first: int, filled: int) -> tuple[str, int] | None:
+        at = first - start
+        base = self.base + start
+        while at < filled:
+            head = find_record_head(window.data, at, filled, base)
+            blank = find_blank(window.data, at, filled, base, self.result.file_end)
+            if blank >= 0 and (head < 0 or blank < head):
+                return "blank", start + blank
+            if head < 0:
+                return None
+            if self._is_intact(window, start, start + head):
+                return "record", start + head
+            if window.start != start:
+                window.load(start)
+            at = head + 1
+        return None
+
+    def _is_intact(self, window: _Window, start: int, position: int) -> bool:
+        try:
+            judge(window.bytes_at, position, self.base, self.result.file_end)
+        except FormatError:
+            return False
+        finally:
+            if window.start != start:
+                window.load(start)
+        return True
+
+    def _close_hole(self, hole: Hole, position: int, where: int, kind: str) -> int | None:
+        hole.stop, hole.ended_by = self.base + where, kind
+        hole.last_data = min(hole.last_data, hole.stop)
+        self.result.holes.append(hole)
+        self._report(where - position, 0)
+        if kind == "record":
+            return where
+        self._end_at_blank(where, self.result.file_end - self.base - where)
+        return None
+
+    def _hole_at(self, window: _Window, position: int) -> Hole:
+        offset = self.base + position
+        reason, facts = reason_of(window.bytes_at, position, self.base, self.result.file_end)
+        size = envelope_size(window.bytes_at, position, self.base, self.result.file_end)
+        return Hole(offset, offset, reason, "file-end", size > 0, offset, facts | ({"size": size} if size else {}))
+
+    def _make_room(self) -> None:
+        """Flush the rows; grow whatever was too small for a single record."""
+        if self.state[0] > 0:
+            self._flush()
+        else:
+            self.hashes = np.zeros(self.hashes.size * 2, dtype=np.int32)
+        if self.state[2] * 2 >= self.slots.size - 2 or self.state[3] * 2 > self.names.size:
+            self._grow_tables()
+
+    def _grow_tables(self) -> None:
+        names = np.zeros(self.names.size * 4, dtype=np.uint8)
+        names[: self.names.size] = self.names
+        table = np.zeros((self.queue_table.shape[0] * 4, 3), dtype=np.int64)
+        table[: self.queue_table.shape[0]] = self.queue_table
+        self.names, self.queue_table = names, table
+        self.slots = new_queue_slots(self.slots.size * 4, names, table, int(self.state[2]))
+
+    def _flush(self) -> None:
+        rows, hashes = int(self.state[0]), int(self.state[1])
+        if rows:
+            self.result.splits.append(self.columns.keep(self.records[:rows], self.hashes[:hashes]))
+        self.state[0] = self.state[1] = 0
+
+    def _queues(self) -> list[tuple[bytes, int]]:
+        names = self.names.tobytes()
+        table = self.queue_table[: int(self.state[2])].tolist()
+        return [(names[at : at + length], queue_id) for at, length, queue_id in table]
+
+    def _report(self, size: int, records: int) -> None:
+        if self.progress is not None and (size or records):
+            self.progress(size, records)
+
+
+def scan_file(
+    mapped_file: MappedFile, file_size: int, columns: ColumnStore, *, progress: ProgressCallback | None = None,
+    window: int = WINDOW,
+) -> FileScan:
+    """Scan one mapped commitlog file of `file_size` bytes. `OSError` when it cannot be opened at all.
+
+    `progress(bytes, records)` is called with what was done since the last call, from the calling thread.
+    """
+    scanner = _FileScanner(mapped_file, file_size, columns, progress)
+    with FileReader(mapped_file.path) as reader:
+        return scanner.run(reader, window)
