@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import toolchain
 from tests.support.stores import real_store
 
 
@@ -21,3 +22,10 @@ def store(tmp_path: Path) -> Callable[[str], Path]:
         return real_store(name, tmp_path / f"copy-{copies}")
 
     return copy
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what this machine cannot run, so that a green line is not mistaken for more than it is."""
+    lacking = toolchain.missing()
+    if lacking:
+        terminalreporter.write_line(f"NOT RUN for want of {' and '.join(lacking)}: make test-deep, make test-brokers")

@@ -14,7 +14,7 @@ from tests.support.sparse import data_chunks
 
 
 class Node(NamedTuple):
-    """What a comparison sees of one file, folder or link (`sha256` is over its non-zero chunks; of a link, over its target)."""
+    """What a comparison sees of one file, folder or link; `sha256` leaves zeros out, a link's is that of its target."""
 
     kind: str
     size: int
@@ -26,9 +26,10 @@ class Node(NamedTuple):
 
 
 def tree_digest(root: Path, skip: Sequence[str] = (".mqtool",)) -> dict[str, Node]:
-    """Relative path -> node for everything under `root`, which itself is `"."`; names in `skip` directly below it are left out.
+    """Relative path -> node for everything under `root`, which itself is `"."`.
 
-    The root's own mtime is left out too (as 0) when a skipped name exists: creating that name changes it.
+    Names in `skip` directly below the root are left out. If one is there, so is the root's own mtime
+    (given as 0): creating that name changed it.
     """
     nodes = {path: _node(root / path) for path in _walk(root, skip)}
     if any((root / name).exists() for name in skip):

@@ -1,0 +1,51 @@
+# Every target sets up .venv first, once, from any Python 3.11 or newer (choose one with PYTHON=...).
+# No compiler is needed. Java and Maven are needed by the suites that start real brokers, and by nothing else.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV ?= .venv
+WORKERS ?= auto
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test test-deep test-brokers lint clean
+
+help:
+	@echo "make demo          recover a damaged copy of a real store before your eyes"
+	@echo "make test          lint, types, import rules and the test suite"
+	@echo "make test-deep     samples of the long suites (needs JDK 17 and Maven)"
+	@echo "make test-brokers  everything that starts real brokers (needs JDK 17 and Maven)"
+	@echo "make lint          lint, types and import rules alone"
+
+setup: $(READY)
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "mqtool needs Python 3.11 or newer: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mqtool needs Python 3.11 or newer")'
+	@echo "Setting up $(VENV), once: about 1 GB, most of it Spark, a minute or two ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --quiet --editable '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)
+	@$(BIN)/python -m fixtures.demo
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: lint
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+test-deep: $(READY)
+	@$(BIN)/python -m tests.support.toolchain
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m deep
+
+test-brokers: $(READY)
+	@$(BIN)/python -m tests.support.toolchain
+	$(BIN)/python -m pytest -m broker tests/broker
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
