@@ -39,6 +39,8 @@ def judge(read: ReadAt, position: int, base: int, file_end: int) -> Record:
         raise FormatError("short", 0, "no room for a record", available=len(head), needed=MIN_RECORD_SIZE)
     size, magic = BLANK.struct.unpack_from(head, 0)
     own = HEAD.decode(head).phy_offset
+    if magic in (MAGIC_V1, MAGIC_V2) and own == offset and not MIN_RECORD_SIZE <= size <= room - BLANK_SIZE:
+        raise FormatError("bad-size", 0, f"size {size}, but {room} bytes left in the file", size=size, room=room)
     whole = magic in (MAGIC_V1, MAGIC_V2) and MIN_RECORD_SIZE <= size <= room - BLANK_SIZE and own == offset
     # without the room for a blank behind it the codec refuses even a whole record, hence the 8 bytes more
     content = read(position, size + BLANK_SIZE) if whole else head

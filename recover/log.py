@@ -1,0 +1,242 @@
+"""The commitlog as one piece: scans of its files put in order, its damage, its end, its stale bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_SUPERSEDED
+from recover.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
+from recover.generations import mark_ghosts, mark_superseded
+from recover.mapped_files import MappedFile, MappedFileQueue
+from recover.scan import WINDOW, FileScan, Hole, ProgressCallback, scan_file
+
+MISSING_FILE = "missing-file"
+STALE_BITS = BIT_GHOST | BIT_SUPERSEDED
+
+
+@dataclass(slots=True)
+class Damage:
+    """Bytes [start, stop) of the log that hold no intact record although the log goes on behind them, or a
+    damaged last message. `file` is None for a missing file; `ended_by` is as in `Hole`, or "next-file"."""
+
+    start: int
+    stop: int
+    reason: str
+    intact_after: int
+    ended_by: str
+    envelope: bool
+    mapped_file: MappedFile | None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def json(self) -> dict[str, Any]:
+        """The keys that the reports show."""
+        return {"start": self.start, "stop": self.stop, "reason": self.reason, "intact_after": self.intact_after}
+
+
+@dataclass(slots=True)
+class Tail:
+    """Bytes [start, stop) behind the last record of the log that are not all zero, but no whole message either."""
+
+    start: int
+    stop: int
+    reason: str
+    mapped_file: MappedFile
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class LogView:
+    """What a scan of the whole commitlog found. Offsets are physical, in bytes.
+
+    `queues[i]` is the (topic, queue id) that rows name as `queue` i. `valid_to` and `log_end` are
+    as docs/commands/verify.md defines them. `tail` is None when only zeros follow the last record.
+    """
+
+    queue: MappedFileQueue
+    files: list[FileScan]
+    queues: list[tuple[bytes, int]]
+    min_offset: int
+    valid_to: int
+    log_end: int
+    damaged: list[Damage]
+    tail: Tail | None
+    ghosts: int
+    superseded: int
+    messages: int
+    fillers: int
+    markers: int
+    last_timestamp: int
+    newest_timestamp: int
+
+    @property
+    def blanks(self) -> int:
+        """End marks of mapped files that fit."""
+        return sum(1 for scan in self.files if scan.blank is not None)
+
+    def splits(self) -> Iterator[Split]:
+        """All rows in log order, ghosts and superseded ones included (see the bits)."""
+        for scan in self.files:
+            yield from scan.splits
+
+    def live(self) -> Iterator[Split]:
+        """Rows in log order without ghosts and superseded records."""
+        for split in self.splits():
+            stale = (split.records["bits"] & STALE_BITS) != 0
+            yield _without(split, stale) if stale.any() else split
+
+    def in_damage(self, offsets: Rows) -> Rows:
+        """For each physical offset, whether it lies in a damaged range (bool array)."""
+        if not self.damaged:
+            return np.zeros(offsets.shape, dtype=bool)
+        starts = np.array([d.start for d in self.damaged])
+        stops = np.array([d.stop for d in self.damaged])
+        at = np.searchsorted(starts, offsets, side="right") - 1
+        return np.asarray((at >= 0) & (offsets < stops[np.maximum(at, 0)]))
+
+
+def scan_log(
+    queue: MappedFileQueue, *, threads: int = 1, memory: int = DEFAULT_MEMORY,
+    progress: ProgressCallback | None = None, window: int = WINDOW,
+    open_error: Callable[[MappedFile, OSError], None] | None = None,
+) -> LogView:
+    """Scan every file of the commitlog, `threads` at a time, and put the results together.
+
+    A file that cannot be opened is reported to `open_error` and counts as missing; without a
+    callback the `OSError` rises.
+    """
+    columns = ColumnStore(memory)
+
+    def scan(mapped_file: MappedFile) -> FileScan | None:
+        try:
+            return scan_file(mapped_file, queue.file_size, columns, progress=progress, window=window)
+        except OSError as error:
+            if open_error is None:
+                raise
+            open_error(mapped_file, error)
+            return None
+
+    if threads > 1 and len(queue.files) > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            scans = list(pool.map(scan, queue.files))
+    else:
+        scans = [scan(mapped_file) for mapped_file in queue.files]
+    return assemble(queue, [s for s in scans if s is not None])
+
+
+def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
+    """The whole log out of the scans of its files, in name order."""
+    queues = _merge_queues(scans)
+    ghosts = mark_ghosts(scans, len(queues))
+    superseded = mark_superseded(scans, len(queues))
+    counts = _count(scans)
+    min_offset = scans[0].mapped_file.file_from_offset if scans else 0
+    log_end = _log_end(scans, min_offset)
+    damaged, tail = _damage(scans, log_end)
+    for damage in damaged:
+        damage.intact_after = _intact_behind(scans, damage.stop)
+    return LogView(
+        queue, scans, queues, min_offset, _valid_to(scans, min_offset), log_end, damaged, tail, ghosts, superseded,
+        counts["messages"], counts["fillers"], counts["markers"], counts["last_timestamp"], counts["newest_timestamp"],
+    )
+
+
+def _without(split: Split, drop: Rows) -> Split:
+    keep_hashes = np.repeat(~drop, split.records["hashes"].astype(np.int64))
+    return Split(split.records[~drop], split.hashes[keep_hashes])
+
+
+def _merge_queues(scans: list[FileScan]) -> list[tuple[bytes, int]]:
+    """One numbering of queues for all files; the rows are renumbered in place."""
+    numbers: dict[tuple[bytes, int], int] = {}
+    for scan in scans:
+        mapping = np.array([numbers.setdefault(key, len(numbers)) for key in scan.queues], dtype=np.int32)
+        for split in scan.splits:
+            split.records["queue"] = mapping[split.records["queue"]]
+    return list(numbers)
+
+
+def _count(scans: list[FileScan]) -> dict[str, int]:
+    counts = dict.fromkeys(("messages", "fillers", "markers", "last_timestamp", "newest_timestamp"), 0)
+    for scan in scans:
+        for split in scan.splits:
+            bits = split.records["bits"]
+            live = (bits & BIT_GHOST) == 0
+            counts["messages"] += int(((bits & (STALE_BITS | BIT_FILLER | BIT_MARKER)) == 0).sum())
+            counts["fillers"] += int((live & ((bits & BIT_FILLER) != 0)).sum())
+            counts["markers"] += int((live & ((bits & BIT_MARKER) != 0)).sum())
+            if live.any():
+                times = split.records["store_timestamp"][live]
+                counts["last_timestamp"] = int(times[-1])
+                counts["newest_timestamp"] = max(counts["newest_timestamp"], int(times.max()))
+    return counts
+
+
+def _log_end(scans: list[FileScan], min_offset: int) -> int:
+    for scan in reversed(scans):
+        for split in reversed(scan.splits):
+            live = np.flatnonzero((split.records["bits"] & BIT_GHOST) == 0)
+            if live.size:
+                last = split.records[live[-1]]
+                return int(last["phy_offset"]) + int(last["size"])
+    return min_offset if scans else 0
+
+
+def _intact_behind(scans: list[FileScan], offset: int) -> int:
+    total = 0
+    for scan in scans:
+        if scan.file_end <= offset:
+            continue
+        for split in scan.splits:
+            good = (split.records["bits"] & (STALE_BITS | BIT_FILLER | BIT_MARKER)) == 0
+            total += int((good & (split.records["phy_offset"] >= offset)).sum())
+    return total
+
+
+def _valid_to(scans: list[FileScan], min_offset: int) -> int:
+    """Where the next record would start, going from the first file without a break."""
+    position = min_offset
+    for scan in scans:
+        if scan.mapped_file.file_from_offset != position:
+            return before
+        first_hole = scan.holes[0].start if scan.holes else scan.file_end
+        if scan.blank is None or first_hole < scan.blank:
+            return first_hole if scan.holes else scan.end
+        before, position = scan.blank, scan.file_end
+    return before if scans else min_offset
+
+
+def _damage(scans: list[FileScan], log_end: int) -> tuple[list[Damage], Tail | None]:
+    """Holes in front of `log_end` are damage; what follows it is the tail, unless it was a whole message."""
+    damaged: list[Damage] = []
+    tail: Tail | None = None
+    position = scans[0].mapped_file.file_from_offset if scans else 0
+    for scan in scans:
+        start = scan.mapped_file.file_from_offset
+        if start > position:
+            damaged.append(Damage(position, start, MISSING_FILE, 0, "next-file", False, None))
+        for hole in scan.holes:
+            if hole.start < log_end:
+                damaged.append(_damage_of(scan, hole, hole.stop))
+            elif hole.envelope:
+                # the last message came whole and is damaged: more than a torn tail
+                damaged.append(_damage_of(scan, hole, min(hole.start + hole.facts["size"], hole.stop)))
+                tail = tail or _tail_of(scan, hole, hole.start + hole.facts["size"])
+            else:
+                tail = tail or _tail_of(scan, hole, hole.start)
+        position = scan.file_end
+    return damaged, tail
+
+
+def _damage_of(scan: FileScan, hole: Hole, stop: int) -> Damage:
+    return Damage(hole.start, stop, hole.reason, 0, hole.ended_by, hole.envelope, scan.mapped_file, dict(hole.facts))
+
+
+def _tail_of(scan: FileScan, hole: Hole, start: int) -> Tail | None:
+    if hole.last_data <= start:
+        return None
+    return Tail(start, hole.last_data, hole.reason, scan.mapped_file, dict(hole.facts))
