@@ -1,0 +1,277 @@
+"""The JSON dialect of a broker's config files, as fastjson 1.x and 2.x read it.
+
+Beyond JSON proper: integer (and plain word) keys without quotes, single quotes, comments, a comma
+before a closing bracket, a byte order mark. An unquoted integer key becomes an `int`, so `{0:1}`
+and `{"0":1}` stay apart; of equal keys the last wins. Time is linear in the length, depth limited.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Union
+
+from formats.errors import FormatError
+
+Json = Union[None, bool, int, float, str, "list[Json]", "dict[str | int, Json]"]
+
+MAX_DEPTH = 64
+_MAX_NUMBER = 400
+
+_BOM = b"\xef\xbb\xbf"
+_BLANKS = re.compile(rb"[ \t\r\n\f\b]*")
+_WORD = re.compile(rb"[A-Za-z_$][A-Za-z0-9_$.]*")
+_NUMBER = re.compile(rb"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+_INTEGER = re.compile(rb"-?[0-9]+")
+_PLAIN = {quote: re.compile(rb"[^\\" + quote + rb"]*") for quote in (b'"', b"'")}
+_HEX = {b"u": re.compile(rb"[0-9a-fA-F]{4}"), b"x": re.compile(rb"[0-9a-fA-F]{2}")}
+_ESCAPES = {b"b": "\b", b"t": "\t", b"n": "\n", b"f": "\f", b"r": "\r", b"v": "\v", b'"': '"', b"'": "'",
+            b"\\": "\\", b"/": "/", **{b"%d" % digit: chr(digit) for digit in range(8)}}
+_LITERALS: dict[bytes, Json] = {b"true": True, b"false": False, b"null": None, b"undefined": None, b"NaN": None}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What a config file holds.
+
+    `end`: byte offset just behind the value (where reading stopped, with an `error`).
+    `trailing`: "" nothing but blanks follows; "zeros" bytes of value 0; "garbage" anything else.
+    `error`: set by `salvage` only; `value` then holds what came before in whole.
+    `malformed_utf8`: byte offset of the first string that is not UTF-8 (read with U+FFFD), or None.
+    """
+
+    value: Json
+    end: int
+    trailing: str = ""
+    error: FormatError | None = None
+    malformed_utf8: int | None = None
+
+
+def loads(data: bytes) -> Json:
+    """The value of a whole file. `FormatError` with the byte offset in `offset`, reasons:
+
+    empty, zero-filled, truncated, trailing-garbage, unexpected-character, bad-number, bad-escape, too-deep.
+    """
+    parsed = parse(data)
+    if parsed.trailing == "garbage":
+        raise FormatError("trailing-garbage", parsed.end, f"more text behind the value at byte {parsed.end}",
+                          end=parsed.end, length=len(data))
+    return parsed.value
+
+
+def parse(data: bytes) -> Parsed:
+    """The value at the start of a file and where it ends; `FormatError` as `loads`, but for what trails."""
+    parsed = salvage(data)
+    if parsed.error is not None:
+        raise parsed.error
+    return parsed
+
+
+def salvage(data: bytes) -> Parsed:
+    """What can be read before the first error; never raises. A string or number cut short is left out."""
+    reader = _Reader(data)
+    try:
+        reader.document()
+    except FormatError as error:
+        value = reader.root[0] if reader.root else None
+        return Parsed(value, error.offset, "", error, reader.malformed_utf8)
+    rest = data[reader.position:].strip(b" \t\r\n\f\b")
+    trailing = "" if not rest else "garbage" if rest.strip(b"\0") else "zeros"
+    return Parsed(reader.root[0], reader.position, trailing, None, reader.malformed_utf8)
+
+
+class _Reader:
+    """Recursive descent over bytes. Each container hangs in its parent before it is filled, for `salvage`."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.position = len(_BOM) if data.startswith(_BOM) else 0
+        self.root: list[Json] = []
+        self.malformed_utf8: int | None = None
+
+    def document(self) -> None:
+        if not self.data.strip(b"\0"):
+            reason = "zero-filled" if self.data else "empty"
+            raise FormatError(reason, 0, "the file holds no text", length=len(self.data))
+        self.blanks()
+        if self.position >= len(self.data):
+            raise FormatError("empty", 0, "the file holds nothing but blanks", length=len(self.data))
+        self.value(self.root.append, 0)
+
+    def value(self, put: Callable[[Json], None], depth: int) -> None:
+        first = self.peek()
+        if first in (b"{", b"["):
+            if depth == MAX_DEPTH:
+                raise FormatError("too-deep", self.position, f"nested deeper than {MAX_DEPTH} levels", limit=MAX_DEPTH)
+            self.position += 1
+            if first == b"{":
+                members: dict[str | int, Json] = {}
+                put(members)
+                self.members(members, depth + 1)
+            else:
+                items: list[Json] = []
+                put(items)
+                self.items(items, depth + 1)
+        elif first in _PLAIN:
+            put(self.string(first))
+        elif first == b"-" or first.isdigit():
+            put(self.number(nested=depth > 0))
+        else:
+            put(self.literal())
+
+    def members(self, members: dict[str | int, Json], depth: int) -> None:
+        while not self.closed_by(b"}"):
+            key = self.key()
+            self.expect(b":")
+            self.value(functools.partial(members.__setitem__, key), depth)
+            self.comma_or(b"}")
+
+    def items(self, items: list[Json], depth: int) -> None:
+        while not self.closed_by(b"]"):
+            self.value(items.append, depth)
+            self.comma_or(b"]")
+
+    def key(self) -> str | int:
+        first = self.peek()
+        if first in _PLAIN:
+            return self.string(first)
+        if match := _INTEGER.match(self.data, self.position):
+            return int(self.bounded(match))
+        if match := _WORD.match(self.data, self.position):
+            self.position = match.end()
+            return match.group().decode("ascii")
+        raise self.unexpected()
+
+    def string(self, quote: bytes) -> str:
+        start = self.position
+        pieces: list[str] = []
+        self.position += 1
+        while True:
+            match = _PLAIN[quote].match(self.data, self.position)
+            if match is None or match.end() == len(self.data):
+                raise self.truncated(start)
+            pieces.append(self.text(match.group(), start))
+            self.position = match.end() + 1
+            if self.data[match.end():self.position] == quote:
+                break
+            pieces.append(self.escape(start))
+        whole = "".join(pieces)
+        if _SURROGATE.search(whole):
+            # Java keeps two halves as one character; a lone half would break whoever prints it
+            whole = whole.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return whole
+
+    def escape(self, start: int) -> str:
+        """The character behind a backslash that was just passed."""
+        kind = self.data[self.position:self.position + 1]
+        self.position += 1
+        if kind in _HEX:
+            match = _HEX[kind].match(self.data, self.position)
+            if match is not None:
+                self.position = match.end()
+                return chr(int(match.group(), 16))
+            if len(self.data) - self.position < len("FFFF"):
+                raise self.truncated(start)
+        elif kind in _ESCAPES:
+            return _ESCAPES[kind]
+        elif not kind:
+            raise self.truncated(start)
+        raise FormatError("bad-escape", self.position - 2, f"unknown escape at byte {self.position - 2}")
+
+    def text(self, raw: bytes, start: int) -> str:
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            if self.malformed_utf8 is None:
+                self.malformed_utf8 = start
+            return raw.decode("utf-8", "replace")
+
+    def number(self, *, nested: bool) -> int | float:
+        start = self.position
+        match = _NUMBER.match(self.data, start)
+        if match is None:
+            raise self.unexpected(start + 1)
+        if nested and match.end() == len(self.data):
+            raise self.truncated(start)
+        raw = self.bounded(match)
+        if match.group(1) is None and match.group(2) is None:
+            return int(raw)
+        value = float(raw)
+        if math.isinf(value):
+            raise FormatError("bad-number", start, f"number out of range at byte {start}")
+        return value
+
+    def bounded(self, match: re.Match[bytes]) -> bytes:
+        if match.end() - match.start() > _MAX_NUMBER:
+            raise FormatError("bad-number", match.start(), f"a number of more than {_MAX_NUMBER} digits")
+        self.position = match.end()
+        return match.group()
+
+    def literal(self) -> Json:
+        match = _WORD.match(self.data, self.position)
+        if match is None:
+            raise self.unexpected()
+        if match.end() == len(self.data) and any(w.startswith(match.group()) and w != match.group() for w in _LITERALS):
+            raise self.truncated(self.position)
+        if match.group() not in _LITERALS:
+            raise self.unexpected()
+        self.position = match.end()
+        return _LITERALS[match.group()]
+
+    def closed_by(self, bracket: bytes) -> bool:
+        self.blanks()
+        if self.peek() != bracket:
+            return False
+        self.position += 1
+        return True
+
+    def comma_or(self, bracket: bytes) -> None:
+        self.blanks()
+        if self.peek() == b",":
+            self.position += 1
+        elif self.peek() != bracket:
+            raise self.unexpected()
+
+    def expect(self, sign: bytes) -> None:
+        self.blanks()
+        if self.peek() != sign:
+            raise self.unexpected()
+        self.position += 1
+        self.blanks()
+
+    def peek(self) -> bytes:
+        byte = self.data[self.position:self.position + 1]
+        if not byte:
+            raise self.truncated(self.position)
+        return byte
+
+    def blanks(self) -> None:
+        while True:
+            match = _BLANKS.match(self.data, self.position)
+            self.position = match.end() if match else self.position
+            opening = self.data[self.position:self.position + 2]
+            if opening not in (b"//", b"/*"):
+                return
+            closing = b"\n" if opening == b"//" else b"*/"
+            found = self.data.find(closing, self.position + 2)
+            if found < 0:
+                raise self.truncated(self.position)
+            self.position = found + len(closing)
+
+    def unexpected(self, position: int | None = None) -> FormatError:
+        at = self.position if position is None else position
+        if at >= len(self.data):
+            return self.truncated(at)
+        if self.data[at] == 0 and not self.data[at:].strip(b"\0"):
+            return self.truncated(at, zeros=len(self.data) - at)
+        found = self.data[at:at + 1]
+        return FormatError("unexpected-character", at, f"unexpected {found!r} at byte {at}", found=found)
+
+    def truncated(self, position: int, zeros: int = 0) -> FormatError:
+        what = "turns into zeros" if zeros else "ends"
+        return FormatError("truncated", position, f"the text {what} within a value, at byte {position}",
+                           length=len(self.data), zeros=zeros)
