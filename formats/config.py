@@ -1,0 +1,97 @@
+"""The files below config/: their text, their tables, and what a broker loses without each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from formats.config_tables import (
+    ConsumerFilters,
+    ConsumerOffsets,
+    ConsumerOrderInfo,
+    DataVersion,
+    DelayOffsets,
+    Metrics,
+    SubscriptionGroup,
+    SubscriptionGroups,
+    TopicConfig,
+    Topics,
+    read_consumer_filters,
+    read_consumer_offsets,
+    read_consumer_order_info,
+    read_delay_offsets,
+    read_metrics,
+    read_subscription_groups,
+    read_topics,
+    split_topic_group,
+)
+from formats.fastjson import Json, Parsed, loads, parse, salvage
+from formats.fastjson_writer import Style, detect_style, dumps
+
+__all__ = [
+    "BACKUP_SUFFIX", "BY_NAME", "CONFIG_FILES", "TEMPORARY_SUFFIX", "ConfigFile", "ConsumerFilters", "ConsumerOffsets",
+    "ConsumerOrderInfo", "DataVersion", "DelayOffsets", "Json", "Metrics", "Parsed", "Style", "SubscriptionGroup",
+    "SubscriptionGroups", "TopicConfig", "Topics", "detect_style", "dumps", "loads", "missing_keys", "parse",
+    "read_consumer_filters", "read_consumer_offsets", "read_consumer_order_info", "read_delay_offsets", "read_metrics",
+    "read_subscription_groups", "read_topics", "salvage", "split_topic_group",
+]
+
+BACKUP_SUFFIX = ".bak"
+"""The state before the last write; a broker falls back to it in silence."""
+
+TEMPORARY_SUFFIX = ".tmp"
+"""Text on its way, up to 5.0.0; left behind only by a crash."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """One known file: the broker class that keeps it, the keys a whole file has, and what its loss means.
+
+    `required` are the top-level keys of every version, `optional` those of some. `since`: first
+    broker version; "" for all.
+    """
+
+    name: str
+    keeper: str
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    lost: str
+    since: str = ""
+
+
+CONFIG_FILES = (
+    ConfigFile("topics.json", "TopicConfigManager", ("topicConfigTable",), ("dataVersion",),
+               "all topics with their queue numbers, permissions and attributes; producers and consumers are refused"),
+    ConfigFile("consumerOffset.json", "ConsumerOffsetManager", ("offsetTable",),
+               ("dataVersion", "groupTopicMap", "pullOffsetTable", "resetOffsetTable"),
+               "how far each group has consumed; groups start over, at the newest or the oldest message"),
+    ConfigFile("lmqConsumerOffset.json", "LmqConsumerOffsetManager", ("lmqOffsetTable",),
+               ("dataVersion", "groupTopicMap", "offsetTable", "pullOffsetTable", "resetOffsetTable"),
+               "how far light queues, and with them enabled all groups, have been consumed", "4.9.3"),
+    ConfigFile("delayOffset.json", "ScheduleMessageService", ("offsetTable",), ("dataVersion",),
+               "how far each delay level was delivered; delayed messages are delivered again"),
+    ConfigFile("subscriptionGroup.json", "SubscriptionGroupManager", ("subscriptionGroupTable",),
+               ("dataVersion", "forbiddenTable"),
+               "consumer groups and their retry settings; unknown groups are refused unless created on the fly"),
+    ConfigFile("consumerFilter.json", "ConsumerFilterManager", ("filterDataByTopic",), (),
+               "SQL filter expressions; consumers register theirs again when they reconnect"),
+    ConfigFile("consumerOrderInfo.json", "ConsumerOrderInfoManager", ("table",),
+               ("orderInfoCount", "orderedConsumptionLevel"),
+               "which ordered messages are in consumption; some are delivered twice", "5.0.0"),
+    ConfigFile("messageRequestMode.json", "MessageRequestModeManager", ("messageRequestModeMap",), (),
+               "which groups were switched from pull to pop", "5.0.0"),
+    ConfigFile("topicQueueMapping.json", "TopicQueueMappingManager", ("topicQueueMappingInfoMap",), ("dataVersion",),
+               "which queues of static topics live here and their logical offsets", "5.0.0"),
+    ConfigFile("timermetrics", "TimerMetrics", ("timingCount",), ("dataVersion",),
+               "counts of pending timer messages; a statistic, rebuilt by the broker", "5.0.0"),
+    ConfigFile("transactionMetrics", "TransactionMetrics", ("transactionCount",), ("dataVersion",),
+               "counts of pending transactions; a statistic", "5.1.4"),
+    ConfigFile("tieredStoreMetadata.json", "TieredMetadataManager", (), ("topicMetadataTable", "queueMetadataTable"),
+               "what was moved to tiered storage", "5.1.0"),
+)
+
+BY_NAME = {file.name: file for file in CONFIG_FILES}
+
+
+def missing_keys(file: ConfigFile, value: Json) -> tuple[str, ...]:
+    """The top-level keys that a whole file of this name has and this value lacks."""
+    return tuple(key for key in file.required if not isinstance(value, dict) or key not in value)
