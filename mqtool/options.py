@@ -1,0 +1,248 @@
+"""The options that commands share, each written once, and the decorator that hands them out.
+
+A command is a function of a `Printer`, of groups of options (the dataclasses below) and of its
+own `Annotated` parameters. The decorator lays the groups out as flat options for the CLI
+library, gathers them again, and sees to it that every command ends through the printer.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from mqtool import exits
+from mqtool.output import OutputOptions, Printer
+from recover.errors import Refusal, UsageRefusal
+
+if TYPE_CHECKING:
+    from recover.store import StoreOptions
+
+_PARTS = "Parts and sizes (inferred where not given)"
+_BROKER = "Broker settings"
+_ENGINE = "Engine"
+_OUTPUT = "Output"
+FLAG = " "  # what stands behind the name of a flag in the help: nothing
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+_REMOTE = ("s3://", "s3a://", "hdfs://")
+
+
+def parse_size(text: str) -> int:
+    """`65536`, `64K`, `1M`, `1G` (powers of 1,024) as bytes; a usage error for anything else."""
+    match = _SIZE.fullmatch(str(text).strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no size; write bytes, or 64K, 1M, 1G")
+    power: int = " kmgt".index(match[2].lower() or " ")
+    return int(match[1]) << 10 * power
+
+
+class Color(StrEnum):
+    """When to colour."""
+
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+class Engine(StrEnum):
+    """Who scans."""
+
+    auto = "auto"
+    local = "local"
+    spark = "spark"
+
+
+def _option(name: str, help: str, panel: str, **more: Any) -> Any:
+    return typer.Option(name, help=help, rich_help_panel=panel, show_default=False, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreChoice:
+    """Which store, and what the files alone may not tell."""
+
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Store root: the folder that holds commitlog/.")]
+    commitlog: Annotated[list[Path] | None, _option(
+        "--commitlog", "Commitlog kept elsewhere; repeat for several paths.", _PARTS, metavar="DIR")] = None
+    consumequeue: Annotated[Path | None, _option(
+        "--consumequeue", "Consume queues kept elsewhere.", _PARTS, metavar="DIR")] = None
+    index: Annotated[Path | None, _option("--index", "Index files kept elsewhere.", _PARTS, metavar="DIR")] = None
+    mapped_file_size: Annotated[int | None, _option(
+        "--mapped-file-size", "Length of a commitlog file.", _PARTS, metavar="SIZE", parser=parse_size)] = None
+    index_slots: Annotated[int | None, _option(
+        "--index-slots", "Hash slots of an index file.", _PARTS, metavar="N", min=1)] = None
+    index_entries: Annotated[int | None, _option(
+        "--index-entries", "Entries of an index file.", _PARTS, metavar="N", min=1)] = None
+
+    @property
+    def root(self) -> Path:
+        """The store root; refuses (8) what only a cluster engine could open."""
+        if self.store.startswith(_REMOTE):
+            raise Refusal(f"{self.store}: stores on s3:// and hdfs:// come with the Spark engine, which this version "
+                          "does not have", "Copy the store to a local disk, or mount it.")
+        return Path(self.store)
+
+    @property
+    def parts(self) -> list[Path]:
+        """The folders that belong to the store but lie elsewhere."""
+        return [*(self.commitlog or ()), *(path for path in (self.consumequeue, self.index) if path is not None)]
+
+    def options(self) -> StoreOptions:
+        """The same for `recover`."""
+        from recover.store import StoreOptions
+
+        return StoreOptions(
+            commitlog=tuple(self.commitlog or ()), consumequeue=self.consumequeue, index=self.index,
+            mapped_file_size=self.mapped_file_size, index_slots=self.index_slots, index_entries=self.index_entries,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerChoice:
+    """Whose rules hold: a version and its settings."""
+
+    broker: Annotated[str | None, _option(
+        "--broker", "Broker version, such as 5.3.3 (default: inferred from the store).", _BROKER, metavar="V")] = None
+    broker_conf: Annotated[Path | None, _option(
+        "--broker-conf", "The broker's own configuration file.", _BROKER, metavar="FILE")] = None
+    settings: Annotated[list[str] | None, _option(
+        "--set", "One setting; repeat for several.", _BROKER, metavar="KEY=VALUE")] = None
+
+    def pairs(self) -> dict[str, str]:
+        """The --set options as a mapping."""
+        result = {}
+        for item in self.settings or ():
+            key, equals, value = item.partition("=")
+            if not equals or not key.strip():
+                raise UsageRefusal(f"--set {item}: write KEY=VALUE", "For instance --set maxMessageSize=4194304.")
+            result[key.strip()] = value.strip()
+        return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineChoice:
+    """Who does the work, and with how much."""
+
+    engine: Annotated[Engine, _option("--engine", "Who scans; auto is local.", _ENGINE)] = Engine.auto
+    threads: Annotated[int | None, _option(
+        "--threads", "Threads (default: one a core).", _ENGINE, metavar="N", min=1)] = None
+    memory: Annotated[int | None, _option(
+        "--memory", "Upper bound for buffers.", _ENGINE, metavar="SIZE", parser=parse_size)] = None
+    master: Annotated[str | None, _option("--master", "Spark master.", _ENGINE, metavar="URL")] = None
+    conf: Annotated[list[str] | None, _option(
+        "--conf", "One Spark setting; repeat for several.", _ENGINE, metavar="K=V")] = None
+
+    def check(self) -> None:
+        """Refuse (8) the engine that is not there yet."""
+        if self.engine is Engine.spark or self.master is not None:
+            raise Refusal("the Spark engine is not part of this version", "Leave out --master and use --engine local: "
+                          "it scans with all cores in bounded memory and gives the same findings and files.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputChoice:
+    """How to answer."""
+
+    json: Annotated[bool, _option("--json", "One JSON document on stdout.", _OUTPUT, metavar=FLAG)] = False
+    quiet: Annotated[bool, _option("--quiet", "The summary line only.", _OUTPUT, metavar=FLAG)] = False
+    progress: Annotated[bool | None, _option(
+        "--progress/--no-progress", "Progress on stderr (default: if that is a terminal).", _OUTPUT,
+        metavar=FLAG)] = None
+    color: Annotated[Color, _option("--color", "Colour; NO_COLOR is followed too.", _OUTPUT)] = Color.auto
+    max_findings: Annotated[int | None, _option(
+        "--max-findings", "Print at most N findings (default: 10,000 in JSON, 50 on a screen).", _OUTPUT,
+        metavar="N", min=0)] = None
+    findings_out: Annotated[Path | None, _option(
+        "--findings-out", "Every finding as a line of JSON, in a file outside the store.", _OUTPUT,
+        metavar="FILE")] = None
+
+    def options(self) -> OutputOptions:
+        """The same for the printer."""
+        return OutputOptions(self.json, self.color.value, self.quiet, self.progress, self.max_findings,
+                             self.findings_out)
+
+
+@dataclass(frozen=True)
+class CommandInfo:
+    """What the help of a command needs beyond its options: examples, and which exit bits occur."""
+
+    examples: tuple[tuple[str, str], ...]
+    bits: tuple[int, ...] = field(default=(exits.CLEAN, exits.OPERATIONAL, exits.USAGE, exits.BUG))
+
+
+def command(examples: list[tuple[str, str]], bits: tuple[int, ...] = ()) -> Callable[[Callable[..., int]], Any]:
+    """Make a function of (Printer, option groups, own options) a command; it returns the exit bits."""
+
+    def wrap(function: Callable[..., int]) -> Any:
+        layout = _layout(function)
+
+        @functools.wraps(function)
+        def run(ctx: typer.Context, **values: Any) -> int:
+            printer: Printer = ctx.obj["printer"]
+            arguments = {name: _gather(group, values) for name, group in layout.groups.items()}
+            own = {name: values[name] for name in layout.own}
+            _begin(printer, str(ctx.info_name), _gather(OutputChoice, values), arguments, own)
+            return printer.finish(function(printer, **arguments, **own))
+
+        run.__signature__ = layout.signature  # type: ignore[attr-defined]
+        run.__annotations__ = {name: item.annotation for name, item in layout.signature.parameters.items()}
+        run.info = CommandInfo(tuple(examples), (exits.CLEAN, *bits, exits.OPERATIONAL, exits.USAGE,  # type: ignore
+                                                 exits.INTERRUPTED, exits.BUG))
+        return run
+
+    return wrap
+
+
+@dataclass(frozen=True)
+class _Flat:
+    groups: dict[str, type[Any]]
+    own: list[str]
+    signature: inspect.Signature
+
+
+def _layout(function: Callable[..., int]) -> _Flat:
+    hints = get_type_hints(function, include_extras=True)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    flat = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
+    groups: dict[str, type[Any]] = {}
+    own: list[str] = []
+    for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
+        hint = hints[name]
+        if is_dataclass(hint) and isinstance(hint, type):
+            groups[name] = hint
+            flat += _parameters(hint)
+        else:
+            own.append(name)
+            flat.append(parameter.replace(kind=kind, annotation=hint))
+    flat += _parameters(OutputChoice)
+    return _Flat(groups, own, inspect.Signature(flat, return_annotation=int))
+
+
+def _parameters(group: type[Any]) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, annotation=hints[item.name],
+                          default=inspect.Parameter.empty if item.default is MISSING else item.default)
+        for item in fields(group)
+    ]
+
+
+def _gather(group: type[Any], values: dict[str, Any]) -> Any:
+    return group(**{item.name: values[item.name] for item in fields(group)})
+
+
+def _begin(printer: Printer, name: str, output: OutputChoice, groups: dict[str, Any], own: dict[str, Any]) -> None:
+    store = next((item for item in groups.values() if isinstance(item, StoreChoice)), None)
+    place = store.store if store is not None else own.get("store")
+    printer.begin(name, output.options(), None if place is None else str(place), store.parts if store else ())
+    if store is not None and store.store.startswith(_REMOTE):
+        _ = store.root
+    for item in groups.values():
+        if isinstance(item, EngineChoice):
+            item.check()

@@ -1,0 +1,237 @@
+"""The one printer: the answer to stdout, the rest to stderr, one JSON document or screens.
+
+A command fills a `Printer`; the entry point ends it, with the command's bits or with the
+failure that stopped it. So a document appears, and findings are counted and kept, whatever
+happened on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from mqtool import exits
+from mqtool.screens import findings_table, style_of
+from mqtool.text import clean, count
+from recover.errors import UsageRefusal
+from recover.findings import Finding, FindingList
+
+SCREEN_FINDINGS = 50
+JSON_FINDINGS = 10_000
+_PIPE_WIDTH = 120
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """How a command shall answer. `max_findings` None: 10,000 in a document, 50 on a screen."""
+
+    json: bool = False
+    color: str = "auto"
+    quiet: bool = False
+    progress: bool | None = None
+    max_findings: int | None = None
+    findings_out: Path | None = None
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        raise exits.StdoutClosedError
+
+
+def make_console(color: str, *, stderr: bool = False) -> Console:
+    """A console that follows --color, NO_COLOR and the terminal, and never reads markup."""
+    stream = sys.stderr if stderr else sys.stdout
+    terminal = stream is not None and stream.isatty()
+    width = None if terminal or os.environ.get("COLUMNS") else _PIPE_WIDTH
+    forced = {"always": True, "never": False}.get(color)
+    return _Console(
+        stderr=stderr, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False,
+        force_terminal=True if forced else None, no_color=True if forced is False else (False if forced else None),
+    )
+
+
+class Printer:
+    """What one run of one command says."""
+
+    def __init__(self) -> None:
+        self.options = OutputOptions()
+        self.command = ""
+        self.store: str | None = None
+        self.document: dict[str, Any] = {}
+        self.findings = FindingList()
+        self.summary_line = ""
+        self.next_command = ""
+        self._screens: Console | None = None
+        self._ended = False
+
+    def begin(self, command: str, options: OutputOptions, store: str | None, parts: Iterable[Path] = ()) -> None:
+        """Name the command and check, before anything long starts, that findings can be put where they shall go."""
+        self.command, self.options, self.store = command, options, store
+        if options.findings_out is not None:
+            outside_store(options.findings_out, [Path(store)] if store else [], parts)
+
+    @property
+    def screens(self) -> Console:
+        """The console of the answer."""
+        if self._screens is None:
+            self._screens = make_console(self.options.color)
+        return self._screens
+
+    @property
+    def human(self) -> bool:
+        """Whether screens are wanted at all."""
+        return not self.options.json and not self.options.quiet
+
+    def answer(self, **keys: Any) -> None:
+        """Put keys into the JSON document."""
+        self.document.update(keys)
+
+    def show(self, *renderables: RenderableType) -> None:
+        """A part of the answer's screen."""
+        if self.human:
+            for renderable in renderables:
+                self.screens.print(renderable)
+
+    def say(self, message: str) -> None:
+        """A word that is not part of the answer, to stderr."""
+        if not self.options.quiet:
+            make_console(self.options.color, stderr=True).print(Text(clean(message), style="dim"))
+
+    def found(self, findings: Iterable[Finding]) -> None:
+        """Take findings; they are printed at the end."""
+        self.findings.extend(findings)
+
+    def summary(self, line: str, next_command: str = "") -> None:
+        """The one line that is always printed, and what to type next."""
+        self.summary_line, self.next_command = line, next_command
+
+    def finish(self, code: int) -> int:
+        """Print what is left to print and return the exit code."""
+        self._end(code, None)
+        return code
+
+    def fail(self, failure: exits.Failure) -> int:
+        """End with an error: the document with what is known so far, or a message on stderr."""
+        if self._ended:
+            self._complain(failure)
+        else:
+            self._end(failure.code, failure)
+        return failure.code
+
+    def _end(self, code: int, failure: exits.Failure | None) -> None:
+        self._ended = True
+        self._write_findings()
+        if self.options.json:
+            self._print_document(code, failure)
+        else:
+            if failure is None or len(self.findings):
+                self._print_findings()
+            if failure is None:
+                self._print_summary(code)
+        if failure is not None:
+            self._complain(failure)
+
+    def _limit(self, default: int) -> int:
+        wanted = self.options.max_findings
+        return default if wanted is None else wanted
+
+    def _print_document(self, code: int, failure: exits.Failure | None) -> None:
+        findings = self.findings.sorted()
+        shown = findings[: self._limit(JSON_FINDINGS)]
+        document: dict[str, Any] = {
+            "schema": f"mqtool/{self.command or 'mqtool'}/1", "store": self.store, "exit_code": code, **self.document,
+            "findings": [item.json() for item in shown], "finding_counts": self.findings.counts(),
+            "truncated": len(shown) < len(findings), "summary": self.summary_line,
+        }
+        if failure is not None:
+            document["error"] = {"kind": failure.kind, "message": failure.message, "remedy": failure.remedy}
+        write_stdout(to_json(document) + "\n")
+
+    def _print_findings(self) -> None:
+        findings = self.findings.sorted()
+        if not self.human or not findings:
+            return
+        shown = findings[: self._limit(SCREEN_FINDINGS)]
+        if shown:
+            self.screens.print(findings_table(shown, self.store))
+        if len(shown) < len(findings):
+            hidden = len(findings) - len(shown)
+            self.screens.print(Text(f"… and {count(hidden, 'more finding')}: --max-findings N or --findings-out FILE "
+                                    "shows all.", style="dim"))
+
+    def _print_summary(self, code: int) -> None:
+        line = Text(f"{clean(self.summary_line) or 'done'} ", style=style_of(code))
+        line.append(f"(exit {code}: {', '.join(exits.names(code))})", style="dim")
+        self.screens.print(line, soft_wrap=True)
+        if self.next_command and not self.options.quiet:
+            self.screens.print(Text.assemble(("next: ", "bold"), clean(self.next_command)), soft_wrap=True)
+
+    def _complain(self, failure: exits.Failure) -> None:
+        console = make_console(self.options.color, stderr=True)
+        name = f"mqtool {self.command}" if self.command else "mqtool"
+        text = Text.assemble((f"{name}: ", "bold"), (clean(failure.message), "bold red"))
+        text.append(f" (exit {failure.code}: {', '.join(exits.names(failure.code))})", style="dim")
+        console.print(text, soft_wrap=True)
+        if failure.remedy:
+            console.print(Text(clean(failure.remedy)), soft_wrap=True)
+        if failure.detail:
+            # The report quotes no store content except inside the traceback, so line by line is safe.
+            for line in failure.detail.splitlines():
+                console.print(Text(clean(line)), soft_wrap=True)
+
+    def _write_findings(self) -> None:
+        target = self.options.findings_out
+        if target is None or not self.command:
+            return
+        with target.open("w", encoding="ascii") as stream:
+            for item in self.findings.sorted():
+                stream.write(to_json(item.json(), indent=None) + "\n")
+
+
+def to_json(value: Any, indent: int | None = 2) -> str:
+    """JSON in pure ASCII, so that no name from a store reaches a terminal raw."""
+    return json.dumps(value, indent=indent, ensure_ascii=True, default=_json_default)
+
+
+def _json_default(value: Any) -> Any:
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item"):  # a numpy scalar
+        return value.item()
+    if hasattr(value, "json"):
+        return value.json()
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, tuple):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no place in a document")
+
+
+def write_stdout(text: str) -> None:
+    """Write to stdout, or say that nobody listens."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise exits.StdoutClosedError from error
+
+
+def outside_store(target: Path, roots: Iterable[Path], parts: Iterable[Path] = ()) -> None:
+    """Refuse (16) a file of ours that would lie inside the store that we look at."""
+    place = target.resolve()
+    for root in [*roots, *parts]:
+        inside = root.resolve()
+        if place == inside or (inside.is_dir() and inside in place.parents):
+            raise UsageRefusal(f"{target} lies inside the store", "Name a file outside of it: reading leaves no trace.")
+    if not place.parent.is_dir():
+        raise UsageRefusal(f"there is no folder {place.parent}", "Create it first, or name another place.")

@@ -1,0 +1,95 @@
+"""Progress on stderr: bytes, records, rate, and an estimate only once it has calmed down."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from mqtool.text import human_seconds, human_size
+
+_WARM_UP = 3.0
+_STEADY = 0.35
+_SAMPLES = 8
+
+
+class Estimate:
+    """Remaining seconds from recent rates; None until they agree with each other."""
+
+    def __init__(self, start: float) -> None:
+        self._start = start
+        self._last = (start, 0)
+        self._rates: list[float] = []
+
+    def update(self, now: float, done: int) -> None:
+        """Take a sample; samples closer than half a second are too noisy to count."""
+        then, before = self._last
+        if now - then >= 0.5:
+            self._rates = [*self._rates, (done - before) / (now - then)][-_SAMPLES:]
+            self._last = (now, done)
+
+    def remaining(self, now: float, done: int, total: int) -> float | None:
+        """Seconds left, or None while the rates still scatter or the run is young."""
+        if now - self._start < _WARM_UP or len(self._rates) < 4 or total <= 0:
+            return None
+        low, high = min(self._rates), max(self._rates)
+        mean = sum(self._rates) / len(self._rates)
+        if mean <= 0 or (high - low) / mean > 2 * _STEADY:
+            return None
+        return max(0.0, (total - done) / mean)
+
+
+class Progress:
+    """A line that is redrawn while a scan runs. Call it with what is done so far.
+
+    `wanted` None shows it only where stderr is a terminal.
+    """
+
+    def __init__(self, title: str, wanted: bool | None, console: Console) -> None:
+        self.title = title
+        stream = sys.stderr
+        self.active = wanted if wanted is not None else bool(stream is not None and stream.isatty())
+        self._start = time.monotonic()
+        self._estimate = Estimate(self._start)
+        self._shown = 0.0
+        self._console = console
+        self._live: Live | None = None
+
+    def __enter__(self) -> Progress:
+        if self.active:
+            self._live = Live(Text(self.title), console=self._console, transient=True, auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, done: int, total: int, records: int = 0) -> None:
+        """`done` and `total` in bytes, `records` seen so far."""
+        if self._live is None:
+            return
+        now = time.monotonic()
+        self._estimate.update(now, done)
+        if now - self._shown >= 0.2 or done >= total:
+            self._shown = now
+            self._live.update(Text(self.line(now, done, total, records)), refresh=True)
+
+    def line(self, now: float, done: int, total: int, records: int) -> str:
+        """What the line says at `now` (monotonic seconds)."""
+        elapsed = max(now - self._start, 1e-6)
+        share = f"{100 * done / total:3.0f} %  " if total else ""
+        parts = [f"{self.title}  {share}{human_size(done)} of {human_size(total)}",
+                 f"{human_size(int(done / elapsed))}/s"]
+        if records:
+            parts.append(f"{records:,} records")
+        left = self._estimate.remaining(now, done, total)
+        if left is not None:
+            parts.append(f"about {human_seconds(left)} left")
+        return " · ".join(parts)

@@ -1,0 +1,232 @@
+"""The frame around every command: help, exit codes, errors, one document."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+
+from mqtool import cli, exits
+from mqtool.options import command, parse_size
+from mqtool.output import Printer
+from recover.errors import NotAStore, Refusal, UsageRefusal
+from tests.cli.runner import mqtool
+
+ROOT = Path(__file__).parents[2]
+
+
+def process(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "mqtool", *arguments], capture_output=True, text=True, cwd=ROOT,
+                          timeout=60, check=False, **more)
+
+
+@contextmanager
+def command_that(monkeypatch: pytest.MonkeyPatch, body: Any) -> Iterator[None]:
+    """A command `probe` of the registry whose body the test supplies."""
+
+    @command(examples=[("", "probe")])
+    def run(out: Printer) -> int:
+        """Probe."""
+        result = body(out)
+        return result if isinstance(result, int) else 0
+
+    monkeypatch.setitem(cli.COMMANDS, "probe", cli.Entry("probe", "Probe.", cli.HELP))
+    monkeypatch.setitem(sys.modules, "mqtool.commands.probe", SimpleNamespace(run=run))
+    yield
+
+
+def raising(error: BaseException) -> Any:
+    def body(out: Printer) -> int:
+        out.answer(begun=True)
+        raise error
+
+    return body
+
+
+def test_help_lists_every_command_without_importing_the_heavy_parts() -> None:
+    script = (
+        "import sys\nfrom mqtool.cli import main\ncode = main(['--help'])\n"
+        "heavy = {'numpy', 'numba', 'pyarrow', 'pyspark', 'pandas', 'recover.scan', 'recover.store'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\nsys.exit(code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0
+    assert done.stderr.strip() == "[]"
+    for name in cli.COMMANDS:
+        assert f" {name} " in done.stdout
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_has_help_with_examples_and_exit_codes(name: str) -> None:
+    result = mqtool(name, "--help")
+    assert result.code == 0
+    assert f"mqtool {name}" in result.stdout.split("Examples")[1]
+    assert "a bug in mqtool" in result.stdout.split("Exit codes")[1]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "mqtool" / "commands").glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_every_command_module_is_in_the_registry(path: Path) -> None:
+    assert path.stem in {entry.module for entry in cli.COMMANDS.values()}
+
+
+def test_no_arguments_show_the_help() -> None:
+    assert mqtool() == mqtool("--help")
+
+
+def test_version_is_printed() -> None:
+    assert mqtool("--version").stdout.startswith("mqtool ")
+
+
+@pytest.mark.parametrize("line", [["nonsense"], ["explain", "--nonsense"], ["exit-codes", "too", "many"],
+                                  ["exit-codes", "--max-findings", "x"], ["exit-codes", "--color", "pink"]])
+def test_usage_errors_are_16(line: list[str]) -> None:
+    result = mqtool(*line)
+    assert result.code == 16
+    assert result.stdout == ""
+    assert "--help" in result.stderr
+
+
+def test_usage_error_with_json_is_a_document_too() -> None:
+    result = mqtool("exit-codes", "--json", "--nonsense")
+    assert result.code == 16
+    assert result.document["schema"] == "mqtool/exit-codes/1"
+    assert result.document["exit_code"] == 16
+
+
+@pytest.mark.parametrize(("error", "code"), [
+    (Refusal("no"), 8), (UsageRefusal("no"), 16), (NotAStore("no"), 16), (PermissionError(13, "denied", "f"), 8),
+    (IsADirectoryError(21, "is a directory", "f"), 8), (OSError(5, "Input/output error", "f"), 8), (MemoryError(), 8),
+    (KeyboardInterrupt(), 32), (exits.Stopped(signal.SIGTERM), 32), (typer.BadParameter("bad"), 16),
+    (ValueError("surprise"), 128), (SystemExit(1), 128), (AssertionError(), 128),
+])
+def test_every_error_becomes_its_code_and_a_document(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    with command_that(monkeypatch, raising(error)):
+        plain = mqtool("probe")
+        result = mqtool("probe", "--json")
+    assert plain.code == result.code == code
+    assert plain.stdout == ""
+    assert plain.stderr.startswith("mqtool probe: ")
+    assert result.document["begun"] is True
+    assert result.document["exit_code"] == code
+    assert {"schema", "store", "findings", "truncated", "error"} <= set(result.document)
+
+
+def test_bug_shows_a_traceback_and_asks_for_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    with command_that(monkeypatch, raising(ValueError("surprise"))):
+        result = mqtool("probe")
+    assert "Traceback" in result.stderr
+    assert "bug in mqtool" in result.stderr
+
+
+def test_names_from_a_store_never_reach_the_terminal_raw(monkeypatch: pytest.MonkeyPatch) -> None:
+    nasty = "a\x1b[2Jb\nc\x9bd\u202ee"
+    with command_that(monkeypatch, raising(Refusal(nasty, nasty))):
+        for result in (mqtool("probe", "--color", "never"), mqtool("probe", "--json")):
+            printed = result.stdout + result.stderr.replace("\n", " ")
+            assert not {"\x1b", "\x9b", "\u202e"} & set(printed)
+    assert "a\\x1b[2Jb\\x0ac" in result.stderr
+
+
+def test_exit_code_table_holds_each_bit_once() -> None:
+    document = mqtool("exit-codes", "--json").document
+    assert [row["bit"] for row in document["codes"]] == [0, 1, 2, 4, 8, 16, 32, 64, 128]
+    assert document["store"] is None
+    assert document["findings"] == []
+    assert document["truncated"] is False
+
+
+def test_quiet_prints_only_the_summary_line() -> None:
+    assert len(mqtool("exit-codes", "--quiet").stdout.splitlines()) == 1
+
+
+def test_color_follows_the_option() -> None:
+    assert "\x1b[" in mqtool("exit-codes", "--color", "always").stdout
+    assert "\x1b[" not in mqtool("exit-codes", "--color", "never").stdout
+    assert "\x1b[" not in mqtool("exit-codes").stdout
+
+
+def test_no_color_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[3" not in mqtool("exit-codes").stdout
+
+
+@pytest.mark.parametrize(("text", "size"), [("1", 1), ("64K", 65536), ("1M", 1 << 20), ("1G", 1 << 30),
+                                            ("2MiB", 2 << 20)])
+def test_sizes_take_suffixes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "K", "-1", "1.5G", "1X", "0x10"])
+def test_nonsense_is_no_size(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_size(text)
+
+
+def test_unknown_code_is_a_usage_error() -> None:
+    assert mqtool("explain", "no-such-code").code == 16
+
+
+def test_every_code_can_be_explained() -> None:
+    listed = mqtool("explain", "--json").document["codes"]
+    for row in listed:
+        assert all(row[key] for key in ("meaning", "cause", "broker", "action")), row["code"]
+    if listed:
+        one = mqtool("explain", listed[0]["code"])
+        assert one.code == 0
+        assert listed[0]["code"] in one.stdout
+
+
+def test_module_runs_as_a_program() -> None:
+    done = process("exit-codes", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["schema"] == "mqtool/exit-codes/1"
+
+
+def test_closed_stdout_ends_quietly() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-m", "mqtool", "exit-codes"], stdout=write, stderr=subprocess.PIPE,
+                          cwd=ROOT, timeout=60, check=False)
+    os.close(write)
+    assert done.returncode == 0
+    assert done.stderr == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_full_disk_under_stdout_is_8() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "mqtool", "exit-codes"], stdout=full, stderr=subprocess.PIPE,
+                              cwd=ROOT, timeout=60, check=False)
+    assert done.returncode == 8
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_end_with_32(number: signal.Signals) -> None:
+    script = (
+        "import sys, time\nfrom mqtool import exits\nfrom mqtool.cli import main\nimport mqtool.cli as cli\n"
+        "def wait(arguments, printer):\n    print('ready', flush=True)\n    time.sleep(30)\n"
+        "cli._invoke = wait\nsys.exit(main(['exit-codes']))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          cwd=ROOT) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        time.sleep(0.05)
+        running.send_signal(number)
+        _, stderr = running.communicate(timeout=30)
+    assert running.returncode == 32
+    assert number.name in stderr
