@@ -1,0 +1,51 @@
+"""The records of the real stores, found by walking their logs once per process."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from formats import commitlog
+from formats.commitlog import Record
+from formats.errors import FormatError
+from tests.support.stores import unpacked
+
+
+class Placed(NamedTuple):
+    """A record and where it stands: its mapped file, the position in it, and its bytes."""
+
+    content: bytes
+    file_from_offset: int
+    offset: int
+    record: Record
+
+    @property
+    def phy_offset(self) -> int:
+        """Position in the log."""
+        return self.file_from_offset + self.offset
+
+    @property
+    def raw(self) -> bytes:
+        """The bytes of the record."""
+        return self.content[self.offset:self.offset + self.record.total_size]
+
+
+@functools.cache
+def placed_records(name: str) -> tuple[Placed, ...]:
+    """Every record of a real store, in the order of the log."""
+    paths = sorted((unpacked(name) / "commitlog").iterdir())
+    return tuple(placed for path in paths for placed in _walk(path.read_bytes(), int(path.name)))
+
+
+def _walk(content: bytes, file_from_offset: int) -> Iterator[Placed]:
+    offset = 0
+    while True:
+        try:
+            record = commitlog.decode(content, offset)
+        except FormatError as error:
+            # A blank or the zeros that no record has reached yet; anything else is a failed test.
+            assert error.reason == "blank" or not any(content[offset:]), error
+            return
+        yield Placed(content, file_from_offset, offset, record)
+        offset += record.total_size
