@@ -10,7 +10,7 @@ import re
 from formats import properties as props
 from formats import sysflag
 from formats.commitlog.codec import check_crcs, fail, parse, read_start
-from formats.commitlog.layout import BLANK_SIZE, HEADS, I64_STRUCT, OFFSET_PHY_OFFSET, TOPIC_LENGTHS
+from formats.commitlog.layout import BLANK_SIZE, HEAD_SIZE, HEADS, I64_STRUCT, OFFSET_PHY_OFFSET, TOPIC_LENGTHS
 from formats.commitlog.record import (
     DLQ_PREFIX,
     REPLY_SUFFIX,
@@ -33,21 +33,29 @@ _BROKER_MADE_TOPIC = re.compile(
 def check_strict(buffer: Buffer, offset: int, limit: int, phy_offset: int) -> Record:
     """Read the record at `offset` and believe nothing: every field must be what a broker writes there.
 
-    `phy_offset` is the position of `offset` in the log, `limit` the end of the mapped file in
-    the buffer (a blank must still fit behind the record). Raises FormatError as `decode`
-    does, and `bad-phy-offset`, `bad-queue-id`, `bad-queue-offset`, `bad-born-timestamp`,
-    `bad-store-timestamp`, `bad-topic`, `bad-properties`. The first check that fails gives the
-    reason; cheap ones come before checksums.
+    `phy_offset` is the position of `offset` in the log, `limit` the end of the mapped file
+    counted as `offset` is: a blank must still fit behind the record. The buffer may end before
+    `limit`; a record that it does not hold whole is `short`, unless its head already shows
+    damage. Raises FormatError as `decode` does, and `bad-phy-offset`, `bad-queue-id`,
+    `bad-queue-offset`, `bad-born-timestamp`, `bad-store-timestamp`, `bad-topic`,
+    `bad-properties`. The first check that fails gives the reason; cheap ones come before
+    checksums.
     """
-    end = min(limit, len(buffer))
-    total_size = read_start(buffer, offset, end)
-    if total_size > end - offset - BLANK_SIZE:
-        fail("bad-size", offset, f"size {total_size}, but {end - offset} bytes left and a blank takes {BLANK_SIZE}",
-             size=total_size, room=end - offset)
+    available = len(buffer) - offset
+    room = limit - offset
+    total_size = read_start(buffer, offset, min(limit, len(buffer)))
+    if total_size > room - BLANK_SIZE:
+        fail("bad-size", offset, f"size {total_size}, but {room} bytes left and a blank takes {BLANK_SIZE}",
+             size=total_size, room=room)
+    if available < min(total_size, HEAD_SIZE):
+        fail("short", offset, f"the head of a record, {available} bytes at hand", needed=HEAD_SIZE, available=available)
     (own,) = I64_STRUCT.unpack_from(buffer, offset + OFFSET_PHY_OFFSET)
     if own != phy_offset:
         fail("bad-phy-offset", offset + OFFSET_PHY_OFFSET, f"says it stands at {own}, but stands at {phy_offset}",
              stored=own, expected=phy_offset)
+    if available < total_size:
+        fail("short", offset, f"a record of {total_size} bytes, {available} at hand",
+             needed=total_size, available=available)
     record = parse(buffer, offset, total_size)
     _check_plausible(record, offset)
     check_crcs(record, buffer, offset)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from formats import commitlog as log
@@ -61,7 +63,7 @@ def test_a_name_inside_another_property_is_not_that_property() -> None:
     ("SCHEDULE_TOPIC_XXXX", {}, None),
     ("T", {"DELAY": "3"}, None),
 ])
-def test_delay_level_needs_the_topic_and_the_property(topic: str, properties: dict[str, str], level: int) -> None:
+def test_delay_level_needs_the_topic_and_the_property(topic: str, properties: dict[str, Any], level: int) -> None:
     assert delay_level(_record(topic, **properties)) == level
 
 

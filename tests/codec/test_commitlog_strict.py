@@ -80,6 +80,19 @@ def test_no_room_for_size_and_magic_is_short() -> None:
     assert _reason(GOOD, 7) == "short"
 
 
+@pytest.mark.parametrize("kept", [0, 7, 8, 40, log.HEAD_SIZE, GOOD.total_size - 1])
+def test_a_record_that_the_buffer_does_not_hold_is_short_and_not_damage(kept: int) -> None:
+    with pytest.raises(FormatError) as caught:
+        check_strict(encode(GOOD)[:kept], 0, 2000, POSITION)
+    assert caught.value.reason == "short"
+
+
+def test_a_head_alone_shows_that_the_record_belongs_elsewhere() -> None:
+    with pytest.raises(FormatError) as caught:
+        check_strict(encode(GOOD)[:log.HEAD_SIZE], 0, 2000, POSITION + 1)
+    assert caught.value.reason == "bad-phy-offset"
+
+
 @pytest.mark.parametrize("change", [-1, 1])
 def test_size_off_by_one_is_damage(change: int) -> None:
     content = encode(GOOD)
