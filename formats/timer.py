@@ -1,0 +1,139 @@
+"""Timer messages: timerlog (what is due when), timerwheel (where the chain of each instant ends), timercheck.
+
+Sources: broker classes TimerLog, TimerWheel, Slot, TimerCheckpoint, TimerMessageStore. All since 5.0.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from formats.errors import FormatError
+from formats.layout import I32, I64, Buffer, Layout
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+MAGIC_DEFAULT = 1
+MAGIC_ROLL = 2
+MAGIC_DELETE = 4
+MAGIC_BLANK = -875286124
+_KNOWN_MAGIC_BITS = 0xF
+
+NO_POSITION = -1
+DEFAULT_FILE_SIZE = 100 * 1024 * 1024
+WHEEL_SLOTS = 7 * 24 * 3600 * 2
+DEFAULT_PRECISION_MS = 1000
+CHECK_FILE_SIZE = 4096
+
+
+class TimerLogUnit(NamedTuple):
+    """One timer message, chained to the one before it that is due at the same instant."""
+
+    size: Annotated[int, I32, "52, the size of a unit"]
+    previous: Annotated[int, I64, "timerlog position of the unit before it in the same slot; -1 none"]
+    magic: Annotated[int, I32, "bits: 1 default, 2 rolled on (due later than the wheel reaches), 4 delete"]
+    write_timestamp: Annotated[int, I64, "when the unit was written (ms)"]
+    delay: Annotated[int, I32, "ms from then to the delivery"]
+    phy_offset: Annotated[int, I64, "where the record starts in the commitlog"]
+    record_size: Annotated[int, I32, "bytes of the record"]
+    topic_hash: Annotated[int, I32, "Java hash of the real topic"]
+    reserved: Annotated[int, I64, "0"]
+
+
+class TimerLogBlank(NamedTuple):
+    """What stands where the next unit did not fit into the file."""
+
+    size: Annotated[int, I32, "bytes from here to the end of the file"]
+    reserved: Annotated[int, I64, "0"]
+    magic: Annotated[int, I32, "the blank magic of the commitlog"]
+
+
+class TimerWheelSlot(NamedTuple):
+    """One instant: the chain of units due at it."""
+
+    instant: Annotated[int, I64, "delivery time in units of the precision (seconds by default); 0 unused"]
+    first_position: Annotated[int, I64, "timerlog position of the eldest unit of the chain"]
+    last_position: Annotated[int, I64, "timerlog position of the newest unit of the chain"]
+    unit_count: Annotated[int, I32, "units in the chain"]
+    magic: Annotated[int, I32, "0"]
+
+
+class TimerCheck(NamedTuple):
+    """config/timercheck."""
+
+    last_read_timestamp: Annotated[int, I64, "delivered up to this time (ms)"]
+    last_timer_log_flush_position: Annotated[int, I64, "timerlog flushed up to this position"]
+    last_timer_queue_offset: Annotated[int, I64, "next queue offset of the timer topic to take up"]
+    master_timer_queue_offset: Annotated[int, I64, "the same on the master"]
+    data_version_state: Annotated[int, I64, "state version of the timer metrics"]
+    data_version_timestamp: Annotated[int, I64, "when the timer metrics changed (ms)"]
+    data_version_counter: Annotated[int, I64, "how often the timer metrics changed"]
+
+
+TIMER_LOG_UNIT = Layout.of(TimerLogUnit)
+TIMER_LOG_BLANK = Layout.of(TimerLogBlank)
+TIMER_WHEEL_SLOT = Layout.of(TimerWheelSlot)
+TIMER_CHECK = Layout.of(TimerCheck)
+WHEEL_FILE_SIZE = WHEEL_SLOTS * TIMER_WHEEL_SLOT.size
+
+
+def decode(buffer: Buffer, offset: int = 0) -> TimerLogUnit:
+    """The unit at `offset` if the recovery of a broker would take it (TimerMessageStore.recoverAndRevise).
+
+    `FormatError`: "end" at a blank, "unwritten" at zeros, "bad-size", "bad-magic", "short".
+    """
+    blank = TIMER_LOG_BLANK.decode(buffer, offset)
+    if blank.magic == MAGIC_BLANK:
+        raise FormatError("end", offset, "the file ends here", size=blank.size)
+    if blank == TimerLogBlank(0, 0, 0):
+        raise FormatError("unwritten", offset, "nothing was written here")
+    unit = TIMER_LOG_UNIT.decode(buffer, offset)
+    if unit.size != TIMER_LOG_UNIT.size:
+        raise FormatError("bad-size", offset, f"a unit never has {unit.size} bytes", size=unit.size)
+    if unit.magic | _KNOWN_MAGIC_BITS != _KNOWN_MAGIC_BITS:
+        raise FormatError("bad-magic", offset, f"unknown bits in magic {unit.magic}", magic=unit.magic)
+    return unit
+
+
+def units(buffer: Buffer) -> Iterator[tuple[int, TimerLogUnit]]:
+    """(byte position in the file, unit) in order up to a blank or an unwritten place; `FormatError` as `decode`."""
+    for position in range(0, len(buffer) - TIMER_LOG_UNIT.size + 1, TIMER_LOG_UNIT.size):
+        try:
+            unit = decode(buffer, position)
+        except FormatError as error:
+            if error.reason in ("end", "unwritten"):
+                return
+            raise
+        yield position, unit
+
+
+def encode_blank(size: int) -> bytes:
+    """The end mark for a file with `size` bytes left; the rest of them stays zero."""
+    return TIMER_LOG_BLANK.encode(TimerLogBlank(size, 0, MAGIC_BLANK))
+
+
+def due_timestamp(unit: TimerLogUnit) -> int:
+    """When the message is due (ms since 1970)."""
+    return unit.write_timestamp + unit.delay
+
+
+def wheel(buffer: Buffer) -> npt.NDArray[np.void]:
+    """All slots of a timerwheel (`TIMER_WHEEL_SLOT.dtype`), nothing copied; `FormatError("bad-length")`."""
+    import numpy as np
+
+    if len(buffer) != WHEEL_FILE_SIZE:
+        raise FormatError("bad-length", 0, f"a timerwheel has {WHEEL_FILE_SIZE} bytes",
+                          expected=WHEEL_FILE_SIZE, length=len(buffer))
+    return np.frombuffer(buffer, dtype=TIMER_WHEEL_SLOT.dtype)
+
+
+def slot_of(timestamp: int, precision: int = DEFAULT_PRECISION_MS) -> int:
+    """The wheel slot of a delivery time (both ms)."""
+    return timestamp // precision % WHEEL_SLOTS
+
+
+def encode_check(check: TimerCheck) -> bytes:
+    """The bytes of a whole config/timercheck."""
+    return TIMER_CHECK.encode(check).ljust(CHECK_FILE_SIZE, b"\0")
