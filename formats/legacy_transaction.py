@@ -1,0 +1,48 @@
+"""Transactions of RocketMQ 3.x: a table of states and a redo log. Gone since 4.x, but found in old stores.
+
+transaction/statetable is a queue of `StateUnit`; transaction/redolog is a ConsumeQueue
+(`formats.consumequeue.CQ_UNIT`) of topic `REDO_LOG_TOPIC`, queue 0, with a tags code of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from formats.consumequeue import CqUnit
+from formats.errors import FormatError
+from formats.layout import I32, I64, Layout
+
+REDO_LOG_TOPIC = "TRANSACTION_REDOLOG_TOPIC_XXXX"
+PREPARED_TAGS_CODE = -1
+
+STATE_PREPARED = 4
+STATE_COMMIT = 8
+STATE_ROLLBACK = 12
+STATES = (STATE_PREPARED, STATE_COMMIT, STATE_ROLLBACK)
+
+
+class StateUnit(NamedTuple):
+    """One prepared message and what became of it; its queue offset is its place in the table."""
+
+    phy_offset: Annotated[int, I64, "where the prepared record starts in the commitlog"]
+    size: Annotated[int, I32, "bytes of the record; above 0"]
+    timestamp: Annotated[int, I32, "store time in seconds since 1970"]
+    group_hash: Annotated[int, I32, "Java hash of the producer group"]
+    state: Annotated[int, I32, "4 prepared, 8 committed, 12 rolled back"]
+
+
+STATE_UNIT = Layout.of(StateUnit)
+
+
+def is_valid(unit: StateUnit) -> bool:
+    """True for a unit that was written and names one of the three states."""
+    return unit.phy_offset >= 0 and unit.size > 0 and unit.state in STATES
+
+
+def prepared_offset(unit: CqUnit) -> int | None:
+    """Redo log: None for a prepared message, else the offset of the prepared one that this one ends."""
+    if unit.tags_code == PREPARED_TAGS_CODE:
+        return None
+    if unit.tags_code < 0:
+        raise FormatError("bad-prepared-offset", 0, f"{unit.tags_code} is no offset", value=unit.tags_code)
+    return unit.tags_code
