@@ -355,6 +355,8 @@ def _take_properties(
         item_end = i
         split = -1
         while item_end < end and data[item_end] != 2:
+            if data[item_end] == 0:  # most likely a page that never reached the disk
+                return 0, 0, 0, DISLIKED
             if data[item_end] == 1:
                 if split >= 0:
                     return 0, 0, 0, DISLIKED

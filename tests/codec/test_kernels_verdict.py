@@ -1,0 +1,108 @@
+"""The compiled walk against the reference codec: it may refuse more, and accept nothing else."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from formats.commitlog import (
+    BLANK_SIZE,
+    Record,
+    check_strict,
+    delay_level,
+    encode,
+    iter_index_keys,
+    make_record,
+    tags_code,
+)
+from formats.crc_kernel import crc_address, crc_tables
+from formats.errors import FormatError
+from formats.javahash import index_key_hash
+from formats.kernels import new_queue_slots, walk_records
+from formats.record_columns import BIT_DELAY, RECORD
+from tests.support.commitlog import placed_records
+from tests.support.stores import STORES
+
+Row = tuple[Any, list[int]]
+
+
+def _walk(content: bytes, phy_offset: int) -> Row | None:
+    """The row and hashes that the compiled walk makes of one record with room for a blank, None if it refuses."""
+    names, queues = np.zeros(1 << 10, np.uint8), np.zeros((8, 3), np.int64)
+    records, hashes, state = np.zeros(2, RECORD), np.zeros(1 << 10, np.int32), np.zeros(4, np.int64)
+    data = np.frombuffer(content + bytes(BLANK_SIZE), np.uint8)
+    walk_records(
+        data, 0, data.size, phy_offset, phy_offset + data.size, crc_address(), crc_tables(),
+        records, hashes, new_queue_slots(16, names, queues, 0), names, queues, state,
+    )
+    return (records[0], hashes[:state[1]].tolist()) if state[0] else None
+
+
+def _judge(content: bytes, phy_offset: int) -> Record | None:
+    try:
+        return check_strict(content, 0, len(content) + BLANK_SIZE, phy_offset)
+    except FormatError:
+        return None
+
+
+def _disagreement(content: bytes, phy_offset: int) -> str:
+    walked = _walk(content, phy_offset)
+    if walked is None:
+        return ""
+    record = _judge(content, phy_offset)
+    if record is None:
+        return f"took what is damage: {content!r}"
+    row, hashes = walked
+    if hashes != [index_key_hash(text) for text in iter_index_keys(record, tags=True)]:
+        return f"other keys: {content!r}"
+    level = delay_level(record)
+    code = level if row["bits"] & BIT_DELAY else tags_code(record)
+    if bool(row["bits"] & BIT_DELAY) != (level is not None and level > 0) or row["tags_code"] != code:
+        return f"other tags code: {content!r}"
+    fields = ("queue_offset", "phy_offset", "store_timestamp", "sys_flag")
+    same = all(row[name] == getattr(record, name) for name in fields) and row["size"] == record.total_size
+    return "" if same else f"other fields: {content!r}"
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_real_records_are_taken_with_the_same_values(name: str) -> None:
+    for it in placed_records(name)[::7]:
+        assert _walk(it.raw, it.phy_offset) is not None
+        assert _disagreement(it.raw, it.phy_offset) == ""
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_overwritten_records_are_never_taken_where_the_codec_refuses(name: str) -> None:
+    dice = random.Random(name)
+    for it in dice.sample(placed_records(name), 150):
+        for _ in range(10):
+            content = bytearray(it.raw)
+            start = dice.randrange(len(content))
+            patch = dice.choice([bytes(dice.randint(1, 60)), b"\x01", b"\x02", b"\x02\x00", dice.randbytes(1)])
+            content[start:start + len(patch)] = patch[:len(content) - start]
+            assert _disagreement(bytes(content), it.phy_offset) == ""
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_properties_of_any_bytes_get_the_same_verdict_or_a_refusal(name: str) -> None:
+    dice = random.Random(name)
+    for it in dice.sample(placed_records(name), 60):
+        for _ in range(20):
+            text = bytearray(it.record.properties)
+            for _ in range(dice.randint(1, 3)):
+                at = dice.randrange(len(text) + 1)
+                patch = dice.choices(b"\x00\x01\x02 a\xc3\xa9\xed\xa0", k=dice.randint(0, 4))
+                text[at:at + dice.randint(0, 4)] = bytes(patch)
+            size = it.record.total_size - len(it.record.properties) + len(text)
+            record = replace(it.record, properties=bytes(text), total_size=size)
+            assert _disagreement(encode(record), it.phy_offset) == ""
+
+
+@pytest.mark.parametrize("delay", ["0", "1", "18", "-1", "+3", "x", "", "99999999999", "٣"])
+def test_delay_levels_are_read_alike(delay: str) -> None:
+    record = make_record("SCHEDULE_TOPIC_XXXX", b"b", f"DELAY\x01{delay}\x02TAGS\x01t\x02".encode(), store_timestamp=1)
+    assert _disagreement(encode(record), 0) == ""
