@@ -1,0 +1,157 @@
+"""Broker versions and what each of them does at start: which behaviour holds since which release.
+
+Everything that differs between releases is one line of `BEHAVIOURS`; nobody else compares versions.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from recover.errors import UsageRefusal
+
+_VERSION = re.compile(r"(?:rocketmq-(?:all-)?|v)?(\d+)[._](\d+)(?:[._](\d+))?(?:[-_.][a-z0-9]+)*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BrokerVersion:
+    """A release such as 5.3.3."""
+
+    major: int
+    minor: int
+    patch: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> BrokerVersion:
+        """`5.3.3`, `v5.3`, `rocketmq-all-4.9.7`, `V5_3_3`, `4.1.0-incubating`; `UsageRefusal` for anything else."""
+        found = _VERSION.fullmatch(text.strip())
+        if found is None:
+            raise UsageRefusal(f"{text!r} is no broker version", "Name a release, for example --broker 5.3.3.")
+        return cls(int(found[1]), int(found[2]), int(found[3] or 0))
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+    def has(self, behaviour: Behaviour) -> bool:
+        """Whether this release behaves so."""
+        return behaviour.since <= self and (behaviour.until is None or self < behaviour.until)
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """One thing that a broker does from release `since` on, and no longer from `until` on."""
+
+    name: str
+    what: str
+    since: BrokerVersion
+    until: BrokerVersion | None = None
+
+
+_FIRST = BrokerVersion(0, 0, 0)
+_ALL: list[Behaviour] = []
+
+
+def _behaviour(name: str, what: str, since: str = "", until: str = "") -> Behaviour:
+    made = Behaviour(
+        name, what, BrokerVersion.parse(since) if since else _FIRST, BrokerVersion.parse(until) if until else None
+    )
+    _ALL.append(made)
+    return made
+
+
+# MappedFileQueue.load
+WRONG_LENGTH_REFUSED = _behaviour(
+    "wrong-length-refused", "a mapped file whose length differs from the setting stops the start; before, loading "
+    "went no further and the rest of the files was ignored", since="4.5.0",
+)
+DIRECTORIES_SKIPPED = _behaviour(
+    "directories-skipped", "a folder among the mapped files is passed over instead of counting as a file of a wrong "
+    "length", since="5.1.0",
+)
+EMPTY_LAST_FILE_DELETED = _behaviour(
+    "empty-last-file-deleted", "a mapped file of zero bytes is deleted if it is the last one", since="5.1.3",
+)
+INDEX_LOAD_COUNTS = _behaviour(
+    "index-load-counts", "an index file that cannot be opened stops the start", since="5.0.0",
+)
+
+# CommitLog.checkMessageAndReturnSize
+IPV6_HOSTS = _behaviour("ipv6-hosts", "hosts of 16 bytes are understood", since="4.6.0")
+V2_RECORDS = _behaviour("v2-records", "records with a two-byte topic length are understood", since="5.1.0")
+NEW_PROPERTIES_PARSER = _behaviour("new-properties-parser", "a property value may hold a 0x01", since="4.9.1")
+ROOM_CHECKED = _behaviour(
+    "room-checked", "a size, even that of a blank, that is larger than what is left of the file is a failure; before, "
+    "a huge one could exhaust the heap", since="5.3.2",
+)
+DUP_INFO_CHECKED = _behaviour("dup-info-checked", "with duplicationEnable every record needs DUP_INFO", since="5.0.0")
+INNER_BATCHES = _behaviour("inner-batches", "INNER_BASE and INNER_NUM must be numbers", since="5.0.0")
+PROPERTY_CRC_KNOWN = _behaviour("property-crc", "forceVerifyPropCRC replaces the check of the body", since="5.2.0")
+
+# CommitLog.recoverNormally, recoverAbnormally
+LAST_THREE_FILES = _behaviour("last-three-files", "a normal recovery checks the last three files", until="5.3.2")
+NORMAL_DISPATCHES = _behaviour(
+    "normal-dispatches", "a normal recovery starts in the newest file that begins at or below the queues' largest "
+    "offset, and dispatches what lies strictly above that offset", since="5.3.2",
+)
+START_FILE_CHECKED = _behaviour(
+    "start-file-checked", "a start file is judged by the full check of its first record", since="5.4.0",
+)
+START_SEARCH_LIMITED = _behaviour(
+    "start-search-limited", "no more than commitLogRecoverMaxNum files are looked at for a start", since="5.4.0",
+)
+START_BY_LOGICS_OFFSET = _behaviour(
+    "start-by-logics-offset", "the checkpoint's queue offset (or else its queue time alone) picks the start file",
+    since="5.5.0",
+)
+CONFIRM_END_COMPARED = _behaviour(
+    "confirm-end-compared", "with duplicationEnable the end of a record is compared with the confirm offset of the "
+    "checkpoint; before, nothing was dispatched at all", since="5.1.1",
+)
+CURRENT_MAX_COMPARED = _behaviour(
+    "current-max-compared", "queues are truncated if their largest offset after dispatch reaches the log's end; "
+    "before, the largest one found on disk decided", since="5.4.0",
+)
+
+# DefaultMessageStore.start
+REPUT_FROM_QUEUES = _behaviour(
+    "reput-from-queues", "dispatch goes on from the queues' largest offset, and the start waits for it",
+    since="4.5.0", until="5.0.0",
+)
+RECHECK_REPUT_SETTING = _behaviour("recheck-reput", "recheckReputOffsetFromCq brings that back", since="5.0.0")
+
+# ConsumeQueue
+DEDUPE_BY_START = _behaviour(
+    "dedupe-by-start", "a queue remembers the start of its last message instead of its end", until="4.5.0",
+)
+MIN_BY_BISECTION = _behaviour(
+    "min-by-bisection", "a queue's min offset is searched by bisection, and is its max when its last unit has "
+    "expired", since="5.0.0",
+)
+MULTI_DISPATCH = _behaviour("multi-dispatch", "LMQ queues get units with enableMultiDispatch", since="4.9.3")
+MULTI_DISPATCH_LIMITED = _behaviour(
+    "multi-dispatch-limited", "retry, schedule and rmq_sys_ topics are not dispatched to LMQ queues", since="5.0.0",
+)
+TAG_INDEX = _behaviour("tag-index", "the index gets one entry for the tags of a message", since="5.4.0")
+
+# Configuration
+INVALID_CONFIG_DELETED = _behaviour(
+    "invalid-config-deleted", "a config file that cannot be parsed is deleted", since="5.4.0",
+)
+
+BEHAVIOURS: tuple[Behaviour, ...] = tuple(_ALL)
+
+OLDEST_COMPARED = BrokerVersion(4, 1, 0)
+NEWEST_COMPARED = BrokerVersion(5, 5, 0)
+
+
+def boundaries() -> tuple[BrokerVersion, ...]:
+    """First releases of the generations: every release at which some behaviour begins or ends, ascending."""
+    found = {OLDEST_COMPARED}
+    for behaviour in BEHAVIOURS:
+        found.update(v for v in (behaviour.since, behaviour.until) if v is not None and v > OLDEST_COMPARED)
+    return tuple(sorted(found))
+
+
+def generation_of(version: BrokerVersion) -> BrokerVersion:
+    """The first release that starts as `version` does."""
+    return max((first for first in boundaries() if first <= version), default=OLDEST_COMPARED)

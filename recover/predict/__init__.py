@@ -1,0 +1,8 @@
+"""What the start of a broker would do to a store, and what it would cost. Nothing is touched."""
+
+from __future__ import annotations
+
+from recover.predict.prediction import Prediction
+from recover.predict.start import predict
+
+__all__ = ["Prediction", "predict"]

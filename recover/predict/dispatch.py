@@ -1,0 +1,155 @@
+"""Dispatch of messages into consume queues, by recovery and afterwards (CommitLogDispatcherBuildConsumeQueue)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from formats import properties as props
+from formats.commitlog import TOPIC_SCHEDULE, decode
+from formats.commitlog.record import RETRY_PREFIX, SYSTEM_PREFIX
+from formats.consumequeue import CQ_UNIT
+from formats.javahash import java_string
+from formats.record_columns import BIT_DELAY, BIT_LMQ
+from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
+from recover.broker_check import UNKNOWN_LEVEL_MS, Checked
+from recover.broker_settings import BrokerSettings
+from recover.brokers import MULTI_DISPATCH, MULTI_DISPATCH_LIMITED
+from recover.columns import Rows
+from recover.predict.queue_state import QueueState
+from recover.topics import LMQ_PREFIX
+
+Key = tuple[str, int]
+
+
+class Dispatcher:
+    """Implements `recover.recovery.DispatchTarget` over the broker's queues; unknown queues are created.
+
+    `queues` are the log's (topic, queue id) that rows name by number, `read(offset, length)` gives bytes
+    of the log. `first_offset` is where the first message lay that was dispatched, None before.
+    """
+
+    def __init__(
+        self, states: dict[Key, QueueState], queues: list[tuple[bytes, int]], settings: BrokerSettings,
+        file_size: int, read: Callable[[int, int], bytes],
+    ) -> None:
+        self.states = states
+        self.keys = [(java_string(topic), queue_id) for topic, queue_id in queues]
+        self.settings = settings
+        self.file_size = file_size
+        self.read = read
+        self.delays = settings.delay_table
+        self.multi = settings.version.has(MULTI_DISPATCH) and settings.flag("enableMultiDispatch")
+        self.limited = settings.version.has(MULTI_DISPATCH_LIMITED)
+        self.lmq = settings.flag("enableLmq")
+        self.first_offset: int | None = None
+        self.dispatched = 0
+        self.multi_skipped = 0
+
+    def rows(self, rows: Rows) -> None:
+        """A run of intact records, in log order."""
+        if not rows.size:
+            return
+        self._note(int(rows["phy_offset"][0]), rows.size)
+        kind = rows["sys_flag"] & TRANSACTION
+        rows = rows[(kind == TRANSACTION_NOT) | (kind == TRANSACTION_COMMIT)]
+        units = np.empty(rows.size, dtype=CQ_UNIT.dtype)
+        units["phy_offset"], units["size"] = rows["phy_offset"], rows["size"]
+        units["tags_code"] = self._tags_codes(rows)
+        order = np.argsort(rows["queue"], kind="stable")
+        numbers, starts = np.unique(rows["queue"][order], return_index=True)
+        for number, chosen in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+            self.state(self.keys[number]).append(rows["queue_offset"][chosen], units[chosen])
+        carriers = (rows["bits"] & BIT_LMQ) != 0
+        for row, unit in zip(rows[carriers], units[carriers], strict=True):
+            record = decode(self.read(int(row["phy_offset"]), int(row["size"])), check_crc=False)
+            self._to_lmq(record.topic_name, record.queue_id, record.property_map(), unit)
+
+    def checked(self, message: Checked) -> None:
+        """One record that the broker's own check has accepted; its stored offset is believed."""
+        self._note(message.phy_offset, 1)
+        if message.sys_flag & TRANSACTION not in (TRANSACTION_NOT, TRANSACTION_COMMIT):
+            return
+        unit = np.array([(message.phy_offset, message.size, message.tags_code)], dtype=CQ_UNIT.dtype)
+        offsets = np.array([message.queue_offset], dtype=np.int64)
+        self.state((message.topic, message.queue_id)).append(offsets, unit)
+        if message.properties and props.INNER_MULTI_DISPATCH in message.properties:
+            self._to_lmq(message.topic, message.queue_id, message.properties, unit[0])
+
+    def state(self, key: Key) -> QueueState:
+        """The queue, made if need be: no broker asks whether the topic still exists."""
+        found = self.states.get(key)
+        if found is None:
+            found = self.states[key] = QueueState(key[0], key[1], self.file_size, [], self.settings)
+        return found
+
+    def _note(self, offset: int, count: int) -> None:
+        self.first_offset = offset if self.first_offset is None else min(self.first_offset, offset)
+        self.dispatched += count
+
+    def _tags_codes(self, rows: Rows) -> Rows:
+        codes: Rows = rows["tags_code"].astype(np.int64)
+        delayed = np.flatnonzero((rows["bits"] & BIT_DELAY) != 0)
+        highest = max(self.delays, default=0)
+        for at in delayed.tolist():
+            delay = self.delays.get(min(int(codes[at]), highest), UNKNOWN_LEVEL_MS)
+            codes[at] = int(rows["store_timestamp"][at]) + delay
+        return codes
+
+    def _to_lmq(self, topic: str, queue_id: int, properties: Mapping[str, str], unit: Rows) -> None:
+        queues = properties.get(props.INNER_MULTI_DISPATCH, "").split(",")
+        offsets = properties.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(",")
+        if self.limited and (topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) or topic == TOPIC_SCHEDULE):
+            return
+        if not self.multi:
+            self.multi_skipped += 1
+            return
+        if len(queues) != len(offsets):
+            return
+        for queue, text in zip(queues, offsets, strict=True):
+            if not text.isdecimal() or "/" in queue:
+                continue
+            number = 0 if self.lmq and queue.startswith(LMQ_PREFIX) else queue_id
+            one = np.array([unit.item()], dtype=CQ_UNIT.dtype)
+            self.state((queue, number)).append(np.array([int(text)], dtype=np.int64), one)
+
+
+class Above:
+    """Passes on what lies strictly above an offset: the dispatch of a normal recovery from 5.3.2 on."""
+
+    def __init__(self, target: Dispatcher, offset: int) -> None:
+        self.target = target
+        self.offset = offset
+
+    def rows(self, rows: Rows) -> None:
+        self.target.rows(rows[rows["phy_offset"] > self.offset])
+
+    def checked(self, message: Checked) -> None:
+        if message.phy_offset > self.offset:
+            self.target.checked(message)
+
+
+class Confirmed:
+    """Passes on what ends at or below an offset: dispatch with duplicationEnable, or in controller mode."""
+
+    def __init__(self, target: Dispatcher, offset: int) -> None:
+        self.target = target
+        self.offset = offset
+
+    def rows(self, rows: Rows) -> None:
+        self.target.rows(rows[rows["phy_offset"] + rows["size"] <= self.offset])
+
+    def checked(self, message: Checked) -> None:
+        if message.phy_offset + message.size <= self.offset:
+            self.target.checked(message)
+
+
+class Nobody:
+    """Takes nothing: a recovery that only looks for the end."""
+
+    def rows(self, rows: Rows) -> None:
+        pass
+
+    def checked(self, message: Checked) -> None:
+        pass

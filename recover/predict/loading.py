@@ -1,0 +1,128 @@
+"""What a broker loads before it recovers, and why it may refuse to (MappedFileQueue.load, DefaultMessageStore.load)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from formats.consumequeue import file_size_for
+from recover.broker_settings import BrokerSettings
+from recover.brokers import DIRECTORIES_SKIPPED, EMPTY_LAST_FILE_DELETED, INDEX_LOAD_COUNTS, WRONG_LENGTH_REFUSED
+from recover.mapped_files import MappedFile
+from recover.predict.queue_file import QueueFile
+from recover.predict.queue_state import QueueState
+from recover.store import Store
+
+
+@dataclass
+class Loaded:
+    """What is in the broker's memory after loading: `refusal` is None if it goes on to recover."""
+
+    log: list[MappedFile] = field(default_factory=list)
+    queues: dict[tuple[str, int], QueueState] = field(default_factory=dict)
+    deleted: list[Path] = field(default_factory=list)
+    ignored: list[Path] = field(default_factory=list)
+    refusal: str | None = None
+    log_loaded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    path: Path
+    is_directory: bool
+    length: int
+
+
+class _Loader:
+    def __init__(self, store: Store, settings: BrokerSettings) -> None:
+        self.store = store
+        self.version = settings.version
+        self.loaded = Loaded()
+
+    def load_files(self, directories: Sequence[Path], size: int) -> list[MappedFile] | None:
+        """The mapped files of one queue; None when the broker refuses, with the reason in `loaded`."""
+        items = sorted(_items(directories), key=lambda item: item.path.name)
+        last = items[-1:]
+        if self.version.has(DIRECTORIES_SKIPPED):
+            items = [item for item in items if not item.is_directory]
+        files: list[MappedFile] = []
+        for item in items:
+            if item.length == 0 and item in last and self.version.has(EMPTY_LAST_FILE_DELETED):
+                self.loaded.deleted.append(item.path)
+                continue
+            if item.is_directory or item.length != size:
+                if not self.version.has(WRONG_LENGTH_REFUSED):
+                    self.loaded.ignored += [other.path for other in items[items.index(item) :]]
+                    break
+                self._refuse(item, size)
+                return None
+            number = _java_long(item.path.name)
+            if number is None:
+                self.loaded.refusal = f"{self._name(item)} is no mapped file: its name is no number"
+                return None
+            files.append(MappedFile(item.path, number, item.length))
+        return files
+
+    def _refuse(self, item: _Item, size: int) -> None:
+        if item.is_directory:
+            self.loaded.refusal = f"{self._name(item)} is a folder among mapped files"
+        else:
+            self.loaded.refusal = f"{self._name(item)} has {item.length} bytes, the broker's setting says {size}"
+
+    def _name(self, item: _Item) -> str:
+        return self.store.relative(item.path)
+
+
+def load(store: Store, settings: BrokerSettings) -> Loaded:
+    """Load log, queues and index as the broker of these settings does; sizes not given are those of the files."""
+    loader = _Loader(store, settings)
+    loaded = loader.loaded
+    log = loader.load_files(store.commitlog_dirs, mapped_file_size(store, settings))
+    if log is None:
+        return loaded
+    loaded.log, loaded.log_loaded = log, True
+    size = queue_file_size(store, settings)
+    for folder in store.queue_folders:
+        files = loader.load_files([folder.path], size)
+        if files is None:
+            return loaded
+        state = QueueState(
+            folder.topic, folder.queue_id, size, [QueueFile(f.file_from_offset, size, f.path) for f in files], settings
+        )
+        loaded.queues[folder.topic, folder.queue_id] = state
+    if settings.version.has(INDEX_LOAD_COUNTS) and store.index_dir.is_dir():
+        for item in sorted(_items([store.index_dir]), key=lambda found: found.path.name):
+            if item.is_directory and _java_long(item.path.name) is not None:
+                loaded.refusal = f"{store.relative(item.path)} is a folder among index files"
+    return loaded
+
+
+def mapped_file_size(store: Store, settings: BrokerSettings) -> int:
+    """The size a broker demands of commitlog files: as given, else as the files have it."""
+    return settings.stated_number("mappedFileSizeCommitLog") or store.mapped_file_size
+
+
+def queue_file_size(store: Store, settings: BrokerSettings) -> int:
+    """The size a broker demands of consume queue files: as given and rounded up to units, else as the files have it."""
+    stated = settings.stated_number("mappedFileSizeConsumeQueue")
+    return file_size_for(stated) if stated else store.queue_file_size
+
+
+def _items(directories: Sequence[Path]) -> Iterator[_Item]:
+    for directory in directories:
+        if not directory.is_dir():
+            continue
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                is_directory = entry.is_dir()
+                yield _Item(Path(entry.path), is_directory, 0 if is_directory else entry.stat().st_size)
+
+
+def _java_long(name: str) -> int | None:
+    """`Long.parseLong` of a file name, which takes any digits and a sign."""
+    digits = name[1:] if name[:1] in ("+", "-") else name
+    if not digits.isdecimal() or not -(1 << 63) <= int(name) < 1 << 63:
+        return None
+    return int(name)

@@ -1,0 +1,71 @@
+"""What a start would do, as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from recover.findings import BIT_DERIVED, BIT_MESSAGES, BIT_UNSUPPORTED
+from recover.recovery import Mode
+
+
+@dataclass(slots=True)
+class Prediction:
+    """The end state of one broker's start on one store; offsets in bytes of the log, queue ranges as [min, max).
+
+    `min_phy`, `max_phy` (-1 and 0 without a log) are those after load; the rest holds when dispatch has
+    caught up. `lost_messages`: intact records no longer in the log. `unreachable_messages`: in the log,
+    without a right unit. `duplicated_offsets`: queue offsets of messages in the log that the next
+    messages get again. `misaligned_units`: units appended at an index that is not their message's queue
+    offset. `index_gap`: (from, to) of the log whose index entries are deleted and not made again.
+    `end_reason` says why the scan ended at `max_phy`.
+    """
+
+    broker: str
+    mode: Mode
+    starts: bool = True
+    reason: str | None = None
+    start_file: str | None = None
+    min_phy: int = 0
+    max_phy: int = 0
+    queues: dict[str, list[int]] = field(default_factory=dict)
+    deleted_files: list[str] = field(default_factory=list)
+    lost_messages: int = 0
+    unreachable_messages: int = 0
+    duplicated_offsets: int = 0
+    assumptions: list[str] = field(default_factory=list)
+    end_reason: str | None = None
+    lost: dict[str, int] = field(default_factory=dict)
+    unreachable: dict[str, int] = field(default_factory=dict)
+    missing_lmq_units: int = 0
+    misaligned_units: int = 0
+    lowered_queues: list[str] = field(default_factory=list)
+    index_gap: tuple[int, int] | None = None
+    ignored_files: list[str] = field(default_factory=list)
+    unsupported: list[str] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """0 costs nothing, 2 derived files only, 4 intact messages lost or no start; 64: a part could not be judged."""
+        code = BIT_UNSUPPORTED if self.unsupported else 0
+        if not self.starts or self.lost_messages:
+            return code | BIT_MESSAGES
+        derived = (
+            self.unreachable_messages or self.duplicated_offsets or self.misaligned_units or self.missing_lmq_units
+            or self.lowered_queues or self.index_gap
+        )
+        return code | (BIT_DERIVED if derived else 0)
+
+    def json(self) -> dict[str, Any]:
+        """The keys of the report, those that scripts rely on first."""
+        return {
+            "broker": self.broker, "starts": self.starts, "reason": self.reason, "mode": self.mode,
+            "start_file": self.start_file, "min_phy": self.min_phy, "max_phy": self.max_phy, "queues": self.queues,
+            "deleted_files": self.deleted_files, "lost_messages": self.lost_messages,
+            "unreachable_messages": self.unreachable_messages, "duplicated_offsets": self.duplicated_offsets,
+            "assumptions": self.assumptions, "end_reason": self.end_reason, "lost": self.lost,
+            "unreachable": self.unreachable, "missing_lmq_units": self.missing_lmq_units,
+            "misaligned_units": self.misaligned_units, "lowered_queues": self.lowered_queues,
+            "index_gap": list(self.index_gap) if self.index_gap else None, "ignored_files": self.ignored_files,
+            "unsupported": self.unsupported,
+        }

@@ -1,0 +1,183 @@
+"""A broker's start, step by step, in memory (DefaultMessageStore.load, recover and start)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from formats import checkpoint as checkpoints
+from formats.checkpoint import Checkpoint
+from recover.broker_check import CheckRules
+from recover.broker_settings import BrokerSettings
+from recover.brokers import (
+    CONFIRM_END_COMPARED,
+    CURRENT_MAX_COMPARED,
+    NORMAL_DISPATCHES,
+    RECHECK_REPUT_SETTING,
+    REPUT_FROM_QUEUES,
+)
+from recover.log import LogView
+from recover.predict.broker_log import BrokerLog
+from recover.predict.counting import count_lost, count_unreachable, queue_name
+from recover.predict.dispatch import Above, Confirmed, Dispatcher, Key, Nobody
+from recover.predict.index_files import deleted_index_files
+from recover.predict.loading import Loaded, load, mapped_file_size, queue_file_size
+from recover.predict.prediction import Prediction
+from recover.predict.queue_state import BrokenStartError, QueueState
+from recover.predict.reput import reput
+from recover.reader import read_small
+from recover.recovery import DispatchTarget, Mode, ScanEnd, scan, start_file, unlinked
+from recover.store import Store
+from recover.topics import Topics
+
+
+def predict(store: Store, view: LogView, settings: BrokerSettings, *, mode: Mode | None = None) -> Prediction:
+    """What the broker of these settings does with the store; `mode` overrides what the abort file says.
+
+    `view` is the scan of the whole log. Reads queue and index files; writes nothing.
+    """
+    chosen: Mode = mode or ("abnormal" if store.has_abort else "normal")
+    prediction = Prediction(str(settings.version), chosen)
+    loaded = load(store, settings)
+    prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
+    prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
+    if loaded.refusal is not None:
+        prediction.starts, prediction.reason = False, loaded.refusal
+        return prediction
+    with BrokerLog(loaded.log, mapped_file_size(store, settings), view) as log:
+        _Start(store, settings, loaded, log, prediction).run()
+    return prediction
+
+
+class _Start:
+    def __init__(
+        self, store: Store, settings: BrokerSettings, loaded: Loaded, log: BrokerLog, prediction: Prediction,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.version = settings.version
+        self.log = log
+        self.prediction = prediction
+        self.states: dict[Key, QueueState] = loaded.queues
+        self.checkpoint = read_checkpoint(store.checkpoint_path)
+        self.rules = CheckRules.of(settings)
+        self.dispatcher = Dispatcher(
+            self.states, log.view.queues, settings, queue_file_size(store, settings), log.read
+        )
+
+    def run(self) -> None:
+        """Fill in the prediction."""
+        index_deleted = self._load_index()
+        for state in self.states.values():
+            state.recover()
+        found = {key: state.max_offset for key, state in self.states.items()}
+        end = self._recover_log() if self.log.files else self._without_log()
+        if end is None:
+            return
+        self.prediction.min_phy, self.prediction.max_phy = self.log.min_offset, end
+        try:
+            self._correct_min()
+            stuck = self._dispatch_on(end)
+        except BrokenStartError as error:
+            self._refuse(str(error))
+            return
+        if stuck is not None:
+            self._refuse(f"dispatch waits for ever for the log at {stuck}")
+        self._report(end, found)
+        if index_deleted is not None:
+            self._report_index(index_deleted, end)
+
+    def _recover_log(self) -> int | None:
+        max_of_queues = self._max_physic()
+        mode = self.prediction.mode
+        start = start_file(self.log, mode, self.settings, self.checkpoint, max_of_queues)
+        self.prediction.start_file = self.store.relative(self.log.files[start.index].path)
+        own_only = mode == "abnormal" and self.settings.flag("checkCommitLogOffsetOnRecover")
+        found = scan(self.log, start.index, self.rules, self._target(max_of_queues), own_file_only=own_only)
+        self.prediction.end_reason = found.reason
+        if found.fatal:
+            self._refuse(f"a record at {found.process_offset} asks for more memory than any heap has")
+            return None
+        self._truncate(found, max_of_queues)
+        return found.process_offset
+
+    def _target(self, max_of_queues: int) -> DispatchTarget:
+        if self.prediction.mode == "normal":
+            return Above(self.dispatcher, max_of_queues) if self.version.has(NORMAL_DISPATCHES) else Nobody()
+        duplicated = self.settings.flag("duplicationEnable")
+        if self.version.has(CONFIRM_END_COMPARED):
+            if duplicated or self.settings.flag("enableControllerMode"):
+                return Confirmed(self.dispatcher, self.checkpoint.confirm_phy_offset)
+        elif duplicated:
+            return Nobody()
+        return self.dispatcher
+
+    def _truncate(self, found: ScanEnd, max_before: int) -> None:
+        reached = self._max_physic() if self.version.has(CURRENT_MAX_COMPARED) else max_before
+        if reached >= found.process_offset:
+            for state in self.states.values():
+                state.truncate(found.process_offset)
+        gone = unlinked(self.log.files, found.process_offset)
+        self.prediction.deleted_files += [self.store.relative(mapped_file.path) for mapped_file in gone]
+        self.log.files = [mapped_file for mapped_file in self.log.files if mapped_file not in gone]
+
+    def _without_log(self) -> int:
+        for state in self.states.values():
+            state.destroy()
+        return 0
+
+    def _max_physic(self) -> int:
+        return max((state.max_physic for state in self.states.values()), default=-1)
+
+    def _correct_min(self) -> None:
+        for state in self.states.values():
+            state.correct_min(self.log.min_offset)
+
+    def _dispatch_on(self, end: int) -> int | None:
+        """Dispatch behind recovery; where it is stuck, or None."""
+        from_queues = self.version.has(REPUT_FROM_QUEUES) or (
+            self.version.has(RECHECK_REPUT_SETTING) and self.settings.flag("recheckReputOffsetFromCq")
+        )
+        if not from_queues:
+            return None
+        start = max(self.log.min_offset, self._max_physic(), 0)
+        rules = CheckRules.of(self.settings, recovering=False)
+        stuck = reput(self.log, start, end, rules, self.dispatcher)
+        self._correct_min()
+        return stuck
+
+    def _refuse(self, reason: str) -> None:
+        self.prediction.starts, self.prediction.reason = False, reason
+
+    def _report(self, end: int, found: dict[Key, int]) -> None:
+        prediction = self.prediction
+        for key, state in sorted(self.states.items()):
+            prediction.queues[queue_name(key)] = [state.min_offset, state.max_offset]
+            prediction.misaligned_units += state.misaligned
+            gone = [queue_file.path for queue_file in state.deleted if queue_file.path is not None]
+            prediction.deleted_files += [self.store.relative(path) for path in gone]
+            if state.max_offset < found.get(key, 0):
+                prediction.lowered_queues.append(queue_name(key))
+        prediction.deleted_files.sort()
+        count_lost(self.log.view, end, prediction)
+        count_unreachable(self.log.view, Topics(self.store), self.states, end, prediction)
+
+    def _load_index(self) -> list[tuple[Path, int, int]] | None:
+        if self.prediction.mode == "normal":
+            return None
+        return deleted_index_files(self.store.index_dir, self.checkpoint.index_msg_timestamp)
+
+    def _report_index(self, gone: list[tuple[Path, int, int]], end: int) -> None:
+        self.prediction.deleted_files += [self.store.relative(path) for path, _, _ in gone]
+        self.prediction.deleted_files.sort()
+        again_from = self.dispatcher.first_offset
+        first = min((begin for _, begin, last in gone if last > 0), default=end)
+        if self.settings.flag("messageIndexEnable") and first < (end if again_from is None else again_from):
+            self.prediction.index_gap = (first, end if again_from is None else min(again_from, end))
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint as a broker maps it: zeros where the file is missing or short."""
+    try:
+        return checkpoints.decode(read_small(path, checkpoints.FILE_SIZE), extend=True)
+    except OSError:
+        return checkpoints.EMPTY
