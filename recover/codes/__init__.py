@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from recover.codes.consumequeue import CONSUMEQUEUE_CODES
 from recover.findings import Code
 
-AREAS: tuple[tuple[Code, ...], ...] = ()
+AREAS: tuple[tuple[Code, ...], ...] = (
+    CONSUMEQUEUE_CODES,
+)
 
 CODES: dict[str, Code] = {code.name: code for area in AREAS for code in area}

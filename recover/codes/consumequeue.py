@@ -1,0 +1,102 @@
+"""Findings about consume queues."""
+
+from __future__ import annotations
+
+from recover.findings import Code
+
+_REBUILD = "mqtool recover {store}   (or: mqtool rebuild-consumequeue {store} --topic {topic} --queue {queue})"
+
+CONSUMEQUEUE_CODES: tuple[Code, ...] = (
+    Code(
+        "consumequeue-missing-units", "warning",
+        "{topic}/{queue}: {count} messages from queue offset {first} to {last} have no unit", _REBUILD,
+        meaning="The messages are in the commitlog, but the queue does not name them, so no consumer is given them.",
+        cause="The broker died between writing the log and dispatching it, the disk was full, or queue files were deleted.",
+        broker="After an unclean stop it dispatches again from its start file; after a clean stop only what lies behind "
+        "the furthest unit of all queues. A single queue that lags behind is never filled up.",
+        action="Recover, or rebuild the queue: the units are computed from the log.",
+    ),
+    Code(
+        "consumequeue-wrong-units", "warning",
+        "{topic}/{queue}: {count} units from queue offset {first} to {last} do not name the message of that queue offset",
+        _REBUILD,
+        meaning="A unit's position, size or tags code is not that of the intact record with this queue offset.",
+        cause="Stale units of an earlier life of the queue, an append at a shifted place, or damage.",
+        broker="It trusts every unit with size > 0: consumers get other messages, or the same ones again.",
+        action="Recover, or rebuild the queue.",
+    ),
+    Code(
+        "consumequeue-beyond-log", "warning",
+        "{topic}/{queue}: {count} units from queue offset {first} to {last} point behind the end of the log ({log_end})",
+        _REBUILD,
+        meaning="The queue names records that the log does not hold (any more).",
+        cause="The log lost its end: a crash before the log reached the disk, or a truncation that stopped half way.",
+        broker="It cuts them at start when its recovery reaches the log end; if not, consumers stall there.",
+        action="Recover: the units are dropped, the messages behind them never reached the disk.",
+    ),
+    Code(
+        "consumequeue-lost-units", "info",
+        "{topic}/{queue}: {count} units from queue offset {first} to {last} stand for messages that are damaged or gone", "",
+        meaning="The unit lies in a damaged range of the log, or at the position of a message that a bridge stands for.",
+        cause="The damage itself is reported with the commitlog.",
+        broker="Consumers that reach such a unit may skip more than it; a bridged one repeats the message before it.",
+        action="Nothing of its own: recover treats them together with the damage.",
+    ),
+    Code(
+        "consumequeue-bad-file-length", "warning",
+        "{topic}/{queue}: the file is {length} bytes long, the others {expected}", _REBUILD,
+        meaning="A broker maps queue files at their configured size and refuses another length.",
+        cause="A crash while the file was made, a copy that stopped, or another mappedFileSizeConsumeQueue.",
+        broker="It does not start; from 5.1.3 on it deletes a last file of length 0 and goes on.",
+        action="Recover: the file is put aside and built again.",
+    ),
+    Code(
+        "consumequeue-odd-name", "warning",
+        "{name} in the queue folder is no queue file", "Move it out of the store, then start the broker.",
+        meaning="Files of a queue folder are named by 20 digits; anything else does not belong there.",
+        cause="A backup or an editor left it there.",
+        broker="Loading it fails on its length or its name, and the broker does not start.",
+        action="Recover puts it aside.",
+    ),
+    Code(
+        "consumequeue-missing-file", "warning",
+        "{topic}/{queue}: no file holds the queue offsets {first} to {last}", _REBUILD,
+        meaning="Two queue files do not adjoin.",
+        cause="A file between them was deleted.",
+        broker="It loads the rest, and reads of that range fail.",
+        action="Rebuild the queue.",
+    ),
+    Code(
+        "consumequeue-unreadable", "error",
+        "{topic}/{queue}: {wanted} bytes could not be read: {error}", "Check the disk; copy what can be read elsewhere first.",
+        meaning="The operating system refused to read this part.",
+        cause="A failing disk, a lost mount, or missing permission.",
+        broker="It dies at the first touch of that page.",
+        action="Save a copy of the store, then rebuild the queue from the log.",
+        bits=8,
+    ),
+    Code(
+        "topic-deleted", "info",
+        "{count} topics have records in the log but are deleted: {names}", "",
+        meaning="Neither topics.json nor consumequeue/ knows the topic, so its old records are nobody's.",
+        cause="The topic was deleted; its records stay until their log files expire.",
+        broker="A full replay makes the queues of deleted topics again.",
+        action="Nothing. `--include-deleted` brings the queues back.",
+    ),
+    Code(
+        "topic-unsafe-name", "error",
+        "{count} topics have names that cannot be folder names: {names}", "",
+        meaning="A topic with a slash, a NUL or the like cannot have a queue folder of its own.",
+        cause="A damaged or hostile record that still passes its checksums.",
+        broker="It would make the folder wherever the name leads.",
+        action="Look at the records with `mqtool query --phy-offset`; such queues are not rebuilt.",
+    ),
+    Code(
+        "delay-table-inferred", "info",
+        "the store's own units give these delays, not the given table: {levels}", "",
+        meaning="Units of the schedule topic carry deliver times that fit another messageDelayLevel.",
+        cause="The broker runs with its own delay table.",
+        broker="A rebuild by a broker uses the table in its configuration.",
+        action="Nothing; pass `--set messageDelayLevel=...` to state it.",
+    ),
+)

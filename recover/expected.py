@@ -1,0 +1,187 @@
+"""What a consume queue should hold, computed from the log: one position a message, grouped by queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from formats import properties as props
+from formats.commitlog import Record
+from formats.errors import FormatError
+from formats.record_columns import BIT_DELAY, BIT_LMQ, BIT_MARKER
+from recover.columns import Rows
+from recover.generations import numbered
+from recover.log import LogView
+from recover.log_reader import LogReader
+from recover.topics import LMQ_PREFIX, Topics, is_folder_name, topic_text
+
+BATCH_ROWS = 4_000_000
+_LMQ_LIMIT = 10_000
+
+EXPECTED = np.dtype([
+    ("queue_offset", "<i8"), ("phy_offset", "<i8"), ("tags_code", "<i8"), ("store_timestamp", "<i8"),
+    ("size", "<i4"), ("queue", "<i4"), ("bits", "<u2"),
+])
+"""One position of a queue. With BIT_DELAY `tags_code` is the delay level; with BIT_MARKER the position is a lost one."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKey:
+    """One consume queue."""
+
+    topic: str
+    queue_id: int
+
+
+@dataclass
+class Expectation:
+    """The queues that a log fills. `keys[i]` is the queue that rows call i; LMQ queues come behind those of the log."""
+
+    log: LogView
+    topics: Topics
+    keys: list[QueueKey]
+    counts: Rows
+    lmq_rows: Rows
+    deleted: list[str]
+    unsafe: list[str]
+    _skip: Rows
+
+    def queues(self) -> dict[QueueKey, int]:
+        """Each queue with at least one expected position, and how many it has."""
+        return {key: int(count) for key, count in zip(self.keys, self.counts, strict=True) if count}
+
+    def grouped(self, wanted: set[QueueKey] | None = None) -> Iterator[tuple[QueueKey, Rows]]:
+        """Each wanted queue with its EXPECTED rows, ascending by queue offset; a few million rows at a time."""
+        numbers = [i for i, key in enumerate(self.keys) if self.counts[i] and (wanted is None or key in wanted)]
+        for batch in _batches(numbers, self.counts):
+            rows = self._collect(batch)
+            order = np.lexsort((rows["phy_offset"], rows["queue_offset"], rows["queue"]))
+            rows = rows[order]
+            starts = np.searchsorted(rows["queue"], batch, side="left")
+            stops = np.searchsorted(rows["queue"], batch, side="right")
+            for number, start, stop in zip(batch, starts, stops, strict=True):
+                yield self.keys[number], rows[start:stop]
+
+    def _collect(self, batch: list[int]) -> Rows:
+        chosen = np.zeros(len(self.keys), dtype=bool)
+        chosen[batch] = True
+        parts = [self.lmq_rows[chosen[self.lmq_rows["queue"]]]]
+        for split in self.log.live():
+            records = split.records
+            rows = records[chosen[records["queue"]] & _fills_queue(records, self._skip)]
+            parts.append(_positions(rows))
+        return np.concatenate(parts)
+
+
+def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Expectation:
+    """Which positions of which queues the intact records of `log` should hold (docs/commands/verify.md)."""
+    names = [topic_text(topic) for topic, _ in log.queues]
+    deleted = [] if include_deleted else topics.deleted(names)
+    unsafe = sorted({name for name in names if not is_folder_name(name)})
+    skip_names = set(deleted) | set(unsafe)
+    skip = np.array([name in skip_names for name in names], dtype=bool)
+    batch = np.array([name in topics.batch for name in names], dtype=bool)
+    keys = [QueueKey(name, queue_id) for name, (_, queue_id) in zip(names, log.queues, strict=True)]
+    counts = np.zeros(len(keys), dtype=np.int64)
+    for split in log.live():
+        rows = split.records[_fills_queue(split.records, skip | batch)]
+        counts += np.bincount(rows["queue"], minlength=len(keys))
+    lmq_rows = _lmq_rows(log, topics, keys)
+    if lmq_rows.size:
+        counts = np.concatenate([counts, np.zeros(len(keys) - counts.size, dtype=np.int64)])
+        counts += np.bincount(lmq_rows["queue"], minlength=len(keys))
+    return Expectation(log, topics, keys, counts, lmq_rows, deleted, unsafe, skip | batch)
+
+
+def _fills_queue(records: Rows, skip: Rows) -> Rows:
+    """Rows that have a position in an ordinary queue."""
+    if not skip.size:
+        return np.zeros(records.size, dtype=bool)
+    return np.asarray(numbered(records) & ~skip[records["queue"]])
+
+
+def _positions(records: Rows) -> Rows:
+    rows = np.empty(records.size, dtype=EXPECTED)
+    for name in ("queue_offset", "phy_offset", "tags_code", "store_timestamp", "size", "queue", "bits"):
+        rows[name] = records[name]
+    return rows
+
+
+def _batches(numbers: list[int], counts: Rows) -> Iterator[list[int]]:
+    batch: list[int] = []
+    total = 0
+    for number in numbers:
+        if batch and total + int(counts[number]) > BATCH_ROWS:
+            yield batch
+            batch, total = [], 0
+        batch.append(number)
+        total += int(counts[number])
+    if batch:
+        yield batch
+
+
+def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey]) -> Rows:
+    """Positions in LMQ queues; `keys` grows by the queues that only they fill."""
+    numbers = {key: number for number, key in enumerate(keys)}
+    parts: list[tuple[Any, ...]] = []
+    with LogReader(log.queue) as reader:
+        for split in log.live():
+            carriers = split.records[(split.records["bits"] & BIT_LMQ) != 0]
+            for row in carriers[numbered(carriers)]:
+                for key, queue_offset in lmq_targets(_reread(reader, row)):
+                    if not topics.lmq_counts(key.topic) or not is_folder_name(key.topic):
+                        continue
+                    number = numbers.setdefault(key, len(numbers))
+                    if number == len(keys):
+                        keys.append(key)
+                    parts.append((queue_offset, row["phy_offset"], row["tags_code"], row["store_timestamp"],
+                                  row["size"], number, row["bits"]))
+    return _newest(np.array(parts, dtype=EXPECTED))
+
+
+def _newest(rows: Rows) -> Rows:
+    """Of several records that claim one position, the one written last."""
+    rows = rows[np.lexsort((rows["phy_offset"], rows["queue_offset"], rows["queue"]))]
+    if rows.size < 2:
+        return rows
+    same = (rows["queue"][1:] == rows["queue"][:-1]) & (rows["queue_offset"][1:] == rows["queue_offset"][:-1])
+    return rows[np.r_[~same, True]]
+
+
+def _reread(reader: LogReader, row: Any) -> Record | None:
+    try:
+        return reader.record(int(row["phy_offset"]), int(row["size"]))
+    except (FormatError, OSError):
+        return None
+
+
+def lmq_targets(record: Record | None) -> list[tuple[QueueKey, int]]:
+    """Queues and queue offsets that a multi-dispatch record names, if it names as many of each."""
+    if record is None:
+        return []
+    values = record.property_map()
+    queues = values.get(props.INNER_MULTI_DISPATCH, "").split(",")
+    offsets = values.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(",")
+    if len(queues) != len(offsets) or len(queues) > _LMQ_LIMIT:
+        return []
+    targets = []
+    for queue, offset in zip(queues, offsets, strict=True):
+        if offset.isascii() and offset.isdecimal() and len(offset) < 19 and "/" not in queue and queue:
+            queue_id = 0 if queue.startswith(LMQ_PREFIX) else record.queue_id
+            targets.append((QueueKey(queue, queue_id), int(offset)))
+    return targets
+
+
+def is_lost(rows: Rows) -> Rows:
+    """Positions that a marker stands for: their message is gone (bool array)."""
+    return np.asarray((rows["bits"] & BIT_MARKER) != 0)
+
+
+def is_delayed(rows: Rows) -> Rows:
+    """Positions whose unit carries a deliver time instead of the tags code (bool array)."""
+    return np.asarray((rows["bits"] & BIT_DELAY) != 0)
+
+

@@ -1,0 +1,120 @@
+"""The files of one consume queue and the units in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from formats.consumequeue import CQ_UNIT, ext_address, is_ext_address
+from formats.consumequeue_ext import CqExtUnit
+from formats.consumequeue_ext import decode as decode_ext
+from formats.errors import FormatError
+from recover.columns import Rows
+from recover.mapped_files import MappedFile, MappedFileQueue
+from recover.reader import FileReader, ReadFailure
+from recover.store import Store
+
+UNIT_SIZE = CQ_UNIT.size
+_EXT_CHUNK = 1 << 18
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Units of adjoining files: cell i is queue offset `first_index + i`. Columns are native int64/int32."""
+
+    first_index: int
+    files: list[MappedFile]
+    phy_offset: Rows
+    size: Rows
+    tags_code: Rows
+
+    @property
+    def cells(self) -> int:
+        return int(self.phy_offset.size)
+
+    def place(self, cell: int) -> tuple[MappedFile, int]:
+        """The file that holds a cell and the byte position of the cell in it."""
+        position = (self.first_index + cell) * UNIT_SIZE
+        for mapped_file in reversed(self.files):
+            if position >= mapped_file.file_from_offset:
+                return mapped_file, position - mapped_file.file_from_offset
+        return self.files[0], 0
+
+
+@dataclass
+class QueueFiles:
+    """One consume queue on disk. Units are read when asked for and not kept."""
+
+    store: Store
+    topic: str
+    queue_id: int
+    failures: list[ReadFailure] = field(default_factory=list)
+
+    @cached_property
+    def mapped_files(self) -> MappedFileQueue:
+        """The queue's files; its file size is that of all consume queues of the store."""
+        folder = self.store.consumequeue_dir / self.topic / str(self.queue_id)
+        return MappedFileQueue.load((folder,), self.store.queue_file_size)
+
+    def stretches(self) -> Iterator[Stretch]:
+        """The units of the queue, one stretch for each run of adjoining files."""
+        run: list[MappedFile] = []
+        for mapped_file in self.mapped_files.files:
+            if run and mapped_file.file_from_offset != run[-1].file_from_offset + self.store.queue_file_size:
+                yield self._load(run)
+                run = []
+            run.append(mapped_file)
+        if run:
+            yield self._load(run)
+
+    def _load(self, files: list[MappedFile]) -> Stretch:
+        size = self.store.queue_file_size
+        content = bytearray(len(files) * size)
+        for number, mapped_file in enumerate(files):
+            view = memoryview(content)[number * size : (number + 1) * size]
+            try:
+                with FileReader(mapped_file.path) as reader:
+                    reader.read_into(view[: min(size, mapped_file.length)], 0)
+            except ReadFailure as failure:
+                self.failures.append(failure)
+        units = np.frombuffer(content, dtype=CQ_UNIT.dtype, count=len(content) // UNIT_SIZE)
+        return Stretch(
+            files[0].file_from_offset // UNIT_SIZE, files,
+            units["phy_offset"].astype(np.int64), units["size"].astype(np.int32), units["tags_code"].astype(np.int64),
+        )
+
+    def ext_units(self) -> dict[int, CqExtUnit]:
+        """Units of the queue's consumequeue_ext folder by their address (the tags code of a plain unit)."""
+        folder = self.store.consumequeue_ext_dir / self.topic / str(self.queue_id)
+        units: dict[int, CqExtUnit] = {}
+        for mapped_file in MappedFileQueue.load((folder,)).files:
+            with FileReader(mapped_file.path) as reader:
+                for position, unit in _ext_units_of(reader, mapped_file.length):
+                    units[ext_address(mapped_file.file_from_offset + position)] = unit
+        return units
+
+
+def _ext_units_of(reader: FileReader, length: int) -> Iterator[tuple[int, CqExtUnit]]:
+    """(position, unit) up to the first place that holds none; reads no further than the units reach."""
+    position = 0
+    while position < length:
+        content = reader.read(position, _EXT_CHUNK)
+        taken = 0
+        while True:
+            try:
+                unit, size = decode_ext(content, taken)
+            except FormatError:
+                break
+            yield position + taken, unit
+            taken += size
+        if taken == 0:
+            return
+        position += taken
+
+
+def has_ext(stretch: Stretch) -> bool:
+    """True when a unit of the stretch points into consumequeue_ext."""
+    return bool(stretch.tags_code.size) and is_ext_address(int(stretch.tags_code.min()))

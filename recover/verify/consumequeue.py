@@ -1,0 +1,255 @@
+"""Queues against the log, both ways: every unit judged, every message looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from formats.queue_kernels import BEYOND_LOG, EXPIRED, HOLE, LOST, NOTHING, RIGHT, WRONG, classify_units
+from recover.columns import Rows
+from recover.delays import DelayTable
+from recover.errors import Refusal
+from recover.expected import Expectation, QueueKey, is_delayed, is_lost
+from recover.findings import Finding, finding
+from recover.log import LogView
+from recover.queue_files import UNIT_SIZE, QueueFiles, Stretch, has_ext
+from recover.store import Store
+
+_EMPTY_UNIT_CODES = {
+    WRONG: "consumequeue-wrong-units", BEYOND_LOG: "consumequeue-beyond-log", LOST: "consumequeue-lost-units",
+}
+
+
+@dataclass(slots=True)
+class QueueVerdict:
+    """What one queue holds. `end` is the queue offset behind its last unit, `min_index` that of its first
+    file's start; `sound` is false when a rebuild would change it. `lost` lists its (queue offset, phy_offset) units
+    in damaged ranges."""
+
+    key: QueueKey
+    units: int = 0
+    expected: int = 0
+    counts: dict[int, int] = field(default_factory=dict)
+    missing: int = 0
+    end: int = 0
+    min_index: int = 0
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """True when nothing in the queue needs to change."""
+        return all(item.severity == "info" for item in self.findings)
+
+
+@dataclass(slots=True)
+class ConsumeQueueReport:
+    """All queues. Counts are units (cells in use) and expected positions."""
+
+    queues: int
+    verdicts: dict[QueueKey, QueueVerdict]
+    delays: DelayTable
+    findings: list[Finding]
+
+    def total(self, kind: int) -> int:
+        """Units of one class over all queues."""
+        return sum(v.counts.get(kind, 0) for v in self.verdicts.values())
+
+    def json(self) -> dict[str, int]:
+        """The `consumequeue` object of the verify document."""
+        return {
+            "queues": self.queues,
+            "units": sum(v.units for v in self.verdicts.values()),
+            "expected": sum(v.expected for v in self.verdicts.values()),
+            "missing": sum(v.missing for v in self.verdicts.values()),
+            "right": self.total(RIGHT),
+            "wrong": self.total(WRONG),
+            "beyond_log": self.total(BEYOND_LOG),
+            "expired": self.total(EXPIRED),
+            "lost": self.total(LOST),
+            "holes": self.total(HOLE),
+        }
+
+
+def check_consumequeue(
+    store: Store, log: LogView, expectation: Expectation, delays: DelayTable,
+    *, tick: Callable[[], None] | None = None,
+) -> ConsumeQueueReport:
+    """Judge every queue of the store. `delays` learns the store's own delay levels on the way."""
+    on_disk = {QueueKey(folder.topic, folder.queue_id) for folder in store.queue_folders}
+    verdicts: dict[QueueKey, QueueVerdict] = {}
+    checker = _Checker(store, log, delays)
+    with_rows = expectation.grouped()
+    for key, rows in with_rows:
+        verdicts[key] = checker.check(key, rows)
+        if tick is not None:
+            tick()
+    from recover.expected import EXPECTED
+
+    for key in sorted(on_disk - verdicts.keys(), key=lambda k: (k.topic, k.queue_id)):
+        verdicts[key] = checker.check(key, np.empty(0, dtype=EXPECTED))
+        if tick is not None:
+            tick()
+    findings = list(_topic_findings(expectation))
+    if delays.observed:
+        levels = {str(level): delay for level, delay in sorted(delays.observed.items())}
+        findings.append(finding("delay-table-inferred", "consumequeue/SCHEDULE_TOPIC_XXXX", levels=levels))
+    for verdict in verdicts.values():
+        findings.extend(verdict.findings)
+    return ConsumeQueueReport(len(on_disk), verdicts, delays, findings)
+
+
+def _topic_findings(expectation: Expectation) -> Iterator[Finding]:
+    if expectation.deleted:
+        yield finding("topic-deleted", count=len(expectation.deleted), names=", ".join(expectation.deleted[:20]))
+    if expectation.unsafe:
+        yield finding("topic-unsafe-name", count=len(expectation.unsafe), names=repr(expectation.unsafe[:20]))
+
+
+class _Checker:
+    def __init__(self, store: Store, log: LogView, delays: DelayTable) -> None:
+        self.store = store
+        self.log = log
+        self.delays = delays
+        self.starts = np.array([d.start for d in log.damaged], dtype=np.int64)
+        self.stops = np.array([d.stop for d in log.damaged], dtype=np.int64)
+
+    def check(self, key: QueueKey, rows: Rows) -> QueueVerdict:
+        verdict = QueueVerdict(key, expected=int((~is_lost(rows)).sum()))
+        files = QueueFiles(self.store, key.topic, key.queue_id)
+        try:
+            self._check_files(verdict, files)
+            self._check_units(verdict, files, rows)
+        except OSError as error:
+            raise Refusal(f"cannot read {error.filename}: {error.strerror}", path=str(error.filename)) from error
+        for failure in files.failures:
+            verdict.findings.append(finding(
+                "consumequeue-unreadable", self.store.relative(failure.path), failure.offset, topic=key.topic,
+                queue=key.queue_id, wanted=failure.wanted, error=failure.strerror,
+            ))
+        return verdict
+
+    def _check_files(self, verdict: QueueVerdict, files: QueueFiles) -> None:
+        facts = {"topic": verdict.key.topic, "queue": verdict.key.queue_id}
+        queue = files.mapped_files
+        for wrong in queue.wrong_lengths():
+            verdict.findings.append(finding(
+                "consumequeue-bad-file-length", self.store.relative(wrong.path), 0, **facts, length=wrong.length,
+                expected=queue.file_size,
+            ))
+        for odd in queue.odd:
+            verdict.findings.append(finding("consumequeue-odd-name", self.store.relative(odd.path), name=odd.path.name))
+        for start, stop in queue.gaps():
+            verdict.findings.append(finding(
+                "consumequeue-missing-file", self.store.relative(queue.directories[0]), **facts,
+                first=start // UNIT_SIZE, last=stop // UNIT_SIZE - 1, count=(stop - start) // UNIT_SIZE,
+            ))
+
+    def _check_units(self, verdict: QueueVerdict, files: QueueFiles, rows: Rows) -> None:
+        missing = np.zeros(rows.size, dtype=bool)
+        lost = is_lost(rows)
+        taken = 0
+        ended = False
+        first = True
+        for stretch in files.stretches():
+            if first:
+                verdict.min_index = stretch.first_index
+                first = False
+            if ended:
+                break
+            stop = int(np.searchsorted(rows["queue_offset"], stretch.first_index + stretch.cells))
+            part = slice(taken, stop)
+            classes, used = self._classify(stretch, files, rows[part], lost[part], missing[part])
+            taken, ended = stop, used < stretch.cells
+            verdict.end = stretch.first_index + used
+            self._count(verdict, stretch, classes)
+        missing[taken:] = ~lost[taken:]
+        verdict.missing = int(missing.sum())
+        self._missing(verdict, files, rows["queue_offset"][missing])
+
+    def _classify(
+        self, stretch: Stretch, files: QueueFiles, rows: Rows, lost: Rows, missing: Rows
+    ) -> tuple[Rows, int]:
+        tags = _plain_tags(stretch, files) if has_ext(stretch) else stretch.tags_code
+        self._learn(stretch, rows, tags)
+        classes = np.zeros(stretch.cells, dtype=np.uint8)
+        used = classify_units(
+            stretch.phy_offset, stretch.size, tags, stretch.first_index, self.log.min_offset, self.log.log_end,
+            self.starts, self.stops, np.ascontiguousarray(rows["queue_offset"]),
+            np.ascontiguousarray(rows["phy_offset"]), np.ascontiguousarray(rows["size"]),
+            self.delays.tags_codes(rows), lost, classes, missing,
+        )
+        return classes, int(used)
+
+    def _learn(self, stretch: Stretch, rows: Rows, tags: Rows) -> None:
+        """Let the delay table see the units that stand where a delayed message's unit belongs."""
+        delayed = rows[is_delayed(rows)]
+        cells = delayed["queue_offset"] - stretch.first_index
+        inside = (cells >= 0) & (cells < stretch.cells)
+        delayed, cells = delayed[inside], cells[inside]
+        same = (stretch.phy_offset[cells] == delayed["phy_offset"]) & (stretch.size[cells] == delayed["size"])
+        if same.any():
+            self.delays.learn(delayed[same], tags[cells[same]])
+
+    def _count(self, verdict: QueueVerdict, stretch: Stretch, classes: Rows) -> None:
+        for kind, count in enumerate(np.bincount(classes, minlength=WRONG + 1).tolist()):
+            if kind != NOTHING and count:
+                verdict.counts[kind] = verdict.counts.get(kind, 0) + count
+        verdict.units += int(((classes != NOTHING) & (classes != HOLE)).sum())
+        for kind, code in _EMPTY_UNIT_CODES.items():
+            cells = np.flatnonzero(classes == kind)
+            if kind == LOST:
+                verdict.lost.extend(
+                    (stretch.first_index + cell, int(stretch.phy_offset[cell])) for cell in cells.tolist()
+                )
+            for start, stop in _ranges(cells):
+                verdict.findings.append(self._unit_finding(code, verdict.key, stretch, start, stop))
+
+    def _unit_finding(self, code: str, key: QueueKey, stretch: Stretch, start: int, stop: int) -> Finding:
+        mapped_file, position = stretch.place(start)
+        facts: dict[str, Any] = {
+            "topic": key.topic, "queue": key.queue_id, "first": stretch.first_index + start,
+            "last": stretch.first_index + stop - 1, "count": stop - start, "phy_offset": int(stretch.phy_offset[start]),
+        }
+        if code == "consumequeue-beyond-log":
+            facts["log_end"] = self.log.log_end
+        return finding(code, self.store.relative(mapped_file.path), position, **facts)
+
+    def _missing(self, verdict: QueueVerdict, files: QueueFiles, offsets: Rows) -> None:
+        if not offsets.size:
+            return
+        folder = files.mapped_files.directories[0]
+        cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
+        for run in np.split(offsets, cuts):
+            place = files.mapped_files.find(int(run[0]) * UNIT_SIZE)
+            path = place.path if place is not None else folder
+            position = int(run[0]) * UNIT_SIZE - place.file_from_offset if place is not None else None
+            verdict.findings.append(finding(
+                "consumequeue-missing-units", self.store.relative(path), position, topic=verdict.key.topic,
+                queue=verdict.key.queue_id, first=int(run[0]), last=int(run[-1]), count=int(run.size),
+            ))
+
+
+def _plain_tags(stretch: Stretch, files: QueueFiles) -> Rows:
+    """Tags codes with the addresses of ext units replaced by what stands there; an address to nowhere stays."""
+    units = files.ext_units()
+    tags = stretch.tags_code.copy()
+    from formats.consumequeue import MAX_EXT_ADDRESS
+
+    for cell in np.flatnonzero(tags <= MAX_EXT_ADDRESS).tolist():
+        unit = units.get(int(tags[cell]))
+        if unit is not None:
+            tags[cell] = unit.tags_code
+    return tags
+
+
+def _ranges(cells: Rows) -> Iterator[tuple[int, int]]:
+    """Ascending numbers as ranges [start, stop)."""
+    if not cells.size:
+        return
+    cuts = np.flatnonzero(np.diff(cells) != 1) + 1
+    for run in np.split(cells, cuts):
+        yield int(run[0]), int(run[-1]) + 1
