@@ -1,0 +1,68 @@
+"""The generated parts of docs/format.md: layout tables and the list of config files.
+
+`python -m tests.support.format_docs` rewrites them in place; a test fails while they are stale.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from formats.config import CONFIG_FILES
+from formats.registry import BY_NAME, FORMATS
+
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "format.md"
+
+_BLOCK = re.compile(
+    r"<!-- (?P<what>layout:[a-z-]+(?:/[A-Z0-9_]+)?|config-files|format-list) -->\n.*?<!-- end -->", re.DOTALL
+)
+
+
+def layout_blocks(text: str) -> set[tuple[str, str]]:
+    """(format, layout) of every layout table in the text."""
+    found = set()
+    for match in _BLOCK.finditer(text):
+        kind, _, target = match["what"].partition(":")
+        if kind == "layout":
+            name, _, one = target.partition("/")
+            found |= {(name, layout) for layout in ([one] if one else BY_NAME[name].layouts)}
+    return found
+
+
+def render(text: str) -> str:
+    """The text with every generated block as the code has it now; `KeyError` for a block of an unknown format."""
+    return _BLOCK.sub(lambda match: f"<!-- {match['what']} -->\n{_block(match['what'])}\n<!-- end -->", text)
+
+
+def _block(what: str) -> str:
+    kind, _, target = what.partition(":")
+    if kind == "config-files":
+        return _config_files()
+    if kind == "format-list":
+        return _format_list()
+    name, _, one = target.partition("/")
+    return "\n\n".join(_layout(name, layout) for layout in ([one] if one else BY_NAME[name].layouts))
+
+
+def _layout(name: str, layout_name: str) -> str:
+    layout = BY_NAME[name].layout(layout_name)
+    return f"`{layout.record.__name__}`, {layout.size} byte{"s" * (layout.size > 1)}:\n\n{layout.markdown()}"
+
+
+def _config_files() -> str:
+    rows = ["| file | kept by | since | keys of a whole file | keys of some versions | lost without it |",
+            "|---|---|---|---|---|---|"]
+    for file in CONFIG_FILES:
+        required, optional = (", ".join(f"`{key}`" for key in keys) for keys in (file.required, file.optional))
+        rows.append(f"| `{file.name}` | {file.keeper} | {file.since} | {required} | {optional} | {file.lost} |")
+    return "\n".join(rows)
+
+
+def _format_list() -> str:
+    rows = ["| format | found in | read by |", "|---|---|---|"]
+    rows += [f"| {entry.name} | {entry.found_in} | `{entry.module}` |" for entry in FORMATS]
+    return "\n".join(rows).replace("<", "&lt;").replace(">", "&gt;")
+
+
+if __name__ == "__main__":
+    REFERENCE.write_text(render(REFERENCE.read_text()))
