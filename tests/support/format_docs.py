@@ -46,7 +46,8 @@ def _block(what: str) -> str:
 
 def _layout(name: str, layout_name: str) -> str:
     layout = BY_NAME[name].layout(layout_name)
-    return f"`{layout.record.__name__}`, {layout.size} byte{"s" * (layout.size > 1)}:\n\n{layout.markdown()}"
+    size = "1 byte" if layout.size == 1 else f"{layout.size} bytes"
+    return f"`{layout.record.__name__}`, {size}:\n\n{layout.markdown()}"
 
 
 def _config_files() -> str:
