@@ -29,6 +29,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS: dict[str, Entry] = {
+    "inspect": Entry("inspect", "One screen about a store, or the records of one file.", READING),
     "explain": Entry("explain", "What a finding means and what to do about it.", HELP),
     "exit-codes": Entry("exit_codes", "The table of exit codes.", HELP),
 }

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -74,9 +74,11 @@ class Printer:
 
     def begin(self, command: str, options: OutputOptions, store: str | None, parts: Iterable[Path] = ()) -> None:
         """Name the command and check, before anything long starts, that findings can be put where they shall go."""
-        self.command, self.options, self.store = command, options, store
+        # until the place for findings has been judged, nothing may be written there, not even at the end of a failure
+        self.command, self.options, self.store = command, replace(options, findings_out=None), store
         if options.findings_out is not None:
             outside_store(options.findings_out, [Path(store)] if store else [], parts)
+        self.options = options
 
     @property
     def screens(self) -> Console:

@@ -1,0 +1,64 @@
+"""`mqtool inspect`: one screen about a store, or the records of one file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from mqtool import exits
+from mqtool.options import FLAG, BrokerChoice, StoreChoice, command
+from mqtool.output import Printer
+from recover.errors import UsageRefusal
+
+_PANEL = "One file"
+
+
+@command(
+    examples=[
+        ("/data/store", "parts, sizes, broker generation, offsets, exit state, config health"),
+        ("/data/store/commitlog/00000000001073741824", "the first records of a commitlog file"),
+        ("/data/store/commitlog/00000000001073741824 --offset 1073742000 --hex",
+         "one record, field by field, with every check"),
+        ("/data/store/index/20260101120000000 --limit 100", "header and entries of an index file"),
+    ],
+    bits=(exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED),
+)
+def run(
+    out: Printer,
+    store: StoreChoice,
+    broker: BrokerChoice,
+    offset: Annotated[int | None, typer.Option(
+        "--offset", help="Start here: a byte of the file, or a log offset.", metavar="N", show_default=False,
+        rich_help_panel=_PANEL)] = None,
+    limit: Annotated[int | None, typer.Option(
+        "--limit", help="Show at most N items, 0 for all (default: 20; 1 with --offset).", metavar="N", min=0,
+        show_default=False, rich_help_panel=_PANEL)] = None,
+    hexadecimal: Annotated[bool, typer.Option(
+        "--hex", help="Show the bytes, too.", metavar=FLAG, show_default=False, rich_help_panel=_PANEL)] = False,
+) -> int:
+    """Show one screen about a store: its parts, how it was stopped, what a broker would start from.
+
+    Given a single file, say what kind it is and show its records; with --offset one record, field by field.
+    """
+    if store.root.is_dir():
+        if offset is not None or limit is not None or hexadecimal:
+            raise UsageRefusal("--offset, --limit and --hex are for single files", "Name a file of the store.")
+        from mqtool.store_screen import show_store
+
+        return show_store(out, store, broker)
+    from mqtool.file_screen import show_file
+    from recover.inspect_file import inspect_file
+
+    if limit is None:
+        limit = 20 if offset is None else 1
+    report = inspect_file(store.root, offset, limit, _geometry(store))
+    return show_file(out, report, chosen=offset is not None, hexadecimal=hexadecimal)
+
+
+def _geometry(store: StoreChoice) -> Any:
+    if store.index_slots is None or store.index_entries is None:
+        return None
+    from formats.index import IndexGeometry
+
+    return IndexGeometry(store.index_slots, store.index_entries)

@@ -1,0 +1,149 @@
+"""The screen of `mqtool inspect STORE`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from mqtool.screens import facts, table
+from mqtool.text import clean, count, exact_size, human_size, human_time
+
+if TYPE_CHECKING:
+    from mqtool.options import BrokerChoice, StoreChoice
+    from mqtool.output import Printer
+    from recover.inspect_store import Start, StoreReport
+
+_TOPICS_SHOWN = 15
+_STATES = {
+    "clean": ("stopped cleanly", "green"), "unclean": ("NOT stopped cleanly: abort is there", "bold yellow"),
+    "running": ("a broker holds the lock now", "bold yellow"),
+}
+
+
+def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
+    """Look at the store and show one screen."""
+    from recover.brokers import BrokerVersion
+    from recover.inspect_store import inspect_store
+    from recover.store import Store
+
+    versions = [BrokerVersion.parse(broker.broker)] if broker.broker else []
+    report = inspect_store(Store.open(choice.root, choice.options()), versions)
+    out.answer(**report.json())
+    out.show(_head(report), Text(""), _parts(report), Text(""), _pointers(report))
+    if report.pointers.queues:
+        out.show(Text(""), _topics(report))
+    bad = [item for item in report.config if item.state != "whole"]
+    if bad:
+        rows = ((item.name, Text(item.state, style="bold yellow"), item.backup, item.if_lost) for item in bad)
+        out.show(Text(""), table("config files that are not whole", ["file", "state", ".bak", "*if lost"], rows))
+    out.show(Text(""), _starts(report))
+    out.show(Text(""))
+    out.summary(_summary(report, bad), _next(report, choice.store))
+    return 0
+
+
+def _head(report: StoreReport) -> Any:
+    state = report.exit_state
+    words, style = _STATES[state.verdict]
+    holder = f" (process {state.holder})" if state.holder is not None and state.holder > 0 else ""
+    was = f" (its process was {state.abort_pid})" if state.abort_pid is not None and state.abort else ""
+    evidence = "; ".join(f"{item.why} ({item.since})" for item in report.generation.evidence[:4])
+    whole = sum(item.state == "whole" for item in report.config)
+    sizes = report.sizes
+    log, queue = _size(sizes["mapped_file_size"]), _size(sizes["queue_file_size"])
+    index = f"{sizes['index_slots']:,} slots, {sizes['index_entries']:,} entries" if sizes["index_slots"] else "unknown"
+    return facts("", [
+        ("store", report.root),
+        ("last stop", Text(words + holder + was, style=style)),
+        ("lock file", "there, held" if state.holder is not None else "there, not held" if state.lock_file else "none"),
+        ("written by", f"{report.generation.at_least} or later: {evidence or 'no trace of a later one'}"),
+        ("file sizes", f"log {log}, queue {queue}, index {index}"),
+        ("config", f"{whole} of {count(len(report.config), 'file')} whole"),
+    ])
+
+
+def _size(size: int | None) -> str:
+    return "unknown" if size is None else human_size(size)
+
+
+def _parts(report: StoreReport) -> Any:
+    words = {"read": "", "listed": "listed only", "not-read": "not read by this version", "own": "mqtool's own",
+             "unknown": "not known to us", "missing": "missing"}
+    rows = [(part.path if part.path != part.name else part.name, part.files, human_size(part.size), part.what,
+             Text(words[part.state], style="yellow" if part.state in ("not-read", "missing") else "dim"))
+            for part in report.parts]
+    return table("parts", ["part", ">files", ">size", "what", ""], rows)
+
+
+def _pointers(report: StoreReport) -> Any:
+    at = report.pointers
+    rows: list[tuple[str, object]] = [
+        ("log", f"{at.min_offset:,} to {at.log_end:,} in {count(report.log_files, 'file')}, newest message stored "
+         f"{human_time(at.last_timestamp)}"),
+    ]
+    rows += [("missing in the log", f"{start:,} to {stop:,}") for start, stop in report.gaps]
+    if at.dispatched_to is not None:
+        behind = ", all of the log"
+        if at.undispatched:
+            behind = f", {exact_size(at.undispatched)} bytes of the log lie behind it"
+        rows.append(("queues reach to", f"{at.dispatched_to:,}{behind}"))
+    if at.index_files:
+        first, last = at.index_files[0][0], at.index_files[-1][0]
+        rows.append(("index", f"{count(len(at.index_files), 'file')} ({first} to {last}), last message at "
+                     f"{at.indexed_to if at.indexed_to is None else format(at.indexed_to, ',')}"))
+    if at.checkpoint is None:
+        rows.append(("checkpoint", Text("missing or too short", style="yellow")))
+    else:
+        rows += [(f"checkpoint: {name}", human_time(value)) for name, value in (
+            ("log flushed", at.checkpoint.physic_msg_timestamp), ("queues flushed", at.checkpoint.logics_msg_timestamp),
+            ("index flushed", at.checkpoint.index_msg_timestamp))]
+        if at.checkpoint.logics_physical_offset:
+            rows.append(("checkpoint: queues to", f"{at.checkpoint.logics_physical_offset:,}"))
+    return facts("how far things have come", rows)
+
+
+def _topics(report: StoreReport) -> Any:
+    queues = report.pointers.queues
+    largest = sorted(queues, key=lambda topic: -sum(queues[topic].values()))
+    rows = [(clean(topic, 60), len(queues[topic]), sum(queues[topic].values())) for topic in largest[:_TOPICS_SHOWN]]
+    total = sum(len(ends) for ends in queues.values())
+    more = f", the {_TOPICS_SHOWN} largest" if len(queues) > _TOPICS_SHOWN else ""
+    title = f"{count(len(queues), 'topic')}, {count(total, 'queue')}{more}"
+    return table(title, ["topic", ">queues", ">queue offsets used"], rows)
+
+
+def _starts(report: StoreReport) -> Any:
+    """Neighbouring generations that begin alike share a row."""
+    merged: list[tuple[Start, Start]] = []
+    for start in report.starts:
+        if merged and merged[-1][1].json() == start.json():
+            merged[-1] = (merged[-1][0], start)
+        else:
+            merged.append((start, start))
+    rows = []
+    for number, (first, _) in enumerate(merged):
+        until = f" to before {merged[number + 1][0].broker}" if number + 1 < len(merged) else ""
+        note = "" if first.matched or first.file is None else "no file fits: the oldest it may look at"
+        name = f"{first.broker}{until}" if until else f"{first.broker} and later" if len(report.starts) > 1 \
+            else str(first.broker)
+        rows.append((name, first.mode, first.file, note))
+    return table("what a broker's start would recover from", ["broker", "mode", "first file", "*"], rows)
+
+
+def _summary(report: StoreReport, bad: list[Any]) -> str:
+    if report.log_is_gone:
+        return "Do not start the broker: there are queues or an index, but no log. Is the log's disk mounted?"
+    words = {"clean": "stopped cleanly", "unclean": "not stopped cleanly", "running": "held by a running broker"}
+    at = report.pointers
+    line = f"Store of {report.generation.at_least} or later, {words[report.exit_state.verdict]}"
+    line += f", log {at.min_offset:,} to {at.log_end:,}"
+    if bad:
+        line += f", {count(len(bad), 'config file')} not whole"
+    return line + "; nothing was checked against anything else yet"
+
+
+def _next(report: StoreReport, store: str) -> str:
+    if report.exit_state.verdict == "running":
+        return f"mqtool verify {store}    (reading is safe; what the broker writes meanwhile may show as findings)"
+    return f"mqtool verify {store}"

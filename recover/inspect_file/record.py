@@ -1,0 +1,185 @@
+"""One commitlog record taken apart: every field, and every check on its own, whatever the others say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from formats import properties as props
+from formats import sysflag
+from formats.commitlog import (
+    BLANK,
+    BLANK_SIZE,
+    HEAD_SIZE,
+    HEADS,
+    IPV6_EXTRA,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+    OFFSET_SYS_FLAG,
+    PROPERTIES_LENGTH,
+    PROPERTY_CRC_SIZE,
+    TOPIC_LENGTH_V1,
+    TOPIC_LENGTH_V2,
+    delay_level,
+    make_record,
+    property_crc_digits,
+    valid_topic,
+)
+from formats.commitlog.layout import I32_STRUCT
+from formats.crc import crc31
+from recover.inspect_file.model import Check, Field, Item, layout_fields
+from recover.judge import ReadAt
+
+_SEEN = 256
+_LARGEST_READ = 64 << 20
+_KNOWN_FLAGS = 0x7FF
+
+
+def record_item(read: ReadAt, position: int, base: int, file_end: int, reason: str) -> Item:
+    """The bytes at `position` of a file that begins at physical offset `base`, read as a record.
+
+    `reason` is the verdict of the judge ("" for an intact record); the fields are shown either way.
+    """
+    head = bytes(read(position, HEAD_SIZE + 2 * IPV6_EXTRA))
+    fields = layout_fields(_head_layout(head), head, position)
+    values = {item.name: item.value for item in fields}
+    room = file_end - base - position
+    content = _content(read, position, values, room)
+    parts = _variable(content, position, values)
+    checks = [*_envelope_checks(values, room, base + position), *_plausible_checks(values)]
+    checks += _content_checks(content, position, values, parts)
+    size = values.get("total_size", 0) if not reason else 0
+    return Item("damage" if reason else "record", position, size, base + position, (*fields, *parts.values()),
+                tuple(checks), reason, content[:_SEEN] or head[:_SEEN])
+
+
+def _head_layout(head: bytes) -> Any:
+    if len(head) < OFFSET_SYS_FLAG + I32_STRUCT.size:
+        return HEADS[0]
+    (sys_flag,) = I32_STRUCT.unpack_from(head, OFFSET_SYS_FLAG)
+    return HEADS[sys_flag & sysflag.HOSTS_V6]
+
+
+def _content(read: ReadAt, position: int, values: dict[str, Any], room: int) -> bytes:
+    """The record's bytes as far as its size can be believed."""
+    size = values.get("total_size", 0)
+    known = values.get("magic") in (MAGIC_V1, MAGIC_V2)
+    if not known or not MIN_RECORD_SIZE <= size <= min(room, _LARGEST_READ):
+        size = min(room, _SEEN)
+    return bytes(read(position, size))
+
+
+def _variable(content: bytes, at: int, values: dict[str, Any]) -> dict[str, Field]:
+    """Body, topic and properties, as far as their lengths lead into the bytes."""
+    layout = HEADS[values.get("sys_flag", 0) & sysflag.HOSTS_V6]
+    found: dict[str, Field] = {}
+    position = layout.size
+    length = values.get("body_length", -1)
+    if values.get("magic") not in (MAGIC_V1, MAGIC_V2) or not 0 <= length <= len(content) - position:
+        return found
+    found["body"] = Field("body", at + position, length, content[position : position + length], "as stored")
+    position += length
+    topic_length = TOPIC_LENGTH_V2 if values["magic"] == MAGIC_V2 else TOPIC_LENGTH_V1
+    for name, prefix in (("topic", topic_length), ("properties", PROPERTIES_LENGTH)):
+        if position + prefix.size > len(content):
+            return found
+        (length,) = prefix.struct.unpack_from(content, position)
+        found[f"{name}_length"] = Field(f"{name}_length", at + position, prefix.size, length)
+        position += prefix.size
+        if not 0 <= length <= len(content) - position:
+            return found
+        found[name] = Field(name, at + position, length, content[position : position + length])
+        position += length
+    return found
+
+
+def _envelope_checks(values: dict[str, Any], room: int, offset: int) -> list[Check]:
+    size, magic = values.get("total_size"), values.get("magic")
+    if size is None or magic is None:
+        return [Check("magic", False, f"only {room} bytes left, a record takes at least {MIN_RECORD_SIZE}")]
+    fits = MIN_RECORD_SIZE <= size <= room - BLANK_SIZE
+    detail = f"{size}, at least {MIN_RECORD_SIZE}, and {room} bytes are left of which a blank takes {BLANK_SIZE}"
+    own = values.get("phy_offset")
+    return [
+        Check("magic", magic in (MAGIC_V1, MAGIC_V2), magic_text(magic)),
+        Check("size", fits, detail),
+        Check("own offset", own == offset if own is not None else None, f"says {own}, stands at {offset}"),
+    ]
+
+
+def magic_text(magic: int) -> str:
+    """What a magic is; text that was taken for one is shown, since it tells where the reader stands."""
+    names = {MAGIC_V1: "V1", MAGIC_V2: "V2", MAGIC_BLANK: "blank"}
+    word = f"{magic & 0xFFFFFFFF:08X}"
+    if magic in names:
+        return f"{word} ({names[magic]})"
+    text = (magic & 0xFFFFFFFF).to_bytes(4, "big")
+    if all(0x20 <= byte < 0x7F for byte in text):
+        return f'{word} is the text "{text.decode("ascii")}": these bytes are the inside of a message'
+    return f"{word} is no magic"
+
+
+def _plausible_checks(values: dict[str, Any]) -> list[Check]:
+    checks = []
+    for name, least in (("queue_id", 0), ("queue_offset", 0), ("born_timestamp", 1), ("store_timestamp", 1)):
+        value = values.get(name)
+        checks.append(Check(name.replace("_", " "), None if value is None else value >= least, "" if value is None
+                            else f"{value}, at least {least}"))
+    flags = values.get("sys_flag")
+    if flags is not None and flags & ~_KNOWN_FLAGS:
+        checks.append(Check("sys flag", None, f"{flags:#x} has bits that no known release sets"))
+    return checks
+
+
+def _content_checks(content: bytes, at: int, values: dict[str, Any], parts: dict[str, Field]) -> list[Check]:
+    body, topic, properties = (parts.get(name) for name in ("body", "topic", "properties"))
+    checks = [_length_sum(values.get("total_size"), at, properties)]
+    if body is not None:
+        stored, computed = values["body_crc"], crc31(body.value)
+        detail = f"stored {stored:08X}, computed {computed:08X}" if body.value else "empty body: not checked"
+        checks.append(Check("body CRC", stored == computed if body.value else None, detail))
+    if topic is not None:
+        checks.append(Check("topic", valid_topic(topic.value), "" if valid_topic(topic.value) else "no topic name"))
+    if properties is not None:
+        problem = props.structure_problem(properties.value)
+        checks.append(Check("properties", problem is None, problem or ""))
+        checks.append(_property_crc(content, properties.value))
+        if topic is not None and not problem:
+            checks += _delay(topic.value, properties.value)
+    return checks
+
+
+def _length_sum(size: int | None, at: int, properties: Field | None) -> Check:
+    if properties is None or size is None:
+        return Check("length sum", False, "the lengths lead out of the record")
+    counted = properties.offset + properties.size - at
+    return Check("length sum", counted == size, f"size {size}, fields take {counted}")
+
+
+def _property_crc(content: bytes, properties: bytes) -> Check:
+    probe = make_record("t", b"", properties, store_timestamp=1)
+    digits = probe.property_crc
+    if digits is None:
+        return Check("property CRC", None, "none stored (written from 5.2.0 on, if switched on)")
+    computed = property_crc_digits(memoryview(content)[: len(content) - PROPERTY_CRC_SIZE])
+    return Check("property CRC", digits == computed, f"stored {digits.decode('latin-1')}, computed {computed.decode()}")
+
+
+def _delay(topic: bytes, properties: bytes) -> list[Check]:
+    record = make_record(topic, b"", properties, store_timestamp=1)
+    try:
+        level = delay_level(record)
+    except ValueError as error:
+        return [Check("delay level", False, str(error))]
+    return [] if level is None else [Check("delay level", True, str(level))]
+
+
+def blank_item(read: ReadAt, position: int, base: int, file_end: int) -> Item:
+    """The end mark of a mapped file."""
+    content = bytes(read(position, BLANK_SIZE))
+    size, _ = BLANK.decode(content)
+    room = file_end - base - position
+    check = Check("size", size == room, f"says {size}, {room} bytes are left")
+    return Item("blank", position, room, base + position, layout_fields(BLANK, content, position), (check,),
+                "" if size == room else "bad-blank-size", content)
