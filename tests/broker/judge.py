@@ -1,0 +1,194 @@
+"""mqtool on one side, a real broker on the other, and what has to be the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from fixtures.damage import Damage, NotApplicable, damage
+from fixtures.lab.lab import Delivered, OracleReport
+from fixtures.lab.observe import SOUND, outcome, reference
+from fixtures.lab.packed import readers, settings
+from mqtool.cli import COMMANDS
+from tests.broker.cases import Case
+from tests.support.brokers import oracle
+from tests.support.stores import real_store
+
+FILLER = "MQTOOL_FILLER"
+REFUSED, DAMAGED = 8, 4
+_SIZES = (
+    "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue",
+    "maxHashSlotNum",
+    "maxIndexNum",
+    "storePathCommitLog",
+)
+_REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Answer(NamedTuple):
+    """Exit code and document of one command."""
+
+    code: int
+    document: dict[str, Any]
+
+
+def mqtool(command: str, *arguments: str | Path) -> Answer:
+    """Run a command with --json in a process of its own, as a script would. A bug or bad usage fails the test."""
+    if command not in COMMANDS:
+        pytest.skip(f"NOT RUN: there is no `mqtool {command}` yet")
+    argv = [sys.executable, "-m", "mqtool", command, *map(str, arguments), "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=_REPOSITORY, env={**os.environ, "NO_COLOR": "1"})
+    assert done.returncode & ~0x4F == 0, f"{' '.join(argv[3:])}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return Answer(done.returncode, json.loads(done.stdout))
+
+
+def parts(store: str, root: Path) -> list[str]:
+    """The options that name a store's parts where they are not below the usual names."""
+    paths = str(settings(store).get("storePathCommitLog", "")).replace("{root}", str(root))
+    return [word for path in paths.split(",") if path for word in ("--commitlog", path)]
+
+
+def broker_options(store: str, version: str, ignored: tuple[str, ...] = ()) -> list[str]:
+    """--broker V and the writer's settings other than sizes and paths, as far as the version knows them."""
+    options = ["--broker", version]
+    for name, value in settings(store).items():
+        if name not in _SIZES and name not in ignored:
+            options += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    return options
+
+
+def damaged(store: str, recipe: str, folder: Path, seed: int = 0) -> tuple[Path, Damage]:
+    """A fresh copy of the store with the damage done; a skip if the store has nothing to damage that way."""
+    root = real_store(store, folder)
+    try:
+        return root, Damage(SOUND, seed, ()) if recipe == SOUND else damage(recipe, root, seed)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+
+
+def start(case: Case, root: Path, **more: Any) -> OracleReport:
+    """The version's start on `root` with the settings of the store's writer, everything read."""
+    return oracle(case.version).start(root, settings(case.store), read=True, dispatch_timeout=5, timeout=40, **more)
+
+
+def prediction_mismatches(case: Case, told: Mapping[str, Any], seen: OracleReport, done: Damage) -> list[str]:
+    """Where a prediction differs from what the start showed, in words; empty if nowhere."""
+    if not (told["starts"] and seen.starts):
+        return _differ("starts", told["starts"], seen.starts)
+    assert seen.after_load is not None and seen.after_start is not None
+    costs = outcome(case.store, seen, done)
+    wrong = _differ("mode", told["mode"], seen.mode)
+    if seen.start_file is not None:
+        wrong += _differ("start_file", _name(told["start_file"]), seen.start_file)
+    wrong += _differ("min_phy", max(0, told["min_phy"]), max(0, seen.after_load.min_phy))
+    wrong += _differ("max_phy", told["max_phy"], seen.after_load.max_phy)
+    wrong += _differ_maps("queues", _filled(told["queues"]), _filled(seen.after_start.queues))
+    gone = [path for path in seen.deleted_files if not path.startswith("index")]
+    wrong += _differ("deleted_files", [p for p in sorted(told["deleted_files"]) if not p.startswith("index")], gone)
+    for ours, theirs in (("lost_messages", "lost"), ("unreachable_messages", "unreachable")):
+        wrong += _differ(ours, told[ours], costs.get(theirs, 0))
+    return wrong + _differ("duplicated_offsets", told["duplicated_offsets"], costs.get("duplicated_offsets", 0))
+
+
+def recovery_mismatches(case: Case, seen: OracleReport, done: Damage, valid_to: int) -> list[str]:
+    """Where a broker's start on a recovered store falls short of what was promised, in words."""
+    if not seen.starts or seen.after_start is None or seen.after_load is None:
+        return [f"does not start: {seen.stage} {seen.error} {seen.log[-3:]}"]
+    gone = [path for path in seen.deleted_files if not path.startswith("index")]
+    wrong = _differ("deleted files", [], gone) + _differ("log end", valid_to, seen.after_load.max_phy)
+    due = _due(case, done)
+    served = {(queue, identity(message)) for queue, message in seen.messages()}
+    missing = sorted(due - served)
+    if missing:
+        wrong.append(f"{len(missing)} of {len(due)} intact messages not delivered, first {missing[:3]}")
+    wrong += _oddities(seen)
+    repeats = Counter((queue, message.phy_offset) for queue, message in seen.messages())
+    extra = sum(count - 1 for count in repeats.values())
+    if extra > len(done.changed):
+        wrong.append(f"{extra} deliveries repeated for {len(done.changed)} damaged records")
+    return wrong + _new_messages(seen)
+
+
+def identity(message: Delivered) -> tuple[Any, ...]:
+    """What must be the same of a message before and after."""
+    return (
+        message.topic,
+        message.queue_id,
+        message.queue_offset,
+        message.message_id,
+        message.uniq_key or "",
+        message.body_crc32,
+        message.phy_offset,
+    )
+
+
+def _due(case: Case, done: Damage) -> set[tuple[str, tuple[Any, ...]]]:
+    """Every delivery of the sound store whose record the damage left alone."""
+    touched = {*done.changed, *done.lost}
+    return {(queue, identity(m)) for queue, m in reference(case.store).messages() if m.phy_offset not in touched}
+
+
+def _oddities(seen: OracleReport) -> list[str]:
+    wrong = []
+    for name, read in seen.read.items():
+        if read.undecodable or read.exception or read.stuck is not None:
+            wrong.append(f"{name}: undecodable {read.undecodable}, stuck at {read.stuck}, {read.exception}")
+    strange = [queue for queue, message in seen.messages() if message.topic == FILLER or not message.body_crc_ok]
+    return wrong + ([f"filler or broken bodies delivered from {sorted(set(strange))}"] if strange else [])
+
+
+def _new_messages(seen: OracleReport) -> list[str]:
+    wrong = []
+    for queue, written in seen.written.items():
+        offsets = [offset for status, offset, _ in written["puts"] if status == "PUT_OK"]
+        if offsets != [row[1] for row in written["read"]["messages"]] or offsets[:1] != [written["max_before"]]:
+            wrong.append(f"{queue}: new messages at {offsets}, delivered {written['read']['messages']}")
+    return wrong
+
+
+def versions_for(store: str) -> tuple[str, ...]:
+    """The versions that must start after a recovery."""
+    return readers(store)
+
+
+def state_mismatches(ours: OracleReport, theirs: OracleReport) -> list[str]:
+    """Where the same version, started on our result and on the damaged store itself, ends in different states."""
+    if not (ours.starts and theirs.starts):
+        return _differ("starts", ours.starts, theirs.starts)
+    assert ours.after_start is not None and theirs.after_start is not None
+    wrong = _differ("min_phy", ours.after_start.min_phy, theirs.after_start.min_phy)
+    wrong += _differ("max_phy", ours.after_start.max_phy, theirs.after_start.max_phy)
+    wrong += _differ_maps("queues", _filled(ours.after_start.queues), _filled(theirs.after_start.queues))
+    mine, other = ({(queue, identity(m)) for queue, m in seen.messages()} for seen in (ours, theirs))
+    return (
+        wrong
+        + _differ("deliveries only ours", sorted(mine - other)[:3], [])
+        + _differ("deliveries only the broker's", sorted(other - mine)[:3], [])
+    )
+
+
+def _differ(what: str, told: Any, seen: Any) -> list[str]:
+    return [] if told == seen else [f"{what}: told {told!r}, seen {seen!r}"]
+
+
+def _differ_maps(what: str, told: Mapping[str, Any], seen: Mapping[str, Any]) -> list[str]:
+    odd = {key: (told.get(key), seen.get(key)) for key in sorted({*told, *seen}) if told.get(key) != seen.get(key)}
+    return [f"{what}: {len(odd)} differ (told, seen): {dict(list(odd.items())[:4])}"] if odd else []
+
+
+def _filled(queues: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Queues that hold or held something; whether an empty one is listed is a matter of taste."""
+    return {name: list(limits) for name, limits in queues.items() if limits[1] > 0}
+
+
+def _name(path: str | None) -> str | None:
+    return None if path is None else path.rsplit("/", 1)[-1]
