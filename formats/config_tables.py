@@ -73,11 +73,12 @@ class SubscriptionGroups:
 class ConsumerOffsets:
     """consumerOffset.json or lmqConsumerOffset.json.
 
-    `offsets`: (topic, group) -> {queue id: next queue offset to consume}; `lmq_offsets`: the same
-    for the one queue of a light queue.
+    `offsets`: (topic, group) -> {queue id: next queue offset to consume}; `pull_offsets` (5.5.0): the
+    same for what was last pulled; `lmq_offsets`: (topic, group) -> the next offset of that light queue.
     """
 
     offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+    pull_offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     lmq_offsets: dict[tuple[str, str], int] = field(default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)
     rejected: list[str] = field(default_factory=list)
@@ -147,12 +148,13 @@ def read_subscription_groups(value: Json) -> SubscriptionGroups:
 def read_consumer_offsets(value: Json) -> ConsumerOffsets:
     """consumerOffset.json and lmqConsumerOffset.json: a broker with light queues keeps both tables in the latter."""
     result = ConsumerOffsets(data_version=_data_version(value))
-    for key, member in _table(value, "offsetTable", result.rejected):
-        pair = split_topic_group(key)
-        if pair is None or not isinstance(member, dict):
-            result.rejected.append(f"offsetTable/{key}")
-        else:
-            result.offsets[pair] = dict(_int_pairs(member, f"offsetTable/{key}", result.rejected))
+    for name, offsets in (("offsetTable", result.offsets), ("pullOffsetTable", result.pull_offsets)):
+        for key, member in _table(value, name, result.rejected):
+            pair = split_topic_group(key)
+            if pair is None or not isinstance(member, dict):
+                result.rejected.append(f"{name}/{key}")
+            else:
+                offsets[pair] = dict(_int_pairs(member, f"{name}/{key}", result.rejected))
     for key, member in _table(value, "lmqOffsetTable", result.rejected):
         pair, offset = split_topic_group(key), _as_int(member)
         if pair is None or offset is None:

@@ -55,6 +55,14 @@ def test_with_light_queues_all_offsets_are_in_the_other_file(name: str) -> None:
     offsets = config.read_consumer_offsets(value_of(name, "lmqConsumerOffset.json"))
     assert ("TopicA", "CG_retry") in offsets.offsets
     assert offsets.lmq_offsets == {}
+    assert offsets.rejected == []
+
+
+def test_a_5_5_0_broker_keeps_what_was_pulled_too() -> None:
+    offsets = config.read_consumer_offsets(value_of("killed-5.5.0", "lmqConsumerOffset.json"))
+    consumed, pulled = offsets.offsets["TopicA", "CG_retry"], offsets.pull_offsets["TopicA", "CG_retry"]
+    assert consumed.keys() == pulled.keys()
+    assert all(pulled[queue] >= consumed[queue] for queue in consumed)
 
 
 def test_delay_levels_of_both_layouts() -> None:
