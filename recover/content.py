@@ -1,0 +1,135 @@
+"""Bytes that a plan will write: in memory, in a file, or made when they are asked for."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from crc32c import crc32c
+
+from recover.errors import Refusal
+from recover.reading import crc_of, read_chunks
+
+INLINE_LIMIT = 64 << 10
+"""Content up to this many bytes stands in the plan itself; above, in a file next to it."""
+
+
+class Content(Protocol):
+    """Bytes of a known length. `crc32c` is None as long as nobody has produced them."""
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+
+    @property
+    def crc32c(self) -> int | None:
+        """CRC-32C of all bytes, where it is known."""
+
+    def chunks(self) -> Iterator[bytes]:
+        """All bytes in pieces of a bounded size; may be called more than once, with equal results."""
+
+
+@dataclass(frozen=True)
+class BytesContent:
+    """Content that is in memory."""
+
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return len(self.data)
+
+    @property
+    def crc32c(self) -> int:
+        """CRC-32C of all bytes."""
+        return int(crc32c(self.data))
+
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes, in one piece."""
+        yield self.data
+
+
+@dataclass(frozen=True)
+class FileContent:
+    """Content of a file whose size and CRC-32C were noted when it was written."""
+
+    path: Path
+    size: int
+    crc32c: int
+
+    def chunks(self) -> Iterator[bytes]:
+        """The file's bytes; `Refusal` if they are no longer what was noted."""
+        size = crc = 0
+        for chunk in read_chunks(self.path):
+            size, crc = size + len(chunk), crc32c(chunk, crc)
+            if size > self.size:
+                break
+            yield chunk
+        if (size, crc) != (self.size, self.crc32c):
+            raise Refusal(
+                f"{self.path} is not the content that the plan was saved with",
+                "make the plan again", size=size, expected_size=self.size,
+            )
+
+
+class LazyContent:
+    """Content made chunk by chunk when it is wanted, so that a rebuilt store never sits in memory.
+
+    `produce` is called for each pass and must give the same bytes each time, `size` of them. `allocated` is an upper
+    bound of the bytes that are not in long stretches of zeros; the space check believes it.
+    """
+
+    def __init__(
+        self, size: int, produce: Callable[[], Iterable[bytes]], crc32c: int | None = None,
+        allocated: int | None = None,
+    ) -> None:
+        self.size = size
+        self.crc32c = crc32c
+        self.allocated = allocated
+        self._produce = produce
+
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes; remembers their CRC-32C once they were all produced."""
+        size = crc = 0
+        for chunk in self._produce():
+            size, crc = size + len(chunk), crc32c(chunk, crc)
+            yield chunk
+        if size != self.size or self.crc32c not in (None, crc):
+            raise RuntimeError(f"content changed between two passes: {size} bytes, announced {self.size}")
+        self.crc32c = crc
+
+
+def as_content(value: Content | bytes | bytearray | memoryview) -> Content:
+    """Bytes become `BytesContent`; content stays what it is."""
+    return BytesContent(bytes(value)) if isinstance(value, (bytes, bytearray, memoryview)) else value
+
+
+def inline_json(content: Content) -> dict[str, Any]:
+    """Small content for a JSON document: deflated, in base64, with its size and CRC-32C."""
+    data = b"".join(content.chunks())
+    packed = base64.b64encode(zlib.compress(data, 9)).decode("ascii")
+    return {"size": len(data), "crc32c": crc32c(data), "zlib": packed}
+
+
+def content_from_json(value: dict[str, Any], sidecar: Path) -> Content:
+    """The reverse of what was saved: inline bytes, or a file named in the sidecar directory.
+
+    Raises `ValueError` for anything that does not hold together; never inflates past the stated size.
+    """
+    size, crc = int(value["size"]), int(value["crc32c"])
+    if "zlib" in value:
+        if size > INLINE_LIMIT:
+            raise ValueError(f"inline content of {size} bytes, at most {INLINE_LIMIT} are allowed")
+        data = zlib.decompressobj().decompress(base64.b64decode(value["zlib"], validate=True), size + 1)
+        if crc_of([data]) != (size, crc):
+            raise ValueError("inline content does not match its checksum")
+        return BytesContent(data)
+    name = str(value["file"])
+    if "/" in name or name in ("", ".", "..") or "\0" in name:
+        raise ValueError(f"content file name {name!r} leaves the plan's directory")
+    return FileContent(sidecar / name, size, crc)

@@ -1,0 +1,137 @@
+"""Writing bytes: ranges of files, zeros, new files, journal lines."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from crc32c import crc32c
+
+from recover.disk.faults import fault
+from recover.reading import data_extents, gaps
+
+CHUNK = 1 << 20
+_ZERO_BLOCK = 64 << 10
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOTTY, errno.EXDEV}
+"""What file systems answer that cannot do something, as opposed to one that fails."""
+
+
+def pwrite(fd: int, path: Path, offset: int, data: bytes | memoryview) -> None:
+    """Write all of `data` at `offset`, in pieces of at most `CHUNK` bytes."""
+    view = memoryview(data)
+    while len(view):
+        piece = view[:CHUNK]
+        fault("write", path, offset=offset, length=len(piece), data=piece)
+        written = os.pwrite(fd, piece, offset)
+        view, offset = view[written:], offset + written
+
+
+def write_range(path: Path, offset: int, chunks: Iterable[bytes]) -> int:
+    """Overwrite bytes of an existing file from `offset` on; returns how many. Not synced yet."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        start = offset
+        for chunk in chunks:
+            pwrite(fd, path, offset, chunk)
+            offset += len(chunk)
+        return offset - start
+    finally:
+        os.close(fd)
+
+
+def zero_range(path: Path, start: int, stop: int) -> None:
+    """Make [start, stop) read as zeros without allocating blocks; grows the file if `stop` is behind its end."""
+    if stop <= start:
+        return
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        if start < size and not punch(fd, path, start, min(stop, size)):
+            # Holes read as zeros already; only the blocks that exist need writing.
+            for first, last in data_extents(fd, start, min(stop, size)):
+                for position in range(first, last, CHUNK):
+                    pwrite(fd, path, position, bytes(min(CHUNK, last - position)))
+        if stop > size:
+            fault("truncate", path, length=stop)
+            os.ftruncate(fd, stop)
+    finally:
+        os.close(fd)
+
+
+def punch(fd: int, path: Path, start: int, stop: int) -> bool:
+    """Deallocate a range; False if this file system cannot."""
+    fault("punch", path, offset=start, length=stop - start)
+    libc = ctypes.CDLL(None, use_errno=True)
+    call = getattr(libc, "fallocate64", None) or getattr(libc, "fallocate", None)
+    if call is None:
+        return False
+    call.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    while call(fd, _KEEP_SIZE | _PUNCH_HOLE, start, stop - start) != 0:
+        code = ctypes.get_errno()
+        if code in UNSUPPORTED:
+            return False
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code), str(path))
+    return True
+
+
+def truncate(path: Path, size: int) -> None:
+    """Set the length of a file in bytes."""
+    fault("truncate", path, length=size)
+    os.truncate(path, size)
+
+
+def create_file(path: Path, chunks: Iterable[bytes], mode: int = 0o600) -> tuple[int, int]:
+    """Write a new file and sync it; returns (size, CRC-32C). Blocks of zeros become holes."""
+    fault("create", path)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        size, crc = _fill(fd, path, chunks)
+        fault("fsync", path)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return size, crc
+
+
+def _fill(fd: int, path: Path, chunks: Iterable[bytes]) -> tuple[int, int]:
+    size = crc = 0
+    for chunk in chunks:
+        crc = crc32c(chunk, crc)
+        view = memoryview(chunk)
+        for first in range(0, len(view), _ZERO_BLOCK):
+            block = view[first : first + _ZERO_BLOCK]
+            if bytes(block).count(0) != len(block):
+                pwrite(fd, path, size + first, block)
+        size += len(view)
+    fault("truncate", path, length=size)
+    os.ftruncate(fd, size)
+    return size, crc
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add bytes at the end of a file (made if missing) and sync it."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        view = memoryview(data)
+        while len(view):
+            fault("append", path, length=len(view), data=view[:CHUNK])
+            view = view[os.write(fd, view[:CHUNK]) :]
+        fault("fsync", path)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def punch_holes(path: Path, keep: Iterable[tuple[int, int]], start: int, stop: int) -> None:
+    """Deallocate what of [start, stop) is in none of the `keep` ranges, where it can be done."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for first, last in gaps(keep, start, stop):
+            punch(fd, path, first, last)
+    finally:
+        os.close(fd)

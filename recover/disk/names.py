@@ -1,0 +1,72 @@
+"""Names: rename, link, unlink, directories, and the syncs that make them last."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from recover.disk.faults import fault
+from recover.disk.metadata import set_owner
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename, replacing the target; neither directory is synced yet."""
+    fault("rename", source, str(target))
+    os.rename(source, target)
+
+
+def link(source: Path, target: Path) -> None:
+    """A second name for the same file (for the symbolic link itself, if it is one)."""
+    fault("link", source, str(target))
+    os.link(source, target, follow_symlinks=False)
+
+
+def unlink(path: Path) -> None:
+    """Remove a name; a missing one is fine."""
+    fault("unlink", path)
+    path.unlink(missing_ok=True)
+
+
+def mkdir(path: Path, like: os.stat_result | None = None) -> None:
+    """Make one directory, owned and readable as `like` says; an existing one is fine."""
+    fault("mkdir", path)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o755)
+        if like is not None:
+            set_owner(path, like)
+
+
+def rmdir(path: Path) -> None:
+    """Remove one empty directory; a missing one is fine."""
+    fault("rmdir", path)
+    with contextlib.suppress(FileNotFoundError):
+        os.rmdir(path)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory of our own making, never following symbolic links."""
+    for directory, names, files in os.walk(path, topdown=False):
+        for name in files + [name for name in names if os.path.islink(os.path.join(directory, name))]:
+            unlink(Path(directory, name))
+        rmdir(Path(directory))
+
+
+def fsync(path: Path) -> None:
+    """Sync a file's content and metadata."""
+    fault("fsync", path)
+    _sync(path)
+
+
+def fsync_dir(path: Path) -> None:
+    """Sync the names in a directory."""
+    fault("fsync-dir", path)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

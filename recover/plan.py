@@ -1,0 +1,258 @@
+"""A plan: the steps that change a store, as data that can be shown, saved, reviewed, refused and applied.
+
+Two families of steps. In-place steps overwrite a range of a file and keep everything else of it; replacing
+steps give a name a new file, or take the file away. A new kind of step is a subclass and a line in `STEP_KINDS`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+from recover.content import Content, as_content
+from recover.errors import Refusal
+
+JOURNAL_DIR = ".mqtool"
+_RESERVED = (JOURNAL_DIR, "lock")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change of one file. `file` is relative to the store root, or absolute for a part kept elsewhere."""
+
+    kind: ClassVar[str]
+    file: str
+
+    @property
+    def content(self) -> Content | None:
+        """The bytes this step writes; None for zeros, or for a file taken away."""
+        return None
+
+    def json(self) -> dict[str, Any]:
+        """Kind, file and numbers, without the content."""
+        return {"kind": self.kind, "file": self.file}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], content: Content | None) -> Step:
+        """The reverse of `json`; `ValueError` if a field is missing or senseless."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class InPlace(Step):
+    """Changes [start, stop) of a file (bytes) and nothing else; `stop` behind the end lengthens the file."""
+
+    start: int
+    stop: int
+
+    def json(self) -> dict[str, Any]:
+        """Kind, file and range."""
+        return {**super().json(), "start": self.start, "stop": self.stop}
+
+
+@dataclass(frozen=True)
+class ZeroRange(InPlace):
+    """Zeroes [start, stop) without allocating blocks."""
+
+    kind: ClassVar[str] = "zero-range"
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], content: Content | None) -> ZeroRange:
+        """From kind, file, start, stop."""
+        return cls(str(value["file"]), int(value["start"]), int(value["stop"]))
+
+
+@dataclass(frozen=True, init=False)
+class WriteRange(InPlace):
+    """Overwrites the bytes from `start` on with `content`."""
+
+    kind: ClassVar[str] = "write-range"
+    _content: Content = field(repr=False)
+
+    def __init__(self, file: str, start: int, content: Content | bytes) -> None:
+        value = as_content(content)
+        object.__setattr__(self, "file", file)
+        object.__setattr__(self, "start", start)
+        object.__setattr__(self, "stop", start + value.size)
+        object.__setattr__(self, "_content", value)
+
+    @property
+    def content(self) -> Content:
+        """The bytes for the range."""
+        return self._content
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], content: Content | None) -> WriteRange:
+        """From kind, file, start and the content."""
+        step = cls(str(value["file"]), int(value["start"]), _required(content))
+        if step.stop != int(value["stop"]):
+            raise ValueError(f"range of {value['file']} does not fit its content")
+        return step
+
+
+@dataclass(frozen=True)
+class Replace(Step):
+    """Gives the name a new file, or none; the old file is kept in the journal."""
+
+
+@dataclass(frozen=True)
+class Retire(Replace):
+    """Moves a file out of the store into the journal's `retired` folder."""
+
+    kind: ClassVar[str] = "retire"
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], content: Content | None) -> Retire:
+        """From kind and file."""
+        return cls(str(value["file"]))
+
+
+@dataclass(frozen=True, init=False)
+class Install(Replace):
+    """Puts a whole file in place of the old one, or where none was; missing directories are made.
+
+    It is staged, read back and compared before it gets its name. It takes owner, mode and xattrs from the file it
+    replaces, else owner and mode from its neighbours, so that the broker can still open it.
+    """
+
+    kind: ClassVar[str] = "install"
+    _content: Content = field(repr=False)
+
+    def __init__(self, file: str, content: Content | bytes) -> None:
+        object.__setattr__(self, "file", file)
+        object.__setattr__(self, "_content", as_content(content))
+
+    @property
+    def content(self) -> Content:
+        """The bytes of the new file."""
+        return self._content
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], content: Content | None) -> Install:
+        """From kind, file and the content."""
+        return cls(str(value["file"]), _required(content))
+
+
+@dataclass(frozen=True, init=False)
+class WriteFile(Install):
+    """A small file written whole, such as checkpoint or a config file. Done the way `Install` is."""
+
+    kind: ClassVar[str] = "write-file"
+
+
+STEP_KINDS: dict[str, type[Step]] = {
+    kind.kind: kind for kind in (ZeroRange, WriteRange, WriteFile, Install, Retire)
+}
+
+
+def _required(content: Content | None) -> Content:
+    if content is None:
+        raise ValueError("content is missing")
+    return content
+
+
+@dataclass(frozen=True)
+class FileState:
+    """What a plan was made on: times in ns since the epoch, `crc32c` of [start, stop) of the file."""
+
+    file: str
+    exists: bool
+    size: int = 0
+    mtime_ns: int = 0
+    start: int = 0
+    stop: int | None = None
+    crc32c: int | None = None
+
+    def json(self) -> dict[str, Any]:
+        """The state as the plan file holds it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class StoreIdentity:
+    """Which store a plan is for: its real path, the inode of its root, a digest of its commitlog's file names."""
+
+    root: str
+    inode: int
+    commitlog: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in the order they run, with what they cost and what they were planned on.
+
+    `loss` has one dict per topic, queue and time span that loses messages; `summary` is free for the command.
+    `parts` are the absolute directories outside of the root that steps may touch. `store`, `preconditions` (one per
+    step) and `watched` are filled in by `recover.preconditions.seal`.
+    """
+
+    command: str
+    steps: tuple[Step, ...]
+    loss: tuple[dict[str, Any], ...] = ()
+    summary: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
+    id: str = field(default_factory=lambda: secrets.token_hex(4))
+    created_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    store: StoreIdentity | None = None
+    preconditions: tuple[FileState, ...] = ()
+    watched: tuple[FileState, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_steps(self.steps, self.parts)
+
+    @classmethod
+    def of(
+        cls, command: str, steps: Iterable[Step], *, loss: Iterable[dict[str, Any]] = (),
+        summary: dict[str, Any] | None = None, parts: Iterable[Path | str] = (),
+    ) -> Plan:
+        """A plan that is not yet sealed to a store."""
+        return cls(command, tuple(steps), tuple(loss), dict(summary or {}), tuple(str(part) for part in parts))
+
+    def with_steps(self, steps: Sequence[Step], preconditions: Sequence[FileState]) -> Plan:
+        """The same plan with other steps."""
+        return replace(self, steps=tuple(steps), preconditions=tuple(preconditions))
+
+
+def check_steps(steps: Sequence[Step], parts: Sequence[str] = ()) -> None:
+    """`Refusal` for a path outside of the store; `ValueError` for steps that get in each other's way.
+
+    Each precondition is about the store as it was before the first step, so no step may touch what another wrote.
+    """
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    whole: set[str] = set()
+    for step in steps:
+        check_path(step.file, parts)
+        if isinstance(step, InPlace):
+            if not 0 <= step.start <= step.stop:
+                raise ValueError(f"{step.kind} of {step.file}: range {step.start}..{step.stop}")
+            ranges.setdefault(step.file, []).append((step.start, step.stop))
+        elif step.file in whole:
+            raise ValueError(f"two steps replace {step.file}")
+        else:
+            whole.add(step.file)
+    for file, spans in ranges.items():
+        spans.sort()
+        if file in whole or any(after[0] < before[1] for before, after in pairwise(spans)):
+            raise ValueError(f"steps on {file} overlap")
+
+
+def check_path(file: str, parts: Sequence[str] = ()) -> None:
+    """`Refusal` unless `file` is a plain path below the store root or below one of `parts`."""
+    names = file.split("/")
+    plain = bool(file) and "\0" not in file and not {"..", ".", ""} & set(names[1:] if file[0] == "/" else names)
+    if plain and file[0] == "/":
+        plain = any(file.startswith(part.rstrip("/") + "/") for part in parts) and JOURNAL_DIR not in names
+    elif plain:
+        plain = names[0] != JOURNAL_DIR and file not in _RESERVED
+    if not plain:
+        raise Refusal(f"the plan touches {file!r}, which is outside of the store's files", "make the plan again")
+
+
+def resolve(root: Path, file: str) -> Path:
+    """The path of a step's file; the part behind `root` if it is relative."""
+    return root / file

@@ -1,0 +1,101 @@
+"""Compares a store with what a run's journal says of it, before the run is continued or taken back."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from recover import step_in_place, step_replace
+from recover.errors import Refusal
+from recover.journal import Run
+from recover.plan import InPlace, Plan, Replace, Step
+from recover.preconditions import check_same_store, check_watched, compare, observe
+
+CHANGED = "something else worked on this store since: compare by hand, the saved bytes are in the journal's folder"
+
+
+class Family(Protocol):
+    """What a family of steps knows to do; each module `recover.step_*` is one."""
+
+    def prepare(self, run: Run, number: int, step: Any) -> dict[str, Any]:
+        """Save what the step will destroy."""
+
+    def perform(self, run: Run, number: int, step: Any) -> None:
+        """Do it; may be repeated."""
+
+    def settle(self, run: Run, number: int, step: Any) -> dict[str, Any]:
+        """Check it; size and mtime of the file afterwards."""
+
+    def revert(self, run: Run, number: int, step: Any) -> dict[str, Any]:
+        """Take it back; may be repeated."""
+
+    def holds_new(self, run: Run, number: int, step: Any) -> bool:
+        """Whether the file is as the step left it."""
+
+    def holds_old(self, run: Run, number: int, step: Any) -> bool:
+        """Whether the file is as it was before."""
+
+    def holds_either(self, run: Run, number: int, step: Any) -> bool:
+        """Whether a kill in between can have left this."""
+
+
+def family(step: Step) -> Family:
+    """The module that carries out a step."""
+    if isinstance(step, InPlace):
+        return step_in_place
+    assert isinstance(step, Replace)
+    return step_replace
+
+
+def check_for_resume(run: Run, plan: Plan) -> None:
+    """`Refusal` unless the store is just as the run left it, what it had not touched yet included."""
+    check_same_store(plan, run.root)
+    _check(run, plan, only_touched=False)
+    check_watched(plan, run.root)
+
+
+def check_for_undo(run: Run, plan: Plan) -> None:
+    """`Refusal` naming the files that are not as the run left them."""
+    if plan.parts:
+        # A copied store may be undone where it is now, but not through paths that lead to the original.
+        check_same_store(plan, run.root)
+    _check(run, plan, only_touched=True)
+
+
+def _check(run: Run, plan: Plan, *, only_touched: bool) -> None:
+    statuses = run.statuses
+    last = _last_looks(run, plan)
+    for number, step in enumerate(plan.steps):
+        status = statuses[number]
+        if status == "untouched" and (only_touched or step.file not in last):
+            if not only_touched:
+                compare(run.root, plan.preconditions[number], whole_file=not isinstance(step, InPlace))
+            continue
+        if not _as_left(run, number, step, status, last.get(step.file)):
+            raise Refusal(f"{step.file} is not as the run {run.id} left it", CHANGED, file=step.file, run=run.id)
+
+
+def _last_looks(run: Run, plan: Plan) -> dict[str, dict[str, Any] | None]:
+    """Size and mtime of each touched file after the last record about it; None while a step on it is half done."""
+    looks: dict[str, dict[str, Any] | None] = {}
+    for record in run.records:
+        if "step" in record:
+            looks[plan.steps[record["step"]].file] = record.get("after")
+    return looks
+
+
+def _as_left(run: Run, number: int, step: Step, status: str, look: dict[str, Any] | None) -> bool:
+    try:
+        state = observe(run.root, step.file)
+        if isinstance(step, InPlace):
+            if not state.exists:
+                return False
+            if look is not None and (state.size, state.mtime_ns) != (look["size"], look["mtime_ns"]):
+                return False
+        hands = family(step)
+        if status in ("untouched", "reverted"):
+            return hands.holds_old(run, number, step)
+        if status == "done":
+            return hands.holds_new(run, number, step)
+        return hands.holds_either(run, number, step)
+    except OSError as error:
+        raise Refusal(f"{step.file} cannot be read: {error.strerror}", file=step.file) from error

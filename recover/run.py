@@ -1,0 +1,144 @@
+"""The writing side of the journal: a run is built aside, with all content it needs, and then appears at once.
+
+So a run that exists can be completed or taken back without anything from outside, and a process that is killed before
+has left nothing but a folder to remove.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from recover import disk
+from recover.content import Content, inline_json
+from recover.errors import Interrupted, Refusal
+from recover.journal import FRESH_JOURNAL, FRESH_RUN, Run, encode_record, leftovers, runs
+from recover.plan import JOURNAL_DIR, InPlace, Plan, Step, resolve
+from recover.plan_file import document, stands_inline
+from recover.reading import file_crc
+
+RESERVE = 64 << 10
+_FOLDERS = ("staged", "preimages", "retired")
+
+
+def record(run: Run, event: str, **facts: Any) -> None:
+    """Add a record to the journal and sync it."""
+    body = {"event": event, "seq": len(run.records), "at": time.time_ns() // 1_000_000, **facts}
+    disk.append(run.journal, encode_record(body))
+    run.add(body)
+
+
+def tidy(root: Path) -> None:
+    """Remove what runs left that were killed before they began. Needs the store's lock."""
+    for path in leftovers(root):
+        disk.remove_tree(path)
+        mtime = path.name.removeprefix(FRESH_JOURNAL)
+        if path.parent == root and mtime.isdigit():
+            disk.set_times(root, int(mtime))
+
+
+def start(root: Path, plan: Plan, interrupted: Callable[[], bool]) -> Run:
+    """Build a run for a plan and register it. On failure nothing stays but what `tidy` removes."""
+    status = os.stat(root)
+    name = f"{max([0, *(_number(run.id) for run in runs(root))]) + 1:06d}-{plan.id}"
+    directories = {path: os.stat(resolve(root, path)).st_mtime_ns for path in touched_directories(root, plan.steps)}
+    first = not (root / JOURNAL_DIR).exists()
+    # The name keeps the root's mtime, which this very directory changes, for `tidy` and for nobody else.
+    home = root / (f"{FRESH_JOURNAL}{status.st_mtime_ns}" if first else JOURNAL_DIR)
+    disk.mkdir(home, status)
+    disk.mkdir(home / "runs", status)
+    run = Run(root, home / "runs" / (name if first else FRESH_RUN + name))
+    for path in (run.path, *(run.path / folder for folder in _FOLDERS)):
+        disk.mkdir(path, status)
+    contents = [_stage(run, number, step, interrupted) for number, step in enumerate(plan.steps)]
+    disk.create_file(run.path / "plan.json", [document(plan, contents, "staged")])
+    # Freed when the disk is full, so that taking the steps back can still be recorded.
+    disk.create_file(run.path / "reserve", [b"\xff" * (RESERVE + 1024 * len(plan.steps))])
+    record(
+        run, "start", plan=plan.id, command=plan.command, steps=len(plan.steps), directories=directories,
+        store=str(root.resolve()),
+    )
+    for folder in (run.path / "staged", run.path, home / "runs", home):
+        disk.fsync_dir(folder)
+    _register(root, run, home, name, first)
+    return run
+
+
+def _register(root: Path, run: Run, home: Path, name: str, first: bool) -> None:
+    final = root / JOURNAL_DIR / "runs" / name
+    if first:
+        disk.rename(home, root / JOURNAL_DIR)
+        disk.fsync_dir(root)
+    else:
+        disk.rename(run.path, final)
+        disk.fsync_dir(final.parent)
+    run.path = final
+
+
+def _number(run_id: str) -> int:
+    head = run_id.split("-")[0]
+    return int(head) if head.isdecimal() else 0
+
+
+def touched_directories(root: Path, steps: Iterable[Step]) -> list[str]:
+    """The existing directories in which steps make or remove names, relative to the root (`.`) or absolute."""
+    found = {"."}
+    for step in steps:
+        if not isinstance(step, InPlace):
+            parent = Path(step.file).parent
+            while not resolve(root, str(parent)).is_dir():
+                parent = parent.parent
+            found.add(str(parent))
+    return sorted(found)
+
+
+def _stage(run: Run, number: int, step: Step, interrupted: Callable[[], bool]) -> dict[str, Any] | None:
+    content = step.content
+    if content is None:
+        return None
+    if stands_inline(step, content):
+        return inline_json(content)
+    path = run.staged(number)
+    size, crc = disk.create_file(path, _watched_chunks(content, interrupted))
+    if not isinstance(step, InPlace):
+        _dress(run.root, step, path)
+        disk.fsync(path)
+    if file_crc(path) != (size, crc) or size != content.size:
+        raise Refusal(f"what was written for {step.file} reads back differently", "check the disk", file=step.file)
+    return {"size": size, "crc32c": crc, "file": path.name}
+
+
+def _watched_chunks(content: Content, interrupted: Callable[[], bool]) -> Iterable[bytes]:
+    for chunk in content.chunks():
+        if interrupted():
+            raise Interrupted("stopped before anything was changed", "run the command again")
+        yield chunk
+
+
+def _dress(root: Path, step: Step, staged: Path) -> None:
+    """Owner and mode as the broker left them on the old file or on its neighbours, and the old file's xattrs."""
+    target = resolve(root, step.file)
+    if target.exists():
+        disk.set_owner(staged, os.stat(target))
+        disk.copy_xattrs(target, staged)
+        return
+    directory = target.parent
+    while not directory.is_dir():
+        directory = directory.parent
+    disk.set_owner(staged, _neighbour(directory))
+
+
+def _neighbour(directory: Path) -> os.stat_result:
+    """Stat whose owner and mode a new file in a directory takes."""
+    parent = os.stat(directory)
+    for name in sorted(os.listdir(directory)):
+        status = os.lstat(directory / name)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == parent.st_uid:
+            return status
+    fields = list(parent)
+    fields[stat.ST_MODE] = stat.S_IFREG | 0o644
+    return os.stat_result(fields)

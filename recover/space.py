@@ -1,0 +1,68 @@
+"""Whether the disks have room for what a plan will write, asked before it writes anything."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from pathlib import Path
+
+from recover.errors import Refusal
+from recover.plan import JOURNAL_DIR, InPlace, Plan, resolve
+from recover.reading import data_extents
+from recover.run import RESERVE
+
+_SLACK = 1 << 20
+_PER_STEP = 16 << 10
+
+
+def check_space(root: Path, plan: Plan) -> None:
+    """`Refusal` if a file system that the plan writes to has fewer free bytes than it may need."""
+    home = root / JOURNAL_DIR if (root / JOURNAL_DIR).is_dir() else root
+    needed: dict[int, int] = defaultdict(int)
+    places = {home.stat().st_dev: home}
+    needed[home.stat().st_dev] += RESERVE + _SLACK + _PER_STEP * len(plan.steps)
+    for step in plan.steps:
+        path = resolve(root, step.file)
+        content = allocated(step.content) if step.content is not None else 0
+        place = _existing(path)
+        device = place.stat().st_dev
+        places.setdefault(device, place)
+        needed[home.stat().st_dev] += content
+        if isinstance(step, InPlace):
+            needed[home.stat().st_dev] += _data_bytes(path, step.start, step.stop)
+            needed[device] += content
+        elif device != home.stat().st_dev:
+            needed[device] += content
+            needed[home.stat().st_dev] += _data_bytes(path, 0, path.stat().st_size) if path.exists() else 0
+    for device, place in places.items():
+        free = _free(place)
+        if free < needed[device]:
+            raise Refusal(
+                f"{needed[device]:,} bytes are needed on the file system of {place}, {free:,} are free",
+                "make room, or write a recovered copy elsewhere with --output", needed=needed[device], free=free,
+            )
+
+
+def allocated(content: object) -> int:
+    """How many bytes of blocks content will take; content may say so with an attribute `allocated`."""
+    value = getattr(content, "allocated", None)
+    return int(value) if value is not None else int(getattr(content, "size", 0))
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _data_bytes(path: Path, start: int, stop: int) -> int:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return sum(last - first for first, last in data_extents(fd, start, min(stop, os.fstat(fd).st_size)))
+    finally:
+        os.close(fd)
+
+
+def _free(path: Path) -> int:
+    status = os.statvfs(path)
+    return (status.f_bfree if os.geteuid() == 0 else status.f_bavail) * status.f_frsize

@@ -1,0 +1,95 @@
+"""Takes runs back: begun steps in reverse, then the times of the directories. The journal stays.
+
+Every part may be repeated, so an undo that is killed is undone by running it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from recover import disk
+from recover.errors import Interrupted, Refusal
+from recover.journal import Run, RunInfo, leftovers, runs
+from recover.lock import StoreLock, is_own_lock_file
+from recover.plan import resolve
+from recover.progress_check import check_for_undo, family
+from recover.run import record, tidy
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """A run that was taken back, and the files it had changed (as the plan names them)."""
+
+    run: RunInfo
+    restored: tuple[str, ...]
+
+
+def undo(
+    root: Path, *, progress: Progress | None = None, interrupted: Callable[[], bool] = lambda: False
+) -> Undone:
+    """Take back the unfinished run, or else the last applied one.
+
+    `Refusal` if there is none, if a broker runs, or if a file is no longer as the run left it.
+    """
+    root = root.absolute()
+    if last_run(root) is None and not leftovers(root) and not is_own_lock_file(root / "lock"):
+        raise Refusal("nothing was applied to this store, or all of it was undone", "see `mqtool journal`")
+    with StoreLock(root):
+        try:
+            tidy(root)
+            run = last_run(root)
+            if run is None:
+                raise Refusal("no run had changed this store; what a killed one left behind was removed")
+            return undo_run(run, progress, interrupted)
+        except OSError as error:
+            raise Refusal(
+                f"{error.strerror} ({error.filename or 'no file name'}); the undo is not complete",
+                "see to the disk and its free space, then run `mqtool undo` again", errno=error.errno,
+            ) from error
+
+
+def last_run(root: Path) -> Run | None:
+    """The run that undo would take back: the newest that is not undone."""
+    return next((run for run in reversed(runs(root)) if run.state != "undone"), None)
+
+
+def undo_run(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> Undone:
+    """Take one run back, with the lock held."""
+    check_for_undo(run, run.plan)
+    if run.state != "undoing":
+        record(run, "undo")
+    return take_back(run, progress, interrupted)
+
+
+def take_back(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> Undone:
+    """Walk the begun steps backwards, then put the directories' times back."""
+    statuses = run.statuses
+    _drop_unused(run)
+    begun = [number for number, status in enumerate(statuses) if status != "untouched"]
+    for number in reversed(begun):
+        step = run.plan.steps[number]
+        if statuses[number] == "reverted":
+            continue
+        if interrupted():
+            raise Interrupted("the undo was stopped between two steps", "run `mqtool undo` again", run=run.id)
+        if progress is not None:
+            progress(len(begun) - 1 - begun.index(number), len(begun), f"restore {step.file}")
+        record(run, "revert", step=number)
+        after = family(step).revert(run, number, step)
+        record(run, "reverted", step=number, after=after)
+    for directory, mtime_ns in run.header["directories"].items():
+        disk.set_times(resolve(run.root, directory), mtime_ns)
+        disk.fsync_dir(resolve(run.root, directory))
+    record(run, "undone")
+    return Undone(run.info(), tuple(sorted({run.plan.steps[number].file for number in begun})))
+
+
+def _drop_unused(run: Run) -> None:
+    """Second names of files whose step never began: the file would count as shared for ever."""
+    for name in sorted((run.path / "retired").iterdir()):
+        if run.statuses[int(name.name)] == "untouched":
+            disk.unlink(name)

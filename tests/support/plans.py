@@ -1,0 +1,144 @@
+"""A small store-shaped tree and plans over it, for the tests of everything that writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from recover import disk
+from recover.content import LazyContent
+from recover.plan import Install, Plan, Retire, WriteFile, WriteRange, ZeroRange
+from recover.preconditions import seal
+from recover.reading import data_extents
+
+LOG = "commitlog/00000000000000000000"
+NEXT_LOG = "commitlog/00000000000000131072"
+QUEUE = "consumequeue/TopicA/0/00000000000000000000"
+NEW_QUEUE = "consumequeue/TopicB/3/00000000000000000000"
+INDEX = "index/20240101000000000"
+LOG_SIZE = 131072
+_OLD = 1_700_000_000_123_456_789
+
+
+def small_store(root: Path) -> Path:
+    """Two mapped files (the second with holes), a queue, an index file, config, checkpoint, abort; all of them old."""
+    pattern = bytes(range(1, 252))
+    files = {
+        LOG: (pattern * 600)[:LOG_SIZE], QUEUE: pattern * 8, INDEX: pattern * 40, "checkpoint": pattern + bytes(3845),
+        "abort": b"", "config/topics.json": b'{"topicConfigTable":{', "config/topics.json.bak": b"{}",
+    }
+    for number, (name, data) in enumerate(files.items()):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        path.chmod(0o644 if number % 2 else 0o640)
+    with (root / NEXT_LOG).open("wb") as file:
+        file.write(pattern * 80)
+        file.seek(65536 + 300)
+        file.write(pattern)
+        file.truncate(LOG_SIZE)
+    make_old(root)
+    return root
+
+
+def make_old(root: Path) -> None:
+    """Give every file and directory an mtime of its own, years ago, with a nanosecond part."""
+    paths = sorted(root.rglob("*"), reverse=True)
+    for number, path in enumerate([*paths, root]):
+        os.utime(path, ns=(_OLD, _OLD + number * 1_000_000_007), follow_symlinks=False)
+
+
+def _lines() -> Iterator[bytes]:
+    for number in range(40):
+        yield b"%04d " % number * 1000
+    yield bytes(200_000)
+
+
+LAZY = LazyContent(400_000, _lines, allocated=300_000)
+
+
+def in_place() -> Plan:
+    """Ranges at odd positions: over data, over a hole, over the end of a block; two on one file."""
+    return Plan.of("truncate", [
+        ZeroRange(NEXT_LOG, 19_000, 40_961), WriteRange(NEXT_LOG, 50_001, b"x" * 5000),
+        WriteRange(LOG, 4090, b"bridge" * 500), ZeroRange(LOG, 100_000, LOG_SIZE),
+    ])
+
+
+def whole_files() -> Plan:
+    """Files replaced, made with their directories, and taken away."""
+    return Plan.of("rebuild", [
+        Retire(INDEX), Install(QUEUE, b"unit" * 700), Install(NEW_QUEUE, LAZY),
+        WriteFile("consumequeue/TopicB/4/00000000000000000000", b"more"),
+    ])
+
+
+def everything() -> Plan:
+    """The order of a recovery: derived files away, log, derived files, checkpoint, config, abort last."""
+    return Plan.of("recover", [
+        Retire(INDEX), ZeroRange(NEXT_LOG, 19_000, LOG_SIZE), WriteRange(LOG, 50_000, b"m" * 70_000),
+        Install(NEW_QUEUE, b"q" * 6000), WriteFile("checkpoint", b"c" * 4096),
+        WriteFile("config/topics.json", b"{}"), Retire("abort"),
+    ], loss=[{"topic": "TopicA", "queue": 0, "messages": 1}])
+
+
+def growing() -> Plan:
+    """A mapped file that was cut short gets its length back."""
+    return Plan.of("recover", [WriteRange(QUEUE, 2000, b"g" * 4000), ZeroRange(QUEUE, 6000, 20_000)])
+
+
+PLANS: dict[str, Callable[[], Plan]] = {
+    "in-place": in_place, "whole-files": whole_files, "everything": everything, "growing": growing,
+}
+
+
+def sealed(name: str, root: Path) -> Plan:
+    """One of `PLANS`, bound to a store."""
+    return seal(PLANS[name](), root)
+
+
+def hole_map(root: Path) -> dict[str, list[tuple[int, int]]]:
+    """Which ranges of each file below a root hold blocks (synced first, so that the map is the disk's)."""
+    result: dict[str, list[tuple[int, int]]] = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and ".mqtool" not in path.parts:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                result[path.relative_to(root).as_posix()] = data_extents(file.fileno(), 0, path.stat().st_size)
+    return result
+
+
+def count_operations(work: Callable[[], object]) -> list[disk.Operation]:
+    """The operations that some work announces, in order."""
+    seen: list[disk.Operation] = []
+    disk.set_hook(seen.append)
+    try:
+        work()
+    finally:
+        disk.set_hook(None)
+    return seen
+
+
+def killed_at(number: int, work: Callable[[], object]) -> bool:
+    """Run work in a forked process that dies without a word just before operation `number`; whether it did."""
+    child = os.fork()
+    if child == 0:
+        status = 70
+        try:
+            left = [number]
+
+            def hook(operation: disk.Operation) -> None:
+                left[0] -= 1
+                if left[0] < 0:
+                    os._exit(71)
+
+            disk.set_hook(hook)
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (0, 71), f"the work failed by itself: {code}"
+    return code == 71
