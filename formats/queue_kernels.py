@@ -69,7 +69,7 @@ def classify_units(
             classes[cell] = LOST
         elif offset + size > log_end:
             classes[cell] = BEYOND_LOG
-        elif _in_ranges(offset, damage_starts, damage_stops):
+        elif not expected and _in_ranges(offset, damage_starts, damage_stops):
             classes[cell] = LOST
         elif (
             expected and offset == row_offset[row] and size == row_size[row] and tags_codes[cell] == row_tags[row]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from recover.codes.commitlog import COMMITLOG_CODES
 from recover.codes.consumequeue import CONSUMEQUEUE_CODES
 from recover.findings import Code
 
 AREAS: tuple[tuple[Code, ...], ...] = (
+    COMMITLOG_CODES,
     CONSUMEQUEUE_CODES,
 )
 

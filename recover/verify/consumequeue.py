@@ -12,7 +12,7 @@ from formats.queue_kernels import BEYOND_LOG, EXPIRED, HOLE, LOST, NOTHING, RIGH
 from recover.columns import Rows
 from recover.delays import DelayTable
 from recover.errors import Refusal
-from recover.expected import Expectation, QueueKey, is_delayed, is_lost
+from recover.expected import EXPECTED, Expectation, QueueKey, is_delayed, is_lost
 from recover.findings import Finding, finding
 from recover.log import LogView
 from recover.queue_files import UNIT_SIZE, QueueFiles, Stretch, has_ext
@@ -26,8 +26,8 @@ _EMPTY_UNIT_CODES = {
 @dataclass(slots=True)
 class QueueVerdict:
     """What one queue holds. `end` is the queue offset behind its last unit, `min_index` that of its first
-    file's start; `sound` is false when a rebuild would change it. `lost` lists its (queue offset, phy_offset) units
-    in damaged ranges."""
+    file's start; `sound` is false when a rebuild would change it. `lost` lists its (queue offset, phy_offset, size) units
+    in damaged ranges, `beyond` those behind the log's end."""
 
     key: QueueKey
     units: int = 0
@@ -36,7 +36,8 @@ class QueueVerdict:
     missing: int = 0
     end: int = 0
     min_index: int = 0
-    lost: list[tuple[int, int]] = field(default_factory=list)
+    lost: list[tuple[int, int, int]] = field(default_factory=list)
+    beyond: list[tuple[int, int, int]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -87,8 +88,6 @@ def check_consumequeue(
         verdicts[key] = checker.check(key, rows)
         if tick is not None:
             tick()
-    from recover.expected import EXPECTED
-
     for key in sorted(on_disk - verdicts.keys(), key=lambda k: (k.topic, k.queue_id)):
         verdicts[key] = checker.check(key, np.empty(0, dtype=EXPECTED))
         if tick is not None:
@@ -201,9 +200,9 @@ class _Checker:
         verdict.units += int(((classes != NOTHING) & (classes != HOLE)).sum())
         for kind, code in _EMPTY_UNIT_CODES.items():
             cells = np.flatnonzero(classes == kind)
-            if kind == LOST:
-                verdict.lost.extend(
-                    (stretch.first_index + cell, int(stretch.phy_offset[cell])) for cell in cells.tolist()
+            if kind != WRONG:
+                (verdict.lost if kind == LOST else verdict.beyond).extend(
+                    (stretch.first_index + cell, int(stretch.phy_offset[cell]), int(stretch.size[cell])) for cell in cells.tolist()
                 )
             for start, stop in _ranges(cells):
                 verdict.findings.append(self._unit_finding(code, verdict.key, stretch, start, stop))

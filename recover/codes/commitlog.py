@@ -1,0 +1,118 @@
+"""Findings about the commitlog."""
+
+from __future__ import annotations
+
+from recover.findings import Code
+
+_RECOVER = "mqtool recover {store}"
+_CUTS = (
+    "Its recovery stops at the first bad record of the files it reads: everything behind is cut, and later files are "
+    "deleted from disk. If its start file lies behind the damage it starts and never notices."
+)
+
+COMMITLOG_CODES: tuple[Code, ...] = (
+    Code(
+        "commitlog-damaged-record", "error",
+        "one message at {start} is damaged ({reason}); {intact_after} intact messages lie behind it", _RECOVER,
+        meaning="A whole record of which a checksum or a field is not what was stored.",
+        cause="A flipped bit on disk or in memory, or a write that was torn in its middle.",
+        broker=_CUTS,
+        action="Do not start the broker. `mqtool recover` bridges the range: nothing behind it is lost.",
+    ),
+    Code(
+        "commitlog-damaged-range", "error",
+        "{bytes} bytes from {start} to {stop} hold no intact record ({reason}); {intact_after} intact messages lie behind",
+        _RECOVER,
+        meaning="The chain of records breaks here and goes on at the end of the range.",
+        cause="A page that never reached the disk, a zeroed or overwritten block, a damaged size field.",
+        broker=_CUTS,
+        action="Do not start the broker. `mqtool recover` bridges the range: nothing behind it is lost.",
+    ),
+    Code(
+        "commitlog-damaged-end-mark", "warning",
+        "the end mark of the file at {start} is damaged ({reason}); no message is",
+        _RECOVER,
+        meaning="The blank that closes a full log file is not what it must be. All messages in front of it are intact.",
+        cause="A flipped bit, or a crash between the last record of a file and the next file.",
+        broker=_CUTS,
+        action="`mqtool recover` writes the end mark again.",
+    ),
+    Code(
+        "commitlog-missing-file", "error",
+        "the log files from {start} to {stop} are missing; {intact_after} intact messages lie behind", "",
+        meaning="Two log files do not adjoin: what stood between them is not here.",
+        cause="A file was deleted or not copied, or a disk of a multi-path commitlog is not mounted.",
+        broker="It only logs the gap, passes over it and goes on with the next file.",
+        action="Look for the file: another folder of a multi-path commitlog, a backup, a slave. mqtool cannot make it up.",
+    ),
+    Code(
+        "commitlog-torn-tail", "warning",
+        "{bytes} bytes behind the last record (from {start}) belong to no message ({reason})", _RECOVER,
+        meaning="The log ends here; what follows is the beginning of a write, or stale bytes.",
+        cause="The broker died while it appended. That write was never acknowledged as flushed.",
+        broker="It cuts here too, but leaves the bytes on disk, where they can come back to life after the next crash.",
+        action="`mqtool recover` zeroes the bytes and keeps a copy of them.",
+    ),
+    Code(
+        "commitlog-ghosts", "warning",
+        "{count} old records from {start} on stand behind a break of the log", _RECOVER,
+        meaning="Records of an earlier life of the log: their queue offsets or times do not continue it.",
+        cause="A truncation moved the write position back; the bytes behind it stayed on disk.",
+        broker="If new records line up with them it takes them for messages again.",
+        action="`mqtool recover` zeroes them and keeps a copy. `mqtool query --include-ghosts` shows them.",
+    ),
+    Code(
+        "commitlog-superseded", "info",
+        "{count} older records have queue offsets that were given out again later", "",
+        meaning="A queue numbered its messages again from a lower offset; only the newest generation is in the queue.",
+        cause="A broker of 5.0 to 5.3.1 lost its queues and restarted, or the log was truncated and went on.",
+        broker="It reads the newest units only; the older messages cannot be consumed.",
+        action="Nothing; export the older messages if you need them.",
+    ),
+    Code(
+        "commitlog-bad-file-length", "warning",
+        "the log file is {length} bytes long, the others {expected}", _RECOVER,
+        meaning="A broker maps log files at their configured size and refuses another length.",
+        cause="A copy that dropped the sparse end, a full disk, or another mappedFileSizeCommitLog.",
+        broker="No version starts; from 5.1.3 on a last file of length 0 is deleted instead.",
+        action="`mqtool recover` gives the file its full length; an empty last file is put aside.",
+    ),
+    Code(
+        "commitlog-odd-name", "warning",
+        "{name} in the commitlog folder is no log file", _RECOVER,
+        meaning="Log files are named by 20 digits; anything else does not belong there.",
+        cause="A backup, an editor or a copy tool left it there.",
+        broker="It does not start: the name or the length is refused (from 5.1.0 on, folders are passed over).",
+        action="`mqtool recover` puts it aside.",
+    ),
+    Code(
+        "commitlog-duplicate-file", "warning",
+        "{name} stands in two folders of the commitlog; {kept} is the live one", _RECOVER,
+        meaning="Two folders of a multi-path commitlog hold a file of the same name.",
+        cause="A file was copied by hand, or made twice when a disk filled up.",
+        broker="It loads both, and reads whichever comes first.",
+        action="`mqtool recover` puts the one with less of the log aside.",
+    ),
+    Code(
+        "commitlog-first-file-not-zero", "info", "the log begins at {start}: older files have expired", "",
+        meaning="A broker deletes old log files from the front.",
+        cause="Retention.", broker="Normal.", action="Nothing.",
+    ),
+    Code(
+        "commitlog-unreadable", "error", "{wanted} bytes could not be read: {error}",
+        "Check the disk; copy what can be read elsewhere first.",
+        meaning="The operating system refused to read this range; it counts as damaged.",
+        cause="A failing disk, a lost mount, or missing permission.",
+        broker="It dies at the first touch of that page.",
+        action="Save a copy of the store (`mqtool recover --output DIR`), then work on the copy.",
+        bits=8,
+    ),
+    Code(
+        "commitlog-bridge", "info",
+        "{fillers} filler records and {markers} markers stand for what an earlier recover bridged", "",
+        meaning="mqtool replaced damaged ranges by records that brokers pass over; each marker stands for one lost message.",
+        cause="An earlier `mqtool recover` of this store.",
+        broker="It passes over filler; markers are seen only after a full rebuild of the queues by a broker.",
+        action="Nothing. `mqtool journal` shows that run, `mqtool undo` takes it back.",
+    ),
+)

@@ -1,0 +1,102 @@
+"""One look at a whole store: what verify reports, recover plans from, and predict counts with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from recover.columns import DEFAULT_MEMORY
+from recover.delays import DEFAULT_LEVELS, DelayTable, parse_levels
+from recover.errors import Refusal
+from recover.expected import Expectation, expect
+from recover.log import Damage, LogView, Tail, scan_log
+from recover.lost import Losses, lost_positions
+from recover.mapped_files import MappedFile
+from recover.scan import ProgressCallback
+from recover.store import Store
+from recover.topics import Topics
+from recover.verify.commitlog import is_end_mark_only
+from recover.verify.consumequeue import ConsumeQueueReport, check_consumequeue
+
+TORN_RECORD = "torn-record"
+
+
+@dataclass(frozen=True, slots=True)
+class ScanOptions:
+    """How to look: threads, bytes of memory for columns, what counts."""
+
+    threads: int = 1
+    memory: int = DEFAULT_MEMORY
+    include_deleted: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
+    progress: ProgressCallback | None = None
+    tick: Callable[[], None] | None = None
+
+
+@dataclass(slots=True)
+class Survey:
+    """The log, what its queues should hold and do hold, and what is lost. `queues` is None when not asked for."""
+
+    store: Store
+    options: ScanOptions
+    log: LogView
+    topics: Topics
+    expectation: Expectation
+    delays: DelayTable
+    queues: ConsumeQueueReport | None
+    losses: Losses
+    end_marks: set[int]
+
+
+def survey(store: Store, options: ScanOptions, *, with_queues: bool = True) -> Survey:
+    """Scan the log and, unless told not to, judge the queues against it. `Refusal` (8) when a file cannot be opened."""
+    log = scan_log(
+        store.commitlog, threads=options.threads, memory=options.memory, progress=options.progress,
+        open_error=_refuse(store),
+    )
+    topics = Topics(store)
+    delays = DelayTable(parse_levels(options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
+    expectation = expect(log, topics, include_deleted=options.include_deleted)
+    queues = None
+    if with_queues:
+        queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
+        if _tail_was_a_message(log, queues):
+            queues = check_consumequeue(store, log, expectation, delays)
+    losses = lost_positions(log, expectation, queues)
+    # Queues that name every message up to the log's end prove that nothing else was lost.
+    proven = queues is not None and queues.json()["right"] > 0 and queues.json()["missing"] == 0
+    end_marks = {
+        number for number, damage in enumerate(log.damaged)
+        if is_end_mark_only(damage, len(losses.by_damage[number]), proven)
+    }
+    return Survey(store, options, log, topics, expectation, delays, queues, losses, end_marks)
+
+
+def _refuse(store: Store) -> Callable[[MappedFile, OSError], None]:
+    def refuse(mapped_file: MappedFile, error: OSError) -> None:
+        raise Refusal(
+            f"cannot read {store.relative(mapped_file.path)}: {error.strerror}",
+            "Run as the broker's user or as root; check that the file is a regular one.",
+            path=str(mapped_file.path),
+        ) from error
+
+    return refuse
+
+
+def _tail_was_a_message(log: LogView, queues: ConsumeQueueReport) -> bool:
+    """Turn the tail into damage if a unit names bytes in it: then it was a message, and not only a torn write."""
+    tail = log.tail
+    if tail is None:
+        return False
+    ends = [
+        offset + size
+        for verdict in queues.verdicts.values()
+        for _, offset, size in verdict.beyond
+        if tail.start <= offset < tail.stop
+    ]
+    if not ends:
+        return False
+    stop = min(max(ends), tail.mapped_file.file_from_offset + log.queue.file_size)
+    log.damaged.append(Damage(tail.start, stop, TORN_RECORD, 0, "record", False, tail.mapped_file, dict(tail.facts)))
+    log.tail = None if tail.stop <= stop else Tail(stop, tail.stop, tail.reason, tail.mapped_file)
+    return True

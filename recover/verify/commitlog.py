@@ -1,0 +1,114 @@
+"""What the scan of the commitlog means: findings of its files, its damage and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from formats.commitlog import BLANK_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
+from formats.record_columns import BIT_GHOST, BIT_SUPERSEDED
+from recover.findings import Finding, finding
+from recover.log import MISSING_FILE, Damage, LogView
+from recover.lost import Losses
+from recover.mapped_files import MappedFile
+from recover.store import Store
+
+
+def is_end_mark_only(damage: Damage, lost: int, proven: bool) -> bool:
+    """True when the range is the end mark of a file and held no message.
+
+    Either what is left there shows it (its magic, or its size, or no room for a record), or, with
+    `proven`, the queues do: they are complete, and none of them lost a position there.
+    """
+    if damage.ended_by != "file-end" or damage.envelope or lost or damage.mapped_file is None:
+        return False
+    room = damage.stop - damage.start
+    shows = (
+        room < MIN_RECORD_SIZE + BLANK_SIZE or damage.facts.get("size") == room
+        or damage.facts.get("magic") == MAGIC_BLANK or damage.reason == "bad-blank-size"
+    )
+    return shows or proven
+
+
+def damaged_messages(log: LogView, losses: Losses, end_marks: set[int]) -> int:
+    """How many messages the damaged ranges held, as far as anything still tells; at least one where a record ended."""
+    total = 0
+    for number, damage in enumerate(log.damaged):
+        known = len(losses.by_damage[number])
+        if number in end_marks:
+            continue
+        certain = damage.envelope or damage.ended_by in ("record", "blank", "next-file")
+        total += max(known, 1 if certain else 0)
+    return total
+
+
+def check_commitlog(store: Store, log: LogView, losses: Losses, end_marks: set[int]) -> list[Finding]:
+    """Findings of the commitlog, `end_marks` being the numbers of damages that are end marks only."""
+    found = list(_file_findings(store))
+    for number, damage in enumerate(log.damaged):
+        found.append(_damage_finding(store, log, damage, len(losses.by_damage[number]), number in end_marks))
+    if log.tail is not None:
+        found.append(finding(
+            "commitlog-torn-tail", *_place(store, log.tail.mapped_file, log.tail.start), start=log.tail.start,
+            stop=log.tail.stop, bytes=log.tail.stop - log.tail.start, reason=log.tail.reason,
+        ))
+    found += _old_records(store, log)
+    if log.fillers or log.markers:
+        found.append(finding("commitlog-bridge", "commitlog", fillers=log.fillers, markers=log.markers))
+    if log.min_offset > 0:
+        found.append(finding("commitlog-first-file-not-zero", store.relative(log.files[0].mapped_file.path), 0,
+                             start=log.min_offset))
+    for scan in log.files:
+        found += [
+            finding("commitlog-unreadable", store.relative(f.path), f.offset, wanted=f.wanted, error=f.strerror)
+            for f in scan.unreadable
+        ]
+    return found
+
+
+def _file_findings(store: Store) -> Iterator[Finding]:
+    queue = store.commitlog
+    for wrong in queue.wrong_lengths():
+        yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
+                      expected=queue.file_size)
+    for odd in queue.odd:
+        yield finding("commitlog-odd-name", store.relative(odd.path), None, name=odd.path.name,
+                      is_directory=odd.is_directory)
+    for twin in queue.duplicates:
+        kept = next(f for f in queue.files if f.file_from_offset == twin.file_from_offset)
+        yield finding("commitlog-duplicate-file", store.relative(twin.path), 0, name=twin.name,
+                      kept=store.relative(kept.path))
+
+
+def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_mark: bool) -> Finding:
+    facts = {
+        "start": damage.start, "stop": damage.stop, "bytes": damage.stop - damage.start, "reason": damage.reason,
+        "intact_after": damage.intact_after, "lost_positions": lost, **{f"read_{k}": v for k, v in damage.facts.items()},
+    }
+    if damage.reason == MISSING_FILE:
+        return finding("commitlog-missing-file", "commitlog", None, **facts)
+    assert damage.mapped_file is not None
+    code = "commitlog-damaged-range"
+    if end_mark:
+        code = "commitlog-damaged-end-mark"
+    elif damage.envelope and damage.facts.get("size") == damage.stop - damage.start:
+        code = "commitlog-damaged-record"
+    return finding(code, *_place(store, damage.mapped_file, damage.start), **facts)
+
+
+def _old_records(store: Store, log: LogView) -> list[Finding]:
+    found = []
+    for bit, code in ((BIT_GHOST, "commitlog-ghosts"), (BIT_SUPERSEDED, "commitlog-superseded")):
+        for scan in log.files:
+            places = [
+                int(row["phy_offset"]) for split in scan.splits for row in split.records[(split.records["bits"] & bit) != 0]
+            ]
+            if places:
+                found.append(finding(
+                    code, *_place(store, scan.mapped_file, places[0]), start=places[0], first=places[0],
+                    last=places[-1], count=len(places),
+                ))
+    return found
+
+
+def _place(store: Store, mapped_file: MappedFile, phy_offset: int) -> tuple[str, int]:
+    return store.relative(mapped_file.path), phy_offset - mapped_file.file_from_offset

@@ -1,0 +1,92 @@
+"""verify: all checks over one survey, as one report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from formats.crc_kernel import crc_name
+from recover.findings import FindingList
+from recover.store import Store
+from recover.survey import ScanOptions, Survey, survey
+from recover.verify.checkpoint import CheckpointReport, check_checkpoint
+from recover.verify.commitlog import check_commitlog, damaged_messages
+from recover.verify.config import check_config
+from recover.verify.index import IndexReport, check_index
+from recover.verify.parts import check_parts
+
+PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What verify found. Parts that were not asked for are None; sizes in bytes, times in seconds."""
+
+    survey: Survey
+    index: IndexReport | None
+    checkpoint: CheckpointReport | None
+    findings: FindingList
+    seconds: float = 0.0
+    only: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def exit_code(self) -> int:
+        """The bits of everything found."""
+        return self.findings.bits
+
+    @property
+    def damaged_messages(self) -> int:
+        """Messages that damaged ranges held, as far as anything still tells."""
+        return damaged_messages(self.survey.log, self.survey.losses, self.survey.end_marks)
+
+    def json(self) -> dict[str, Any]:
+        """The verify document without its envelope (schema, store, exit code, findings)."""
+        log = self.survey.log
+        store = self.survey.store
+        document: dict[str, Any] = {
+            "engine": {"name": "local", "threads": self.survey.options.threads, "crc": crc_name()},
+            "commitlog": {
+                "files": len(store.commitlog.files), "min_offset": log.min_offset, "valid_to": log.valid_to,
+                "log_end": log.log_end, "messages": log.messages, "blanks": log.blanks, "ghosts": log.ghosts,
+                "superseded": log.superseded, "damaged": [damage.json() for damage in log.damaged],
+                "damaged_messages": self.damaged_messages, "fillers": log.fillers, "markers": log.markers,
+            },
+        }
+        if self.survey.queues is not None:
+            document["consumequeue"] = self.survey.queues.json()
+        if self.index is not None:
+            document["index"] = self.index.json()
+        if self.checkpoint is not None:
+            document["checkpoint"] = self.checkpoint.json()
+        document["abort"] = store.has_abort
+        document["seconds"] = round(self.seconds, 3)
+        document["bytes"] = sum(mapped_file.length for mapped_file in store.commitlog.files)
+        return document
+
+
+def verify(store: Store, options: ScanOptions | None = None, only: Collection[str] = ()) -> VerifyReport:
+    """Check the parts named by `only` (PARTS; all when empty). Reads, and changes nothing.
+
+    `Refusal` (8) when a file cannot be opened; every other problem is a finding.
+    """
+    began = time.monotonic()
+    options = options or ScanOptions()
+    wanted = set(only) or set(PARTS)
+    queues_needed = bool(wanted & {"consumequeue", "config"}) or wanted == set(PARTS)
+    look = survey(store, options, with_queues=queues_needed)
+    findings = FindingList()
+    if "commitlog" in wanted:
+        findings.extend(check_commitlog(store, look.log, look.losses, look.end_marks))
+    if "consumequeue" in wanted and look.queues is not None:
+        findings.extend(look.queues.findings)
+    index = check_index(store, look.log) if "index" in wanted else None
+    checkpoint = check_checkpoint(store, look.log) if "checkpoint" in wanted else None
+    for part in (index, checkpoint):
+        if part is not None:
+            findings.extend(part.findings)
+    if "config" in wanted:
+        findings.extend(check_config(store, look).findings)
+    findings.extend(check_parts(store, look, wanted))
+    return VerifyReport(look, index, checkpoint, findings, time.monotonic() - began, tuple(sorted(wanted)))
