@@ -71,8 +71,10 @@ def _shown_commands() -> list[tuple[str, str]]:
         if path.name == "CHANGELOG.md":
             continue
         text = path.read_text()
-        for match in re.findall(r"`(mqtool [^`\n]+)`|^\$? ?(mqtool [^\n#]+)", text, re.MULTILINE):
-            found.append((path.relative_to(ROOT).as_posix(), (match[0] or match[1]).strip()))
+        fenced = "\n".join(re.findall(r"^```(?:console|sh)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+        lines = re.findall(r"^(?:\$ )?(mqtool [^\n#]+)", fenced, re.MULTILINE)
+        found += [(path.relative_to(ROOT).as_posix(), line.strip())
+                  for line in [*lines, *re.findall(r"`(mqtool [^`\n]+)`", text)]]
     return found
 
 
