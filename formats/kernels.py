@@ -104,6 +104,12 @@ def _same(data: Any, start: int, length: int, text: Any) -> bool:
 
 
 @njit(cache=True, nogil=True)
+def _is_filler_topic(data: Any, start: int, length: int) -> bool:
+    """True for the name of filler, or a beginning of it: filler for a narrow range has a shorter topic."""
+    return length <= _FILLER.size and _same(data, start, length, _FILLER[:length])
+
+
+@njit(cache=True, nogil=True)
 def _java_hash(data: Any, start: int, stop: int, seed: int) -> tuple[int, bool]:
     """Java String.hashCode over the UTF-16 units of strict UTF-8 text, continued from `seed`; False if malformed."""
     h = np.int64(seed)
@@ -305,7 +311,7 @@ def _take_record(
     bits |= more_bits
     if (sys_flag & _TRANSACTION) == _ROLLBACK:
         count = 0  # IndexService.buildIndex skips these
-    if _same(data, topic_at, topic_length, _FILLER):
+    if (sys_flag & _TRANSACTION) == _ROLLBACK and _is_filler_topic(data, topic_at, topic_length):
         bits |= BIT_FILLER
     row = records[state[0]]
     row.phy_offset = offset

@@ -31,17 +31,27 @@ def _in_ranges(offset: int, starts: Any, stops: Any) -> bool:
 
 
 @njit(cache=True, nogil=True)
+def _repeats(phy_offsets: Any, sizes: Any, cell: int) -> bool:
+    """The cell names the same record as the cell in front of it or behind it."""
+    if cell > 0 and phy_offsets[cell - 1] == phy_offsets[cell] and sizes[cell - 1] == sizes[cell]:
+        return True
+    behind = cell + 1
+    return behind < sizes.size and phy_offsets[behind] == phy_offsets[cell] and sizes[behind] == sizes[cell]
+
+
+@njit(cache=True, nogil=True)
 def classify_units(
     phy_offsets: Any, sizes: Any, tags_codes: Any, first_index: int, min_offset: int, log_end: int,
     damage_starts: Any, damage_stops: Any,
     row_index: Any, row_offset: Any, row_size: Any, row_tags: Any, row_lost: Any,
-    classes: Any, missing: Any,
+    bridged: bool, classes: Any, missing: Any,
 ) -> int:
     """Class of every cell of a stretch of one queue; how many cells are in use.
 
     The cells start at queue offset `first_index`. Rows are the positions that should be held, ascending
     by `row_index`, all inside or behind the stretch; `row_lost` marks those that stand for a lost
-    message. Fills `classes` (uint8 a cell) and `missing` (bool a row). The first cell with size <= 0
+    message: its cell may name the marker or repeat a neighbour. With `bridged` the log holds filler, so a
+    cell that no record claims may repeat a neighbour too. Fills `classes` (uint8 a cell) and `missing` (bool a row). The first cell with size <= 0
     ends the queue: it and everything behind it is NOTHING.
     """
     cells = phy_offsets.size
@@ -66,7 +76,8 @@ def classify_units(
         elif offset < min_offset:
             classes[cell] = EXPIRED
         elif expected and row_lost[row]:
-            classes[cell] = LOST
+            stands_in = offset == row_offset[row] and size == row_size[row]
+            classes[cell] = LOST if stands_in or _repeats(phy_offsets, sizes, cell) else WRONG
         elif offset + size > log_end:
             classes[cell] = BEYOND_LOG
         elif not expected and _in_ranges(offset, damage_starts, damage_stops):
@@ -75,6 +86,8 @@ def classify_units(
             expected and offset == row_offset[row] and size == row_size[row] and tags_codes[cell] == row_tags[row]
         ):
             classes[cell] = RIGHT
+        elif bridged and not expected and _repeats(phy_offsets, sizes, cell):
+            classes[cell] = LOST
         else:
             classes[cell] = WRONG
         if expected:

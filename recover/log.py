@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.scan import WINDOW, FileScan, Hole, ProgressCallback, scan_file
 
 MISSING_FILE = "missing-file"
+GHOSTS = "ghosts"
 STALE_BITS = BIT_GHOST | BIT_SUPERSEDED
 
 
@@ -211,7 +212,7 @@ def _valid_to(scans: list[FileScan], min_offset: int) -> int:
 
 
 def _damage(scans: list[FileScan], log_end: int) -> tuple[list[Damage], Tail | None]:
-    """Holes in front of `log_end` are damage; what follows it is the tail, unless it was a whole message."""
+    """Dead ranges in front of `log_end` are damage; what follows it is the tail, unless it was a whole message."""
     damaged: list[Damage] = []
     tail: Tail | None = None
     position = scans[0].mapped_file.file_from_offset if scans else 0
@@ -219,17 +220,38 @@ def _damage(scans: list[FileScan], log_end: int) -> tuple[list[Damage], Tail | N
         start = scan.mapped_file.file_from_offset
         if start > position:
             damaged.append(Damage(position, start, MISSING_FILE, 0, "next-file", False, None))
-        for hole in scan.holes:
-            if hole.start < log_end:
-                damaged.append(_damage_of(scan, hole, hole.stop))
-            elif hole.envelope:
+        for dead in dead_ranges(scan):
+            if dead.start < log_end:
+                damaged.append(_damage_of(scan, dead, dead.stop))
+            elif dead.envelope:
                 # the last message came whole and is damaged: more than a torn tail
-                damaged.append(_damage_of(scan, hole, min(hole.start + hole.facts["size"], hole.stop)))
-                tail = tail or _tail_of(scan, hole, hole.start + hole.facts["size"])
+                damaged.append(_damage_of(scan, dead, min(dead.start + dead.facts["size"], dead.stop)))
+                tail = tail or _tail_of(scan, dead, dead.start + dead.facts["size"])
             else:
-                tail = tail or _tail_of(scan, hole, hole.start)
+                tail = tail or _tail_of(scan, dead, dead.start)
         position = scan.file_end
     return damaged, tail
+
+
+def dead_ranges(scan: FileScan) -> list[Hole]:
+    """Holes of a file together with the ghosts that adjoin them, ascending; ghosts alone have the reason "ghosts"."""
+    parts = [*scan.holes]
+    for split in scan.splits:
+        ghosts = split.records[(split.records["bits"] & BIT_GHOST) != 0]
+        parts += [
+            Hole(int(row["phy_offset"]), end := int(row["phy_offset"]) + int(row["size"]), GHOSTS, "record", False, end)
+            for row in ghosts
+        ]
+    merged: list[Hole] = []
+    for part in sorted(parts, key=lambda p: p.start):
+        if merged and merged[-1].stop >= part.start:
+            last = merged[-1]
+            merged[-1] = replace(
+                last, stop=max(last.stop, part.stop), ended_by=part.ended_by, last_data=max(last.last_data, part.last_data)
+            )
+        else:
+            merged.append(part)
+    return merged
 
 
 def _damage_of(scan: FileScan, hole: Hole, stop: int) -> Damage:

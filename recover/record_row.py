@@ -19,10 +19,16 @@ from formats.record_columns import (
     BIT_V2,
     RECORD,
 )
+from formats.sysflag import TRANSACTION_ROLLBACK
 from recover.columns import Rows
 
 FILLER_TOPIC = "MQTOOL_FILLER"
 MARKER_PROPERTY = "MQTOOL_LOST"
+
+
+def is_filler(record: Record) -> bool:
+    """True for a record that mqtool wrote in place of damage; its topic may be a beginning of FILLER_TOPIC."""
+    return record.transaction_type == TRANSACTION_ROLLBACK and FILLER_TOPIC.startswith(record.topic_name)
 
 
 def row_of(record: Record, queue: int) -> tuple[Rows, Rows]:
@@ -39,7 +45,7 @@ def row_of(record: Record, queue: int) -> tuple[Rows, Rows]:
             (BIT_LMQ, props.INNER_MULTI_DISPATCH in values),
             (BIT_INNER_BATCH, props.INNER_NUM in values),
             (BIT_MARKER, MARKER_PROPERTY in values),
-            (BIT_FILLER, record.topic_name == FILLER_TOPIC),
+            (BIT_FILLER, is_filler(record)),
             (BIT_DELAY, level is not None and level > 0),
         )
         if is_set

@@ -179,7 +179,7 @@ class _Checker:
             stretch.phy_offset, stretch.size, tags, stretch.first_index, self.log.min_offset, self.log.log_end,
             self.starts, self.stops, np.ascontiguousarray(rows["queue_offset"]),
             np.ascontiguousarray(rows["phy_offset"]), np.ascontiguousarray(rows["size"]),
-            self.delays.tags_codes(rows), lost, classes, missing,
+            self.delays.tags_codes(rows), lost, self.log.fillers > 0, classes, missing,
         )
         return classes, int(used)
 
