@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from recover.codes.commitlog import COMMITLOG_CODES
 from recover.codes.consumequeue import CONSUMEQUEUE_CODES
+from recover.codes.index import INDEX_CODES
 from recover.findings import Code
 
 AREAS: tuple[tuple[Code, ...], ...] = (
     COMMITLOG_CODES,
     CONSUMEQUEUE_CODES,
+    INDEX_CODES,
 )
 
 CODES: dict[str, Code] = {code.name: code for area in AREAS for code in area}

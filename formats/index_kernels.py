@@ -1,0 +1,314 @@
+"""Compiled loops over index files: units against records, chains against hashes, and the broker's puts.
+
+A file is an int32 array of shape (units, 5) in native byte order (key hash, two halves of the
+offset, time difference, previous) and an int32 array of slots. Records are RECORD rows with their
+hashes in record order. Source: broker class IndexFile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER
+
+NO_RECORD = 0
+RIGHT = 1
+DUPLICATE = 2
+OTHER_KEY = 3
+EXPIRED = 4
+LOST = 5
+BEYOND_LOG = 6
+CLASS = 7
+WRONG_TIME = 8
+WRONG_CHAIN = 16
+CHAIN_LOOP = 32
+
+TAG_UNKNOWN = 0
+TAG_ABSENT = 1
+TAG_PRESENT = 2
+
+TAKE_NOTHING = 0
+TAKE_KEYS = 1
+TAKE_ALL = 2
+
+SLOT_OUT_OF_RANGE = 1
+SLOT_WRONG = 2
+
+STATE_NUMBER = 0
+STATE_RECORD = 1
+STATE_KEY = 2
+STATE_HASH = 3
+STATE_USED_SLOTS = 4
+STATE_BEGIN = 5
+STATE_END = 6
+STATE_BEGIN_OFFSET = 7
+STATE_END_OFFSET = 8
+STATE_SIZE = 9
+
+_STAND_IN = BIT_FILLER | BIT_MARKER
+_MAX_TIME_DIFF = 0x7FFFFFFF
+_LOW = 0xFFFFFFFF
+
+
+@njit(cache=True, nogil=True)
+def unit_phy_offset(units: Any, number: int) -> int:
+    """The phy offset of one unit."""
+    return int((units[number, 1] << 32) | (units[number, 2] & _LOW))
+
+
+@njit(cache=True, nogil=True)
+def last_written(units: Any) -> int:
+    """The highest number whose unit is not all zero; 0 when there is none."""
+    for number in range(units.shape[0] - 1, 0, -1):
+        if units[number, 2] | units[number, 0] | units[number, 1] | units[number, 3] | units[number, 4]:
+            return number
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def is_ascending(units: Any, count: int) -> bool:
+    """True when the phy offsets of units [1, count) never fall."""
+    before = unit_phy_offset(units, 1) if count > 1 else 0
+    for number in range(2, count):
+        offset = unit_phy_offset(units, number)
+        if offset < before:
+            return False
+        before = offset
+    return True
+
+
+@njit(cache=True, nogil=True)
+def phy_offsets(units: Any, count: int, out: Any) -> None:
+    """The phy offsets of units [1, count) into `out` (int64)."""
+    for number in range(1, count):
+        out[number - 1] = unit_phy_offset(units, number)
+
+
+@njit(cache=True, nogil=True)
+def time_diff(begin: int, timestamp: int) -> int:
+    """Seconds from `begin` to `timestamp` (both ms) as IndexFile.putKey stores them."""
+    if begin <= 0 or timestamp <= begin:
+        return 0
+    return min((timestamp - begin) // 1000, _MAX_TIME_DIFF)
+
+
+@njit(cache=True, nogil=True)
+def _get(bits: Any, at: int) -> bool:
+    return bool((bits[at >> 3] >> (at & 7)) & 1 != 0)
+
+
+@njit(cache=True, nogil=True)
+def _set(bits: Any, at: int) -> None:
+    bits[at >> 3] |= 1 << (at & 7)
+
+
+@njit(cache=True, nogil=True)
+def _match_group(
+    units: Any, order: Any, ordered: bool, start: int, stop: int, hashes: Any, first: int, keys: int, found: Any,
+    classes: Any, expected_time: int,
+) -> int:
+    """Give each unit of one record its class; the highest number of a unit that is right, 0 for none."""
+    cursor = 0
+    newest = 0
+    for at in range(start, stop):
+        number = at if ordered else order[at - 1]
+        value = units[number, 0]
+        kind = OTHER_KEY
+        for step in range(keys):
+            key = cursor + step
+            if key >= keys:
+                key -= keys
+            if hashes[first + key] == value:
+                if _get(found, first + key):
+                    kind = DUPLICATE
+                    continue
+                _set(found, first + key)
+                cursor = key + 1
+                kind = RIGHT
+                break
+        if kind != OTHER_KEY:
+            newest = max(newest, number)
+            if number > 1 and units[number, 3] != expected_time:
+                kind |= WRONG_TIME
+        classes[number] = kind
+    return newest
+
+
+@njit(cache=True, nogil=True)
+def _tag_state(units: Any, count: int, newest: int, records: Any, row: int, first: int, found: Any) -> int:
+    """Whether the record has its tag unit. Unknown when the place where it would be holds something broken."""
+    keys = records[row].hashes
+    if _get(found, first + keys - 1):
+        return TAG_PRESENT
+    if newest == 0 or newest + 1 >= count:
+        return TAG_UNKNOWN
+    for key in range(keys - 1):
+        if not _get(found, first + key):
+            return TAG_UNKNOWN
+    following = unit_phy_offset(units, newest + 1)
+    for later in range(row + 1, records.size):
+        if records[later].phy_offset == following:
+            return TAG_ABSENT
+        plain = records[later].hashes - (records[later].bits & BIT_HAS_TAGS)
+        if plain > 0 and records[later].bits & (BIT_GHOST | _STAND_IN) == 0:
+            return TAG_UNKNOWN
+    return TAG_ABSENT if following > records[row].phy_offset else TAG_UNKNOWN
+
+
+@njit(cache=True, nogil=True)
+def match_records(
+    units: Any, count: int, order: Any, ordered: bool, state: Any, records: Any, hashes: Any, found: Any,
+    classes: Any, begin: int, tag_states: Any,
+) -> None:
+    """Judge the units that name records of one split.
+
+    `state` is int64 [place, end of the last stand-in record]; places [1, count) are unit numbers
+    when `ordered`, else `order` (int64, from 0) lists the numbers by phy offset. Sets bits of
+    `found` (one a hash), `classes` (uint8 a number) and `tag_states` (uint8 a record). Units in
+    front of the split that no record took stay NO_RECORD.
+    """
+    place = state[0]
+    first = 0
+    for row in range(records.size):
+        if place >= count:
+            return
+        record = records[row]
+        phy = record.phy_offset
+        keys = record.hashes
+        while place < count:
+            number = place if ordered else order[place - 1]
+            offset = unit_phy_offset(units, number)
+            if offset >= phy:
+                break
+            if offset < state[1]:
+                classes[number] = LOST
+            place += 1
+        start = place
+        while place < count and unit_phy_offset(units, place if ordered else order[place - 1]) == phy:
+            place += 1
+        if record.bits & _STAND_IN:
+            state[1] = phy + record.size
+            for at in range(start, place):
+                classes[at if ordered else order[at - 1]] = LOST
+        elif place > start and record.bits & BIT_GHOST == 0:
+            newest = _match_group(
+                units, order, ordered, start, place, hashes, first, keys, found, classes,
+                time_diff(begin, record.store_timestamp),
+            )
+            if record.bits & BIT_HAS_TAGS and keys > 0:
+                tag_states[row] = _tag_state(units, count, newest, records, row, first, found)
+        first += keys
+    state[0] = place
+
+
+@njit(cache=True, nogil=True)
+def check_chains(units: Any, count: int, slots: Any, classes: Any, heads: Any, slot_flags: Any) -> int:
+    """Compare chains and slots with what the hashes say; the number of slots in use.
+
+    `heads` is int32 scratch, zero, one a slot. Flags units in `classes` and slots in `slot_flags`
+    (uint8). A unit whose hash cannot be trusted may stand anywhere in a chain.
+    """
+    for number in range(1, count):
+        kind = classes[number] & CLASS
+        trusted = kind != NO_RECORD and kind != OTHER_KEY
+        previous = units[number, 4]
+        value = units[number, 0]
+        slot = value % slots.size if value >= 0 else 0
+        if previous >= number:
+            classes[number] |= CHAIN_LOOP
+        elif trusted or (value >= 0 and previous == heads[slot]):
+            if previous != heads[slot] and not _stands_between(classes, heads[slot], previous, number):
+                classes[number] |= WRONG_CHAIN
+        else:
+            continue
+        heads[slot] = number
+    used = 0
+    for slot in range(slots.size):
+        value = slots[slot]
+        if heads[slot] > 0:
+            used += 1
+        if value == heads[slot] or _stands_between(classes, heads[slot], value, count):
+            continue
+        slot_flags[slot] = SLOT_OUT_OF_RANGE if value < 0 or value >= count else SLOT_WRONG
+    return used
+
+
+@njit(cache=True, nogil=True)
+def _stands_between(classes: Any, low: int, number: int, high: int) -> bool:
+    if not low < number < high:
+        return False
+    kind = classes[number] & CLASS
+    return bool(kind in (NO_RECORD, OTHER_KEY))
+
+
+@njit(cache=True, nogil=True)
+def count_missing(records: Any, found: Any, take: Any, missing: Any) -> int:
+    """How many units each record lacks, into `missing` (int32); how many units the split should have."""
+    first = 0
+    expected = 0
+    for row in range(records.size):
+        keys = records[row].hashes
+        wanted = keys
+        if take[row] == TAKE_NOTHING:
+            wanted = 0
+        elif take[row] == TAKE_KEYS and records[row].bits & BIT_HAS_TAGS and keys > 0:
+            wanted -= 1
+        lacking = 0
+        for key in range(wanted):
+            if not _get(found, first + key):
+                lacking += 1
+        missing[row] = lacking
+        expected += wanted
+        first += keys
+    return expected
+
+
+@njit(cache=True, nogil=True)
+def put_keys(units: Any, slots: Any, records: Any, hashes: Any, take: Any, limit: int, state: Any) -> None:
+    """Put the keys of a split, from the record and key in `state` on, until `limit` numbers are in use.
+
+    `state` (int64[STATE_SIZE]) begins with number 1 and the end time of the file before in
+    STATE_BEGIN, and carries the header's values along. Ends with STATE_RECORD at the split's size
+    when all was put.
+    """
+    row = state[STATE_RECORD]
+    key = state[STATE_KEY]
+    at = state[STATE_HASH]
+    number = state[STATE_NUMBER]
+    while row < records.size:
+        record = records[row]
+        wanted = record.hashes
+        if take[row] == TAKE_NOTHING:
+            wanted = 0
+        elif take[row] == TAKE_KEYS and record.bits & BIT_HAS_TAGS and wanted > 0:
+            wanted -= 1
+        while key < wanted and number < limit:
+            value = hashes[at + key]
+            slot = value % slots.size
+            phy = record.phy_offset
+            units[number, 0] = value
+            units[number, 1] = phy >> 32
+            units[number, 2] = phy & _LOW
+            units[number, 3] = time_diff(state[STATE_BEGIN], record.store_timestamp)
+            units[number, 4] = slots[slot]
+            if slots[slot] == 0:
+                state[STATE_USED_SLOTS] += 1
+            slots[slot] = number
+            if number == 1:
+                state[STATE_BEGIN] = record.store_timestamp
+                state[STATE_BEGIN_OFFSET] = phy
+            state[STATE_END] = record.store_timestamp
+            state[STATE_END_OFFSET] = phy
+            number += 1
+            key += 1
+        if key < wanted:
+            break
+        at += record.hashes
+        key = 0
+        row += 1
+    state[STATE_RECORD] = row
+    state[STATE_KEY] = key
+    state[STATE_HASH] = at
+    state[STATE_NUMBER] = number

@@ -1,0 +1,254 @@
+"""The index files of a store: which there are, and how their bytes divide into slots and units.
+
+No file states its geometry. A length fits many splits, but only the true one hangs units below
+the slots that their hashes name. Sources: broker classes IndexService, IndexFile.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, IndexUnit
+from formats.names import is_index_name
+from recover.columns import Rows
+from recover.errors import UsageRefusal
+from recover.mapped_files import OddName
+from recover.reader import FileReader
+from recover.store import Store
+
+_SAMPLE = 48
+_SAMPLE_CUT = 2000
+_SEEN_CUT = 3
+_GOOD = 0.75
+_PLAUSIBLE_OFFSET = 1 << 54
+_VOTERS = 7
+_WINDOW_ROWS = 1 << 19
+_MOST_CANDIDATES = 10_000
+_ROW_WORDS = INDEX_UNIT.size // 4
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFileName:
+    """One file that a broker loads as an index file; `is_time` is false when its name is a number but no time."""
+
+    path: Path
+    length: int
+    is_time: bool
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+@dataclass(frozen=True, slots=True)
+class IndexListing:
+    """What lies in the index folder: files in the order that a broker loads them, and what it skips."""
+
+    directory: Path
+    files: tuple[IndexFileName, ...]
+    odd: tuple[OddName, ...]
+
+
+def list_index_files(directory: Path) -> IndexListing:
+    """List the folder without opening a file; a folder that is missing counts as empty. `OSError` from listing."""
+    files: list[IndexFileName] = []
+    odd: list[OddName] = []
+    for name in sorted(os.listdir(directory)) if directory.is_dir() else ():
+        path = directory / name
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            odd.append(OddName(path, False, 0))
+            continue
+        # Long.parseLong takes the digits of every script; a name beyond 19 digits is no number to it
+        if stat.S_ISREG(status.st_mode) and name.isdecimal() and int(name) < 1 << 63:
+            files.append(IndexFileName(path, status.st_size, is_index_name(str(int(name)))))
+        else:
+            odd.append(OddName(path, stat.S_ISDIR(status.st_mode), status.st_size))
+    return IndexListing(directory, tuple(files), tuple(odd))
+
+
+def index_geometry(store: Store, listing: IndexListing | None = None) -> IndexGeometry | None:
+    """The geometry of the store's index files; None when files are there and nothing tells.
+
+    Takes what the user says, `UsageRefusal` when the files prove it wrong; else what most files
+    prove; else the brokers' default where there is no file, or none with a unit but of its length.
+    """
+    listing = listing or list_index_files(store.index_dir)
+    length = usual_length(listing.files)
+    voters = [f for f in reversed(listing.files) if f.length == length]
+    slots, entries = store.options.index_slots, store.options.index_entries
+    if slots is not None or entries is not None:
+        return _overridden(slots, entries, listing, voters)
+    if length == 0:
+        return None if listing.files else DEFAULT_GEOMETRY
+    return _voted(voters, _likely(length))
+
+
+def usual_length(files: Iterable[IndexFileName]) -> int:
+    """The length (bytes) that most files have, the longer of two that are as frequent; 0 without files."""
+    lengths = Counter(f.length for f in files if f.length > INDEX_HEADER.size)
+    return max(lengths, key=lambda length: (lengths[length], length)) if lengths else 0
+
+
+def _likely(length: int) -> list[IndexGeometry]:
+    quarter = (length - INDEX_HEADER.size) // (INDEX_SLOT.size + 4 * INDEX_UNIT.size)
+    guesses = (DEFAULT_GEOMETRY, IndexGeometry(quarter, 4 * quarter))
+    return [g for g in guesses if g.size == length and g.slots > 0]
+
+
+def _overridden(
+    slots: int | None, entries: int | None, listing: IndexListing, voters: list[IndexFileName]
+) -> IndexGeometry:
+    lengths = {f.length for f in listing.files}
+    said = " ".join(f"--{name} {value}" for name, value in (("index-slots", slots), ("index-entries", entries))
+                    if value is not None)
+    geometry = _completed(slots, entries, voters[0].length if voters else None)
+    if geometry is None or geometry.slots < 1 or geometry.entries < 2:
+        raise UsageRefusal(
+            f"{said} cannot be true: an index file has at least 1 slot and 2 entries, and these files are "
+            f"{voters[0].length if voters else 0} bytes long", "Leave the option out, and the sizes are inferred.",
+        )
+    if lengths and geometry.size not in lengths:
+        raise UsageRefusal(
+            f"{said} cannot be true: such an index file has {geometry.size} bytes, but those of the store have "
+            f"{', '.join(map(str, sorted(lengths)))}", "Leave the option out, and the sizes are inferred.",
+        )
+    fitting = [f for f in voters if f.length == geometry.size][:_VOTERS]
+    if fitting and not any(_scored(f, geometry) for f in fitting):
+        true = _voted(fitting, _likely(geometry.size))
+        if true is not None and true != geometry and any(_scored(f, true) for f in fitting):
+            raise UsageRefusal(
+                f"{said} cannot be true: the keys of {fitting[0].name} hang in the chains of {true.slots} slots, "
+                f"with room for {true.entries} entries", "Leave the option out, and the sizes are inferred.",
+            )
+    return geometry
+
+
+def _completed(slots: int | None, entries: int | None, length: int | None) -> IndexGeometry | None:
+    if slots is not None and entries is not None:
+        return IndexGeometry(slots, entries)
+    if length is None:
+        return IndexGeometry(slots or DEFAULT_GEOMETRY.slots, entries or DEFAULT_GEOMETRY.entries)
+    room = length - INDEX_HEADER.size
+    if slots is not None:
+        rest = room - slots * INDEX_SLOT.size
+        return IndexGeometry(slots, rest // INDEX_UNIT.size) if rest % INDEX_UNIT.size == 0 else None
+    rest = room - (entries or 0) * INDEX_UNIT.size
+    return IndexGeometry(rest // INDEX_SLOT.size, entries or 0) if rest % INDEX_SLOT.size == 0 else None
+
+
+def _voted(voters: list[IndexFileName], likely: list[IndexGeometry]) -> IndexGeometry | None:
+    """What most of the newest files prove; files that prove nothing do not vote."""
+    for guess in likely:
+        if any(_scored(f, guess) for f in voters[:_VOTERS]):
+            return guess
+    votes = Counter(g for f in voters[:_VOTERS] if (g := _searched(f)) is not None)
+    if votes:
+        return votes.most_common(1)[0][0]
+    return likely[0] if likely else None
+
+
+def _scored(file: IndexFileName, geometry: IndexGeometry) -> bool:
+    """True when the file has units and nearly all of a sample stand where `geometry` says."""
+    try:
+        with FileReader(file.path) as reader:
+            return fits(reader, geometry)
+    except OSError:
+        return False
+
+
+def fits(reader: FileReader, geometry: IndexGeometry, *, cut: bool = False) -> bool:
+    """True when the eldest units hang below the slots of their hashes, a damaged one now and then allowed.
+
+    Asks no header field. A unit that is not the head of its slot proves something only through its
+    neighbours in the chain, whose hashes must name the same slot. With `cut` the file may end too
+    early, and it takes more to convince.
+    """
+    rows = _SAMPLE_CUT if cut else _SAMPLE
+    raw = reader.read(geometry.unit_offset(0), min(geometry.entries, rows + 1) * INDEX_UNIT.size)
+    if any(raw[: INDEX_UNIT.size]):
+        return False
+    units = list(INDEX_UNIT.decode_all(raw))
+    verdicts = [_hangs(reader, geometry, units, number) for number in range(1, len(units)) if any(units[number])]
+    seen = sum(verdict is not None for verdict in verdicts) if cut else len(verdicts)
+    good = sum(verdict is True for verdict in verdicts)
+    return seen >= (_SEEN_CUT if cut else 1) and good >= seen * _GOOD
+
+
+def _hangs(reader: FileReader, geometry: IndexGeometry, units: list[IndexUnit], number: int) -> bool | None:
+    """Whether a unit stands in the chain of its slot; None where the file ends before the answer."""
+    unit = units[number]
+    if unit.key_hash < 0 or not 0 <= unit.previous < number or not 0 <= unit.phy_offset < _PLAUSIBLE_OFFSET:
+        return False
+    slot = geometry.slot_of(unit.key_hash)
+    if unit.previous > 0 and geometry.slot_of(units[unit.previous].key_hash) != slot:
+        return False
+    head = INDEX_SLOT.decode(reader.read(geometry.slot_offset(slot), INDEX_SLOT.size)).number
+    if head < number:
+        return False
+    top = reader.read(geometry.unit_offset(head), INDEX_UNIT.size)
+    if len(top) < INDEX_UNIT.size:
+        return None
+    return any(top) and INDEX_UNIT.decode(top).key_hash % geometry.slots == slot
+
+
+def _searched(file: IndexFileName) -> IndexGeometry | None:
+    """The first split of the file's length that fits its content; if none does, the file may have been cut."""
+    words = (file.length - INDEX_HEADER.size) // 4
+    try:
+        with FileReader(file.path) as reader:
+            for candidate in _candidates(reader, file.length, words % _ROW_WORDS):
+                if candidate.size == file.length and fits(reader, candidate):
+                    return candidate
+            for shift in range(_ROW_WORDS):
+                for candidate in _candidates(reader, file.length, (words - shift) % _ROW_WORDS):
+                    if fits(reader, candidate, cut=True):
+                        return _uncut(candidate, file.length)
+    except OSError:
+        return None
+    return None
+
+
+def _uncut(candidate: IndexGeometry, length: int) -> IndexGeometry:
+    """What a cut file was before: nothing tells how many units it had room for, so four a slot as by default."""
+    quarter = IndexGeometry(candidate.slots, 4 * candidate.slots)
+    return quarter if quarter.size > length else IndexGeometry(candidate.slots, candidate.entries + 1)
+
+
+def _candidates(reader: FileReader, length: int, phase: int) -> Iterator[IndexGeometry]:
+    """Splits under which unit 0 is blank and unit 1 ends a chain.
+
+    The units end with the file, so their rows lie at known places whatever the split: `phase` words
+    behind the header, modulo a row. Only where the first one is has to be found.
+    """
+    first = INDEX_HEADER.size + phase * 4
+    rows = max(0, length - first) // INDEX_UNIT.size
+    tried = 0
+    before_is_blank = False
+    for start in range(0, rows, _WINDOW_ROWS):
+        count = min(_WINDOW_ROWS, rows - start)
+        raw = reader.read(first + start * INDEX_UNIT.size, count * INDEX_UNIT.size)
+        raw = raw[: len(raw) // INDEX_UNIT.size * INDEX_UNIT.size]
+        window: Rows = np.frombuffer(raw, dtype=">i4", count=len(raw) // 4).reshape(-1, _ROW_WORDS)
+        blank: Rows = np.logical_not(window.any(axis=1))
+        if not blank.size:
+            return
+        follows = np.r_[before_is_blank, blank[:-1]]
+        before_is_blank = bool(blank[-1])
+        ends_chain = follows & ~blank & (window[:, 4] == 0) & (window[:, 0] >= 0) & (window[:, 1] >= 0)
+        for row in np.flatnonzero(ends_chain):
+            unit_zero = first + (start + int(row) - 1) * INDEX_UNIT.size
+            slots = (unit_zero - INDEX_HEADER.size) // INDEX_SLOT.size
+            if slots > 0:
+                yield IndexGeometry(slots, (length - unit_zero) // INDEX_UNIT.size)
+                tried += 1
+        if tried > _MOST_CANDIDATES:
+            return

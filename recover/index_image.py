@@ -1,0 +1,80 @@
+"""One index file in memory, as words in native byte order: what the compiled loops work on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexHeader
+from recover.columns import Rows
+from recover.reader import FileReader, ReadFailure
+
+_CHUNK = 8 << 20
+_WORD = 4
+_HEADER_WORDS = INDEX_HEADER.size // _WORD
+_UNIT_WORDS = INDEX_UNIT.size // _WORD
+
+
+@dataclass(slots=True)
+class IndexWords:
+    """Header, slots (int32, one a slot) and units (int32, shape (entries, 5)); views of one buffer of words."""
+
+    geometry: IndexGeometry
+    header: IndexHeader
+    words: Rows
+    failures: list[ReadFailure] = field(default_factory=list)
+
+    @property
+    def slots(self) -> Rows:
+        """Heads of the chains."""
+        return self.words[_HEADER_WORDS : _HEADER_WORDS + self.geometry.slots]
+
+    @property
+    def units(self) -> Rows:
+        """Key hash, high and low half of the phy offset, time difference, previous; row = number."""
+        rows: Rows = self.words[_HEADER_WORDS + self.geometry.slots :].reshape(self.geometry.entries, _UNIT_WORDS)
+        return rows
+
+
+def blank_words(geometry: IndexGeometry) -> IndexWords:
+    """An image without a unit. Pages are taken from the system only where something is put."""
+    return IndexWords(geometry, IndexHeader(0, 0, 0, 0, 0, 0), np.zeros(geometry.size // _WORD, dtype=np.int32))
+
+
+def load_words(path: Path, geometry: IndexGeometry) -> IndexWords:
+    """Read a file; what it lacks of the geometry's size, and what cannot be read, counts as zeros.
+
+    `OSError` when it cannot be opened. Bytes behind the geometry's size are left out, as a broker does.
+    """
+    image = blank_words(geometry)
+    raw = image.words.data.cast("B")
+    with FileReader(path) as reader:
+        for start, stop in reader.data_ranges(0, min(reader.length, geometry.size)):
+            for at in range(start, stop, _CHUNK):
+                try:
+                    reader.read_into(raw[at : min(at + _CHUNK, stop)], at)
+                except ReadFailure as failure:
+                    image.failures.append(failure)
+            if start == 0:
+                image.header = INDEX_HEADER.decode(raw)
+            # holes are a multiple of 4 bytes wherever they are, so no word is turned twice
+            _swap(image.words[start // _WORD : -(-stop // _WORD)])
+    return image
+
+
+def file_chunks(image: IndexWords) -> Iterator[bytes]:
+    """The bytes of the file. Turns the words round on the way: the image is used up."""
+    _swap(image.words)
+    raw = image.words.data.cast("B")
+    raw[: INDEX_HEADER.size] = INDEX_HEADER.encode(image.header)
+    for at in range(0, len(raw), _CHUNK):
+        yield bytes(raw[at : at + _CHUNK])
+
+
+def _swap(words: Rows) -> None:
+    if sys.byteorder == "little":
+        words.byteswap(inplace=True)

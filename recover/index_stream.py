@@ -1,0 +1,137 @@
+"""The keys that index files should hold, in log order, split by split, and which of them were found."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from formats.index_kernels import TAG_PRESENT, TAG_UNKNOWN, TAKE_ALL, TAKE_KEYS, TAKE_NOTHING
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER
+from recover.columns import Rows, Split
+from recover.log import LogView
+
+_UNINDEXED = BIT_GHOST | BIT_FILLER | BIT_MARKER
+_CHANGE_COST = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class TagRun:
+    """A run of tagged records in one index file: all with their tag unit, or all without."""
+
+    first: int
+    count: int
+    present: bool
+
+
+class TagHistory:
+    """From which phy offset on records have a unit for their tags: no broker up to 5.3.3 wrote one."""
+
+    def __init__(self, changes: Sequence[tuple[int, bool]]) -> None:
+        self.changes = tuple(changes)
+        self._starts = np.array([start for start, _ in changes], dtype=np.int64)
+        self._present = np.array([present for _, present in changes], dtype=bool)
+
+    def at(self, phy_offsets: Rows) -> Rows:
+        """For each offset, whether a tag unit belongs there (bool array)."""
+        if len(self.changes) == 1:
+            return np.full(phy_offsets.shape, self._present[0])
+        return np.asarray(self._present[np.maximum(np.searchsorted(self._starts, phy_offsets, side="right") - 1, 0)])
+
+    @classmethod
+    def infer(cls, runs: Sequence[TagRun], default: bool) -> TagHistory:
+        """The history with the fewest contradictions; a change has to explain at least one record."""
+        ordered = sorted(runs, key=lambda run: run.first)
+        if not ordered:
+            return cls([(0, default)])
+        costs = [0.0, 0.0]
+        came_from: list[tuple[int, int]] = []
+        for run in ordered:
+            contradicted = [run.count if run.present else 0, 0 if run.present else run.count]
+            steps = tuple(
+                min((0, 1), key=partial(_cost, costs, mode)) for mode in (0, 1)
+            )
+            costs = [
+                _cost(costs, mode, before) + contradicted[mode] for mode, before in enumerate(steps)
+            ]
+            came_from.append((steps[0], steps[1]))
+        mode = 0 if costs[0] <= costs[1] else 1
+        modes: list[int] = []
+        for steps in reversed(came_from):
+            modes.append(mode)
+            mode = steps[mode]
+        modes.reverse()
+        changes = [(0, bool(modes[0]))]
+        for run, now in zip(ordered, modes, strict=True):
+            if bool(now) != changes[-1][1]:
+                changes.append((run.first, bool(now)))
+        return cls(changes)
+
+
+def _cost(costs: Sequence[float], mode: int, before: int) -> float:
+    return costs[before] + _CHANGE_COST * (before != mode)
+
+
+class IndexStream:
+    """Records of the log as index files see them. Keeps one bit a key hash, and the splits by reference."""
+
+    def __init__(self, log: LogView, excluded: Collection[int] = ()) -> None:
+        self.log = log
+        self.splits: list[Split] = [split for split in log.splits() if split.records.size]
+        self._first = np.array([int(s.records["phy_offset"][0]) for s in self.splits], dtype=np.int64)
+        self._last = np.array([int(s.records["phy_offset"][-1]) for s in self.splits], dtype=np.int64)
+        self._found: dict[int, Rows] = {}
+        self._excluded = np.array(sorted(excluded), dtype=np.int32)
+        self.tags = TagHistory([(0, False)])
+
+    def found(self, number: int) -> Rows:
+        """The bits (uint8) of split `number`, one a hash."""
+        bits = self._found.get(number)
+        if bits is None:
+            bits = self._found[number] = np.zeros(self.splits[number].hashes.size // 8 + 1, dtype=np.uint8)
+        return bits
+
+    def overlapping(self, low: int, high: int) -> range:
+        """Numbers of the splits that hold records with phy offsets in [low, high]."""
+        start = int(np.searchsorted(self._last, low, side="left"))
+        return range(start, max(start, int(np.searchsorted(self._first, high, side="right"))))
+
+    def take(self, number: int) -> Rows:
+        """What to index of each record of a split (uint8 TAKE_NOTHING, TAKE_KEYS or TAKE_ALL)."""
+        records = self.splits[number].records
+        take = np.where(self.tags.at(records["phy_offset"]), TAKE_ALL, TAKE_KEYS).astype(np.uint8)
+        nothing = (records["bits"] & _UNINDEXED) != 0
+        if self._excluded.size:
+            nothing |= np.isin(records["queue"], self._excluded)
+        take[nothing] = TAKE_NOTHING
+        return take
+
+    def find(self, phy_offset: int) -> tuple[int, int] | None:
+        """(split number, row) of the intact record that starts at `phy_offset`; None without one."""
+        for number in self.overlapping(phy_offset, phy_offset):
+            records = self.splits[number].records
+            row = int(np.searchsorted(records["phy_offset"], phy_offset))
+            if row < records.size and int(records["phy_offset"][row]) == phy_offset:
+                return None if int(records["bits"][row]) & BIT_GHOST else (number, row)
+        return None
+
+    def timestamp(self, phy_offset: int) -> int | None:
+        """Store timestamp (ms) of the record that starts there."""
+        place = self.find(phy_offset)
+        return None if place is None else int(self.splits[place[0]].records["store_timestamp"][place[1]])
+
+
+def tag_runs(records: Rows, states: Rows) -> list[TagRun]:
+    """What `match_records` learnt of the tags of one split, in runs."""
+    known = np.flatnonzero(states != TAG_UNKNOWN)
+    if not known.size:
+        return []
+    values = states[known]
+    starts = np.r_[0, np.flatnonzero(values[1:] != values[:-1]) + 1]
+    stops = np.r_[starts[1:], known.size]
+    return [
+        TagRun(int(records["phy_offset"][known[start]]), int(stop - start), bool(values[start] == TAG_PRESENT))
+        for start, stop in zip(starts, stops, strict=True)
+    ]

@@ -1,0 +1,270 @@
+"""The index against the log, both ways: every unit judged, every key looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from formats.checkpoint import CHECKPOINT, decode
+from formats.errors import FormatError
+from formats.index import IndexGeometry
+from formats.index_kernels import TAKE_NOTHING, count_missing
+from recover.columns import Rows
+from recover.findings import Finding, finding
+from recover.index_files import IndexFileName, IndexListing, index_geometry, list_index_files
+from recover.index_image import load_words
+from recover.index_stream import IndexStream, TagHistory
+from recover.log import LogView
+from recover.reader import read_small
+from recover.store import Store
+from recover.verify.index_file import IndexFileVerdict, check_file
+
+_NEAR_EMPTY_PART = 100
+_NEAR_EMPTY_FILES = 3
+
+
+@dataclass(slots=True)
+class IndexReport:
+    """All index files. Counts are units; `stream` knows which keys of the log were found.
+
+    `switched_off`: there is no index and there seems never to have been one; nothing is expected then.
+    """
+
+    listing: IndexListing
+    geometry: IndexGeometry | None
+    stream: IndexStream
+    verdicts: list[IndexFileVerdict] = field(default_factory=list)
+    expected: int = 0
+    missing: int = 0
+    switched_off: bool = False
+    findings: list[Finding] = field(default_factory=list)
+    unreadable: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def files(self) -> int:
+        """Index files in the folder."""
+        return len(self.listing.files)
+
+    @property
+    def entries(self) -> int:
+        """Units in use, over all files."""
+        return sum(verdict.units for verdict in self.verdicts)
+
+    @property
+    def wrong(self) -> int:
+        """Units that do not say what they should."""
+        return sum(verdict.wrong for verdict in self.verdicts)
+
+    @property
+    def expired(self) -> int:
+        """Units of messages in front of the log's first file."""
+        return sum(verdict.expired for verdict in self.verdicts)
+
+    @property
+    def lost(self) -> int:
+        """Units of messages that are damaged, or that a stand-in record stands for."""
+        return sum(verdict.lost for verdict in self.verdicts)
+
+    def json(self) -> dict[str, int]:
+        """The `index` object of the verify document."""
+        return {
+            "files": self.files, "entries": self.entries, "expected": self.expected, "missing": self.missing,
+            "wrong": self.wrong, "expired": self.expired, "lost": self.lost,
+        }
+
+
+def check_index(
+    store: Store, log: LogView, *, excluded: Collection[int] = (), tags: bool = False,
+    tick: Callable[[], None] | None = None,
+) -> IndexReport:
+    """Judge every index file of the store, one in memory at a time.
+
+    `excluded` are numbers of `log.queues` whose messages need no unit (deleted topics); `tags` says
+    whether tag units are expected where no file tells. `tick` is called after each file.
+    """
+    listing = list_index_files(store.index_dir)
+    report = IndexReport(listing, index_geometry(store, listing), IndexStream(log, excluded))
+    checkpoint_time = _checkpoint_time(store.checkpoint_path)
+    _Check(store, report, tick).run(tags, checkpoint_time)
+    return report
+
+
+def _checkpoint_time(path: Path) -> int | None:
+    """index_msg_timestamp (ms) of the checkpoint; None without one that can be read."""
+    try:
+        return decode(read_small(path, CHECKPOINT.size), extend=True).index_msg_timestamp
+    except (OSError, FormatError):
+        return None
+
+
+class _Check:
+    def __init__(self, store: Store, report: IndexReport, tick: Callable[[], None] | None) -> None:
+        self.store = store
+        self.report = report
+        self.tick = tick
+        self.stream = report.stream
+        self.folder = store.relative(report.listing.directory)
+
+    def run(self, tags: bool, checkpoint_time: int | None) -> None:
+        report = self.report
+        for odd in report.listing.odd:
+            self._add(odd.path, "index-odd-name", None, severity="warning" if odd.is_directory else "info",
+                      name=odd.path.name)
+        for file in report.listing.files:
+            if not file.is_time:
+                self._add(file.path, "index-odd-name", None, name=file.name)
+            self._check_file(file)
+            if self.tick is not None:
+                self.tick()
+        runs = [run for verdict in report.verdicts for run in verdict.tag_runs]
+        self.stream.tags = TagHistory.infer(runs, tags)
+        if not report.listing.files and checkpoint_time == 0 and any(s.hashes.size for s in self.stream.splits):
+            report.switched_off = True
+            report.findings.append(finding("index-switched-off", self.folder))
+        else:
+            self._look_for_missing()
+        if report.geometry is None:
+            report.findings.append(finding("index-sizes-unknown", self.folder))
+        self._note_near_empty()
+        if self.store.has_abort:
+            self._note_newer(checkpoint_time or 0)
+        for verdict in report.verdicts:
+            report.findings.extend(verdict.findings)
+
+    def _add(self, path: Path, code: str, offset: int | None, **facts: Any) -> None:
+        self.report.findings.append(finding(code, self.store.relative(path), offset, **facts))
+
+    def _check_file(self, file: IndexFileName) -> None:
+        geometry, report = self.report.geometry, self.report
+        if geometry is None:
+            return
+        try:
+            image = load_words(file.path, geometry)
+        except OSError as error:
+            report.unreadable[file.name] = len(report.verdicts)
+            self._add(file.path, "index-unreadable", 0, wanted=file.length, error=error.strerror)
+            return
+        if image.failures:
+            report.unreadable[file.name] = len(report.verdicts)
+            for failure in image.failures:
+                self._add(file.path, "index-unreadable", failure.offset, wanted=failure.wanted, error=failure.strerror)
+            return
+        previous = report.verdicts[-1] if report.verdicts else None
+        verdict = check_file(file, self.store.relative(file.path), image, self.stream, previous)
+        if file.length != geometry.size:
+            verdict.findings.append(finding(
+                "index-file-length", self.store.relative(file.path), min(file.length, geometry.size),
+                length=file.length, expected=geometry.size, slots=geometry.slots, entries=geometry.entries,
+            ))
+        report.verdicts.append(verdict)
+
+    def _look_for_missing(self) -> None:
+        blind = self._blind_ranges()
+        spans = _Spans(self.report.verdicts)
+        run = _MissingRun(self.report, self.store)
+        for number, split in enumerate(self.stream.splits):
+            records = np.asarray(split.records)
+            take = self.stream.take(number)
+            missing = np.zeros(records.size, dtype=np.int32)
+            self.report.expected += int(count_missing(records, self.stream.found(number), take, missing))
+            offsets = records["phy_offset"]
+            for low, high in blind:
+                missing[(offsets >= low) & (offsets <= high)] = 0
+            asked = np.flatnonzero((take != TAKE_NOTHING) & (records["hashes"] > 0))
+            run.extend(offsets[asked], missing[asked], spans.of(offsets[asked]))
+        run.close()
+
+    def _blind_ranges(self) -> list[tuple[int, int]]:
+        """What files that could not be read may cover: from the file before to the file behind."""
+        verdicts = self.report.verdicts
+        ranges = []
+        for place in self.report.unreadable.values():
+            before = [v.last_right for v in verdicts[:place] if v.last_right is not None]
+            behind = [v.first_right[1] for v in verdicts[place:] if v.first_right is not None]
+            ranges.append((max(before, default=0), min(behind, default=1 << 62)))
+        return ranges
+
+    def _note_near_empty(self) -> None:
+        geometry = self.report.geometry
+        if geometry is None:
+            return
+        empty = [v for v in self.report.verdicts[:-1] if v.units * _NEAR_EMPTY_PART < geometry.capacity]
+        if len(empty) >= _NEAR_EMPTY_FILES:
+            self._add(empty[0].file.path, "index-near-empty-files", None, first=empty[0].file.name,
+                      last=empty[-1].file.name, count=len(empty), bytes=sum(v.file.length for v in empty))
+
+    def _note_newer(self, checkpoint_time: int) -> None:
+        newer = [v for v in self.report.verdicts if v.header.end_timestamp > checkpoint_time]
+        if newer:
+            self._add(newer[0].file.path, "index-newer-than-checkpoint", None, first=newer[0].file.name,
+                      last=newer[-1].file.name, count=len(newer), more=len(newer) - 1, checkpoint=checkpoint_time)
+
+
+class _Spans:
+    """Which index file covers a phy offset, by the messages that its units name."""
+
+    def __init__(self, verdicts: list[IndexFileVerdict]) -> None:
+        with_units = [(v.first_right[1], i) for i, v in enumerate(verdicts) if v.first_right is not None]
+        with_units.sort()
+        self.numbers = np.array([i for _, i in with_units], dtype=np.int64)
+        self.lows = np.array([low for low, _ in with_units], dtype=np.int64)
+        last = (max(verdicts[i].last_right or 0, verdicts[i].header.end_phy_offset) for _, i in with_units)
+        self.highs = np.array(list(last), dtype=np.int64)
+
+    def of(self, offsets: Rows) -> Rows:
+        """Numbers of the verdicts (int64), -1 where no file covers the offset."""
+        if not self.lows.size:
+            return np.full(offsets.size, -1, dtype=np.int64)
+        at = np.searchsorted(self.lows, offsets, side="right") - 1
+        inside = (at >= 0) & (offsets <= self.highs[np.maximum(at, 0)])
+        return np.where(inside, self.numbers[np.maximum(at, 0)], -1)
+
+
+class _MissingRun:
+    """Merges neighbouring messages that lack units, over all splits."""
+
+    def __init__(self, report: IndexReport, store: Store) -> None:
+        self.report = report
+        self.store = store
+        self.open = False
+        self.file = -1
+        self.first = self.last = self.records = self.count = 0
+
+    def extend(self, offsets: Rows, missing: Rows, files: Rows) -> None:
+        """Take messages in log order: phy offset, how many units each lacks, the file that covers each."""
+        if not offsets.size:
+            return
+        lacking = missing > 0
+        if not lacking.any():
+            self.close()
+            return
+        key = np.where(lacking, files, -2)
+        cuts = np.flatnonzero(key[1:] != key[:-1]) + 1
+        for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), offsets.size], strict=True):
+            if not lacking[start]:
+                self.close()
+                continue
+            if self.open and self.file != int(files[start]):
+                self.close()
+            if not self.open:
+                self.open, self.file, self.first = True, int(files[start]), int(offsets[start])
+            self.last = int(offsets[stop - 1])
+            self.records += stop - start
+            self.count += int(missing[start:stop].sum())
+
+    def close(self) -> None:
+        """Report the run that is open, if one is."""
+        if self.open:
+            covering = None if self.file < 0 else self.report.verdicts[self.file].file.path
+            name = None if covering is None else self.store.relative(covering)
+            self.report.missing += self.count
+            self.report.findings.append(finding(
+                "index-missing-units", name, None, first=self.first, last=self.last, records=self.records,
+                count=self.count,
+            ))
+        self.open = False
+        self.records = self.count = 0

@@ -1,0 +1,273 @@
+"""One index file judged: its units against the log, its chains against the hashes, its header against both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from formats.index import IndexGeometry, IndexHeader, time_diff
+from formats.index_kernels import (
+    BEYOND_LOG,
+    CHAIN_LOOP,
+    CLASS,
+    DUPLICATE,
+    EXPIRED,
+    LOST,
+    NO_RECORD,
+    OTHER_KEY,
+    RIGHT,
+    SLOT_OUT_OF_RANGE,
+    SLOT_WRONG,
+    WRONG_CHAIN,
+    WRONG_TIME,
+    check_chains,
+    is_ascending,
+    last_written,
+    match_records,
+    phy_offsets,
+)
+from recover.columns import Rows
+from recover.findings import Finding, finding
+from recover.index_files import IndexFileName
+from recover.index_image import IndexWords
+from recover.index_stream import IndexStream, TagRun, tag_runs
+
+_FLAWS = WRONG_TIME | WRONG_CHAIN | CHAIN_LOOP
+_UNIT_CODES = ((CHAIN_LOOP, "index-chain-loop"), (WRONG_CHAIN, "index-wrong-chain"), (WRONG_TIME, "index-wrong-time"))
+
+
+@dataclass(slots=True)
+class IndexFileVerdict:
+    """What one index file holds. Counts are units; `end` is the number behind the last unit.
+
+    `first_right` is (number, phy offset, key hash) of its first unit that names a live message, and
+    `last_right` the phy offset of its last; None without one. `missing_in_front` counts wrong units
+    before `first_right`. `header` is what the file says, `counts_entries` true when its
+    hash_slot_count counts units, as brokers up to 4.7.0 do.
+    """
+
+    file: IndexFileName
+    header: IndexHeader
+    end: int = 1
+    right: int = 0
+    wrong: int = 0
+    expired: int = 0
+    lost: int = 0
+    duplicates: int = 0
+    first_right: tuple[int, int, int] | None = None
+    last_right: int | None = None
+    missing_in_front: int = 0
+    counts_entries: bool | None = None
+    tag_runs: list[TagRun] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def units(self) -> int:
+        """Units in use."""
+        return self.end - 1
+
+    @property
+    def sound(self) -> bool:
+        """True when nothing in the file needs to change; units that it lacks are not asked for."""
+        return all(item.severity == "info" for item in self.findings)
+
+
+def check_file(
+    file: IndexFileName, name: str, image: IndexWords, stream: IndexStream, previous: IndexFileVerdict | None
+) -> IndexFileVerdict:
+    """Judge one file that was read; `name` is what findings call it, `previous` the file loaded before it.
+
+    Notes in `stream` which keys were found.
+    """
+    verdict = IndexFileVerdict(file, image.header)
+    checker = _Checker(verdict, name, image, stream, previous)
+    checker.run()
+    return verdict
+
+
+class _Checker:
+    def __init__(
+        self, verdict: IndexFileVerdict, name: str, image: IndexWords, stream: IndexStream,
+        previous: IndexFileVerdict | None,
+    ) -> None:
+        self.verdict = verdict
+        self.name = name
+        self.image = image
+        self.stream = stream
+        self.previous = previous
+        self.log = stream.log
+        self.geometry: IndexGeometry = image.geometry
+
+    def run(self) -> None:
+        written = last_written(self.image.units) + 1
+        counted = self.image.header.index_count
+        # IndexFile.load takes a count below 1 as 1
+        self.verdict.end = end = max(1, min(counted, written))
+        if max(counted, 1) != written:
+            self._report("index-count-wrong", 36, header=counted, written=written - 1)
+        classes = np.zeros(end, dtype=np.uint8)
+        self._match(classes)
+        self._classify_rest(classes)
+        self._check_first_time(classes)
+        used = self._check_chains(classes, max(end, min(max(counted, written), self.geometry.entries)))
+        self._check_header(classes, used, counted == end or (counted < 1 and end == 1))
+        self._count(classes)
+
+    def _report(self, code: str, offset: int | None, **facts: Any) -> None:
+        self.verdict.findings.append(finding(code, self.name, offset, **facts))
+
+    def _offset_of(self, number: int) -> int:
+        unit = self.image.units[number]
+        return (int(unit[1]) << 32) | (int(unit[2]) & 0xFFFFFFFF)
+
+    def _match(self, classes: Rows) -> None:
+        units, end = self.image.units, self.verdict.end
+        if end < 2:
+            return
+        ordered = is_ascending(units, end)
+        low, high, order = self._offset_of(1), self._offset_of(end - 1), np.empty(0, dtype=np.int64)
+        if not ordered:
+            offsets = np.empty(end - 1, dtype=np.int64)
+            phy_offsets(units, end, offsets)
+            order = np.argsort(offsets, kind="stable") + 1
+            low, high = int(offsets.min()), int(offsets.max())
+        begin = self._begin_time()
+        state = np.array([1, 0], dtype=np.int64)
+        for number in self.stream.overlapping(low, high):
+            split = self.stream.splits[number]
+            records, hashes = np.asarray(split.records), np.asarray(split.hashes)
+            tag_states = np.zeros(records.size, dtype=np.uint8)
+            match_records(
+                units, end, order, ordered, state, records, hashes, self.stream.found(number), classes, begin,
+                tag_states,
+            )
+            self.verdict.tag_runs.extend(tag_runs(records, tag_states))
+            if state[0] >= end:
+                break
+
+    def _begin_time(self) -> int:
+        """The time (ms) that differences count from: that of the first unit's message, if it is there."""
+        timestamp = self.stream.timestamp(self._offset_of(1))
+        return self.verdict.header.begin_timestamp if timestamp is None else timestamp
+
+    def _classify_rest(self, classes: Rows) -> None:
+        """Units that no record took: expired, in damage, behind the end, or wrong."""
+        rest = np.flatnonzero(classes[1:] == NO_RECORD) + 1
+        if not rest.size:
+            return
+        units = self.image.units[rest]
+        offsets = (units[:, 1].astype(np.int64) << 32) | (units[:, 2].astype(np.int64) & 0xFFFFFFFF)
+        blank = ~units.any(axis=1)
+        kinds = np.full(rest.size, NO_RECORD, dtype=np.uint8)
+        kinds[offsets >= self.log.log_end] = BEYOND_LOG
+        kinds[self.log.in_damage(offsets)] = LOST
+        kinds[(offsets >= 0) & (offsets < self.log.min_offset)] = EXPIRED
+        if not self.log.files:
+            kinds[:] = LOST
+        kinds[blank] = NO_RECORD
+        classes[rest] = kinds
+
+    def _check_first_time(self, classes: Rows) -> None:
+        """Unit 1 counts from the end of the file that was before it when the broker made this one."""
+        if self.verdict.end < 2 or int(classes[1]) & CLASS not in (RIGHT, DUPLICATE):
+            return
+        difference = int(self.image.units[1, 3])
+        most = 0x7FFFFFFF
+        if self.previous is not None and self.previous.sound and self.previous.units:
+            timestamp = self.stream.timestamp(self._offset_of(1))
+            most = time_diff(self.previous.header.end_timestamp, timestamp or 0)
+        if not 0 <= difference <= most:
+            classes[1] |= WRONG_TIME
+
+    def _check_chains(self, classes: Rows, named: int) -> int:
+        """Flags units and reports slots. Slots up to `named` are explained by a wrong count."""
+        slots = self.image.slots
+        heads = np.zeros(slots.size, dtype=np.int32)
+        flags = np.zeros(slots.size, dtype=np.uint8)
+        used = int(check_chains(self.image.units, self.verdict.end, slots, classes, heads, flags))
+        if named > self.verdict.end:
+            flags[(slots >= self.verdict.end) & (slots < named)] = 0
+        if flags.any():
+            in_use = np.flatnonzero((heads != 0) | (slots != 0) | (flags != 0))
+            for kind, code in ((SLOT_OUT_OF_RANGE, "index-slot-out-of-range"), (SLOT_WRONG, "index-wrong-slot")):
+                for start, stop in _runs(np.flatnonzero(flags[in_use] == kind)):
+                    first, last = int(in_use[start]), int(in_use[stop - 1])
+                    self._report(code, self.geometry.slot_offset(first), first=first, last=last, count=stop - start)
+        return used
+
+    def _check_header(self, classes: Rows, used: int, count_fits: bool) -> None:
+        header, end = self.verdict.header, self.verdict.end
+        wrong = []
+        if end > 1:
+            wrong += self._wrong_end(classes, 1, header.begin_timestamp, header.begin_phy_offset, "begin")
+            if count_fits:
+                wrong += self._wrong_end(classes, end - 1, header.end_timestamp, header.end_phy_offset, "end")
+        elif header.begin_phy_offset != header.end_phy_offset or header.begin_timestamp != header.end_timestamp:
+            wrong += ["begin", "end"]
+        # 4.7.0 and before count every unit, later brokers each slot once; a file can have been written by both
+        broken = bool((classes & _FLAWS).any()) or bool(self._wrong_mask(classes).any())
+        low = 0 if broken else used
+        if count_fits and not low <= header.hash_slot_count <= end - 1:
+            wrong.append("hash_slot_count")
+        elif count_fits and not broken and used < end - 1:
+            self.verdict.counts_entries = header.hash_slot_count > used
+        if wrong:
+            self._report("index-header-wrong", 0, fields=", ".join(wrong))
+
+    def _wrong_end(self, classes: Rows, number: int, timestamp: int, phy_offset: int, which: str) -> list[str]:
+        kind = int(classes[number]) & CLASS
+        if kind in (NO_RECORD, OTHER_KEY):
+            return []
+        wrong = []
+        true_time = self.stream.timestamp(self._offset_of(number)) if kind in (RIGHT, DUPLICATE) else None
+        if true_time is not None and true_time != timestamp:
+            wrong.append(f"{which}_timestamp")
+        if self._offset_of(number) != phy_offset:
+            wrong.append(f"{which}_phy_offset")
+        return wrong
+
+    @staticmethod
+    def _wrong_mask(classes: Rows) -> Rows:
+        kinds = classes & CLASS
+        mask = (kinds == NO_RECORD) | (kinds == OTHER_KEY) | (kinds == BEYOND_LOG)
+        mask[0] = False
+        return np.asarray(mask)
+
+    def _count(self, classes: Rows) -> None:
+        verdict = self.verdict
+        kinds = classes & CLASS
+        counts = np.bincount(kinds[1:], minlength=CLASS + 1)
+        verdict.right, verdict.duplicates = int(counts[RIGHT]), int(counts[DUPLICATE])
+        verdict.expired, verdict.lost = int(counts[EXPIRED]), int(counts[LOST])
+        named = (kinds == RIGHT) | (kinds == DUPLICATE)
+        astray = self._wrong_mask(classes)
+        verdict.wrong = int((astray | (named & ((classes & _FLAWS) != 0))).sum())
+        live = np.flatnonzero(named)
+        if live.size:
+            first = int(live[0])
+            verdict.first_right = first, self._offset_of(first), int(self.image.units[first, 0])
+            verdict.last_right = self._offset_of(int(live[-1]))
+            verdict.missing_in_front = int(astray[:first].sum())
+        self._report_units(np.flatnonzero(astray & (kinds != BEYOND_LOG)), "index-wrong-units")
+        self._report_units(np.flatnonzero(kinds == BEYOND_LOG), "index-beyond-log", log_end=self.log.log_end)
+        if self.log.files:
+            self._report_units(np.flatnonzero(kinds == LOST), "index-lost-units")
+        for flaw, code in _UNIT_CODES:
+            self._report_units(np.flatnonzero((classes & flaw) != 0), code)
+
+    def _report_units(self, numbers: Rows, code: str, **facts: Any) -> None:
+        for start, stop in _runs(numbers):
+            first, last = int(numbers[start]), int(numbers[stop - 1])
+            self._report(code, self.geometry.unit_offset(first), first=first, last=last, count=stop - start,
+                         phy_offset=self._offset_of(first), **facts)
+
+
+def _runs(numbers: Rows) -> Iterator[tuple[int, int]]:
+    """[start, stop) places in `numbers` (ascending) of neighbours."""
+    if not numbers.size:
+        return
+    cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
+    yield from zip([0, *cuts.tolist()], [*cuts.tolist(), numbers.size], strict=True)
