@@ -1,0 +1,64 @@
+"""What a user installs: a wheel of exactly three packages, its entry point, its licence, bounded dependencies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from mqtool import version
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGES = ("mqtool", "formats", "recover")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    target = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)], cwd=ROOT, check=True,
+                   capture_output=True)
+    return zipfile.ZipFile(next(target.glob("*.whl")))
+
+
+def test_wheel_holds_the_three_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    assert tops == {*PACKAGES, f"mqtool-{PROJECT['version']}.dist-info"}
+
+
+def test_wheel_holds_every_module(wheel: zipfile.ZipFile) -> None:
+    modules = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    assert modules <= set(wheel.namelist())
+
+
+def test_wheel_names_its_command_and_carries_the_licence(wheel: zipfile.ZipFile) -> None:
+    info = f"mqtool-{PROJECT['version']}.dist-info"
+    assert "mqtool = mqtool.cli:main" in wheel.read(f"{info}/entry_points.txt").decode()
+    assert "Apache License" in wheel.read(f"{info}/licenses/LICENSE").decode()
+
+
+@pytest.mark.parametrize("requirement", PROJECT["dependencies"])
+def test_every_dependency_has_a_lower_bound(requirement: str) -> None:
+    assert ">=" in requirement
+
+
+@pytest.mark.skipif(version() == "unknown", reason="mqtool is not installed")
+def test_version_is_stated_once() -> None:
+    answer = subprocess.run([sys.executable, "-m", "mqtool", "--version"], capture_output=True, text=True, cwd=ROOT)
+    assert answer.stdout.strip() == f"mqtool {PROJECT['version']}"
+
+
+def test_help_does_not_pay_for_what_it_does_not_use() -> None:
+    """Spark, Arrow, pandas and the compiler of the kernels cost seconds to import."""
+    script = (
+        "import sys; from mqtool.cli import main\n"
+        "code = main(['--help'])\n"
+        "heavy = {'pyspark', 'pyarrow', 'pandas', 'numba', 'numpy'} & sys.modules.keys()\n"
+        "sys.exit(f'imported {heavy}' if heavy else code)\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert answer.returncode == 0, answer.stderr
