@@ -30,6 +30,9 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "inspect": Entry("inspect", "One screen about a store, or the records of one file.", READING),
+    "query": Entry("query", "Messages as a broker would find them.", READING),
+    "journal": Entry("journal", "What was done to this store, when, and what is unfinished.", READING),
+    "undo": Entry("undo", "Take the last applied plan back, bit for bit.", CHANGING),
     "explain": Entry("explain", "What a finding means and what to do about it.", HELP),
     "exit-codes": Entry("exit_codes", "The table of exit codes.", HELP),
 }

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -159,11 +159,14 @@ def signals() -> Iterator[None]:
         yield
         return
     seen = 0
+    _polite.clear()
 
     def stop(number: int, _frame: FrameType | None) -> None:
         nonlocal seen
         seen += 1
-        if seen == 1:
+        if seen == 1 and _polite:
+            _polite.append(number)
+        elif seen == 1:
             raise Stopped(number)
         if seen >= 3 and number == signal.SIGINT:
             leave_now(INTERRUPTED)
@@ -178,6 +181,23 @@ def signals() -> Iterator[None]:
     finally:
         for number in taken:
             signal.signal(number, before[number])
+
+
+_polite: list[int] = []
+"""While not empty, a signal waits here for the next step's end; its first item is a placeholder."""
+
+
+@contextmanager
+def between_steps() -> Iterator[Callable[[], bool]]:
+    """Let a signal wait for the end of a step; the callable yielded says whether one came."""
+    _polite[:] = [0]
+    try:
+        yield lambda: len(_polite) > 1
+    finally:
+        came = _polite[1:]
+        _polite.clear()
+    if came:
+        raise Stopped(came[0])
 
 
 def leave_now(code: int) -> NoReturn:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -59,7 +60,8 @@ class Engine(StrEnum):
     spark = "spark"
 
 
-def _option(name: str, help: str, panel: str, **more: Any) -> Any:
+def option(name: str, help: str, panel: str, **more: Any) -> Any:
+    """An option in one panel of the help, without a default on display."""
     return typer.Option(name, help=help, rich_help_panel=panel, show_default=False, **more)
 
 
@@ -68,16 +70,16 @@ class StoreChoice:
     """Which store, and what the files alone may not tell."""
 
     store: Annotated[str, typer.Argument(metavar="STORE", help="Store root: the folder that holds commitlog/.")]
-    commitlog: Annotated[list[Path] | None, _option(
+    commitlog: Annotated[list[Path] | None, option(
         "--commitlog", "Commitlog kept elsewhere; repeat for several paths.", _PARTS, metavar="DIR")] = None
-    consumequeue: Annotated[Path | None, _option(
+    consumequeue: Annotated[Path | None, option(
         "--consumequeue", "Consume queues kept elsewhere.", _PARTS, metavar="DIR")] = None
-    index: Annotated[Path | None, _option("--index", "Index files kept elsewhere.", _PARTS, metavar="DIR")] = None
-    mapped_file_size: Annotated[int | None, _option(
+    index: Annotated[Path | None, option("--index", "Index files kept elsewhere.", _PARTS, metavar="DIR")] = None
+    mapped_file_size: Annotated[int | None, option(
         "--mapped-file-size", "Length of a commitlog file.", _PARTS, metavar="SIZE", parser=parse_size)] = None
-    index_slots: Annotated[int | None, _option(
+    index_slots: Annotated[int | None, option(
         "--index-slots", "Hash slots of an index file.", _PARTS, metavar="N", min=1)] = None
-    index_entries: Annotated[int | None, _option(
+    index_entries: Annotated[int | None, option(
         "--index-entries", "Entries of an index file.", _PARTS, metavar="N", min=1)] = None
 
     @property
@@ -107,11 +109,11 @@ class StoreChoice:
 class BrokerChoice:
     """Whose rules hold: a version and its settings."""
 
-    broker: Annotated[str | None, _option(
+    broker: Annotated[str | None, option(
         "--broker", "Broker version, such as 5.3.3 (default: inferred from the store).", _BROKER, metavar="V")] = None
-    broker_conf: Annotated[Path | None, _option(
+    broker_conf: Annotated[Path | None, option(
         "--broker-conf", "The broker's own configuration file.", _BROKER, metavar="FILE")] = None
-    settings: Annotated[list[str] | None, _option(
+    settings: Annotated[list[str] | None, option(
         "--set", "One setting; repeat for several.", _BROKER, metavar="KEY=VALUE")] = None
 
     def pairs(self) -> dict[str, str]:
@@ -129,14 +131,19 @@ class BrokerChoice:
 class EngineChoice:
     """Who does the work, and with how much."""
 
-    engine: Annotated[Engine, _option("--engine", "Who scans; auto is local.", _ENGINE)] = Engine.auto
-    threads: Annotated[int | None, _option(
+    engine: Annotated[Engine, option("--engine", "Who scans; auto is local.", _ENGINE)] = Engine.auto
+    threads: Annotated[int | None, option(
         "--threads", "Threads (default: one a core).", _ENGINE, metavar="N", min=1)] = None
-    memory: Annotated[int | None, _option(
+    memory: Annotated[int | None, option(
         "--memory", "Upper bound for buffers.", _ENGINE, metavar="SIZE", parser=parse_size)] = None
-    master: Annotated[str | None, _option("--master", "Spark master.", _ENGINE, metavar="URL")] = None
-    conf: Annotated[list[str] | None, _option(
+    master: Annotated[str | None, option("--master", "Spark master.", _ENGINE, metavar="URL")] = None
+    conf: Annotated[list[str] | None, option(
         "--conf", "One Spark setting; repeat for several.", _ENGINE, metavar="K=V")] = None
+
+    @property
+    def thread_count(self) -> int:
+        """How many threads to use."""
+        return self.threads or len(os.sched_getaffinity(0))
 
     def check(self) -> None:
         """Refuse (8) the engine that is not there yet."""
@@ -149,16 +156,16 @@ class EngineChoice:
 class OutputChoice:
     """How to answer."""
 
-    json: Annotated[bool, _option("--json", "One JSON document on stdout.", _OUTPUT, metavar=FLAG)] = False
-    quiet: Annotated[bool, _option("--quiet", "The summary line only.", _OUTPUT, metavar=FLAG)] = False
-    progress: Annotated[bool | None, _option(
+    json: Annotated[bool, option("--json", "One JSON document on stdout.", _OUTPUT, metavar=FLAG)] = False
+    quiet: Annotated[bool, option("--quiet", "The summary line only.", _OUTPUT, metavar=FLAG)] = False
+    progress: Annotated[bool | None, option(
         "--progress/--no-progress", "Progress on stderr (default: if that is a terminal).", _OUTPUT,
         metavar=FLAG)] = None
-    color: Annotated[Color, _option("--color", "Colour; NO_COLOR is followed too.", _OUTPUT)] = Color.auto
-    max_findings: Annotated[int | None, _option(
+    color: Annotated[Color, option("--color", "Colour; NO_COLOR is followed too.", _OUTPUT)] = Color.auto
+    max_findings: Annotated[int | None, option(
         "--max-findings", "Print at most N findings (default: 10,000 in JSON, 50 on a screen).", _OUTPUT,
         metavar="N", min=0)] = None
-    findings_out: Annotated[Path | None, _option(
+    findings_out: Annotated[Path | None, option(
         "--findings-out", "Every finding as a line of JSON, in a file outside the store.", _OUTPUT,
         metavar="FILE")] = None
 

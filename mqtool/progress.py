@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from mqtool.text import human_seconds, human_size
+from mqtool.text import clean, human_seconds, human_size
 
 _WARM_UP = 3.0
 _STEADY = 0.35
@@ -41,6 +41,26 @@ class Estimate:
         if mean <= 0 or (high - low) / mean > 2 * _STEADY:
             return None
         return max(0.0, (total - done) / mean)
+
+
+class Steps:
+    """The steps of a plan, one line that is redrawn; call it with (done, total, what comes next)."""
+
+    def __init__(self, title: str, wanted: bool | None, console: Console) -> None:
+        self._line = Progress(title, wanted, console)
+
+    def __enter__(self) -> Steps:
+        self._line.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._line.__exit__(kind, error, trace)
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        """Show how far the plan is."""
+        self._line.show(f"{self._line.title}  step {min(done + 1, total)} of {total} · {clean(what)}")
 
 
 class Progress:
@@ -79,7 +99,12 @@ class Progress:
         self._estimate.update(now, done)
         if now - self._shown >= 0.2 or done >= total:
             self._shown = now
-            self._live.update(Text(self.line(now, done, total, records)), refresh=True)
+            self.show(self.line(now, done, total, records))
+
+    def show(self, line: str) -> None:
+        """Draw a line in place of the one before."""
+        if self._live is not None:
+            self._live.update(Text(line), refresh=True)
 
     def line(self, now: float, done: int, total: int, records: int) -> str:
         """What the line says at `now` (monotonic seconds)."""

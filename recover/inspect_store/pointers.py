@@ -14,7 +14,7 @@ from recover.columns import ColumnStore
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.reader import FileReader, read_small
 from recover.scan import FileScan, scan_file
-from recover.store import QueueFolder, Store
+from recover.store import Store
 
 
 @dataclass(slots=True)
@@ -88,9 +88,9 @@ def _queues(store: Store, pointers: Pointers) -> None:
     pointers.queues = dict(queues)
 
 
-def max_queue_offset(store: Store, folder: QueueFolder) -> int:
-    """The queue offset behind the last unit, as a broker's recovery finds it."""
-    return _last_unit(MappedFileQueue.load((folder.path,), store.queue_file_size).files)[0]
+def queue_end(files: list[MappedFile]) -> int:
+    """The queue offset behind the last unit of a queue's files."""
+    return _last_unit(files)[0]
 
 
 def _last_unit(files: list[MappedFile]) -> tuple[int, CqUnit | None]:

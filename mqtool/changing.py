@@ -1,0 +1,72 @@
+"""The way every changing command goes: plan, loss, one question, apply, a second verify, the summary."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from mqtool import exits
+from mqtool.options import FLAG, option
+from mqtool.output import Printer, make_console, outside_store
+from mqtool.progress import Steps
+from recover.errors import Refusal
+
+if TYPE_CHECKING:
+    from recover.apply import Applied
+    from recover.plan import Plan
+
+_PANEL = "Before anything is changed"
+BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsentChoice:
+    """Whether to ask, and whether to stop before the first write."""
+
+    yes: Annotated[bool, option("--yes", "Do it without asking.", _PANEL, metavar=FLAG)] = False
+    dry_run: Annotated[bool, option(
+        "--dry-run", "Stop after the plan; nothing is written.", _PANEL, metavar=FLAG)] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeChoice(ConsentChoice):
+    """The same for commands that make a plan of their own."""
+
+    plan_out: Annotated[Path | None, option(
+        "--plan-out", "Save the plan for `mqtool apply`, outside the store.", _PANEL, metavar="FILE")] = None
+
+    def save(self, plan: Plan, root: Path, parts: list[Path]) -> None:
+        """Write the plan file where the user wants one."""
+        if self.plan_out is not None:
+            from recover.plan_file import save_plan
+
+            outside_store(self.plan_out, [root], parts)
+            save_plan(plan, self.plan_out)
+
+
+def ask(question: str, *, yes: bool) -> None:
+    """Ask once. `Refusal` (8) when the answer is no, or when nobody is there to answer."""
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise Refusal("there is no terminal to ask on, and --yes was not given",
+                      "Look at the plan with --dry-run, then add --yes.")
+    make_console("auto", stderr=True).print(f"{question} [y/N] ", end="")
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Refusal("not confirmed; nothing was changed")
+
+
+def carry_out(out: Printer, root: Path, plan: Plan) -> Applied:
+    """Apply a plan with a line of progress; signals wait for the end of a step."""
+    from recover.apply import apply_plan
+
+    console = make_console(out.options.color, stderr=True)
+    with Steps("applying", out.options.progress, console) as steps, exits.between_steps() as interrupted:
+        return apply_plan(root, plan, progress=steps, interrupted=interrupted)
+
+
+def undo_hint(store: str) -> str:
+    """What to type when the result is not wanted."""
+    return f"mqtool undo {store}    (only if you do not want this result)"

@@ -1,0 +1,149 @@
+"""`mqtool query`: messages as a broker would find them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from mqtool import exits
+from mqtool.messages import message_document, show_messages
+from mqtool.options import FLAG, EngineChoice, StoreChoice, command, option
+from mqtool.output import Printer, make_console
+from mqtool.progress import Progress
+from mqtool.text import count
+from recover.errors import UsageRefusal
+
+if TYPE_CHECKING:
+    from recover.query import Answer
+    from recover.store import Store
+
+_WHAT, _HOW = "What to look for", "How"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What to look for."""
+
+    topic: Annotated[str | None, option("--topic", "Topic.", _WHAT, metavar="T")] = None
+    key: Annotated[str | None, option("--key", "Key or unique key of the message.", _WHAT, metavar="K")] = None
+    begin: Annotated[int | None, option("--begin", "Stored at or after (ms).", _WHAT, metavar="MS")] = None
+    end: Annotated[int | None, option("--end", "Stored at or before (ms).", _WHAT, metavar="MS")] = None
+    queue: Annotated[int | None, option("--queue", "Queue of the topic.", _WHAT, metavar="N", min=0)] = None
+    offset: Annotated[int | None, option("--offset", "Queue offset.", _WHAT, metavar="O", min=0)] = None
+    time: Annotated[int | None, option(
+        "--time", "The queue's first message stored at or after this time (ms).", _WHAT, metavar="MS")] = None
+    msg_id: Annotated[str | None, option(
+        "--msg-id", "Offset id (32 or 56 hex digits) or unique key.", _WHAT, metavar="ID")] = None
+    phy_offset: Annotated[int | None, option(
+        "--phy-offset", "Record that starts at this offset of the log.", _WHAT, metavar="N", min=0)] = None
+    include_ghosts: Annotated[bool, option(
+        "--include-ghosts", "Old bytes behind a break of the log, too; alone, only those. Scans the log.", _WHAT,
+        metavar=FLAG)] = False
+    scan: Annotated[bool, option(
+        "--scan", "Look through the whole log instead of index or queue.", _HOW, metavar=FLAG)] = False
+    body: Annotated[bool, option("--body", "Show bodies, decompressed.", _HOW, metavar=FLAG)] = False
+    limit: Annotated[int, option(
+        "--limit", "At most N messages, 0 for all (default: 1000).", _HOW, metavar="N", min=0)] = 1000
+
+    def check(self) -> str:
+        """The kind of search; a usage error (16) for options that do not go together."""
+        ways = [name for name, value in (("msg-id", self.msg_id), ("phy-offset", self.phy_offset), ("key", self.key),
+                                         ("offset", self.offset), ("time", self.time)) if value is not None]
+        if len(ways) > 1:
+            raise UsageRefusal(f"--{ways[0]} and --{ways[1]} are two different searches", "Choose one of them.")
+        way = ways[0] if ways else "ghosts" if self.include_ghosts else ""
+        if not way:
+            raise UsageRefusal("nothing to look for", "Name --key, --queue with --offset or --time, --msg-id, or "
+                               "--phy-offset; `mqtool query --help` has examples.")
+        if way in ("key", "offset", "time") and self.topic is None and not (way == "key" and self.scan):
+            raise UsageRefusal(f"--{way} needs --topic", "A broker finds messages by topic; --key does without it "
+                               "with --scan.")
+        if way in ("offset", "time") and self.queue is None:
+            raise UsageRefusal(f"--{way} needs --queue", "Each queue of a topic counts its own offsets.")
+        if way not in ("key", "ghosts") and (self.begin is not None or self.end is not None):
+            raise UsageRefusal("--begin and --end go with --key", "Use --time to find a position in a queue.")
+        return way
+
+
+@command(
+    examples=[
+        ("/data/store --topic Orders --key 4711", "by key, through the index"),
+        ("/data/store --topic Orders --key 4711 --scan", "the same without trusting the index"),
+        ("/data/store --topic Orders --queue 0 --offset 12 --body", "by queue offset, with the body"),
+        ("/data/store --topic Orders --queue 0 --time 1767225600000", "the first message from that time on"),
+        ("/data/store --msg-id 7F00000100002A9F0000000000000000", "by message id"),
+        ("/data/store --include-ghosts", "old records that a truncation left behind"),
+    ],
+    bits=(),
+)
+def run(out: Printer, store: StoreChoice, engine: EngineChoice, search: Search) -> int:
+    """Find messages by key, queue offset, time, id or log offset, the way a broker does.
+
+    Every hit is read and checked. Exit 0 says that the search was complete, even when it found nothing; 8 that it could
+    not look everywhere.
+    """
+    from recover.store import Store
+
+    way = search.check()
+    opened = Store.open(store.root, store.options())
+    answer = _search(out, opened, engine, search, way)
+    out.answer(messages=[message_document(found, body=search.body) for found in answer.messages],
+               complete=answer.complete, way=answer.way, notes=answer.notes, more=answer.more,
+               queue_offset=answer.queue_offset)
+    show_messages(out, answer.messages, body=search.body)
+    for note in answer.notes:
+        out.say(note)
+    if answer.more:
+        out.say(f"there are more than {search.limit}: raise --limit")
+    out.summary(_summary(answer), _next(answer, store.store, search, way))
+    return exits.CLEAN if answer.complete else exits.OPERATIONAL
+
+
+def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> Answer:
+    from recover.query import FOREVER, query_id, query_key, query_offset, query_phy_offset, query_time
+
+    if search.scan or search.include_ghosts:
+        return _scan(out, store, engine, search, way)
+    if way == "msg-id":
+        return query_id(store, str(search.msg_id), search.topic)
+    if way == "phy-offset":
+        return query_phy_offset(store, int(search.phy_offset or 0))
+    topic, queue = str(search.topic), int(search.queue or 0)
+    if way == "offset":
+        return query_offset(store, topic, queue, int(search.offset or 0))
+    if way == "time":
+        return query_time(store, topic, queue, int(search.time or 0))
+    end = FOREVER if search.end is None else search.end
+    return query_key(store, [topic], str(search.key), begin=search.begin or 0, end=end, limit=search.limit)
+
+
+def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> Answer:
+    from recover.query import FOREVER, Wanted, query_phy_offset, query_scan
+
+    if way == "phy-offset":
+        return query_phy_offset(store, int(search.phy_offset or 0))
+    if way == "time":
+        raise UsageRefusal("--time searches a queue and cannot scan", "Use --begin and --end with --key and --scan.")
+    wanted = Wanted(
+        search.topic, search.queue, search.offset, search.msg_id or search.key, search.begin or 0,
+        FOREVER if search.end is None else search.end, search.include_ghosts, way == "ghosts",
+    )
+    console = make_console(out.options.color, stderr=True)
+    with Progress("scanning", out.options.progress, console) as progress:
+        return query_scan(store, wanted, threads=engine.thread_count, limit=search.limit, progress=progress)
+
+
+def _summary(answer: Answer) -> str:
+    found = count(len(answer.messages), "message") if answer.messages else "no message"
+    if not answer.complete:
+        return f"{found} found, but the search was NOT complete: {answer.notes[-1]}"
+    return f"{found} found" + (", more exist" if answer.more else "")
+
+
+def _next(answer: Answer, store: str, search: Search, way: str) -> str:
+    if len(answer.messages) == 1:
+        return "" if search.body else f"mqtool query {store} --phy-offset {answer.messages[0].record.phy_offset} --body"
+    if not answer.messages and answer.way == "index":
+        what = f"--msg-id {search.msg_id}" if way == "msg-id" else f"--topic {search.topic} --key {search.key}"
+        return f"mqtool query {store} {what} --scan    (the index has no hit: look through the log)"
+    return ""

@@ -1,0 +1,65 @@
+"""`mqtool undo`: take the last run back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from mqtool import exits
+from mqtool.changing import ConsentChoice, ask
+from mqtool.options import command
+from mqtool.output import Printer, make_console
+from mqtool.plan_screen import show_plan
+from mqtool.progress import Steps
+from mqtool.runs import run_root
+from mqtool.text import count, human_time
+from recover.errors import Refusal
+
+
+@command(examples=[
+    ("/data/store", "show the last run, ask, and take it back"),
+    ("/data/store --yes --json", "the same in a script"),
+    ("/data/store --dry-run", "only show which run would be taken back"),
+])
+def run(
+    out: Printer,
+    consent: ConsentChoice,
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Store root.", show_default=False)],
+) -> int:
+    """Take the last applied (or unfinished) plan back: content, owner, mode, mtime, xattrs, sparseness.
+
+    Run it again to take back the one before. The journal is kept. Exit 0 says that the store is as it was before the
+    plan, damage included; `mqtool verify` tells what that is.
+    """
+    from recover.undo import last_run
+
+    root = run_root(store)
+    last = last_run(root)
+    if last is not None:
+        info = last.info()
+        out.answer(plan=info.plan_id, run=info.id, restored=[])
+        out.show(Text(f"run {info.id}: {info.command}, {info.state}, {human_time(info.started_ms)}", style="bold"))
+        show_plan(out, last.plan)
+    if consent.dry_run:
+        if last is None:
+            raise Refusal("there is nothing to take back", f"See `mqtool journal {store}`.")
+        out.summary(f"Dry run: run {last.id} would be taken back", f"mqtool undo {store}")
+        return exits.CLEAN
+    if last is not None:
+        ask(f"Take run {last.id} back?", yes=consent.yes)
+    return _undo(out, root)
+
+
+def _undo(out: Printer, root: Path) -> int:
+    from recover.undo import undo
+
+    console = make_console(out.options.color, stderr=True)
+    with Steps("undoing", out.options.progress, console) as steps, exits.between_steps() as interrupted:
+        undone = undo(root, progress=steps, interrupted=interrupted)
+    out.answer(plan=undone.run.plan_id, run=undone.run.id, restored=list(undone.restored))
+    restored = count(len(undone.restored), "file")
+    out.summary(f"Run {undone.run.id} is undone, {restored} restored", f"mqtool verify {root}")
+    return exits.CLEAN

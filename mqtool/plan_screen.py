@@ -1,0 +1,95 @@
+"""A plan on a screen: what would be changed, and what that costs, before anybody is asked."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from mqtool.screens import table
+from mqtool.text import clean, count, human_size, human_time
+
+if TYPE_CHECKING:
+    from mqtool.output import Printer
+    from recover.plan import Plan, Step
+
+_WORDS = {
+    "zero-range": "zero a range", "write-range": "overwrite a range", "install": "put a new file in place",
+    "write-file": "write a small file", "retire": "move a file to the quarantine",
+}
+_LISTED = 12
+
+
+def show_plan(out: Printer, plan: Plan) -> None:
+    """Steps, grouped by kind and folder, then the loss statement."""
+    if not plan.steps:
+        return
+    out.show(Text(f"plan {plan.id}: {count(len(plan.steps), 'step')}", style="bold"), _steps(plan.steps), Text(""))
+    out.show(*loss_statement(plan.loss), Text(""))
+
+
+def _steps(steps: Sequence[Step]) -> Table:
+    groups: dict[tuple[str, str], list[Step]] = defaultdict(list)
+    if len(steps) <= _LISTED:
+        return table("", ["what", "file", "where"], ((_WORDS.get(s.kind, s.kind), s.file, _where(s)) for s in steps))
+    for step in steps:
+        groups[step.kind, step.file.rsplit("/", 1)[0] if "/" in step.file else "."].append(step)
+    shown = sorted(groups.items(), key=lambda item: -len(item[1]))[:_LISTED]
+    rows: list[list[object]] = [
+        [_WORDS.get(kind, kind), f"{folder}/", count(len(group), "file"), human_size(sum(map(_size, group)))]
+        for (kind, folder), group in shown
+    ]
+    if len(groups) > len(shown):
+        rest = len(steps) - sum(len(group) for _, group in shown)
+        rows.append(["…", f"{len(groups) - len(shown)} more folders", count(rest, "file"), ""])
+    return table("", ["what", "where", ">files", ">bytes"], rows)
+
+
+def _where(step: Step) -> str:
+    start, stop = getattr(step, "start", None), getattr(step, "stop", None)
+    if start is not None and stop is not None:
+        return f"{start:,} to {stop:,} ({human_size(stop - start)})"
+    size = _size(step)
+    return human_size(size) if size else ""
+
+
+def _size(step: Step) -> int:
+    if hasattr(step, "start"):
+        return int(step.stop - step.start)  # type: ignore[attr-defined]
+    return step.content.size if step.content is not None else 0
+
+
+def loss_statement(loss: Sequence[dict[str, Any]]) -> list[Any]:
+    """What is lost: one row a topic, queue and time span. `loss` items may have further keys."""
+    if not loss:
+        return [Text("No message is lost by this plan.", style="green")]
+    rows = [(item.get("topic", "?"), item.get("queue", item.get("queue_id", "?")), item.get("messages", "?"),
+             _span(item), item.get("why", item.get("reason", ""))) for item in loss]
+    total = sum(item["messages"] for item in loss if isinstance(item.get("messages"), int))
+    return [table(f"what is lost: {count(total, 'message')}", ["topic", ">queue", ">messages", "stored", "*why"], rows)]
+
+
+def _span(item: dict[str, Any]) -> str:
+    first = item.get("first_timestamp", item.get("first"))
+    last = item.get("last_timestamp", item.get("last"))
+    if not isinstance(first, int):
+        return "unknown"
+    return human_time(first) if last in (None, first) else f"{human_time(first)} to {human_time(int(last or 0))}"
+
+
+def step_list(plan: Plan) -> list[dict[str, Any]]:
+    """The steps as the documents show them."""
+    return [step.json() for step in plan.steps]
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """The plan as the documents show it."""
+    return {"id": plan.id, "steps": step_list(plan), "loss": list(plan.loss)}
+
+
+def safe(text: str) -> str:
+    """For callers that put names into sentences."""
+    return clean(text)

@@ -1,0 +1,16 @@
+"""What the commands over earlier runs (journal, undo, resume) share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def run_root(store: str) -> Path:
+    """The root of a store that may be too damaged to look like one, as long as it has a journal; else `NotAStore`."""
+    from recover.plan import JOURNAL_DIR
+    from recover.store import Store
+
+    root = Path(store)
+    if not (root / JOURNAL_DIR).is_dir():
+        Store.open(root)
+    return root

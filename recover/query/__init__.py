@@ -1,0 +1,65 @@
+"""Messages of a store as a broker would find them, or by a scan where its ways lead nowhere. Reads only."""
+
+from __future__ import annotations
+
+from formats.errors import FormatError
+from formats.message_id import parse_offset_id
+from recover.errors import UsageRefusal
+from recover.inspect_file.log_items import next_record
+from recover.log_reader import LogReader
+from recover.query.by_key import FOREVER, query_key
+from recover.query.by_queue import query_offset, query_time
+from recover.query.by_scan import Wanted, query_scan
+from recover.query.model import Answer, Found
+from recover.query.reading import record_at
+from recover.reader import FileReader
+from recover.store import Store
+
+__all__ = ["FOREVER", "Answer", "Found", "Wanted", "query_id", "query_key", "query_offset", "query_phy_offset",
+           "query_scan", "query_time"]
+
+
+def query_phy_offset(store: Store, phy_offset: int) -> Answer:
+    """The record that starts at an offset of the log; a note names the next one when none does."""
+    answer = Answer("offset")
+    mapped_file = store.commitlog.find(phy_offset)
+    if mapped_file is None:
+        answer.notes.append(f"outside of the log, which has files from {store.commitlog.min_offset} to "
+                            f"{store.commitlog.max_offset}")
+        return answer
+    with LogReader(store.commitlog) as log:
+        record = record_at(store, log, phy_offset)
+    if record is not None:
+        answer.messages.append(Found(record))
+        return answer
+    base = mapped_file.file_from_offset
+    with FileReader(mapped_file.path) as reader:
+        following = base + next_record(reader, phy_offset - base, base, mapped_file.length)
+    behind = "none follows in its file" if following >= mapped_file.end else f"the next one starts at {following}"
+    answer.notes.append(f"no intact record starts at {phy_offset}; {behind}")
+    return answer
+
+
+def query_id(store: Store, message_id: str, topic: str | None = None) -> Answer:
+    """A message by its offset id (16 or 28 bytes in hex), or by its unique key.
+
+    Both have the same form, so the id is first taken for a place in this log, and the record there
+    must come from the host that the id names; else it is looked up as a key of `topic`, or of every
+    topic that has queues.
+    """
+    message_id = message_id.strip()
+    if not message_id:
+        raise UsageRefusal("the message id is empty", "Give an offset id or a unique key.")
+    try:
+        parts = parse_offset_id(message_id)
+    except FormatError:
+        parts = None
+    if parts is not None and store.commitlog.find(parts.phy_offset) is not None:
+        with LogReader(store.commitlog) as log:
+            record = record_at(store, log, parts.phy_offset)
+        if record is not None and record.store_host == (parts.ip, parts.port):
+            return Answer("id", [Found(record)])
+    topics = [topic] if topic is not None else sorted({folder.topic for folder in store.queue_folders})
+    answer = query_key(store, topics, message_id)
+    answer.way = "id" if answer.messages else answer.way
+    return answer

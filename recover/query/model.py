@@ -1,0 +1,37 @@
+"""What a search found, and whether it looked everywhere it had to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from formats.commitlog import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One message. `ghost`: old bytes behind a break of the log; `superseded`: its queue offset was given out again."""
+
+    record: Record
+    ghost: bool = False
+    superseded: bool = False
+
+
+@dataclass(slots=True)
+class Answer:
+    """`complete` is false when a part that could hold a hit was not looked at; `notes` say which, and other facts.
+
+    `way` is how it was looked for: index, queue, id, offset or scan.
+    """
+
+    way: str
+    messages: list[Found] = field(default_factory=list)
+    complete: bool = True
+    notes: list[str] = field(default_factory=list)
+    more: bool = False
+    queue_offset: int | None = None
+    damaged_ranges: int = 0
+
+    def incomplete(self, note: str) -> None:
+        """Note a part that could not be looked at."""
+        self.complete = False
+        self.notes.append(note)
