@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from recover.codes.checkpoint import CHECKPOINT_CODES
 from recover.codes.commitlog import COMMITLOG_CODES
 from recover.codes.consumequeue import CONSUMEQUEUE_CODES
 from recover.codes.index import INDEX_CODES
@@ -11,6 +12,7 @@ AREAS: tuple[tuple[Code, ...], ...] = (
     COMMITLOG_CODES,
     CONSUMEQUEUE_CODES,
     INDEX_CODES,
+    CHECKPOINT_CODES,
 )
 
 CODES: dict[str, Code] = {code.name: code for area in AREAS for code in area}
