@@ -80,12 +80,14 @@ def start(case: Case, root: Path, **more: Any) -> OracleReport:
     return oracle(case.version).start(root, settings(case.store), read=True, dispatch_timeout=5, timeout=40, **more)
 
 
-def prediction_mismatches(case: Case, told: Mapping[str, Any], seen: OracleReport, done: Damage) -> list[str]:
-    """Where a prediction differs from what the start showed, in words; empty if nowhere."""
+def prediction_mismatches(
+    case: Case, told: Mapping[str, Any], seen: OracleReport, done: Damage, root: Path
+) -> list[str]:
+    """Where a prediction differs from what the start showed, in words; `root` is the started copy."""
     if not (told["starts"] and seen.starts):
         return _differ("starts", told["starts"], seen.starts)
     assert seen.after_load is not None and seen.after_start is not None
-    costs = outcome(case.store, seen, done)
+    costs = outcome(case.store, seen, done, root)
     wrong = _differ("mode", told["mode"], seen.mode)
     if seen.start_file is not None:
         wrong += _differ("start_file", _name(told["start_file"]), seen.start_file)

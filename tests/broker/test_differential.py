@@ -38,7 +38,7 @@ def test_prediction_is_what_the_broker_does(store: str, damage: str, version: st
     options = broker_options(store, version, seen.ignored_settings)
     told = mqtool("predict", root, *parts(store, root), *options)
     assert not told.code & REFUSED, told.document
-    assert not prediction_mismatches(case, told.document, seen, done)
+    assert not prediction_mismatches(case, told.document, seen, done, copy)
 
 
 @pytest.mark.parametrize(("store", "damage"), marked(list(pairs()), 24))

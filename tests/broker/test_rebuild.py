@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.lab.packed import WHOLE_BROKER, made, readers, settings
-from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
+from fixtures.lab.units import Units, queue_units
 from formats.index import IndexGeometry, IndexUnit, decode
 from tests.broker.cases import marked
 from tests.broker.judge import REFUSED, broker_options, mqtool, parts
@@ -17,7 +17,6 @@ from tests.support.stores import copy_store, real_store
 
 pytestmark = pytest.mark.broker
 
-Units = dict[str, dict[int, CqUnit]]
 DELAYED = "SCHEDULE_TOPIC_XXXX/"
 #: Any number of log files is replayed; 5.4 and later look at no more than ten unless told.
 REPLAY: dict[str, object] = {"commitLogRecoverMaxNum": 1000}
@@ -64,20 +63,6 @@ def _sizes(store: str) -> list[str]:
     """Without queues and index the sizes cannot be seen any more."""
     conf = settings(store)
     return ["--index-slots", str(conf["maxHashSlotNum"]), "--index-entries", str(conf["maxIndexNum"])]
-
-
-def queue_units(root: Path, min_phy: int) -> Units:
-    """Queue -> index in the queue -> unit, for units that name a record at or behind `min_phy`."""
-    found: Units = {}
-    for path in sorted(root.glob("consumequeue/*/*/*")):
-        first = int(path.name) // CQ_UNIT.size
-        queue = found.setdefault(f"{path.parent.parent.name}/{path.parent.name}", {})
-        for number, unit in enumerate(CQ_UNIT.decode_all(path.read_bytes())):
-            if not is_valid(unit):
-                break
-            if not is_pre_blank(unit) and unit.phy_offset >= min_phy:
-                queue[first + number] = unit
-    return {name: units for name, units in found.items() if units}
 
 
 def index_units(root: Path, store: str) -> list[list[IndexUnit]]:
