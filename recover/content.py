@@ -62,6 +62,11 @@ class FileContent:
     size: int
     crc32c: int
 
+    @property
+    def allocated(self) -> int:
+        """Bytes of blocks, for the space check."""
+        return self.path.stat().st_blocks * 512 if self.path.exists() else self.size
+
     def chunks(self) -> Iterator[bytes]:
         """The file's bytes; `Refusal` if they are no longer what was noted."""
         size = crc = 0

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from crc32c import crc32c
 
 from recover.errors import Refusal
+from recover.findings import Finding, finding
 from recover.plan import JOURNAL_DIR, Plan
 from recover.plan_file import canonical, load_plan
 
@@ -198,6 +199,20 @@ def journal(root: Path) -> list[RunInfo]:
 def open_runs(root: Path) -> list[Run]:
     """The runs that were neither finished nor undone: at most one, unless somebody copied journals."""
     return [run for run in runs(root) if run.state in ("unfinished", "undoing")]
+
+
+def run_findings(root: Path) -> list[Finding]:
+    """What a reading command says of earlier runs: one that is not complete, a journal that cannot be used."""
+    try:
+        return [
+            finding(
+                "run-unfinished", info.plan_path, run=info.id, command=info.command, state=info.state,
+                steps=info.steps, steps_done=info.steps_done,
+            )
+            for info in (run.info() for run in open_runs(root))
+        ]
+    except Refusal as refusal:
+        return [finding("run-journal-damaged", JOURNAL_DIR, reason=refusal.message)]
 
 
 def leftovers(root: Path) -> list[Path]:

@@ -42,6 +42,10 @@ class Step:
         """The reverse of `json`; `ValueError` if a field is missing or senseless."""
         raise NotImplementedError
 
+    def renamed(self, file: str) -> Step:
+        """The same change of another file."""
+        return self.from_json({**self.json(), "file": file}, self.content)
+
 
 @dataclass(frozen=True)
 class InPlace(Step):
@@ -212,6 +216,13 @@ class Plan:
     ) -> Plan:
         """A plan that is not yet sealed to a store."""
         return cls(command, tuple(steps), tuple(loss), dict(summary or {}), tuple(str(part) for part in parts))
+
+    def json(self) -> dict[str, Any]:
+        """The plan without content and preconditions, for people and for `--json`."""
+        return {
+            "id": self.id, "command": self.command, "created_ms": self.created_ms,
+            "steps": [step.json() for step in self.steps], "loss": list(self.loss), "summary": self.summary,
+        }
 
     def with_steps(self, steps: Sequence[Step], preconditions: Sequence[FileState]) -> Plan:
         """The same plan with other steps."""

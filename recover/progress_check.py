@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from recover import step_in_place, step_replace
+from recover.content import FileContent
 from recover.errors import Refusal
 from recover.journal import Run
 from recover.plan import InPlace, Plan, Replace, Step
 from recover.preconditions import check_same_store, check_watched, compare, observe
+from recover.reading import file_crc
 
 CHANGED = "something else worked on this store since: compare by hand, the saved bytes are in the journal's folder"
 
@@ -49,6 +51,7 @@ def family(step: Step) -> Family:
 def check_for_resume(run: Run, plan: Plan) -> None:
     """`Refusal` unless the store is just as the run left it, what it had not touched yet included."""
     check_same_store(plan, run.root)
+    _check_staged(run, plan)
     _check(run, plan, only_touched=False)
     check_watched(plan, run.root)
 
@@ -61,17 +64,38 @@ def check_for_undo(run: Run, plan: Plan) -> None:
     _check(run, plan, only_touched=True)
 
 
+def _check_staged(run: Run, plan: Plan) -> None:
+    """The content that is still to come was verified when it was staged; it may have lain there for long."""
+    for number, step in enumerate(plan.steps):
+        staged = run.staged(number)
+        if step.content is None or (run.statuses[number] != "untouched" and not staged.exists()):
+            continue
+        known = file_crc(staged) if staged.exists() else None
+        inline = isinstance(step, InPlace) and not isinstance(step.content, FileContent)
+        if not inline and known != (step.content.size, step.content.crc32c):
+            raise Refusal(
+                f"the staged content for {step.file} is damaged", "run `mqtool undo`", file=step.file, run=run.id
+            )
+
+
 def _check(run: Run, plan: Plan, *, only_touched: bool) -> None:
     statuses = run.statuses
     last = _last_looks(run, plan)
+    changed: list[str] = []
     for number, step in enumerate(plan.steps):
         status = statuses[number]
         if status == "untouched" and (only_touched or step.file not in last):
             if not only_touched:
                 compare(run.root, plan.preconditions[number], whole_file=not isinstance(step, InPlace))
             continue
-        if not _as_left(run, number, step, status, last.get(step.file)):
-            raise Refusal(f"{step.file} is not as the run {run.id} left it", CHANGED, file=step.file, run=run.id)
+        if step.file not in changed and not _as_left(run, number, step, status, last.get(step.file)):
+            changed.append(step.file)
+    if changed:
+        names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+        raise Refusal(
+            f"{names} {'is' if len(changed) == 1 else 'are'} not as the run {run.id} left "
+            f"{'it' if len(changed) == 1 else 'them'}", CHANGED, files=changed, run=run.id,
+        )
 
 
 def _last_looks(run: Run, plan: Plan) -> dict[str, dict[str, Any] | None]:

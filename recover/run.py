@@ -6,6 +6,7 @@ has left nothing but a folder to remove.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import time
@@ -30,6 +31,16 @@ def record(run: Run, event: str, **facts: Any) -> None:
     body = {"event": event, "seq": len(run.records), "at": time.time_ns() // 1_000_000, **facts}
     disk.append(run.journal, encode_record(body))
     run.add(body)
+
+
+def write_report(root: Path, run_id: str, report: dict[str, Any]) -> None:
+    """Keep what the command reported at the end of a run, as `report.json` in the run's folder."""
+    path = root / JOURNAL_DIR / "runs" / run_id / "report.json"
+    temporary = path.with_suffix(".new")
+    disk.unlink(temporary)
+    disk.create_file(temporary, [json.dumps(report, indent=1).encode("ascii") + b"\n"])
+    disk.rename(temporary, path)
+    disk.fsync_dir(path.parent)
 
 
 def tidy(root: Path) -> None:

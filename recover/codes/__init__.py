@@ -6,6 +6,7 @@ from recover.codes.checkpoint import CHECKPOINT_CODES
 from recover.codes.commitlog import COMMITLOG_CODES
 from recover.codes.consumequeue import CONSUMEQUEUE_CODES
 from recover.codes.index import INDEX_CODES
+from recover.codes.plan import PLAN_CODES
 from recover.findings import Code
 
 AREAS: tuple[tuple[Code, ...], ...] = (
@@ -13,6 +14,7 @@ AREAS: tuple[tuple[Code, ...], ...] = (
     CONSUMEQUEUE_CODES,
     INDEX_CODES,
     CHECKPOINT_CODES,
+    PLAN_CODES,
 )
 
 CODES: dict[str, Code] = {code.name: code for area in AREAS for code in area}

@@ -1,8 +1,8 @@
 """Everything that changes a disk, and nothing else does.
 
-Each operation passes one fault point just before it happens (`set_hook`), so a test can stop the process there, make the
-operation fail, or record the sequence and replay parts of it. Errors are `OSError`, unchanged: what an error means for
-a plan is decided by the callers.
+Each operation passes one fault point just before it happens (`set_hook`), so a test can stop the process there, make
+the operation fail, or record the sequence and replay parts of it. Errors are `OSError`, unchanged: what an error means
+for a plan is decided by the callers.
 """
 
 from __future__ import annotations

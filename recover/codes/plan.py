@@ -1,0 +1,26 @@
+"""Findings about what mqtool itself did to a store."""
+
+from __future__ import annotations
+
+from recover.findings import Code
+
+PLAN_CODES: tuple[Code, ...] = (
+    Code(
+        "run-unfinished", "warning",
+        "the run {run} ({command}) is {state}: {steps_done} of {steps} steps are done",
+        "mqtool resume {store}   (or: mqtool undo {store})",
+        meaning="A change of this store was begun and stopped half way; its journal and the saved bytes are in place.",
+        cause="mqtool was killed or interrupted, or the disk failed while it worked.",
+        broker="It knows nothing of the run and would start on a store that is half changed.",
+        action="Resume it, or undo it, before a broker starts here.",
+    ),
+    Code(
+        "run-journal-damaged", "warning",
+        "the journal of an earlier run cannot be used: {reason}",
+        "",
+        meaning="A record of the journal is missing or cannot be read, so the run can be neither resumed nor undone.",
+        cause="The disk lost it, or somebody edited or copied part of the journal folder.",
+        broker="It never looks at this folder.",
+        action="The bytes that the run overwrote are still in its folder; put the folder aside to work without it.",
+    ),
+)
