@@ -7,15 +7,15 @@ import functools
 import json
 import os
 import shutil
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from fixtures.unpack import STORES as PACKED
+from fixtures.unpack import unpack
 from tests.support.sparse import data_chunks
 
-FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
-EXPECTED: dict[str, dict[str, Any]] = json.loads((FIXTURES / "stores" / "expected.json").read_text())
+EXPECTED: dict[str, dict[str, Any]] = json.loads((PACKED / "expected.json").read_text())
 
 STORES = tuple(EXPECTED)
 CLEAN = tuple(name for name in STORES if EXPECTED[name]["exit_state"] == "clean")
@@ -32,14 +32,7 @@ def _unpack_dir() -> Path:
 @functools.cache
 def unpacked(name: str) -> Path:
     """The store as unpacked once per process. Look, do not write: every test shares it."""
-    folder = _unpack_dir() / name
-    with tarfile.open(FIXTURES / "stores" / f"{name}.tar.xz") as archive:
-        # The earliest 3.11 releases have no filters; the archives are ours.
-        if hasattr(tarfile, "data_filter"):
-            archive.extractall(folder, filter="tar")
-        else:
-            archive.extractall(folder)
-    return folder
+    return unpack(name, _unpack_dir() / name)
 
 
 def real_store(name: str, target: Path) -> Path:
