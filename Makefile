@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-deep test-brokers lint clean
+.PHONY: help setup demo test test-deep test-brokers lint docs clean
 
 help:
 	@echo "make demo          recover a damaged copy of a real store before your eyes"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-deep     samples of the long suites (needs JDK 17 and Maven)"
 	@echo "make test-brokers  everything that starts real brokers (needs JDK 17 and Maven)"
 	@echo "make lint          lint, types and import rules alone"
+	@echo "make docs          fill in the generated tables of the documentation"
 
 setup: $(READY)
 
@@ -31,6 +32,10 @@ $(READY): pyproject.toml
 demo: $(READY)
 	@$(BIN)/python -m fixtures.demo
 
+docs: $(READY)
+	$(BIN)/python -m tests.support.format_docs
+	$(BIN)/python -m tests.support.command_docs
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -41,11 +46,11 @@ test: lint
 
 test-deep: $(READY)
 	@$(BIN)/python -m tests.support.toolchain
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m deep
+	MQTOOL_DEEP=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m deep
 
 test-brokers: $(READY)
 	@$(BIN)/python -m tests.support.toolchain
-	$(BIN)/python -m pytest -m broker tests/broker
+	MQTOOL_DEEP=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m broker tests/broker
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

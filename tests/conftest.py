@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import toolchain
+from fixtures.lab.toolchain import available
 from tests.support.stores import real_store
 
 
@@ -26,6 +26,5 @@ def store(tmp_path: Path) -> Callable[[str], Path]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what this machine cannot run, so that a green line is not mistaken for more than it is."""
-    lacking = toolchain.missing()
-    if lacking:
-        terminalreporter.write_line(f"NOT RUN for want of {' and '.join(lacking)}: make test-deep, make test-brokers")
+    if reason := available():
+        terminalreporter.write_line(f"NOT RUN: make test-deep, make test-brokers ({reason})")
