@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from recover.codes.checkpoint import CHECKPOINT_CODES
 from recover.codes.commitlog import COMMITLOG_CODES
+from recover.codes.config import CONFIG_CODES
 from recover.codes.consumequeue import CONSUMEQUEUE_CODES
 from recover.codes.index import INDEX_CODES
 from recover.codes.plan import PLAN_CODES
@@ -14,6 +15,7 @@ AREAS: tuple[tuple[Code, ...], ...] = (
     CONSUMEQUEUE_CODES,
     INDEX_CODES,
     CHECKPOINT_CODES,
+    CONFIG_CODES,
     PLAN_CODES,
 )
 
