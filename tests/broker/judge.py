@@ -75,9 +75,10 @@ def damaged(store: str, recipe: str, folder: Path, seed: int = 0) -> tuple[Path,
         pytest.skip(str(reason))
 
 
-def start(case: Case, root: Path, **more: Any) -> OracleReport:
-    """The version's start on `root` with the settings of the store's writer, everything read."""
-    return oracle(case.version).start(root, settings(case.store), read=True, dispatch_timeout=5, timeout=40, **more)
+def start(case: Case, root: Path, conf: Mapping[str, object] | None = None, **more: Any) -> OracleReport:
+    """The version's start on `root`, everything read; with the settings of the store's writer unless told others."""
+    used = settings(case.store) if conf is None else conf
+    return oracle(case.version).start(root, used, read=True, dispatch_timeout=5, timeout=40, **more)
 
 
 def prediction_mismatches(
@@ -101,13 +102,13 @@ def prediction_mismatches(
     return wrong + _differ("duplicated_offsets", told["duplicated_offsets"], costs.get("duplicated_offsets", 0))
 
 
-def recovery_mismatches(case: Case, seen: OracleReport, done: Damage, valid_to: int) -> list[str]:
-    """Where a broker's start on a recovered store falls short of what was promised, in words."""
+def broken_promises(case: Case, seen: OracleReport, done: Damage, valid_to: int, lmq: bool = True) -> list[str]:
+    """Where a broker's start on a recovered store falls short of what was promised; `lmq` False leaves LMQ out."""
     if not seen.starts or seen.after_start is None or seen.after_load is None:
         return [f"does not start: {seen.stage} {seen.error} {seen.log[-3:]}"]
     gone = [path for path in seen.deleted_files if not path.startswith("index")]
     wrong = _differ("deleted files", [], gone) + _differ("log end", valid_to, seen.after_load.max_phy)
-    due = _due(case, done)
+    due = {(queue, message) for queue, message in _due(case, done) if lmq or not queue.startswith("%LMQ%")}
     served = {(queue, identity(message)) for queue, message in seen.messages()}
     missing = sorted(due - served)
     if missing:

@@ -11,12 +11,12 @@ from tests.broker.cases import Case, cases, log_cases, marked, pairs
 from tests.broker.judge import (
     DAMAGED,
     REFUSED,
+    broken_promises,
     broker_options,
     damaged,
     mqtool,
     parts,
     prediction_mismatches,
-    recovery_mismatches,
     start,
     state_mismatches,
     versions_for,
@@ -55,7 +55,7 @@ def test_every_reader_starts_on_a_recovered_store_and_keeps_all(store: str, dama
     for version in versions_for(store):
         copy = copy_store(root, tmp_path / f"started-by-{version}")
         seen = start(Case(store, damage, version), copy, write={_busiest(store): 3})
-        wrong[version] = recovery_mismatches(Case(store, damage, version), seen, done, result.document["valid_to"])
+        wrong[version] = broken_promises(Case(store, damage, version), seen, done, result.document["valid_to"])
     assert not {version: found for version, found in wrong.items() if found}
 
 
