@@ -89,6 +89,10 @@ class Layout(Generic[T]):
             offset += field.size
         return cls(record, tuple(fields))
 
+    def field(self, name: str) -> LayoutField:
+        """The field of that name; `KeyError` without one."""
+        return self._by_name[name]
+
     def offset(self, name: str) -> int:
         """Byte offset of a field from the start of the layout."""
         return self._by_name[name].offset

@@ -1,0 +1,138 @@
+"""The log as it will be: what a survey of the store would see once a plan has changed it.
+
+Derived files are judged against this view, so what the plan rebuilds is exactly what the changed
+log asks for, and the proof afterwards is an ordinary verify.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from formats.commitlog import Record
+from formats.record_columns import BIT_GHOST, BIT_SUPERSEDED
+from recover.columns import Split
+from recover.log import LogView, assemble
+from recover.mapped_files import MappedFile, MappedFileQueue
+from recover.record_row import row_of
+from recover.scan import FileScan, Hole
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A dead range [start, stop) of one file that will hold `records`; `blank` is where its end mark will stand."""
+
+    mapped_file: MappedFile
+    start: int
+    stop: int
+    records: tuple[Record, ...]
+    blank: int | None = None
+
+
+def after_replacing(log: LogView, changes: Sequence[Replaced], *, cut_from: int, drop_files: Iterable[str] = ()) -> LogView:
+    """The log with dead ranges replaced, everything from `cut_from` on zeroed, and some files gone.
+
+    Files in `drop_files` (paths) vanish; every other file has its full length.
+    """
+    dropped = set(drop_files)
+    queues = list(log.queues)
+    numbers = {key: number for number, key in enumerate(queues)}
+    scans = []
+    for scan in log.files:
+        if str(scan.mapped_file.path) in dropped:
+            continue
+        own = [change for change in changes if change.mapped_file == scan.mapped_file]
+        new_rows = [_rows(change, numbers, queues) for change in own]
+        splits = list(_cut(_insert(_live(scan.splits), [rows for pair in new_rows for rows in pair]), cut_from))
+        scans.append(_changed_scan(scan, own, splits, cut_from))
+    for scan in scans:
+        scan.queues = queues
+    files = [scan.mapped_file for scan in scans]
+    queue = MappedFileQueue(log.queue.directories, log.queue.file_size, files)
+    return assemble(queue, scans)
+
+
+def _changed_scan(scan: FileScan, changes: list[Replaced], splits: list[Split], cut_from: int) -> FileScan:
+    ranges = [(change.start, change.stop) for change in changes]
+    holes = [
+        hole for hole in scan.holes
+        if hole.start < cut_from and not any(start <= hole.start < stop for start, stop in ranges)
+    ]
+    blank = scan.blank
+    for change in changes:
+        if change.blank is not None:
+            blank = change.blank
+    base = scan.mapped_file.file_from_offset
+    if blank is not None and blank >= cut_from:
+        blank = None
+    end = blank if blank is not None else min(max(cut_from, base), scan.file_end)
+    if blank is None and end < scan.file_end:
+        holes.append(Hole(end, scan.file_end, "zeroed", "file-end", False, end))
+    return replace(
+        scan, mapped_file=replace(scan.mapped_file, length=scan.file_size), splits=splits, holes=_distinct(holes),
+        blank=blank, blank_size=0 if blank is None else scan.file_end - blank, end=end, unreadable=[],
+    )
+
+
+def _distinct(holes: list[Hole]) -> list[Hole]:
+    seen: dict[int, Hole] = {}
+    for hole in holes:
+        seen.setdefault(hole.start, hole)
+    return [seen[start] for start in sorted(seen)]
+
+
+def _rows(change: Replaced, numbers: dict[tuple[bytes, int], int], queues: list[tuple[bytes, int]]) -> list[Split]:
+    splits = []
+    for record in change.records:
+        key = (record.topic, record.queue_id)
+        number = numbers.setdefault(key, len(numbers))
+        if number == len(queues):
+            queues.append(key)
+        splits.append(Split(*row_of(record, number)))
+    return splits
+
+
+def _live(splits: Iterable[Split]) -> Iterator[Split]:
+    """Copies without ghosts, and without the marks of superseded records: those are found again."""
+    for split in splits:
+        ghosts = (split.records["bits"] & BIT_GHOST) != 0
+        counts = split.records["hashes"].astype(np.int64)
+        records = split.records[~ghosts].copy()
+        records["bits"] &= np.uint16(~BIT_SUPERSEDED & 0xFFFF)
+        yield Split(records, split.hashes[np.repeat(~ghosts, counts)])
+
+
+def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:
+    """Splits in log order with single-record splits put where they belong."""
+    waiting = sorted(new, key=lambda s: int(s.records["phy_offset"][0]))
+    for split in splits:
+        while waiting and split.records.size:
+            place = int(waiting[0].records["phy_offset"][0])
+            at = int(np.searchsorted(split.records["phy_offset"], place))
+            if at == split.records.size:
+                break
+            if at:
+                head, split = _divide(split, at)
+                yield head
+            yield waiting.pop(0)
+        yield split
+    yield from waiting
+
+
+def _divide(split: Split, at: int) -> tuple[Split, Split]:
+    hashes = int(split.records["hashes"][:at].astype(np.int64).sum())
+    return Split(split.records[:at], split.hashes[:hashes]), Split(split.records[at:], split.hashes[hashes:])
+
+
+def _cut(splits: Iterable[Split], cut_from: int) -> Iterator[Split]:
+    for split in splits:
+        ends = split.records["phy_offset"] + split.records["size"]
+        keep = int(np.searchsorted(ends, cut_from, side="right"))
+        if keep == split.records.size:
+            yield split
+        else:
+            yield _divide(split, keep)[0]
+
+

@@ -1,0 +1,214 @@
+"""What recover does to the commitlog itself: end marks, restored fields, bridges, and the dirty end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from formats.commitlog import BLANK_SIZE, encode_blank
+from formats.record_columns import BIT_GHOST, BIT_PROP_CRC
+from recover.after import Replaced
+from recover.bridge import Bridge, Gap, build_bridge
+from recover.columns import Rows
+from recover.content import LazyContent
+from recover.errors import Refusal
+from recover.log import MISSING_FILE, Damage, LogView, dead_ranges
+from recover.log_reader import LogReader
+from recover.lost import LostPosition
+from recover.mapped_files import MappedFile
+from recover.plan import Install, Retire, Step, WriteRange, ZeroRange
+from recover.reader import FileReader
+from recover.restore import Restored, restore
+from recover.store import Store
+from recover.survey import Survey
+
+Lost = Literal["repeat", "visible", "gap"]
+_CHUNK = 1 << 20
+
+
+@dataclass(slots=True)
+class LogChanges:
+    """Steps on commitlog files, and the log that they leave. `bridged` is what the reports show of each range."""
+
+    steps: list[Step] = field(default_factory=list)
+    replaced: list[Replaced] = field(default_factory=list)
+    bridged: list[dict[str, Any]] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    cut_from: int = 0
+    restored: set[LostPosition] = field(default_factory=set)
+
+
+def keep_everything(look: Survey, *, lost: Lost = "repeat", bridge: bool = True) -> LogChanges:
+    """The changes after which every broker passes over the damage; no intact record is touched.
+
+    `Refusal` (8) without `bridge` where damage has intact messages behind it, and where no bridge fits.
+    """
+    log = look.log
+    changes = LogChanges(cut_from=end_of_live_log(log))
+    with LogReader(log.queue) as reader:
+        for number, damage in enumerate(log.damaged):
+            if damage.mapped_file is None or damage.start >= changes.cut_from:
+                continue
+            _check_allowed(damage, bridge)
+            if number in look.end_marks:
+                _write_end_mark(look.store, changes, damage, damage.mapped_file)
+                continue
+            positions = look.losses.by_damage[number]
+            restored = _restore(reader, damage, positions)
+            if restored is not None:
+                _put_back(look.store, changes, damage, damage.mapped_file, restored)
+                continue
+            gap = _gap(log, damage)
+            _lay(look.store, changes, damage, damage.mapped_file,
+                 build_bridge(gap, positions, with_markers=lost != "gap"), positions)
+    changes.steps += _dirty_end(look.store, log, changes.cut_from)
+    _mend_files(look.store, log, changes)
+    return changes
+
+
+def end_of_live_log(log: LogView) -> int:
+    """Where the next record would go behind the last live one: its end, or the next file if an end mark follows it."""
+    for scan in log.files:
+        if scan.mapped_file.file_from_offset <= log.log_end <= scan.file_end and scan.blank is not None:
+            behind = any(hole.start >= log.log_end for hole in scan.holes)
+            return log.log_end if behind else scan.file_end
+    return log.log_end
+
+
+def _check_allowed(damage: Damage, bridge: bool) -> None:
+    if not bridge and damage.intact_after:
+        raise Refusal(
+            f"the log is damaged from {damage.start} to {damage.stop}, and bridging is switched off: a cut there would "
+            f"lose the {damage.intact_after} intact messages behind it",
+            "Run recover without --no-bridge, or `mqtool truncate` with --max-loss to cut.",
+            start=damage.start, stop=damage.stop, intact_after=damage.intact_after,
+        )
+
+
+def _restore(reader: LogReader, damage: Damage, positions: list[LostPosition]) -> Restored | None:
+    if damage.ended_by not in ("record", "blank") or not positions:
+        return None
+    try:
+        content = reader.read(damage.start, damage.stop - damage.start)
+    except OSError:
+        return None
+    if len(content) < damage.stop - damage.start:
+        return None
+    return restore(content, damage.start, positions)
+
+
+def _write_end_mark(store: Store, changes: LogChanges, damage: Damage, mapped_file: MappedFile) -> None:
+    position = damage.start - mapped_file.file_from_offset
+    content = encode_blank(damage.stop - damage.start)
+    changes.steps.append(WriteRange(store.relative(mapped_file.path), position, content))
+    changes.replaced.append(Replaced(mapped_file, damage.start, damage.stop, (), blank=damage.start))
+    changes.bridged.append({"start": damage.start, "stop": damage.stop, "kind": "end-mark", "markers": 0, "fillers": 0})
+
+
+def _put_back(store: Store, changes: LogChanges, damage: Damage, mapped_file: MappedFile, restored: Restored) -> None:
+    position = damage.start - mapped_file.file_from_offset + restored.position
+    changes.steps.append(WriteRange(store.relative(mapped_file.path), position, restored.content))
+    changes.replaced.append(Replaced(mapped_file, damage.start, damage.stop, (restored.record,)))
+    changes.bridged.append({
+        "start": damage.start, "stop": damage.stop, "kind": "restored", "field": restored.field, "markers": 0,
+        "fillers": 0, "topic": restored.record.topic_name, "queue": restored.record.queue_id,
+        "queue_offset": restored.record.queue_offset,
+    })
+
+
+def _gap(log: LogView, damage: Damage) -> Gap:
+    before, behind = _neighbours(log, damage)
+    row = before if before is not None else behind
+    timestamp = int(row["store_timestamp"]) if row is not None else 1
+    crc = any(r is not None and bool(r["bits"] & BIT_PROP_CRC) for r in (before, behind))
+    stop = damage.stop
+    to_file_end = damage.ended_by == "file-end"
+    return Gap(damage.start, stop, to_file_end, timestamp, crc)
+
+
+def _neighbours(log: LogView, damage: Damage) -> tuple[Any, Any]:
+    """The last live row in front of the damage and the first behind it; None where there is none."""
+    before = behind = None
+    for split in log.splits():
+        rows: Rows = split.records[(split.records["bits"] & BIT_GHOST) == 0]
+        front = rows[rows["phy_offset"] < damage.start]
+        back = rows[rows["phy_offset"] >= damage.stop]
+        if front.size:
+            before = front[-1]
+        if back.size:
+            return before, back[0]
+    return before, behind
+
+
+def _lay(
+    store: Store, changes: LogChanges, damage: Damage, mapped_file: MappedFile, bridge: Bridge,
+    positions: list[LostPosition],
+) -> None:
+    file = store.relative(mapped_file.path)
+    base = mapped_file.file_from_offset
+    changes.steps.append(WriteRange(file, damage.start - base, bridge.content))
+    end = damage.start + len(bridge.content)
+    if end < damage.stop and damage.ended_by != "file-end":
+        raise AssertionError("a bridge between records must fill its range")
+    if end < damage.stop:
+        # behind the blank nothing counts, but old records there must not be found again
+        changes.steps.append(ZeroRange(file, end - base, damage.stop - base))
+    changes.replaced.append(Replaced(mapped_file, damage.start, damage.stop, tuple(bridge.records), bridge.blank))
+    changes.bridged.append({
+        "start": damage.start, "stop": damage.stop, "kind": "bridge", "markers": len(bridge.markers),
+        "fillers": len(bridge.filler), "lost": [
+            {"topic": p.key.topic, "queue": p.key.queue_id, "queue_offset": p.queue_offset, "phy_offset": p.phy_offset}
+            for p in positions[:1000]
+        ], "lost_count": len(positions),
+    })
+
+
+def _dirty_end(store: Store, log: LogView, cut_from: int) -> Iterator[Step]:
+    """Zeroes for everything behind the live log that is not zero already, ghosts included."""
+    for scan in log.files:
+        for dead in dead_ranges(scan):
+            start = max(dead.start, cut_from)
+            stop = min(dead.last_data, scan.mapped_file.end)
+            if start < stop and not (scan.blank is not None and scan.blank < start):
+                base = scan.mapped_file.file_from_offset
+                yield ZeroRange(store.relative(scan.mapped_file.path), start - base, stop - base)
+
+
+def _mend_files(store: Store, log: LogView, changes: LogChanges) -> None:
+    """Full lengths, and nothing in the folders that is no log file."""
+    size = log.queue.file_size
+    touched = {step.file: step for step in changes.steps}
+    for mapped_file in store.commitlog.wrong_lengths():
+        name = store.relative(mapped_file.path)
+        if mapped_file.length == 0 and mapped_file == store.commitlog.files[-1]:
+            changes.steps.append(Retire(name))
+            changes.dropped.append(str(mapped_file.path))
+        elif mapped_file.length < size:
+            reached = max([mapped_file.length, *(s.stop for s in changes.steps if s.file == name and hasattr(s, "stop"))])
+            if reached < size:
+                changes.steps.append(ZeroRange(name, reached, size))
+        elif name not in touched:
+            changes.steps.append(Install(name, LazyContent(size, _first_bytes(mapped_file.path, size))))
+        else:
+            raise Refusal(
+                f"{name} is longer than the other log files and damaged as well",
+                "Shorten a copy of it to the others' length by hand, then run recover again.", file=name,
+            )
+    for odd in store.commitlog.odd:
+        if not odd.is_directory:
+            changes.steps.append(Retire(store.relative(odd.path)))
+    for twin in store.commitlog.duplicates:
+        changes.steps.append(Retire(store.relative(twin.path)))
+
+
+def _first_bytes(path: Path, size: int) -> Any:
+    def chunks() -> Iterable[bytes]:
+        with FileReader(path) as reader:
+            for at in range(0, size, _CHUNK):
+                yield reader.read(at, min(_CHUNK, size - at))
+
+    return chunks
+
+

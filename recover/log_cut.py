@@ -1,0 +1,67 @@
+"""Cutting the log at an offset: what a truncation zeroes and puts aside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from formats.record_columns import BIT_GHOST
+from recover.errors import UsageRefusal
+from recover.log import LogView
+from recover.log_changes import LogChanges
+from recover.plan import Retire, Step, ZeroRange
+from recover.reader import FileReader
+from recover.store import Store
+from recover.survey import Survey
+
+
+def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
+    """Zero the log from `offset` to its file's end and put later files aside.
+
+    `UsageRefusal` (16) when no record starts or ends there, naming the nearest two boundaries; with
+    `anywhere` (a broker's own cut) every offset is taken.
+    """
+    log = look.log
+    if not anywhere:
+        _check_boundary(log, offset)
+    changes = LogChanges(cut_from=offset)
+    for scan in log.files:
+        mapped_file = scan.mapped_file
+        if mapped_file.file_from_offset >= offset and mapped_file.file_from_offset > log.min_offset:
+            changes.steps.append(Retire(look.store.relative(mapped_file.path)))
+            changes.dropped.append(str(mapped_file.path))
+        elif scan.file_end > offset:
+            changes.steps += _zero_from(look.store, mapped_file.path, offset - mapped_file.file_from_offset)
+    return changes
+
+
+def _zero_from(store: Store, path: Path, start: int) -> list[Step]:
+    with FileReader(path) as reader:
+        ranges = list(reader.data_ranges(start, reader.length))
+    return [ZeroRange(store.relative(path), start, max(stop for _, stop in ranges))] if ranges else []
+
+
+def _check_boundary(log: LogView, offset: int) -> None:
+    """Boundaries are starts and ends of live records, and starts of files."""
+    below, above = log.min_offset, log.log_end
+    for scan in log.files:
+        start = scan.mapped_file.file_from_offset
+        if start == offset:
+            return
+        below = max(below, start) if start < offset else below
+        above = min(above, start) if start > offset else above
+    for split in log.splits():
+        rows = split.records[(split.records["bits"] & BIT_GHOST) == 0]
+        edges = np.unique(np.concatenate([rows["phy_offset"], rows["phy_offset"] + rows["size"]]))
+        at = int(np.searchsorted(edges, offset))
+        if at < edges.size and edges[at] == offset:
+            return
+        if at > 0:
+            below = max(below, int(edges[at - 1]))
+        if at < edges.size:
+            above = min(above, int(edges[at]))
+    raise UsageRefusal(
+        f"{offset} is no record boundary; the nearest are {below} and {above}",
+        f"Use --to {below} or --to {above}.", below=below, above=above,
+    )

@@ -1,0 +1,179 @@
+"""recover: from a survey to a plan. Decides everything, changes nothing."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from formats.index import IndexGeometry
+from recover.after import after_replacing
+from recover.broker_settings import BrokerSettings
+from recover.delays import DelayTable
+from recover.errors import Refusal
+from recover.expected import EXPECTED, Expectation, QueueKey, expect
+from recover.findings import BIT_UNSUPPORTED
+from recover.log import LogView
+from recover.log_changes import LogChanges, Lost, keep_everything
+from recover.log_cut import cut_log
+from recover.loss import loss_of_damage, loss_of_rows
+from recover.plan import Plan, Retire, Step
+from recover.predict import Prediction, predict
+from recover.rebuild_checkpoint import checkpoint_steps
+from recover.rebuild_consumequeue import QueueBuilder, queue_steps
+from recover.rebuild_index import rebuild_index
+from recover.recovery import Mode
+from recover.repair_config import config_steps
+from recover.spool import Spool
+from recover.store import Store
+from recover.survey import ScanOptions, Survey
+from recover.verify.checkpoint import check_checkpoint
+from recover.verify.consumequeue import ConsumeQueueReport, check_consumequeue
+from recover.verify.index import check_index
+from recover.verify.report import VerifyReport, verify
+
+Policy = Literal["keep", "broker"]
+NO_LOG = "commitlog-empty-queues-left"
+DEFAULT_GEOMETRY = IndexGeometry(5_000_000, 20_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverOptions:
+    """How to recover. `max_loss` is the number of intact messages that may go, None for any number."""
+
+    scan: ScanOptions = field(default_factory=ScanOptions)
+    settings: BrokerSettings | None = None
+    mode: Mode | None = None
+    policy: Policy = "keep"
+    lost: Lost = "repeat"
+    bridge: bool = True
+    max_loss: int | None = 0
+    clamp_offsets: bool = False
+    zone: datetime.tzinfo | None = None
+    command: str = "recover"
+
+
+@dataclass(slots=True)
+class RecoverPlan:
+    """A plan, what it was made from, and what it will cost."""
+
+    plan: Plan
+    before: VerifyReport
+    prediction: Prediction | None
+    bridged: list[dict[str, Any]]
+    lost_messages: int
+    damaged_messages: int
+    valid_to: int
+
+
+def plan_recover(store: Store, options: RecoverOptions) -> RecoverPlan:
+    """Look at the store and plan what makes it sound. `Refusal` (8) where nothing safe can be done."""
+    before = verify(store, options.scan)
+    refuse_without_log(before)
+    prediction = _predict(before.survey, options)
+    if options.policy == "broker":
+        changes = _as_the_broker(before.survey, prediction)
+    else:
+        changes = keep_everything(before.survey, lost=options.lost, bridge=options.bridge)
+    return plan_from_changes(store, before, changes, options, prediction)
+
+
+def plan_truncate(store: Store, offset: int, options: RecoverOptions) -> RecoverPlan:
+    """Cut the log at physical offset `offset`, a record boundary, and everything derived with it."""
+    before = verify(store, options.scan)
+    refuse_without_log(before)
+    return plan_from_changes(store, before, cut_log(before.survey, offset), options, None)
+
+
+def plan_from_changes(
+    store: Store, before: VerifyReport, changes: LogChanges, options: RecoverOptions, prediction: Prediction | None
+) -> RecoverPlan:
+    """The whole plan: the log first, then what derives from it as it will be, the checkpoint, the config, abort last."""
+    look = before.survey
+    after = after_replacing(look.log, changes.replaced, cut_from=changes.cut_from, drop_files=changes.dropped)
+    dropped = max(0, look.log.messages - after.messages)
+    if options.max_loss is not None and dropped > options.max_loss:
+        raise Refusal(
+            f"this would drop {dropped} intact messages, and --max-loss allows {options.max_loss}",
+            f"Run it with --max-loss {dropped} (or all) if that is what you want; `--policy keep` drops none.",
+            lost_messages=dropped, max_loss=options.max_loss,
+        )
+    steps = _in_order(store, before, changes, after, options)
+    loss = [*loss_of_damage(look, changes), *(loss_of_rows(look.log, changes.cut_from) if dropped else [])]
+    damaged = max(0, before.damaged_messages - sum(1 for b in changes.bridged if b["kind"] == "restored"))
+    summary = {"lost_messages": dropped, "damaged_messages": damaged, "bridged": changes.bridged[:1000],
+               "valid_to": after.valid_to}
+    plan = Plan.of(options.command, steps, loss=loss, summary=summary, parts=_parts(store))
+    return RecoverPlan(plan, before, prediction, changes.bridged, dropped, damaged, after.valid_to)
+
+
+def refuse_without_log(report: VerifyReport) -> None:
+    """`Refusal` (8) when queues or index are there and the log is not: rebuilding them would empty them."""
+    for item in report.findings:
+        if item.code == NO_LOG:
+            raise Refusal(item.message, item.remedy, code=NO_LOG)
+
+
+def _predict(look: Survey, options: RecoverOptions) -> Prediction | None:
+    if options.settings is None:
+        return None
+    return predict(look.store, look.log, options.settings, mode=options.mode)
+
+
+def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:
+    if prediction is None or not prediction.starts:
+        reason = prediction.reason if prediction is not None else "no broker version is known"
+        raise Refusal(f"that broker would not start on this store: {reason}", "Use --policy keep.")
+    return cut_log(look, prediction.max_phy, anywhere=True)
+
+
+def _in_order(
+    store: Store, before: VerifyReport, changes: LogChanges, after: LogView, options: RecoverOptions
+) -> Iterator[Step]:
+    look = before.survey
+    spool = Spool()
+    yield from changes.steps
+    delays = DelayTable(look.delays.levels)
+    delays.observed = dict(look.delays.observed)
+    expectation = expect(after, look.topics, include_deleted=look.options.include_deleted)
+    queues = check_consumequeue(store, after, expectation, delays)
+    yield from consumequeue_steps(store, after, expectation, queues, spool, visible=options.lost == "visible")
+    index = check_index(store, after)
+    if any(item.severity != "info" for item in index.findings):
+        index.geometry = index.geometry or DEFAULT_GEOMETRY
+        yield from rebuild_index(store, after, report=index, zone=options.zone).steps(store)
+    if not check_checkpoint(store, after).sound:
+        yield from checkpoint_steps(store, after)
+    yield from config_steps(store, look, queues, clamp_offsets=options.clamp_offsets)
+    if store.has_abort and not before.findings.bits & BIT_UNSUPPORTED:
+        yield Retire(store.relative(store.abort_path))
+
+
+def consumequeue_steps(
+    store: Store, log: LogView, expectation: Expectation, queues: ConsumeQueueReport, spool: Spool,
+    *, visible: bool = False, wanted: set[QueueKey] | None = None,
+) -> Iterator[Step]:
+    """Steps that put every unsound queue right (of `wanted`, if given)."""
+    unsound = {key for key, verdict in queues.verdicts.items() if not verdict.sound}
+    if wanted is not None:
+        unsound &= wanted
+    builder = QueueBuilder(store, queues.delays, log.min_offset, log.log_end, visible=visible)
+    done = set()
+    for key, rows in expectation.grouped(unsound):
+        done.add(key)
+        cells = builder.repaired(key, rows)
+        if cells is not None:
+            yield from queue_steps(store, cells, spool)
+    for key in sorted(unsound - done, key=lambda k: (k.topic, k.queue_id)):
+        cells = builder.repaired(key, np.empty(0, dtype=EXPECTED))
+        if cells is not None:
+            yield from queue_steps(store, cells, spool)
+
+
+def _parts(store: Store) -> list[str]:
+    """Absolute folders outside of the root that steps may touch."""
+    folders = [*store.commitlog_dirs, store.consumequeue_dir, store.index_dir]
+    return sorted({str(folder.absolute()) for folder in folders if not folder.is_relative_to(store.root)})
