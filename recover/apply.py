@@ -17,7 +17,7 @@ from recover.lock import StoreLock, is_own_lock_file
 from recover.plan import Plan
 from recover.preconditions import check
 from recover.progress_check import check_for_resume, family
-from recover.run import record, start, tidy
+from recover.run import make_last, record, start, tidy
 from recover.shared_files import detach
 from recover.space import check_space
 from recover.undo import take_back, undo_run
@@ -116,6 +116,7 @@ def _go_on(run: Run, progress: Progress | None, interrupted: Callable[[], bool])
 def _carry_out(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> Applied:
     plan = run.plan
     try:
+        make_last(run)
         for number, step in enumerate(plan.steps):
             if run.statuses[number] == "done":
                 continue

@@ -75,19 +75,19 @@ def start(root: Path, plan: Plan, interrupted: Callable[[], bool]) -> Run:
     )
     for folder in (run.path / "staged", run.path, home / "runs", home):
         disk.fsync_dir(folder)
-    _register(root, run, home, name, first)
-    return run
-
-
-def _register(root: Path, run: Run, home: Path, name: str, first: bool) -> None:
     final = root / JOURNAL_DIR / "runs" / name
     if first:
         disk.rename(home, root / JOURNAL_DIR)
-        disk.fsync_dir(root)
     else:
         disk.rename(run.path, final)
-        disk.fsync_dir(final.parent)
     run.path = final
+    return run
+
+
+def make_last(run: Run) -> None:
+    """Sync the names that lead to a run; from here on a failure is one of the run and no longer of its making."""
+    disk.fsync_dir(run.path.parent)
+    disk.fsync_dir(run.root)
 
 
 def _number(run_id: str) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from recover import disk
@@ -11,6 +13,7 @@ from recover.content import LazyContent
 from recover.plan import Install, Plan, Retire, WriteFile, WriteRange, ZeroRange
 from recover.preconditions import seal
 from recover.reading import data_extents
+from tests.support.trees import Node, tree_digest
 
 LOG = "commitlog/00000000000000000000"
 NEXT_LOG = "commitlog/00000000000000131072"
@@ -142,3 +145,34 @@ def killed_at(number: int, work: Callable[[], object]) -> bool:
     code = os.waitstatus_to_exitcode(status)
     assert code in (0, 71), f"the work failed by itself: {code}"
     return code == 71
+
+
+@contextmanager
+def quick_folder() -> Iterator[Path]:
+    """An empty folder in memory where there is one: syncs cost nothing there, and these tests sync a lot."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
+        yield Path(name)
+
+
+def contents(root: Path) -> dict[str, Node]:
+    """`tree_digest` without times: for trees that went through different runs."""
+    return {name: node._replace(mtime_ns=0) for name, node in tree_digest(root).items()}
+
+
+@contextmanager
+def failing(matches: Callable[[int, disk.Operation], bool], code: int) -> Iterator[None]:
+    """Operations that match (number, operation) fail with an errno."""
+    number = -1
+
+    def hook(operation: disk.Operation) -> None:
+        nonlocal number
+        number += 1
+        if matches(number, operation):
+            raise OSError(code, os.strerror(code), operation.path)
+
+    disk.set_hook(hook)
+    try:
+        yield
+    finally:
+        disk.set_hook(None)
