@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mqtool import exits
 from mqtool.options import FLAG, option
 from mqtool.output import Printer, make_console, outside_store
 from mqtool.progress import Steps
+from mqtool.scanning import run_verify
 from recover.errors import Refusal
 
 if TYPE_CHECKING:
+    from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
     from recover.apply import Applied
     from recover.plan import Plan
+    from recover.store import Store, StoreOptions
 
 _PANEL = "Before anything is changed"
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
@@ -46,6 +49,32 @@ class ChangeChoice(ConsentChoice):
             save_plan(plan, self.plan_out)
 
 
+def with_options(plan: Plan, store: StoreChoice) -> Plan:
+    """The plan with what the user said about the store, so that apply and resume look at the same parts."""
+    said = {
+        "commitlog": [str(path.absolute()) for path in store.commitlog or ()],
+        "consumequeue": None if store.consumequeue is None else str(store.consumequeue.absolute()),
+        "index": None if store.index is None else str(store.index.absolute()),
+        "mapped_file_size": store.mapped_file_size, "index_slots": store.index_slots,
+        "index_entries": store.index_entries,
+    }
+    return replace(plan, summary={**plan.summary, "store_options": said})
+
+
+def options_of(plan: Plan) -> StoreOptions:
+    """The reverse of `with_options`."""
+    from recover.store import StoreOptions
+
+    said = plan.summary.get("store_options") or {}
+    return StoreOptions(
+        commitlog=tuple(map(Path, said.get("commitlog") or ())),
+        consumequeue=Path(said["consumequeue"]) if said.get("consumequeue") else None,
+        index=Path(said["index"]) if said.get("index") else None,
+        mapped_file_size=said.get("mapped_file_size"), index_slots=said.get("index_slots"),
+        index_entries=said.get("index_entries"),
+    )
+
+
 def ask(question: str, *, yes: bool) -> None:
     """Ask once. `Refusal` (8) when the answer is no, or when nobody is there to answer."""
     if yes:
@@ -70,3 +99,16 @@ def carry_out(out: Printer, root: Path, plan: Plan) -> Applied:
 def undo_hint(store: str) -> str:
     """What to type when the result is not wanted."""
     return f"mqtool undo {store}    (only if you do not want this result)"
+
+
+def conclude(
+    out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None, *, corrected: bool
+) -> tuple[int, dict[str, Any]]:
+    """The final verify: its findings take the place of the earlier ones; (exit bits, document)."""
+    from recover.store import Store as Opened
+
+    # opened anew: the lists of files are those of before the change
+    report = run_verify(out, Opened.open(store.root, store.options), engine, broker, title="checking the result")
+    out.findings = report.findings
+    code = report.exit_code | (exits.CORRECTED if corrected else 0)
+    return code, {**report.json(), "exit_code": report.exit_code}

@@ -30,8 +30,12 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "inspect": Entry("inspect", "One screen about a store, or the records of one file.", READING),
+    "verify": Entry("verify", "Every byte against every other; never stops at the first problem.", READING),
+    "predict": Entry("predict", "What the start of a broker version would do to this store.", READING),
     "query": Entry("query", "Messages as a broker would find them.", READING),
     "journal": Entry("journal", "What was done to this store, when, and what is unfinished.", READING),
+    "apply": Entry("apply", "Run a saved plan.", CHANGING),
+    "resume": Entry("resume", "Complete a run that was killed.", CHANGING),
     "undo": Entry("undo", "Take the last applied plan back, bit for bit.", CHANGING),
     "explain": Entry("explain", "What a finding means and what to do about it.", HELP),
     "exit-codes": Entry("exit_codes", "The table of exit codes.", HELP),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.live import Live
@@ -43,45 +45,18 @@ class Estimate:
         return max(0.0, (total - done) / mean)
 
 
-class Steps:
-    """The steps of a plan, one line that is redrawn; call it with (done, total, what comes next)."""
+class Line:
+    """One line on stderr that is redrawn, from any thread. `wanted` None: only where stderr is a terminal."""
 
-    def __init__(self, title: str, wanted: bool | None, console: Console) -> None:
-        self._line = Progress(title, wanted, console)
-
-    def __enter__(self) -> Steps:
-        self._line.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._line.__exit__(kind, error, trace)
-
-    def __call__(self, done: int, total: int, what: str) -> None:
-        """Show how far the plan is."""
-        self._line.show(f"{self._line.title}  step {min(done + 1, total)} of {total} · {clean(what)}")
-
-
-class Progress:
-    """A line that is redrawn while a scan runs. Call it with what is done so far.
-
-    `wanted` None shows it only where stderr is a terminal.
-    """
-
-    def __init__(self, title: str, wanted: bool | None, console: Console) -> None:
-        self.title = title
+    def __init__(self, wanted: bool | None, console: Console) -> None:
         stream = sys.stderr
         self.active = wanted if wanted is not None else bool(stream is not None and stream.isatty())
-        self._start = time.monotonic()
-        self._estimate = Estimate(self._start)
-        self._shown = 0.0
         self._console = console
         self._live: Live | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if self.active:
-            self._live = Live(Text(self.title), console=self._console, transient=True, auto_refresh=False)
+            self._live = Live(Text(""), console=self._console, transient=True, auto_refresh=False)
             self._live.start()
         return self
 
@@ -91,30 +66,56 @@ class Progress:
         if self._live is not None:
             self._live.stop()
 
-    def __call__(self, done: int, total: int, records: int = 0) -> None:
-        """`done` and `total` in bytes, `records` seen so far."""
-        if self._live is None:
-            return
-        now = time.monotonic()
-        self._estimate.update(now, done)
-        if now - self._shown >= 0.2 or done >= total:
-            self._shown = now
-            self.show(self.line(now, done, total, records))
-
     def show(self, line: str) -> None:
         """Draw a line in place of the one before."""
         if self._live is not None:
-            self._live.update(Text(line), refresh=True)
+            self._live.update(Text(clean(line)), refresh=True)
 
-    def line(self, now: float, done: int, total: int, records: int) -> str:
+
+class Steps(Line):
+    """The steps of a plan; call it with (done, total, what comes next)."""
+
+    def __init__(self, title: str, wanted: bool | None, console: Console) -> None:
+        super().__init__(wanted, console)
+        self.title = title
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        """Show how far the plan is."""
+        self.show(f"{self.title}  step {min(done + 1, total)} of {total} · {what}")
+
+
+class Progress(Line):
+    """A scan of `total` bytes; call it with the bytes and records done since the last call."""
+
+    def __init__(self, title: str, wanted: bool | None, console: Console, total: int) -> None:
+        super().__init__(wanted, console)
+        self.title, self.total = title, total
+        self._start = time.monotonic()
+        self._estimate = Estimate(self._start)
+        self._shown = 0.0
+        self._done = self._records = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, size: int, records: int) -> None:
+        """Add what was done; redraws at most five times a second."""
+        with self._lock:
+            self._done += size
+            self._records += records
+            now = time.monotonic()
+            self._estimate.update(now, self._done)
+            if now - self._shown >= 0.2 or self._done >= self.total:
+                self._shown = now
+                self.show(self.line(now))
+
+    def line(self, now: float) -> str:
         """What the line says at `now` (monotonic seconds)."""
         elapsed = max(now - self._start, 1e-6)
-        share = f"{100 * done / total:3.0f} %  " if total else ""
-        parts = [f"{self.title}  {share}{human_size(done)} of {human_size(total)}",
-                 f"{human_size(int(done / elapsed))}/s"]
-        if records:
-            parts.append(f"{records:,} records")
-        left = self._estimate.remaining(now, done, total)
+        share = f"{100 * self._done / self.total:3.0f} %  " if self.total else ""
+        parts = [f"{self.title}  {share}{human_size(self._done)} of {human_size(self.total)}",
+                 f"{human_size(int(self._done / elapsed))}/s"]
+        if self._records:
+            parts.append(f"{self._records:,} records")
+        left = self._estimate.remaining(now, self._done, self.total)
         if left is not None:
             parts.append(f"about {human_seconds(left)} left")
         return " · ".join(parts)

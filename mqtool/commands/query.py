@@ -129,7 +129,8 @@ def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way:
         FOREVER if search.end is None else search.end, search.include_ghosts, way == "ghosts",
     )
     console = make_console(out.options.color, stderr=True)
-    with Progress("scanning", out.options.progress, console) as progress:
+    total = sum(mapped_file.length for mapped_file in store.commitlog.files)
+    with Progress("scanning", out.options.progress, console, total) as progress:
         return query_scan(store, wanted, threads=engine.thread_count, limit=search.limit, progress=progress)
 
 

@@ -13,17 +13,14 @@ from formats.config import BACKUP_SUFFIX, CONFIG_FILES
 from formats.errors import FormatError
 from formats.fastjson import salvage
 from formats.index import IndexGeometry, infer_geometry
-from formats.layout import Buffer
-from recover.broker_check import ReadAt
 from recover.broker_settings import BrokerSettings
 from recover.brokers import BrokerVersion, boundaries
-from recover.columns import Rows
 from recover.inspect_store.evidence import Evidence, Generation, find_generation
 from recover.inspect_store.parts import Part, list_parts
 from recover.inspect_store.pointers import Pointers, find_pointers
+from recover.inspect_store.starts import LogFiles
 from recover.lock import probe
-from recover.mapped_files import MappedFile
-from recover.reader import FileReader, read_small
+from recover.reader import read_small
 from recover.recovery import Mode, start_file
 from recover.store import Store
 
@@ -186,29 +183,9 @@ def _geometry(store: Store, pointers: Pointers) -> IndexGeometry | None:
     return None
 
 
-class _Log:
-    """The files as `recover.recovery.start_file` wants them."""
-
-    def __init__(self, store: Store) -> None:
-        self.files: Sequence[MappedFile] = store.commitlog.files
-        self.file_size = store.mapped_file_size
-
-    def read_at(self, index: int) -> ReadAt:
-        path = self.files[index].path
-
-        def read(position: int, length: int) -> Buffer:
-            with FileReader(path) as reader:
-                return reader.read(position, length)
-
-        return read
-
-    def rows(self, index: int) -> Rows:
-        raise NotImplementedError("the choice of a start file looks at first records only")
-
-
 def _starts(store: Store, pointers: Pointers, versions: Sequence[BrokerVersion]) -> list[Start]:
     mode: Mode = "abnormal" if store.has_abort else "normal"
-    log = _Log(store)
+    log = LogFiles(store)
     starts = []
     for version in versions:
         if not log.files:

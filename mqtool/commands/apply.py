@@ -1,0 +1,61 @@
+"""`mqtool apply`: run a saved plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mqtool.changing import BITS, ConsentChoice, ask, carry_out, conclude, options_of, undo_hint
+from mqtool.options import EngineChoice, command
+from mqtool.output import Printer
+from mqtool.plan_screen import plan_document, show_plan
+from mqtool.text import count
+from mqtool.verify_screen import verify_line
+from recover.errors import Refusal
+
+
+@command(
+    examples=[
+        ("plan.json", "show the plan, ask, run it, verify the result"),
+        ("plan.json --yes", "the same in a script"),
+        ("plan.json --dry-run", "only show it"),
+    ],
+    bits=BITS,
+)
+def run(
+    out: Printer,
+    engine: EngineChoice,
+    consent: ConsentChoice,
+    plan_file: Annotated[Path, typer.Argument(
+        metavar="PLAN.json", help="A plan that --plan-out saved.", show_default=False)],
+) -> int:
+    """Run a plan that a changing command saved with --plan-out.
+
+    It is refused if a broker holds the store, or if one of the files is no longer what the plan was made on.
+    """
+    from recover.plan_file import load_plan
+    from recover.preconditions import check
+    from recover.store import Store
+
+    plan = load_plan(plan_file)
+    if plan.store is None:
+        raise Refusal(f"{plan_file} is not bound to a store", "Make the plan again.")
+    root = Path(plan.store.root)
+    out.store = str(root)
+    store = Store.open(root, options_of(plan))
+    answer: dict[str, Any] = {"command": plan.command, "plan": plan_document(plan), "applied": False, "journal": None}
+    out.answer(**answer)
+    show_plan(out, plan)
+    if consent.dry_run:
+        check(plan, root)
+        out.summary(f"Dry run: {count(len(plan.steps), 'step')} on {root}", f"mqtool apply {plan_file}")
+        return 0
+    ask(f"Run this plan on {root}?", yes=consent.yes)
+    applied = carry_out(out, root, plan)
+    out.answer(applied=applied.changed, journal=applied.journal)
+    code, document = conclude(out, store, engine, None, corrected=applied.changed)
+    out.answer(verify=document)
+    out.summary(f"{count(len(plan.steps), 'step')} done. {verify_line(document, code)}", undo_hint(str(root)))
+    return code

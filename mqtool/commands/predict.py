@@ -1,0 +1,107 @@
+"""`mqtool predict`: what a broker's start would do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from mqtool import exits
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
+from mqtool.output import Printer
+from mqtool.scanning import scan_options
+from mqtool.screens import facts, table
+from mqtool.text import count
+
+if TYPE_CHECKING:
+    from recover.broker_settings import BrokerSettings
+    from recover.store import Store
+
+_SHOWN = 15
+
+
+@command(
+    examples=[
+        ("/data/store --broker 5.3.3", "the start of a 5.3.3 with default settings"),
+        ("/data/store --broker 4.9.8 --broker-conf broker.conf", "with the broker's own settings"),
+        ("/data/store --broker 5.3.3 --set forceVerifyPropCRC=true", "before switching something on"),
+    ],
+    bits=(exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED),
+)
+def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice) -> int:
+    """Say what the start of a broker would do to this store and what it would cost, without touching it.
+
+    0: it costs nothing. 2: derived files only. 4: intact messages would be lost, or the broker would not start.
+    """
+    from recover.log import scan_log
+    from recover.predict import predict
+    from recover.store import Store
+
+    opened = Store.open(store.root, store.options())
+    settings, assumed = _settings(opened, broker)
+    with scan_options(out, opened, engine) as options:
+        view = scan_log(opened.commitlog, threads=options.threads, memory=options.memory, progress=options.progress)
+    prediction = predict(opened, view, settings)
+    document = prediction.json()
+    document["assumptions"] = [*assumed, *document["assumptions"]]
+    out.answer(**document)
+    _show(out, document)
+    code = prediction.exit_code
+    out.summary(_line(document), f"mqtool recover {store.store} --dry-run" if code else "")
+    return code
+
+
+def _settings(store: Store, broker: BrokerChoice) -> tuple[BrokerSettings, list[str]]:
+    from recover.broker_settings import load_settings
+    from recover.brokers import BrokerVersion
+    from recover.inspect_store.default_broker import default_broker
+
+    if broker.broker is not None:
+        version, assumed = BrokerVersion.parse(broker.broker), []
+    else:
+        version, why = default_broker(store)
+        assumed = [why]
+    return load_settings(version, broker.broker_conf, broker.settings or ()), assumed
+
+
+def _show(out: Printer, document: dict[str, Any]) -> None:
+    starts = Text("yes", style="green") if document["starts"] else Text("NO", style="bold red")
+    rows: list[tuple[str, object]] = [("broker", document["broker"]), ("starts", starts)]
+    if document["reason"]:
+        rows.append(("because", document["reason"]))
+    rows += [
+        ("recovery", f"{document['mode']}, from {document['start_file'] or 'no file'}"),
+        ("log after load", f"{document['min_phy']:,} to {document['max_phy']:,}"),
+        ("intact messages cut off", _count(document["lost_messages"], "bold red")),
+        ("messages without a unit", _count(document["unreachable_messages"], "bold yellow")),
+        ("queue offsets given twice", _count(document["duplicated_offsets"], "bold yellow")),
+    ]
+    rows += [("deletes", name) for name in document["deleted_files"][:_SHOWN]]
+    if len(document["deleted_files"]) > _SHOWN:
+        rows.append(("deletes", f"… {len(document['deleted_files']) - _SHOWN} more"))
+    rows += [("assumed", text) for text in document["assumptions"]]
+    out.show(facts("", rows), Text(""))
+    for key, title in (("lost", "cut off"), ("unreachable", "without a unit")):
+        if document.get(key):
+            largest = sorted(document[key].items(), key=lambda item: -item[1])[:_SHOWN]
+            out.show(table(f"messages {title}, by queue", ["queue", ">messages"], largest), Text(""))
+
+
+def _count(number: int, style: str) -> Text:
+    return Text(f"{number:,}", style=style if number else "")
+
+
+def _line(document: dict[str, Any]) -> str:
+    who = f"Broker {document['broker']}"
+    if not document["starts"]:
+        return f"{who} would not start: {document['reason']}"
+    costs = []
+    if document["lost_messages"]:
+        costs.append(f"cut off {count(document['lost_messages'], 'intact message')}")
+    if document["unreachable_messages"]:
+        costs.append(f"leave {count(document['unreachable_messages'], 'message')} without a unit")
+    if document["duplicated_offsets"]:
+        costs.append(f"give out {count(document['duplicated_offsets'], 'queue offset')} twice")
+    if document["deleted_files"]:
+        costs.append(f"delete {count(len(document['deleted_files']), 'file')}")
+    return f"{who} would start and " + (", ".join(costs) if costs else "lose nothing")

@@ -1,0 +1,77 @@
+"""`mqtool resume`: complete a run that was killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from mqtool import exits
+from mqtool.changing import BITS, ConsentChoice, ask, conclude, options_of, undo_hint
+from mqtool.options import EngineChoice, command
+from mqtool.output import Printer, make_console
+from mqtool.progress import Steps
+from mqtool.runs import run_root
+from mqtool.text import human_time
+from mqtool.verify_screen import verify_line
+from recover.errors import Refusal
+
+if TYPE_CHECKING:
+    from recover.apply import Applied
+
+
+@command(
+    examples=[
+        ("/data/store", "show what is unfinished, ask, complete it"),
+        ("/data/store --yes", "the same in a script"),
+    ],
+    bits=BITS,
+)
+def run(
+    out: Printer,
+    engine: EngineChoice,
+    consent: ConsentChoice,
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Store root.", show_default=False)],
+) -> int:
+    """Complete a run that was killed or interrupted: an apply is carried to its end, an undo too.
+
+    Steps that were done are not repeated, one that was half done is done again. `mqtool undo` is the other way out.
+    """
+    from recover.journal import open_runs
+    from recover.store import Store
+
+    root = run_root(store)
+    found = open_runs(root)
+    unfinished = [item.info() for item in found]
+    out.answer(runs=[item.json() for item in unfinished], applied=False)
+    for item in unfinished:
+        out.show(Text(f"run {item.id}: {item.command}, {item.state}, begun {human_time(item.started_ms)}, "
+                      f"{item.steps_done} of {item.steps} steps done", style="bold"))
+    if consent.dry_run:
+        if not unfinished:
+            raise Refusal("there is no unfinished run", f"See `mqtool journal {store}`.")
+        out.summary(f"Dry run: run {unfinished[0].id} would be completed", f"mqtool resume {store}")
+        return exits.CLEAN
+    if unfinished:
+        ask(f"Complete run {unfinished[0].id}?", yes=consent.yes)
+    options = options_of(found[0].plan) if found else None
+    done = _resume(out, root)
+    undone = done.run is not None and done.run.state == "undone"
+    out.answer(applied=not undone, runs=[done.run.json()] if done.run else [], journal=done.journal)
+    if undone:
+        out.summary("The undo is complete: the store is as it was before the run", f"mqtool verify {store}")
+        return exits.CLEAN
+    code, document = conclude(out, Store.open(root, options), engine, None, corrected=True)
+    out.answer(verify=document)
+    out.summary(f"The run is complete. {verify_line(document, code)}", undo_hint(store))
+    return code
+
+
+def _resume(out: Printer, root: Path) -> Applied:
+    from recover.apply import resume
+
+    console = make_console(out.options.color, stderr=True)
+    with Steps("resuming", out.options.progress, console) as steps, exits.between_steps() as interrupted:
+        return resume(root, progress=steps, interrupted=interrupted)

@@ -1,0 +1,54 @@
+"""Scans and verifies with a line of progress; what verify, recover and the rebuilds share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from mqtool.output import Printer, make_console
+from mqtool.progress import Progress
+
+if TYPE_CHECKING:
+    from mqtool.options import BrokerChoice, EngineChoice
+    from recover.store import Store
+    from recover.survey import ScanOptions
+    from recover.verify.report import VerifyReport
+
+
+@contextmanager
+def scan_options(
+    out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None = None, *, title: str = "scanning",
+    include_deleted: bool = False,
+) -> Iterator[ScanOptions]:
+    """How to scan, with a line of progress while the block runs."""
+    from recover.survey import ScanOptions
+
+    total = sum(mapped_file.length for mapped_file in store.commitlog.files)
+    more: dict[str, Any] = {} if engine.memory is None else {"memory": engine.memory}
+    with Progress(title, out.options.progress, make_console(out.options.color, stderr=True), total) as progress:
+        yield ScanOptions(
+            threads=engine.thread_count, include_deleted=include_deleted, settings=given_settings(broker),
+            progress=progress, **more,
+        )
+
+
+def given_settings(broker: BrokerChoice | None) -> dict[str, str]:
+    """What --broker-conf and --set say, by the broker's own names."""
+    if broker is None:
+        return {}
+    from recover.broker_settings import load_settings
+    from recover.brokers import NEWEST_COMPARED
+
+    return dict(load_settings(NEWEST_COMPARED, broker.broker_conf, broker.settings or ()).given)
+
+
+def run_verify(
+    out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None = None, *,
+    only: Collection[str] = (), title: str = "verifying", include_deleted: bool = False,
+) -> VerifyReport:
+    """Verify a store with a line of progress."""
+    from recover.verify.report import verify
+
+    with scan_options(out, store, engine, broker, title=title, include_deleted=include_deleted) as options:
+        return verify(store, options, only)

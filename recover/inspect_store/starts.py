@@ -1,0 +1,34 @@
+"""The log's files as the choice of a start file wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from formats.layout import Buffer
+from recover.broker_check import ReadAt
+from recover.columns import Rows
+from recover.mapped_files import MappedFile
+from recover.reader import FileReader
+from recover.store import Store
+
+
+class LogFiles:
+    """A `recover.recovery.LogSource` that serves `start_file`, which looks at first records only."""
+
+    def __init__(self, store: Store) -> None:
+        self.files: Sequence[MappedFile] = store.commitlog.files
+        self.file_size = store.mapped_file_size
+
+    def read_at(self, index: int) -> ReadAt:
+        """Reads from file `index`."""
+        path = self.files[index].path
+
+        def read(position: int, length: int) -> Buffer:
+            with FileReader(path) as reader:
+                return reader.read(position, length)
+
+        return read
+
+    def rows(self, index: int) -> Rows:
+        """Not served."""
+        raise NotImplementedError("the choice of a start file looks at first records only")

@@ -1,0 +1,134 @@
+"""journal, undo, resume and apply over runs that tests make themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from recover.apply import apply_plan
+from recover.plan import Plan, WriteFile, WriteRange
+from recover.plan_file import save_plan
+from recover.preconditions import seal
+from tests.cli.runner import mqtool
+from tests.support.plans import killed_at
+from tests.support.stores import real_store
+from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+
+CHECKPOINT = "checkpoint"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return real_store("clean-5.3.3", tmp_path)
+
+
+def harmless(store: Path) -> Plan:
+    """Writes the checkpoint as it is, and puts zeros where zeros are."""
+    content = (store / CHECKPOINT).read_bytes()
+    last = max((store / "commitlog").iterdir())
+    end = last.stat().st_size - 4096
+    return seal(Plan.of("recover", [
+        WriteRange(f"commitlog/{last.name}", end, bytes(4096)), WriteFile(CHECKPOINT, content),
+    ], loss=[{"topic": "evil\x1b[2J", "queue": 0, "messages": 2, "first": 1795226071956, "last": None}]), store)
+
+
+def test_journal_of_an_untouched_store_is_empty(store: Path) -> None:
+    with assert_unchanged(store):
+        result = mqtool("journal", store, "--json")
+    assert result.code == 0
+    assert result.document["runs"] == []
+
+
+def test_journal_tells_what_was_done(store: Path) -> None:
+    plan = harmless(store)
+    apply_plan(store, plan)
+    (run,) = mqtool("journal", store, "--json").document["runs"]
+    assert (run["state"], run["plan_id"], run["command"]) == ("applied", plan.id, "recover")
+    assert "applied" in mqtool("journal", store).stdout
+    assert "mqtool undo" in mqtool("journal", store).stdout
+
+
+@pytest.mark.parametrize("command", ["journal", "undo", "resume"])
+def test_a_folder_that_is_no_store_is_16(command: str, tmp_path: Path) -> None:
+    assert mqtool(command, tmp_path, *(["--yes"] if command != "journal" else [])).code == 16
+    assert mqtool(command, tmp_path / "nowhere").code == 16
+
+
+def test_undo_brings_the_tree_back(store: Path) -> None:
+    before = tree_digest(store)
+    apply_plan(store, harmless(store))
+    result = mqtool("undo", store, "--yes", "--json")
+    assert result.code == 0, result.stderr
+    assert result.document["plan"]
+    assert CHECKPOINT in result.document["restored"]
+    assert_same_tree(before, tree_digest(store))
+    assert [run["state"] for run in mqtool("journal", store, "--json").document["runs"]] == ["undone"]
+
+
+def test_undo_shows_and_stops_with_dry_run(store: Path) -> None:
+    apply_plan(store, harmless(store))
+    with assert_unchanged(store):
+        result = mqtool("undo", store, "--dry-run")
+    assert result.code == 0
+    assert "would be taken back" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["undo", "resume"])
+def test_nothing_to_take_back_or_complete_is_refused(store: Path, command: str) -> None:
+    with assert_unchanged(store):
+        assert mqtool(command, store, "--yes").code == 8
+        assert mqtool(command, store, "--dry-run").code == 8
+
+
+def test_no_terminal_and_no_yes_is_refused(store: Path) -> None:
+    apply_plan(store, harmless(store))
+    with assert_unchanged(store):
+        result = mqtool("undo", store, "--json")
+    assert result.code == 8
+    assert "--yes" in result.document["error"]["message"]
+
+
+def test_apply_runs_a_saved_plan_once(store: Path, tmp_path: Path) -> None:
+    plan_file = tmp_path / "plan.json"
+    save_plan(harmless(store), plan_file)
+    before = tree_digest(store)
+    with assert_unchanged(store):
+        shown = mqtool("apply", plan_file, "--dry-run")
+    assert shown.code == 0
+    assert "evil\\x1b[2J" in shown.stdout
+    assert "\x1b" not in shown.stdout
+    done = mqtool("apply", plan_file, "--yes", "--json")
+    assert done.code == 1, done.stderr
+    assert done.document["applied"] is True
+    assert (store / done.document["journal"]).is_dir()
+    assert done.document["verify"]["exit_code"] == 0
+    assert mqtool("apply", plan_file, "--yes").code == 8, "the store is no longer what the plan was made on"
+    assert mqtool("undo", store, "--yes").code == 0
+    assert_same_tree(before, tree_digest(store))
+
+
+def test_apply_refuses_what_is_no_plan(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({"format": "other"}))
+    assert mqtool("apply", path, "--yes").code == 8
+    assert mqtool("apply", tmp_path / "nowhere.json", "--yes").code == 8
+
+
+def test_resume_completes_a_killed_run(store: Path) -> None:
+    plan = harmless(store)
+    runs: list[dict[str, object]] = []
+    number = 0
+    while not any(run["steps_done"] for run in runs):
+        assert killed_at(number, lambda: apply_plan(store, plan))
+        runs = mqtool("journal", store, "--json").document["runs"]
+        number += 1
+    assert runs[0]["state"] == "unfinished"
+    assert "mqtool resume" in mqtool("journal", store).stdout
+    with assert_unchanged(store):
+        assert mqtool("resume", store, "--dry-run").code == 0
+    done = mqtool("resume", store, "--yes", "--json")
+    assert done.code == 1, done.stderr
+    assert done.document["verify"]["exit_code"] == 0
+    assert mqtool("journal", store, "--json").document["runs"][0]["state"] == "applied"
