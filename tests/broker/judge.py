@@ -85,21 +85,31 @@ def prediction_mismatches(
     case: Case, told: Mapping[str, Any], seen: OracleReport, done: Damage, root: Path
 ) -> list[str]:
     """Where a prediction differs from what the start showed, in words; `root` is the started copy."""
-    if not (told["starts"] and seen.starts):
-        return _differ("starts", told["starts"], seen.starts)
-    assert seen.after_load is not None and seen.after_start is not None
-    costs = outcome(case.store, seen, done, root)
-    wrong = _differ("mode", told["mode"], seen.mode)
-    if seen.start_file is not None:
-        wrong += _differ("start_file", _name(told["start_file"]), seen.start_file)
-    wrong += _differ("min_phy", max(0, told["min_phy"]), max(0, seen.after_load.min_phy))
-    wrong += _differ("max_phy", told["max_phy"], seen.after_load.max_phy)
-    wrong += _differ_maps("queues", _filled(told["queues"]), _filled(seen.after_start.queues))
-    gone = [path for path in seen.deleted_files if not path.startswith("index")]
-    wrong += _differ("deleted_files", [p for p in sorted(told["deleted_files"]) if not p.startswith("index")], gone)
+    sound = reference(case.store).after_start
+    assert sound is not None
+    observed = outcome(case.store, seen, done, root)
+    return kept_mismatches(told, observed, {name: list(limits) for name, limits in sound.queues.items()})
+
+
+def kept_mismatches(told: Mapping[str, Any], seen: Mapping[str, Any], sound: Mapping[str, Any]) -> list[str]:
+    """The same for an observation in the form that is kept; `sound` are the queues of the undamaged store."""
+    if not (told["starts"] and seen["starts"]):
+        return _differ("starts", told["starts"], seen["starts"])
+    wrong = _differ("mode", told["mode"], seen.get("mode"))
+    if seen.get("start_file"):
+        wrong += _differ("start_file", _name(told["start_file"]), seen["start_file"])
+    wrong += _differ("log", [told["min_phy"], told["max_phy"]], [max(0, edge) for edge in seen["loaded_log"]])
+    changed = seen.get("queues", {})
+    after = {name: limits for name, limits in {**sound, **changed}.items() if limits is not None}
+    wrong += _differ_maps("queues", _filled(told["queues"]), _filled(after))
+    gone, said = (
+        [path for path in files if not path.startswith("index")]
+        for files in (seen.get("deleted_files", []), sorted(told["deleted_files"]))
+    )
+    wrong += _differ("deleted_files", said, gone)
     for ours, theirs in (("lost_messages", "lost"), ("unreachable_messages", "unreachable")):
-        wrong += _differ(ours, told[ours], costs.get(theirs, 0))
-    return wrong + _differ("duplicated_offsets", told["duplicated_offsets"], costs.get("duplicated_offsets", 0))
+        wrong += _differ(ours, told[ours], seen.get(theirs, 0))
+    return wrong + _differ("duplicated_offsets", told["duplicated_offsets"], seen.get("duplicated_offsets", 0))
 
 
 def broken_promises(case: Case, seen: OracleReport, done: Damage, valid_to: int, lmq: bool = True) -> list[str]:
