@@ -7,6 +7,7 @@ from recover.codes.commitlog import COMMITLOG_CODES
 from recover.codes.config import CONFIG_CODES
 from recover.codes.consumequeue import CONSUMEQUEUE_CODES
 from recover.codes.index import INDEX_CODES
+from recover.codes.parts import PARTS_CODES
 from recover.codes.plan import PLAN_CODES
 from recover.findings import Code
 
@@ -16,6 +17,7 @@ AREAS: tuple[tuple[Code, ...], ...] = (
     INDEX_CODES,
     CHECKPOINT_CODES,
     CONFIG_CODES,
+    PARTS_CODES,
     PLAN_CODES,
 )
 

@@ -29,7 +29,7 @@ from recover.store import Store
 TIMES = ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp")
 OFFSET = "logics_physical_offset"
 _ZERO_IS_NORMAL = BrokerVersion(5, 5, 0)
-_TRACES_OF_ZERO_IS_NORMAL = BrokerVersion(5, 4, 0)
+_TRACES_OF_5_4 = ("rocksdbstore", "consumequeue_rocksdb")
 _START_RULES = (BrokerVersion(5, 3, 3), BrokerVersion(5, 4, 0), BrokerVersion(5, 5, 0))
 
 
@@ -54,7 +54,7 @@ class CheckpointReport:
 
 
 def check_checkpoint(store: Store, log: LogView, generation: BrokerVersion | None = None) -> CheckpointReport:
-    """Judge the checkpoint. `generation`: the release that the store's traces prove at least, None if not asked."""
+    """Judge the checkpoint. `generation`: the release that the store is known to stem from at least, if any."""
     try:
         content = read_small(store.checkpoint_path, FILE_SIZE)
     except FileNotFoundError:
@@ -94,7 +94,9 @@ def _zero_is_normal(store: Store, generation: BrokerVersion | None) -> bool:
     """5.5 leaves zeros behind. Most stores of it show no trace that 5.4 does not leave, so one of 5.4 is enough."""
     if store.options.broker is not None:
         return BrokerVersion.parse(store.options.broker) >= _ZERO_IS_NORMAL
-    return generation is not None and generation >= _TRACES_OF_ZERO_IS_NORMAL
+    if any((store.root / name).exists() for name in _TRACES_OF_5_4):
+        return True
+    return generation is not None and generation >= BrokerVersion(5, 4, 0)
 
 
 def _judge(store: Store, log: LogView, checkpoint: Checkpoint, zero_is_normal: bool) -> Iterator[Finding]:

@@ -1,0 +1,109 @@
+"""Findings about the parts around log, queues and index: abort, lock, timer, and what is not read."""
+
+from __future__ import annotations
+
+from recover.findings import BIT_UNSUPPORTED, Code
+
+_DUE_AGAIN = (
+    "mqtool cannot rebuild the timer. If delayed messages matter more than duplicates, move timerlog, timerwheel* and "
+    "config/timercheck aside before the start: the broker then reads its timer queue from the beginning again."
+)
+
+PARTS_CODES: tuple[Code, ...] = (
+    Code(
+        "abort-present", "warning", "the abort file is there: {detail}", "mqtool recover {store}",
+        meaning="A broker makes this file at the end of its start and removes it at the end of a clean stop.",
+        cause="The broker was killed or crashed, or it stopped with messages that were not dispatched yet.",
+        broker="It runs its abnormal recovery: from the file that the checkpoint suggests it reads the log and fills "
+        "the queues again.",
+        action="Look with `mqtool verify` and `mqtool predict` at what that start would do. Recover removes the file "
+        "last, once everything else is right.",
+    ),
+    Code(
+        "broker-running", "info", "the store is locked by {who}; what is read here may change meanwhile", "",
+        meaning="Byte 0 of the lock file is held, as a running broker does.",
+        cause="The broker is up, or another mqtool is at work on the store.",
+        broker="A second broker on this store refuses to start.",
+        action="Reading is fine. To change the store, stop the broker first.",
+    ),
+    Code(
+        "commitlog-empty-queues-left", "error",
+        "there is no commitlog, but {queue_files} queue files and {index_files} index files are left: do not start the "
+        "broker, is the log's disk mounted?",
+        "Mount the disk, or name the folder: mqtool verify {store} --commitlog DIR",
+        meaning="Queues and index name messages, and the log that holds them is not where it should be.",
+        cause="The disk of the commitlog is not mounted, the path is wrong, or the log was deleted.",
+        broker="It starts, deletes all queue files, and begins a new log at offset 0. When the disk comes back, two "
+        "logs claim the same offsets.",
+        action="Find the log. Only if it is gone for good: move consumequeue/ and index/ out of the store.",
+    ),
+    Code(
+        "part-not-supported", "warning",
+        "{part}: {what} ({detail}); mqtool cannot read it, so nothing here speaks for it",
+        "Judge that part with the broker's own tools before you rely on this report.",
+        meaning="The part holds data, in a format that mqtool does not read.",
+        cause="The broker was configured to keep this data there.",
+        broker="It reads the part as always.",
+        action="Everything else was judged. Recover works on the rest and leaves `abort` in place, so that the broker "
+        "still runs its own recovery over this part.",
+        bits=BIT_UNSUPPORTED,
+    ),
+    Code(
+        "part-recognised", "info", "{part}: {what} ({detail})", "",
+        meaning="A part that mqtool knows but has nothing to judge in, or lists only.",
+        cause="Most of these folders are made by every start, whether they are used or not.",
+        broker="Normal.",
+        action="Nothing.",
+    ),
+    Code(
+        "part-unreadable", "error", "{part} could not be read: {error}",
+        "Check the disk and the permissions, then run again.",
+        meaning="The operating system refused to list or read the part.",
+        cause="A failing disk, a lost mount, or missing permission.",
+        broker="It does not start, or not without the part.",
+        action="Make it readable and run again.",
+        bits=8,
+    ),
+    Code(
+        "timer-points-beyond-log", "warning",
+        "{count} units of the timerlog, the first at {first}, point behind the end of the log ({log_end})", _DUE_AGAIN,
+        meaning="The timer would deliver messages that the log does not hold.",
+        cause="The log lost its end, or was cut, and the timerlog was not.",
+        broker="At the due time it finds nothing there, or another message that was written since; some releases try "
+        "again without end.",
+        action="Nothing that recover could do. Watch the broker's log for the timer's errors after the start.",
+    ),
+    Code(
+        "timer-wrong-record", "warning",
+        "{count} pending units of the timerlog, the first at {first}, point where no message of their size starts",
+        _DUE_AGAIN,
+        meaning="Record start or size differ from what the timerlog says.",
+        cause="The log was cut and written on, or the timerlog belongs to another life of the store.",
+        broker="At the due time it reads whatever stands there.",
+        action="Nothing that recover could do. Watch the broker's log for the timer's errors after the start.",
+    ),
+    Code(
+        "timer-log-stops", "info", "the timerlog stops at {position}: {reason}", "",
+        meaning="What follows is no unit, no end mark and not empty.",
+        cause="A crash while the timerlog was written.",
+        broker="It cuts the timerlog there at start.",
+        action="Nothing.",
+    ),
+    Code(
+        "timer-wheel-bad-length", "warning", "{name} is {length} bytes long instead of {expected}",
+        "Move it aside before the start: the broker makes a new one and fills it from the end of the timerlog.",
+        meaning="The wheel has a fixed length.",
+        cause="A crash while the file was made, or a copy that stopped.",
+        broker="With another length than 0 it does not start.",
+        action="Move the file aside. Timer messages that the timerlog's last files do not name can be late or lost.",
+    ),
+    Code(
+        "settings-would-truncate", "warning",
+        "with {setting} a start would cut the log at {value}: the first of {count} records without a property CRC",
+        "Leave {setting} off until the last log file with such records has expired.",
+        meaning="The setting makes the recovery refuse records that were stored without this checksum.",
+        cause="The setting was turned on over a log that was begun without it.",
+        broker="Its recovery stops at the first such record that it reads, cuts the log there and deletes later files.",
+        action="Do not start with it. `mqtool predict` with the same settings shows what would be lost.",
+    ),
+)
