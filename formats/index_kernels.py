@@ -266,6 +266,19 @@ def count_missing(records: Any, found: Any, take: Any, missing: Any) -> int:
 
 
 @njit(cache=True, nogil=True)
+def link_units(units: Any, count: int, slots: Any) -> int:
+    """Chain units [1, count) that stand there without their slots; the number of slots in use."""
+    used = 0
+    for number in range(1, count):
+        slot = max(0, units[number, 0]) % slots.size
+        if slots[slot] == 0:
+            used += 1
+        units[number, 4] = slots[slot]
+        slots[slot] = number
+    return used
+
+
+@njit(cache=True, nogil=True)
 def put_keys(units: Any, slots: Any, records: Any, hashes: Any, take: Any, limit: int, state: Any) -> None:
     """Put the keys of a split, from the record and key in `state` on, until `limit` numbers are in use.
 

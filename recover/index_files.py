@@ -88,8 +88,19 @@ def index_geometry(store: Store, listing: IndexListing | None = None) -> IndexGe
     if slots is not None or entries is not None:
         return _overridden(slots, entries, listing, voters)
     if length == 0:
-        return None if listing.files else DEFAULT_GEOMETRY
+        return _configured(store)
     return _voted(voters, _likely(length))
+
+
+def _configured(store: Store) -> IndexGeometry:
+    """Without a file to tell: the settings that the user gives, else the brokers' default."""
+    settings = store.options.settings
+    try:
+        slots = int(settings.get("maxHashSlotNum", DEFAULT_GEOMETRY.slots))
+        entries = int(settings.get("maxIndexNum", DEFAULT_GEOMETRY.entries))
+    except ValueError:
+        return DEFAULT_GEOMETRY
+    return IndexGeometry(slots, entries) if slots > 0 and entries > 1 else DEFAULT_GEOMETRY
 
 
 def usual_length(files: Iterable[IndexFileName]) -> int:

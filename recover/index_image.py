@@ -67,12 +67,11 @@ def load_words(path: Path, geometry: IndexGeometry) -> IndexWords:
 
 
 def file_chunks(image: IndexWords) -> Iterator[bytes]:
-    """The bytes of the file. Turns the words round on the way: the image is used up."""
-    _swap(image.words)
-    raw = image.words.data.cast("B")
-    raw[: INDEX_HEADER.size] = INDEX_HEADER.encode(image.header)
-    for at in range(0, len(raw), _CHUNK):
-        yield bytes(raw[at : at + _CHUNK])
+    """The bytes of the file, in pieces; the image stays as it is, and so do pages that nothing was put in."""
+    step = _CHUNK // _WORD
+    for at in range(0, image.words.size, step):
+        piece = image.words[at : at + step].astype(">i4").tobytes()
+        yield INDEX_HEADER.encode(image.header) + piece[INDEX_HEADER.size :] if at == 0 else piece
 
 
 def _swap(words: Rows) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from formats.index_kernels import TAG_PRESENT, TAG_UNKNOWN, TAKE_ALL, TAKE_KEYS, TAKE_NOTHING
-from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER
 from recover.columns import Rows, Split
 from recover.log import LogView
 
@@ -107,6 +107,14 @@ class IndexStream:
             nothing |= np.isin(records["queue"], self._excluded)
         take[nothing] = TAKE_NOTHING
         return take
+
+    def wanted(self, number: int, take: Rows) -> Rows:
+        """How many units each record of a split should have, under `take` (int64)."""
+        records = self.splits[number].records
+        wanted = records["hashes"].astype(np.int64)
+        wanted -= (take == TAKE_KEYS) & ((records["bits"] & BIT_HAS_TAGS) != 0) & (wanted > 0)
+        wanted[take == TAKE_NOTHING] = 0
+        return wanted
 
     def find(self, phy_offset: int) -> tuple[int, int] | None:
         """(split number, row) of the intact record that starts at `phy_offset`; None without one."""

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from formats.checkpoint import CHECKPOINT, decode
+from formats.checkpoint import CHECKPOINT, Checkpoint, decode
 from formats.errors import FormatError
 from formats.index import IndexGeometry
-from formats.index_kernels import TAKE_NOTHING, count_missing
+from formats.index_kernels import count_missing
+from recover.brokers import TAG_INDEX, BrokerVersion
 from recover.columns import Rows
 from recover.findings import Finding, finding
 from recover.index_files import IndexFileName, IndexListing, index_geometry, list_index_files
@@ -78,27 +79,38 @@ class IndexReport:
 
 
 def check_index(
-    store: Store, log: LogView, *, excluded: Collection[int] = (), tags: bool = False,
+    store: Store, log: LogView, *, excluded: Collection[int] = (), tags: bool | None = None,
     tick: Callable[[], None] | None = None,
 ) -> IndexReport:
     """Judge every index file of the store, one in memory at a time.
 
-    `excluded` are numbers of `log.queues` whose messages need no unit (deleted topics); `tags` says
-    whether tag units are expected where no file tells. `tick` is called after each file.
+    `excluded` are numbers of `log.queues` whose messages need no unit; `tags` says whether tag units are
+    expected where no file tells (None: what the store says of its broker). `tick` is called after each file.
     """
     listing = list_index_files(store.index_dir)
     report = IndexReport(listing, index_geometry(store, listing), IndexStream(log, excluded))
-    checkpoint_time = _checkpoint_time(store.checkpoint_path)
-    _Check(store, report, tick).run(tags, checkpoint_time)
+    checkpoint = _checkpoint(store.checkpoint_path)
+    if tags is None:
+        tags = _writes_tag_units(store, checkpoint)
+    _Check(store, report, tick).run(tags, None if checkpoint is None else checkpoint.index_msg_timestamp)
     return report
 
 
-def _checkpoint_time(path: Path) -> int | None:
-    """index_msg_timestamp (ms) of the checkpoint; None without one that can be read."""
+def _checkpoint(path: Path) -> Checkpoint | None:
+    """The checkpoint's fields; None without one that can be read."""
     try:
-        return decode(read_small(path, CHECKPOINT.size), extend=True).index_msg_timestamp
+        return decode(read_small(path, CHECKPOINT.size), extend=True)
     except (OSError, FormatError):
         return None
+
+
+def _writes_tag_units(store: Store, checkpoint: Checkpoint | None) -> bool:
+    """Whether the store's broker seems to be one that indexes tags: the one named, else by traces of 5.4 and later."""
+    if store.options.broker is not None:
+        return BrokerVersion.parse(store.options.broker).has(TAG_INDEX)
+    # 5.4.0 and later make this folder in every store
+    traces = (store.root / "rocksdbstore").is_dir()
+    return traces or (checkpoint is not None and checkpoint.logics_physical_offset != 0)
 
 
 class _Check:
@@ -174,7 +186,7 @@ class _Check:
             offsets = records["phy_offset"]
             for low, high in blind:
                 missing[(offsets >= low) & (offsets <= high)] = 0
-            asked = np.flatnonzero((take != TAKE_NOTHING) & (records["hashes"] > 0))
+            asked = np.flatnonzero(self.stream.wanted(number, take))
             run.extend(offsets[asked], missing[asked], spans.of(offsets[asked]))
         run.close()
 

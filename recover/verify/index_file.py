@@ -43,9 +43,10 @@ _UNIT_CODES = ((CHAIN_LOOP, "index-chain-loop"), (WRONG_CHAIN, "index-wrong-chai
 class IndexFileVerdict:
     """What one index file holds. Counts are units; `end` is the number behind the last unit.
 
-    `first_right` is (number, phy offset, key hash) of its first unit that names a live message, and
-    `last_right` the phy offset of its last; None without one. `missing_in_front` counts wrong units
-    before `first_right`. `header` is what the file says, `counts_entries` true when its
+    `first_right` is (number, phy offset, key hash) of its first unit that names a live message, no
+    earlier unit having done so, and `last_right` the phy offset of its last; None without one.
+    `wrong_in_front` counts wrong units before `first_right`, `expired_in_front` the expired ones that
+    lead the file, as far as their times can be trusted. `header` is what the file says, `counts_entries` true when its
     hash_slot_count counts units, as brokers up to 4.7.0 do.
     """
 
@@ -59,7 +60,8 @@ class IndexFileVerdict:
     duplicates: int = 0
     first_right: tuple[int, int, int] | None = None
     last_right: int | None = None
-    missing_in_front: int = 0
+    wrong_in_front: int = 0
+    expired_in_front: int = 0
     counts_entries: bool | None = None
     tag_runs: list[TagRun] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -113,7 +115,7 @@ class _Checker:
         self._classify_rest(classes)
         self._check_first_time(classes)
         used = self._check_chains(classes, max(end, min(max(counted, written), self.geometry.entries)))
-        self._check_header(classes, used, counted == end or (counted < 1 and end == 1))
+        self._check_header(classes, used, max(counted, 1) == written)
         self._count(classes)
 
     def _report(self, code: str, offset: int | None, **facts: Any) -> None:
@@ -193,8 +195,9 @@ class _Checker:
         if flags.any():
             in_use = np.flatnonzero((heads != 0) | (slots != 0) | (flags != 0))
             for kind, code in ((SLOT_OUT_OF_RANGE, "index-slot-out-of-range"), (SLOT_WRONG, "index-wrong-slot")):
-                for start, stop in _runs(np.flatnonzero(flags[in_use] == kind)):
-                    first, last = int(in_use[start]), int(in_use[stop - 1])
+                flagged = np.flatnonzero(flags[in_use] == kind)
+                for start, stop in _runs(flagged):
+                    first, last = int(in_use[flagged[start]]), int(in_use[flagged[stop - 1]])
                     self._report(code, self.geometry.slot_offset(first), first=first, last=last, count=stop - start)
         return used
 
@@ -203,6 +206,8 @@ class _Checker:
         wrong = []
         if end > 1:
             wrong += self._wrong_end(classes, 1, header.begin_timestamp, header.begin_phy_offset, "begin")
+            if count_fits and int(classes[1]) & CLASS == EXPIRED and header.begin_timestamp > header.end_timestamp:
+                wrong.append("begin_timestamp")
             if count_fits:
                 wrong += self._wrong_end(classes, end - 1, header.end_timestamp, header.end_phy_offset, "end")
         elif header.begin_phy_offset != header.end_phy_offset or header.begin_timestamp != header.end_timestamp:
@@ -245,12 +250,16 @@ class _Checker:
         named = (kinds == RIGHT) | (kinds == DUPLICATE)
         astray = self._wrong_mask(classes)
         verdict.wrong = int((astray | (named & ((classes & _FLAWS) != 0))).sum())
-        live = np.flatnonzero(named)
+        live = np.flatnonzero(kinds == RIGHT)
         if live.size:
             first = int(live[0])
             verdict.first_right = first, self._offset_of(first), int(self.image.units[first, 0])
             verdict.last_right = self._offset_of(int(live[-1]))
-            verdict.missing_in_front = int(astray[:first].sum())
+            verdict.wrong_in_front = int(astray[:first].sum())
+        off_time = int((named & ((classes & WRONG_TIME) != 0)).sum())
+        if 0 < verdict.header.begin_timestamp <= verdict.header.end_timestamp and off_time * 2 <= int(named.sum()):
+            others = np.flatnonzero(kinds[1:] != EXPIRED)
+            verdict.expired_in_front = int(others[0]) if others.size else verdict.units
         self._report_units(np.flatnonzero(astray & (kinds != BEYOND_LOG)), "index-wrong-units")
         self._report_units(np.flatnonzero(kinds == BEYOND_LOG), "index-beyond-log", log_end=self.log.log_end)
         if self.log.files:
