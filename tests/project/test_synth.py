@@ -19,6 +19,7 @@ from formats.consumequeue import CQ_UNIT, is_pre_blank
 from formats.index import IndexGeometry
 from formats.index import decode as decode_index
 from formats.javahash import index_key_hash
+from mqtool.cli import main
 from tests.support.trees import tree_digest
 
 SMALL = sorted(SHAPES.keys() - {"many-queues", "queues-without-log", "deleted-topic"})
@@ -168,3 +169,16 @@ def test_first_file_of_a_queue_can_go_missing(tmp_path: Path) -> None:
     done = damage("queue-first-file-missing", tmp_path / "s")
     assert not (tmp_path / "s" / done.changes[0].file).exists()
     assert len(walk.mapped_files((tmp_path / "s" / done.changes[0].file).parent)) == 2
+
+
+CODES = {"preallocated": 2, "queues-without-log": 6}
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"many-queues"}))
+def test_verify_finds_in_a_shape_what_its_name_says(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SHAPES[name](tmp_path / "s")
+    parts = [f"--commitlog={folder}" for folder in _log_folders(tmp_path / "s")] if name == "multi-path" else []
+    code = main(["verify", str(tmp_path / "s"), "--json", *parts])
+    assert code == CODES.get(name, 0), capsys.readouterr().out
