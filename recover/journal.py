@@ -18,6 +18,7 @@ from crc32c import crc32c
 
 from recover.errors import Refusal
 from recover.findings import Finding, finding
+from recover.lock import ROOT_MTIME
 from recover.plan import JOURNAL_DIR, Plan
 from recover.plan_file import canonical, load_plan
 
@@ -216,6 +217,6 @@ def run_findings(root: Path) -> list[Finding]:
 
 
 def leftovers(root: Path) -> list[Path]:
-    """Folders of runs that were killed before anything in the store was touched."""
-    found = list(root.glob(f"{FRESH_JOURNAL}*"))
-    return found + list((root / JOURNAL_DIR / "runs").glob(f"{FRESH_RUN}*"))
+    """What `recover.run.tidy` clears away: runs that were killed before they touched the store, a note of an mtime."""
+    found = [*root.glob(f"{FRESH_JOURNAL}*"), *(root / JOURNAL_DIR / "runs").glob(f"{FRESH_RUN}*")]
+    return found + [path for path in [root / ROOT_MTIME] if path.exists()]

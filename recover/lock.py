@@ -19,8 +19,10 @@ from recover import disk
 from recover.errors import Refusal
 
 _FLOCK = struct.Struct("hhqqi")
-_MARKER = b"mqtool "
+_MARKER = b"mqtool"
 _BUSY = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}
+ROOT_MTIME = ".mqtool/root-mtime"
+"""A note of the root directory's mtime (ns), there only while our lock file is being removed."""
 UNKNOWN_HOLDER = -1
 """The holder's pid is not known: another mqtool (locks of open files have no pid), or another host."""
 
@@ -54,28 +56,28 @@ def _holder(fd: int) -> int | None:
 
 def is_own_lock_file(path: Path) -> bool:
     """Whether a lock file was made by an mqtool (that is at work, or was killed) and not by a broker."""
-    return _marked_mtime(path) is not None
+    return _read(path).startswith(_MARKER)
 
 
-def _marked_mtime(path: Path) -> int | None:
-    """The root directory's mtime from before we made the lock file (ns), or None for a broker's lock file."""
+def _read(path: Path) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
-        return None
+        return b""
     try:
-        text = os.pread(fd, 64, 0)
+        return os.pread(fd, 64, 0)
+    except OSError:
+        return b""
     finally:
         os.close(fd)
-    number = text.removeprefix(_MARKER).removesuffix(b"\n")
-    return int(number) if text.startswith(_MARKER) and number.isdigit() else None
 
 
 class StoreLock:
     """Holds byte 0 of `STORE/lock` exclusively; `Refusal` if somebody else does.
 
     A lock file that is missing is made, with a mark in it and the lock already on it, and removed at the end while it
-    is still held. The mark holds the root directory's mtime, so that after a kill the next mqtool can put back both.
+    is still held. Making and removing it changes the root directory's mtime, which is put back; so that a kill in
+    between loses it not, the mark holds it meanwhile, and at the end a note in the journal's folder.
     """
 
     def __init__(self, store: Path) -> None:
@@ -106,19 +108,25 @@ class StoreLock:
             # Another mqtool may have removed its lock file between our open and our lock.
             mine = os.fstat(self._fd)
             if self.path.exists() and os.path.samestat(mine, os.stat(self.path)):
-                marked = _marked_mtime(self.path)
-                self.created = marked is not None
-                if marked is not None:
-                    disk.set_times(self.store, marked)
+                self._settle()
                 return
             self._close()
         raise Refusal("the store's lock file keeps changing", "see who else works on this store")
+
+    def _settle(self) -> None:
+        """Put back the root's mtime if the file is ours and says so; from then on it does not."""
+        text = _read(self.path)
+        self.created = text.startswith(_MARKER)
+        pending = text.removeprefix(_MARKER).strip()
+        if self.created and pending.isdigit():
+            disk.set_times(self.store, int(pending))
+            disk.truncate(self.path, len(_MARKER))
 
     def _create(self) -> bool:
         status = os.stat(self.store)
         try:
             self._fd = disk.create_locked(
-                self.path, _MARKER + str(status.st_mtime_ns).encode() + b"\n", status, _lock_byte
+                self.path, _MARKER + b" " + str(status.st_mtime_ns).encode(), status, _lock_byte
             )
         except FileExistsError:
             return False
@@ -156,9 +164,15 @@ class StoreLock:
 
     def _remove(self) -> None:
         mtime = os.stat(self.store).st_mtime_ns
+        note = self.store / ROOT_MTIME
+        if note.parent.is_dir():
+            disk.unlink(note)
+            disk.create_file(note, [b"%d\n" % mtime])
         disk.unlink(self.path)
         disk.set_times(self.store, mtime)
         disk.fsync_dir(self.store)
+        if note.parent.is_dir():
+            disk.unlink(note)
 
     def _close(self) -> None:
         if self._fd >= 0:

@@ -18,6 +18,7 @@ from recover import disk
 from recover.content import Content, inline_json
 from recover.errors import Interrupted, Refusal
 from recover.journal import FRESH_JOURNAL, FRESH_RUN, Run, encode_record, leftovers, runs
+from recover.lock import ROOT_MTIME
 from recover.plan import JOURNAL_DIR, InPlace, Plan, Step, resolve
 from recover.plan_file import document, stands_inline
 from recover.reading import file_crc
@@ -44,11 +45,17 @@ def write_report(root: Path, run_id: str, report: dict[str, Any]) -> None:
 
 
 def tidy(root: Path) -> None:
-    """Remove what runs left that were killed before they began. Needs the store's lock."""
+    """Remove what runs left that were killed before they began or after they ended. Needs the store's lock."""
     for path in leftovers(root):
+        if path == root / ROOT_MTIME:
+            text = path.read_bytes()
+            if text.endswith(b"\n") and text.strip().isdigit():
+                disk.set_times(root, int(text))
+            disk.unlink(path)
+            continue
         disk.remove_tree(path)
         mtime = path.name.removeprefix(FRESH_JOURNAL)
-        if path.parent == root and mtime.isdigit():
+        if mtime.isdecimal():
             disk.set_times(root, int(mtime))
 
 

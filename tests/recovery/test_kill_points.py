@@ -1,0 +1,263 @@
+"""A kill at any instant: just before each operation on the disk, and from outside at random times.
+
+Afterwards resume must end at the bytes of an undisturbed run, or undo at the bytes, modes, times and holes of before.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import recover.disk.content
+from recover.apply import apply_plan, resume
+from recover.errors import Refusal
+from recover.journal import journal
+from recover.undo import undo
+from tests.support.plans import (
+    LOG,
+    NEW_QUEUE,
+    NEXT_LOG,
+    PLANS,
+    contents,
+    count_operations,
+    hole_map,
+    killed_at,
+    make_old,
+    quick_folder,
+    sealed,
+    small_store,
+)
+from tests.support.trees import assert_same_tree, tree_digest
+
+ALL = [(name, lock) for name in PLANS for lock in (True, False)]
+
+
+@pytest.fixture(autouse=True)
+def torn_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small pieces, so that a kill also falls between two parts of one write."""
+    monkeypatch.setattr(recover.disk.content, "CHUNK", 20_000)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with quick_folder() as path:
+        yield path
+
+
+class Case:
+    """One plan over fresh copies of one store."""
+
+    def __init__(self, folder: Path, name: str, lock: bool) -> None:
+        self.folder, self.name, self.lock, self.copies = folder, name, lock, 0
+        store = self.fresh()
+        self.before, self.holes, self.mtime = tree_digest(store), hole_map(store), store.stat().st_mtime_ns
+        plan = sealed(name, store)
+        self.operations = len(count_operations(lambda: apply_plan(store, plan)))
+        self.after = contents(store)
+        self.undo_operations = len(count_operations(lambda: undo(store)))
+        self.drop(store)
+
+    def fresh(self) -> Path:
+        self.copies += 1
+        store = small_store(self.folder / str(self.copies))
+        if self.lock:
+            (store / "lock").write_bytes(b"lock")
+            make_old(store)
+        return store
+
+    def drop(self, store: Path) -> None:
+        shutil.rmtree(store)
+
+    def assert_as_before(self, store: Path) -> None:
+        assert_same_tree(self.before, tree_digest(store))
+        assert hole_map(store) == self.holes
+        assert store.stat().st_mtime_ns == self.mtime
+
+    def undo(self, store: Path) -> None:
+        """Take back what there is; if no run came to exist there is nothing to take back."""
+        try:
+            undo(store)
+        except Refusal:
+            assert all(run.state == "undone" for run in journal(store))
+        self.assert_as_before(store)
+
+    def resume(self, store: Path, again: Callable[[], object]) -> None:
+        """Complete what there is; if no run came to exist the store is as before, and the plan still good."""
+        if journal(store):
+            try:
+                resume(store)
+            except Refusal:
+                assert [run.state for run in journal(store)] == ["applied"]
+        else:
+            again()
+        assert contents(store) == self.after
+
+
+def sample(operations: int, deep: bool) -> list[int]:
+    """All operations, or some: another choice each time, the first and the last always."""
+    if deep:
+        return list(range(operations))
+    return sorted({0, operations - 1, *random.sample(range(operations), min(operations, 14))})
+
+
+def _each_point(case: Case, deep: bool) -> int:
+    killed = 0
+    for number in sample(case.operations, deep):
+        store = case.fresh()
+        plan = sealed(case.name, store)
+        assert killed_at(number, lambda store=store, plan=plan: apply_plan(store, plan))  # type: ignore[misc]
+        if random.random() < 0.5 and not deep:
+            case.undo(store)
+        else:
+            case.resume(store, lambda store=store, plan=plan: apply_plan(store, plan))  # type: ignore[misc]
+            case.undo(store)
+        case.drop(store)
+        killed += 1
+        if deep:
+            store = case.fresh()
+            plan = sealed(case.name, store)
+            assert killed_at(number, lambda store=store, plan=plan: apply_plan(store, plan))  # type: ignore[misc]
+            case.undo(store)
+            case.drop(store)
+            killed += 1
+    return killed
+
+
+def _each_undo_point(case: Case, deep: bool) -> int:
+    killed = 0
+    for number in sample(case.undo_operations, deep):
+        store = case.fresh()
+        apply_plan(store, sealed(case.name, store))
+        assert killed_at(number, lambda store=store: undo(store))  # type: ignore[misc]
+        # A kill in the undo of an undo, half the way further.
+        second = random.randrange(case.undo_operations)
+        killed_at(second, lambda store=store: complete(store, lambda: undo(store)))  # type: ignore[misc]
+        case.undo(store)
+        case.drop(store)
+        killed += 1
+    return killed
+
+
+@pytest.mark.parametrize(("name", "lock"), ALL)
+def test_a_kill_before_some_operations_of_apply(name: str, lock: bool, folder: Path) -> None:
+    assert _each_point(Case(folder, name, lock), deep=False) > 10
+
+
+@pytest.mark.parametrize(("name", "lock"), ALL)
+def test_a_kill_before_some_operations_of_undo(name: str, lock: bool, folder: Path) -> None:
+    assert _each_undo_point(Case(folder, name, lock), deep=False) > 10
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(("name", "lock"), ALL)
+def test_a_kill_before_every_operation(name: str, lock: bool, folder: Path) -> None:
+    case = Case(folder, name, lock)
+    killed = _each_point(case, deep=True) + _each_undo_point(case, deep=True)
+    print(f"{name}: {killed} kills at {case.operations} + {case.undo_operations} fault points")
+
+
+@pytest.mark.parametrize("name", sorted(PLANS))
+def test_killed_again_and_again_while_resuming(name: str, folder: Path) -> None:
+    case = Case(folder, name, False)
+    store = case.fresh()
+    plan = sealed(name, store)
+    kills = 0
+    while killed_at(7 + kills // 2, lambda: complete(store, lambda: apply_plan(store, plan))):
+        kills += 1
+    assert contents(store) == case.after
+    while killed_at(7 + kills // 8, lambda: complete(store, lambda: undo(store))):
+        kills += 1
+    assert kills > 20
+    assert_same_tree(case.before, tree_digest(store))
+    assert hole_map(store) == case.holes
+
+
+def complete(store: Path, work: Callable[[], object]) -> None:
+    """Do the work, unless there is nothing left of it to do."""
+    try:
+        work()
+    except Refusal:
+        assert journal(store)[-1].state in ("applied", "undone")
+
+
+@pytest.mark.parametrize("how", ["resume", "undo"])
+def test_sigkill_from_outside(how: str, folder: Path) -> None:
+    case = Case(folder, "everything", False)
+    unfinished = 0
+    for _ in range(12):
+        store = case.fresh()
+        plan = sealed("everything", store)
+        child = os.fork()
+        if child == 0:
+            recover.disk.set_hook(lambda _operation: time.sleep(0.0004))
+            apply_plan(store, plan)
+            os._exit(0)
+        time.sleep(random.uniform(0.005, 0.12))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        unfinished += any(run.state == "unfinished" for run in journal(store))
+        if how == "undo":
+            case.undo(store)
+        else:
+            case.resume(store, lambda store=store, plan=plan: apply_plan(store, plan))  # type: ignore[misc]
+        case.drop(store)
+    assert unfinished, "no kill fell into a run"
+
+
+def _broker_started(store: Path) -> None:
+    """What a broker leaves that started and was stopped again: a written lock file, a synced checkpoint."""
+    (store / "lock").write_bytes(b"lock")
+    (store / "checkpoint").touch()
+
+
+def _broker_appended(store: Path) -> None:
+    with (store / NEXT_LOG).open("r+b") as file:
+        file.seek(30_000)
+        file.write(b"a new record")
+
+
+def _broker_dispatched(store: Path) -> None:
+    (store / NEW_QUEUE).parent.mkdir(parents=True, exist_ok=True)
+    (store / NEW_QUEUE).write_bytes(bytes(20))
+
+
+@pytest.mark.parametrize("broker", [_broker_started, _broker_appended, _broker_dispatched])
+def test_a_broker_between_kill_and_resume_is_noticed(broker: Callable[[Path], None], folder: Path) -> None:
+    case = Case(folder, "everything", True)
+    refused = 0
+    for number in range(0, case.operations, 5):
+        store = case.fresh()
+        plan = sealed("everything", store)
+        assert killed_at(number, lambda store=store, plan=plan: apply_plan(store, plan))  # type: ignore[misc]
+        if any(run.state == "unfinished" for run in journal(store)):
+            broker(store)
+            now = tree_digest(store)
+            with pytest.raises(Refusal, match=r"since|after|not as|appeared|bytes"):
+                resume(store)
+            assert_same_tree(now, tree_digest(store))
+            refused += 1
+        case.drop(store)
+    assert refused > 10
+
+
+def test_a_half_written_range_with_foreign_bytes_is_not_run_over(folder: Path) -> None:
+    case = Case(folder, "in-place", True)
+    copy, store = case.fresh(), case.fresh()
+    operations = count_operations(lambda: apply_plan(copy, sealed("in-place", copy)))
+    write = max(n for n, each in enumerate(operations) if each.name == "write" and each.path.endswith(LOG))
+    assert killed_at(write, lambda: apply_plan(store, sealed("in-place", store)))
+    with (store / LOG).open("r+b") as file:
+        file.seek(5000)
+        file.write(b"\xff\xfe")
+    now = tree_digest(store)
+    for work in (resume, undo):
+        with pytest.raises(Refusal, match=LOG):
+            work(store)
+    assert_same_tree(now, tree_digest(store))
