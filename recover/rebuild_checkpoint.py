@@ -68,7 +68,11 @@ def right_checkpoint(
 def checkpoint_steps(
     store: Store, log: LogView, *, stop: int | None = None, index_timestamp: int | None = None,
 ) -> list[Step]:
-    """The step that puts the right checkpoint in place; none where the file already holds it."""
+    """The step that puts the right checkpoint in place; none where the file already holds it.
+
+    Ask only when the check found something, its report says `in_damage`, or the log gets another end: what healthy
+    brokers leave is mostly older than this.
+    """
     try:
         base = read_small(store.checkpoint_path, FILE_SIZE)
     except FileNotFoundError:
