@@ -75,6 +75,20 @@ def options_of(plan: Plan) -> StoreOptions:
     )
 
 
+def refuse_while_running(root: Path) -> None:
+    """`Refusal` (8) before anything long starts, when a broker holds the store or an earlier run is unfinished."""
+    from recover.apply import refuse_if_unfinished
+    from recover.lock import probe
+
+    holder = probe(root)
+    if holder is not None:
+        who = f"process {holder}" if holder > 0 else "another process"
+        raise Refusal(f"{who} holds the store's lock",
+                      "Stop the broker first. Reading commands and --dry-run may run beside it.",
+                      pid=holder if holder > 0 else None)
+    refuse_if_unfinished(root)
+
+
 def ask(question: str, *, yes: bool) -> None:
     """Ask once. `Refusal` (8) when the answer is no, or when nobody is there to answer."""
     if yes:

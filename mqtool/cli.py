@@ -34,6 +34,8 @@ COMMANDS: dict[str, Entry] = {
     "predict": Entry("predict", "What the start of a broker version would do to this store.", READING),
     "query": Entry("query", "Messages as a broker would find them.", READING),
     "journal": Entry("journal", "What was done to this store, when, and what is unfinished.", READING),
+    "recover": Entry("recover", "Bring the store to where brokers start and no intact message is lost.", CHANGING),
+    "truncate": Entry("truncate", "Cut the log at a record boundary, and all that derives from it.", CHANGING),
     "apply": Entry("apply", "Run a saved plan.", CHANGING),
     "resume": Entry("resume", "Complete a run that was killed.", CHANGING),
     "undo": Entry("undo", "Take the last applied plan back, bit for bit.", CHANGING),
@@ -123,6 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     printer = Printer()
+    printer.arguments = arguments
     try:
         with exits.signals():
             code = _guarded(arguments, printer)

@@ -19,7 +19,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from mqtool import exits
-from mqtool.screens import findings_table, style_of
+from mqtool.screens import findings_by_code, findings_table, style_of
 from mqtool.text import clean, count
 from recover.errors import UsageRefusal
 from recover.findings import Finding, FindingList
@@ -27,6 +27,7 @@ from recover.findings import Finding, FindingList
 SCREEN_FINDINGS = 50
 JSON_FINDINGS = 10_000
 _PIPE_WIDTH = 120
+_SEVERITIES = ("error", "warning", "info")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Printer:
 
     def __init__(self) -> None:
         self.options = OutputOptions()
+        self.arguments: list[str] = []
         self.command = ""
         self.store: str | None = None
         self.document: dict[str, Any] = {}
@@ -158,16 +160,25 @@ class Printer:
         write_stdout(to_json(document) + "\n")
 
     def _print_findings(self) -> None:
+        """The worst first, since a person stops reading; what is merely worth knowing as one line a code."""
         findings = self.findings.sorted()
         if not self.human or not findings:
             return
+        if self.options.max_findings is None:
+            told = [item for item in findings if item.severity == "info"]
+            findings = [item for item in findings if item.severity != "info"]
+        else:
+            told = []
+        findings.sort(key=lambda item: _SEVERITIES.index(item.severity))
         shown = findings[: self._limit(SCREEN_FINDINGS)]
         if shown:
-            self.screens.print(findings_table(shown, self.store))
+            self.screens.print(findings_table(shown, self.store), Text(""))
         if len(shown) < len(findings):
             hidden = len(findings) - len(shown)
             self.screens.print(Text(f"… and {count(hidden, 'more finding')}: --max-findings N or --findings-out FILE "
-                                    "shows all.", style="dim"))
+                                    "shows all.\n", style="dim"))
+        if told:
+            self.screens.print(findings_by_code(told), Text(""))
 
     def _print_summary(self, code: int) -> None:
         line = Text(f"{clean(self.summary_line) or 'done'} ", style=style_of(code))

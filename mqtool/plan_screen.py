@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mqtool.screens import table
-from mqtool.text import clean, count, human_size, human_time
+from mqtool.text import count, human_size, human_time
 
 if TYPE_CHECKING:
     from mqtool.output import Printer
@@ -21,6 +21,7 @@ _WORDS = {
     "write-file": "write a small file", "retire": "move a file to the quarantine",
 }
 _LISTED = 12
+_LOSSES = 40
 
 
 def show_plan(out: Printer, plan: Plan) -> None:
@@ -63,21 +64,30 @@ def _size(step: Step) -> int:
 
 
 def loss_statement(loss: Sequence[dict[str, Any]]) -> list[Any]:
-    """What is lost: one row a topic, queue and time span. `loss` items may have further keys."""
+    """What is lost: one row a topic, queue and time span."""
     if not loss:
-        return [Text("No message is lost by this plan.", style="green")]
-    rows = [(item.get("topic", "?"), item.get("queue", item.get("queue_id", "?")), item.get("messages", "?"),
-             _span(item), item.get("why", item.get("reason", ""))) for item in loss]
-    total = sum(item["messages"] for item in loss if isinstance(item.get("messages"), int))
-    return [table(f"what is lost: {count(total, 'message')}", ["topic", ">queue", ">messages", "stored", "*why"], rows)]
+        return [Text("No message is lost.", style="green")]
+    total = sum(int(item.get("messages", 0)) for item in loss)
+    rows: list[list[object]] = [
+        [item.get("topic", "?"), item.get("queue", "?"), item.get("messages", "?"), _offsets(item), _span(item),
+         item.get("cause", "")] for item in loss[:_LOSSES]
+    ]
+    if len(loss) > _LOSSES:
+        rows.append(["…", "", f"{len(loss) - _LOSSES} more queues", "", "", ""])
+    columns = ["topic", ">queue", ">messages", ">queue offsets", "stored", "*cause"]
+    return [table(f"what is lost: {count(total, 'message')}", columns, rows)]
+
+
+def _offsets(item: dict[str, Any]) -> str:
+    first, last = item.get("first_offset"), item.get("last_offset")
+    return "" if first is None else str(first) if last in (None, first) else f"{first} to {last}"
 
 
 def _span(item: dict[str, Any]) -> str:
-    first = item.get("first_timestamp", item.get("first"))
-    last = item.get("last_timestamp", item.get("last"))
-    if not isinstance(first, int):
+    begin, end = item.get("begin") or 0, item.get("end") or 0
+    if not begin and not end:
         return "unknown"
-    return human_time(first) if last in (None, first) else f"{human_time(first)} to {human_time(int(last or 0))}"
+    return human_time(begin) if begin == end else f"{human_time(begin)} to {human_time(end)}"
 
 
 def step_list(plan: Plan) -> list[dict[str, Any]]:
@@ -88,8 +98,3 @@ def step_list(plan: Plan) -> list[dict[str, Any]]:
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan as the documents show it."""
     return {"id": plan.id, "steps": step_list(plan), "loss": list(plan.loss)}
-
-
-def safe(text: str) -> str:
-    """For callers that put names into sentences."""
-    return clean(text)

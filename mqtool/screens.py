@@ -69,6 +69,18 @@ def findings_table(findings: Iterable[Finding], store: str | None) -> Table:
     return table("findings", ["", "code", "where", "*what it is, and what to do"], rows)
 
 
+def findings_by_code(findings: Iterable[Finding]) -> Table:
+    """One line a code: how often, and the first of them in words."""
+    groups: dict[str, list[Finding]] = {}
+    for item in findings:
+        groups.setdefault(item.code, []).append(item)
+    rows = []
+    for code, items in groups.items():
+        more = f" (and {len(items) - 1} more)" if len(items) > 1 else ""
+        rows.append((Text(code, style="dim"), Text(clean(items[0].message) + more, style="dim")))
+    return table("worth knowing (nothing is wrong here)", ["code", "*"], rows)
+
+
 def _with_store(text: str, store: str | None) -> str:
     return text.replace("{store}", store or "STORE")
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.text import Text
 
 from mqtool import exits
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
+from mqtool.predicting import settings_of
 from mqtool.scanning import scan_options
 from mqtool.screens import facts, table
 from mqtool.text import count
-
-if TYPE_CHECKING:
-    from recover.broker_settings import BrokerSettings
-    from recover.store import Store
 
 _SHOWN = 15
 
@@ -38,7 +35,7 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     from recover.store import Store
 
     opened = Store.open(store.root, store.options())
-    settings, assumed = _settings(opened, broker)
+    settings, assumed = settings_of(opened, broker)
     with scan_options(out, opened, engine) as options:
         view = scan_log(opened.commitlog, threads=options.threads, memory=options.memory, progress=options.progress)
     prediction = predict(opened, view, settings)
@@ -49,19 +46,6 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     code = prediction.exit_code
     out.summary(_line(document), f"mqtool recover {store.store} --dry-run" if code else "")
     return code
-
-
-def _settings(store: Store, broker: BrokerChoice) -> tuple[BrokerSettings, list[str]]:
-    from recover.broker_settings import load_settings
-    from recover.brokers import BrokerVersion
-    from recover.inspect_store.default_broker import default_broker
-
-    if broker.broker is not None:
-        version, assumed = BrokerVersion.parse(broker.broker), []
-    else:
-        version, why = default_broker(store)
-        assumed = [why]
-    return load_settings(version, broker.broker_conf, broker.settings or ()), assumed
 
 
 def _show(out: Printer, document: dict[str, Any]) -> None:

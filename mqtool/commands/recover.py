@@ -1,0 +1,123 @@
+"""`mqtool recover`: bring a store to where brokers start and no intact message is lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from mqtool.changing import BITS, ChangeChoice
+from mqtool.options import FLAG, BrokerChoice, EngineChoice, StoreChoice, command, option
+from mqtool.output import Printer
+from mqtool.predicting import settings_of
+from mqtool.recovering import Change, ZoneChoice, max_loss
+from mqtool.scanning import scan_options
+
+if TYPE_CHECKING:
+    from recover.recover_plan import RecoverPlan
+    from recover.store import Store
+
+_PANEL = "How to recover"
+
+
+class Mode(StrEnum):
+    """Which recovery a broker would run."""
+
+    auto = "auto"
+    normal = "normal"
+    abnormal = "abnormal"
+
+
+class Policy(StrEnum):
+    """What to do about damage."""
+
+    keep = "keep"
+    broker = "broker"
+
+
+class Lost(StrEnum):
+    """What the unit of a lost queue position says."""
+
+    repeat = "repeat"
+    visible = "visible"
+    gap = "gap"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoverChoice:
+    """How to recover."""
+
+    policy: Annotated[Policy, option(
+        "--policy", "keep: drop no intact message, bridge damage. broker: cut where that broker would.",
+        _PANEL)] = Policy.keep
+    mode: Annotated[Mode, option(
+        "--mode", "Which recovery a broker would run (auto: as the abort file says).", _PANEL)] = Mode.auto
+    lost: Annotated[Lost, option(
+        "--lost", "What a lost queue position shows: the message before it once more, a visible marker, or nothing.",
+        _PANEL)] = Lost.repeat
+    no_bridge: Annotated[bool, option(
+        "--no-bridge", "Refuse rather than bridge damage.", _PANEL, metavar=FLAG)] = False
+    max_loss: Annotated[str | None, option(
+        "--max-loss", "How many intact messages --policy broker may drop (default: 0).", _PANEL,
+        metavar="N|all")] = None
+    clamp_offsets: Annotated[bool, option(
+        "--clamp-offsets", "Lower consumer offsets that lie behind the end of their queue.", _PANEL,
+        metavar=FLAG)] = False
+    include_deleted: Annotated[bool, option(
+        "--include-deleted", "Rebuild queues of deleted topics, too.", _PANEL, metavar=FLAG)] = False
+    output: Annotated[Path | None, option(
+        "--output", "Make a recovered copy here (a new or empty folder); the store is not touched.", _PANEL,
+        metavar="DIR")] = None
+
+
+_LOST: dict[Lost, Literal["repeat", "visible", "gap"]] = {
+    Lost.repeat: "repeat", Lost.visible: "visible", Lost.gap: "gap",
+}
+
+
+def mode_of(mode: Mode) -> Literal["normal", "abnormal"] | None:
+    """The mode that was asked for, None for what the abort file says."""
+    return None if mode is Mode.auto else "normal" if mode is Mode.normal else "abnormal"
+
+
+@command(
+    examples=[
+        ("/data/store --dry-run", "what would be done, and what is lost"),
+        ("/data/store", "show that, ask once, do it, verify the result"),
+        ("/data/store --yes --json", "unattended"),
+        ("/data/store --output /backup/recovered", "a recovered copy; the store is left alone"),
+        ("/data/store --policy broker --broker 5.3.3 --max-loss all", "cut as that broker would"),
+    ],
+    bits=BITS,
+)
+def run(
+    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, zone: ZoneChoice,
+    consent: ChangeChoice, how: RecoverChoice,
+) -> int:
+    """Bring a store to a state on which every broker version starts and no intact message is lost.
+
+    Damage in mid-log is bridged: the bytes become records that brokers pass over, so that everything behind is kept
+    and no queue offset moves. Queues, index, checkpoint and config files are put right where they are wrong, and only
+    there. All that is replaced is kept in STORE/.mqtool/, and `mqtool undo` brings it back bit for bit.
+    """
+
+    def make(opened: Store) -> RecoverPlan:
+        from recover.recover_plan import RecoverOptions, plan_recover
+
+        settings, assumed = settings_of(opened, broker)
+        with scan_options(out, opened, engine, broker, include_deleted=how.include_deleted) as scan:
+            made = plan_recover(opened, RecoverOptions(
+                scan=scan, settings=settings, mode=mode_of(how.mode),
+                policy="broker" if how.policy is Policy.broker else "keep", lost=_LOST[how.lost],
+                bridge=not how.no_bridge,
+                max_loss=max_loss(how.max_loss), clamp_offsets=how.clamp_offsets, zone=zone.zone,
+            ))
+        prediction = made.prediction
+        out.answer(
+            policy=how.policy.value, mode=prediction.mode if prediction else how.mode.value,
+            start_file=prediction.start_file if prediction else None, assumptions=assumed,
+        )
+        return made
+
+    return Change(out, store, engine, broker, consent, how.output).run(make)

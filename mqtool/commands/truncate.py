@@ -1,0 +1,53 @@
+"""`mqtool truncate`: cut the log at a record boundary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqtool.changing import BITS, ChangeChoice
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, option
+from mqtool.output import Printer
+from mqtool.recovering import Change, ZoneChoice, max_loss
+from mqtool.scanning import scan_options
+
+if TYPE_CHECKING:
+    from recover.recover_plan import RecoverPlan
+    from recover.store import Store
+
+_PANEL = "Where to cut"
+
+
+@command(
+    examples=[
+        ("/data/store --to 1305932 --dry-run", "what a cut there would cost"),
+        ("/data/store --to 1305932 --max-loss 12", "cut, if at most 12 intact messages go"),
+        ("/data/store --to 1305932 --max-loss all --yes", "cut without asking"),
+    ],
+    bits=BITS,
+)
+def run(
+    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, zone: ZoneChoice,
+    consent: ChangeChoice,
+    to: Annotated[int, typer.Option(
+        "--to", help="Log offset; a record must begin or end there.", metavar="OFFSET", min=0, show_default=False,
+        rich_help_panel=_PANEL)],
+    loss: Annotated[str | None, option(
+        "--max-loss", "How many intact messages the cut may drop (default: 0).", _PANEL, metavar="N|all")] = None,
+) -> int:
+    """Cut the log at a record boundary and everything that derives from it with it.
+
+    Between two boundaries the command refuses (16) and names both. What is cut is zeroed, so that it cannot come back
+    to life, and kept in the journal; files keep their length.
+    """
+
+    def make(opened: Store) -> RecoverPlan:
+        from recover.recover_plan import RecoverOptions, plan_truncate
+
+        with scan_options(out, opened, engine, broker) as scan:
+            return plan_truncate(opened, to, RecoverOptions(
+                scan=scan, max_loss=max_loss(loss), zone=zone.zone, command="truncate"))
+
+    out.answer(mode=None, policy=None, start_file=None, to=to)
+    return Change(out, store, engine, broker, consent).run(make)

@@ -1,0 +1,172 @@
+"""recover, truncate and the rebuilds from the plan on: show, ask, apply (in place or to a copy), verify, conclude."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from mqtool import exits
+from mqtool.changing import (
+    ChangeChoice,
+    ask,
+    carry_out,
+    conclude,
+    refuse_while_running,
+    undo_hint,
+    with_options,
+)
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, option
+from mqtool.output import Printer, make_console
+from mqtool.plan_screen import plan_document, show_plan
+from mqtool.progress import Line
+from mqtool.scanning import run_verify
+from mqtool.text import clean, count
+from mqtool.verify_screen import verify_line
+from recover.errors import Refusal, UsageRefusal
+
+if TYPE_CHECKING:
+    from recover.plan import Plan
+    from recover.recover_plan import RecoverPlan
+    from recover.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZoneChoice:
+    """The broker's time zone, which names index files."""
+
+    timezone: Annotated[str | None, option(
+        "--timezone", "The broker's time zone, for names of new index files (default: as its files tell, else ours).",
+        "Broker settings", metavar="ZONE")] = None
+
+    @property
+    def zone(self) -> datetime.tzinfo | None:
+        """The zone; a usage error (16) for a name that nobody knows."""
+        if self.timezone is None:
+            return None
+        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+        try:
+            return ZoneInfo(self.timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise UsageRefusal(f"--timezone {self.timezone}: there is no such zone",
+                               "Write it like Asia/Shanghai or UTC.") from error
+
+
+@dataclass(slots=True)
+class Change:
+    """One run of a changing command on one store."""
+
+    out: Printer
+    choice: StoreChoice
+    engine: EngineChoice
+    broker: BrokerChoice
+    consent: ChangeChoice
+    output: Path | None = None
+
+    def run(self, make: Callable[[Store], RecoverPlan]) -> int:
+        """Plan with `make`, then go through with it as far as the user wants; the exit code."""
+        from recover.preconditions import seal
+        from recover.seen import files_now
+        from recover.store import Store
+
+        root = self.choice.root
+        store = Store.open(root, self.choice.options())
+        if not self.consent.dry_run and self.output is None:
+            refuse_while_running(root)
+        seen = files_now(store)
+        try:
+            made = make(store)
+        except Refusal as refusal:
+            self._count_what_is_wrong(store, refusal)
+            raise
+        self.out.found(made.before.findings)
+        plan = seal(with_options(made.plan, self.choice), root.absolute(), seen=seen)
+        self.out.answer(
+            valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
+            lost_messages=made.lost_messages, damaged_messages=made.damaged_messages, bridged=made.bridged, verify=None,
+        )
+        self.consent.save(plan, root, self.choice.parts)
+        return self._go_on(store, made, plan)
+
+    def _count_what_is_wrong(self, store: Store, refusal: Refusal) -> None:
+        """A refusal ends with 8 and the bits of what was found, so that has to be known."""
+        if refusal.exit_code == exits.OPERATIONAL and not len(self.out.findings):
+            self.out.found(run_verify(self.out, store, self.engine, self.broker).findings)
+
+    def _go_on(self, store: Store, made: RecoverPlan, plan: Plan) -> int:
+        out, root = self.out, self.choice.root
+        document = made.before.json()
+        code = made.before.exit_code
+        if not plan.steps and self.output is None:
+            out.answer(verify={**document, "exit_code": code})
+            out.summary(f"Nothing to do. {verify_line(document, code)}")
+            return code
+        show_plan(out, plan)
+        if self.consent.dry_run:
+            out.summary(f"Dry run, nothing was written: {count(len(plan.steps), 'step')} planned, "
+                        f"{_losses(made)}", self._command())
+            return code
+        target = root if self.output is None else self.output
+        question = f"Make a recovered copy in {clean(target)}?" if self.output else f"Change {clean(root)} as shown?"
+        ask(question, yes=self.consent.yes)
+        if self.output is not None:
+            return self._copy(store, made, plan, self.output)
+        applied = carry_out(out, root, plan)
+        out.answer(applied=applied.changed, journal=applied.journal)
+        return self._conclude(store, made, plan, undo_hint(self.choice.store))
+
+    def _conclude(self, store: Store, made: RecoverPlan, plan: Plan, hint: str) -> int:
+        code, document = conclude(self.out, store, self.engine, self.broker, corrected=bool(plan.steps))
+        self.out.answer(verify=document)
+        self.out.summary(f"{count(len(plan.steps), 'step')} done, {_losses(made)}. {verify_line(document, code)}", hint)
+        return code
+
+    def _copy(self, store: Store, made: RecoverPlan, plan: Plan, target: Path) -> int:
+        from recover.copy_store import copy_store, relocated
+        from recover.preconditions import seal
+        from recover.store import Store
+
+        sources = [(store.root, "."), *((part, "commitlog") for part in self.choice.commitlog or ())]
+        sources += [(part, name) for part, name in ((self.choice.consumequeue, "consumequeue"),
+                                                    (self.choice.index, "index")) if part is not None]
+        console = make_console(self.out.options.color, stderr=True)
+        with Line(self.out.options.progress, console) as line, exits.between_steps() as interrupted:
+            names = copy_store(sources, target, interrupted=interrupted,
+                               progress=lambda path, size: line.show(f"copying {path}"))
+        moved = relocated(plan, names)
+        options = replace(store.options, commitlog=(), consumequeue=None, index=None)
+        copied = Store.open(target, options)
+        moved = replace(moved, summary={**moved.summary, "store_options": None})
+        applied = carry_out(self.out, target, seal(moved, target.absolute()))
+        self.out.answer(applied=applied.changed, journal=applied.journal, output=str(target))
+        return self._conclude(copied, made, plan, f"mqtool inspect {target}")
+
+    def _command(self) -> str:
+        """The command line that was typed, without --dry-run."""
+        return shlex.join(["mqtool", *(item for item in self.out.arguments if item not in ("--dry-run", "--json"))])
+
+
+def _losses(made: RecoverPlan) -> str:
+    parts = []
+    if made.lost_messages:
+        parts.append(f"{count(made.lost_messages, 'intact message')} dropped")
+    if made.damaged_messages:
+        parts.append(f"{count(made.damaged_messages, 'damaged message')} gone")
+    return " and ".join(parts) if parts else "no message lost"
+
+
+def max_loss(text: str | None) -> int | None:
+    """`--max-loss N|all`: the number, None for all; a usage error for anything else."""
+    if text is None:
+        return 0
+    if text.strip().lower() == "all":
+        return None
+    if not text.strip().isdecimal():
+        raise UsageRefusal(f"--max-loss {text}: a number, or all", "For instance --max-loss 12, or --max-loss all.")
+    return int(text)
+
+

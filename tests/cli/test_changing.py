@@ -1,0 +1,254 @@
+"""recover and truncate on copies of real stores: plan, question, change, proof, way back."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runner import mqtool
+from tests.support.stores import CLEAN, KILLED, STORES, real_store
+from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+
+LOG = "commitlog/00000000000000000000"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """A killed store with a zeroed page in mid-log."""
+    store = real_store("killed-5.5.0", tmp_path)
+    with (store / LOG).open("r+b") as log:
+        log.seek(46_684)
+        log.write(bytes(4096))
+    return store
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_verify_counts_what_the_table_says(name: str, tmp_path: Path) -> None:
+    store = real_store(name, tmp_path)
+    with assert_unchanged(store):
+        result = mqtool("verify", store, "--json")
+        screen = mqtool("verify", store)
+    assert result.code == screen.code == (0 if name in CLEAN else 2)
+    assert result.document["schema"] == "mqtool/verify/1"
+    assert "intact messages" in screen.stdout
+
+
+def test_verify_only_narrows(damaged: Path) -> None:
+    assert mqtool("verify", damaged, "--only", "checkpoint", "--json").code & 4 == 0
+    assert mqtool("verify", damaged, "--only", "commitlog", "--json").code & 4
+    assert mqtool("verify", damaged, "--only", "nonsense").code == 16
+
+
+def test_findings_are_cut_in_the_document_and_whole_in_the_file(damaged: Path, tmp_path: Path) -> None:
+    target = tmp_path / "findings.ndjson"
+    result = mqtool("verify", damaged, "--json", "--max-findings", "1", "--findings-out", target)
+    assert len(result.document["findings"]) == 1
+    assert result.document["truncated"] is True
+    assert len(target.read_text().splitlines()) > 1
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_recover_leaves_a_healthy_store_alone(name: str, tmp_path: Path) -> None:
+    store = real_store(name, tmp_path)
+    with assert_unchanged(store):
+        result = mqtool("recover", store, "--yes", "--json")
+    assert result.code == 0
+    assert result.document["applied"] is False
+    assert result.document["plan"]["steps"] == []
+    assert result.document["verify"]["exit_code"] == 0
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_recover_twice_is_a_no_op_the_second_time(name: str, tmp_path: Path) -> None:
+    store = real_store(name, tmp_path)
+    assert mqtool("recover", store, "--yes").code == 1
+    with assert_unchanged(store):
+        assert mqtool("recover", store, "--yes", "--json").document["applied"] is False
+    assert mqtool("verify", store).code == 0
+
+
+def test_damage_is_bridged_and_undo_brings_it_back(damaged: Path) -> None:
+    before = tree_digest(damaged)
+    result = mqtool("recover", damaged, "--yes", "--json")
+    document = result.document
+    assert result.code & 1
+    assert result.code & 8 == 0
+    assert document["applied"] is True
+    assert document["lost_messages"] == 0
+    assert document["damaged_messages"] == 8
+    assert document["bridged"]
+    assert {"mode", "policy", "start_file", "valid_to", "journal", "plan"} <= set(document)
+    assert sum(item["messages"] for item in document["plan"]["loss"]) == 8
+    assert document["verify"]["commitlog"]["messages"] == 2966
+    assert document["verify"]["exit_code"] & 6 == result.code & 6
+    assert mqtool("undo", damaged, "--yes").code == 0
+    assert_same_tree(before, tree_digest(damaged))
+
+
+def test_dry_run_shows_plan_and_loss_and_writes_nothing(damaged: Path) -> None:
+    with assert_unchanged(damaged):
+        result = mqtool("recover", damaged, "--dry-run")
+    assert result.code == 6
+    assert "what is lost: 8 messages" in result.stdout
+    assert "Dry run" in result.stdout
+    assert f"mqtool recover {damaged}" in result.stdout
+
+
+def test_no_terminal_and_no_yes_is_refused_with_the_bits_found(damaged: Path) -> None:
+    with assert_unchanged(damaged):
+        result = mqtool("recover", damaged, "--json")
+    assert result.code == 8 | 6
+    assert result.document["plan"]["steps"]
+
+
+@pytest.mark.parametrize(("answer", "code"), [("no\n", 8 | 6), ("yes\n", None)])
+def test_the_question_is_asked_once_on_a_terminal(damaged: Path, answer: str, code: int | None) -> None:
+    before = tree_digest(damaged)
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-m", "mqtool", "recover", str(damaged)], stdin=theirs,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
+        os.close(theirs)
+        os.write(ours, answer.encode())
+        _, stderr = running.communicate(timeout=120)
+    os.close(ours)
+    assert stderr.count("[y/N]") == 1
+    if code is not None:
+        assert running.returncode == code
+        assert_same_tree(before, tree_digest(damaged))
+    else:
+        assert running.returncode & 1
+        assert running.returncode & 8 == 0
+
+
+def test_saved_plan_is_run_by_apply(damaged: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    with assert_unchanged(damaged):
+        assert mqtool("recover", damaged, "--dry-run", "--plan-out", plan).code == 6
+    done = mqtool("apply", plan, "--yes", "--json")
+    assert done.code & 1
+    assert done.document["verify"]["commitlog"]["messages"] == 2966
+
+
+def test_plan_is_not_saved_inside_the_store(damaged: Path) -> None:
+    with assert_unchanged(damaged):
+        result = mqtool("recover", damaged, "--dry-run", "--plan-out", damaged / "plan.json")
+    assert result.code == 16
+
+
+def test_recovered_copy_leaves_the_source_alone(damaged: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    with assert_unchanged(damaged):
+        result = mqtool("recover", damaged, "--output", target, "--yes", "--json")
+    assert result.code & 1
+    assert mqtool("verify", target, "--json").document["commitlog"]["messages"] == 2966
+    with assert_unchanged(damaged):
+        assert mqtool("recover", damaged, "--output", target, "--yes").code & 8
+
+
+def test_no_bridge_refuses_with_the_count(damaged: Path) -> None:
+    with assert_unchanged(damaged):
+        result = mqtool("recover", damaged, "--no-bridge", "--yes")
+    assert result.code == 8 | 6
+    assert "2896" in result.stderr.replace(",", "")
+
+
+def test_policy_broker_needs_max_loss(damaged: Path) -> None:
+    with assert_unchanged(damaged):
+        assert mqtool("recover", damaged, "--policy", "broker", "--broker", "5.3.3", "--yes").code & 8
+    done = mqtool("recover", damaged, "--policy", "broker", "--broker", "5.3.3", "--max-loss", "all", "--yes", "--json")
+    assert done.code & 1
+    assert done.document["lost_messages"] == 2896
+
+
+def test_t35_broker_that_holds_the_lock_refuses_writes_and_allows_reading(damaged: Path) -> None:
+    script = (
+        "import fcntl, os, sys\nfd = os.open(sys.argv[1], os.O_RDWR)\nfcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)\n"
+        "print('held', flush=True)\nsys.stdin.read()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(damaged / "lock")], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with assert_unchanged(damaged):
+            assert mqtool("recover", damaged, "--yes").code & 8
+            assert mqtool("truncate", damaged, "--to", "0", "--max-loss", "all", "--yes").code & 8
+            assert mqtool("recover", damaged, "--dry-run").code & 8 == 0
+            assert mqtool("verify", damaged).code & 8 == 0
+        holder.communicate("")
+
+
+def test_truncate_between_boundaries_names_the_nearest_two(damaged: Path) -> None:
+    result = mqtool("truncate", damaged, "--to", "46590", "--yes")
+    assert result.code == 16
+    assert "46584" in result.stderr
+    assert "50859" in result.stderr
+
+
+def test_truncate_cuts_and_undo_restores(tmp_path: Path) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    before = tree_digest(store)
+    boundary = mqtool("inspect", store / LOG, "--limit", "0", "--json").document["items"][100]["offset"]
+    with assert_unchanged(store):
+        assert mqtool("truncate", store, "--to", boundary, "--yes").code & 8
+    done = mqtool("truncate", store, "--to", boundary, "--max-loss", "all", "--yes", "--json")
+    assert done.code & 1
+    assert done.document["verify"]["commitlog"]["log_end"] == boundary
+    assert mqtool("undo", store, "--yes").code == 0
+    assert_same_tree(before, tree_digest(store))
+
+
+@pytest.mark.parametrize("line", [
+    ("recover", "--max-loss", "few"), ("recover", "--policy", "hope"), ("truncate",),
+    ("recover", "--timezone", "No/Zone"),
+    ("recover", "--broker", "latest"), ("recover", "--set", "novalue"), ("verify", "--mapped-file-size", "12X"),
+])
+def test_usage_errors_of_changing_commands_are_16(line: tuple[str, ...], damaged: Path) -> None:
+    name, *options = line
+    with assert_unchanged(damaged):
+        assert mqtool(name, damaged, *options).code == 16
+
+
+@pytest.mark.parametrize("line", [("--engine", "spark"), ("--master", "local[2]")])
+@pytest.mark.parametrize("name", ["verify", "recover", "predict", "query"])
+def test_spark_is_refused_with_a_reason(name: str, line: tuple[str, str], damaged: Path) -> None:
+    result = mqtool(name, damaged, *line)
+    assert result.code == 8
+    assert "Spark" in result.stderr
+
+
+@pytest.mark.parametrize("engine", ["auto", "local"])
+def test_local_engines_work(engine: str, damaged: Path) -> None:
+    assert mqtool("verify", damaged, "--engine", engine).code == 6
+
+
+def test_t18_queues_without_a_log_are_refused(tmp_path: Path) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    for path in (store / "commitlog").iterdir():
+        path.unlink()
+    with assert_unchanged(store):
+        assert mqtool("verify", store).code & 4
+        result = mqtool("recover", store, "--yes", "--json")
+    assert result.code == 8 | 4
+    assert "mounted" in result.stderr
+
+
+def test_predict_names_the_price(damaged: Path) -> None:
+    with assert_unchanged(damaged):
+        result = mqtool("predict", damaged, "--broker", "5.3.3", "--json")
+    assert result.code == 4
+    assert result.document["lost_messages"] == 2896
+    assert result.document["max_phy"] == 46_584
+    assert "cut off 2,896 intact messages" in mqtool("predict", damaged, "--broker", "5.3.3").stdout
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_predict_without_a_version_says_what_it_assumed(name: str, tmp_path: Path) -> None:
+    document = mqtool("predict", real_store(name, tmp_path), "--json").document
+    assert any("is assumed" in text for text in document["assumptions"])
+    assert document["starts"] is True
