@@ -140,6 +140,9 @@ class _Start:
         if not from_queues:
             return None
         start = max(self.log.min_offset, self._max_physic(), 0)
+        if self.settings.flag("duplicationEnable") and start < end:
+            # dispatch ends at the confirm offset, which nobody moves during a start
+            return start
         rules = CheckRules.of(self.settings, recovering=False)
         stuck = reput(self.log, start, end, rules, self.dispatcher)
         self._correct_min()
@@ -153,7 +156,9 @@ class _Start:
         for key, state in sorted(self.states.items()):
             prediction.queues[queue_name(key)] = [state.min_offset, state.max_offset]
             prediction.misaligned_units += state.misaligned
-            gone = [queue_file.path for queue_file in state.deleted if queue_file.path is not None]
+            # dispatch may have made a file of the same name again
+            made = {queue_file.start for queue_file in state.files}
+            gone = [f.path for f in state.deleted if f.path is not None and f.start not in made]
             prediction.deleted_files += [self.store.relative(path) for path in gone]
             if state.max_offset < found.get(key, 0):
                 prediction.lowered_queues.append(queue_name(key))
