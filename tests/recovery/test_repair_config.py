@@ -1,0 +1,165 @@
+"""Repairing config files: verify comes out clean, or goes on saying what is lost; nothing is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fixtures.damage import damage
+from fixtures.damage.config import BAK, STROKES
+from formats.config import BY_NAME, loads
+from recover.config_files import read_config
+from recover.repair_config import ConfigRepair, repair_config
+from recover.verify.config import check_config
+from tests.support.looks import carry_out, looked_at
+from tests.support.stores import STORES, unpacked
+
+Make = Callable[[str], Path]
+
+
+def repair(root: Path, *, clamp: bool = False) -> ConfigRepair:
+    """Repair the store at `root`, and check that a second run has nothing left to do."""
+    store, look = looked_at(root)
+    done = repair_config(store, look, check_config(store, look), clamp_offsets=clamp)
+    carry_out(root, done.steps)
+    store, look = looked_at(root)
+    assert repair_config(store, look, check_config(store, look), clamp_offsets=clamp).steps == []
+    return done
+
+
+def codes(root: Path) -> list[str]:
+    return [item.code for item in check_config(*looked_at(root)).findings]
+
+
+def topics_of(path: Path) -> dict[str, object]:
+    return dict(read_config(path, BY_NAME["topics.json"]).table)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_sound_config_is_left_alone(name: str) -> None:
+    store, look = looked_at(unpacked(name))
+    assert repair_config(store, look, check_config(store, look), clamp_offsets=True).steps == []
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("stroke", STROKES)
+@pytest.mark.parametrize("bak", BAK)
+def test_every_stroke_ends_sound_or_reported(store: Make, stroke: str, bak: str, seed: int) -> None:
+    root = store("clean-4.5.1")
+    before = {path.name: path.read_bytes() for path in (root / "config").iterdir()}
+    name = damage(f"config-{stroke}-bak-{bak}", root, seed).facts["file"]
+    broken = (root / "config" / name).read_bytes()
+    (choice,) = repair(root).choices
+    main = root / "config" / name
+    if bak == "sound" or stroke == "trailing-garbage":
+        assert main.read_bytes() == before[name]
+        assert codes(root) == []
+    elif choice["action"] == "left":
+        assert main.read_bytes() == broken
+        assert codes(root) == ["config-lost"]
+    else:
+        assert codes(root) == []
+        assert choice["action"] == ("guessed" if name == "topics.json" else "put-together")
+    report = check_config(*looked_at(root))
+    assert all(pair.starts for pair in report.pairs)  # whatever is left, every broker starts
+
+
+@pytest.mark.parametrize("bak", [b"", bytes(100), b"{\"topicConfigTable\":{"])
+def test_guessed_topics_are_those_with_queues_and_hold_no_topic_of_the_broker_itself(store: Make, bak: bytes) -> None:
+    root = store("clean-5.3.3")
+    path = root / "config" / "topics.json"
+    known = topics_of(path)
+    path.write_bytes(bytes(path.stat().st_size))
+    path.with_name("topics.json.bak").write_bytes(bak)
+    (choice,) = repair(root).choices
+    assert choice["guess"] and "GUESS" in choice["text"]
+    guessed = topics_of(path)
+    assert {"TopicA", "TopicB", "TopicTx", "Orders-2026", "%RETRY%CG_retry"} <= guessed.keys()
+    assert not {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"} & guessed.keys()
+    assert not any(name.startswith("%LMQ%") for name in guessed)
+    for name in ("TopicA", "TopicTx"):
+        assert {**known[name], "attributes": None} == {**guessed[name], "attributes": None}  # type: ignore[dict-item]
+    assert guessed["%RETRY%CG_retry"]["writeQueueNums"] == 1  # type: ignore[index]
+    assert codes(root) == []
+
+
+def test_what_a_cut_topics_file_still_says_goes_before_the_guess(store: Make) -> None:
+    root = store("clean-4.5.1")
+    path = root / "config" / "topics.json"
+    whole = topics_of(path)
+    path.write_bytes(path.read_bytes()[:1500])
+    path.with_name("topics.json.bak").unlink()
+    read = topics_of(path)
+    repair(root)
+    guessed = topics_of(path)
+    assert {name: guessed[name] for name in read} == {name: whole[name] for name in read}
+    assert guessed.keys() > read.keys()
+
+
+def test_missing_topics_come_back_and_unknown_queues_do_not_count(store: Make) -> None:
+    root = store("clean-4.5.1")
+    known = topics_of(root / "config" / "topics.json")
+    damage("topics-missing", root)
+    repair(root)
+    guessed = topics_of(root / "config" / "topics.json")
+    assert guessed.keys() <= known.keys() | {"%RETRY%CG_retry", "%DLQ%CG_retry"}
+    assert isinstance(loads((root / "config" / "topics.json").read_bytes()), dict)
+
+
+def test_two_cut_offset_files_give_what_both_still_say_and_the_newer_one_wins(store: Make) -> None:
+    root = store("clean-4.5.1")
+    path = root / "config" / "consumerOffset.json"
+    path.write_bytes(b'{\n\t"offsetTable":{\n\t\t"TopicA@CG_retry":{0:131,1:1')
+    path.with_name("consumerOffset.json.bak").write_bytes(
+        b'{\n\t"offsetTable":{\n\t\t"TopicA@CG_retry":{0:100,1:90\n\t\t},\n\t\t"TopicTx@CG_retry":{0:5,1:')
+    repair(root)
+    table = read_config(path, BY_NAME["consumerOffset.json"]).table
+    assert table == {"TopicA@CG_retry": {0: 131, 1: 90}, "TopicTx@CG_retry": {0: 5}}
+    assert codes(root) == []
+
+
+def test_a_statistic_nobody_can_read_is_taken_away(store: Make) -> None:
+    root = store("clean-5.3.3")
+    for name in ("timermetrics", "timermetrics.bak"):
+        (root / "config" / name).write_bytes(bytes(141))
+    (choice,) = repair(root).choices
+    assert choice["action"] == "taken-away"
+    assert not (root / "config" / "timermetrics").exists()
+    assert codes(root) == []
+
+
+def test_offsets_are_clamped_only_when_asked_and_only_those_above(store: Make) -> None:
+    root = store("clean-5.3.3")
+    path = root / "config" / "lmqConsumerOffset.json"
+    content = path.read_bytes().replace(b'"TopicA@CG_retry":{0:148,1:136', b'"TopicA@CG_retry":{0:9148,1:136')
+    path.write_bytes(content)
+    assert codes(root) == ["consumer-offset-above-max"]
+    assert repair(root).steps == []
+    (choice,) = repair(root, clamp=True).choices
+    assert choice["action"] == "clamped"
+    assert codes(root) == []
+    changed = read_config(path, BY_NAME["lmqConsumerOffset.json"]).table
+    assert changed["TopicA@CG_retry"][1] == 136  # type: ignore[index,call-overload]
+    assert path.read_bytes().count(b"\n") == content.count(b"\n")  # laid out as before
+
+
+def test_what_was_pulled_ahead_is_lowered_with_the_offset(store: Make) -> None:
+    root = store("killed-5.5.0")
+    path = root / "config" / "lmqConsumerOffset.json"
+    path.write_bytes(path.read_bytes().replace(b"0:116", b"0:99116"))
+    repair(root, clamp=True)
+    assert b"99116" not in path.read_bytes()
+
+
+def test_delay_offsets_and_light_queues_are_clamped_too(store: Make) -> None:
+    root = store("clean-5.3.3")
+    config = root / "config"
+    (config / "delayOffset.json").write_bytes(b'{"offsetTable":{3:777777,1:1}}')
+    topic = next(path.name for path in (root / "consumequeue").iterdir() if path.name.startswith("%LMQ%"))
+    (config / "lmqConsumerOffset.json").write_bytes(b'{"lmqOffsetTable":{"%s@G":888888}}' % topic.encode())
+    repair(root, clamp=True)
+    assert codes(root) == []
+    assert b"777777" not in (config / "delayOffset.json").read_bytes()
+    assert b"1:1" in (config / "delayOffset.json").read_bytes()
