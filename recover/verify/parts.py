@@ -42,7 +42,7 @@ def check_parts(
         findings.extend(log_is_gone(store))
     findings.extend(settings_findings(look.log, look.options.settings))
     findings.extend(others)
-    if whole:
+    if whole and store.commitlog.files:
         findings.extend(check_timer(store, look.log))
     return findings
 

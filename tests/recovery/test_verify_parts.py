@@ -110,6 +110,12 @@ def test_queues_without_a_log_say_do_not_start(store: Make, how: str) -> None:
     assert notable(root) == []
 
 
+def test_a_lost_log_is_not_blamed_on_the_timer(store: Make) -> None:
+    root = store("clean-5.3.3")
+    shutil.rmtree(root / "commitlog")
+    assert [item.code for item in notable(root)] == ["commitlog-empty-queues-left"]
+
+
 def test_an_empty_store_has_lost_no_log() -> None:
     assert notable(unpacked("clean-empty-5.3.3")) == []
 
