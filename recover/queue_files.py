@@ -8,17 +8,13 @@ from functools import cached_property
 
 import numpy as np
 
-from formats.consumequeue import CQ_UNIT, ext_address, is_ext_address
-from formats.consumequeue_ext import CqExtUnit
-from formats.consumequeue_ext import decode as decode_ext
-from formats.errors import FormatError
+from formats.consumequeue import CQ_UNIT, is_ext_address
 from recover.columns import Rows
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.reader import FileReader, ReadFailure
 from recover.store import Store
 
 UNIT_SIZE = CQ_UNIT.size
-_EXT_CHUNK = 1 << 18
 
 
 @dataclass(slots=True)
@@ -85,34 +81,6 @@ class QueueFiles:
             files[0].file_from_offset // UNIT_SIZE, files,
             units["phy_offset"].astype(np.int64), units["size"].astype(np.int32), units["tags_code"].astype(np.int64),
         )
-
-    def ext_units(self) -> dict[int, CqExtUnit]:
-        """Units of the queue's consumequeue_ext folder by their address (the tags code of a plain unit)."""
-        folder = self.store.consumequeue_ext_dir / self.topic / str(self.queue_id)
-        units: dict[int, CqExtUnit] = {}
-        for mapped_file in MappedFileQueue.load((folder,)).files:
-            with FileReader(mapped_file.path) as reader:
-                for position, unit in _ext_units_of(reader, mapped_file.length):
-                    units[ext_address(mapped_file.file_from_offset + position)] = unit
-        return units
-
-
-def _ext_units_of(reader: FileReader, length: int) -> Iterator[tuple[int, CqExtUnit]]:
-    """(position, unit) up to the first place that holds none; reads no further than the units reach."""
-    position = 0
-    while position < length:
-        content = reader.read(position, _EXT_CHUNK)
-        taken = 0
-        while True:
-            try:
-                unit, size = decode_ext(content, taken)
-            except FormatError:
-                break
-            yield position + taken, unit
-            taken += size
-        if taken == 0:
-            return
-        position += taken
 
 
 def has_ext(stretch: Stretch) -> bool:

@@ -12,21 +12,26 @@ from formats.names import offset_to_name
 from recover.columns import Rows
 from recover.delays import DelayTable
 from recover.expected import QueueKey, is_lost
-from recover.plan import Install, Retire, Step, WriteRange, ZeroRange
+from recover.ext_files import ExtFiles, addresses_of, is_address, positions_of
+from recover.patches import patches
+from recover.plan import Install, Retire, Step
 from recover.queue_files import UNIT_SIZE, QueueFiles
+from recover.rebuild_consumequeue_ext import ExtImage, ExtRows, end_of, ext_steps, fresh_ext, repaired_ext, wants_ext
 from recover.spool import Spool
 from recover.store import Store
-
-_JOIN_DISTANCE = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class QueueCells:
-    """All cells of a queue from queue offset `first_index` on, dtype CQ_UNIT.dtype; `first_index` begins a file."""
+    """All cells of a queue from queue offset `first_index` on, dtype CQ_UNIT.dtype; `first_index` begins a file.
+
+    `ext` is what their ext addresses lead to; None for a queue without.
+    """
 
     key: QueueKey
     first_index: int
     cells: Rows
+    ext: ExtImage | None = None
 
     def files(self, file_size: int) -> Iterator[tuple[int, bytes]]:
         """(file_from_offset, content) of each queue file, each padded with zeros to `file_size` bytes."""
@@ -43,7 +48,9 @@ class QueueBuilder:
     lost position name its marker instead of repeating the message in front of it.
     """
 
-    def __init__(self, store: Store, delays: DelayTable, min_offset: int, log_end: int, *, visible: bool = False) -> None:
+    def __init__(
+        self, store: Store, delays: DelayTable, min_offset: int, log_end: int, *, visible: bool = False
+    ) -> None:
         self.store = store
         self.delays = delays
         self.min_offset = min_offset
@@ -51,10 +58,13 @@ class QueueBuilder:
         self.visible = visible
         self.file_cells = store.queue_file_size // UNIT_SIZE
 
-    def fresh(self, key: QueueKey, rows: Rows) -> QueueCells:
-        """The queue as a broker would build it from the log alone: pre-blanks up to the first live position."""
+    def fresh(self, key: QueueKey, rows: Rows, *, from_nothing: bool = True) -> QueueCells:
+        """The queue as a broker would build it from the log alone: pre-blanks up to the first live position.
+
+        Its ext files are built `from_nothing` too, or else such that those on disk can stay.
+        """
         first = int(rows["queue_offset"][0]) // self.file_cells * self.file_cells
-        return self._fill(key, first, np.full(int(rows["queue_offset"][-1]) + 1 - first, -1), rows, None)
+        return self._fill(key, first, int(rows["queue_offset"][-1]) + 1 - first, rows, None, from_nothing=from_nothing)
 
     def repaired(self, key: QueueKey, rows: Rows) -> QueueCells | None:
         """The queue on disk with its live positions put right; expired units stay, units behind the log go.
@@ -64,12 +74,12 @@ class QueueBuilder:
         old = _old_cells(QueueFiles(self.store, key.topic, key.queue_id), self.file_cells)
         first_live = int(rows["queue_offset"][0]) if rows.size else None
         if old is None:
-            return None if first_live is None else self.fresh(key, rows)
+            return None if first_live is None else self.fresh(key, rows, from_nothing=False)
         first = old.first_index
         if first_live is not None and first_live < first:
             first = first_live // self.file_cells * self.file_cells
         end = max(self._kept_end(old), int(rows["queue_offset"][-1]) + 1 if rows.size else 0)
-        return self._fill(key, first, np.full(max(0, end - first), -1), rows, old)
+        return self._fill(key, first, max(0, end - first), rows, old)
 
     def _kept_end(self, old: QueueCells) -> int:
         """Queue offset behind the last cell that stays: the last that names something inside the log."""
@@ -79,18 +89,20 @@ class QueueBuilder:
         kept = np.flatnonzero((offset[:used] + size[:used] <= self.log_end) & (size[:used] != PRE_BLANK.size))
         return old.first_index + (int(kept[-1]) + 1 if kept.size else 0)
 
-    def _fill(self, key: QueueKey, first: int, blank: Rows, rows: Rows, old: QueueCells | None) -> QueueCells:
-        cells = np.zeros(blank.size, dtype=CQ_UNIT.dtype)
+    def _fill(
+        self, key: QueueKey, first: int, count: int, rows: Rows, old: QueueCells | None, *, from_nothing: bool = False
+    ) -> QueueCells:
+        cells = np.zeros(count, dtype=CQ_UNIT.dtype)
         cells[:] = PRE_BLANK
         if old is not None:
             self._keep_expired(cells, first, old)
         at = rows["queue_offset"] - first
-        for name, values in (
-            ("phy_offset", rows["phy_offset"]), ("size", rows["size"]), ("tags_code", self.delays.tags_codes(rows)),
-        ):
+        tags_codes = self.delays.tags_codes(rows)
+        for name, values in (("phy_offset", rows["phy_offset"]), ("size", rows["size"]), ("tags_code", tags_codes)):
             cells[name][at] = values
-        if old is not None:
-            self._keep_ext(cells, first, old, rows)
+        ext = None
+        if from_nothing or old is None or is_address(old.cells["tags_code"]).any() or self._ext_on_disk(key):
+            ext = self._ext(key, cells, at, rows, tags_codes, from_nothing)
         first_live = int(rows["queue_offset"][0]) if rows.size else first + cells.size
         lost = np.zeros(cells.size, dtype=bool)
         lost[at] = is_lost(rows)
@@ -100,7 +112,7 @@ class QueueBuilder:
         unclaimed = ~claimed
         unclaimed[: max(0, first_live - first)] = False
         self._stand_in(key, cells, (lost if not self._shows_marker(key) else np.zeros_like(lost)) | unclaimed)
-        return QueueCells(key, first, cells)
+        return QueueCells(key, first, cells, ext)
 
     def _shows_marker(self, key: QueueKey) -> bool:
         return self.visible or key.topic == "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -114,20 +126,25 @@ class QueueBuilder:
         stays = (kept["size"] > 0) & (kept["phy_offset"].astype(np.int64) < self.min_offset)
         cells[start : start + count][stays] = kept[stays]
 
-    def _keep_ext(self, cells: Rows, first: int, old: QueueCells, rows: Rows) -> None:
-        """Addresses of ext units stay where the unit names the right record and the ext unit is intact."""
-        addressed = old.cells["tags_code"] < -(2**31)
-        if not addressed.any():
-            return
-        units = QueueFiles(self.store, old.key.topic, old.key.queue_id).ext_units()
-        for index in rows["queue_offset"].tolist():
-            at = index - old.first_index
-            if not 0 <= at < old.cells.size or not addressed[at]:
-                continue
-            new, unit = cells[index - first], units.get(int(old.cells["tags_code"][at]))
-            same = old.cells["phy_offset"][at] == new["phy_offset"] and old.cells["size"][at] == new["size"]
-            if same and unit is not None and unit.tags_code == int(new["tags_code"]):
-                cells["tags_code"][index - first] = old.cells["tags_code"][at]
+    def _ext_on_disk(self, key: QueueKey) -> bool:
+        return (self.store.consumequeue_ext_dir / key.topic / str(key.queue_id)).is_dir()
+
+    def _ext(
+        self, key: QueueKey, cells: Rows, at: Rows, rows: Rows, tags_codes: Rows, from_nothing: bool
+    ) -> ExtImage | None:
+        """Put ext addresses in place of the tags codes of those `rows` (their cells are `at`) that have an ext unit."""
+        files = ExtFiles(self.store, key.topic, key.queue_id)
+        found, codes = _on_disk(QueueFiles(self.store, key.topic, key.queue_id), rows)
+        wanted = wants_ext(rows, found, codes, by_default=bool(files.mapped_files.files and files.units.position.size))
+        wanted &= ~is_lost(rows)
+        expired = cells["tags_code"][is_address(cells["tags_code"])].astype(np.int64)
+        if not wanted.any():
+            return ExtImage(self.store.ext_file_size, np.empty(0, dtype=np.int64))
+        positions = np.where(found & is_address(codes), positions_of(codes), -1)[wanted]
+        ext_rows = ExtRows(tags_codes[wanted], rows["store_timestamp"][wanted], positions)
+        image = fresh_ext(ext_rows, files) if from_nothing else repaired_ext(ext_rows, files, end_of(files, expired))
+        cells["tags_code"][at[wanted]] = addresses_of(image.positions)
+        return image
 
     @staticmethod
     def _stand_in(key: QueueKey, cells: Rows, missing: Rows) -> None:
@@ -153,43 +170,38 @@ def _old_cells(files: QueueFiles, file_cells: int) -> QueueCells | None:
     return None
 
 
+def _on_disk(files: QueueFiles, rows: Rows) -> tuple[Rows, Rows]:
+    """For which rows the queue on disk names the right record (bool array), and the tags codes there (int64)."""
+    found = np.zeros(rows.size, dtype=bool)
+    codes = np.zeros(rows.size, dtype=np.int64)
+    for stretch in files.stretches() if rows.size else ():
+        at = rows["queue_offset"] - stretch.first_index
+        inside = np.flatnonzero((at >= 0) & (at < stretch.cells))
+        at = at[inside]
+        same = (stretch.phy_offset[at] == rows["phy_offset"][inside]) & (stretch.size[at] == rows["size"][inside])
+        found[inside], codes[inside] = same, stretch.tags_code[at]
+    return found, codes
+
+
 def queue_steps(store: Store, queue: QueueCells, spool: Spool) -> Iterator[Step]:
     """Steps that make the files of a queue on disk hold exactly these cells; nothing for a file that does."""
     files = QueueFiles(store, queue.key.topic, queue.key.queue_id)
     folder = store.consumequeue_dir / queue.key.topic / str(queue.key.queue_id)
     size = store.queue_file_size
+    if queue.ext is not None:
+        yield from ext_steps(ExtFiles(store, queue.key.topic, queue.key.queue_id), queue.ext, spool)
     wanted = {offset for offset, _ in queue.files(size)}
     on_disk = {mapped_file.file_from_offset: mapped_file for mapped_file in files.mapped_files.files}
     for offset, content in queue.files(size):
         path = folder / offset_to_name(offset)
         mapped_file = on_disk.get(offset)
         if mapped_file is None or mapped_file.length != size:
-            yield Install(store.relative(path), spool.keep(content))
+            yield Install(store.relative(path), spool.padded(content, size))
         else:
-            yield from _patches(store.relative(path), path.read_bytes(), content)
+            yield from patches(store.relative(path), path.read_bytes(), content)
     for offset, mapped_file in on_disk.items():
         if offset not in wanted:
             yield Retire(store.relative(mapped_file.path))
     for odd in files.mapped_files.odd:
         if not odd.is_directory:
             yield Retire(store.relative(odd.path))
-
-
-def _patches(file: str, old: bytes, new: bytes) -> Iterator[Step]:
-    """The ranges in which two contents of one length differ, near ones joined."""
-    a, b = np.frombuffer(old, dtype=np.uint8), np.frombuffer(new, dtype=np.uint8)
-    differing = np.flatnonzero(a != b)
-    if not differing.size:
-        return
-    cuts = np.flatnonzero(np.diff(differing) > _JOIN_DISTANCE) + 1
-    for run in np.split(differing, cuts):
-        start, stop = int(run[0]), int(run[-1]) + 1
-        yield _range_step(file, start, new[start:stop])
-
-
-def _range_step(file: str, start: int, content: bytes) -> Step:
-    if not any(content):
-        return ZeroRange(file, start, start + len(content))
-    return WriteRange(file, start, content)
-
-

@@ -9,7 +9,7 @@ from typing import IO
 
 from crc32c import crc32c
 
-from recover.content import BytesContent, Content
+from recover.content import BytesContent, Content, LazyContent
 from recover.scratch import scratch_file
 
 IN_MEMORY = 128 << 20
@@ -51,3 +51,15 @@ class Spool:
         self._file.write(content)
         self._file.flush()
         return SpooledContent(self._file, start, len(content), int(crc32c(content)))
+
+    def padded(self, content: bytes, size: int) -> Content:
+        """The content followed by zeros up to `size` bytes; the zeros take no room."""
+        data = content.rstrip(b"\0")
+        kept = self.keep(data)
+
+        def chunks() -> Iterator[bytes]:
+            yield from kept.chunks()
+            for at in range(len(data), size, _CHUNK):
+                yield bytes(min(_CHUNK, size - at))
+
+        return LazyContent(size, chunks, allocated=len(data))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ JOURNAL = ".mqtool"
 
 DEFAULT_MAPPED_FILE_SIZE = 1 << 30
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
+DEFAULT_EXT_FILE_SIZE = 48 << 20
 _SIGNS = (
     COMMITLOG, CONSUMEQUEUE, CONSUMEQUEUE_EXT, BATCHCONSUMEQUEUE, INDEX, CHECKPOINT, ABORT, LOCK, "timerlog",
     "timerwheel", "compaction", "rocksdbstore", "consumequeue_rocksdb", "transaction",
@@ -155,14 +156,18 @@ class Store:
     @cached_property
     def queue_file_size(self) -> int:
         """Consume queue file size in bytes: the most frequent length of its files; the default without files."""
-        lengths: Counter[int] = Counter()
-        for folder in self.queue_folders:
-            with os.scandir(folder.path) as entries:
-                lengths.update(entry.stat().st_size for entry in entries if entry.is_file())
+        lengths = _lengths(self.queue_folders)
         fitting = {length: count for length, count in lengths.items() if length > 0 and length % 20 == 0}
         if not fitting:
             return DEFAULT_QUEUE_FILE_SIZE
         return max(fitting, key=lambda length: (fitting[length], length))
+
+    @cached_property
+    def ext_file_size(self) -> int:
+        """Length of a consumequeue_ext file in bytes: the most frequent one; the default without files."""
+        lengths = _lengths(_queue_folders(self.consumequeue_ext_dir))
+        del lengths[0]
+        return max(lengths, key=lambda length: (lengths[length], length), default=DEFAULT_EXT_FILE_SIZE)
 
     @property
     def has_abort(self) -> bool:
@@ -179,6 +184,14 @@ class Store:
     def path(self, name: str) -> Path:
         """The inverse of `relative`."""
         return self.root / name
+
+
+def _lengths(folders: Iterable[QueueFolder]) -> Counter[int]:
+    lengths: Counter[int] = Counter()
+    for folder in folders:
+        with os.scandir(folder.path) as entries:
+            lengths.update(entry.stat().st_size for entry in entries if entry.is_file())
+    return lengths
 
 
 def _queue_folders(directory: Path) -> Iterator[QueueFolder]:

@@ -43,6 +43,16 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         action="Nothing of its own: recover treats them together with the damage.",
     ),
     Code(
+        "consumequeue-ext-broken", "warning",
+        "{topic}/{queue}: {count} units from queue offset {first} to {last} have no ext unit of their own", _REBUILD,
+        meaning="The unit names the right message, but its address in consumequeue_ext leads to nothing, to the unit "
+        "of another message, or to one that a walk from the file's start does not reach.",
+        cause="Files of consumequeue_ext are damaged or gone, or older than the queue.",
+        broker="It logs the failure and filters the message without tags code and bit map: consumers with a filter are "
+        "sent more than they asked for. Ext units behind a broken one are cut off at start.",
+        action="Recover, or rebuild the queue: the ext unit is made again, without a filter bit map.",
+    ),
+    Code(
         "consumequeue-bad-file-length", "warning",
         "{topic}/{queue}: the file is {length} bytes long, the others {expected}", _REBUILD,
         meaning="A broker maps queue files at their configured size and refuses another length.",

@@ -13,12 +13,16 @@ from recover.columns import Rows
 from recover.delays import DelayTable
 from recover.errors import Refusal
 from recover.expected import EXPECTED, Expectation, QueueKey, is_delayed, is_lost
+from recover.ext_files import ExtFiles
 from recover.findings import Finding, finding
 from recover.log import LogView
+from recover.mapped_files import MappedFileQueue
 from recover.queue_files import UNIT_SIZE, QueueFiles, Stretch, has_ext
 from recover.store import Store
+from recover.verify.consumequeue_ext import broken_finding, check_ext
 
-_EMPTY_UNIT_CODES = {
+_LISTED = 10_000
+_UNIT_CODES = {
     WRONG: "consumequeue-wrong-units", BEYOND_LOG: "consumequeue-beyond-log", LOST: "consumequeue-lost-units",
 }
 
@@ -27,7 +31,8 @@ _EMPTY_UNIT_CODES = {
 class QueueVerdict:
     """What one queue holds. `end` is the queue offset behind its last unit, `min_index` that of its first
     file's start; `sound` is false when a rebuild would change it. `lost` lists its (queue offset, phy_offset, size) units
-    in damaged ranges, `beyond` those behind the log's end."""
+    in damaged ranges, `beyond` those behind the log's end, `wrong`
+    those that name no right record; `missing_offsets` (int64, ascending) are the positions without a unit."""
 
     key: QueueKey
     units: int = 0
@@ -38,6 +43,8 @@ class QueueVerdict:
     min_index: int = 0
     lost: list[tuple[int, int, int]] = field(default_factory=list)
     beyond: list[tuple[int, int, int]] = field(default_factory=list)
+    wrong: list[tuple[int, int, int]] = field(default_factory=list)
+    missing_offsets: Rows = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -115,25 +122,28 @@ class _Checker:
         self.delays = delays
         self.starts = np.array([d.start for d in log.damaged], dtype=np.int64)
         self.stops = np.array([d.stop for d in log.damaged], dtype=np.int64)
+        # what a rebuild puts at a position that only damage or a bridge accounts for
+        self.stands_in = log.fillers + log.markers > 0 or bool(log.damaged)
 
     def check(self, key: QueueKey, rows: Rows) -> QueueVerdict:
         verdict = QueueVerdict(key, expected=int((~is_lost(rows)).sum()))
         files = QueueFiles(self.store, key.topic, key.queue_id)
+        ext = ExtFiles(self.store, key.topic, key.queue_id)
         try:
-            self._check_files(verdict, files)
-            self._check_units(verdict, files, rows)
+            self._check_files(verdict, files.mapped_files)
+            self._check_files(verdict, ext.mapped_files, gaps=False)
+            self._check_units(verdict, files, ext, rows)
         except OSError as error:
             raise Refusal(f"cannot read {error.filename}: {error.strerror}", path=str(error.filename)) from error
-        for failure in files.failures:
+        for failure in (*files.failures, *ext.failures):
             verdict.findings.append(finding(
                 "consumequeue-unreadable", self.store.relative(failure.path), failure.offset, topic=key.topic,
                 queue=key.queue_id, wanted=failure.wanted, error=failure.strerror,
             ))
         return verdict
 
-    def _check_files(self, verdict: QueueVerdict, files: QueueFiles) -> None:
-        facts = {"topic": verdict.key.topic, "queue": verdict.key.queue_id}
-        queue = files.mapped_files
+    def _check_files(self, verdict: QueueVerdict, queue: MappedFileQueue, *, gaps: bool = True) -> None:
+        facts: dict[str, Any] = {"topic": verdict.key.topic, "queue": verdict.key.queue_id}
         for wrong in queue.wrong_lengths():
             verdict.findings.append(finding(
                 "consumequeue-bad-file-length", self.store.relative(wrong.path), 0, **facts, length=wrong.length,
@@ -141,13 +151,13 @@ class _Checker:
             ))
         for odd in queue.odd:
             verdict.findings.append(finding("consumequeue-odd-name", self.store.relative(odd.path), name=odd.path.name))
-        for start, stop in queue.gaps():
+        for start, stop in queue.gaps() if gaps else ():
             verdict.findings.append(finding(
                 "consumequeue-missing-file", self.store.relative(queue.directories[0]), **facts,
                 first=start // UNIT_SIZE, last=stop // UNIT_SIZE - 1, count=(stop - start) // UNIT_SIZE,
             ))
 
-    def _check_units(self, verdict: QueueVerdict, files: QueueFiles, rows: Rows) -> None:
+    def _check_units(self, verdict: QueueVerdict, files: QueueFiles, ext: ExtFiles, rows: Rows) -> None:
         missing = np.zeros(rows.size, dtype=bool)
         lost = is_lost(rows)
         taken = 0
@@ -161,27 +171,37 @@ class _Checker:
                 break
             stop = int(np.searchsorted(rows["queue_offset"], stretch.first_index + stretch.cells))
             part = slice(taken, stop)
-            classes, used = self._classify(stretch, files, rows[part], lost[part], missing[part])
+            classes, used, broken = self._classify(stretch, ext, rows[part], lost[part], missing[part])
             taken, ended = stop, used < stretch.cells
             verdict.end = stretch.first_index + used
-            self._count(verdict, stretch, classes)
+            self._count(verdict, stretch, classes, broken)
+            for start, end in _ranges(np.flatnonzero(broken & (classes == WRONG))):
+                verdict.findings.append(broken_finding(stretch, ext, start, end))
         missing[taken:] = ~lost[taken:]
         verdict.missing = int(missing.sum())
-        self._missing(verdict, files, rows["queue_offset"][missing])
+        verdict.missing_offsets = rows["queue_offset"][missing]
+        self._missing(verdict, files, verdict.missing_offsets)
 
     def _classify(
-        self, stretch: Stretch, files: QueueFiles, rows: Rows, lost: Rows, missing: Rows
-    ) -> tuple[Rows, int]:
-        tags = _plain_tags(stretch, files) if has_ext(stretch) else stretch.tags_code
-        self._learn(stretch, rows, tags)
+        self, stretch: Stretch, ext: ExtFiles, rows: Rows, lost: Rows, missing: Rows
+    ) -> tuple[Rows, int, Rows]:
+        """Class of each cell, how many are in use, and which of them name a broken ext unit."""
+        tags, broken = stretch.tags_code, np.zeros(stretch.cells, dtype=bool)
+        if has_ext(stretch):
+            # what delayed messages have in their ext units is what the delay table learns from
+            self._learn(stretch, rows, ext.tags_codes(tags))
+            verdict = check_ext(stretch, ext, rows[~lost], self.delays.tags_codes(rows[~lost]))
+            tags, broken = verdict.tags_codes, verdict.broken
+        else:
+            self._learn(stretch, rows, tags)
         classes = np.zeros(stretch.cells, dtype=np.uint8)
         used = classify_units(
             stretch.phy_offset, stretch.size, tags, stretch.first_index, self.log.min_offset, self.log.log_end,
             self.starts, self.stops, np.ascontiguousarray(rows["queue_offset"]),
             np.ascontiguousarray(rows["phy_offset"]), np.ascontiguousarray(rows["size"]),
-            self.delays.tags_codes(rows), lost, self.log.fillers > 0, classes, missing,
+            self.delays.tags_codes(rows), lost, self.stands_in, classes, missing,
         )
-        return classes, int(used)
+        return classes, int(used), broken
 
     def _learn(self, stretch: Stretch, rows: Rows, tags: Rows) -> None:
         """Let the delay table see the units that stand where a delayed message's unit belongs."""
@@ -193,15 +213,15 @@ class _Checker:
         if same.any():
             self.delays.learn(delayed[same], tags[cells[same]])
 
-    def _count(self, verdict: QueueVerdict, stretch: Stretch, classes: Rows) -> None:
+    def _count(self, verdict: QueueVerdict, stretch: Stretch, classes: Rows, broken: Rows) -> None:
         for kind, count in enumerate(np.bincount(classes, minlength=WRONG + 1).tolist()):
             if kind != NOTHING and count:
                 verdict.counts[kind] = verdict.counts.get(kind, 0) + count
         verdict.units += int(((classes != NOTHING) & (classes != HOLE)).sum())
-        for kind, code in _EMPTY_UNIT_CODES.items():
-            cells = np.flatnonzero(classes == kind)
-            if kind != WRONG:
-                (verdict.lost if kind == LOST else verdict.beyond).extend(
+        for kind, code in _UNIT_CODES.items():
+            cells = np.flatnonzero((classes == kind) & ~(broken & (classes == WRONG)))
+            if cells.size <= _LISTED or kind != WRONG:
+                {LOST: verdict.lost, BEYOND_LOG: verdict.beyond, WRONG: verdict.wrong}[kind].extend(
                     (stretch.first_index + cell, int(stretch.phy_offset[cell]), int(stretch.size[cell])) for cell in cells.tolist()
                 )
             for start, stop in _ranges(cells):
@@ -230,19 +250,6 @@ class _Checker:
                 "consumequeue-missing-units", self.store.relative(path), position, topic=verdict.key.topic,
                 queue=verdict.key.queue_id, first=int(run[0]), last=int(run[-1]), count=int(run.size),
             ))
-
-
-def _plain_tags(stretch: Stretch, files: QueueFiles) -> Rows:
-    """Tags codes with the addresses of ext units replaced by what stands there; an address to nowhere stays."""
-    units = files.ext_units()
-    tags = stretch.tags_code.copy()
-    from formats.consumequeue import MAX_EXT_ADDRESS
-
-    for cell in np.flatnonzero(tags <= MAX_EXT_ADDRESS).tolist():
-        unit = units.get(int(tags[cell]))
-        if unit is not None:
-            tags[cell] = unit.tags_code
-    return tags
 
 
 def _ranges(cells: Rows) -> Iterator[tuple[int, int]]:
