@@ -9,6 +9,7 @@ from recover.codes.consumequeue import CONSUMEQUEUE_CODES
 from recover.codes.index import INDEX_CODES
 from recover.codes.parts import PARTS_CODES
 from recover.codes.plan import PLAN_CODES
+from recover.codes.predict import PREDICT_CODES
 from recover.findings import Code
 
 AREAS: tuple[tuple[Code, ...], ...] = (
@@ -19,6 +20,7 @@ AREAS: tuple[tuple[Code, ...], ...] = (
     CONFIG_CODES,
     PARTS_CODES,
     PLAN_CODES,
+    PREDICT_CODES,
 )
 
 CODES: dict[str, Code] = {code.name: code for area in AREAS for code in area}

@@ -42,10 +42,12 @@ class Dispatcher:
         self.delays = settings.delay_table
         self.multi = settings.version.has(MULTI_DISPATCH) and settings.flag("enableMultiDispatch")
         self.limited = settings.version.has(MULTI_DISPATCH_LIMITED)
+        self.known = settings.version.has(MULTI_DISPATCH)
         self.lmq = settings.flag("enableLmq")
         self.first_offset: int | None = None
         self.dispatched = 0
         self.multi_skipped = 0
+        self.delayed = 0
 
     def rows(self, rows: Rows) -> None:
         """A run of intact records, in log order."""
@@ -91,6 +93,7 @@ class Dispatcher:
     def _tags_codes(self, rows: Rows) -> Rows:
         codes: Rows = rows["tags_code"].astype(np.int64)
         delayed = np.flatnonzero((rows["bits"] & BIT_DELAY) != 0)
+        self.delayed += delayed.size
         highest = max(self.delays, default=0)
         for at in delayed.tolist():
             delay = self.delays.get(min(int(codes[at]), highest), UNKNOWN_LEVEL_MS)
@@ -103,7 +106,7 @@ class Dispatcher:
         if self.limited and (topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) or topic == TOPIC_SCHEDULE):
             return
         if not self.multi:
-            self.multi_skipped += 1
+            self.multi_skipped += self.known
             return
         if len(queues) != len(offsets):
             return

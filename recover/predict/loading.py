@@ -25,7 +25,6 @@ class Loaded:
     deleted: list[Path] = field(default_factory=list)
     ignored: list[Path] = field(default_factory=list)
     refusal: str | None = None
-    log_loaded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def load(store: Store, settings: BrokerSettings) -> Loaded:
     log = loader.load_files(store.commitlog_dirs, mapped_file_size(store, settings))
     if log is None:
         return loaded
-    loaded.log, loaded.log_loaded = log, True
+    loaded.log = _one_a_name(log)
     size = queue_file_size(store, settings)
     for folder in store.queue_folders:
         files = loader.load_files([folder.path], size)
@@ -108,6 +107,11 @@ def queue_file_size(store: Store, settings: BrokerSettings) -> int:
     """The size a broker demands of consume queue files: as given and rounded up to units, else as the files have it."""
     stated = settings.stated_number("mappedFileSizeConsumeQueue")
     return file_size_for(stated) if stated else store.queue_file_size
+
+
+def _one_a_name(files: list[MappedFile]) -> list[MappedFile]:
+    """Of equal names in several folders the first counts."""
+    return [f for index, f in enumerate(files) if index == 0 or f.file_from_offset != files[index - 1].file_from_offset]
 
 
 def _items(directories: Sequence[Path]) -> Iterator[_Item]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from recover.findings import BIT_DERIVED, BIT_MESSAGES, BIT_UNSUPPORTED
+from recover.findings import BIT_DERIVED, BIT_MESSAGES, BIT_UNSUPPORTED, Finding, finding
 from recover.recovery import Mode
 
 
@@ -18,6 +18,7 @@ class Prediction:
     without a right unit. `duplicated_offsets`: queue offsets of messages in the log that the next
     messages get again. `misaligned_units`: units appended at an index that is not their message's queue
     offset. `index_gap`: (from, to) of the log whose index entries are deleted and not made again.
+    `revived_topics` are deleted topics that get queues again.
     `end_reason` says why the scan ended at `max_phy`.
     """
 
@@ -43,6 +44,8 @@ class Prediction:
     index_gap: tuple[int, int] | None = None
     ignored_files: list[str] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
+    config_lost: list[str] = field(default_factory=list)
+    revived_topics: list[str] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
@@ -52,7 +55,7 @@ class Prediction:
             return code | BIT_MESSAGES
         derived = (
             self.unreachable_messages or self.duplicated_offsets or self.misaligned_units or self.missing_lmq_units
-            or self.lowered_queues or self.index_gap
+            or self.lowered_queues or self.index_gap or self.config_lost
         )
         return code | (BIT_DERIVED if derived else 0)
 
@@ -67,5 +70,27 @@ class Prediction:
             "unreachable": self.unreachable, "missing_lmq_units": self.missing_lmq_units,
             "misaligned_units": self.misaligned_units, "lowered_queues": self.lowered_queues,
             "index_gap": list(self.index_gap) if self.index_gap else None, "ignored_files": self.ignored_files,
-            "unsupported": self.unsupported,
+            "unsupported": self.unsupported, "config_lost": self.config_lost, "revived_topics": self.revived_topics,
         }
+
+    def findings(self) -> list[Finding]:
+        """The costs as findings; their bits agree with `exit_code`, but for what only extra keys tell."""
+        broker = self.broker
+        found = []
+        if not self.starts:
+            found.append(finding("start-refused", broker=broker, reason=self.reason))
+        if self.lost_messages:
+            found.append(finding(
+                "start-loses-messages", broker=broker, offset_cut=self.max_phy, reason=self.end_reason,
+                lost=self.lost_messages, start_file=self.start_file,
+            ))
+        if self.unreachable_messages:
+            found.append(finding("start-leaves-unreachable", broker=broker, count=self.unreachable_messages))
+        if self.duplicated_offsets:
+            found.append(finding("start-reuses-offsets", broker=broker, count=self.duplicated_offsets))
+        if self.index_gap is not None:
+            found.append(finding("start-drops-index", broker=broker, first=self.index_gap[0], last=self.index_gap[1]))
+        found += [finding("start-forgets-config", name, broker=broker) for name in self.config_lost]
+        if self.deleted_files:
+            found.append(finding("start-deletes-files", broker=broker, count=len(self.deleted_files)))
+        return found

@@ -24,27 +24,41 @@ from recover.predict.loading import Loaded, load, mapped_file_size, queue_file_s
 from recover.predict.prediction import Prediction
 from recover.predict.queue_state import BrokenStartError, QueueState
 from recover.predict.reput import reput
+from recover.predict.surroundings import assumptions, config_lost, config_pairs, config_refusal, unread_parts
 from recover.reader import read_small
 from recover.recovery import DispatchTarget, Mode, ScanEnd, scan, start_file, unlinked
 from recover.store import Store
 from recover.topics import Topics
 
+LARGE_RECORD = 64 << 20
 
-def predict(store: Store, view: LogView, settings: BrokerSettings, *, mode: Mode | None = None) -> Prediction:
+
+def predict(
+    store: Store, view: LogView, settings: BrokerSettings, *, mode: Mode | None = None, counted: bool = True,
+) -> Prediction:
     """What the broker of these settings does with the store; `mode` overrides what the abort file says.
 
-    `view` is the scan of the whole log. Reads queue and index files; writes nothing.
+    `view` is the scan of the whole log. Reads queue and index files; writes nothing. Without `counted` the
+    costs by message are left at 0: enough to see where the log ends.
     """
     chosen: Mode = mode or ("abnormal" if store.has_abort else "normal")
     prediction = Prediction(str(settings.version), chosen)
+    prediction.assumptions += assumptions(store, settings)
+    prediction.unsupported += unread_parts(store)
+    configs = config_pairs(store, settings)
+    prediction.config_lost = config_lost(configs)
     loaded = load(store, settings)
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
     prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
-    if loaded.refusal is not None:
-        prediction.starts, prediction.reason = False, loaded.refusal
+    refusal = loaded.refusal or config_refusal(configs)
+    if refusal is not None:
+        prediction.starts, prediction.reason = False, refusal
         return prediction
     with BrokerLog(loaded.log, mapped_file_size(store, settings), view) as log:
-        _Start(store, settings, loaded, log, prediction).run()
+        start = _Start(store, settings, loaded, log, prediction)
+        start.run()
+        if counted:
+            start.count()
     return prediction
 
 
@@ -57,6 +71,8 @@ class _Start:
         self.version = settings.version
         self.log = log
         self.prediction = prediction
+        self.topics = Topics(store)
+        self.ended = False
         self.states: dict[Key, QueueState] = loaded.queues
         self.checkpoint = read_checkpoint(store.checkpoint_path)
         self.rules = CheckRules.of(settings)
@@ -82,18 +98,34 @@ class _Start:
             return
         if stuck is not None:
             self._refuse(f"dispatch waits for ever for the log at {stuck}")
-        self._report(end, found)
+        self._report(found)
         if index_deleted is not None:
             self._report_index(index_deleted, end)
+        self.ended = True
+
+    def count(self) -> None:
+        """Fill in what it costs by message, if the start came so far."""
+        if self.ended:
+            count_lost(self.log.view, self.prediction.max_phy, self.prediction)
+            count_unreachable(self.log.view, self.topics, self.states, self.prediction.max_phy, self.prediction)
 
     def _recover_log(self) -> int | None:
         max_of_queues = self._max_physic()
         mode = self.prediction.mode
         start = start_file(self.log, mode, self.settings, self.checkpoint, max_of_queues)
+        if not start.matched and start.index > 0:
+            self._assume(f"commitLogRecoverMaxNum={self.settings.number('commitLogRecoverMaxNum')}: "
+                         f"{start.index} older files are not looked at")
         self.prediction.start_file = self.store.relative(self.log.files[start.index].path)
         own_only = mode == "abnormal" and self.settings.flag("checkCommitLogOffsetOnRecover")
         found = scan(self.log, start.index, self.rules, self._target(max_of_queues), own_file_only=own_only)
         self.prediction.end_reason = found.reason
+        if found.reason == "no-property-crc":
+            self._assume(f"forceVerifyPropCRC=true: the record at {found.process_offset} has no property CRC, "
+                         "and the log ends there")
+        elif found.size > LARGE_RECORD and not found.fatal:
+            self._assume(f"the record at {found.process_offset} makes the broker allocate {found.size} bytes; "
+                         "with a smaller heap it would not start")
         if found.fatal:
             self._refuse(f"a record at {found.process_offset} asks for more memory than any heap has")
             return None
@@ -148,10 +180,13 @@ class _Start:
         self._correct_min()
         return stuck
 
+    def _assume(self, text: str) -> None:
+        self.prediction.assumptions.append(text)
+
     def _refuse(self, reason: str) -> None:
         self.prediction.starts, self.prediction.reason = False, reason
 
-    def _report(self, end: int, found: dict[Key, int]) -> None:
+    def _report(self, found: dict[Key, int]) -> None:
         prediction = self.prediction
         for key, state in sorted(self.states.items()):
             prediction.queues[queue_name(key)] = [state.min_offset, state.max_offset]
@@ -163,8 +198,14 @@ class _Start:
             if state.max_offset < found.get(key, 0):
                 prediction.lowered_queues.append(queue_name(key))
         prediction.deleted_files.sort()
-        count_lost(self.log.view, end, prediction)
-        count_unreachable(self.log.view, Topics(self.store), self.states, end, prediction)
+        new_topics = sorted({topic for topic, _ in self.states.keys() - found.keys()})
+        prediction.revived_topics = [topic for topic in new_topics if self.topics.is_deleted(topic)]
+        if self.dispatcher.delayed and "messageDelayLevel" not in self.settings.given:
+            self._assume(f"messageDelayLevel: the default gives {self.dispatcher.delayed} units their deliver times")
+        if self.dispatcher.multi_skipped:
+            self._assume(
+                f"enableMultiDispatch=false: {self.dispatcher.multi_skipped} messages get no unit in their LMQ queues"
+            )
 
     def _load_index(self) -> list[tuple[Path, int, int]] | None:
         if self.prediction.mode == "normal":

@@ -1,0 +1,74 @@
+"""Findings about what a broker's start would do."""
+
+from __future__ import annotations
+
+from recover.findings import Code
+
+PREDICT_CODES: tuple[Code, ...] = (
+    Code(
+        "start-refused", "error", "broker {broker} would not start: {reason}", "mqtool recover {store} --dry-run",
+        meaning="The broker ends, or waits for ever, before it serves anybody.",
+        cause="A mapped file of another length than the setting says, a stray folder or name among mapped files, a "
+        "config file without a usable copy, a size field that asks for more memory than there is, or a gap in the log that "
+        "dispatch cannot cross.",
+        broker="It logs the cause in store.log or broker.log and exits; 4.5 to 4.9 hang at a gap.",
+        action="Put right what the reason names. `mqtool verify` says what else is wrong.",
+    ),
+    Code(
+        "start-loses-messages", "error",
+        "broker {broker} would cut the log at {offset_cut} ({reason}) and lose {lost} intact messages",
+        "Do not start it. mqtool recover {store} --dry-run",
+        meaning="The recovery of a start ends at the first record that fails its check; everything behind is cut off, "
+        "and files that begin behind it are deleted from disk.",
+        cause="Damage in the range that the start reads, a record that this release cannot read, or a setting like "
+        "forceVerifyPropCRC over records that were written without it.",
+        broker="It says `recover physics file end` and nothing about a loss.",
+        action="`mqtool recover` keeps what lies behind the damage.",
+    ),
+    Code(
+        "start-leaves-unreachable", "warning",
+        "broker {broker} would leave {count} messages in the log without a queue unit that leads to them",
+        "mqtool rebuild-consumequeue {store} --dry-run",
+        meaning="The messages are in the log, but no consumer ever gets them.",
+        cause="A start fills queues only from the range that it dispatches; a queue that lost older units stays short.",
+        broker="It notices nothing.",
+        action="Rebuild the consume queues before the start.",
+    ),
+    Code(
+        "start-reuses-offsets", "warning",
+        "broker {broker} would give new messages {count} queue offsets that messages in the log already have",
+        "mqtool rebuild-consumequeue {store} --dry-run",
+        meaning="A queue ends below offsets that its messages carry, so the next messages get them again. Groups that "
+        "are ahead skip them.",
+        cause="Units at the end of a queue are missing and the start does not bring them back, or puts others in "
+        "their place.",
+        broker="5.3.2 and later skip exactly the first undispatched message of a clean start, and put those behind it "
+        "one place too low.",
+        action="Rebuild the consume queues before the start.",
+    ),
+    Code(
+        "start-drops-index", "warning",
+        "broker {broker} would delete index files and not index {first} to {last} of the log again",
+        "mqtool rebuild-index {store} after the start, or mqtool recover {store} before it",
+        meaning="Queries by key find nothing for messages of that range.",
+        cause="After a crash a start deletes every index file that is newer than the checkpoint's index time, and "
+        "indexes only what it dispatches.",
+        broker="Every start after a crash deletes at least the newest index file.",
+        action="Recover removes the abort file once everything is right, and then no index file is deleted.",
+    ),
+    Code(
+        "start-forgets-config", "warning", "broker {broker} would start without what {file} held",
+        "mqtool recover {store} --dry-run",
+        meaning="Neither the file nor its backup can be read, and the broker takes that for an empty one.",
+        cause="A power cut while the file was written; releases before 5.4 write in place.",
+        broker="It starts with an empty table, and saves that a few seconds later.",
+        action="Recover restores the file from a sound copy, or rebuilds topics.json.",
+    ),
+    Code(
+        "start-deletes-files", "info", "broker {broker} would delete {count} files", "",
+        meaning="A start deletes log and queue files behind the ends that it found, and after a crash index files.",
+        cause="Pre-allocated files, and whatever lies behind a cut.",
+        broker="Normal.",
+        action="Nothing, unless another finding says what they held.",
+    ),
+)

@@ -1,0 +1,80 @@
+"""What bears on a start beside log, queues and index: config files, parts that are not read, what is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from recover.broker_settings import KNOWN, BrokerSettings
+from recover.brokers import NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion
+from recover.config_files import ConfigPair, read_pairs
+from recover.store import Store
+from recover.verify.other_parts import mapped_data, rocksdb_data
+
+_FIRST_WITH_ALL = BrokerVersion(5, 0, 0)
+_STOPPING = ("topics.json", "subscriptionGroup.json", "consumerFilter.json", "delayOffset.json")
+_STOPPING_5 = ("topicQueueMapping.json", "consumerOrderInfo.json")
+
+
+def config_pairs(store: Store, settings: BrokerSettings) -> list[ConfigPair]:
+    """The config files that are there and stop this broker if they do not load (BrokerController.initialize)."""
+    names = {*_STOPPING, "lmqConsumerOffset.json" if settings.flag("enableLmq") else "consumerOffset.json"}
+    if settings.version >= _FIRST_WITH_ALL:
+        names.update(_STOPPING_5)
+    return [pair for pair in read_pairs(store) if pair.name in names and pair.present]
+
+
+def config_refusal(pairs: list[ConfigPair]) -> str | None:
+    """Why the broker does not start, if it is for a config file."""
+    for pair in pairs:
+        if not pair.starts:
+            return f"config/{pair.name} and its backup are no text of a broker"
+    return None
+
+
+def config_lost(pairs: list[ConfigPair]) -> list[str]:
+    """Config files whose content the broker goes without, silently: the main one cannot be read, nor a backup."""
+    return [
+        f"config/{pair.name}" for pair in pairs
+        if pair.starts and pair.main.state not in ("sound", "trailing-zeros") and pair.backup.state != "sound"
+        and not (pair.main.state in ("missing", "empty") and pair.backup.missing)
+    ]
+
+
+def unread_parts(store: Store) -> Iterator[str]:
+    """Parts with data that the answer would need and that this tool does not read."""
+    root = store.root
+    for path in (store.consumequeue_dir, root / "consumequeue_rocksdb"):
+        if path.is_dir() and rocksdb_data(path):
+            yield f"{store.relative(path)}: consume queues in RocksDB"
+    if store.batchconsumequeue_dir.is_dir() and mapped_data(store.batchconsumequeue_dir):
+        yield f"{store.relative(store.batchconsumequeue_dir)}: batch consume queues"
+    for path in sorted(root.glob("dledger-*")):
+        if mapped_data(path):
+            yield f"{store.relative(path)}: the log of a DLedger"
+
+
+def assumptions(store: Store, settings: BrokerSettings) -> Iterator[str]:
+    """What was taken for granted before anything was read of the log."""
+    version = settings.version
+    if version > NEWEST_COMPARED:
+        yield f"{version} is taken to start like {NEWEST_COMPARED}, the newest release that was compared"
+    if version < OLDEST_COMPARED:
+        yield f"{version} is taken to start like {OLDEST_COMPARED}, the oldest release that was compared"
+    sizes = {
+        "mappedFileSizeCommitLog": store.mapped_file_size,
+        "mappedFileSizeConsumeQueue": store.queue_file_size,
+    }
+    for name, size in sizes.items():
+        if name not in settings.given and str(size) != KNOWN[name].default:
+            yield f"{name}={size}, as the files have it (default {KNOWN[name].default}: would refuse them)"
+    for name, value in sorted(settings.too_new.items()):
+        yield f"{name}={value} is ignored: {version} does not know it"
+    if settings.unknown:
+        yield f"settings that decide nothing here: {', '.join(sorted(settings.unknown))}"
+    for name in ("enableAcceleratedRecovery", "rocksdbCQDoubleWriteEnable", "enableDLegerCommitLog"):
+        if settings.flag(name):
+            yield f"{name}=true is not emulated; the answer is that without it"
+    if settings.text("storeType") == "defaultRocksDB":
+        yield "storeType=defaultRocksDB is not emulated; the answer is that of queues in files"
+    for twin in store.commitlog.duplicates:
+        yield f"{store.relative(twin.path)} has the name of another file; the broker loads both, here one counts"
