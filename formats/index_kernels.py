@@ -208,20 +208,24 @@ def check_chains(units: Any, count: int, slots: Any, classes: Any, heads: Any, s
     """Compare chains and slots with what the hashes say; the number of slots in use.
 
     `heads` is int32 scratch, zero, one a slot. Flags units in `classes` and slots in `slot_flags`
-    (uint8). A unit whose hash cannot be trusted may stand anywhere in a chain.
+    (uint8). A unit that no record vouches for may have any hash, so it may stand anywhere in a chain.
     """
     for number in range(1, count):
         kind = classes[number] & CLASS
-        trusted = kind != NO_RECORD and kind != OTHER_KEY
+        trusted = kind in (RIGHT, DUPLICATE)
         previous = units[number, 4]
         value = units[number, 0]
         slot = value % slots.size if value >= 0 else 0
         if previous >= number:
             classes[number] |= CHAIN_LOOP
+            if not trusted:
+                continue
         elif trusted or (value >= 0 and previous == heads[slot]):
             if previous != heads[slot] and not _stands_between(classes, heads[slot], previous, number):
                 classes[number] |= WRONG_CHAIN
         else:
+            if kind in (EXPIRED, LOST):
+                classes[number] |= WRONG_CHAIN
             continue
         heads[slot] = number
     used = 0
@@ -240,7 +244,7 @@ def _stands_between(classes: Any, low: int, number: int, high: int) -> bool:
     if not low < number < high:
         return False
     kind = classes[number] & CLASS
-    return bool(kind in (NO_RECORD, OTHER_KEY))
+    return bool(kind not in (RIGHT, DUPLICATE))
 
 
 @njit(cache=True, nogil=True)

@@ -168,7 +168,7 @@ class _Builder:
 
 @dataclass(slots=True)
 class _Anchor:
-    """A file whose place in the log is known, and the files between the anchor before and this one: free to be built."""
+    """A file whose place in the log is known, and those between the anchor before and it, free to be built anew."""
 
     verdict: IndexFileVerdict
     start: int
