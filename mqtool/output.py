@@ -19,7 +19,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from mqtool import exits
-from mqtool.screens import findings_by_code, findings_table, style_of
+from mqtool.screens import findings_by_code, findings_table, style_of, with_store
 from mqtool.text import clean, count
 from recover.errors import UsageRefusal
 from recover.findings import Finding, FindingList
@@ -152,11 +152,13 @@ class Printer:
         shown = findings[: self._limit(JSON_FINDINGS)]
         document: dict[str, Any] = {
             "schema": f"mqtool/{self.command or 'mqtool'}/1", "store": self.store, "exit_code": code, **self.document,
-            "findings": [item.json() for item in shown], "finding_counts": self.findings.counts(),
+            "findings": [self._document_of(item) for item in shown], "finding_counts": self.findings.counts(),
             "truncated": len(shown) < len(findings), "summary": self.summary_line,
         }
         if failure is not None:
-            document["error"] = {"kind": failure.kind, "message": failure.message, "remedy": failure.remedy}
+            document["error"] = {
+                "kind": failure.kind, "message": failure.message, "remedy": with_store(failure.remedy, self.store),
+            }
         write_stdout(to_json(document) + "\n")
 
     def _print_findings(self) -> None:
@@ -194,7 +196,7 @@ class Printer:
         text.append(f" (exit {failure.code}: {', '.join(exits.names(failure.code))})", style="dim")
         console.print(text, soft_wrap=True)
         if failure.remedy:
-            console.print(Text(clean(failure.remedy)), soft_wrap=True)
+            console.print(Text(clean(with_store(failure.remedy, self.store))), soft_wrap=True)
         if failure.detail:
             # The report quotes no store content except inside the traceback, so line by line is safe.
             for line in failure.detail.splitlines():
@@ -206,7 +208,13 @@ class Printer:
             return
         with target.open("w", encoding="ascii") as stream:
             for item in self.findings.sorted():
-                stream.write(to_json(item.json(), indent=None) + "\n")
+                stream.write(to_json(self._document_of(item), indent=None) + "\n")
+
+    def _document_of(self, item: Finding) -> dict[str, Any]:
+        document = item.json()
+        for key in ("message", "remedy"):
+            document[key] = with_store(document[key], self.store)
+        return document
 
 
 def to_json(value: Any, indent: int | None = 2) -> str:

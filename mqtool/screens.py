@@ -62,9 +62,9 @@ def findings_table(findings: Iterable[Finding], store: str | None) -> Table:
     rows = []
     for item in findings:
         where = clean(item.file or "the store") + ("" if item.offset is None else f" @ {item.offset:,}")
-        what = Text(clean(_with_store(item.message, store)))
+        what = Text(clean(with_store(item.message, store)))
         if item.remedy:
-            what.append("\n→ " + clean(_with_store(item.remedy, store)), style="dim")
+            what.append("\n→ " + clean(with_store(item.remedy, store)), style="dim")
         rows.append((severity_text(item.severity), severity_text(item.severity, item.code), where, what))
     return table("findings", ["", "code", "where", "*what it is, and what to do"], rows)
 
@@ -81,7 +81,8 @@ def findings_by_code(findings: Iterable[Finding]) -> Table:
     return table("worth knowing (nothing is wrong here)", ["code", "*"], rows)
 
 
-def _with_store(text: str, store: str | None) -> str:
+def with_store(text: str, store: str | None) -> str:
+    """Texts of findings and refusals name the store as `{store}`; whoever prints them fills it in."""
     return text.replace("{store}", store or "STORE")
 
 
