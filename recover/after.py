@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from formats.commitlog import Record
-from formats.record_columns import BIT_GHOST, BIT_SUPERSEDED
+from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
 from recover.columns import Split
 from recover.log import LogView, assemble
 from recover.mapped_files import MappedFile, MappedFileQueue
@@ -45,7 +45,7 @@ def after_replacing(log: LogView, changes: Sequence[Replaced], *, cut_from: int,
             continue
         own = [change for change in changes if change.mapped_file == scan.mapped_file]
         new_rows = [_rows(change, numbers, queues) for change in own]
-        splits = list(_cut(_insert(_live(scan.splits), [rows for pair in new_rows for rows in pair]), cut_from))
+        splits = list(_cut(_insert(_live(scan.splits, own), [rows for pair in new_rows for rows in pair]), cut_from))
         scans.append(_changed_scan(scan, own, splits, cut_from))
     for scan in scans:
         scan.queues = queues
@@ -94,13 +94,15 @@ def _rows(change: Replaced, numbers: dict[tuple[bytes, int], int], queues: list[
     return splits
 
 
-def _live(splits: Iterable[Split]) -> Iterator[Split]:
-    """Copies without ghosts, and without the marks of superseded records: those are found again."""
+def _live(splits: Iterable[Split], changes: Iterable[Replaced]) -> Iterator[Split]:
+    """Copies without ghosts and replaced records, and without marks that are found again in what is left."""
     for split in splits:
         ghosts = (split.records["bits"] & BIT_GHOST) != 0
+        for change in changes:
+            ghosts |= (split.records["phy_offset"] >= change.start) & (split.records["phy_offset"] < change.stop)
         counts = split.records["hashes"].astype(np.int64)
         records = split.records[~ghosts].copy()
-        records["bits"] &= np.uint16(~BIT_SUPERSEDED & 0xFFFF)
+        records["bits"] &= np.uint16(~(BIT_SUPERSEDED | BIT_STRAY) & 0xFFFF)
         yield Split(records, split.hashes[np.repeat(~ghosts, counts)])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from formats import properties as props
 from formats.commitlog import Record
 from formats.errors import FormatError
-from formats.record_columns import BIT_DELAY, BIT_LMQ, BIT_MARKER
+from formats.record_columns import BIT_DELAY, BIT_LMQ, BIT_MARKER, BIT_STRAY
 from recover.columns import Rows
 from recover.generations import numbered
 from recover.log import LogView
@@ -89,7 +89,7 @@ def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Ex
     for split in log.live():
         rows = split.records[_fills_queue(split.records, skip | batch)]
         counts += np.bincount(rows["queue"], minlength=len(keys))
-    lmq_rows = _lmq_rows(log, topics, keys)
+    lmq_rows = _lmq_rows(log, topics, keys, include_deleted)
     if lmq_rows.size:
         counts = np.concatenate([counts, np.zeros(len(keys) - counts.size, dtype=np.int64)])
         counts += np.bincount(lmq_rows["queue"], minlength=len(keys))
@@ -100,7 +100,8 @@ def _fills_queue(records: Rows, skip: Rows) -> Rows:
     """Rows that have a position in an ordinary queue."""
     if not skip.size:
         return np.zeros(records.size, dtype=bool)
-    return np.asarray(numbered(records) & ~skip[records["queue"]])
+    stray = (records["bits"] & BIT_STRAY) != 0
+    return np.asarray(numbered(records) & ~stray & ~skip[records["queue"]])
 
 
 def _positions(records: Rows) -> Rows:
@@ -123,7 +124,7 @@ def _batches(numbers: list[int], counts: Rows) -> Iterator[list[int]]:
         yield batch
 
 
-def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey]) -> Rows:
+def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_deleted: bool) -> Rows:
     """Positions in LMQ queues; `keys` grows by the queues that only they fill."""
     numbers = {key: number for number, key in enumerate(keys)}
     parts: list[tuple[Any, ...]] = []
@@ -132,7 +133,8 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey]) -> Rows:
             carriers = split.records[(split.records["bits"] & BIT_LMQ) != 0]
             for row in carriers[numbered(carriers)]:
                 for key, queue_offset in lmq_targets(_reread(reader, row)):
-                    if not topics.lmq_counts(key.topic) or not is_folder_name(key.topic):
+                    counts = include_deleted or topics.lmq_counts(key.topic)
+                    if not counts or not is_folder_name(key.topic):
                         continue
                     number = numbers.setdefault(key, len(numbers))
                     if number == len(keys):

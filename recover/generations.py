@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_SUPERSEDED
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 from recover.columns import Rows
 from recover.scan import FileScan
@@ -67,35 +67,28 @@ def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[Rows, bool]]:
 
 
 def mark_superseded(scans: list[FileScan], queues: int) -> int:
-    """Set BIT_SUPERSEDED on records whose queue offset a later record of their queue took again; how many."""
-    falls = _falls(scans, queues)
-    if not falls:
-        return 0
-    total = 0
-    for scan in scans:
-        for split in scan.splits:
-            records = split.records
-            usable = numbered(records) & ((records["bits"] & BIT_GHOST) == 0)
-            old = np.zeros(len(records), dtype=bool)
-            for queue, phy_offset, queue_offset in falls:
-                old |= (
-                    (records["queue"] == queue) & (records["phy_offset"] < phy_offset)
-                    & (records["queue_offset"] >= queue_offset)
-                )
-            old &= usable
-            records["bits"] |= np.where(old, BIT_SUPERSEDED, 0).astype(np.uint16)
-            total += int(old.sum())
-    return total
+    """Set BIT_SUPERSEDED on records whose queue offset a later record of their queue took again; how many.
+
+    A single record that steps out of its queue's order while its neighbours go on is no new
+    generation: it gets BIT_STRAY, for its own queue offset is what is wrong.
+    """
+    restarts: list[tuple[int, int, int]] = []
+    for queue, rows in _sequences(scans, _suspects(scans, queues)):
+        stray = _strays(rows["queue_offset"])
+        _set_bit(scans, queue, set(rows["phy_offset"][stray].tolist()), BIT_STRAY)
+        rows = rows[~stray]
+        falls = np.flatnonzero(np.diff(rows["queue_offset"]) <= 0) + 1
+        restarts += [(queue, int(rows["phy_offset"][at]), int(rows["queue_offset"][at])) for at in falls]
+    return _mark_older(scans, restarts)
 
 
-def _falls(scans: list[FileScan], queues: int) -> list[tuple[int, int, int]]:
-    """Where a queue's offsets fall back: (queue number, phy offset of the record, its queue offset)."""
+def _suspects(scans: list[FileScan], queues: int) -> list[int]:
+    """Queues whose offsets fall back somewhere along the log."""
     last = np.full(queues, -1, dtype=np.int64)
-    falls: list[tuple[int, int, int]] = []
+    suspects: set[int] = set()
     for scan in scans:
         for split in scan.splits:
-            records = split.records
-            rows = records[numbered(records) & ((records["bits"] & BIT_GHOST) == 0)]
+            rows = split.records[_counted(split.records)]
             if not rows.size:
                 continue
             order = np.argsort(rows["queue"], kind="stable")
@@ -104,7 +97,61 @@ def _falls(scans: list[FileScan], queues: int) -> list[tuple[int, int, int]]:
             before[1:] = offset[:-1]
             first = np.r_[True, queue[1:] != queue[:-1]]
             before[first] = last[queue[first]]
-            for at in np.flatnonzero(offset <= before):
-                falls.append((int(queue[at]), int(rows["phy_offset"][order[at]]), int(offset[at])))
+            suspects.update(queue[offset <= before].tolist())
             last[rows["queue"]] = rows["queue_offset"]
-    return falls
+    return sorted(suspects)
+
+
+def _counted(records: Rows) -> Rows:
+    return np.asarray(numbered(records) & ((records["bits"] & BIT_GHOST) == 0))
+
+
+def _sequences(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[int, Rows]]:
+    """Each of these queues with its counted rows in log order."""
+    for queue in queues:
+        parts = [
+            split.records[_counted(split.records) & (split.records["queue"] == queue)]
+            for scan in scans for split in scan.splits
+        ]
+        yield queue, np.concatenate(parts)
+
+
+def _strays(offsets: Rows) -> Rows:
+    """Records that step out of the order between two neighbours that do not, or out of a long order at its end."""
+    stray = np.zeros(offsets.size, dtype=bool)
+    if offsets.size < 3:
+        return stray
+    before, own, behind = offsets[:-2], offsets[1:-1], offsets[2:]
+    stray[1:-1] = (before < behind) & ((own <= before) | (own >= behind))
+    # at the end nothing follows that could tell; a new generation begins at 0, a damaged offset rarely does
+    stray[-1] = 0 < offsets[-1] <= offsets[-2] and not stray[-2]
+    stray[0] = offsets[0] >= offsets[1] and offsets[1] + 1 == offsets[2] and offsets[1] != 0
+    return stray
+
+
+def _set_bit(scans: list[FileScan], queue: int, places: set[int], bit: int) -> None:
+    if not places:
+        return
+    wanted = np.array(sorted(places))
+    for scan in scans:
+        for split in scan.splits:
+            chosen = (split.records["queue"] == queue) & np.isin(split.records["phy_offset"], wanted)
+            split.records["bits"] |= np.where(chosen, bit, 0).astype(np.uint16)
+
+
+def _mark_older(scans: list[FileScan], restarts: list[tuple[int, int, int]]) -> int:
+    """Mark what each restart (queue, phy offset of its first record, its queue offset) left behind."""
+    total = 0
+    for scan in scans if restarts else ():
+        for split in scan.splits:
+            records = split.records
+            old = np.zeros(len(records), dtype=bool)
+            for queue, phy_offset, queue_offset in restarts:
+                old |= (
+                    (records["queue"] == queue) & (records["phy_offset"] < phy_offset)
+                    & (records["queue_offset"] >= queue_offset)
+                )
+            old &= _counted(records) & ((records["bits"] & BIT_STRAY) == 0)
+            records["bits"] |= np.where(old, BIT_SUPERSEDED, 0).astype(np.uint16)
+            total += int(old.sum())
+    return total

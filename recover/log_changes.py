@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from formats.commitlog import BLANK_SIZE, encode_blank
+from formats.commitlog import encode, encode_blank, with_property_crc
 from formats.record_columns import BIT_GHOST, BIT_PROP_CRC
 from recover.after import Replaced
 from recover.bridge import Bridge, Gap, build_bridge
 from recover.columns import Rows
 from recover.content import LazyContent
+from recover.contradictions import Contradiction
 from recover.errors import Refusal
 from recover.log import MISSING_FILE, Damage, LogView, dead_ranges
 from recover.log_reader import LogReader
@@ -63,6 +64,8 @@ def keep_everything(look: Survey, *, lost: Lost = "repeat", bridge: bool = True)
             gap = _gap(log, damage)
             _lay(look.store, changes, damage, damage.mapped_file,
                  build_bridge(gap, positions, with_markers=lost != "gap"), positions)
+    for item in look.contradictions:
+        _correct(look.store, changes, item)
     changes.steps += _dirty_end(look.store, log, changes.cut_from)
     _mend_files(look.store, log, changes)
     return changes
@@ -115,6 +118,24 @@ def _put_back(store: Store, changes: LogChanges, damage: Damage, mapped_file: Ma
         "start": damage.start, "stop": damage.stop, "kind": "restored", "field": restored.field, "markers": 0,
         "fillers": 0, "topic": restored.record.topic_name, "queue": restored.record.queue_id,
         "queue_offset": restored.record.queue_offset,
+    })
+
+
+def _correct(store: Store, changes: LogChanges, item: Contradiction) -> None:
+    """Write the one field of a record that its queue contradicts."""
+    mapped_file = store.commitlog.find(item.phy_offset)
+    assert mapped_file is not None
+    right = replace(item.record, topic=item.key.topic.encode(), queue_id=item.key.queue_id, queue_offset=item.queue_offset)
+    if right.property_crc is not None:
+        right = with_property_crc(right)
+    stop = item.phy_offset + item.size
+    changes.steps.append(WriteRange(
+        store.relative(mapped_file.path), item.phy_offset - mapped_file.file_from_offset, encode(right)
+    ))
+    changes.replaced.append(Replaced(mapped_file, item.phy_offset, stop, (right,)))
+    changes.bridged.append({
+        "start": item.phy_offset, "stop": stop, "kind": "restored", "field": item.field, "markers": 0, "fillers": 0,
+        "topic": item.key.topic, "queue": item.key.queue_id, "queue_offset": item.queue_offset,
     })
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -26,11 +26,12 @@ from recover.rebuild_checkpoint import checkpoint_steps
 from recover.rebuild_consumequeue import QueueBuilder, queue_steps
 from recover.rebuild_index import rebuild_index
 from recover.recovery import Mode
-from recover.repair_config import config_steps
+from recover.repair_config import repair_config
 from recover.spool import Spool
 from recover.store import Store
 from recover.survey import ScanOptions, Survey
 from recover.verify.checkpoint import check_checkpoint
+from recover.verify.config import check_config
 from recover.verify.consumequeue import ConsumeQueueReport, check_consumequeue
 from recover.verify.index import check_index
 from recover.verify.report import VerifyReport, verify
@@ -147,7 +148,8 @@ def _in_order(
         yield from rebuild_index(store, after, report=index, zone=options.zone).steps(store)
     if not check_checkpoint(store, after).sound:
         yield from checkpoint_steps(store, after)
-    yield from config_steps(store, look, queues, clamp_offsets=options.clamp_offsets)
+    then = replace(look, log=after, expectation=expectation, delays=delays, queues=queues)
+    yield from repair_config(store, then, check_config(store, then), clamp_offsets=options.clamp_offsets).steps
     if store.has_abort and not before.findings.bits & BIT_UNSUPPORTED:
         yield Retire(store.relative(store.abort_path))
 

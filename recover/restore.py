@@ -86,8 +86,10 @@ def _length_candidates(damaged: bytes, topic: bytes) -> Iterator[tuple[str, int,
     topic_length = TOPIC_LENGTHS.get(head.magic)
     if topic_length is None or len(damaged) < layout.size:
         return
-    written = topic_length.pack(len(topic)) + topic if len(topic) < 1 << (8 * topic_length.size - 1) else b""
-    body_end = damaged.find(written, layout.size) if written else -1
+    if len(topic) >= 1 << (8 * topic_length.size - 1):
+        return
+    written = topic_length.pack(len(topic)) + topic
+    body_end = damaged.find(written, layout.size)
     while body_end >= 0:
         field = layout.field("body_length")
         yield "body_length", field.offset, (body_end - layout.size).to_bytes(field.size, "big")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from recover.columns import DEFAULT_MEMORY
+from recover.contradictions import Contradiction, contradictions
 from recover.delays import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.errors import Refusal
 from recover.expected import Expectation, expect
@@ -46,6 +47,7 @@ class Survey:
     queues: ConsumeQueueReport | None
     losses: Losses
     end_marks: set[int]
+    contradictions: list[Contradiction]
 
 
 def survey(store: Store, options: ScanOptions, *, with_queues: bool = True) -> Survey:
@@ -69,7 +71,8 @@ def survey(store: Store, options: ScanOptions, *, with_queues: bool = True) -> S
         number for number, damage in enumerate(log.damaged)
         if is_end_mark_only(damage, len(losses.by_damage[number]), proven)
     }
-    return Survey(store, options, log, topics, expectation, delays, queues, losses, end_marks)
+    denied = contradictions(log, expectation, queues) if queues is not None else []
+    return Survey(store, options, log, topics, expectation, delays, queues, losses, end_marks, denied)
 
 
 def _refuse(store: Store) -> Callable[[MappedFile, OSError], None]:

@@ -115,4 +115,21 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         broker="It passes over filler; markers are seen only after a full rebuild of the queues by a broker.",
         action="Nothing. `mqtool journal` shows that run, `mqtool undo` takes it back.",
     ),
+    Code(
+        "commitlog-contradicted-field", "error",
+        "the record at {start} says {field} = {stored}, but its queue shows that it is message {queue_offset} of "
+        "{topic}/{queue}", _RECOVER,
+        meaning="The record is intact as far as checksums reach, but one field of its head, which none covers, is wrong.",
+        cause="A flipped bit in the topic, the queue id or the queue offset.",
+        broker="It notices nothing. A rebuild of its queues would put the message into the wrong place.",
+        action="`mqtool recover` puts the field back.",
+    ),
+    Code(
+        "commitlog-misnamed-file", "warning",
+        "the records in this file belong to the file {right}", _RECOVER,
+        meaning="Every record says where in the log it stands, and that is not where the file's name puts it.",
+        cause="The file was renamed or copied under a wrong name.",
+        broker="It takes the name for true: units do not find their messages.",
+        action="`mqtool recover` gives the file its right name.",
+    ),
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from formats.commitlog import BLANK_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
 from formats.record_columns import BIT_GHOST, BIT_SUPERSEDED
+from recover.contradictions import Contradiction
 from recover.findings import Finding, finding
 from recover.log import MISSING_FILE, Damage, LogView
 from recover.lost import Losses
@@ -107,6 +108,20 @@ def _old_records(store: Store, log: LogView) -> list[Finding]:
                     code, *_place(store, scan.mapped_file, places[0]), start=places[0], first=places[0],
                     last=places[-1], count=len(places),
                 ))
+    return found
+
+
+def contradiction_findings(store: Store, denied: list[Contradiction]) -> list[Finding]:
+    """One finding for each record of which a queue shows that one field is damaged."""
+    found = []
+    for item in denied:
+        mapped_file = store.commitlog.find(item.phy_offset)
+        assert mapped_file is not None
+        found.append(finding(
+            "commitlog-contradicted-field", *_place(store, mapped_file, item.phy_offset), start=item.phy_offset,
+            field=item.field, stored=item.stored, topic=item.key.topic, queue=item.key.queue_id,
+            queue_offset=item.queue_offset,
+        ))
     return found
 
 

@@ -12,7 +12,7 @@ from recover.findings import FindingList
 from recover.store import Store
 from recover.survey import ScanOptions, Survey, survey
 from recover.verify.checkpoint import CheckpointReport, check_checkpoint
-from recover.verify.commitlog import check_commitlog, damaged_messages
+from recover.verify.commitlog import check_commitlog, contradiction_findings, damaged_messages
 from recover.verify.config import check_config
 from recover.verify.index import IndexReport, check_index
 from recover.verify.parts import check_parts
@@ -39,7 +39,8 @@ class VerifyReport:
     @property
     def damaged_messages(self) -> int:
         """Messages that damaged ranges held, as far as anything still tells."""
-        return damaged_messages(self.survey.log, self.survey.losses, self.survey.end_marks)
+        look = self.survey
+        return damaged_messages(look.log, look.losses, look.end_marks) + len(look.contradictions)
 
     def json(self) -> dict[str, Any]:
         """The verify document without its envelope (schema, store, exit code, findings)."""
@@ -79,6 +80,7 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
     findings = FindingList()
     if "commitlog" in wanted:
         findings.extend(check_commitlog(store, look.log, look.losses, look.end_marks))
+        findings.extend(contradiction_findings(store, look.contradictions))
     if "consumequeue" in wanted and look.queues is not None:
         findings.extend(look.queues.findings)
     index = check_index(store, look.log) if "index" in wanted else None
