@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from formats.commitlog import encode, encode_blank, with_property_crc
+from formats.names import offset_to_name
 from formats.record_columns import BIT_GHOST, BIT_PROP_CRC
 from recover.after import Replaced
 from recover.bridge import Bridge, Gap, build_bridge
@@ -15,7 +16,7 @@ from recover.columns import Rows
 from recover.content import LazyContent
 from recover.contradictions import Contradiction
 from recover.errors import Refusal
-from recover.log import MISSING_FILE, Damage, LogView, dead_ranges
+from recover.log import Damage, LogView, dead_ranges
 from recover.log_reader import LogReader
 from recover.lost import LostPosition
 from recover.mapped_files import MappedFile
@@ -65,9 +66,11 @@ def keep_everything(look: Survey, *, lost: Lost = "repeat", bridge: bool = True)
             _lay(look.store, changes, damage, damage.mapped_file,
                  build_bridge(gap, positions, with_markers=lost != "gap"), positions)
     for item in look.contradictions:
-        _correct(look.store, changes, item)
+        _correct(look.store, log, changes, item)
     changes.steps += _dirty_end(look.store, log, changes.cut_from)
     _mend_files(look.store, log, changes)
+    for mapped_file, right in look.misnamed:
+        _rename(look.store, changes, mapped_file, right)
     return changes
 
 
@@ -121,9 +124,9 @@ def _put_back(store: Store, changes: LogChanges, damage: Damage, mapped_file: Ma
     })
 
 
-def _correct(store: Store, changes: LogChanges, item: Contradiction) -> None:
+def _correct(store: Store, log: LogView, changes: LogChanges, item: Contradiction) -> None:
     """Write the one field of a record that its queue contradicts."""
-    mapped_file = store.commitlog.find(item.phy_offset)
+    mapped_file = log.queue.find(item.phy_offset)
     assert mapped_file is not None
     right = replace(item.record, topic=item.key.topic.encode(), queue_id=item.key.queue_id, queue_offset=item.queue_offset)
     if right.property_crc is not None:
@@ -201,9 +204,9 @@ def _mend_files(store: Store, log: LogView, changes: LogChanges) -> None:
     """Full lengths, and nothing in the folders that is no log file."""
     size = log.queue.file_size
     touched = {step.file: step for step in changes.steps}
-    for mapped_file in store.commitlog.wrong_lengths():
+    for mapped_file in log.queue.wrong_lengths():
         name = store.relative(mapped_file.path)
-        if mapped_file.length == 0 and mapped_file == store.commitlog.files[-1]:
+        if mapped_file.length == 0 and mapped_file == log.queue.files[-1]:
             changes.steps.append(Retire(name))
             changes.dropped.append(str(mapped_file.path))
         elif mapped_file.length < size:
@@ -217,11 +220,23 @@ def _mend_files(store: Store, log: LogView, changes: LogChanges) -> None:
                 f"{name} is longer than the other log files and damaged as well",
                 "Shorten a copy of it to the others' length by hand, then run recover again.", file=name,
             )
-    for odd in store.commitlog.odd:
+    for odd in log.queue.odd:
         if not odd.is_directory:
             changes.steps.append(Retire(store.relative(odd.path)))
-    for twin in store.commitlog.duplicates:
+    for twin in log.queue.duplicates:
         changes.steps.append(Retire(store.relative(twin.path)))
+
+
+def _rename(store: Store, changes: LogChanges, mapped_file: MappedFile, right: int) -> None:
+    name = store.relative(mapped_file.path)
+    if any(step.file == name for step in changes.steps):
+        raise Refusal(
+            f"{name} has a wrong name and is damaged as well",
+            f"Rename it to {offset_to_name(right)} in a copy of the store, then run recover on that.", file=name,
+        )
+    target = mapped_file.path.with_name(offset_to_name(right))
+    content = LazyContent(mapped_file.length, _first_bytes(mapped_file.path, mapped_file.length))
+    changes.steps += [Install(store.relative(target), content), Retire(name)]
 
 
 def _first_bytes(path: Path, size: int) -> Any:

@@ -11,6 +11,7 @@ from recover.delays import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.errors import Refusal
 from recover.expected import Expectation, expect
 from recover.log import Damage, LogView, Tail, scan_log
+from recover.log_files import live_copies, rightly_placed
 from recover.lost import Losses, lost_positions
 from recover.mapped_files import MappedFile
 from recover.scan import ProgressCallback
@@ -48,12 +49,14 @@ class Survey:
     losses: Losses
     end_marks: set[int]
     contradictions: list[Contradiction]
+    misnamed: list[tuple[MappedFile, int]]
 
 
 def survey(store: Store, options: ScanOptions, *, with_queues: bool = True) -> Survey:
     """Scan the log and, unless told not to, judge the queues against it. `Refusal` (8) when a file cannot be opened."""
+    queue, misnamed = rightly_placed(live_copies(store.commitlog))
     log = scan_log(
-        store.commitlog, threads=options.threads, memory=options.memory, progress=options.progress,
+        queue, threads=options.threads, memory=options.memory, progress=options.progress,
         open_error=_refuse(store),
     )
     topics = Topics(store)
@@ -72,7 +75,7 @@ def survey(store: Store, options: ScanOptions, *, with_queues: bool = True) -> S
         if is_end_mark_only(damage, len(losses.by_damage[number]), proven)
     }
     denied = contradictions(log, expectation, queues) if queues is not None else []
-    return Survey(store, options, log, topics, expectation, delays, queues, losses, end_marks, denied)
+    return Survey(store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed)
 
 
 def _refuse(store: Store) -> Callable[[MappedFile, OSError], None]:

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from formats.fastjson import Json
 from formats.names import is_safe_directory_name
-from recover.reader import read_small
+from recover.config_files import read_pairs
 from recover.store import Store
 
 LMQ_PREFIX = "%LMQ%"
-_MAX_CONFIG = 256 << 20
 
 
 @dataclass
@@ -23,17 +23,12 @@ class Topics:
     store: Store
 
     @cached_property
-    def configured(self) -> dict[str, dict[str, object]] | None:
-        """topicConfigTable of a readable topics.json; None when there is none to trust."""
-        from formats import fastjson
-
-        try:
-            content = read_small(self.store.config_dir / "topics.json", _MAX_CONFIG)
-            value = fastjson.loads(content)
-        except (OSError, ValueError):  # FormatError is a ValueError
-            return None
-        table = value.get("topicConfigTable") if isinstance(value, dict) else None
-        return table if isinstance(table, dict) and table else None
+    def configured(self) -> dict[str, Json] | None:
+        """topicConfigTable of topics.json, or of its backup where that is the sound one; None when neither is."""
+        for pair in read_pairs(self.store):
+            if pair.name == "topics.json" and pair.chosen is not None:
+                return pair.chosen.table or None
+        return None
 
     @cached_property
     def folders(self) -> frozenset[str]:

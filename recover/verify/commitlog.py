@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from formats.commitlog import BLANK_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
+from formats.names import offset_to_name
 from formats.record_columns import BIT_GHOST, BIT_SUPERSEDED
 from recover.contradictions import Contradiction
 from recover.findings import Finding, finding
 from recover.log import MISSING_FILE, Damage, LogView
 from recover.lost import Losses
-from recover.mapped_files import MappedFile
+from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.store import Store
 
 
@@ -44,7 +45,7 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int]) -> int:
 
 def check_commitlog(store: Store, log: LogView, losses: Losses, end_marks: set[int]) -> list[Finding]:
     """Findings of the commitlog, `end_marks` being the numbers of damages that are end marks only."""
-    found = list(_file_findings(store))
+    found = list(_file_findings(store, log.queue))
     for number, damage in enumerate(log.damaged):
         found.append(_damage_finding(store, log, damage, len(losses.by_damage[number]), number in end_marks))
     if log.tail is not None:
@@ -66,8 +67,7 @@ def check_commitlog(store: Store, log: LogView, losses: Losses, end_marks: set[i
     return found
 
 
-def _file_findings(store: Store) -> Iterator[Finding]:
-    queue = store.commitlog
+def _file_findings(store: Store, queue: MappedFileQueue) -> Iterator[Finding]:
     for wrong in queue.wrong_lengths():
         yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size)
@@ -111,11 +111,19 @@ def _old_records(store: Store, log: LogView) -> list[Finding]:
     return found
 
 
-def contradiction_findings(store: Store, denied: list[Contradiction]) -> list[Finding]:
+def misnamed_findings(store: Store, misnamed: list[tuple[MappedFile, int]]) -> list[Finding]:
+    """One finding for each file whose records belong elsewhere; `misnamed` as in `Survey`."""
+    return [
+        finding("commitlog-misnamed-file", store.relative(mapped_file.path), 0, right=offset_to_name(right))
+        for mapped_file, right in misnamed
+    ]
+
+
+def contradiction_findings(store: Store, log: LogView, denied: list[Contradiction]) -> list[Finding]:
     """One finding for each record of which a queue shows that one field is damaged."""
     found = []
     for item in denied:
-        mapped_file = store.commitlog.find(item.phy_offset)
+        mapped_file = log.queue.find(item.phy_offset)
         assert mapped_file is not None
         found.append(finding(
             "commitlog-contradicted-field", *_place(store, mapped_file, item.phy_offset), start=item.phy_offset,

@@ -12,10 +12,15 @@ from recover.findings import FindingList
 from recover.store import Store
 from recover.survey import ScanOptions, Survey, survey
 from recover.verify.checkpoint import CheckpointReport, check_checkpoint
-from recover.verify.commitlog import check_commitlog, contradiction_findings, damaged_messages
+from recover.verify.commitlog import (
+    check_commitlog,
+    contradiction_findings,
+    damaged_messages,
+    misnamed_findings,
+)
 from recover.verify.config import check_config
 from recover.verify.index import IndexReport, check_index
-from recover.verify.parts import check_parts
+from recover.verify.parts import check_parts, log_is_gone
 
 PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 
@@ -80,14 +85,15 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
     findings = FindingList()
     if "commitlog" in wanted:
         findings.extend(check_commitlog(store, look.log, look.losses, look.end_marks))
-        findings.extend(contradiction_findings(store, look.contradictions))
-    if "consumequeue" in wanted and look.queues is not None:
-        findings.extend(look.queues.findings)
+        findings.extend(contradiction_findings(store, look.log, look.contradictions))
+        findings.extend(misnamed_findings(store, look.misnamed))
     index = check_index(store, look.log) if "index" in wanted else None
     checkpoint = check_checkpoint(store, look.log) if "checkpoint" in wanted else None
-    for part in (index, checkpoint):
-        if part is not None:
-            findings.extend(part.findings)
+    if not log_is_gone(store):
+        # without a log every unit would be "behind its end": one finding says it better
+        for part, name in ((look.queues, "consumequeue"), (index, "index"), (checkpoint, "checkpoint")):
+            if part is not None and name in wanted:
+                findings.extend(part.findings)
     if "config" in wanted:
         findings.extend(check_config(store, look).findings)
     findings.extend(check_parts(store, look, wanted))
