@@ -9,7 +9,7 @@ import pytest
 from fixtures.lab.observe import reference
 from tests.broker.cases import Case, cases, log_cases, marked, pairs
 from tests.broker.judge import (
-    DAMAGED,
+    LEFT,
     REFUSED,
     broken_promises,
     broker_options,
@@ -19,6 +19,7 @@ from tests.broker.judge import (
     prediction_mismatches,
     start,
     state_mismatches,
+    unseen_sizes,
     versions_for,
 )
 from tests.support.stores import copy_store
@@ -36,7 +37,7 @@ def test_prediction_is_what_the_broker_does(store: str, damage: str, version: st
     copy = copy_store(root, tmp_path / "seen")
     seen = start(case, copy)
     options = broker_options(store, version, seen.ignored_settings)
-    told = mqtool("predict", root, *parts(store, root), *options)
+    told = mqtool("predict", root, *parts(store, root), *unseen_sizes(store, root), *options)
     assert not told.code & REFUSED, told.document
     assert not prediction_mismatches(case, told.document, seen, done, copy)
 
@@ -44,18 +45,18 @@ def test_prediction_is_what_the_broker_does(store: str, damage: str, version: st
 @pytest.mark.parametrize(("store", "damage"), marked(list(pairs()), 24))
 def test_every_reader_starts_on_a_recovered_store_and_keeps_all(store: str, damage: str, tmp_path: Path) -> None:
     root, done = damaged(store, damage, tmp_path)
-    result = mqtool("recover", root, *parts(store, root), "--yes")
+    result = mqtool("recover", root, *parts(store, root), *unseen_sizes(store, root), "--yes")
     if damage in REFUSALS:
         assert result.code & REFUSED
         return
     assert not result.code & REFUSED, result.document
     assert result.document["lost_messages"] == 0
-    assert bool(result.code & DAMAGED) == bool(result.document["damaged_messages"] or done.lost)
+    assert not result.code & LEFT, result.document["findings"]
     wrong = {}
     for version in versions_for(store):
         copy = copy_store(root, tmp_path / f"started-by-{version}")
         seen = start(Case(store, damage, version), copy, write={_busiest(store): 3})
-        wrong[version] = broken_promises(Case(store, damage, version), seen, done, result.document["valid_to"])
+        wrong[version] = broken_promises(Case(store, damage, version), seen, done, result.document["valid_to"], root)
     assert not {version: found for version, found in wrong.items() if found}
 
 
@@ -65,7 +66,7 @@ def test_policy_broker_ends_where_the_broker_ends(store: str, damage: str, versi
     root, _ = damaged(store, damage, tmp_path / "ours")
     theirs = start(case, copy_store(root, tmp_path / "theirs"))
     options = ["--policy", "broker", "--max-loss", "all", *broker_options(store, version, theirs.ignored_settings)]
-    result = mqtool("recover", root, *parts(store, root), *options, "--yes")
+    result = mqtool("recover", root, *parts(store, root), *unseen_sizes(store, root), *options, "--yes")
     if not theirs.starts:
         return  # nothing to be equal to; what we do then is judged by the test above
     assert not result.code & REFUSED, result.document

@@ -10,7 +10,7 @@ import pytest
 from fixtures.lab.observe import OBSERVED, SOUND, kept_observations
 from fixtures.lab.packed import manifest
 from tests.broker.cases import marked
-from tests.broker.judge import broker_options, damaged, kept_mismatches, mqtool, parts
+from tests.broker.judge import broker_options, damaged, kept_mismatches, mqtool, parts, unseen_sizes
 
 KEPT = {path.stem: kept_observations(path.stem) for path in sorted(OBSERVED.glob("*.json"))}
 CASES = [(store, damage, version) for store in KEPT for damage in KEPT[store] for version in KEPT[store][damage]]
@@ -28,5 +28,11 @@ def test_prediction_is_what_was_seen(store: str, damage: str, version: str, tmp_
     root, done = damaged(store, damage, tmp_path)
     seen = KEPT[store][damage][version]
     assert [[c.file, c.offset, c.what] for c in done.changes] == seen["changes"], "the recipe is not what it was"
-    told = mqtool("predict", root, *parts(store, root), *broker_options(store, version, UNKNOWN.get(version, ())))
+    told = mqtool(
+        "predict",
+        root,
+        *parts(store, root),
+        *unseen_sizes(store, root),
+        *broker_options(store, version, UNKNOWN.get(version, ())),
+    )
     assert not kept_mismatches(told.document, seen, _sound_queues(store))
