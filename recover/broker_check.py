@@ -33,6 +33,7 @@ from formats.layout import Buffer
 from formats.properties import PARSER_NEW, PARSER_OLD, Parser
 from recover.broker_settings import BrokerSettings
 from recover.brokers import (
+    DELAY_TABLE_LATE,
     DUP_INFO_CHECKED,
     INNER_BATCHES,
     IPV6_HOSTS,
@@ -47,7 +48,6 @@ ReadAt = Callable[[int, int], Buffer]
 
 LARGEST_JAVA_ARRAY = 0x7FFFFFFF - 2
 """Bytes; a longer array is an OutOfMemoryError with any heap."""
-DEFAULT_MAX_LEVEL = 18
 UNKNOWN_LEVEL_MS = 1000
 _SIZE_FIELD = 4
 
@@ -56,7 +56,7 @@ _SIZE_FIELD = 4
 class CheckRules:
     """What of the check depends on release and settings.
 
-    `heap` (bytes): a record size above it kills a broker that does not know `room`.
+    `heap` (bytes): a record size above it kills a broker that does not know `room`. `delays` is level -> ms.
     """
 
     check_crc: bool = True
@@ -85,7 +85,7 @@ class CheckRules:
             room=version.has(ROOM_CHECKED),
             inner_batches=version.has(INNER_BATCHES),
             parser=PARSER_NEW if version.has(NEW_PROPERTIES_PARSER) else PARSER_OLD,
-            delays=settings.delay_table,
+            delays={} if recovering and version.has(DELAY_TABLE_LATE) else settings.delay_table,
             heap=heap,
         )
 
@@ -240,7 +240,7 @@ def _judge_properties(rules: CheckRules, properties: Mapping[str, str], topic: s
     text = properties.get(props.DELAY)
     if topic != TOPIC_SCHEDULE or text is None:
         return code
-    level = min(java_number(text, 32), max(rules.delays, default=DEFAULT_MAX_LEVEL))
+    level = min(java_number(text, 32), max(rules.delays, default=0))
     return deliver_time(head.store_timestamp, level, rules.delays) if level > 0 else code
 
 

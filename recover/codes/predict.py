@@ -9,7 +9,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         "start-refused", "error", "broker {broker} would not start: {reason}", "mqtool recover {store} --dry-run",
         meaning="The broker ends, or waits for ever, before it serves anybody.",
         cause="A mapped file of another length than the setting says, a stray folder or name among mapped files, a "
-        "config file without a usable copy, a size field that asks for more memory than there is, or a gap in the log that "
+        "config file without a usable copy, a size field that asks for more memory than there is, or a gap that "
         "dispatch cannot cross.",
         broker="It logs the cause in store.log or broker.log and exits; 4.5 to 4.9 hang at a gap.",
         action="Put right what the reason names. `mqtool verify` says what else is wrong.",

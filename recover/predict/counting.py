@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from formats.consumequeue import MAX_EXT_ADDRESS
 from formats.record_columns import BIT_FILLER, BIT_MARKER
+from recover.broker_check import UNKNOWN_LEVEL_MS
 from recover.columns import Rows
 from recover.expected import expect, is_delayed
 from recover.log import LogView
@@ -37,6 +40,7 @@ def count_lost(view: LogView, end: int, prediction: Prediction) -> None:
 
 def count_unreachable(
     view: LogView, topics: Topics, states: dict[Key, QueueState], end: int, prediction: Prediction,
+    delays: Mapping[int, int],
 ) -> None:
     """Messages before `end` without a right unit, and those whose queue offset is at or above their queue's max."""
     own = {(topic_text(topic), queue_id) for topic, queue_id in view.queues}
@@ -44,7 +48,7 @@ def count_unreachable(
         rows = rows[(rows["phy_offset"] < end) & ((rows["bits"] & STAND_INS) == 0)]
         key = (queue.topic, queue.queue_id)
         state = states.get(key)
-        missing = int((~right_units(rows, state)).sum())
+        missing = int((~right_units(rows, state, delays)).sum())
         if key not in own:
             prediction.missing_lmq_units += missing
             continue
@@ -55,10 +59,11 @@ def count_unreachable(
         prediction.duplicated_offsets += int((rows["queue_offset"] >= next_offset).sum())
 
 
-def right_units(rows: Rows, state: QueueState | None) -> Rows:
+def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int]) -> Rows:
     """For each expected position, whether the queue has a unit there that leads to its message (bool array).
 
-    Deliver times and addresses of ext units are not compared: they do not decide what is delivered.
+    An address of an ext unit is taken for right. A deliver time is right if it fits the delay table, or the delay
+    that most units of the queue (each level has its own) agree on.
     """
     right = np.zeros(rows.size, dtype=bool)
     for queue_file in state.files if state is not None else ():
@@ -69,8 +74,19 @@ def right_units(rows: Rows, state: QueueState | None) -> Rows:
         chosen = rows[inside]
         units = queue_file.valid()[chosen["queue_offset"] - base]
         tags = units["tags_code"].astype(np.int64)
-        right[inside] = (
-            (units["phy_offset"] == chosen["phy_offset"]) & (units["size"] == chosen["size"])
-            & ((tags == chosen["tags_code"]) | (tags <= MAX_EXT_ADDRESS) | is_delayed(chosen))
-        )
+        named = (units["phy_offset"] == chosen["phy_offset"]) & (units["size"] == chosen["size"])
+        fitting = np.where(is_delayed(chosen), _in_time(chosen, tags, named, delays), tags == chosen["tags_code"])
+        right[inside] = named & (fitting | (tags <= MAX_EXT_ADDRESS))
     return right
+
+
+def _in_time(rows: Rows, deliver_times: Rows, named: Rows, delays: Mapping[int, int]) -> Rows:
+    """Whether each deliver time is one that a broker with this table, or with the store's own, would compute."""
+    shown = deliver_times - rows["store_timestamp"]
+    highest = max(delays, default=0)
+    table = np.array([delays.get(min(int(level), highest), UNKNOWN_LEVEL_MS) for level in rows["tags_code"]])
+    fits = shown == table
+    seen, counts = np.unique(shown[named & is_delayed(rows)], return_counts=True)
+    if seen.size and counts.max() * 2 > counts.sum():
+        fits |= shown == seen[counts.argmax()]
+    return np.asarray(fits)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from formats import properties as props
-from formats.commitlog import TOPIC_SCHEDULE, decode
+from formats.commitlog import TOPIC_SCHEDULE, decode, tags_code
 from formats.commitlog.record import RETRY_PREFIX, SYSTEM_PREFIX
 from formats.consumequeue import CQ_UNIT
 from formats.javahash import java_string
 from formats.record_columns import BIT_DELAY, BIT_LMQ
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
-from recover.broker_check import UNKNOWN_LEVEL_MS, Checked
+from recover.broker_check import Checked, deliver_time
 from recover.broker_settings import BrokerSettings
 from recover.brokers import MULTI_DISPATCH, MULTI_DISPATCH_LIMITED
 from recover.columns import Rows
@@ -27,7 +27,8 @@ class Dispatcher:
     """Implements `recover.recovery.DispatchTarget` over the broker's queues; unknown queues are created.
 
     `queues` are the log's (topic, queue id) that rows name by number, `read(offset, length)` gives bytes
-    of the log. `first_offset` is where the first message lay that was dispatched, None before.
+    of the log. `delays` (level -> ms) may be changed between phases of a start. `first_offset` is where
+    the first message lay that was dispatched, None before.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Dispatcher:
         self.settings = settings
         self.file_size = file_size
         self.read = read
-        self.delays = settings.delay_table
+        self.delays: Mapping[int, int] = settings.delay_table
         self.multi = settings.version.has(MULTI_DISPATCH) and settings.flag("enableMultiDispatch")
         self.limited = settings.version.has(MULTI_DISPATCH_LIMITED)
         self.known = settings.version.has(MULTI_DISPATCH)
@@ -94,11 +95,15 @@ class Dispatcher:
         codes: Rows = rows["tags_code"].astype(np.int64)
         delayed = np.flatnonzero((rows["bits"] & BIT_DELAY) != 0)
         self.delayed += delayed.size
-        highest = max(self.delays, default=0)
         for at in delayed.tolist():
-            delay = self.delays.get(min(int(codes[at]), highest), UNKNOWN_LEVEL_MS)
-            codes[at] = int(rows["store_timestamp"][at]) + delay
+            row = rows[at]
+            level = min(int(codes[at]), max(self.delays, default=0))
+            codes[at] = deliver_time(int(row["store_timestamp"]), level, self.delays) if level else self._hash(row)
         return codes
+
+    def _hash(self, row: Rows) -> int:
+        """Without a delay table the tags code is that of any message; the scan has not kept it."""
+        return tags_code(decode(self.read(int(row["phy_offset"]), int(row["size"])), check_crc=False))
 
     def _to_lmq(self, topic: str, queue_id: int, properties: Mapping[str, str], unit: Rows) -> None:
         queues = properties.get(props.INNER_MULTI_DISPATCH, "").split(",")

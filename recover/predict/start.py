@@ -76,9 +76,11 @@ class _Start:
         self.states: dict[Key, QueueState] = loaded.queues
         self.checkpoint = read_checkpoint(store.checkpoint_path)
         self.rules = CheckRules.of(settings)
+        self.rules_later = CheckRules.of(settings, recovering=False)
         self.dispatcher = Dispatcher(
             self.states, log.view.queues, settings, queue_file_size(store, settings), log.read
         )
+        self.dispatcher.delays = self.rules.delays
 
     def run(self) -> None:
         """Fill in the prediction."""
@@ -106,8 +108,10 @@ class _Start:
     def count(self) -> None:
         """Fill in what it costs by message, if the start came so far."""
         if self.ended:
-            count_lost(self.log.view, self.prediction.max_phy, self.prediction)
-            count_unreachable(self.log.view, self.topics, self.states, self.prediction.max_phy, self.prediction)
+            prediction, view = self.prediction, self.log.view
+            count_lost(view, prediction.max_phy, prediction)
+            delays = self.settings.delay_table
+            count_unreachable(view, self.topics, self.states, prediction.max_phy, prediction, delays)
 
     def _recover_log(self) -> int | None:
         max_of_queues = self._max_physic()
@@ -175,8 +179,8 @@ class _Start:
         if self.settings.flag("duplicationEnable") and start < end:
             # dispatch ends at the confirm offset, which nobody moves during a start
             return start
-        rules = CheckRules.of(self.settings, recovering=False)
-        stuck = reput(self.log, start, end, rules, self.dispatcher)
+        self.dispatcher.delays = self.rules_later.delays
+        stuck = reput(self.log, start, end, self.rules_later, self.dispatcher)
         self._correct_min()
         return stuck
 
