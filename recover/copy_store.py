@@ -31,7 +31,7 @@ def copy_store(
     `Refusal` if the target is not empty, if a source changes meanwhile, or if the disk fails; the copy is removed then.
     """
     target = target.absolute()
-    _check_target(sources, target)
+    check_target(sources, target)
     made = not target.exists()
     names: dict[str, str] = {}
     folders: list[tuple[Path, Path]] = []
@@ -53,7 +53,7 @@ def copy_store(
             disk.copy_metadata(source, copy, os.stat(source), strict=False)
             disk.fsync_dir(copy)
     except (OSError, Refusal) as error:
-        _remove(target, made)
+        remove_copy(target, made)
         if isinstance(error, Refusal):
             raise
         raise Refusal(
@@ -69,7 +69,8 @@ def relocated(plan: Plan, names: Mapping[str, str]) -> Plan:
     return replace(plan, steps=steps, parts=(), store=None, preconditions=(), watched=())
 
 
-def _check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
+def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
+    """`Refusal` unless `target` is a new or empty directory apart from all sources, in a directory that exists."""
     real = target.resolve()
     for source, _ in sources:
         origin = source.resolve()
@@ -119,7 +120,7 @@ def _copy(path: Path, copy: Path, folders: list[tuple[Path, Path]]) -> None:
         raise Refusal(f"{path} changed while it was copied", "stop what writes to the store")
 
 
-def _remove(target: Path, made: bool) -> None:
+def remove_copy(target: Path, made: bool) -> None:
     """Remove a copy that did not come to its end, as far as the disk lets us."""
     try:
         for path in target.iterdir() if target.is_dir() else ():

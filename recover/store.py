@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from formats.consumequeue import file_size_for
 from recover.errors import NotAStore, Refusal, UsageRefusal
 from recover.mapped_files import MappedFileQueue, infer_file_size
 
@@ -118,9 +119,9 @@ class Store:
                     f"{self.relative(directory)} is a file, but a folder belongs there", "Move it aside and run again.",
                     path=str(directory),
                 )
-        for directory in given:
-            if directory is not None and not directory.is_dir():
-                raise UsageRefusal(f"{directory} is not a folder", "Check the option that names this part.")
+        for part in given:
+            if part is not None and not part.is_dir():
+                raise UsageRefusal(f"{part} is not a folder", "Check the option that names this part.")
         for path in (self.checkpoint_path, self.abort_path, self.lock_path):
             if path.is_dir():
                 raise Refusal(
@@ -155,24 +156,37 @@ class Store:
 
     @cached_property
     def queue_file_size(self) -> int:
-        """Consume queue file size in bytes: the most frequent length of its files; the default without files."""
+        """Consume queue file size in bytes: the most frequent length of its files; without files as configured."""
         lengths = _lengths(self.queue_folders)
         fitting = {length: count for length, count in lengths.items() if length > 0 and length % 20 == 0}
         if not fitting:
-            return DEFAULT_QUEUE_FILE_SIZE
+            return file_size_for(self._configured("mappedFileSizeConsumeQueue", DEFAULT_QUEUE_FILE_SIZE))
         return max(fitting, key=lambda length: (fitting[length], length))
 
     @cached_property
     def ext_file_size(self) -> int:
-        """Length of a consumequeue_ext file in bytes: the most frequent one; the default without files."""
+        """Length of a consumequeue_ext file in bytes: the most frequent one; without files as configured."""
         lengths = _lengths(_queue_folders(self.consumequeue_ext_dir))
         del lengths[0]
-        return max(lengths, key=lambda length: (lengths[length], length), default=DEFAULT_EXT_FILE_SIZE)
+        if not lengths:
+            return self._configured("mappedFileSizeConsumeQueueExt", DEFAULT_EXT_FILE_SIZE)
+        return max(lengths, key=lambda length: (lengths[length], length))
+
+    def _configured(self, setting: str, default: int) -> int:
+        """A size that the user gave as a broker setting; the default for none, or none that could be true."""
+        text = self.options.settings.get(setting, "").strip()
+        return int(text) if text.isascii() and text.isdecimal() and int(text) > 0 else default
 
     @property
     def has_abort(self) -> bool:
         """True when the abort file is there: the last stop was not clean."""
         return self.abort_path.exists()
+
+    @property
+    def folders_elsewhere(self) -> list[str]:
+        """Absolute paths of the parts that lie outside of the root."""
+        folders = (*self.commitlog_dirs, self.consumequeue_dir, self.index_dir)
+        return sorted({str(folder.absolute()) for folder in folders if not folder.is_relative_to(self.root)})
 
     def relative(self, path: Path) -> str:
         """`path` as reports and plans name it: relative to the root, absolute for parts kept elsewhere."""

@@ -1,0 +1,119 @@
+"""rebuild: what derives from the log, computed from it anew. In place, only what is wrong is changed."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from recover.errors import Refusal, UsageRefusal
+from recover.expected import QueueKey
+from recover.plan import Plan, Step
+from recover.rebuild_checkpoint import checkpoint_steps
+from recover.rebuild_index import rebuild_index
+from recover.recover_plan import DEFAULT_GEOMETRY, RecoverPlan, consumequeue_steps, refuse_without_log
+from recover.spool import Spool
+from recover.store import Store
+from recover.survey import ScanOptions, Survey
+from recover.verify.index import IndexReport
+from recover.verify.report import VerifyReport, verify
+
+CONSUMEQUEUE, INDEX, CHECKPOINT = PARTS = ("consumequeue", "index", "checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildOptions:
+    """What to rebuild. `topic` and `queue` narrow the consume queues; `zone` names new index files."""
+
+    scan: ScanOptions = field(default_factory=ScanOptions)
+    parts: Collection[str] = PARTS
+    topic: str | None = None
+    queue: int | None = None
+    zone: datetime.tzinfo | None = None
+    command: str = "rebuild"
+
+
+def plan_rebuild(store: Store, options: RebuildOptions) -> RecoverPlan:
+    """Look at the store and plan what puts its derived files right; without steps where nothing is wrong.
+
+    `Refusal` (8) when the log is gone, `UsageRefusal` (16) for a topic or queue that the store does not know.
+    """
+    before = look(store, options)
+    wanted = chosen_queues(before.survey, options)
+    plan = Plan.of(
+        options.command, _steps(before, options, wanted), summary=summary(before, options),
+        parts=store.folders_elsewhere,
+    )
+    log = before.survey.log
+    return RecoverPlan(plan, before, None, [], 0, before.damaged_messages, log.valid_to)
+
+
+def look(store: Store, options: RebuildOptions) -> VerifyReport:
+    """Verify the store; `Refusal` (8) when its log is gone."""
+    report = verify(store, options.scan)
+    refuse_without_log(report)
+    return report
+
+
+def summary(before: VerifyReport, options: RebuildOptions) -> dict[str, Any]:
+    """What the plan says beyond its steps. A rebuild works around `damaged` ranges: it cannot mend them."""
+    seen = before.survey
+    return {
+        "parts": sorted(options.parts), "topic": options.topic, "queue": options.queue, "valid_to": seen.log.valid_to,
+        "damaged": [damage.json() for damage in seen.log.damaged], "lost_positions": seen.losses.total,
+    }
+
+
+def chosen_queues(look: Survey, options: RebuildOptions) -> set[QueueKey] | None:
+    """The queues that the options name; None for all. Refuses what is not there to be rebuilt."""
+    if options.topic is None:
+        return None
+    on_disk = look.queues.verdicts if look.queues is not None else {}
+    own = {key for key in (*look.expectation.queues(), *on_disk) if key.topic == options.topic}
+    if not own:
+        _refuse_topic(look, options.topic)
+    if options.queue is None:
+        return own
+    key = QueueKey(options.topic, options.queue)
+    if key not in own:
+        known = ", ".join(str(number) for number in sorted(key.queue_id for key in own))
+        raise UsageRefusal(
+            f"neither the log nor consumequeue/ knows queue {options.queue} of topic {options.topic}",
+            f"It has these: {known}",
+        )
+    return {key}
+
+
+def _refuse_topic(look: Survey, topic: str) -> None:
+    if topic in look.expectation.deleted:
+        raise UsageRefusal(f"topic {topic} is deleted", "--include-deleted brings its queues back.")
+    if topic in look.expectation.unsafe:
+        raise UsageRefusal(f"{topic!r} cannot be the name of a folder", "Such queues are not rebuilt.")
+    if topic in look.topics.batch:
+        raise Refusal(f"topic {topic} has batch consume queues, which this version does not rebuild",
+                      "Let a broker do it: it does so after an unclean stop.", topic=topic)
+    raise UsageRefusal(
+        f"neither the log nor consumequeue/ knows topic {topic}",
+        "`mqtool inspect` lists the topics. An LMQ queue whose folder is gone needs --include-deleted.",
+    )
+
+
+def index_needs_work(index: IndexReport, options: RebuildOptions) -> bool:
+    """True if index files are wrong, or if the user wants an index where there is none."""
+    if any(item.severity != "info" for item in index.findings):
+        return True
+    return index.switched_off and tuple(options.parts) == (INDEX,)
+
+
+def _steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None) -> Iterator[Step]:
+    seen = before.survey
+    store, log = seen.store, seen.log
+    assert seen.queues is not None and before.index is not None and before.checkpoint is not None
+    if CONSUMEQUEUE in options.parts:
+        yield from consumequeue_steps(store, log, seen.expectation, seen.queues, Spool(), wanted=wanted)
+    if INDEX in options.parts and index_needs_work(before.index, options):
+        before.index.geometry = before.index.geometry or DEFAULT_GEOMETRY
+        yield from rebuild_index(store, log, report=before.index, zone=options.zone).steps(store)
+    if CHECKPOINT in options.parts and not before.checkpoint.sound:
+        yield from checkpoint_steps(store, log)
