@@ -13,11 +13,19 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from formats.commitlog import layout
 from formats import sysflag
+from formats.commitlog import layout
 from formats.crc_kernel import crc32_kernel
 from formats.record_columns import (
-    BIT_DELAY, BIT_FILLER, BIT_HAS_TAGS, BIT_HAS_UNIQ, BIT_INNER_BATCH, BIT_LMQ, BIT_MARKER, BIT_PROP_CRC, BIT_V2,
+    BIT_DELAY,
+    BIT_FILLER,
+    BIT_HAS_TAGS,
+    BIT_HAS_UNIQ,
+    BIT_INNER_BATCH,
+    BIT_LMQ,
+    BIT_MARKER,
+    BIT_PROP_CRC,
+    BIT_V2,
 )
 
 NEED_MORE = 0
@@ -234,7 +242,7 @@ def walk_records(
         magic = _u32(data, position + _AT_MAGIC)
         if magic == _MAGIC_BLANK:
             return position, AT_BLANK
-        if magic != _MAGIC_V1 and magic != _MAGIC_V2:
+        if magic not in (_MAGIC_V1, _MAGIC_V2):
             return position, DISLIKED
         size = _i32(data, position)
         offset = window_offset + position
@@ -448,7 +456,7 @@ def find_record_head(data: Any, position: int, available: int, window_offset: in
     while i <= limit:
         if data[i + _AT_MAGIC] == 0xDA:
             magic = _u32(data, i + _AT_MAGIC)
-            if (magic == _MAGIC_V1 or magic == _MAGIC_V2) and _i64(data, i + _AT_PHY_OFFSET) == window_offset + i:
+            if magic in (_MAGIC_V1, _MAGIC_V2) and _i64(data, i + _AT_PHY_OFFSET) == window_offset + i:
                 return i
         i += 1
     return -1
@@ -460,9 +468,11 @@ def find_blank(data: Any, position: int, available: int, window_offset: int, fil
     limit = min(available, data.size) - _BLANK_SIZE
     i = position
     while i <= limit:
-        if data[i + _AT_MAGIC] == 0xCB and _u32(data, i + _AT_MAGIC) == _MAGIC_BLANK:
-            if _i32(data, i) == file_end - window_offset - i:
-                return i
+        if (
+            data[i + _AT_MAGIC] == 0xCB and _u32(data, i + _AT_MAGIC) == _MAGIC_BLANK
+            and _i32(data, i) == file_end - window_offset - i
+        ):
+            return i
         i += 1
     return -1
 

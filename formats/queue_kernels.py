@@ -51,7 +51,8 @@ def classify_units(
     The cells start at queue offset `first_index`. Rows are the positions that should be held, ascending
     by `row_index`, all inside or behind the stretch; `row_lost` marks those that stand for a lost
     message: its cell may name the marker or repeat a neighbour. With `bridged` the log is damaged or was, so a
-    cell that no record claims may repeat a neighbour too. Fills `classes` (uint8 a cell) and `missing` (bool a row). The first cell with size <= 0
+    cell that no record claims may repeat a neighbour too. Fills `classes` (uint8 a cell) and `missing`
+    (bool a row). The first cell with size <= 0
     ends the queue: it and everything behind it is NOTHING.
     """
     cells = phy_offsets.size

@@ -31,7 +31,9 @@ class Replaced:
     blank: int | None = None
 
 
-def after_replacing(log: LogView, changes: Sequence[Replaced], *, cut_from: int, drop_files: Iterable[str] = ()) -> LogView:
+def after_replacing(
+    log: LogView, changes: Sequence[Replaced], *, cut_from: int, drop_files: Iterable[str] = ()
+) -> LogView:
     """The log with dead ranges replaced, everything from `cut_from` on zeroed, and some files gone.
 
     Files in `drop_files` (paths) vanish; every other file has its full length.

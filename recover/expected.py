@@ -25,7 +25,7 @@ EXPECTED = np.dtype([
     ("queue_offset", "<i8"), ("phy_offset", "<i8"), ("tags_code", "<i8"), ("store_timestamp", "<i8"),
     ("size", "<i4"), ("queue", "<i4"), ("bits", "<u2"),
 ])
-"""One position of a queue. With BIT_DELAY `tags_code` is the delay level; with BIT_MARKER the position is a lost one."""
+"""One position of a queue. With BIT_DELAY `tags_code` is the delay level; with BIT_MARKER the message is lost."""
 
 
 @dataclass(frozen=True, slots=True)

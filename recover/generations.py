@@ -7,6 +7,7 @@ A queue that lost its units can number its messages again from a lower offset.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -61,7 +62,7 @@ def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[Rows, bool]]:
     for split in scan.splits:
         offsets = split.records["phy_offset"]
         cuts = sorted({0, *np.searchsorted(offsets, breaks).tolist(), len(offsets)})
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in pairwise(cuts):
             first = int(offsets[start])
             yield split.records[start:stop], any(hole < first for hole in breaks)
 

@@ -200,7 +200,7 @@ def _intact_behind(scans: list[FileScan], offset: int) -> int:
 
 def _valid_to(scans: list[FileScan], min_offset: int) -> int:
     """Where the next record would start, going from the first file without a break."""
-    position = min_offset
+    position = before = min_offset
     for scan in scans:
         if scan.mapped_file.file_from_offset != position:
             return before
@@ -208,7 +208,7 @@ def _valid_to(scans: list[FileScan], min_offset: int) -> int:
         if scan.blank is None or first_hole < scan.blank:
             return first_hole if scan.holes else scan.end
         before, position = scan.blank, scan.file_end
-    return before if scans else min_offset
+    return before
 
 
 def _damage(scans: list[FileScan], log_end: int) -> tuple[list[Damage], Tail | None]:
@@ -247,7 +247,8 @@ def dead_ranges(scan: FileScan) -> list[Hole]:
         if merged and merged[-1].stop >= part.start:
             last = merged[-1]
             merged[-1] = replace(
-                last, stop=max(last.stop, part.stop), ended_by=part.ended_by, last_data=max(last.last_data, part.last_data)
+                last, stop=max(last.stop, part.stop), ended_by=part.ended_by,
+                last_data=max(last.last_data, part.last_data),
             )
         else:
             merged.append(part)

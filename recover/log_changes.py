@@ -20,7 +20,7 @@ from recover.log import Damage, LogView, dead_ranges
 from recover.log_reader import LogReader
 from recover.lost import LostPosition
 from recover.mapped_files import MappedFile
-from recover.plan import Install, Retire, Step, WriteRange, ZeroRange
+from recover.plan import InPlace, Install, Retire, Step, WriteRange, ZeroRange
 from recover.reader import FileReader
 from recover.restore import Restored, restore
 from recover.store import Store
@@ -128,7 +128,9 @@ def _correct(store: Store, log: LogView, changes: LogChanges, item: Contradictio
     """Write the one field of a record that its queue contradicts."""
     mapped_file = log.queue.find(item.phy_offset)
     assert mapped_file is not None
-    right = replace(item.record, topic=item.key.topic.encode(), queue_id=item.key.queue_id, queue_offset=item.queue_offset)
+    right = replace(
+        item.record, topic=item.key.topic.encode(), queue_id=item.key.queue_id, queue_offset=item.queue_offset
+    )
     if right.property_crc is not None:
         right = with_property_crc(right)
     stop = item.phy_offset + item.size
@@ -210,7 +212,8 @@ def _mend_files(store: Store, log: LogView, changes: LogChanges) -> None:
             changes.steps.append(Retire(name))
             changes.dropped.append(str(mapped_file.path))
         elif mapped_file.length < size:
-            reached = max([mapped_file.length, *(s.stop for s in changes.steps if s.file == name and hasattr(s, "stop"))])
+            ends = [step.stop for step in changes.steps if isinstance(step, InPlace) and step.file == name]
+            reached = max([mapped_file.length, *ends])
             if reached < size:
                 changes.steps.append(ZeroRange(name, reached, size))
         elif name not in touched:

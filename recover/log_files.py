@@ -14,7 +14,7 @@ from recover.scan import scan_file
 
 
 def rightly_placed(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[tuple[MappedFile, int]]]:
-    """The queue with misnamed files where their records belong, and those files with the offset they should be named by.
+    """The queue with misnamed files where their records belong, and those files with the offset of their right name.
 
     A file counts as misnamed when its first record is intact at another file's beginning, and no file of that
     name is there.

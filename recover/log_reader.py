@@ -22,7 +22,9 @@ class LogReader:
     def __enter__(self) -> LogReader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for reader in self._readers.values():
             reader.__exit__(kind, error, trace)
         self._readers.clear()

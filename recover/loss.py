@@ -48,7 +48,8 @@ def loss_of_rows(log: LogView, cut_from: int) -> list[dict[str, Any]]:
             own = rows[rows["queue"] == number]
             topic, queue_id = log.queues[number]
             entry = entries[number] or {
-                "topic": topic_text(topic), "queue": queue_id, "messages": 0, "first_offset": int(own["queue_offset"].min()),
+                "topic": topic_text(topic), "queue": queue_id, "messages": 0,
+                "first_offset": int(own["queue_offset"].min()),
                 "last_offset": 0, "begin": int(own["store_timestamp"].min()), "end": 0, "cause": "cut",
             }
             entry["messages"] += int(own.size)

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from formats.errors import FormatError
@@ -109,7 +110,7 @@ class MappedFileQueue:
     def gaps(self) -> list[tuple[int, int]]:
         """Ranges [start, stop) between the first and the last file that no file covers."""
         found = []
-        for before, after in zip(self.files, self.files[1:], strict=False):
+        for before, after in pairwise(self.files):
             expected = before.file_from_offset + self.file_size
             if after.file_from_offset > expected:
                 found.append((expected, after.file_from_offset))
@@ -137,7 +138,7 @@ def _offset_of(name: str) -> int | None:
 def infer_file_size(files: Sequence[MappedFile]) -> int:
     """The configured file size that most lengths and name differences agree on; 0 without evidence."""
     votes: Counter[int] = Counter(f.length for f in files if f.length > 0)
-    for before, after in zip(files, files[1:], strict=False):
+    for before, after in pairwise(files):
         votes[after.file_from_offset - before.file_from_offset] += 1
     if not votes:
         return 0
@@ -150,5 +151,5 @@ def _names_fit(files: Sequence[MappedFile], size: int) -> bool:
     """Two neighbours are never closer than one file size, and always whole sizes apart."""
     if size <= 0:
         return False
-    differences = [b.file_from_offset - a.file_from_offset for a, b in zip(files, files[1:], strict=False)]
+    differences = [b.file_from_offset - a.file_from_offset for a, b in pairwise(files)]
     return all(d >= size and d % size == 0 for d in differences)

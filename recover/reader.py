@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 
-class ReadFailure(OSError):
+class ReadFailure(OSError):  # noqa: N818 - the house word; what it is not is a bug
     """A range that could not be read whole: `path`, `offset` and `wanted` in bytes, `got` bytes read."""
 
     def __init__(self, path: Path, offset: int, wanted: int, got: int, cause: OSError | None = None) -> None:
@@ -31,7 +31,9 @@ class FileReader:
     def __enter__(self) -> FileReader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         os.close(self._descriptor)
 
     @property
@@ -55,7 +57,7 @@ class FileReader:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill `buffer` from `offset`; bytes read (fewer only at the end of the file). `ReadFailure` on an I/O error."""
+        """Fill `buffer` from `offset`; bytes read, fewer only at the end of the file. `ReadFailure` on an I/O error."""
         got = 0
         while got < len(buffer):
             try:

@@ -92,7 +92,7 @@ def plan_truncate(store: Store, offset: int, options: RecoverOptions) -> Recover
 def plan_from_changes(
     store: Store, before: VerifyReport, changes: LogChanges, options: RecoverOptions, prediction: Prediction | None
 ) -> RecoverPlan:
-    """The whole plan: the log first, then what derives from it as it will be, the checkpoint, the config, abort last."""
+    """The whole plan: the log first, then what derives from it as it will be, checkpoint, config, abort last."""
     look = before.survey
     after = after_replacing(look.log, changes.replaced, cut_from=changes.cut_from, drop_files=changes.dropped)
     dropped = max(0, look.log.messages - after.messages)

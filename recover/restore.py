@@ -39,7 +39,7 @@ class Restored:
 
 
 def restore(damaged: bytes, phy_offset: int, lost: Iterable[LostPosition]) -> Restored | None:
-    """The record that `damaged` (all of its bytes, starting at `phy_offset`) was, if exactly one field gives it away."""
+    """The record that `damaged` (all of its bytes, from `phy_offset` on) was, if exactly one field gives it away."""
     if not MIN_RECORD_SIZE < len(damaged) <= _LARGEST:
         return None
     positions = list(lost)

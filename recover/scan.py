@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from formats.commitlog import BLANK_SIZE, HEAD_SIZE, decode_blank
 from formats.crc_kernel import crc_address, crc_tables
 from formats.errors import FormatError
 from formats.kernels import (
@@ -26,11 +27,10 @@ from formats.kernels import (
     walk_records,
 )
 from formats.record_columns import RECORD
-from formats.commitlog import BLANK_SIZE, HEAD_SIZE, decode_blank
 from recover.columns import ColumnStore, Split
+from recover.judge import envelope_size, judge, reason_of
 from recover.mapped_files import MappedFile
 from recover.reader import FileReader, ReadFailure
-from recover.judge import envelope_size, judge, reason_of
 from recover.record_row import row_of
 
 WINDOW = 16 << 20
@@ -104,7 +104,7 @@ class _Window:
         self.filled = self._read(position, wanted)
 
     def _read(self, position: int, wanted: int) -> int:
-        view = memoryview(self.data)[:wanted]
+        view = memoryview(self.data.data)[:wanted]
         try:
             return self.reader.read_into(view, position)
         except ReadFailure as failure:
@@ -119,11 +119,13 @@ class _Window:
         if inside < 0 or inside + length > self.filled:
             self.load(position, min(length, self.length - position))
             inside = 0
-        return memoryview(self.data)[inside : min(inside + length, self.filled)]
+        return memoryview(self.data.data)[inside : min(inside + length, self.filled)]
 
 
 class _FileScanner:
-    def __init__(self, mapped_file: MappedFile, file_size: int, columns: ColumnStore, progress: ProgressCallback | None) -> None:
+    def __init__(
+        self, mapped_file: MappedFile, file_size: int, columns: ColumnStore, progress: ProgressCallback | None
+    ) -> None:
         self.base = mapped_file.file_from_offset
         self.length = min(mapped_file.length, file_size)
         self.result = FileScan(mapped_file, file_size)
@@ -173,9 +175,10 @@ class _FileScanner:
                 inside = position - window.start
 
     def _kernel(self, window: _Window, inside: int) -> tuple[int, int]:
-        return walk_records(  # type: ignore[no-any-return]
+        return walk_records(
             window.data, inside, window.filled, self.base + window.start, self.result.file_end,
-            crc_address(), crc_tables(), self.records, self.hashes, self.slots, self.names, self.queue_table, self.state,
+            crc_address(), crc_tables(), self.records, self.hashes, self.slots, self.names, self.queue_table,
+            self.state,
         )
 
     def _judge(self, window: _Window, position: int) -> int | None:

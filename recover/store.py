@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 from formats.consumequeue import file_size_for
@@ -135,7 +136,7 @@ class Store:
         queue = MappedFileQueue.load(self.commitlog_dirs, self.options.mapped_file_size or 0)
         given = self.options.mapped_file_size
         if given is not None:
-            differences = [b.file_from_offset - a.file_from_offset for a, b in zip(queue.files, queue.files[1:], strict=False)]
+            differences = [b.file_from_offset - a.file_from_offset for a, b in pairwise(queue.files)]
             if given <= 0 or any(d < given or d % given for d in differences):
                 raise UsageRefusal(
                     f"--mapped-file-size {given} cannot be true: the commitlog's names say "

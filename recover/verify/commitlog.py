@@ -83,7 +83,8 @@ def _file_findings(store: Store, queue: MappedFileQueue) -> Iterator[Finding]:
 def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_mark: bool) -> Finding:
     facts = {
         "start": damage.start, "stop": damage.stop, "bytes": damage.stop - damage.start, "reason": damage.reason,
-        "intact_after": damage.intact_after, "lost_positions": lost, **{f"read_{k}": v for k, v in damage.facts.items()},
+        "intact_after": damage.intact_after, "lost_positions": lost,
+        **{f"read_{name}": value for name, value in damage.facts.items()},
     }
     if damage.reason == MISSING_FILE:
         return finding("commitlog-missing-file", "commitlog", None, **facts)
@@ -101,7 +102,8 @@ def _old_records(store: Store, log: LogView) -> list[Finding]:
     for bit, code in ((BIT_GHOST, "commitlog-ghosts"), (BIT_SUPERSEDED, "commitlog-superseded")):
         for scan in log.files:
             places = [
-                int(row["phy_offset"]) for split in scan.splits for row in split.records[(split.records["bits"] & bit) != 0]
+                int(row["phy_offset"]) for split in scan.splits
+                for row in split.records[(split.records["bits"] & bit) != 0]
             ]
             if places:
                 found.append(finding(

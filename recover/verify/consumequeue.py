@@ -30,8 +30,8 @@ _UNIT_CODES = {
 @dataclass(slots=True)
 class QueueVerdict:
     """What one queue holds. `end` is the queue offset behind its last unit, `min_index` that of its first
-    file's start; `sound` is false when a rebuild would change it. `lost` lists its (queue offset, phy_offset, size) units
-    in damaged ranges, `beyond` those behind the log's end, `wrong`
+    file's start; `sound` is false when a rebuild would change it. `lost` lists its (queue offset, phy_offset,
+    size) units in damaged ranges, `beyond` those behind the log's end, `wrong`
     those that name no right record; `missing_offsets` (int64, ascending) are the positions without a unit."""
 
     key: QueueKey
@@ -222,7 +222,8 @@ class _Checker:
             cells = np.flatnonzero((classes == kind) & ~(broken & (classes == WRONG)))
             if cells.size <= _LISTED or kind != WRONG:
                 {LOST: verdict.lost, BEYOND_LOG: verdict.beyond, WRONG: verdict.wrong}[kind].extend(
-                    (stretch.first_index + cell, int(stretch.phy_offset[cell]), int(stretch.size[cell])) for cell in cells.tolist()
+                    (stretch.first_index + cell, int(stretch.phy_offset[cell]), int(stretch.size[cell]))
+                    for cell in cells.tolist()
                 )
             for start, stop in _ranges(cells):
                 verdict.findings.append(self._unit_finding(code, verdict.key, stretch, start, stop))
