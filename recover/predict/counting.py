@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from formats.consumequeue import MAX_EXT_ADDRESS
 from formats.record_columns import BIT_FILLER, BIT_MARKER
 from recover.broker_check import UNKNOWN_LEVEL_MS
 from recover.columns import Rows
 from recover.expected import expect, is_delayed
+from recover.ext_files import ExtFiles
 from recover.log import LogView
 from recover.predict.dispatch import Key
 from recover.predict.prediction import Prediction
@@ -48,7 +48,8 @@ def count_unreachable(
         rows = rows[(rows["phy_offset"] < end) & ((rows["bits"] & STAND_INS) == 0)]
         key = (queue.topic, queue.queue_id)
         state = states.get(key)
-        missing = int((~right_units(rows, state, delays)).sum())
+        ext = ExtFiles(topics.store, *key)
+        missing = int((~right_units(rows, state, delays, ext)).sum())
         if key not in own:
             prediction.missing_lmq_units += missing
             continue
@@ -59,11 +60,11 @@ def count_unreachable(
         prediction.duplicated_offsets += int((rows["queue_offset"] >= next_offset).sum())
 
 
-def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int]) -> Rows:
+def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int], ext: ExtFiles) -> Rows:
     """For each expected position, whether the queue has a unit there that leads to its message (bool array).
 
-    An address of an ext unit is taken for right. A deliver time is right if it fits the delay table, or the delay
-    that most units of the queue (each level has its own) agree on.
+    A deliver time is right if it fits the delay table, or the delay that most units of the queue (each level has
+    its own) agree on.
     """
     right = np.zeros(rows.size, dtype=bool)
     for queue_file in state.files if state is not None else ():
@@ -73,10 +74,10 @@ def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int])
             continue
         chosen = rows[inside]
         units = queue_file.valid()[chosen["queue_offset"] - base]
-        tags = units["tags_code"].astype(np.int64)
+        tags = ext.tags_codes(units["tags_code"].astype(np.int64))
         named = (units["phy_offset"] == chosen["phy_offset"]) & (units["size"] == chosen["size"])
         fitting = np.where(is_delayed(chosen), _in_time(chosen, tags, named, delays), tags == chosen["tags_code"])
-        right[inside] = named & (fitting | (tags <= MAX_EXT_ADDRESS))
+        right[inside] = named & fitting
     return right
 
 
