@@ -82,14 +82,34 @@ def index_geometry(store: Store, listing: IndexListing | None = None) -> IndexGe
     prove; else the brokers' default where there is no file, or none with a unit but of its length.
     """
     listing = listing or list_index_files(store.index_dir)
-    length = usual_length(listing.files)
-    voters = [f for f in reversed(listing.files) if f.length == length]
+    lengths = usual_lengths(listing.files)
     slots, entries = store.options.index_slots, store.options.index_entries
     if slots is not None or entries is not None:
-        return _overridden(slots, entries, listing, voters)
-    if length == 0:
+        return _overridden(slots, entries, listing, _of_length(listing, lengths[0] if lengths else 0))
+    if not lengths:
         return _configured(store)
-    return _voted(voters, _likely(length))
+    found = [g for length in lengths if (g := _voted(_of_length(listing, length), _likely(length))) is not None]
+    if found:
+        return max(found, key=lambda g: (_is_ever_full(g, listing), 4 * g.slots == g.entries))
+    # no unit to try: at least the length is that of a likely shape
+    return next((g for length in lengths for g in _likely(length)), None)
+
+
+def _of_length(listing: IndexListing, length: int) -> list[IndexFileName]:
+    return [f for f in reversed(listing.files) if f.length == length]
+
+
+def _is_ever_full(geometry: IndexGeometry, listing: IndexListing) -> bool:
+    """True when a file counts exactly as many units as there is room for, as the one before another does."""
+    for file in listing.files:
+        try:
+            with FileReader(file.path) as reader:
+                head = reader.read(0, INDEX_HEADER.size)
+        except OSError:
+            continue
+        if len(head) == INDEX_HEADER.size and INDEX_HEADER.decode(head).index_count == geometry.entries:
+            return True
+    return False
 
 
 def _configured(store: Store) -> IndexGeometry:
@@ -103,10 +123,11 @@ def _configured(store: Store) -> IndexGeometry:
     return IndexGeometry(slots, entries) if slots > 0 and entries > 1 else DEFAULT_GEOMETRY
 
 
-def usual_length(files: Iterable[IndexFileName]) -> int:
-    """The length (bytes) that most files have, the longer of two that are as frequent; 0 without files."""
+def usual_lengths(files: Iterable[IndexFileName]) -> list[int]:
+    """The length (bytes) that most files have; all that are as frequent, the longest first; empty without files."""
     lengths = Counter(f.length for f in files if f.length > INDEX_HEADER.size)
-    return max(lengths, key=lambda length: (lengths[length], length)) if lengths else 0
+    most = max(lengths.values(), default=0)
+    return sorted((length for length, count in lengths.items() if count == most), reverse=True)
 
 
 def _likely(length: int) -> list[IndexGeometry]:
@@ -162,9 +183,7 @@ def _voted(voters: list[IndexFileName], likely: list[IndexGeometry]) -> IndexGeo
         if any(_scored(f, guess) for f in voters[:_VOTERS]):
             return guess
     votes = Counter(g for f in voters[:_VOTERS] if (g := _searched(f)) is not None)
-    if votes:
-        return votes.most_common(1)[0][0]
-    return likely[0] if likely else None
+    return votes.most_common(1)[0][0] if votes else None
 
 
 def _scored(file: IndexFileName, geometry: IndexGeometry) -> bool:

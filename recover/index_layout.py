@@ -195,7 +195,7 @@ class _InPlace:
             self.builder.fill(position, anchor.start, anchor.spare, after, name)
             self._leave(anchor.spare)
             last = number + 1 == len(anchors)
-            limit = self.numbers.total if last else max(anchor.start, anchors[number + 1].start)
+            limit = self.numbers.total if last else anchors[number + 1].start
             position = self._place(anchor, limit)
             after = name
         self.builder.fill(position, self.numbers.total, spare, after, None)
@@ -203,19 +203,19 @@ class _InPlace:
         return self.layout
 
     def _anchors(self) -> tuple[list[_Anchor], list[IndexFileVerdict]]:
-        anchors: list[_Anchor] = []
+        """Files in the order of their messages, which is not that of the names where clocks went back."""
+        anchors: dict[int, _Anchor] = {}
         spare: list[IndexFileVerdict] = []
-        least = 0
         for verdict in self.verdicts:
             start = self._start(verdict)
-            if start is not None and start >= least:
-                anchors.append(_Anchor(verdict, start, spare))
-                spare, least = [], start + 1
+            if start is not None and start not in anchors:
+                anchors[start] = _Anchor(verdict, start, spare)
+                spare = []
             elif verdict.units == 0 or not verdict.sound:
                 spare.append(verdict)
             else:
                 self.layout.kept.append(verdict.file.name)
-        return anchors, spare
+        return [anchors[start] for start in sorted(anchors)], spare
 
     def _start(self, verdict: IndexFileVerdict) -> int | None:
         if verdict.first_right is None:

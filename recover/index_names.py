@@ -22,8 +22,10 @@ class Names:
         self.taken = set(taken)
 
     def new(self, timestamp: int, after: str | None, before: str | None) -> str:
-        """A name made at `timestamp` (ms), moved by as many ms as it takes to lie between two others."""
+        """A name made at `timestamp` (ms), moved by as many ms as it takes to lie between two others in order."""
         name = self._at(timestamp)
+        if before is not None and after is not None and after >= before:
+            before = None
         if before is not None and name >= before:
             name = self._later(before, -1)
         if after is not None and name <= after:

@@ -34,7 +34,7 @@ from recover.log import LogView
 from recover.plan import Install, Retire, Step
 from recover.store import Store
 from recover.verify.index import IndexReport, check_index
-from recover.verify.index_file import IndexFileVerdict
+from recover.verify.index_file import IndexFileVerdict, is_expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +157,8 @@ class _FileBuilder:
         """The units to keep, read now: when the file is built, the old one may be gone."""
         if target.expired_from is None:
             return np.empty((0, 5), dtype=np.int32)
-        old = load_words(target.expired_from.file.path, self.geometry)
-        return np.array(old.units[1 : target.expired_from.expired_in_front + 1])
+        old = load_words(target.expired_from.file.path, self.geometry).units[1 : target.expired_from.end]
+        return np.array(old[is_expired(old, self.stream.log.min_offset)][: target.expired_from.expired_in_front])
 
     def _put_expired(self, image: IndexWords, old: IndexFileVerdict, expired: Rows, state: Rows) -> None:
         """Put the units that are kept of the old file, as they were but for their chains."""

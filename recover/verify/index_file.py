@@ -45,9 +45,9 @@ class IndexFileVerdict:
 
     `first_right` is (number, phy offset, key hash) of its first unit that names a live message, no
     earlier unit having done so, and `last_right` the phy offset of its last; None without one.
-    `wrong_in_front` counts wrong units before `first_right`, `expired_in_front` the expired ones that
-    lead the file, as far as their times can be trusted. `header` is what the file says, `counts_entries` true when its
-    hash_slot_count counts units, as brokers up to 4.7.0 do.
+    `wrong_in_front` counts wrong units before `first_right`, `expired_in_front` the expired ones
+    before the first of a live message, as far as their times can be trusted. `header` is what the
+    file says, `counts_entries` true when its hash_slot_count counts units, as brokers up to 4.7.0 do.
     """
 
     file: IndexFileName
@@ -162,14 +162,13 @@ class _Checker:
             return
         units = self.image.units[rest]
         offsets = (units[:, 1].astype(np.int64) << 32) | (units[:, 2].astype(np.int64) & 0xFFFFFFFF)
-        blank = ~units.any(axis=1)
         kinds = np.full(rest.size, NO_RECORD, dtype=np.uint8)
         kinds[offsets >= self.log.log_end] = BEYOND_LOG
         kinds[self.log.in_damage(offsets)] = LOST
-        kinds[(offsets >= 0) & (offsets < self.log.min_offset)] = EXPIRED
+        kinds[is_expired(units, self.log.min_offset)] = EXPIRED
         if not self.log.files:
             kinds[:] = LOST
-        kinds[blank] = NO_RECORD
+        kinds[~units.any(axis=1)] = NO_RECORD
         classes[rest] = kinds
 
     def _check_first_time(self, classes: Rows) -> None:
@@ -258,8 +257,7 @@ class _Checker:
             verdict.wrong_in_front = int(astray[:first].sum())
         off_time = int((named & ((classes & WRONG_TIME) != 0)).sum())
         if 0 < verdict.header.begin_timestamp <= verdict.header.end_timestamp and off_time * 2 <= int(named.sum()):
-            others = np.flatnonzero(kinds[1:] != EXPIRED)
-            verdict.expired_in_front = int(others[0]) if others.size else verdict.units
+            verdict.expired_in_front = int((kinds[: self._first_live(kinds)] == EXPIRED).sum())
         self._report_units(np.flatnonzero(astray & (kinds != BEYOND_LOG)), "index-wrong-units")
         self._report_units(np.flatnonzero(kinds == BEYOND_LOG), "index-beyond-log", log_end=self.log.log_end)
         if self.log.files:
@@ -267,11 +265,21 @@ class _Checker:
         for flaw, code in _UNIT_CODES:
             self._report_units(np.flatnonzero((classes & flaw) != 0), code)
 
+    def _first_live(self, kinds: Rows) -> int:
+        live = np.flatnonzero((kinds == RIGHT) | (kinds == DUPLICATE))
+        return int(live[0]) if live.size else self.verdict.end
+
     def _report_units(self, numbers: Rows, code: str, **facts: Any) -> None:
         for start, stop in _runs(numbers):
             first, last = int(numbers[start]), int(numbers[stop - 1])
             self._report(code, self.geometry.unit_offset(first), first=first, last=last, count=stop - start,
                          phy_offset=self._offset_of(first), **facts)
+
+
+def is_expired(units: Rows, min_offset: int) -> Rows:
+    """Rows that name a message in front of the log's first file, and could be a unit (bool array)."""
+    offsets = (units[:, 1].astype(np.int64) << 32) | (units[:, 2].astype(np.int64) & 0xFFFFFFFF)
+    return np.asarray((offsets >= 0) & (offsets < min_offset) & (units[:, 0] >= 0) & units[:, :4].any(axis=1))
 
 
 def _runs(numbers: Rows) -> Iterator[tuple[int, int]]:
