@@ -1,0 +1,96 @@
+"""The three rebuilds: the same way in place, or fresh files in a folder of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from mqtool import exits
+from mqtool.changing import ChangeChoice
+from mqtool.options import FLAG, BrokerChoice, EngineChoice, StoreChoice, option
+from mqtool.output import Printer, make_console
+from mqtool.progress import Line
+from mqtool.recovering import Change, ZoneChoice
+from mqtool.scanning import scan_options, store_options
+from mqtool.screens import facts
+from mqtool.text import count, human_size
+
+if TYPE_CHECKING:
+    from recover.rebuild import RebuildOptions
+    from recover.recover_plan import RecoverPlan
+    from recover.store import Store
+    from recover.survey import ScanOptions
+
+_PANEL = "What and where"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebuildChoice:
+    """Where to, and whether deleted topics count."""
+
+    output: Annotated[Path | None, option(
+        "--output", "Write fresh files here (a new or empty folder); the store is not touched.", _PANEL,
+        metavar="DIR")] = None
+    include_deleted: Annotated[bool, option(
+        "--include-deleted", "Rebuild queues of deleted topics, too.", _PANEL, metavar=FLAG)] = False
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """One run of a rebuild command for some `parts` of a store; `topic` and `queue` narrow the consume queues."""
+
+    out: Printer
+    choice: StoreChoice
+    engine: EngineChoice
+    broker: BrokerChoice
+    zone: ZoneChoice
+    consent: ChangeChoice
+    what: RebuildChoice
+    parts: Collection[str]
+    topic: str | None = None
+    queue: int | None = None
+
+    def run(self) -> int:
+        """In place by a plan, or into a folder; the exit code."""
+        if self.what.output is not None:
+            return self._write(self.what.output)
+        return Change(self.out, self.choice, self.engine, self.broker, self.consent).run(self._plan)
+
+    def _options(self, scan: ScanOptions) -> RebuildOptions:
+        from recover.rebuild import RebuildOptions
+
+        return RebuildOptions(scan, self.parts, self.topic, self.queue, self.zone.zone, self.out.command)
+
+    def _plan(self, store: Store) -> RecoverPlan:
+        from recover.rebuild import plan_rebuild
+
+        with scan_options(self.out, store, self.engine, self.broker,
+                          include_deleted=self.what.include_deleted) as scan:
+            return plan_rebuild(store, self._options(scan))
+
+    def _write(self, output: Path) -> int:
+        from recover.rebuild_output import write_rebuild
+        from recover.store import Store
+
+        out, store = self.out, Store.open(self.choice.root, store_options(self.choice, self.broker))
+        names = ", ".join(sorted(self.parts))
+        out.answer(plan=None, applied=False, journal=None, output=str(output), files=[], bytes=0, verify=None)
+        if self.consent.dry_run:
+            out.summary(f"Dry run, nothing was written: {names} would be built in {output}")
+            return exits.CLEAN
+        console = make_console(out.options.color, stderr=True)
+        with scan_options(out, store, self.engine, self.broker, include_deleted=self.what.include_deleted) as scan:
+            options = self._options(scan)
+            with Line(False, console) as line, exits.between_steps() as interrupted:
+                done = write_rebuild(store, options, output, interrupted=interrupted,
+                                     progress=lambda name, size: line.show(f"writing {name}"))
+        code = done.findings.bits | (exits.CORRECTED if done.corrected else 0)
+        out.found(done.findings)
+        out.answer(applied=True, files=list(done.files), bytes=done.size,
+                   verify={**done.before.json(), "exit_code": done.findings.bits})
+        out.show(facts("", [("built", names), ("from", self.choice.store), ("in", str(output))]))
+        written = count(len(done.files), "file")
+        out.summary(f"{written} written, {human_size(done.size)}, read back and compared with the log", f"ls {output}")
+        return code
