@@ -122,8 +122,13 @@ def _strays(offsets: Rows) -> Rows:
     stray = np.zeros(offsets.size, dtype=bool)
     if offsets.size < 3:
         return stray
-    before, own, behind = offsets[:-2], offsets[1:-1], offsets[2:]
-    stray[1:-1] = (before < behind) & ((own <= before) | (own >= behind))
+    values = offsets.tolist()
+    before = values[0]
+    for at in range(1, len(values) - 1):
+        if before < values[at + 1] and not before < values[at] < values[at + 1]:
+            stray[at] = True
+        else:
+            before = values[at]
     # at the end nothing follows that could tell; a new generation begins at 0, a damaged offset rarely does
     stray[-1] = 0 < offsets[-1] <= offsets[-2] and not stray[-2]
     stray[0] = offsets[0] >= offsets[1] and offsets[1] + 1 == offsets[2] and offsets[1] != 0
