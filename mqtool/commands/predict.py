@@ -42,6 +42,7 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     document = prediction.json()
     document["assumptions"] = [*assumed, *document["assumptions"]]
     out.answer(**document)
+    out.found(prediction.findings())
     _show(out, document)
     code = prediction.exit_code
     out.summary(_line(document), f"mqtool recover {store.store} --dry-run" if code else "")
