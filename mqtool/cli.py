@@ -157,7 +157,8 @@ def _invoke(arguments: list[str], printer: Printer) -> int:
 
 
 def _failed(error: BaseException, arguments: list[str], printer: Printer) -> int:
-    if isinstance(error, BrokenPipeError):
+    # rich turns a closed stdout into SystemExit while help is printed
+    if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
         return _silence(printer.findings.bits)
     failure = exits.failure_of(error, printer.findings.bits)
     if not printer.command and arguments and arguments[0] in COMMANDS:

@@ -15,6 +15,8 @@ from recover.reader import FileReader
 from recover.store import Store
 from recover.survey import Survey
 
+_CHUNK = 1 << 20
+
 
 def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
     """Zero the log from `offset` to its file's end and put later files aside.
@@ -37,9 +39,14 @@ def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
 
 
 def _zero_from(store: Store, path: Path, start: int) -> list[Step]:
+    """Zeroes from `start` to the last byte that is not zero already."""
+    stop = start
     with FileReader(path) as reader:
-        ranges = list(reader.data_ranges(start, reader.length))
-    return [ZeroRange(store.relative(path), start, max(stop for _, stop in ranges))] if ranges else []
+        for first, last in reader.data_ranges(start, reader.length):
+            for at in range(first, last, _CHUNK):
+                content = reader.read(at, min(_CHUNK, last - at)).rstrip(b"\0")
+                stop = at + len(content) if content else stop
+    return [ZeroRange(store.relative(path), start, stop)] if stop > start else []
 
 
 def _check_boundary(log: LogView, offset: int) -> None:
