@@ -6,9 +6,13 @@ from collections.abc import Iterator
 
 from formats.commitlog import BLANK_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
 from formats.names import offset_to_name
-from formats.record_columns import BIT_GHOST, BIT_SUPERSEDED
+from formats.record_columns import BIT_GHOST, BIT_SUPERSEDED, BIT_V2
+from formats.sysflag import HOSTS_V6
+from recover.brokers import DIRECTORIES_SKIPPED, IPV6_HOSTS, V2_RECORDS, Behaviour
 from recover.contradictions import Contradiction
 from recover.findings import Finding, finding
+from recover.inspect_store.evidence import find_generation
+from recover.inspect_store.pointers import read_checkpoint
 from recover.log import MISSING_FILE, Damage, LogView
 from recover.lost import Losses
 from recover.mapped_files import MappedFile, MappedFileQueue
@@ -59,6 +63,7 @@ def check_commitlog(store: Store, log: LogView, losses: Losses, end_marks: set[i
     if log.min_offset > 0:
         found.append(finding("commitlog-first-file-not-zero", store.relative(log.files[0].mapped_file.path), 0,
                              start=log.min_offset))
+    found += _needs_newer_broker(store, log)
     for scan in log.files:
         found += [
             finding("commitlog-unreadable", store.relative(f.path), f.offset, wanted=f.wanted, error=f.strerror)
@@ -72,8 +77,10 @@ def _file_findings(store: Store, queue: MappedFileQueue) -> Iterator[Finding]:
         yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size)
     for odd in queue.odd:
-        yield finding("commitlog-odd-name", store.relative(odd.path), None, name=odd.path.name,
-                      is_directory=odd.is_directory)
+        # from 5.1.0 on a broker passes over folders, so for such a store it is no more than untidy
+        skipped = odd.is_directory and _at_least(store, DIRECTORIES_SKIPPED)
+        yield finding("commitlog-odd-name", store.relative(odd.path), None, severity="info" if skipped else None,
+                      name=odd.path.name, is_directory=odd.is_directory)
     for twin in queue.duplicates:
         kept = next(f for f in queue.files if f.file_from_offset == twin.file_from_offset)
         yield finding("commitlog-duplicate-file", store.relative(twin.path), 0, name=twin.name,
@@ -111,6 +118,26 @@ def _old_records(store: Store, log: LogView) -> list[Finding]:
                     last=places[-1], count=len(places),
                 ))
     return found
+
+
+def _at_least(store: Store, behaviour: Behaviour) -> bool:
+    """True when the store's own traces show a broker that behaves so."""
+    return find_generation(store, read_checkpoint(store)).at_least >= behaviour.since
+
+
+def _needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
+    """The first record of each form that some release cannot read; such a release would truncate there."""
+    forms = {"V2 records": ("bits", BIT_V2, V2_RECORDS), "records with IPv6 hosts": ("sys_flag", HOSTS_V6, IPV6_HOSTS)}
+    for what, (column, bits, behaviour) in forms.items():
+        for split in log.live():
+            places = split.records["phy_offset"][(split.records[column] & bits) != 0]
+            if places.size:
+                first = int(places[0])
+                mapped_file = log.queue.find(first)
+                assert mapped_file is not None
+                yield finding("commitlog-needs-newer-broker", *_place(store, mapped_file, first), what=what,
+                              start=first, version=str(behaviour.since))
+                break
 
 
 def misnamed_findings(store: Store, misnamed: list[tuple[MappedFile, int]]) -> list[Finding]:
