@@ -21,6 +21,10 @@ from tests.support.stores import real_store
 KEPT: dict[str, dict[str, dict[str, Any]]] = {
     path.stem: json.loads(path.read_text("utf-8")) for path in sorted(OBSERVED.glob("*.json"))
 }
+# What no reader of the damaged store can know: which of two contradicting places was changed.
+UNTOLD = {
+    ("clean-5.3.3", "pages-swapped"): {"unreachable"},  # bytes of another page inside a record's properties
+}
 CASES = [(name, recipe) for name, recipes in KEPT.items() for recipe in recipes]
 
 
@@ -72,5 +76,6 @@ def test_prediction_agrees_with_brokers(name: str, recipe: str, tmp_path: Path) 
         observed |= {key: seen[key] for key in ("starts", "start_file", "loaded_log", "mode") if key in seen}
         observed["deleted_files"] = [f for f in seen.get("deleted_files", []) if not f.startswith("consumequeue_ext/")]
         observed["queues"] = without_empty_schedule_queues(expected_queues(name, seen))
-        observed = {key: value for key, value in observed.items() if key in predicted}
+        untold = UNTOLD.get((name, recipe), set())
+        observed = {key: value for key, value in observed.items() if key in predicted and key not in untold}
         assert {key: predicted[key] for key in observed} == observed, version
