@@ -51,6 +51,7 @@ def run(
     Records against their checksums and places, queues against the log both ways, index against the log both ways,
     checkpoint, abort, config files, consumer offsets.
     """
+    from recover.recover_plan import NO_LOG
     from recover.store import Store
 
     opened = Store.open(store.root, store.options())
@@ -61,7 +62,11 @@ def run(
     out.found(report.findings)
     out.show(*verify_tables(document))
     code = report.exit_code
-    out.summary(verify_line(document, code), _next(store.store, code))
+    gone = next((item for item in report.findings if item.code == NO_LOG), None)
+    if gone is not None:
+        out.summary(gone.message, f"mqtool verify {store.store} --commitlog DIR")
+    else:
+        out.summary(verify_line(document, code), _next(store.store, code))
     return code
 
 
