@@ -144,6 +144,11 @@ def _guarded(arguments: list[str], printer: Printer) -> int:
         return _silence(printer.findings.bits)
     except typer.Exit as ending:
         return ending.exit_code
+    except SystemExit as ending:
+        # shell completion of the CLI library ends this way; in a command it would be a bug
+        if printer.command:
+            return _failed(ending, arguments, printer)
+        return exits.USAGE if ending.code else exits.CLEAN
     except BaseException as error:
         return _failed(error, arguments, printer)
 

@@ -176,6 +176,24 @@ def test_nonsense_is_no_size(text: str) -> None:
         parse_size(text)
 
 
+@pytest.mark.parametrize(("words", "number", "offered"), [
+    ("mqtool re", 1, "recover"), ("mqtool explain commitlog-damaged-r", 2, "commitlog-damaged-record"),
+    ("mqtool recover --pol", 2, "--policy"), ("mqtool verify --only ch", 3, "checkpoint"),
+])
+def test_shell_completion_offers_commands_options_and_codes(words: str, number: int, offered: str) -> None:
+    done = process(env={**os.environ, "_MQTOOL_COMPLETE": "complete_bash", "COMP_WORDS": words,
+                        "COMP_CWORD": str(number)})
+    assert done.returncode == 0
+    assert offered in done.stdout.split()
+    assert done.stderr == ""
+
+
+def test_completion_script_is_shown() -> None:
+    done = process("--show-completion", env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"})
+    assert done.returncode in (0, 16)
+    assert "Traceback" not in done.stderr
+
+
 def test_unknown_code_is_a_usage_error() -> None:
     assert mqtool("explain", "no-such-code").code == 16
 
