@@ -15,7 +15,7 @@ from mqtool.scanning import run_verify
 from recover.errors import Refusal
 
 if TYPE_CHECKING:
-    from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
+    from mqtool.options import BrokerChoice, EngineChoice
     from recover.apply import Applied
     from recover.plan import Plan
     from recover.store import Store, StoreOptions
@@ -49,14 +49,15 @@ class ChangeChoice(ConsentChoice):
             save_plan(plan, self.plan_out)
 
 
-def with_options(plan: Plan, store: StoreChoice) -> Plan:
+def with_options(plan: Plan, store: Store) -> Plan:
     """The plan with what the user said about the store, so that apply and resume look at the same parts."""
+    options = store.options
     said = {
-        "commitlog": [str(path.absolute()) for path in store.commitlog or ()],
-        "consumequeue": None if store.consumequeue is None else str(store.consumequeue.absolute()),
-        "index": None if store.index is None else str(store.index.absolute()),
-        "mapped_file_size": store.mapped_file_size, "index_slots": store.index_slots,
-        "index_entries": store.index_entries,
+        "commitlog": [str(path.absolute()) for path in options.commitlog],
+        "consumequeue": None if options.consumequeue is None else str(options.consumequeue.absolute()),
+        "index": None if options.index is None else str(options.index.absolute()),
+        "mapped_file_size": options.mapped_file_size, "index_slots": options.index_slots,
+        "index_entries": options.index_entries, "broker": options.broker, "settings": dict(options.settings),
     }
     return replace(plan, summary={**plan.summary, "store_options": said})
 
@@ -71,7 +72,7 @@ def options_of(plan: Plan) -> StoreOptions:
         consumequeue=Path(said["consumequeue"]) if said.get("consumequeue") else None,
         index=Path(said["index"]) if said.get("index") else None,
         mapped_file_size=said.get("mapped_file_size"), index_slots=said.get("index_slots"),
-        index_entries=said.get("index_entries"),
+        index_entries=said.get("index_entries"), broker=said.get("broker"), settings=dict(said.get("settings") or {}),
     )
 
 

@@ -23,7 +23,7 @@ from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, option
 from mqtool.output import Printer, make_console
 from mqtool.plan_screen import plan_document, show_plan
 from mqtool.progress import Line
-from mqtool.scanning import run_verify
+from mqtool.scanning import run_verify, store_options
 from mqtool.text import clean, count
 from mqtool.verify_screen import verify_line
 from recover.errors import Refusal, UsageRefusal
@@ -74,7 +74,7 @@ class Change:
         from recover.store import Store
 
         root = self.choice.root
-        store = Store.open(root, self.choice.options())
+        store = Store.open(root, store_options(self.choice, self.broker))
         if not self.consent.dry_run and self.output is None:
             refuse_while_running(root)
         seen = files_now(store)
@@ -84,7 +84,7 @@ class Change:
             self._count_what_is_wrong(store, refusal)
             raise
         self.out.found(made.before.findings)
-        plan = seal(with_options(made.plan, self.choice), root.absolute(), seen=seen)
+        plan = seal(with_options(made.plan, store), root.absolute(), seen=seen)
         self.out.answer(
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
             lost_messages=made.lost_messages, damaged_messages=made.damaged_messages, bridged=made.bridged, verify=None,
@@ -140,7 +140,7 @@ class Change:
         moved = relocated(plan, names)
         options = replace(store.options, commitlog=(), consumequeue=None, index=None)
         copied = Store.open(target, options)
-        moved = replace(moved, summary={**moved.summary, "store_options": None})
+        moved = with_options(moved, copied)
         applied = carry_out(self.out, target, seal(moved, target.absolute()))
         self.out.answer(applied=applied.changed, journal=applied.journal, output=str(target))
         return self._conclude(copied, made, plan, f"mqtool inspect {target}")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mqtool.output import Printer, make_console
 from mqtool.progress import Progress
 
 if TYPE_CHECKING:
-    from mqtool.options import BrokerChoice, EngineChoice
-    from recover.store import Store
+    from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
+    from recover.store import Store, StoreOptions
     from recover.survey import ScanOptions
     from recover.verify.report import VerifyReport
 
@@ -28,7 +29,8 @@ def scan_options(
     more: dict[str, Any] = {} if engine.memory is None else {"memory": engine.memory}
     with Progress(title, out.options.progress, make_console(out.options.color, stderr=True), total) as progress:
         yield ScanOptions(
-            threads=engine.thread_count, include_deleted=include_deleted, settings=given_settings(broker),
+            threads=engine.thread_count, include_deleted=include_deleted,
+            settings=store.options.settings or given_settings(broker),
             progress=progress, **more,
         )
 
@@ -41,6 +43,12 @@ def given_settings(broker: BrokerChoice | None) -> dict[str, str]:
     from recover.brokers import NEWEST_COMPARED
 
     return dict(load_settings(NEWEST_COMPARED, broker.broker_conf, broker.settings or ()).given)
+
+
+def store_options(choice: StoreChoice, broker: BrokerChoice | None) -> StoreOptions:
+    """What the user said about the store, with broker version and settings: they decide where no file tells."""
+    named = None if broker is None else broker.broker
+    return replace(choice.options(), settings=given_settings(broker), broker=named)
 
 
 def run_verify(

@@ -23,12 +23,13 @@ _STATES = {
 
 def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
     """Look at the store and show one screen."""
+    from mqtool.scanning import store_options
     from recover.brokers import BrokerVersion
     from recover.inspect_store import inspect_store
     from recover.store import Store
 
     versions = [BrokerVersion.parse(broker.broker)] if broker.broker else []
-    report = inspect_store(Store.open(choice.root, choice.options()), versions)
+    report = inspect_store(Store.open(choice.root, store_options(choice, broker)), versions)
     out.answer(**report.json())
     out.show(_head(report), Text(""), _parts(report), Text(""), _pointers(report))
     if report.pointers.queues:

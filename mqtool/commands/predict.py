@@ -10,7 +10,7 @@ from mqtool import exits
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
 from mqtool.predicting import settings_of
-from mqtool.scanning import scan_options
+from mqtool.scanning import scan_options, store_options
 from mqtool.screens import facts, table
 from mqtool.text import count
 
@@ -34,7 +34,7 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     from recover.predict import predict
     from recover.store import Store
 
-    opened = Store.open(store.root, store.options())
+    opened = Store.open(store.root, store_options(store, broker))
     settings, assumed = settings_of(opened, broker)
     with scan_options(out, opened, engine) as options:
         view = scan_log(opened.commitlog, threads=options.threads, memory=options.memory, progress=options.progress)

@@ -10,7 +10,7 @@ import typer
 from mqtool import exits
 from mqtool.options import FLAG, BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
-from mqtool.scanning import run_verify
+from mqtool.scanning import run_verify, store_options
 from mqtool.verify_screen import verify_line, verify_tables
 
 _WHAT = "What to check"
@@ -54,7 +54,7 @@ def run(
     from recover.recover_plan import NO_LOG
     from recover.store import Store
 
-    opened = Store.open(store.root, store.options())
+    opened = Store.open(store.root, store_options(store, broker))
     report = run_verify(out, opened, engine, broker, only=[part.value for part in only or ()],
                         include_deleted=include_deleted)
     document = report.json()

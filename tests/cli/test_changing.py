@@ -253,3 +253,35 @@ def test_predict_without_a_version_says_what_it_assumed(name: str, tmp_path: Pat
     document = mqtool("predict", real_store(name, tmp_path), "--json").document
     assert any("is assumed" in text for text in document["assumptions"])
     assert document["starts"] is True
+
+
+def test_plan_remembers_parts_kept_elsewhere_and_settings(tmp_path: Path) -> None:
+    from fixtures.shapes import multi_path
+
+    root = tmp_path / "store"
+    multi_path(root)
+    folders = [tmp_path / "store-log-a", tmp_path / "store-log-b"]
+    parts = [item for folder in folders for item in ("--commitlog", folder)]
+    with (folders[1] / "00000000000000016384").open("r+b") as log:
+        log.seek(3000)
+        log.write(b"\xee" * 500)
+    before = [tree_digest(folder) for folder in (root, *folders)]
+    plan = tmp_path / "plan.json"
+    assert mqtool("recover", root, *parts, "--set", "checkCRCOnRecover=true", "--dry-run", "--plan-out", plan).code == 4
+    done = mqtool("apply", plan, "--yes", "--json")
+    assert done.code == 1, done.stderr
+    assert done.document["verify"]["commitlog"]["messages"] == 397
+    assert mqtool("verify", root, *parts).code == 0
+    assert mqtool("undo", root, "--yes").code == 0
+    for digest, folder in zip(before, (root, *folders), strict=True):
+        assert_same_tree(digest, tree_digest(folder))
+
+
+def test_recovered_copy_of_a_store_in_pieces_is_in_one_place(tmp_path: Path) -> None:
+    from fixtures.shapes import multi_path
+
+    root = tmp_path / "store"
+    multi_path(root)
+    parts = [item for suffix in ("a", "b") for item in ("--commitlog", tmp_path / f"store-log-{suffix}")]
+    assert mqtool("recover", root, *parts, "--output", tmp_path / "copy", "--yes").code == 0
+    assert mqtool("verify", tmp_path / "copy", "--json").document["commitlog"]["messages"] == 400
