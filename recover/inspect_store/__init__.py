@@ -12,9 +12,9 @@ from formats.checkpoint import EMPTY
 from formats.config import BACKUP_SUFFIX, CONFIG_FILES
 from formats.errors import FormatError
 from formats.fastjson import salvage
-from formats.index import IndexGeometry, infer_geometry
 from recover.broker_settings import BrokerSettings
 from recover.brokers import BrokerVersion, boundaries
+from recover.index_files import index_geometry
 from recover.inspect_store.evidence import Evidence, Generation, find_generation
 from recover.inspect_store.parts import Part, list_parts
 from recover.inspect_store.pointers import Pointers, find_pointers
@@ -28,7 +28,6 @@ __all__ = ["ConfigHealth", "Evidence", "ExitState", "Generation", "Part", "Point
            "inspect_store"]
 
 _LARGEST_CONFIG = 256 << 20
-_LARGEST_INDEX = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,7 @@ class StoreReport:
 def inspect_store(store: Store, versions: Sequence[BrokerVersion] = ()) -> StoreReport:
     """Look at every part once; `versions` are the releases whose start file is asked for (default: each generation)."""
     pointers = find_pointers(store)
-    geometry = _geometry(store, pointers)
+    geometry = index_geometry(store) if pointers.index_files else None
     sizes = {
         "mapped_file_size": store.mapped_file_size, "queue_file_size": store.queue_file_size,
         "index_slots": geometry.slots if geometry else None, "index_entries": geometry.entries if geometry else None,
@@ -167,20 +166,6 @@ def _config_state(path: Path) -> str:
     if parsed.error is not None:
         return parsed.error.reason
     return {"": "whole", "zeros": "trailing-zeros"}.get(parsed.trailing, "trailing-garbage")
-
-
-def _geometry(store: Store, pointers: Pointers) -> IndexGeometry | None:
-    options = store.options
-    if options.index_slots and options.index_entries:
-        return IndexGeometry(options.index_slots, options.index_entries)
-    for name, header in reversed(pointers.index_files):
-        path = store.index_dir / name
-        if header.index_count > 1 and path.stat().st_size <= _LARGEST_INDEX:
-            with contextlib.suppress(OSError):
-                found = infer_geometry(read_small(path, _LARGEST_INDEX))
-                if found is not None:
-                    return found
-    return None
 
 
 def _starts(store: Store, pointers: Pointers, versions: Sequence[BrokerVersion]) -> list[Start]:
