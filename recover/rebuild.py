@@ -7,10 +7,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from recover.errors import Refusal, UsageRefusal
 from recover.expected import QueueKey
 from recover.plan import Plan, Step
 from recover.rebuild_checkpoint import checkpoint_steps
+from recover.rebuild_consumequeue import Evidence
 from recover.rebuild_index import rebuild_index
 from recover.recover_plan import DEFAULT_GEOMETRY, RecoverPlan, consumequeue_steps, refuse_without_log
 from recover.spool import Spool
@@ -62,6 +65,7 @@ def summary(before: VerifyReport, options: RebuildOptions) -> dict[str, Any]:
     return {
         "parts": sorted(options.parts), "topic": options.topic, "queue": options.queue, "valid_to": seen.log.valid_to,
         "damaged": [damage.json() for damage in seen.log.damaged], "lost_positions": seen.losses.total,
+        "contradictions": len(seen.contradictions),
     }
 
 
@@ -106,12 +110,27 @@ def index_needs_work(index: IndexReport, options: RebuildOptions) -> bool:
     return index.switched_off and tuple(options.parts) == (INDEX,)
 
 
+def evidence_of(seen: Survey) -> Evidence:
+    """The units that recover needs to see: a rebuild does not mend the log, so it must not remove what tells how."""
+    denied: dict[QueueKey, set[int]] = {}
+    for item in seen.contradictions:
+        denied.setdefault(item.key, set()).add(item.queue_offset)
+    damaged = seen.log.damaged
+    return Evidence(
+        np.array([damage.start for damage in damaged], dtype=np.int64),
+        np.array([damage.stop for damage in damaged], dtype=np.int64), denied,
+        frozenset(item.phy_offset for item in seen.contradictions),
+    )
+
+
 def _steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None) -> Iterator[Step]:
     seen = before.survey
     store, log = seen.store, seen.log
     assert seen.queues is not None and before.index is not None and before.checkpoint is not None
     if CONSUMEQUEUE in options.parts:
-        yield from consumequeue_steps(store, log, seen.expectation, seen.queues, Spool(), wanted=wanted)
+        yield from consumequeue_steps(
+            store, log, seen.expectation, seen.queues, Spool(), wanted=wanted, evidence=evidence_of(seen)
+        )
     if INDEX in options.parts and index_needs_work(before.index, options):
         before.index.geometry = before.index.geometry or DEFAULT_GEOMETRY
         yield from rebuild_index(store, log, report=before.index, zone=options.zone).steps(store)

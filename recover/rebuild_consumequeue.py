@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,21 +41,52 @@ class QueueCells:
             yield start + at, content[at : at + file_size].ljust(file_size, b"\0")
 
 
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What units say that the log does not, and that has to stay as long as the log is not mended.
+
+    They name messages in the damaged ranges [starts, stops), or stand at `denied` queue offsets, whose records (by phy
+    offset: `records`) a changed field has put into another queue or place; there they get no unit.
+    """
+
+    starts: Rows
+    stops: Rows
+    denied: Mapping[QueueKey, Collection[int]]
+    records: Collection[int] = ()
+
+    def of(self, old: QueueCells) -> Rows:
+        """Which cells of a queue on disk are evidence (bool array)."""
+        offsets = old.cells["phy_offset"].astype(np.int64)
+        at = np.searchsorted(self.starts, offsets, side="right") - 1
+        found = np.zeros(offsets.size, dtype=bool)
+        if self.starts.size:
+            found = (at >= 0) & (offsets < self.stops[np.maximum(at, 0)])
+        indexes = np.arange(old.first_index, old.first_index + offsets.size)
+        found |= np.isin(indexes, list(self.denied.get(old.key, ())))
+        return np.asarray(found & (old.cells["size"] > 0) & (old.cells["size"] != PRE_BLANK.size))
+
+
+NO_EVIDENCE = Evidence(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), {})
+
+
 class QueueBuilder:
     """Builds the cells of queues for one store.
 
     `min_offset` and `log_end` are those of the log that the queues shall fit; `visible` makes the unit of a
-    lost position name its marker instead of repeating the message in front of it.
+    lost position name its marker instead of repeating the message in front of it. Units on disk that are `evidence`
+    stay.
     """
 
     def __init__(
-        self, store: Store, delays: DelayTable, min_offset: int, log_end: int, *, visible: bool = False
+        self, store: Store, delays: DelayTable, min_offset: int, log_end: int, *, visible: bool = False,
+        evidence: Evidence = NO_EVIDENCE,
     ) -> None:
         self.store = store
         self.delays = delays
         self.min_offset = min_offset
         self.log_end = log_end
         self.visible = visible
+        self.evidence = evidence
         self.file_cells = store.queue_file_size // UNIT_SIZE
 
     def fresh(self, key: QueueKey, rows: Rows, *, from_nothing: bool = True) -> QueueCells:
@@ -72,6 +103,7 @@ class QueueBuilder:
         None when neither the disk nor the log has anything of it.
         """
         old = _old_cells(QueueFiles(self.store, key.topic, key.queue_id), self.file_cells)
+        rows = rows[~np.isin(rows["phy_offset"], list(self.evidence.records))] if self.evidence.records else rows
         first_live = int(rows["queue_offset"][0]) if rows.size else None
         if old is None:
             return None if first_live is None else self.fresh(key, rows, from_nothing=False)
@@ -86,7 +118,8 @@ class QueueBuilder:
         offset, size = old.cells["phy_offset"].astype(np.int64), old.cells["size"].astype(np.int64)
         invalid = np.flatnonzero(size <= 0)
         used = int(invalid[0]) if invalid.size else size.size
-        kept = np.flatnonzero((offset[:used] + size[:used] <= self.log_end) & (size[:used] != PRE_BLANK.size))
+        inside = (offset[:used] + size[:used] <= self.log_end) & (size[:used] != PRE_BLANK.size)
+        kept = np.flatnonzero(inside | self.evidence.of(old)[:used])
         return old.first_index + (int(kept[-1]) + 1 if kept.size else 0)
 
     def _fill(
@@ -94,8 +127,9 @@ class QueueBuilder:
     ) -> QueueCells:
         cells = np.zeros(count, dtype=CQ_UNIT.dtype)
         cells[:] = PRE_BLANK
+        evidence = np.zeros(count, dtype=bool)
         if old is not None:
-            self._keep_expired(cells, first, old)
+            self._keep_old(cells, evidence, first, old)
         at = rows["queue_offset"] - first
         tags_codes = self.delays.tags_codes(rows)
         for name, values in (("phy_offset", rows["phy_offset"]), ("size", rows["size"]), ("tags_code", tags_codes)):
@@ -109,7 +143,7 @@ class QueueBuilder:
         claimed = np.zeros(cells.size, dtype=bool)
         claimed[at] = True
         # an unclaimed place between live ones would be a pre-blank in mid-queue, where consumers lose messages
-        unclaimed = ~claimed
+        unclaimed = ~claimed & ~evidence
         unclaimed[: max(0, first_live - first)] = False
         self._stand_in(key, cells, (lost if not self._shows_marker(key) else np.zeros_like(lost)) | unclaimed)
         return QueueCells(key, first, cells, ext)
@@ -117,13 +151,16 @@ class QueueBuilder:
     def _shows_marker(self, key: QueueKey) -> bool:
         return self.visible or key.topic == "RMQ_SYS_TRANS_HALF_TOPIC"
 
-    def _keep_expired(self, cells: Rows, first: int, old: QueueCells) -> None:
+    def _keep_old(self, cells: Rows, evidence: Rows, first: int, old: QueueCells) -> None:
+        """Take over expired units, and units that are evidence; `evidence` becomes true for the latter."""
         start = old.first_index - first
         count = min(old.cells.size, cells.size - start)
         if count <= 0:
             return
         kept = old.cells[:count]
-        stays = (kept["size"] > 0) & (kept["phy_offset"].astype(np.int64) < self.min_offset)
+        expired = (kept["size"] > 0) & (kept["phy_offset"].astype(np.int64) < self.min_offset)
+        evidence[start : start + count] = self.evidence.of(old)[:count]
+        stays = expired | evidence[start : start + count]
         cells[start : start + count][stays] = kept[stays]
 
     def _ext_on_disk(self, key: QueueKey) -> bool:
@@ -137,7 +174,8 @@ class QueueBuilder:
         found, codes = _on_disk(QueueFiles(self.store, key.topic, key.queue_id), rows)
         wanted = wants_ext(rows, found, codes, by_default=bool(files.mapped_files.files and files.units.position.size))
         wanted &= ~is_lost(rows)
-        expired = cells["tags_code"][is_address(cells["tags_code"])].astype(np.int64)
+        old = cells[is_address(cells["tags_code"]) & (cells["phy_offset"].astype(np.int64) < self.min_offset)]
+        expired = old["tags_code"].astype(np.int64)
         if not wanted.any():
             return ExtImage(self.store.ext_file_size, np.empty(0, dtype=np.int64))
         positions = np.where(found & is_address(codes), positions_of(codes), -1)[wanted]

@@ -154,11 +154,9 @@ def _padded(content: bytes, size: int) -> Iterator[bytes]:
         yield bytes(min(_CHUNK, size - at))
 
 
-def _write_index(writer: _Writer, before: VerifyReport, options: RebuildOptions) -> IndexRebuild | None:
+def _write_index(writer: _Writer, before: VerifyReport, options: RebuildOptions) -> IndexRebuild:
     report = before.index
     assert report is not None
-    if report.switched_off and tuple(options.parts) != (INDEX,):
-        return None
     report.geometry = report.geometry or DEFAULT_GEOMETRY
     rebuilt = rebuild_index(before.survey.store, before.survey.log, fresh=True, report=report, zone=options.zone)
     for file in rebuilt.files:

@@ -23,7 +23,7 @@ from recover.loss import loss_of_damage, loss_of_rows
 from recover.plan import Plan, Retire, Step
 from recover.predict import Prediction, predict
 from recover.rebuild_checkpoint import checkpoint_steps
-from recover.rebuild_consumequeue import QueueBuilder, queue_steps
+from recover.rebuild_consumequeue import NO_EVIDENCE, Evidence, QueueBuilder, queue_steps
 from recover.rebuild_index import rebuild_index
 from recover.recovery import Mode
 from recover.repair_config import repair_config
@@ -156,13 +156,13 @@ def _in_order(
 
 def consumequeue_steps(
     store: Store, log: LogView, expectation: Expectation, queues: ConsumeQueueReport, spool: Spool,
-    *, visible: bool = False, wanted: set[QueueKey] | None = None,
+    *, visible: bool = False, wanted: set[QueueKey] | None = None, evidence: Evidence = NO_EVIDENCE,
 ) -> Iterator[Step]:
-    """Steps that put every unsound queue right (of `wanted`, if given)."""
+    """Steps that put every unsound queue right (of `wanted`, if given); units that are `evidence` stay."""
     unsound = {key for key, verdict in queues.verdicts.items() if not verdict.sound}
     if wanted is not None:
         unsound &= wanted
-    builder = QueueBuilder(store, queues.delays, log.min_offset, log.log_end, visible=visible)
+    builder = QueueBuilder(store, queues.delays, log.min_offset, log.log_end, visible=visible, evidence=evidence)
     done = set()
     for key, rows in expectation.grouped(unsound):
         done.add(key)
