@@ -9,29 +9,19 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, IndexUnit
+from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry
 from formats.names import is_index_name
-from recover.columns import Rows
 from recover.errors import UsageRefusal
+from recover.index_search import fits, search
 from recover.mapped_files import OddName
 from recover.reader import FileReader
 from recover.store import Store
 
-_SAMPLE = 48
-_SAMPLE_CUT = 2000
-_SEEN_CUT = 3
-_GOOD = 0.75
-_PLAUSIBLE_OFFSET = 1 << 54
 _VOTERS = 7
-_WINDOW_ROWS = 1 << 19
-_MOST_CANDIDATES = 10_000
-_ROW_WORDS = INDEX_UNIT.size // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +86,23 @@ def index_geometry(store: Store, listing: IndexListing | None = None) -> IndexGe
 
 
 def _of_length(listing: IndexListing, length: int) -> list[IndexFileName]:
-    return [f for f in reversed(listing.files) if f.length == length]
+    """Files of that length, those with the most units first: they tell more, and sooner."""
+    return sorted((f for f in listing.files if f.length == length), key=_counted, reverse=True)
+
+
+def _counted(file: IndexFileName) -> int:
+    """index_count as the header has it; 0 when it cannot be read."""
+    try:
+        with FileReader(file.path) as reader:
+            head = reader.read(0, INDEX_HEADER.size)
+    except OSError:
+        return 0
+    return INDEX_HEADER.decode(head).index_count if len(head) == INDEX_HEADER.size else 0
 
 
 def _is_ever_full(geometry: IndexGeometry, listing: IndexListing) -> bool:
     """True when a file counts exactly as many units as there is room for, as the one before another does."""
-    for file in listing.files:
-        try:
-            with FileReader(file.path) as reader:
-                head = reader.read(0, INDEX_HEADER.size)
-        except OSError:
-            continue
-        if len(head) == INDEX_HEADER.size and INDEX_HEADER.decode(head).index_count == geometry.entries:
-            return True
-    return False
+    return any(_counted(file) == geometry.entries for file in listing.files)
 
 
 def _configured(store: Store) -> IndexGeometry:
@@ -178,11 +171,11 @@ def _completed(slots: int | None, entries: int | None, length: int | None) -> In
 
 
 def _voted(voters: list[IndexFileName], likely: list[IndexGeometry]) -> IndexGeometry | None:
-    """What most of the newest files prove; files that prove nothing do not vote."""
+    """What most of the fullest files prove; files that prove nothing do not vote."""
     for guess in likely:
         if any(_scored(f, guess) for f in voters[:_VOTERS]):
             return guess
-    votes = Counter(g for f in voters[:_VOTERS] if (g := _searched(f)) is not None)
+    votes = Counter(g for f in voters[:_VOTERS] if (g := search(f.path, f.length)) is not None)
     return votes.most_common(1)[0][0] if votes else None
 
 
@@ -193,92 +186,3 @@ def _scored(file: IndexFileName, geometry: IndexGeometry) -> bool:
             return fits(reader, geometry)
     except OSError:
         return False
-
-
-def fits(reader: FileReader, geometry: IndexGeometry, *, cut: bool = False) -> bool:
-    """True when the eldest units hang below the slots of their hashes, a damaged one now and then allowed.
-
-    Asks no header field. A unit that is not the head of its slot proves something only through its
-    neighbours in the chain, whose hashes must name the same slot. With `cut` the file may end too
-    early, and it takes more to convince.
-    """
-    rows = _SAMPLE_CUT if cut else _SAMPLE
-    raw = reader.read(geometry.unit_offset(0), min(geometry.entries, rows + 1) * INDEX_UNIT.size)
-    if any(raw[: INDEX_UNIT.size]):
-        return False
-    units = list(INDEX_UNIT.decode_all(raw))
-    verdicts = [_hangs(reader, geometry, units, number) for number in range(1, len(units)) if any(units[number])]
-    seen = sum(verdict is not None for verdict in verdicts) if cut else len(verdicts)
-    good = sum(verdict is True for verdict in verdicts)
-    return seen >= (_SEEN_CUT if cut else 1) and good >= seen * _GOOD
-
-
-def _hangs(reader: FileReader, geometry: IndexGeometry, units: list[IndexUnit], number: int) -> bool | None:
-    """Whether a unit stands in the chain of its slot; None where the file ends before the answer."""
-    unit = units[number]
-    if unit.key_hash < 0 or not 0 <= unit.previous < number or not 0 <= unit.phy_offset < _PLAUSIBLE_OFFSET:
-        return False
-    slot = geometry.slot_of(unit.key_hash)
-    if unit.previous > 0 and geometry.slot_of(units[unit.previous].key_hash) != slot:
-        return False
-    head = INDEX_SLOT.decode(reader.read(geometry.slot_offset(slot), INDEX_SLOT.size)).number
-    if head < number:
-        return False
-    top = reader.read(geometry.unit_offset(head), INDEX_UNIT.size)
-    if len(top) < INDEX_UNIT.size:
-        return None
-    return any(top) and INDEX_UNIT.decode(top).key_hash % geometry.slots == slot
-
-
-def _searched(file: IndexFileName) -> IndexGeometry | None:
-    """The first split of the file's length that fits its content; if none does, the file may have been cut."""
-    words = (file.length - INDEX_HEADER.size) // 4
-    try:
-        with FileReader(file.path) as reader:
-            for candidate in _candidates(reader, file.length, words % _ROW_WORDS):
-                if candidate.size == file.length and fits(reader, candidate):
-                    return candidate
-            for shift in range(_ROW_WORDS):
-                for candidate in _candidates(reader, file.length, (words - shift) % _ROW_WORDS):
-                    if fits(reader, candidate, cut=True):
-                        return _uncut(candidate, file.length)
-    except OSError:
-        return None
-    return None
-
-
-def _uncut(candidate: IndexGeometry, length: int) -> IndexGeometry:
-    """What a cut file was before: nothing tells how many units it had room for, so four a slot as by default."""
-    quarter = IndexGeometry(candidate.slots, 4 * candidate.slots)
-    return quarter if quarter.size > length else IndexGeometry(candidate.slots, candidate.entries + 1)
-
-
-def _candidates(reader: FileReader, length: int, phase: int) -> Iterator[IndexGeometry]:
-    """Splits under which unit 0 is blank and unit 1 ends a chain.
-
-    The units end with the file, so their rows lie at known places whatever the split: `phase` words
-    behind the header, modulo a row. Only where the first one is has to be found.
-    """
-    first = INDEX_HEADER.size + phase * 4
-    rows = max(0, length - first) // INDEX_UNIT.size
-    tried = 0
-    before_is_blank = False
-    for start in range(0, rows, _WINDOW_ROWS):
-        count = min(_WINDOW_ROWS, rows - start)
-        raw = reader.read(first + start * INDEX_UNIT.size, count * INDEX_UNIT.size)
-        raw = raw[: len(raw) // INDEX_UNIT.size * INDEX_UNIT.size]
-        window: Rows = np.frombuffer(raw, dtype=">i4", count=len(raw) // 4).reshape(-1, _ROW_WORDS)
-        blank: Rows = np.logical_not(window.any(axis=1))
-        if not blank.size:
-            return
-        follows = np.r_[before_is_blank, blank[:-1]]
-        before_is_blank = bool(blank[-1])
-        ends_chain = follows & ~blank & (window[:, 4] == 0) & (window[:, 0] >= 0) & (window[:, 1] >= 0)
-        for row in np.flatnonzero(ends_chain):
-            unit_zero = first + (start + int(row) - 1) * INDEX_UNIT.size
-            slots = (unit_zero - INDEX_HEADER.size) // INDEX_SLOT.size
-            if slots > 0:
-                yield IndexGeometry(slots, (length - unit_zero) // INDEX_UNIT.size)
-                tried += 1
-        if tried > _MOST_CANDIDATES:
-            return
