@@ -151,7 +151,7 @@ INDEX_CODES: tuple[Code, ...] = (
         meaning="A broker starts a new file only when the last one is full, yet these are nearly empty.",
         cause="A known fault of brokers that could not write their last index file.",
         broker="It keeps them until their messages expire; each is mapped at its full size.",
-        action="They are safe to delete while the broker is down; rebuilding the index leaves them out.",
+        action="They are safe to delete while the broker is down; a rebuild with --output leaves them out.",
     ),
     Code(
         "index-switched-off", "info",
