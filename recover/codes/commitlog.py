@@ -55,7 +55,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-ghosts", "warning",
-        "{count} old records from {start} on stand behind a break of the log", _RECOVER,
+        "old records stand behind a break of the log, from {start} on ({count})", _RECOVER,
         meaning="Records of an earlier life of the log: their queue offsets or times do not continue it.",
         cause="A truncation moved the write position back; the bytes behind it stayed on disk.",
         broker="If new records line up with them it takes them for messages again.",
@@ -63,7 +63,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-superseded", "info",
-        "{count} older records have queue offsets that were given out again later", "",
+        "older records whose queue offsets were given out again later, from {start} on ({count})", "",
         meaning="A queue numbered its messages again from a lower offset; only the newest generation is in the queue.",
         cause="A broker of 5.0 to 5.3.1 lost its queues and restarted, or the log was truncated and went on.",
         broker="It reads the newest units only; the older messages cannot be consumed.",
@@ -109,7 +109,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-bridge", "info",
-        "{fillers} filler records and {markers} markers stand for what an earlier recover bridged", "",
+        "an earlier recover bridged damage here (filler records: {fillers}, markers of lost messages: {markers})", "",
         meaning="mqtool replaced damaged ranges by records that brokers pass over; each marker stands for one lost message.",
         cause="An earlier `mqtool recover` of this store.",
         broker="It passes over filler; markers are seen only after a full rebuild of the queues by a broker.",

@@ -9,7 +9,7 @@ _REBUILD = "mqtool recover {store}   (or: mqtool rebuild-consumequeue {store} --
 CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     Code(
         "consumequeue-missing-units", "warning",
-        "{topic}/{queue}: {count} messages from queue offset {first} to {last} have no unit", _REBUILD,
+        "{topic}/{queue}: no unit at queue offsets {first} to {last} ({count}), but the log has the messages", _REBUILD,
         meaning="The messages are in the commitlog, but the queue does not name them, so no consumer is given them.",
         cause="The broker died between writing the log and dispatching it, the disk was full, or queue files were deleted.",
         broker="After an unclean stop it dispatches again from its start file; after a clean stop only what lies behind "
@@ -18,7 +18,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-wrong-units", "warning",
-        "{topic}/{queue}: {count} units from queue offset {first} to {last} do not name the message of that queue offset",
+        "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) do not name their messages",
         _REBUILD,
         meaning="A unit's position, size or tags code is not that of the intact record with this queue offset.",
         cause="Stale units of an earlier life of the queue, an append at a shifted place, or damage.",
@@ -27,7 +27,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-beyond-log", "warning",
-        "{topic}/{queue}: {count} units from queue offset {first} to {last} point behind the end of the log ({log_end})",
+        "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) point behind the end of the log ({log_end})",
         _REBUILD,
         meaning="The queue names records that the log does not hold (any more).",
         cause="The log lost its end: a crash before the log reached the disk, or a truncation that stopped half way.",
@@ -36,7 +36,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-lost-units", "info",
-        "{topic}/{queue}: {count} units from queue offset {first} to {last} stand for messages that are damaged or gone", "",
+        "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) stand for messages that are damaged or gone", "",
         meaning="The unit lies in a damaged range of the log, or at the position of a message that a bridge stands for.",
         cause="The damage itself is reported with the commitlog.",
         broker="Consumers that reach such a unit may skip more than it; a bridged one repeats the message before it.",
@@ -87,7 +87,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "topic-deleted", "info",
-        "{count} topics have records in the log but are deleted: {names}", "",
+        "deleted topics with records left in the log ({count}): {names}", "",
         meaning="Neither topics.json nor consumequeue/ knows the topic, so its old records are nobody's.",
         cause="The topic was deleted; its records stay until their log files expire.",
         broker="A full replay makes the queues of deleted topics again.",
@@ -95,7 +95,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "topic-unsafe-name", "error",
-        "{count} topics have names that cannot be folder names: {names}", "",
+        "topics whose names cannot be folder names ({count}): {names}", "",
         meaning="A topic with a slash, a NUL or the like cannot have a queue folder of its own.",
         cause="A damaged or hostile record that still passes its checksums.",
         broker="It would make the folder wherever the name leads.",
@@ -103,7 +103,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "delay-table-inferred", "info",
-        "the store's own units give these delays, not the given table: {levels}", "",
+        "the store's own units give these delays, not the given table: {text}", "",
         meaning="Units of the schedule topic carry deliver times that fit another messageDelayLevel.",
         cause="The broker runs with its own delay table.",
         broker="A rebuild by a broker uses the table in its configuration.",

@@ -102,7 +102,10 @@ def check_consumequeue(
     findings = list(_topic_findings(expectation))
     if delays.observed:
         levels = {str(level): delay for level, delay in sorted(delays.observed.items())}
-        findings.append(finding("delay-table-inferred", "consumequeue/SCHEDULE_TOPIC_XXXX", levels=levels))
+        findings.append(finding(
+            "delay-table-inferred", "consumequeue/SCHEDULE_TOPIC_XXXX", levels=levels,
+            text=", ".join(f"level {level} = {delay} ms" for level, delay in levels.items()),
+        ))
     for verdict in verdicts.values():
         findings.extend(verdict.findings)
     return ConsumeQueueReport(len(on_disk), verdicts, delays, findings)
