@@ -1,0 +1,34 @@
+"""Private copies of stores to break, in memory where that is possible: scenarios sync a lot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.drill import Drill
+from tests.support.plans import quick_folder
+from tests.support.stores import real_store
+
+Start = Callable[[str], Drill]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """An empty folder, gone after the test."""
+    with quick_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def drill(folder: Path) -> Start:
+    """`drill("clean-plain-4.9.7")`: a copy of that store to break and to recover."""
+    copies = 0
+
+    def start(name: str) -> Drill:
+        nonlocal copies
+        copies += 1
+        return Drill(real_store(name, folder / f"copy-{copies}"))
+
+    return start

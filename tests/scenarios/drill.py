@@ -1,0 +1,239 @@
+"""One broken store from first look to undo: what every scenario asks of verify, recover and undo, in one place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fixtures.damage import Damage, damage, walk
+from fixtures.unpack import STORES as PACKED
+from formats import commitlog
+from formats.record_columns import BIT_FILLER, BIT_MARKER
+from mqtool import exits
+from recover.log import scan_log
+from recover.log_files import live_copies, rightly_placed
+from recover.store import Store, StoreOptions
+from tests.cli.runner import Result, mqtool
+from tests.support.stores import EXPECTED
+from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+
+BROKERS = ("4.5.1", "4.9.7", "5.3.3", "5.5.0")
+LOG_FOLDERS = ("commitlog-a", "commitlog-b")
+WIDTH = 20
+
+Found = dict[str, Any]
+
+
+class Message(NamedTuple):
+    """What makes a message the same one before and after."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    phy_offset: int
+    body_crc: int
+
+
+@dataclass(frozen=True)
+class Broken:
+    """What was done to the store: physical offsets of records whose bytes changed, and of those that are lost."""
+
+    changed: frozenset[int]
+    lost: frozenset[int]
+
+
+def all_stores() -> tuple[str, ...]:
+    """The names of all packed stores."""
+    return tuple(sorted(path.name.removesuffix(".tar.xz") for path in PACKED.glob("*.tar.xz")))
+
+
+def manifest(name: str) -> Mapping[str, Any]:
+    """What is known of a packed store from its broker; empty for the four of whole brokers."""
+    path = PACKED / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def counts(name: str) -> dict[str, int]:
+    """Records, units, index entries and end of the log of a packed store, from whatever describes it."""
+    if name in EXPECTED:
+        return {key: EXPECTED[name][key] for key in ("records", "units", "index_entries", "log_end")}
+    known = manifest(name)
+    return {key: known[key] for key in ("records", "units", "index_entries")} | {"log_end": known["max_phy"]}
+
+
+def log_options(root: Path) -> tuple[object, ...]:
+    """The options that name the folders of a multi-path commitlog, where the store has them."""
+    return tuple(item for name in LOG_FOLDERS if (root / name).is_dir() for item in ("--commitlog", root / name))
+
+
+def readers_of(name: str) -> tuple[str, ...]:
+    """The versions that can read every record of a packed store, as was observed with real ones."""
+    known = manifest(name)
+    if not known:
+        return (EXPECTED[name]["broker"],)
+    return tuple(v for v in BROKERS if known["started_by"][v].get("max_phy") == known["max_phy"])
+
+
+def file_name(offset: int) -> str:
+    """The name of the mapped file that starts at an offset."""
+    return str(offset).zfill(WIDTH)
+
+
+def messages(root: Path) -> set[Message]:
+    """The intact messages of a store: found by the scan, decoded one by one."""
+    folders = tuple(root / name for name in LOG_FOLDERS if (root / name).is_dir())
+    queue, _ = rightly_placed(live_copies(Store.open(root, StoreOptions(commitlog=folders)).commitlog))
+    log = scan_log(queue)
+    contents = {scan.mapped_file.file_from_offset: scan.mapped_file.path.read_bytes() for scan in log.files}
+    found = set()
+    for split in log.live():
+        rows = split.records[(split.records["bits"] & (BIT_FILLER | BIT_MARKER)) == 0]
+        for phy_offset in rows["phy_offset"].tolist():
+            start = max(offset for offset in contents if offset <= phy_offset)
+            record = commitlog.decode(contents[start], phy_offset - start)
+            found.add(Message(record.topic_name, record.queue_id, record.queue_offset, phy_offset, record.body_crc))
+    return found
+
+
+def queue_bytes(root: Path) -> dict[str, str]:
+    """Digest of each queue file that holds a unit, by its path in the store."""
+    return {
+        file.path.relative_to(root).as_posix(): hashlib.sha256(file.read()).hexdigest()
+        for queue in walk.queues(root) for file in queue.files if walk.units_of(file)
+    }
+
+
+class Drill:
+    """A private copy of a store and what it held before it was broken."""
+
+    def __init__(self, root: Path, brokers: tuple[str, ...] | None = None) -> None:
+        self.root = root
+        self.options = log_options(root)
+        self.brokers = readers_of(root.name) if brokers is None else brokers
+        self.messages = messages(root)
+        self.contents = walk.contents(root)
+        self.broken = Broken(frozenset(), frozenset())
+
+    @classmethod
+    def of(cls, root: Path) -> Drill:
+        """A store that no real broker wrote."""
+        return cls(root, BROKERS)
+
+    # --- breaking -----------------------------------------------------------------------------
+
+    def strike(self, recipe: str, seed: int = 0) -> Damage:
+        """Damage the store by recipe."""
+        done = damage(recipe, self.root, seed)
+        self.struck()
+        return done
+
+    def struck(self) -> None:
+        """Note what a damage by hand has changed."""
+        changed, lost = walk.compare(self.root, self.contents)
+        self.broken = Broken(frozenset(changed), frozenset(lost))
+
+    def records(self, file: int | None = None) -> list[walk.Located]:
+        """All records, or those of the n-th file in use."""
+        found = walk.records(self.root)
+        if file is None:
+            return found
+        starts = sorted({hit.file.file_from_offset for hit in found})
+        return [hit for hit in found if hit.file.file_from_offset == starts[file]]
+
+    def place(self, phy_offset: int) -> tuple[str, int]:
+        """File and position in it of a place in the log, as findings name it."""
+        start = max(file.file_from_offset for file in walk.log_files(self.root) if file.file_from_offset <= phy_offset)
+        return f"commitlog/{file_name(start)}", phy_offset - start
+
+    @property
+    def intact(self) -> set[Message]:
+        """The messages that the damage did not touch."""
+        return {message for message in self.messages if message.phy_offset not in self.broken.changed}
+
+    @property
+    def lost(self) -> set[Message]:
+        """The messages that no reader can accept any more."""
+        return {message for message in self.messages if message.phy_offset in self.broken.lost}
+
+    # --- looking ------------------------------------------------------------------------------
+
+    def run(self, command: str, *arguments: object) -> Result:
+        """One command on this store, as JSON; a bug in it fails the test."""
+        result = mqtool(command, self.root, *self.options, *arguments, "--json")
+        assert result.code & exits.BUG == 0, result.stderr
+        assert result.document["exit_code"] == result.code
+        return result
+
+    def verify(self, *arguments: object) -> Result:
+        """verify, which must leave no trace."""
+        with assert_unchanged(self.root):
+            return self.run("verify", *arguments)
+
+    def finds(self, code: str, file: str | None = None, offset: int | None = None, *, exit_code: int) -> Found:
+        """The one finding of that code (at that place, if one is given) of a verify that ends with `exit_code`."""
+        result = self.verify()
+        found = [item for item in result.document["findings"] if item["code"] == code]
+        if file is not None:
+            found = [item for item in found if (item["file"], item["offset"]) == (file, offset)]
+        assert len(found) == 1, self._said(result)
+        assert result.code == exit_code | self._killed, self._said(result)
+        return found[0]
+
+    def found(self, code: str) -> list[Found]:
+        """All findings of that code."""
+        return [item for item in self.verify().document["findings"] if item["code"] == code]
+
+    @property
+    def _killed(self) -> int:
+        return exits.DERIVED if (self.root / "abort").exists() else 0
+
+    @staticmethod
+    def _said(result: Result) -> str:
+        lines = [f"exit {result.code}"] + [
+            f"{item['severity']} {item['code']} {item['file']} @{item['offset']}: {item['message']}"
+            for item in result.document["findings"]
+        ]
+        return "\n  ".join(lines)
+
+    # --- recovering ---------------------------------------------------------------------------
+
+    @contextmanager
+    def recovered(self, left: int = 0, *options: object, starts: bool = True) -> Iterator[dict[str, Any]]:
+        """The whole way: recover, prove, recover again, and after the block undo. Gives recover's document.
+
+        `left` are the bits that a verify still has afterwards. With `starts`, every broker version
+        that reads all records of the store starts on the result and loses nothing.
+        """
+        damaged, times = tree_digest(self.root), self.root.stat().st_mtime_ns
+        assert self.intact <= messages(self.root), "the scan does not see every intact message"
+        done = self.run("recover", "--yes", *options)
+        assert done.code == exits.CORRECTED | left, self._said(done)
+        assert done.document["applied"] is True
+        assert done.document["lost_messages"] == 0
+        missing = self.intact - messages(self.root)
+        assert not missing, f"intact messages were dropped: {sorted(missing)[:5]}"
+        after = self.verify()
+        assert after.code == left == done.document["verify"]["exit_code"], self._said(after)
+        if not left:
+            assert [item for item in after.document["findings"] if item["severity"] != "info"] == []
+        with assert_unchanged(self.root):
+            again = self.run("recover", "--yes", *options)
+        assert again.code == left, self._said(again)
+        assert again.document["applied"] is False
+        for version in self.brokers if starts else ():
+            self.starts(version)
+        yield done.document
+        undone = mqtool("undo", self.root, "--yes", "--json")
+        assert undone.code & (exits.OPERATIONAL | exits.USAGE | exits.BUG) == 0, undone.stderr
+        assert_same_tree(damaged, tree_digest(self.root))
+        assert self.root.stat().st_mtime_ns == times
+
+    def starts(self, version: str) -> None:
+        """Fail unless a broker of that version would start, and would lose nothing that is in the log."""
+        said = self.run("predict", "--broker", version).document
+        assert (said["starts"], said["lost_messages"], said["unreachable_messages"]) == (True, 0, 0), (version, said)

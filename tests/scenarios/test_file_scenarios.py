@@ -1,0 +1,274 @@
+"""T01, T13 to T18 and T38: whole files of the log, folders, sizes, and things that are no store at all."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from fixtures.damage import walk
+from fixtures.damage.patch import flip_bit
+from mqtool import exits
+from tests.cli.runner import mqtool
+from tests.scenarios.conftest import Start
+from tests.scenarios.drill import BROKERS, Broken, Drill, all_stores, file_name, manifest, messages
+from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+
+PLAIN, MANY_FILES = "clean-plain-4.9.7", "clean-manyfiles-5.3.3"
+CLEAN = tuple(name for name in all_stores() if name.startswith("clean-"))
+SIZE = 64 << 10
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_t01_clean_store_is_healthy_and_left_alone(drill: Start, name: str) -> None:
+    store = drill(name)
+    result = store.verify()
+    assert result.code == 0
+    assert [item for item in result.document["findings"] if item["severity"] != "info"] == []
+    with assert_unchanged(store.root):
+        done = store.run("recover", "--yes")
+    assert (done.code, done.document["applied"], done.document["plan"]["steps"]) == (0, False, [])
+    assert done.document["journal"] is None
+
+
+# --- T13: lengths -------------------------------------------------------------------------------------
+
+
+def starting(store: Drill) -> tuple[str, ...]:
+    """The versions that would start on the store as it is."""
+    return tuple(v for v in BROKERS if store.run("predict", "--broker", v).document["starts"])
+
+
+def test_t13_empty_last_file(drill: Start) -> None:
+    store = drill(MANY_FILES)
+    facts = store.strike("log-last-empty").facts
+    found = store.finds("commitlog-bad-file-length", f"commitlog/{file_name(facts['file_from_offset'])}", 0,
+                        exit_code=2)
+    assert (found["facts"]["length"], found["facts"]["expected"]) == (0, SIZE)
+    assert starting(store) == ("5.3.3", "5.5.0")
+    with store.recovered():
+        assert starting(store) == BROKERS
+
+
+def test_t13_empty_middle_file(drill: Start) -> None:
+    store = drill(MANY_FILES)
+    facts = store.strike("log-middle-empty").facts
+    name = f"commitlog/{file_name(facts['file_from_offset'])}"
+    store.finds("commitlog-bad-file-length", name, 0, exit_code=6)
+    found = store.finds("commitlog-damaged-range", name, 0, exit_code=6)
+    assert found["facts"]["lost_positions"] == len(store.broken.lost)
+    assert starting(store) == ()
+    with store.recovered() as done:
+        assert done["damaged_messages"] == len(store.broken.lost)
+        assert messages(store.root) == store.intact
+
+
+def test_t13_last_file_that_lost_its_sparse_end(drill: Start) -> None:
+    store = drill(MANY_FILES)
+    facts = store.strike("log-last-short").facts
+    store.finds("commitlog-bad-file-length", f"commitlog/{file_name(facts['file_from_offset'])}", 0, exit_code=2)
+    assert starting(store) == ()
+    with store.recovered():
+        assert messages(store.root) == store.messages
+
+
+def test_t13_short_middle_file(drill: Start) -> None:
+    store = drill(MANY_FILES)
+    facts = store.strike("log-middle-short", 2).facts
+    name = f"commitlog/{file_name(facts['file_from_offset'])}"
+    found = store.finds("commitlog-bad-file-length", name, 0, exit_code=6)
+    assert found["facts"]["length"] == SIZE // 2
+    first = min(store.broken.lost)
+    store.finds("commitlog-damaged-range", *store.place(first), exit_code=6)
+    with store.recovered() as done:
+        assert done["damaged_messages"] == len(store.broken.lost)
+        assert messages(store.root) == store.intact
+
+
+def test_t13_long_file(drill: Start) -> None:
+    store = drill(MANY_FILES)
+    facts = store.strike("log-long").facts
+    found = store.finds("commitlog-bad-file-length", f"commitlog/{file_name(facts['file_from_offset'])}", 0,
+                        exit_code=2)
+    assert found["facts"]["length"] == SIZE + 4096
+    assert starting(store) == ()
+    with store.recovered():
+        assert messages(store.root) == store.messages
+
+
+# --- T14 to T17: sizes, starts, gaps, folders -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["clean-4.5.1", PLAIN, MANY_FILES, "clean-expired-5.5.0"])
+def test_t14_sizes_are_inferred(drill: Start, name: str) -> None:
+    store = drill(name)
+    conf = manifest(name).get("conf") or {
+        "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20_000, "maxHashSlotNum": 500,
+        "maxIndexNum": 2_000}
+    sizes = store.run("inspect").document["sizes"]
+    assert sizes == {
+        "mapped_file_size": conf["mappedFileSizeCommitLog"], "queue_file_size": conf["mappedFileSizeConsumeQueue"],
+        "index_slots": conf["maxHashSlotNum"], "index_entries": conf["maxIndexNum"]}
+    assert store.verify().code == 0
+    with assert_unchanged(store.root):
+        assert mqtool("verify", store.root, "--mapped-file-size", sizes["mapped_file_size"] * 3).code == 16
+
+
+@pytest.mark.parametrize("name", ["clean-expired-4.5.1", "killed-expired-4.9.7", "clean-expired-5.5.0"])
+def test_t15_log_that_begins_at_a_later_file(drill: Start, name: str) -> None:
+    store = drill(name)
+    start = manifest(name)["min_phy"]
+    found = store.finds("commitlog-first-file-not-zero", f"commitlog/{file_name(start)}", 0, exit_code=0)
+    assert (found["severity"], found["facts"]["start"]) == ("info", start)
+    hit = store.records()[40]
+    flip_bit(store.root, hit.file.path, hit.position + 90, 1)
+    store.struck()
+    store.finds("commitlog-damaged-record", *store.place(hit.record.phy_offset), exit_code=4)
+    with store.recovered() as done:
+        assert done["damaged_messages"] == 1
+        assert messages(store.root) == store.intact
+
+
+def test_t16_missing_middle_file_is_a_gap_and_both_sides_stay(drill: Start) -> None:
+    store = drill(MANY_FILES)
+    facts = store.strike("log-middle-missing").facts
+    start = facts["file_from_offset"]
+    found = store.finds("commitlog-missing-file", exit_code=4)
+    assert (found["facts"]["start"], found["facts"]["stop"]) == (start, start + SIZE)
+    assert found["facts"]["intact_after"] == sum(m.phy_offset > start for m in store.intact)
+    (store.root / "abort").touch()  # something to do beside what nobody can mend
+    with store.recovered(4) as done:
+        assert done["damaged_messages"] == sum(row["messages"] for row in done["plan"]["loss"]) == len(store.lost)
+        assert messages(store.root) == store.intact
+        assert not (store.root / "commitlog" / file_name(start)).exists()
+
+
+def test_t16_missing_file_alone_is_nothing_that_recover_can_mend(drill: Start) -> None:
+    store = drill(MANY_FILES)
+    store.strike("log-middle-missing")
+    with assert_unchanged(store.root):
+        done = store.run("recover", "--yes")
+    assert (done.code, done.document["applied"], done.document["damaged_messages"]) == (4, False, len(store.lost))
+
+
+MULTI = ["clean-multipath-4.9.7", "killed-multipath-5.3.3"]
+
+
+@pytest.mark.parametrize("name", MULTI)
+def test_t17_log_over_two_paths(drill: Start, name: str) -> None:
+    store = drill(name)
+    result = store.verify()
+    assert result.document["commitlog"]["messages"] == manifest(name)["records"]
+    assert result.code == (0 if name.startswith("clean") else 2)
+    path = store.root / "commitlog-b" / file_name(128 << 10)
+    (record, position), *_ = [(hit.record, hit.position) for hit in walk.records_of(walk.MappedFile(path, 128 << 10))]
+    flip_bit(store.root, path, position + 90, 1)
+    store.broken = Broken(frozenset({record.phy_offset}), frozenset({record.phy_offset}))
+    store.finds("commitlog-damaged-record", f"commitlog-b/{path.name}", position, exit_code=4)
+    with store.recovered(starts=False):
+        assert messages(store.root) == store.intact
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["the same", "half of it"])
+@pytest.mark.parametrize(("of", "into"), [("commitlog-a", "commitlog-b"), ("commitlog-b", "commitlog-a")])
+def test_t17_name_in_two_paths_leaves_the_live_one(drill: Start, of: str, into: str, older: bool) -> None:
+    store = drill(MULTI[0])
+    live = sorted((store.root / of).iterdir())[1]
+    content = live.read_bytes()
+    twin = store.root / into / live.name
+    twin.write_bytes(content[:len(content) // 2].ljust(len(content), b"\0") if older else content)
+    found = store.finds("commitlog-duplicate-file", exit_code=2)
+    assert found["file"] in ({f"{into}/{twin.name}"} if older else {f"{into}/{twin.name}", f"{of}/{live.name}"})
+    with store.recovered(starts=False):
+        assert live.exists() != twin.exists()
+        assert not older or live.exists()
+        assert messages(store.root) == store.messages
+
+
+# --- T18 and T38: no log, no store --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["no files", "no folder", "empty file"])
+def test_t18_queues_without_a_log_say_do_not_start(drill: Start, how: str) -> None:
+    store = drill(PLAIN)
+    shutil.rmtree(store.root / "commitlog")
+    if how != "no folder":
+        (store.root / "commitlog").mkdir()
+    if how == "empty file":
+        (store.root / "commitlog" / file_name(0)).touch()
+    result = store.verify()
+    (found,) = [item for item in result.document["findings"] if item["code"] == "commitlog-empty-queues-left"]
+    assert (result.code, found["file"]) == (4, "commitlog")
+    assert "do not start the broker" in found["message"]
+    commands = [["recover"], ["rebuild"], ["rebuild-consumequeue"], ["rebuild-index"], ["truncate", "--to", "0"]]
+    with assert_unchanged(store.root):
+        for command, *options in commands:
+            refused = store.run(command, *options, "--yes")
+            assert refused.code == 4 | 8, command
+            assert "mounted" in refused.stderr
+
+
+def kafka_segment() -> bytes:
+    """Record batches as Kafka writes them: base offset, length, epoch, magic 2, checksum, data."""
+    rng = random.Random(3)
+    return b"".join(struct.pack(">qiiBI", n, 209, 0, 2, rng.getrandbits(32)) + rng.randbytes(200) for n in range(400))
+
+
+FOREIGN = {
+    "random": random.Random(1).randbytes(100_000), "zeros": bytes(100_000), "kafka": kafka_segment(),
+    "gzip": gzip.compress(random.Random(2).randbytes(60_000)), "text": b"not a store\n" * 4000, "empty": b"",
+}
+COMMANDS = ["verify", "inspect", "predict", "recover", "rebuild", "undo", "resume", "journal"]
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_t38_foreign_files_and_folders_are_no_store(folder: Path, kind: str) -> None:
+    root = folder / "elsewhere"
+    root.mkdir()
+    file = root / "00000000000000000000.log"
+    file.write_bytes(FOREIGN[kind])
+    with assert_unchanged(root):
+        for command in COMMANDS:
+            for path in (root, file, root / "nowhere"):
+                result = mqtool(command, path, *(["--yes"] if command in ("recover", "rebuild", "undo") else []))
+                assert result.code == exits.USAGE, (command, path, result.stderr)
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_t38_foreign_bytes_as_the_only_log_file_crash_nothing(folder: Path, kind: str) -> None:
+    root = folder / "s"
+    (root / "commitlog").mkdir(parents=True)
+    (root / "commitlog" / file_name(0)).write_bytes(FOREIGN[kind])
+    before = tree_digest(root)
+    with assert_unchanged(root):
+        for command in ("verify", "inspect", "predict", "journal"):
+            result = mqtool(command, root, "--json")
+            assert result.code & (exits.BUG | exits.USAGE) == 0, result.stderr
+            assert result.document["exit_code"] == result.code
+    done = mqtool("recover", root, "--yes")
+    assert done.code & (exits.BUG | exits.USAGE) == 0
+    if done.code & exits.CORRECTED:
+        assert mqtool("undo", root, "--yes").code & exits.OPERATIONAL == 0
+    assert_same_tree(before, tree_digest(root))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FOREIGN if kind != "empty"])
+def test_t38_foreign_bytes_behind_the_log_do_not_harm_it(drill: Start, kind: str) -> None:
+    store = drill(MANY_FILES)
+    last = walk.log_files(store.root)[-1]
+    path = store.root / "commitlog" / file_name(last.file_from_offset + SIZE)
+    path.write_bytes(FOREIGN[kind][:SIZE].ljust(SIZE, b"\0"))
+    result = store.verify()
+    assert result.document["commitlog"]["messages"] == len(store.messages)
+    if kind == "zeros":
+        assert result.code == 0
+        return
+    store.finds("commitlog-torn-tail", f"commitlog/{path.name}", 0, exit_code=2)
+    with store.recovered():
+        assert messages(store.root) == store.messages
+        assert os.path.getsize(path) == SIZE
