@@ -8,12 +8,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from formats.commitlog import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE
 from formats.fastjson import Json
 from formats.names import is_safe_directory_name
 from recover.config_files import read_pairs
 from recover.store import Store
 
 LMQ_PREFIX = "%LMQ%"
+# A broker makes these for itself. 4.x leaves them out of topics.json, and nobody deletes them.
+ALWAYS_LIVE = frozenset({TOPIC_SCHEDULE, TOPIC_HALF, TOPIC_OP_HALF})
 
 
 @dataclass
@@ -47,7 +50,7 @@ class Topics:
 
     def is_deleted(self, topic: str) -> bool:
         """True for a topic that neither topics.json nor consumequeue/ knows any more."""
-        if self.configured is None or topic in self.configured or topic in self.folders:
+        if self.configured is None or topic in self.configured or topic in self.folders or topic in ALWAYS_LIVE:
             return False
         return not (topic.startswith(LMQ_PREFIX) and not self.folders)
 
