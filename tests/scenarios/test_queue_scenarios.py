@@ -1,0 +1,253 @@
+"""T19 to T25, T30 and T39: queues that are gone, behind, ahead or wrong, queues of other kinds, deleted topics."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fixtures.damage import walk
+from formats.batchconsumequeue import BATCH_CQ_UNIT, BatchCqUnit
+from formats.consumequeue import CQ_UNIT
+from mqtool import exits
+from tests.scenarios.conftest import Start
+from tests.scenarios.drill import Drill, all_stores, file_name, messages, queue_bytes
+from tests.support.stores import EXPECTED
+from tests.support.trees import assert_unchanged
+
+PLAIN, KILLED = "clean-plain-4.9.7", "killed-plain-4.5.1"
+# The whole brokers were run with a delay table of their own.
+DELAYS = "messageDelayLevel=1s 2s 3s 4s 5s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+WHOLE = [name for name in all_stores() if "empty" not in name and "expired" not in name]
+
+
+def sizes(store: Drill) -> tuple[str, ...]:
+    """The broker settings that nothing is left to show once all queues are gone."""
+    size = store.run("inspect").document["sizes"]["queue_file_size"]
+    ext = [path.stat().st_size for path in (store.root / "consumequeue_ext").rglob("0*") if path.is_file()]
+    settings = [f"mappedFileSizeConsumeQueue={size}", *(f"mappedFileSizeConsumeQueueExt={n}" for n in ext[:1])]
+    settings += [DELAYS] if store.root.name in EXPECTED else []
+    return tuple(item for setting in settings for item in ("--set", setting))
+
+
+# --- T19, T20: gone -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_t19_all_queues_missing_come_back_as_the_broker_wrote_them(drill: Start, name: str) -> None:
+    store = drill(name)
+    before, options = queue_bytes(store.root), sizes(store)
+    shutil.rmtree(store.root / "consumequeue")
+    result = store.verify(*options)
+    expected = result.document["consumequeue"]
+    assert (result.code, expected["missing"]) == (2, expected["expected"])
+    missing = [item for item in result.document["findings"] if item["code"] == "consumequeue-missing-units"]
+    assert {item["file"] for item in missing} == {path.rsplit("/", 1)[0] for path in before}
+    with store.recovered(0, *options):
+        assert queue_bytes(store.root) == before
+
+
+def test_t19_expired_queues_come_back_from_the_first_message_on(drill: Start) -> None:
+    store = drill("clean-expired-5.5.0")
+    start, options = store.records()[0].record.phy_offset, sizes(store)
+    live = {
+        (queue.topic, queue.queue_id): [hit.unit for hit in walk.units(queue) if hit.unit.phy_offset >= start]
+        for queue in walk.queues(store.root)
+    }
+    shutil.rmtree(store.root / "consumequeue")
+    with store.recovered(0, *options):
+        for (topic, queue_id), units in live.items():
+            files = walk.mapped_files(store.root / "consumequeue" / topic / str(queue_id))
+            found = [unit for file in files for unit in CQ_UNIT.decode_all(file.read()) if unit.phy_offset >= start]
+            assert found == units
+
+
+@pytest.mark.parametrize("name", [PLAIN, "clean-4.5.1", "clean-5.3.3"])
+def test_t20_queues_of_one_topic_are_rebuilt_in_full(drill: Start, name: str) -> None:
+    store = drill(name)
+    before = queue_bytes(store.root)
+    topic = store.strike("topic-queues-missing").facts["topic"]
+    gone = {path for path in before if path.startswith(f"consumequeue/{topic}/")}
+    expected = sum(m.topic == topic for m in store.messages)
+    missing = store.found("consumequeue-missing-units")
+    assert {item["file"] for item in missing} == {path.rsplit("/", 1)[0] for path in gone}
+    assert sum(item["facts"]["count"] for item in missing) == expected
+    for version in store.brokers:
+        said = store.run("predict", "--broker", version).document
+        assert said["unreachable_messages"] > 0, "a clean start of a broker would bring all of them back"
+    options = sizes(store)
+    with store.recovered(0, *options):
+        assert queue_bytes(store.root) == before
+    rebuilt = store.run("rebuild-consumequeue", "--topic", topic, "--yes", *options)
+    assert rebuilt.code == exits.CORRECTED
+    assert queue_bytes(store.root) == before
+
+
+# --- T21, T22: wrong, ahead, behind -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("recipe", "code"), [
+    ("queue-hole", "consumequeue-missing-units"),
+    ("queue-unit-zeroed", "consumequeue-missing-units"),
+    ("queue-unit-duplicate", "consumequeue-wrong-units"),
+    ("queue-units-swapped", "consumequeue-wrong-units"),
+    ("queue-unit-elsewhere", "consumequeue-wrong-units"),
+    ("queue-unit-inside-record", "consumequeue-wrong-units"),
+    ("queue-unit-size", "consumequeue-wrong-units"),
+    ("queue-unit-tags", "consumequeue-wrong-units"),
+    ("queue-shifted", "consumequeue-wrong-units"),
+])
+@pytest.mark.parametrize("name", [PLAIN, "killed-lmq-4.9.7"])
+def test_t21_wrong_units_are_found_where_they_stand(drill: Start, name: str, recipe: str, code: str) -> None:
+    store = drill(name)
+    before = queue_bytes(store.root)
+    done = store.strike(recipe)
+    found = store.finds(code, done.changes[0].file, done.changes[0].offset, exit_code=2)
+    facts = found["facts"]
+    assert (facts["topic"], facts["queue"], facts["first"]) == (
+        done.facts["topic"], done.facts["queue_id"], done.facts["queue_offset"])
+    with store.recovered():
+        assert queue_bytes(store.root) == before
+
+
+def test_t22_queue_ahead_of_the_log(drill: Start) -> None:
+    store = drill(PLAIN)
+    before = queue_bytes(store.root)
+    done = store.strike("queue-ahead")
+    found = store.finds("consumequeue-beyond-log", done.changes[0].file, done.changes[0].offset, exit_code=2)
+    assert (found["facts"]["count"], found["facts"]["first"]) == (3, done.facts["queue_offset"])
+    assert store.verify().document["consumequeue"]["beyond_log"] == 3
+    with store.recovered():
+        assert queue_bytes(store.root) == before
+
+
+def test_t22_queue_behind_the_log(drill: Start) -> None:
+    store = drill(PLAIN)
+    before = queue_bytes(store.root)
+    done = store.strike("queue-behind")
+    found = store.finds("consumequeue-missing-units", done.changes[0].file, done.changes[0].offset, exit_code=2)
+    assert (found["facts"]["count"], found["facts"]["first"]) == (done.facts["missing"], done.facts["queue_offset"])
+    with store.recovered():
+        assert queue_bytes(store.root) == before
+
+
+# --- T23: files of zeros ---------------------------------------------------------
+
+
+def test_t23_last_queue_file_all_zero(drill: Start) -> None:
+    store = drill(PLAIN)
+    before = queue_bytes(store.root)
+    (file, *_) = [change.file for change in store.strike("queue-file-zeroed").changes]
+    store.finds("consumequeue-missing-units", file, 0, exit_code=2)
+    with store.recovered():
+        assert queue_bytes(store.root) == before
+
+
+# --- T25: other kinds of queues --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["killed-ext-4.5.1", "killed-ext-5.5.0"])
+def test_t25_extension_files_are_made_again(drill: Start, name: str) -> None:
+    store = drill(name)
+    before = queue_bytes(store.root)
+    ext = {path: path.read_bytes() for path in (store.root / "consumequeue_ext").rglob("0*") if path.is_file()}
+    store.strike("ext-missing")
+    broken = store.found("consumequeue-ext-broken")
+    assert sum(item["facts"]["count"] for item in broken) == len(store.messages)
+    assert {item["file"] for item in broken} == {path.relative_to(store.root).as_posix() for path in ext}
+    with store.recovered(0, "--set", "mappedFileSizeConsumeQueueExt=40000"):
+        assert queue_bytes(store.root) == before
+        assert {path: path.read_bytes() for path in ext} == ext
+
+
+def put(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def batch_queue(root: Path) -> str:
+    put(root / "batchconsumequeue" / "Batch" / "0" / file_name(0),
+        BATCH_CQ_UNIT.encode(BatchCqUnit(7, 9, 0, 1, 0, 3, -1, 0)))
+    return "batchconsumequeue"
+
+
+def rocksdb_queues(root: Path) -> str:
+    put(root / "consumequeue_rocksdb" / "CURRENT", b"MANIFEST-000001\n")
+    put(root / "consumequeue_rocksdb" / "000012.sst", b"a table")
+    return "consumequeue_rocksdb"
+
+
+def compaction_log(root: Path) -> str:
+    put(root / "compaction" / "compactionLog" / "Compacted" / "0" / file_name(0), bytes([0, 0, 1, 0]))
+    return "compaction/compactionLog"
+
+
+@pytest.mark.parametrize("make", [batch_queue, rocksdb_queues, compaction_log])
+def test_t25_unsupported_queues_are_named_and_abort_stays(drill: Start, make: object) -> None:
+    store = drill(KILLED)
+    part = make(store.root)  # type: ignore[operator]
+    found = store.finds("part-not-supported", part, None, exit_code=64)
+    assert found["facts"]["part"] == part
+    assert "cannot read" in found["message"]
+    store.strike("queue-behind")
+    with store.recovered(64 | 2, starts=False) as done:
+        assert (store.root / "abort").exists()
+        assert not any(step["file"] == "abort" for step in done["plan"]["steps"])
+        left = {item["code"] for item in store.verify().document["findings"] if item["severity"] != "info"}
+        assert left == {"abort-present", "part-not-supported"}
+
+
+# --- T30: full disk --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [PLAIN, "killed-manyfiles-4.9.7"])
+def test_t30_what_a_full_disk_left_undispatched(drill: Start, name: str) -> None:
+    store = drill(name)
+    before = queue_bytes(store.root)
+    facts = store.strike("queues-behind").facts
+    missing = store.found("consumequeue-missing-units")
+    assert sum(item["facts"]["count"] for item in missing) == facts["missing"]
+    pointers = store.run("inspect").document["offsets"]
+    assert pointers["dispatched_to"] == facts["phy_offset"]
+    assert pointers["undispatched_bytes"] > 0
+    with store.recovered():
+        assert queue_bytes(store.root) == before
+
+
+def test_t30_disk_full_in_the_middle_of_everything(drill: Start) -> None:
+    store = drill(KILLED)
+    before = queue_bytes(store.root)
+    facts = store.strike("crash-disk-full").facts
+    empty = facts["log-last-empty"]["file_from_offset"]
+    store.finds("commitlog-bad-file-length", f"commitlog/{file_name(empty)}", 0, exit_code=2)
+    with store.recovered():
+        assert queue_bytes(store.root) == before
+        assert messages(store.root) == store.messages
+
+
+# --- T39: deleted topics -----------------------------------------------------------------------------------------
+
+
+def delete_topic(root: Path, topic: str) -> None:
+    """What `mqadmin deleteTopic` leaves: records, and nothing else."""
+    for path in (root / "config").glob("topics.json*"):
+        document = json.loads(path.read_text())
+        document["topicConfigTable"].pop(topic, None)
+        path.write_text(json.dumps(document, indent="\t"))
+    shutil.rmtree(root / "consumequeue" / topic)
+
+
+@pytest.mark.parametrize("name", ["clean-4.5.1", "clean-5.3.3"])
+def test_t39_deleted_topic_is_not_resurrected_unless_asked_for(drill: Start, name: str) -> None:
+    store = drill(name)
+    before = queue_bytes(store.root)
+    delete_topic(store.root, "TopicB")
+    found = store.finds("topic-deleted", exit_code=0)
+    assert found["severity"] == "info"
+    assert found["facts"]["names"] == "TopicB"
+    with assert_unchanged(store.root):
+        assert store.run("recover", "--yes").code == 0
+    with store.recovered(0, "--include-deleted", starts=False):
+        assert queue_bytes(store.root) == before
