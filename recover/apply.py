@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recover import disk
+from recover.batches import batches
 from recover.errors import Interrupted, Refusal
 from recover.journal import Run, RunInfo, leftovers, open_runs, runs
 from recover.lock import StoreLock, is_own_lock_file
 from recover.plan import Plan
 from recover.preconditions import check
 from recover.progress_check import check_for_resume, family
-from recover.run import make_last, record, start, tidy
+from recover.run import make_last, record, record_all, start, tidy
 from recover.shared_files import detach
 from recover.space import check_space
 from recover.undo import take_back, undo_run
@@ -117,17 +118,18 @@ def _carry_out(run: Run, progress: Progress | None, interrupted: Callable[[], bo
     plan = run.plan
     try:
         make_last(run)
-        for number, step in enumerate(plan.steps):
-            if run.statuses[number] == "done":
+        for batch in list(batches(run.root, plan.steps)):
+            if all(run.statuses[number] == "done" for number in batch):
                 continue
             if interrupted():
                 raise Interrupted(
-                    f"stopped after {number} of {len(plan.steps)} steps", "run `mqtool resume` or `mqtool undo`",
+                    f"stopped after {batch[0]} of {len(plan.steps)} steps", "run `mqtool resume` or `mqtool undo`",
                     run=run.id,
                 )
             if progress is not None:
-                progress(number, len(plan.steps), f"{step.kind} {step.file}")
-            _one_step(run, number)
+                step = plan.steps[batch[0]]
+                progress(batch[0], len(plan.steps), f"{step.kind} {step.file}")
+            _one_batch(run, [number for number in batch if run.statuses[number] != "done"])
         disk.unlink(run.path / "reserve")
         record(run, "finish")
     except OSError as error:
@@ -141,13 +143,20 @@ def _carry_out(run: Run, progress: Progress | None, interrupted: Callable[[], bo
     return Applied(True, run.info())
 
 
-def _one_step(run: Run, number: int) -> None:
-    step = run.plan.steps[number]
-    hands = family(step)
-    if run.statuses[number] == "untouched":
-        record(run, "begin", step=number, **hands.prepare(run, number, step))
-    hands.perform(run, number, step)
-    record(run, "done", step=number, after=hands.settle(run, number, step))
+def _one_batch(run: Run, batch: list[int]) -> None:
+    """Save, sync, record; do, sync, read back, record."""
+    steps = run.plan.steps
+    promised = set(run.promised)
+    prepared = [
+        (number, *family(steps[number]).prepare(run, number, steps[number], promised))
+        for number in batch if run.statuses[number] == "untouched"
+    ]
+    disk.sync_all(path for _, _, paths in prepared for path in paths)
+    record_all(run, "begin", [{"step": number, **facts} for number, facts, _ in prepared])
+    disk.sync_all([path for number in batch for path in family(steps[number]).perform(run, number, steps[number])])
+    record_all(run, "done", [
+        {"step": number, "after": family(steps[number]).settle(run, number, steps[number])} for number in batch
+    ])
 
 
 def _taken_back(run: Run, error: OSError | Refusal) -> Refusal:

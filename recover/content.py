@@ -99,14 +99,15 @@ class LazyContent:
         self._produce = produce
 
     def chunks(self) -> Iterator[bytes]:
-        """The bytes; remembers their CRC-32C once they were all produced."""
+        """The bytes; `RuntimeError` if they are not as many as announced, or have another CRC-32C."""
         size = crc = 0
         for chunk in self._produce():
-            size, crc = size + len(chunk), crc32c(chunk, crc)
+            size += len(chunk)
+            if self.crc32c is not None:
+                crc = crc32c(chunk, crc)
             yield chunk
         if size != self.size or self.crc32c not in (None, crc):
-            raise RuntimeError(f"content changed between two passes: {size} bytes, announced {self.size}")
-        self.crc32c = crc
+            raise RuntimeError(f"the content is not as announced: {size} bytes instead of {self.size}")
 
 
 def as_content(value: Content | bytes | bytearray | memoryview) -> Content:

@@ -56,12 +56,16 @@ class RunInfo:
 
 @dataclass
 class Run:
-    """A run's folder and what its journal says so far (`records`, added to with `add`)."""
+    """A run's folder and what its journal says so far (`records`, added to with `add`).
+
+    `statuses`: how far each step is; `promised`: the directories that begun steps make.
+    """
 
     root: Path
     path: Path
     records: list[dict[str, Any]] = field(default_factory=list)
     statuses: list[StepStatus] = field(default_factory=list)
+    promised: set[str] = field(default_factory=set)
     _begins: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:
@@ -74,6 +78,7 @@ class Run:
             self.statuses[record["step"]] = _STATUS[event]
         if event == "begin":
             self._begins[record["step"]] = record
+            self.promised.update(record.get("mkdirs", ()))
 
     @property
     def id(self) -> str:

@@ -85,11 +85,16 @@ class StoreLock:
         self.path = store / "lock"
         self.created = False
         self._fd = -1
+        self._made_at: int | None = None
 
     def __enter__(self) -> StoreLock:
         try:
             self._acquire()
         except OSError as error:
+            if self._made_at is not None:
+                with contextlib.suppress(OSError):
+                    disk.unlink(self.path)
+                    disk.set_times(self.store, self._made_at)
             self._close()
             raise Refusal(
                 f"the store's lock cannot be taken: {error.strerror}", _remedy(error), errno=error.errno
@@ -116,7 +121,7 @@ class StoreLock:
     def _settle(self) -> None:
         """Put back the root's mtime if the file is ours and says so; from then on it does not."""
         text = _read(self.path)
-        self.created = text.startswith(_MARKER)
+        self.created = self._made_at is not None or text.startswith(_MARKER)
         pending = text.removeprefix(_MARKER).strip()
         if self.created and pending.isdigit():
             disk.set_times(self.store, int(pending))
@@ -130,6 +135,7 @@ class StoreLock:
             )
         except FileExistsError:
             return False
+        self._made_at = status.st_mtime_ns
         return True
 
     def _open(self) -> bool:

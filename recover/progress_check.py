@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Protocol
 
 from recover import step_in_place, step_replace
@@ -18,17 +19,20 @@ CHANGED = "something else worked on this store since: compare by hand, the saved
 class Family(Protocol):
     """What a family of steps knows to do; each module `recover.step_*` is one."""
 
-    def prepare(self, run: Run, number: int, step: Any) -> dict[str, Any]:
-        """Save what the step will destroy."""
+    def prepare(self, run: Run, number: int, step: Any, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
+        """Save what the step will destroy; facts for the journal, what to sync before it is written."""
 
-    def perform(self, run: Run, number: int, step: Any) -> None:
-        """Do it; may be repeated."""
+    def perform(self, run: Run, number: int, step: Any) -> list[Path]:
+        """Do it; may be repeated. What to sync."""
 
     def settle(self, run: Run, number: int, step: Any) -> dict[str, Any]:
         """Check it; size and mtime of the file afterwards."""
 
-    def revert(self, run: Run, number: int, step: Any) -> dict[str, Any]:
-        """Take it back; may be repeated."""
+    def revert(self, run: Run, number: int, step: Any) -> list[Path]:
+        """Take it back; may be repeated. What to sync."""
+
+    def settle_reverted(self, run: Run, number: int, step: Any) -> dict[str, Any]:
+        """Check that; size and mtime of the file afterwards."""
 
     def holds_new(self, run: Run, number: int, step: Any) -> bool:
         """Whether the file is as the step left it."""
@@ -104,6 +108,9 @@ def _last_looks(run: Run, plan: Plan) -> dict[str, dict[str, Any] | None]:
     for record in run.records:
         if "step" in record:
             looks[plan.steps[record["step"]].file] = record.get("after")
+    for number, status in enumerate(run.statuses):
+        if status in ("begun", "reverting"):
+            looks[plan.steps[number].file] = None
     return looks
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from crc32c import crc32c
@@ -68,8 +69,58 @@ def crc_of(chunks: Iterable[bytes]) -> tuple[int, int]:
 
 
 def file_crc(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, int]:
-    """(bytes read, CRC-32C) of [start, stop) of a file."""
-    return crc_of(read_chunks(path, start, stop))
+    """(size, CRC-32C) of [start, stop) of a file, clipped to its length. Holes are counted, not read."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        end = os.fstat(fd).st_size
+        stop = end if stop is None else min(stop, end)
+        crc, position = 0, start
+        for first, last in data_extents(fd, start, stop):
+            crc = crc_with_zeros(crc, first - position)
+            position = first
+            while position < last:
+                piece = os.pread(fd, min(READ, last - position), position)
+                if not piece:
+                    return position - start, crc
+                crc = crc32c(piece, crc)
+                position += len(piece)
+        if position < stop:
+            crc = crc_with_zeros(crc, stop - position)
+        return max(0, stop - start), crc
+    finally:
+        os.close(fd)
+
+
+_POLYNOMIAL = 0x82F63B78
+_ONE = 1 << 31
+
+
+def crc_with_zeros(crc: int, count: int) -> int:
+    """The CRC-32C of some bytes followed by `count` zeros, from that of the bytes, without looking at the zeros."""
+    return _times(crc ^ 0xFFFFFFFF, _power(count)) ^ 0xFFFFFFFF if count > 0 else crc
+
+
+@lru_cache(maxsize=256)
+def _power(count: int) -> int:
+    """x to the 8 * count, modulo the CRC-32C polynomial, bits reflected."""
+    result, square = _ONE, _ONE >> 8
+    while count:
+        if count & 1:
+            result = _times(result, square)
+        square = _times(square, square)
+        count >>= 1
+    return result
+
+
+def _times(a: int, b: int) -> int:
+    """Product of two polynomials modulo the CRC-32C polynomial, bits reflected."""
+    product = 0
+    while a:
+        if a & _ONE:
+            product ^= b
+        a = (a << 1) & 0xFFFFFFFF
+        b = (b >> 1) ^ (_POLYNOMIAL if b & 1 else 0)
+    return product
 
 
 def zeros(size: int) -> Iterator[bytes]:

@@ -29,9 +29,19 @@ _FOLDERS = ("staged", "preimages", "retired")
 
 def record(run: Run, event: str, **facts: Any) -> None:
     """Add a record to the journal and sync it."""
-    body = {"event": event, "seq": len(run.records), "at": time.time_ns() // 1_000_000, **facts}
-    disk.append(run.journal, encode_record(body))
-    run.add(body)
+    record_all(run, event, [facts])
+
+
+def record_all(run: Run, event: str, facts: Iterable[dict[str, Any]]) -> None:
+    """Add several records of one event with one write and one sync."""
+    now = time.time_ns() // 1_000_000
+    bodies = [
+        {"event": event, "seq": number, "at": now, **each} for number, each in enumerate(facts, len(run.records))
+    ]
+    if bodies:
+        disk.append(run.journal, b"".join(encode_record(body) for body in bodies))
+    for body in bodies:
+        run.add(body)
 
 
 def write_report(root: Path, run_id: str, report: dict[str, Any]) -> None:
@@ -73,6 +83,7 @@ def start(root: Path, plan: Plan, interrupted: Callable[[], bool]) -> Run:
     for path in (run.path, *(run.path / folder for folder in _FOLDERS)):
         disk.mkdir(path, status)
     contents = [_stage(run, number, step, interrupted) for number, step in enumerate(plan.steps)]
+    disk.sync_all(sorted((run.path / "staged").iterdir()))
     disk.create_file(run.path / "plan.json", [document(plan, contents, "staged")])
     # Freed when the disk is full, so that taking the steps back can still be recorded.
     disk.create_file(run.path / "reserve", [b"\xff" * (RESERVE + 1024 * len(plan.steps))])
@@ -121,10 +132,9 @@ def _stage(run: Run, number: int, step: Step, interrupted: Callable[[], bool]) -
     if stands_inline(step, content):
         return inline_json(content)
     path = run.staged(number)
-    size, crc = disk.create_file(path, _watched_chunks(content, interrupted))
+    size, crc = disk.create_file(path, _watched_chunks(content, interrupted), sync=False)
     if not isinstance(step, InPlace):
         _dress(run.root, step, path)
-        disk.fsync(path)
     if file_crc(path) != (size, crc) or size != content.size:
         raise Refusal(f"what was written for {step.file} reads back differently", "check the disk", file=step.file)
     return {"size": size, "crc32c": crc, "file": path.name}

@@ -28,11 +28,13 @@ def new_crc(step: InPlace) -> int:
     return crc_of(new_bytes(step))[1] if known is None else known
 
 
-def prepare(run: Run, number: int, step: InPlace) -> dict[str, Any]:
-    """Save the range and note what else the step changes; the facts for the journal."""
+def prepare(run: Run, number: int, step: InPlace, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
+    """Save the range and note what else the step changes: the facts for the journal, the paths to sync before it."""
     path = resolve(run.root, step.file)
     status = os.stat(path)
-    stop = min(step.stop, status.st_size)
+    sealed = run.plan.preconditions[number]
+    # What a step before this one appended is not saved: taking that step back removes it.
+    stop = min(step.stop, sealed.size)
     low, high = _blocks(step, status.st_blksize or 4096)
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -41,15 +43,14 @@ def prepare(run: Run, number: int, step: InPlace) -> dict[str, Any]:
         os.close(fd)
     preimage = run.preimage(number)
     disk.unlink(preimage)
-    size, crc = disk.create_file(preimage, read_chunks(path, step.start, stop))
-    disk.fsync_dir(preimage.parent)
-    sealed = run.plan.preconditions[number]
+    size, crc = disk.create_file(preimage, read_chunks(path, step.start, stop), sync=False)
     if (size, crc) != (max(0, stop - step.start), sealed.crc32c):
         raise Refusal(f"{step.file} changed while its bytes were saved", "see who else writes to this store")
-    return {
+    facts = {
         "size": status.st_size, "mtime_ns": status.st_mtime_ns, "mode": status.st_mode, "uid": status.st_uid,
         "gid": status.st_gid, "blocks": [low, high], "extents": extents,
     }
+    return facts, [preimage, preimage.parent]
 
 
 def _blocks(step: InPlace, size: int) -> tuple[int, int]:
@@ -57,14 +58,14 @@ def _blocks(step: InPlace, size: int) -> tuple[int, int]:
     return step.start // size * size, -(-step.stop // size) * size
 
 
-def perform(run: Run, number: int, step: InPlace) -> None:
-    """Change the range; may be repeated."""
+def perform(run: Run, number: int, step: InPlace) -> list[Path]:
+    """Change the range; may be repeated. The paths to sync afterwards."""
     path = resolve(run.root, step.file)
     if step.content is None:
         disk.zero_range(path, step.start, step.stop)
     else:
         disk.write_range(path, step.start, step.content.chunks())
-    disk.fsync(path)
+    return [path]
 
 
 def settle(run: Run, number: int, step: InPlace) -> dict[str, Any]:
@@ -95,9 +96,9 @@ def holds_old(run: Run, number: int, step: InPlace) -> bool:
 
 def holds_either(run: Run, number: int, step: InPlace) -> bool:
     """Whether each byte of the range is the old or the new one, as a kill half way through leaves it."""
-    old_size = int(run.begin_record(number)["size"])
-    size = resolve(run.root, step.file).stat().st_size
-    if not min(old_size, step.stop) <= size <= max(old_size, step.stop):
+    old_size = run.plan.preconditions[number].size
+    ends = [each.stop for each in run.plan.steps if isinstance(each, InPlace) and each.file == step.file]
+    if not old_size <= resolve(run.root, step.file).stat().st_size <= max(old_size, *ends):
         return False
     # Behind the old end of a file that grows, old bytes are zeros, or missing.
     now = _padded(read_chunks(resolve(run.root, step.file), step.start, step.stop), step)
@@ -135,8 +136,11 @@ def _even(chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield bytes(waiting)
 
 
-def revert(run: Run, number: int, step: InPlace) -> dict[str, Any]:
-    """Put back bytes, length, holes, owner, mode, mtime; may be repeated. `Refusal` if the saved bytes are damaged."""
+def revert(run: Run, number: int, step: InPlace) -> list[Path]:
+    """Put back bytes, length, holes, owner, mode, mtime; may be repeated. The paths to sync afterwards.
+
+    `Refusal` if the saved bytes are damaged.
+    """
     path, preimage, facts = resolve(run.root, step.file), run.preimage(number), run.begin_record(number)
     sealed = run.plan.preconditions[number]
     if file_crc(preimage)[1] != sealed.crc32c:
@@ -153,8 +157,12 @@ def revert(run: Run, number: int, step: InPlace) -> dict[str, Any]:
         disk.punch_holes(path, extents, low, high)
     _write_back(path, preimage, step, extents)
     disk.set_metadata(path, facts["uid"], facts["gid"], facts["mode"], facts["mtime_ns"])
-    disk.fsync(path)
-    return look(path)
+    return [path]
+
+
+def settle_reverted(run: Run, number: int, step: InPlace) -> dict[str, Any]:
+    """What the file looks like now, for the journal."""
+    return look(resolve(run.root, step.file))
 
 
 def _reads_zero(path: Path, start: int, stop: int, extents: list[tuple[int, int]]) -> bool:

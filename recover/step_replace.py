@@ -19,18 +19,22 @@ from recover.preconditions import observe
 from recover.reading import exists, file_crc
 
 
-def prepare(run: Run, number: int, step: Replace) -> dict[str, Any]:
-    """Set the old file aside and note which directories are missing; the facts for the journal."""
+def prepare(run: Run, number: int, step: Replace, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
+    """Set the old file aside, note which directories to make: the facts for the journal, the paths to sync before it.
+
+    `promised`: directories that steps before this one make; those of this step are added.
+    """
     path, retired = resolve(run.root, step.file), run.retired(number)
     disk.unlink(retired)
-    missing = []
+    missing: list[str] = []
     directory = Path(step.file).parent
     while step.content is not None and not resolve(run.root, str(directory)).is_dir():
-        missing.append(str(directory))
+        if str(directory) not in promised:
+            missing.append(str(directory))
         directory = directory.parent
+    promised.update(missing)
     how = _set_aside(path, retired) if exists(path) else None
-    disk.fsync_dir(retired.parent)
-    return {"aside": how, "mkdirs": missing[::-1]}
+    return {"aside": how, "mkdirs": missing[::-1]}, [retired.parent]
 
 
 def _set_aside(path: Path, retired: Path) -> str:
@@ -46,16 +50,17 @@ def _set_aside(path: Path, retired: Path) -> str:
         raise
 
 
-def perform(run: Run, number: int, step: Replace) -> None:
-    """Give the name its new file, or none; may be repeated."""
+def perform(run: Run, number: int, step: Replace) -> list[Path]:
+    """Give the name its new file, or none; may be repeated. The paths to sync afterwards."""
     path, retired, facts = resolve(run.root, step.file), run.retired(number), run.begin_record(number)
+    changed = [path.parent]
     for name in facts["mkdirs"]:
         directory = resolve(run.root, name)
         disk.mkdir(directory, os.stat(directory.parent))
-        disk.fsync_dir(directory.parent)
+        changed.append(directory.parent)
     if facts["aside"] == "move" and not exists(retired):
         disk.rename(path, retired)
-        disk.fsync_dir(retired.parent)
+        changed.append(retired.parent)
     staged = run.staged(number)
     if step.content is None:
         disk.unlink(path)
@@ -66,16 +71,20 @@ def perform(run: Run, number: int, step: Replace) -> None:
             if error.errno != errno.EXDEV:
                 raise
             disk.copy_into_place(staged, path)
-        disk.fsync_dir(staged.parent)
-    disk.fsync_dir(path.parent)
+        changed.append(staged.parent)
+    return changed
 
 
 def settle(run: Run, number: int, step: Replace) -> dict[str, Any]:
-    """What the name stands for now, for the journal. The bytes were read back when they were staged."""
+    """Read the file once more under its name; size and mtime for the journal. `OSError` if it holds other bytes."""
+    if not holds_new(run, number, step):
+        raise OSError(errno.EIO, "the file does not read back as it was written", step.file)
+    return look(run, step)
+
+
+def look(run: Run, step: Replace) -> dict[str, Any]:
+    """Size and mtime for the journal, zeros for a name that stands for nothing."""
     state = observe(run.root, step.file)
-    expected = 0 if step.content is None else step.content.size
-    if state.exists != (step.content is not None) or state.size != expected:
-        raise OSError(errno.EIO, "the file is not there as it was written", step.file)
     return {"size": state.size, "mtime_ns": state.mtime_ns}
 
 
@@ -105,21 +114,28 @@ def holds_either(run: Run, number: int, step: Replace) -> bool:
     return holds_old(run, number, step) or holds_new(run, number, step)
 
 
-def revert(run: Run, number: int, step: Replace) -> dict[str, Any]:
-    """Put the old file back, or remove the new one and the directories made for it; may be repeated."""
+def revert(run: Run, number: int, step: Replace) -> list[Path]:
+    """Put the old file back, or remove the new one and the directories made for it; may be repeated. What to sync."""
     path, retired, facts = resolve(run.root, step.file), run.retired(number), run.begin_record(number)
-    if facts["aside"] is not None:
-        if exists(retired):
-            _put_back(path, retired, copy=facts["aside"] == "copy")
-        disk.fsync_dir(path.parent)
-    elif path.parent.is_dir():
-        disk.unlink(path)
-        disk.fsync_dir(path.parent)
-    _remove_directories(run, facts["mkdirs"])
+    changed = [path.parent, retired.parent]
+    if facts["aside"] is None:
+        if path.parent.is_dir():
+            disk.unlink(path)
+    elif exists(retired):
+        _put_back(path, retired, copy=facts["aside"] == "copy")
+    for name in reversed(facts["mkdirs"]):
+        directory = resolve(run.root, name)
+        if directory.is_dir():
+            _remove_directory(directory, name)
+        changed.append(directory.parent)
+    return changed
+
+
+def settle_reverted(run: Run, number: int, step: Replace) -> dict[str, Any]:
+    """Compare with what was there before the step; size and mtime for the journal."""
     if not holds_old(run, number, step):
         raise Refusal(f"{step.file} could not be put back as it was", file=step.file)
-    state = observe(run.root, step.file)
-    return {"size": state.size, "mtime_ns": state.mtime_ns}
+    return look(run, step)
 
 
 def _put_back(path: Path, retired: Path, *, copy: bool) -> None:
@@ -130,20 +146,14 @@ def _put_back(path: Path, retired: Path, *, copy: bool) -> None:
         disk.unlink(retired)
     else:
         disk.rename(retired, path)
-        disk.fsync_dir(retired.parent)
 
 
-def _remove_directories(run: Run, names: list[str]) -> None:
-    for name in reversed(names):
-        directory = resolve(run.root, name)
-        if not directory.is_dir():
-            continue
-        try:
-            disk.rmdir(directory)
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY:
-                raise
-            raise Refusal(
-                f"{name} holds files that the run did not make", "move them away, then run undo again", file=name
-            ) from error
-        disk.fsync_dir(directory.parent)
+def _remove_directory(directory: Path, name: str) -> None:
+    try:
+        disk.rmdir(directory)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        raise Refusal(
+            f"{name} holds files that the run did not make", "move them away, then run undo again", file=name
+        ) from error

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recover import disk
+from recover.batches import batches
 from recover.errors import Interrupted, Refusal
 from recover.journal import Run, RunInfo, leftovers, runs
 from recover.lock import StoreLock, is_own_lock_file
 from recover.plan import resolve
 from recover.progress_check import check_for_undo, family
-from recover.run import record, tidy
+from recover.run import record, record_all, tidy
 
 Progress = Callable[[int, int, str], None]
 
@@ -70,22 +71,33 @@ def take_back(run: Run, progress: Progress | None, interrupted: Callable[[], boo
     statuses = run.statuses
     _drop_unused(run)
     begun = [number for number, status in enumerate(statuses) if status != "untouched"]
-    for number in reversed(begun):
-        step = run.plan.steps[number]
-        if statuses[number] == "reverted":
+    left = {number for number in begun if statuses[number] != "reverted"}
+    for batch in reversed(list(batches(run.root, run.plan.steps))):
+        batch = [number for number in reversed(batch) if number in left]
+        if not batch:
             continue
         if interrupted():
             raise Interrupted("the undo was stopped between two steps", "run `mqtool undo` again", run=run.id)
         if progress is not None:
-            progress(len(begun) - 1 - begun.index(number), len(begun), f"restore {step.file}")
-        record(run, "revert", step=number)
-        after = family(step).revert(run, number, step)
-        record(run, "reverted", step=number, after=after)
+            done = sum(statuses[number] == "reverted" for number in begun)
+            progress(done, len(begun), f"restore {run.plan.steps[batch[0]].file}")
+        _revert(run, batch)
     for directory, mtime_ns in run.header["directories"].items():
         disk.set_times(resolve(run.root, directory), mtime_ns)
         disk.fsync_dir(resolve(run.root, directory))
     record(run, "undone")
     return Undone(run.info(), tuple(sorted({run.plan.steps[number].file for number in begun})))
+
+
+def _revert(run: Run, batch: list[int]) -> None:
+    steps = run.plan.steps
+    record_all(run, "revert", [{"step": number} for number in batch if run.statuses[number] != "reverting"])
+    changed = [path for number in batch for path in family(steps[number]).revert(run, number, steps[number])]
+    disk.sync_all(path for path in changed if path.exists())
+    record_all(run, "reverted", [
+        {"step": number, "after": family(steps[number]).settle_reverted(run, number, steps[number])}
+        for number in batch
+    ])
 
 
 def _drop_unused(run: Run) -> None:

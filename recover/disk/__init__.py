@@ -11,10 +11,11 @@ from recover.disk.content import append, create_file, punch_holes, truncate, wri
 from recover.disk.copies import copy_file, copy_into_place, create_locked, open_for_lock
 from recover.disk.faults import Operation, set_hook
 from recover.disk.metadata import copy_metadata, copy_xattrs, set_metadata, set_owner, set_times
-from recover.disk.names import fsync, fsync_dir, link, mkdir, remove_tree, rename, rmdir, unlink
+from recover.disk.names import fsync, fsync_dir, link, mkdir, remove_tree, rename, rmdir, sync_all, unlink
 
 __all__ = [
     "Operation", "append", "copy_file", "copy_into_place", "copy_metadata", "copy_xattrs", "create_file",
     "create_locked", "fsync", "fsync_dir", "link", "mkdir", "open_for_lock", "punch_holes", "remove_tree", "rename",
-    "rmdir", "set_hook", "set_metadata", "set_owner", "set_times", "truncate", "unlink", "write_range", "zero_range",
+    "rmdir", "set_hook", "set_metadata", "set_owner", "set_times", "sync_all", "truncate", "unlink", "write_range",
+    "zero_range",
 ]

@@ -11,10 +11,11 @@ from pathlib import Path
 from crc32c import crc32c
 
 from recover.disk.faults import fault
-from recover.reading import data_extents, gaps
+from recover.reading import crc_with_zeros, data_extents, gaps
 
 CHUNK = 1 << 20
 _ZERO_BLOCK = 64 << 10
+_ZEROS = bytes(_ZERO_BLOCK)
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOTTY, errno.EXDEV}
 """What file systems answer that cannot do something, as opposed to one that fails."""
@@ -85,14 +86,17 @@ def truncate(path: Path, size: int) -> None:
     os.truncate(path, size)
 
 
-def create_file(path: Path, chunks: Iterable[bytes], mode: int = 0o600) -> tuple[int, int]:
-    """Write a new file and sync it; returns (size, CRC-32C). Blocks of zeros become holes."""
+def create_file(
+    path: Path, chunks: Iterable[bytes], mode: int = 0o600, *, sync: bool = True
+) -> tuple[int, int]:
+    """Write a new file, and sync it unless the caller does; returns (size, CRC-32C). Blocks of zeros become holes."""
     fault("create", path)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         size, crc = _fill(fd, path, chunks)
-        fault("fsync", path)
-        os.fsync(fd)
+        if sync:
+            fault("fsync", path)
+            os.fsync(fd)
     finally:
         os.close(fd)
     return size, crc
@@ -101,12 +105,14 @@ def create_file(path: Path, chunks: Iterable[bytes], mode: int = 0o600) -> tuple
 def _fill(fd: int, path: Path, chunks: Iterable[bytes]) -> tuple[int, int]:
     size = crc = 0
     for chunk in chunks:
-        crc = crc32c(chunk, crc)
         view = memoryview(chunk)
+        blank = True
         for first in range(0, len(view), _ZERO_BLOCK):
-            block = view[first : first + _ZERO_BLOCK]
-            if bytes(block).count(0) != len(block):
+            block = bytes(view[first : first + _ZERO_BLOCK])
+            if block != _ZEROS[: len(block)]:
+                blank = False
                 pwrite(fd, path, size + first, block)
+        crc = crc_with_zeros(crc, len(view)) if blank else crc32c(chunk, crc)
         size += len(view)
     fault("truncate", path, length=size)
     os.ftruncate(fd, size)

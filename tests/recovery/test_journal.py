@@ -18,13 +18,13 @@ from tests.support.plans import INDEX, QUEUE, contents, sealed, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 
-def _stopped(store: Path, steps: int) -> None:
-    """Leave a run with so many steps done."""
+def _stopped(store: Path, batches: int) -> None:
+    """Leave a run with so many batches done: the first is one step, the second two."""
     done: list[int] = []
     with pytest.raises(Interrupted):
         apply_plan(
             store, sealed("everything", store), progress=lambda n, _all, _what: done.append(n),
-            interrupted=lambda: len(done) == steps,
+            interrupted=lambda: len(done) == batches,
         )
 
 
@@ -50,10 +50,10 @@ def test_runs_are_told_oldest_first(tmp_path: Path) -> None:
 
 def test_an_unfinished_run_is_a_finding(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
-    _stopped(store, 2)
+    _stopped(store, 1)
     found = run_findings(store)
     assert [item.code for item in found] == ["run-unfinished"]
-    assert found[0].facts["steps_done"] == 2 and found[0].bits == 2
+    assert found[0].facts["steps_done"] == 1 and found[0].bits == 2
     resume(store)
     assert run_findings(store) == []
 
@@ -64,7 +64,7 @@ def test_a_torn_last_line_is_as_if_it_had_never_been(keep: int, tmp_path: Path) 
     apply_plan(expected, sealed("everything", expected))
     store = small_store(tmp_path / "s")
     before = tree_digest(store)
-    _stopped(store, 3)
+    _stopped(store, 2)
     path = store / journal(store)[0].plan_path.replace("plan.json", "journal.ndjson")
     whole = path.read_bytes()
     path.write_bytes(whole + encode_record({"event": "begin", "seq": 99, "step": 3})[:keep])
@@ -113,7 +113,7 @@ def test_a_journal_that_is_none_is_a_refusal(damage: bytes, tmp_path: Path) -> N
 def test_staged_content_that_went_bad_is_not_installed(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
     before = tree_digest(store)
-    _stopped(store, 3)
+    _stopped(store, 2)
     folder = store / ".mqtool/runs" / journal(store)[0].id / "staged"
     (folder / "000003").write_bytes(b"Q" * 6000)
     with pytest.raises(Refusal, match="staged content"):
