@@ -16,22 +16,17 @@ import numpy as np
 from formats.commitlog import BLANK_SIZE, HEAD_SIZE, decode_blank
 from formats.crc_kernel import crc_address, crc_tables
 from formats.errors import FormatError
-from formats.kernels import (
-    AT_BLANK,
-    NEED_MORE,
-    OUTPUT_FULL,
-    find_blank,
-    find_record_head,
-    last_nonzero,
-    new_queue_slots,
-    walk_records,
-)
+from formats.kernels import walk_records
+from formats.queue_table_kernels import new_queue_slots
 from formats.record_columns import RECORD
+from formats.search_kernels import find_blank, find_record_head, last_nonzero
+from formats.walk_status import AT_BLANK, NEED_MORE, OUTPUT_FULL
 from recover.columns import ColumnStore, Split
 from recover.judge import envelope_size, judge, reason_of
 from recover.mapped_files import MappedFile
 from recover.reader import FileReader, ReadFailure
 from recover.record_row import row_of
+from recover.window import Window
 
 WINDOW = 16 << 20
 _ROWS = 1 << 15
@@ -84,44 +79,6 @@ class FileScan:
         return sum(split.records.size for split in self.splits)
 
 
-class _Window:
-    """A buffer over a part of the file; data[0] lies at `start` in the file."""
-
-    def __init__(self, reader: FileReader, length: int, size: int) -> None:
-        self.reader = reader
-        self.length = length
-        self.data = np.zeros(min(size, max(length, 1)), dtype=np.uint8)
-        self.start = 0
-        self.filled = 0
-        self.failures: list[ReadFailure] = []
-
-    def load(self, position: int, needed: int = 0) -> None:
-        """Make data start at `position`; grow to hold `needed` bytes if that is more than the buffer."""
-        if needed > self.data.size:
-            self.data = np.zeros(needed, dtype=np.uint8)
-        wanted = min(self.data.size, self.length - position)
-        self.start = position
-        self.filled = self._read(position, wanted)
-
-    def _read(self, position: int, wanted: int) -> int:
-        view = memoryview(self.data.data)[:wanted]
-        try:
-            return self.reader.read_into(view, position)
-        except ReadFailure as failure:
-            # what cannot be read counts as zeros: a hole of the log, not the end of the scan
-            self.data[failure.got : wanted] = 0
-            self.failures.append(failure)
-            return wanted
-
-    def bytes_at(self, position: int, length: int) -> memoryview:
-        """`length` bytes of the file at `position`, fewer at its end; loads them if need be."""
-        inside = position - self.start
-        if inside < 0 or inside + length > self.filled:
-            self.load(position, min(length, self.length - position))
-            inside = 0
-        return memoryview(self.data.data)[inside : min(inside + length, self.filled)]
-
-
 class _FileScanner:
     def __init__(
         self, mapped_file: MappedFile, file_size: int, columns: ColumnStore, progress: ProgressCallback | None
@@ -139,7 +96,7 @@ class _FileScanner:
         self.state = np.zeros(4, dtype=np.int64)
 
     def run(self, reader: FileReader, window_size: int) -> FileScan:
-        window = _Window(reader, self.length, window_size)
+        window = Window(reader, self.length, window_size)
         position: int | None = 0
         while position is not None:
             position = self._walk(window, position)
@@ -148,7 +105,7 @@ class _FileScanner:
         self.result.unreadable = window.failures
         return self.result
 
-    def _walk(self, window: _Window, position: int) -> int | None:
+    def _walk(self, window: Window, position: int) -> int | None:
         """Walk from `position` in the file to the end or to the next damage; where to go on, or None."""
         window.load(position)
         inside = 0
@@ -174,14 +131,14 @@ class _FileScanner:
                     window.load(position)
                 inside = position - window.start
 
-    def _kernel(self, window: _Window, inside: int) -> tuple[int, int]:
+    def _kernel(self, window: Window, inside: int) -> tuple[int, int]:
         return walk_records(
             window.data, inside, window.filled, self.base + window.start, self.result.file_end,
             crc_address(), crc_tables(), self.records, self.hashes, self.slots, self.names, self.queue_table,
             self.state,
         )
 
-    def _judge(self, window: _Window, position: int) -> int | None:
+    def _judge(self, window: Window, position: int) -> int | None:
         """Size of the record at `position` if the reference codec takes it, and its row is kept; else None."""
         try:
             record = judge(window.bytes_at, position, self.base, self.result.file_end)
@@ -207,7 +164,7 @@ class _FileScanner:
         self.slots = new_queue_slots(self.slots.size, self.names, self.queue_table, number + 1)
         return number
 
-    def _at_blank(self, window: _Window, position: int) -> int | None:
+    def _at_blank(self, window: Window, position: int) -> int | None:
         blank = decode_blank(window.bytes_at(position, BLANK_SIZE))
         room = self.result.file_end - self.base - position
         if blank.size == room:
@@ -221,7 +178,7 @@ class _FileScanner:
         self.result.end = self.base + position
         self._report(self.length - position, 0)
 
-    def _resynchronise(self, window: _Window, position: int) -> int | None:
+    def _resynchronise(self, window: Window, position: int) -> int | None:
         """Note the hole at `position` and find the first intact record or the end mark behind it."""
         hole = self._hole_at(window, position)
         for start, stop in window.reader.data_ranges(position, self.length):
@@ -248,7 +205,7 @@ class _FileScanner:
         self._report(self.length - position, 0)
         return None
 
-    def _next_candidate(self, window: _Window, start: int, first: int, filled: int) -> tuple[str, int] | None:
+    def _next_candidate(self, window: Window, start: int, first: int, filled: int) -> tuple[str, int] | None:
         at = first - start
         base = self.base + start
         while at < filled:
@@ -265,7 +222,7 @@ class _FileScanner:
             at = head + 1
         return None
 
-    def _is_intact(self, window: _Window, start: int, position: int) -> bool:
+    def _is_intact(self, window: Window, start: int, position: int) -> bool:
         try:
             judge(window.bytes_at, position, self.base, self.result.file_end)
         except FormatError:
@@ -285,7 +242,7 @@ class _FileScanner:
         self._end_at_blank(where, self.result.file_end - self.base - where)
         return None
 
-    def _hole_at(self, window: _Window, position: int) -> Hole:
+    def _hole_at(self, window: Window, position: int) -> Hole:
         offset = self.base + position
         reason, facts = reason_of(window.bytes_at, position, self.base, self.result.file_end)
         size = envelope_size(window.bytes_at, position, self.base, self.result.file_end)

@@ -22,7 +22,8 @@ from formats.commitlog import (
 from formats.crc_kernel import crc_address, crc_tables
 from formats.errors import FormatError
 from formats.javahash import index_key_hash
-from formats.kernels import new_queue_slots, walk_records
+from formats.kernels import walk_records
+from formats.queue_table_kernels import new_queue_slots
 from formats.record_columns import BIT_DELAY, RECORD
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES

@@ -1,0 +1,122 @@
+"""Compiled reading of the properties that matter to queues and index; what it is not sure of it leaves alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from formats.byte_kernels import java_hash, key_hash, same_bytes, signed, text_bytes
+from formats.record_columns import (
+    BIT_DELAY,
+    BIT_HAS_TAGS,
+    BIT_HAS_UNIQ,
+    BIT_INNER_BATCH,
+    BIT_LMQ,
+    BIT_MARKER,
+)
+from formats.walk_status import DISLIKED, NEED_MORE, OUTPUT_FULL
+
+_TAGS = text_bytes("TAGS")
+_KEYS = text_bytes("KEYS")
+_UNIQ_KEY = text_bytes("UNIQ_KEY")
+_DELAY = text_bytes("DELAY")
+_LMQ = text_bytes("INNER_MULTI_DISPATCH")
+_INNER_NUM = text_bytes("INNER_NUM")
+_LOST = text_bytes("MQTOOL_LOST")
+_SCHEDULE = text_bytes("SCHEDULE_TOPIC_XXXX")
+
+
+@njit(cache=True, nogil=True)
+def take_properties(
+    data: Any, start: int, end: int, topic_at: int, topic_length: int, topic_hash: int, hashes: Any, first_hash: int
+) -> tuple[int, int, int, int]:
+    """Read the properties that matter: (bits, number of index key hashes, tags code, status)."""
+    bits = 0
+    tags_at, tags_length = -1, 0
+    keys_at, keys_length = -1, 0
+    uniq_at, uniq_length = -1, 0
+    delay_at, delay_length = -1, 0
+    i = start
+    while i < end:
+        item_end = i
+        split = -1
+        while item_end < end and data[item_end] != 2:
+            if data[item_end] == 0:  # most likely a page that never reached the disk
+                return 0, 0, 0, DISLIKED
+            if data[item_end] == 1:
+                if split >= 0:
+                    return 0, 0, 0, DISLIKED
+                split = item_end
+            item_end += 1
+        if split <= i or split + 1 >= item_end:
+            return 0, 0, 0, DISLIKED
+        length = split - i
+        value, value_length = split + 1, item_end - split - 1
+        if length == 4 and same_bytes(data, i, length, _TAGS):
+            tags_at, tags_length = value, value_length
+        elif length == 4 and same_bytes(data, i, length, _KEYS):
+            keys_at, keys_length = value, value_length
+        elif length == 8 and same_bytes(data, i, length, _UNIQ_KEY):
+            uniq_at, uniq_length = value, value_length
+        elif length == 5 and same_bytes(data, i, length, _DELAY):
+            delay_at, delay_length = value, value_length
+        elif length == _LMQ.size and same_bytes(data, i, length, _LMQ):
+            bits |= BIT_LMQ
+        elif length == 9 and same_bytes(data, i, length, _INNER_NUM):
+            bits |= BIT_INNER_BATCH
+        elif length == 11 and same_bytes(data, i, length, _LOST):
+            bits |= BIT_MARKER
+        i = item_end + 1
+    count = 0
+    prefix = (31 * topic_hash + 35) & 0xFFFFFFFF
+    if uniq_length > 0:
+        bits |= BIT_HAS_UNIQ
+        h, good = java_hash(data, uniq_at, uniq_at + uniq_length, prefix)
+        if not good:
+            return 0, 0, 0, DISLIKED
+        if first_hash + count >= hashes.size:
+            return 0, 0, 0, OUTPUT_FULL
+        hashes[first_hash + count] = key_hash(h)
+        count += 1
+    word = keys_at
+    while keys_length > 0 and word < keys_at + keys_length:
+        stop = word
+        while stop < keys_at + keys_length and data[stop] != 32:
+            stop += 1
+        if stop > word:
+            h, good = java_hash(data, word, stop, prefix)
+            if not good:
+                return 0, 0, 0, DISLIKED
+            if first_hash + count >= hashes.size:
+                return 0, 0, 0, OUTPUT_FULL
+            hashes[first_hash + count] = key_hash(h)
+            count += 1
+        word = stop + 1
+    tags_code = np.int64(0)
+    if tags_length > 0:
+        h, good = java_hash(data, tags_at, tags_at + tags_length, 0)
+        if not good:
+            return 0, 0, 0, DISLIKED
+        tags_code = signed(h)
+        seed = (31 * ((31 * prefix + 84) & 0xFFFFFFFF) + 35) & 0xFFFFFFFF
+        h, good = java_hash(data, tags_at, tags_at + tags_length, seed)
+        if first_hash + count >= hashes.size:
+            return 0, 0, 0, OUTPUT_FULL
+        hashes[first_hash + count] = key_hash(h)
+        count += 1
+        bits |= BIT_HAS_TAGS
+    if delay_length > 0 and same_bytes(data, topic_at, topic_length, _SCHEDULE):
+        level = np.int64(0)
+        if delay_length > 9:
+            return 0, 0, 0, DISLIKED
+        for k in range(delay_at, delay_at + delay_length):
+            digit = np.int64(data[k]) - 48
+            if digit < 0 or digit > 9:
+                return 0, 0, 0, DISLIKED
+            level = level * 10 + digit
+        if level > 0:
+            bits |= BIT_DELAY
+            tags_code = level
+    return bits, count, tags_code, NEED_MORE

@@ -1,0 +1,62 @@
+"""The table of (topic, queue id) pairs that a compiled walk fills: topic names in one array, an open hash over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def _queue_slot(topic_hash: int, queue_id: int, mask: int) -> int:
+    return (topic_hash * 31 + queue_id * 2654435761) & mask
+
+
+@njit(cache=True, nogil=True)
+def new_queue_slots(size: int, names: Any, queue_table: Any, queues: int) -> Any:
+    """Hash slots (int32, -1 empty; `size` a power of two above twice `queues`) over the queues of the table."""
+    slots = np.full(size, -1, dtype=np.int32)
+    mask = size - 1
+    for number in range(queues):
+        topic_hash = np.int64(0)
+        for i in range(queue_table[number, 0], queue_table[number, 0] + queue_table[number, 1]):
+            topic_hash = (31 * topic_hash + np.int64(names[i])) & 0xFFFFFFFF
+        slot = _queue_slot(topic_hash, queue_table[number, 2], mask)
+        while slots[slot] >= 0:
+            slot = (slot + 1) & mask
+        slots[slot] = number
+    return slots
+
+
+@njit(cache=True, nogil=True)
+def find_queue(
+    data: Any, start: int, length: int, queue_id: int, topic_hash: int,
+    slots: Any, names: Any, queue_table: Any, queues: int, names_used: int,
+) -> tuple[int, int, int]:
+    """Number of (topic, queue id) in the table, adding it if new: (number, queues, names_used); -1 when full."""
+    mask = slots.size - 1
+    slot = _queue_slot(topic_hash, queue_id, mask)
+    for _ in range(slots.size):
+        number = slots[slot]
+        if number < 0:
+            break
+        if queue_table[number, 2] == queue_id and queue_table[number, 1] == length:
+            at = queue_table[number, 0]
+            equal = True
+            for i in range(length):
+                if names[at + i] != data[start + i]:
+                    equal = False
+                    break
+            if equal:
+                return number, queues, names_used
+        slot = (slot + 1) & mask
+    if queues * 2 >= slots.size or queues >= queue_table.shape[0] or names_used + length > names.size:
+        return -1, queues, names_used
+    for i in range(length):
+        names[names_used + i] = data[start + i]
+    queue_table[queues, 0] = names_used
+    queue_table[queues, 1] = length
+    queue_table[queues, 2] = queue_id
+    slots[slot] = queues
+    return queues, queues + 1, names_used + length
