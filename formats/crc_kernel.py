@@ -99,7 +99,7 @@ def crc32_portable(tables: Any, data: Any, start: int, length: int) -> int:
 @njit(cache=True, nogil=True)
 def crc32_kernel(address: int, tables: Any, data: Any, start: int, length: int) -> int:
     """CRC-32 of data[start:start+length] (uint8 array); 0 for a range outside the array."""
-    if start < 0 or length < 0 or start + length > data.size:
+    if start < 0 or length < 0 or start > data.size or length > data.size - start:
         return np.uint32(0)
     if address != 0:
         return _call_crc(np.uint64(address), data, np.int64(start), np.int64(length))
