@@ -19,6 +19,8 @@ import recover.disk.content
 from recover.apply import apply_plan, resume
 from recover.errors import Refusal
 from recover.journal import journal
+from recover.plan import Install, Plan, Retire, WriteFile
+from recover.preconditions import seal
 from recover.undo import undo
 from tests.support.plans import (
     LOG,
@@ -261,3 +263,41 @@ def test_a_half_written_range_with_foreign_bytes_is_not_run_over(folder: Path) -
         with pytest.raises(Refusal, match=LOG):
             work(store)
     assert_same_tree(now, tree_digest(store))
+
+
+def _across(store: Path, other: Path) -> Plan:
+    """A small store whose index lies on another file system, and a plan that replaces, makes and takes away there."""
+    small_store(store)
+    shutil.move(store / "index", other / "index")
+    (other / "index/2").write_bytes(b"second" * 900)
+    make_old(store)
+    make_old(other)
+    steps = [
+        Install(f"{other}/index/20240101000000000", b"i" * 50_000), Retire(f"{other}/index/2"),
+        Install(f"{other}/index/3", b"third" * 700), WriteFile("checkpoint", b"c"),
+    ]
+    return seal(Plan.of("rebuild", steps, parts=[other / "index"]), store)
+
+
+@pytest.mark.parametrize("how", ["resume", "undo"])
+def test_a_kill_with_a_part_on_another_file_system(how: str, folder: Path, tmp_path: Path) -> None:
+    if folder.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is only one file system")
+    store, other = tmp_path / "s", folder / "other"
+    other.mkdir()
+    plan = _across(store, other)
+    operations = len(count_operations(lambda: apply_plan(store, plan)))
+    after = contents(store), contents(other)
+    for number in range(operations - 40, operations, 2):
+        shutil.rmtree(store)
+        shutil.rmtree(other / "index")
+        plan = _across(store, other)
+        before = tree_digest(store), tree_digest(other)
+        assert killed_at(number, lambda plan=plan: apply_plan(store, plan))  # type: ignore[misc]
+        if how == "undo":
+            undo(store)
+            assert_same_tree(before[0], tree_digest(store))
+            assert_same_tree(before[1], tree_digest(other))
+        else:
+            complete(store, lambda: resume(store))
+            assert (contents(store), contents(other)) == after
