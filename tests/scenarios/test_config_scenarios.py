@@ -1,0 +1,243 @@
+"""T28, T29, T33, T34, T40: config files and offsets, the timer's log, DLedger, settings that would cut the log."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from fixtures.damage.config import BAK, STROKES, strike
+from formats.config import BY_NAME
+from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
+from formats.timer import TIMER_LOG_UNIT, TimerLogUnit, decode, encode_blank, units
+from mqtool import exits
+from recover.config_files import read_config
+from tests.scenarios.conftest import Start
+from tests.scenarios.drill import BROKERS, Drill, file_name, messages
+from tests.support.trees import assert_unchanged
+
+WITH_CONFIG, PLAIN, KILLED, TIMER = "clean-4.5.1", "clean-plain-4.9.7", "killed-plain-4.5.1", "clean-5.3.3"
+NAMES = ("consumerOffset.json", "subscriptionGroup.json", "topics.json")
+CASES = [(stroke, bak, NAMES[number % 3]) for number, (stroke, bak) in enumerate((s, b) for s in STROKES for b in BAK)]
+CASES += [(stroke, bak, "topics.json") for stroke in ("cut", "zeros") for bak in BAK]
+
+
+def members(path: Path) -> dict[str, object]:
+    """The entries of a config file, as far as they can be read."""
+    return dict(read_config(path, BY_NAME[path.name.removesuffix(".bak")]).table)
+
+
+# --- T28 ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("stroke", "bak", "name"), CASES, ids=[" ".join(case) for case in CASES])
+def test_t28_config_file_gets_its_best_copy(drill: Start, stroke: str, bak: str, name: str) -> None:
+    store = drill(WITH_CONFIG)
+    path = store.root / "config" / name
+    content, whole = path.read_bytes(), members(path)
+    strike(store.root, random.Random(1), stroke, bak, name)
+    readable = members(path)
+    sound = bak == "sound" or stroke == "trailing-garbage"
+    code = "config-broken" if sound else "config-topics-guessed" if name == "topics.json" else "config-lost"
+    (found,) = store.found(code)
+    assert (found["file"], found["severity"], store.verify().code) == (f"config/{name}", "warning", 2)
+    if not sound and not readable and name != "topics.json":
+        hopeless(store, path)
+        return
+    with store.recovered():
+        if sound:
+            assert path.read_bytes() == content
+        else:
+            kept = members(path)
+            assert {key: kept[key] for key in readable} == readable
+            if name != "topics.json":  # nothing is made up
+                assert kept == {key: whole[key] for key in kept}
+
+
+def hopeless(store: Drill, path: Path) -> None:
+    """Nothing of the file can be read: it is reported and left, and a backup that would stop a start goes."""
+    content, backup = path.read_bytes(), path.with_name(path.name + ".bak")
+    stops = backup.exists() and backup.stat().st_size > 0
+    if stops:
+        with store.recovered(2):
+            assert path.read_bytes() == content
+            assert not backup.exists()
+    else:
+        with assert_unchanged(store.root):
+            assert store.run("recover", "--yes").code == 2
+
+
+def test_t28_missing_file_comes_back_from_its_backup(drill: Start) -> None:
+    store = drill(WITH_CONFIG)
+    name = store.strike("config-missing-bak-sound").facts["file"]
+    content = (store.root / "config" / f"{name}.bak").read_bytes()
+    store.finds("config-missing", f"config/{name}", None, exit_code=2)
+    with store.recovered():
+        assert (store.root / "config" / name).read_bytes() == content
+
+
+def test_t28_missing_topics_are_guessed_and_marked_so(drill: Start) -> None:
+    store = drill(TIMER)
+    known = members(store.root / "config" / "topics.json")
+    store.strike("topics-missing")
+    found = store.finds("config-topics-guessed", "config/topics.json", None, exit_code=2)
+    assert found["facts"]["guess"] is True
+    with store.recovered():
+        guessed = members(store.root / "config" / "topics.json")
+        assert {"TopicA", "TopicB", "TopicTx", "Orders-2026"} <= guessed.keys() & known.keys()
+
+
+def test_t28_difference_between_file_and_backup_is_shown(drill: Start) -> None:
+    store = drill(WITH_CONFIG)
+    path = store.root / "config" / "topics.json"
+    older = members(path.with_name("topics.json.bak"))
+    path.write_bytes(path.read_bytes()[:900])
+    found = store.finds("config-broken", exit_code=2)
+    assert found["file"] == "config/topics.json"
+    assert 800 < found["offset"] <= 900
+    facts = found["facts"]
+    assert (facts["chosen"], facts["backup"]["members"]) == ("topics.json.bak", len(older))
+    assert 0 < len(facts["only_in_backup"]) < len(older)
+    with store.recovered():
+        assert members(path) == older
+
+
+# --- T29 ------------------------------------------------------------------------------------------------
+
+
+def test_t29_offset_above_the_end_is_clamped_only_when_asked_for(drill: Start) -> None:
+    store = drill(WITH_CONFIG)
+    facts = store.strike("consumer-offset-above-max").facts
+    found = store.finds("consumer-offset-above-max", "config/consumerOffset.json", None, exit_code=2)
+    assert (found["facts"]["group"], found["facts"]["topic"]) == (facts["group"], facts["topic"])
+    assert f"queue {facts['queue_id']} ends at {facts['max']}, the offset is {facts['offset']}" in found["message"]
+    with assert_unchanged(store.root):
+        assert store.run("recover", "--yes").code == 2
+    with store.recovered(0, "--clamp-offsets"):
+        table = members(store.root / "config" / "consumerOffset.json")
+        assert table[f"{facts['topic']}@{facts['group']}"] == {facts["queue_id"]: facts["max"]}
+
+
+@pytest.mark.parametrize("recipe", ["consumer-offset-below-min", "consumer-offset-unknown-topic"])
+def test_t29_offsets_that_harm_nothing_are_listed(drill: Start, recipe: str) -> None:
+    store = drill(WITH_CONFIG)
+    facts = store.strike(recipe).facts
+    found = store.finds(recipe, "config/consumerOffset.json", None, exit_code=0)
+    assert (found["severity"], found["facts"]["group"], found["facts"]["topic"]) == (
+        "info", facts["group"], facts["topic"])
+    with assert_unchanged(store.root):
+        assert store.run("recover", "--yes", "--clamp-offsets").code == 0
+
+
+# --- T33 ------------------------------------------------------------------------------------------------
+
+
+def timer_end(store: Drill) -> tuple[Path, int, TimerLogUnit]:
+    """The timerlog, where the next unit would go, and its last unit."""
+    path = store.root / "timerlog" / file_name(0)
+    with path.open("rb") as file:
+        content = file.read(1 << 20)
+    position, last = list(units(content))[-1]
+    return path, position + TIMER_LOG_UNIT.size, last
+
+
+def write(path: Path, position: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(content)
+
+
+def test_t33_end_mark_of_the_timerlog_is_no_unit(drill: Start) -> None:
+    store = drill(TIMER)
+    path, end, _ = timer_end(store)
+    write(path, end, encode_blank(path.stat().st_size - end))
+    assert store.verify().code == 0
+    assert not [item for item in store.verify().document["findings"] if item["code"].startswith("timer-")]
+
+
+@pytest.mark.parametrize("unclean", [False, True])
+def test_t33_timerlog_that_points_past_the_end_is_found_and_left(drill: Start, unclean: bool) -> None:
+    store = drill(TIMER)
+    path, end, last = timer_end(store)
+    log_end = store.verify().document["commitlog"]["log_end"]
+    write(path, end, TIMER_LOG_UNIT.encode(last._replace(phy_offset=log_end + 1000, write_timestamp=1 << 41)))
+    found = store.finds("timer-points-beyond-log", f"timerlog/{file_name(0)}", end, exit_code=2)
+    assert (found["facts"]["count"], found["facts"]["log_end"]) == (1, log_end)
+    if not unclean:
+        with assert_unchanged(store.root):
+            assert store.run("recover", "--yes").code == 2
+        return
+    (store.root / "abort").touch()
+    with store.recovered(2), path.open("rb") as file:
+        file.seek(end)
+        assert decode(file.read(TIMER_LOG_UNIT.size)).phy_offset == log_end + 1000
+        assert not (store.root / "abort").exists()
+
+
+# --- T34 ------------------------------------------------------------------------------------------------
+
+
+def dledger_log(root: Path, damage: str) -> str:
+    """Two entries of a DLedger group, the second of them damaged."""
+    size = DLEDGER_ENTRY_HEAD.size + 100
+    heads = [DLedgerEntryHead(1, size, number, 1, number * size, 0, 0, 0, 100) for number in range(2)]
+    if damage == "entry":
+        heads[1] = heads[1]._replace(size=-5)
+    if damage == "index":
+        heads[1] = heads[1]._replace(entry_index=77)
+    folder = root / "dledger-n0" / "data"
+    folder.mkdir(parents=True)
+    content = b"".join(DLEDGER_ENTRY_HEAD.encode(head) + bytes(100) for head in heads)
+    (folder / file_name(0)).write_bytes(content.ljust(64 << 10, b"\0"))
+    return "dledger-n0"
+
+
+@pytest.mark.parametrize("damage", ["entry", "index"])
+def test_t34_dledger_log_is_refused_in_clear_words_and_abort_stays(drill: Start, damage: str) -> None:
+    store = drill(KILLED)
+    part = dledger_log(store.root, damage)
+    found = store.finds("part-not-supported", part, None, exit_code=exits.UNSUPPORTED)
+    assert "DLedger" in found["message"]
+    assert "cannot read" in found["message"]
+    store.strike("bit-in-body")
+    with store.recovered(exits.UNSUPPORTED | exits.DERIVED, starts=False) as done:
+        assert (store.root / "abort").exists()
+        assert done["damaged_messages"] == 1
+        assert messages(store.root) == store.intact
+
+
+# --- T40 ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["--set", "--broker-conf"])
+def test_t40_checksum_settings_over_an_old_store_are_warned_of(drill: Start, folder: Path, how: str) -> None:
+    store = drill(PLAIN)
+    conf = folder / "broker.conf"
+    conf.write_text("brokerName=a\nappendPropCRC=true\nforceVerifyPropCRC=true\n")
+    options = ("--set", "forceVerifyPropCRC=true") if how == "--set" else ("--broker-conf", conf)
+    with assert_unchanged(store.root):
+        result = store.run("verify", *options)
+        (found,) = [item for item in result.document["findings"] if item["severity"] != "info"]
+        assert (found["code"], found["file"], found["offset"], result.code) == (
+            "settings-would-truncate", "commitlog", 0, 2)
+        assert found["facts"]["count"] == len(store.messages)
+        said = store.run("predict", "--broker", "5.3.3", *options)
+    assert said.code == 4
+    assert said.document["max_phy"] == 131072  # a clean start reads the newest file only
+    assert said.document["lost_messages"] == sum(m.phy_offset >= 131072 for m in store.messages)
+    for version in BROKERS:
+        store.starts(version)
+
+
+def test_t40_the_same_settings_over_records_with_checksums_are_fine(drill: Start) -> None:
+    store = drill("clean-propcrc-5.3.3")
+    options = ("--set", "forceVerifyPropCRC=true")
+    assert store.verify(*options).code == 0
+    assert store.run("predict", "--broker", "5.3.3", *options).code == 0
+    facts = store.strike("bit-in-properties").facts
+    found = store.finds("commitlog-damaged-record", *store.place(facts["phy_offset"]), exit_code=4)
+    assert found["facts"]["reason"] == "bad-property-crc"
+    with store.recovered(0, starts=False):
+        assert store.verify(*options).code == 0
+        assert store.run("predict", "--broker", "5.3.3", *options).document["lost_messages"] == 0
