@@ -6,9 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from fixtures.lab.toolchain import available
 from tests.support.stores import real_store
+
+# Machines are noisy, and the first example of a kernel's test compiles it: no example is timed.
+settings.register_profile("mqtool", deadline=None)
+settings.load_profile("mqtool")
 
 
 @pytest.fixture
