@@ -10,7 +10,7 @@ from formats.record_columns import BIT_FILLER, BIT_MARKER
 from recover.broker_check import UNKNOWN_LEVEL_MS
 from recover.columns import Rows
 from recover.expected import expect, is_delayed
-from recover.ext_files import ExtFiles
+from recover.ext_files import ExtFiles, is_address
 from recover.log import LogView
 from recover.predict.dispatch import Key
 from recover.predict.prediction import Prediction
@@ -77,6 +77,9 @@ def right_units(rows: Rows, state: QueueState | None, delays: Mapping[int, int],
         tags = ext.tags_codes(units["tags_code"].astype(np.int64))
         named = (units["phy_offset"] == chosen["phy_offset"]) & (units["size"] == chosen["size"])
         fitting = np.where(is_delayed(chosen), _in_time(chosen, tags, named, delays), tags == chosen["tags_code"])
+        if not ext.units.position.size:
+            # without any ext unit no address can be told wrong, and brokers deliver the message all the same
+            fitting |= is_address(tags)
         right[inside] = named & fitting
     return right
 

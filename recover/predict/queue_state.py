@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from formats.consumequeue import CQ_UNIT, PRE_BLANK, valid_mask
+from formats.names import MAX_OFFSET
 from recover.broker_settings import BrokerSettings
 from recover.brokers import DEDUPE_BY_START, MIN_BY_BISECTION
 from recover.columns import Rows
 from recover.predict.queue_file import UNIT, QueueFile
 
 RECOVERED_BY_LAST_FILES = 3
+LARGEST_OFFSET = MAX_OFFSET // UNIT
 
 
 class BrokenStartError(Exception):
@@ -98,6 +100,9 @@ class QueueState:
 
     def _append_some(self, offsets: Rows, units: Rows) -> int:
         """Append or pass over as many units from the front as one rule covers; how many."""
+        if not 0 <= offsets[0] <= LARGEST_OFFSET:
+            # only damage makes such an index; the broker's arithmetic overflows, and the unit goes nowhere useful
+            return 1
         target = self._writable(int(offsets[0]))
         current = target.end // UNIT
         # an index below the current one is taken for a repetition, index 0 is never looked at

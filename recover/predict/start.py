@@ -6,6 +6,7 @@ from pathlib import Path
 
 from formats import checkpoint as checkpoints
 from formats.checkpoint import Checkpoint
+from formats.names import offset_to_name
 from recover.broker_check import CheckRules
 from recover.broker_settings import BrokerSettings
 from recover.brokers import (
@@ -195,13 +196,12 @@ class _Start:
         for key, state in sorted(self.states.items()):
             prediction.queues[queue_name(key)] = [state.min_offset, state.max_offset]
             prediction.misaligned_units += state.misaligned
-            # dispatch may have made a file of the same name again
-            made = {queue_file.start for queue_file in state.files}
-            gone = [f.path for f in state.deleted if f.path is not None and f.start not in made]
+            gone = [f.path for f in state.deleted if f.path is not None]
             prediction.deleted_files += [self.store.relative(path) for path in gone]
             if state.max_offset < found.get(key, 0):
                 prediction.lowered_queues.append(queue_name(key))
-        prediction.deleted_files.sort()
+        made_again = self._names_made()
+        prediction.deleted_files = sorted(name for name in prediction.deleted_files if name not in made_again)
         new_topics = sorted({topic for topic, _ in self.states.keys() - found.keys()})
         prediction.revived_topics = [topic for topic in new_topics if self.topics.is_deleted(topic)]
         if self.dispatcher.delayed and "messageDelayLevel" not in self.settings.given:
@@ -210,6 +210,13 @@ class _Start:
             self._assume(
                 f"enableMultiDispatch=false: {self.dispatcher.multi_skipped} messages get no unit in their LMQ queues"
             )
+
+    def _names_made(self) -> set[str]:
+        """Queue files that dispatch makes: one may have the name of a file that was deleted before."""
+        return {
+            self.store.relative(self.store.consumequeue_dir / key[0] / str(key[1]) / offset_to_name(queue_file.start))
+            for key, state in self.states.items() for queue_file in state.files if queue_file.path is None
+        }
 
     def _load_index(self) -> list[tuple[Path, int, int]] | None:
         if self.prediction.mode == "normal":

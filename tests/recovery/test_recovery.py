@@ -350,6 +350,12 @@ def test_append_behind_is_a_repetition_but_for_queue_offset_zero() -> None:
     assert (state.max_offset, state.misaligned) == (4, 1)
 
 
+def test_queue_offsets_that_only_damage_makes_do_no_harm() -> None:
+    state = queue([])
+    put(state, (0, 0, 100), (-3, 100, 100), (1 << 62, 200, 100), (1, 300, 100))
+    assert state.max_offset == 2
+
+
 def test_new_queue_is_filled_with_pre_blanks_up_to_its_first_message() -> None:
     state = queue([])
     put(state, (13, 5000, 100))
