@@ -13,14 +13,19 @@ from recover.store import Store
 
 
 def default_broker(store: Store) -> tuple[BrokerVersion, str]:
-    """(release, why): the oldest that fits the store's traces, unless the recovery of a younger one starts earlier."""
+    """(release, why): of the generations that fit the store's traces the one whose recovery starts earliest, the newest
+    of equal ones; named by its first release."""
     generation = find_generation(store, read_checkpoint(store))
     least = generation.at_least
-    fitting = [least, *(version for version in boundaries() if least < version <= NEWEST_COMPARED)]
+    newest = generation.before or BrokerVersion(NEWEST_COMPARED.major + 1, 0)
+    fitting = [least, *(version for version in boundaries() if least < version < newest)]
     trace = generation.evidence[0].why if generation.evidence else "no trace of a younger one"
+    if generation.limits:
+        trace += f"; {generation.limits[0].why}"
+    span = f"the releases from {generation_of(least)} " + (f"to before {newest}" if generation.before else "on")
     log = LogFiles(store)
     if not log.files:
-        return least, f"broker {least} is assumed ({trace}); --broker names another"
+        return fitting[-1], f"broker {fitting[-1]} is assumed ({trace}); --broker names another"
     pointers = find_pointers(store)
     mode: Mode = "abnormal" if store.has_abort else "normal"
     dispatched = -1 if pointers.dispatched_to is None else pointers.dispatched_to
@@ -28,7 +33,7 @@ def default_broker(store: Store) -> tuple[BrokerVersion, str]:
         version: start_file(log, mode, BrokerSettings(version), pointers.checkpoint or EMPTY, dispatched).index
         for version in fitting
     }
-    chosen = min(fitting, key=lambda version: (starts[version], version))
-    why = f"the store fits every release from {generation_of(least)} on ({trace})" if len(set(starts.values())) == 1 \
-        else f"of the releases from {generation_of(least)} on ({trace}) its recovery starts earliest"
+    chosen = max(version for version in fitting if starts[version] == min(starts.values()))
+    why = f"the store fits all of {span} ({trace})" if len(set(starts.values())) == 1 \
+        else f"of {span} ({trace}) its recovery starts earliest"
     return chosen, f"broker {chosen} is assumed: {why}; --broker names another"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from formats import properties as props
 from formats.checkpoint import SINCE, Checkpoint
@@ -11,6 +11,7 @@ from formats.commitlog import MAGIC_V2, Record
 from formats.sysflag import BORNHOST_V6, COMPRESSION_TYPE, INNER_BATCH, NEED_UNWRAP, STOREHOST_V6
 from recover.brokers import OLDEST_COMPARED, BrokerVersion
 from recover.columns import ColumnStore
+from recover.inspect_store.limits import Limit, find_limits
 from recover.log_reader import LogReader
 from recover.scan import scan_file
 from recover.store import Store
@@ -32,21 +33,32 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The newest release that the traces prove, and the traces. Later ones may have started on the store, too."""
+    """The newest release that the traces prove, and the traces. Later ones may have started on the store, too, but none
+    from `before` on; None where nothing tells."""
 
     at_least: BrokerVersion
     evidence: list[Evidence]
+    limits: list[Limit] = field(default_factory=list)
+
+    @property
+    def before(self) -> BrokerVersion | None:
+        return self.limits[0].before if self.limits else None
 
     def json(self) -> dict[str, object]:
         """The keys of the document."""
-        return {"at_least": str(self.at_least), "evidence": [item.json() for item in self.evidence]}
+        return {
+            "at_least": str(self.at_least), "evidence": [item.json() for item in self.evidence],
+            "before": str(self.before) if self.before else None, "limits": [limit.json() for limit in self.limits],
+        }
 
 
 def find_generation(store: Store, checkpoint: Checkpoint | None) -> Generation:
     """All traces, the youngest first."""
     found = {item.why: item for item in (*_of_files(store), *_of_checkpoint(checkpoint), *_of_records(store))}
     evidence = sorted(found.values(), key=lambda item: item.since, reverse=True)
-    return Generation(evidence[0].since if evidence else OLDEST_COMPARED, evidence)
+    least = evidence[0].since if evidence else OLDEST_COMPARED
+    # what is there outweighs what is missing: files get lost, they do not come by themselves
+    return Generation(least, evidence, [limit for limit in find_limits(store) if limit.before > least])
 
 
 def _seen(since: str, why: str) -> Evidence:
