@@ -17,7 +17,7 @@ from typing import Any
 from recover import disk
 from recover.content import Content, inline_json
 from recover.errors import Interrupted, Refusal
-from recover.journal import FRESH_JOURNAL, FRESH_RUN, Run, encode_record, leftovers, runs
+from recover.journal import FRESH_JOURNAL, FRESH_RUN, Run, decode_records, encode_record, leftovers, runs
 from recover.lock import ROOT_MTIME
 from recover.plan import JOURNAL_DIR, InPlace, Plan, Step, resolve
 from recover.plan_file import document, stands_inline
@@ -39,7 +39,13 @@ def record_all(run: Run, event: str, facts: Iterable[dict[str, Any]]) -> None:
         {"event": event, "seq": number, "at": now, **each} for number, each in enumerate(facts, len(run.records))
     ]
     if bodies:
-        disk.append(run.journal, b"".join(encode_record(body) for body in bodies))
+        try:
+            disk.append(run.journal, b"".join(encode_record(body) for body in bodies))
+        except OSError:
+            # What reached the file counts, synced or not: the records that take the run back must not repeat a number.
+            for body in decode_records(run.journal.read_bytes())[len(run.records):]:
+                run.add(body)
+            raise
     for body in bodies:
         run.add(body)
 
