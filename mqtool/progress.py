@@ -17,6 +17,7 @@ from mqtool.text import clean, human_seconds, human_size
 _WARM_UP = 3.0
 _STEADY = 0.35
 _SAMPLES = 8
+_PLAIN_EVERY = 2.0
 
 
 class Estimate:
@@ -46,16 +47,20 @@ class Estimate:
 
 
 class Line:
-    """One line on stderr that is redrawn, from any thread. `wanted` None: only where stderr is a terminal."""
+    """One line on stderr that is redrawn, from any thread. `wanted` None: only where stderr is a terminal.
+
+    Asked for where nothing can be redrawn (a log file, a pipe), it is a plain line every few seconds.
+    """
 
     def __init__(self, wanted: bool | None, console: Console) -> None:
         stream = sys.stderr
         self.active = wanted if wanted is not None else bool(stream is not None and stream.isatty())
         self._console = console
         self._live: Live | None = None
+        self._plain = -_PLAIN_EVERY
 
     def __enter__(self) -> Self:
-        if self.active:
+        if self.active and self._console.is_terminal:
             self._live = Live(Text(""), console=self._console, transient=True, auto_refresh=False)
             self._live.start()
         return self
@@ -70,6 +75,9 @@ class Line:
         """Draw a line in place of the one before."""
         if self._live is not None:
             self._live.update(Text(clean(line)), refresh=True)
+        elif self.active and (now := time.monotonic()) - self._plain >= _PLAIN_EVERY:
+            self._plain = now
+            self._console.print(Text(clean(line)))
 
 
 class Steps(Line):
@@ -93,7 +101,7 @@ class Progress(Line):
         self._start = time.monotonic()
         self._estimate = Estimate(self._start)
         self._shown = 0.0
-        self._done = self._records = 0
+        self._done = self._records = self._queues = 0
         self._lock = threading.Lock()
 
     def __call__(self, size: int, records: int) -> None:
@@ -106,6 +114,15 @@ class Progress(Line):
             if now - self._shown >= 0.2 or self._done >= self.total:
                 self._shown = now
                 self.show(self.line(now))
+
+    def queue(self) -> None:
+        """Count a queue that was checked, which follows the scan."""
+        with self._lock:
+            self._queues += 1
+            now = time.monotonic()
+            if now - self._shown >= 0.2:
+                self._shown = now
+                self.show(f"{self.title}  {self._queues:,} queues checked")
 
     def line(self, now: float) -> str:
         """What the line says at `now` (monotonic seconds)."""

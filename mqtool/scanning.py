@@ -31,7 +31,7 @@ def scan_options(
         yield ScanOptions(
             threads=engine.thread_count, include_deleted=include_deleted,
             settings=store.options.settings or given_settings(broker),
-            progress=progress, **more,
+            progress=progress, tick=progress.queue, **more,
         )
 
 
