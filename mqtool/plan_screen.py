@@ -29,6 +29,9 @@ def show_plan(out: Printer, plan: Plan) -> None:
     if not plan.steps:
         return
     out.show(Text(f"plan {plan.id}: {count(len(plan.steps), 'step')}", style="bold"), _steps(plan.steps), Text(""))
+    if choices := plan.summary.get("config"):
+        rows = [[item["file"], item["action"], item["text"]] for item in choices]
+        out.show(table("config files", ["file", "what is done", "*why"], rows), Text(""))
     out.show(*loss_statement(plan.loss), Text(""))
 
 

@@ -102,11 +102,12 @@ def plan_from_changes(
             f"Run it with --max-loss {dropped} (or all) if that is what you want; `--policy keep` drops none.",
             lost_messages=dropped, max_loss=options.max_loss,
         )
-    steps = _in_order(store, before, changes, after, options)
+    config: list[dict[str, Any]] = []
+    steps = list(_in_order(store, before, changes, after, options, config))
     loss = [*loss_of_damage(look, changes), *(loss_of_rows(look.log, changes.cut_from) if dropped else [])]
     damaged = max(0, before.damaged_messages - sum(1 for b in changes.bridged if b["kind"] == "restored"))
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "bridged": changes.bridged[:1000],
-               "valid_to": after.valid_to}
+               "valid_to": after.valid_to, "config": config}
     plan = Plan.of(options.command, steps, loss=loss, summary=summary, parts=_parts(store))
     return RecoverPlan(plan, before, prediction, changes.bridged, dropped, damaged, after.valid_to)
 
@@ -132,8 +133,10 @@ def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:
 
 
 def _in_order(
-    store: Store, before: VerifyReport, changes: LogChanges, after: LogView, options: RecoverOptions
+    store: Store, before: VerifyReport, changes: LogChanges, after: LogView, options: RecoverOptions,
+    config: list[dict[str, Any]],
 ) -> Iterator[Step]:
+    """All steps in the order they run; `config` takes what was decided about each config file."""
     look = before.survey
     spool = Spool()
     yield from changes.steps
@@ -149,7 +152,9 @@ def _in_order(
     if not check_checkpoint(store, after).sound:
         yield from checkpoint_steps(store, after)
     then = replace(look, log=after, expectation=expectation, delays=delays, queues=queues)
-    yield from repair_config(store, then, check_config(store, then), clamp_offsets=options.clamp_offsets).steps
+    repair = repair_config(store, then, check_config(store, then), clamp_offsets=options.clamp_offsets)
+    config += repair.choices
+    yield from repair.steps
     if store.has_abort and not before.findings.bits & BIT_UNSUPPORTED:
         yield Retire(store.relative(store.abort_path))
 

@@ -33,7 +33,7 @@ Members = dict[str | int, Json]
 class ConfigRepair:
     """Steps, and for each file what was decided and why.
 
-    A choice has `file`, `action` (cut, restored, guessed, put-together, backup-renewed, taken-away, left, clamped),
+    A choice has `file`, `action` (cut, restored, guessed, put-together, backup-renewed, taken-away, clamped),
     `text` for people, `members` kept, and the differences of the copies.
     """
 
@@ -124,13 +124,11 @@ class _Repairer:
                 self._write_backup(content)
             text = f"{members} members could be read and are kept; the rest is lost: {pair.known.lost}"
             self._note("put-together", text, members=members)
-        elif pair.name in STATISTICS:
-            self.repair.steps += [Retire(f) for f, text in self._copies() if not text.missing]
-            self._note("taken-away", "nothing in it can be read; the broker counts anew", members=0)
         else:
-            if pair.backup.stops_start:
-                self.repair.steps.append(Retire(self.file + BACKUP_SUFFIX))
-            self._note("left", f"nothing in it can be read, so it stays as it is: lost is {pair.known.lost}", members=0)
+            # an empty or unreadable file is to every broker what no file is, or worse: some do not start
+            self.repair.steps += [Retire(f) for f, text in self._copies() if not text.missing]
+            outcome = "the broker counts anew" if pair.name in STATISTICS else f"lost is {pair.known.lost}"
+            self._note("taken-away", f"nothing in it can be read, so it is put aside: {outcome}", members=0)
 
     def _copies(self) -> Iterable[tuple[str, ConfigText]]:
         return (self.file, self.pair.main), (self.file + BACKUP_SUFFIX, self.pair.backup)

@@ -74,13 +74,13 @@ PARTS_CODES: tuple[Code, ...] = (
         action="Nothing that recover could do. Watch the broker's log for the timer's errors after the start.",
     ),
     Code(
-        "timer-wrong-record", "warning",
+        "timer-wrong-record", "info",
         "{count} pending units of the timerlog, the first at {first}, point where no message of their size starts",
         _DUE_AGAIN,
         meaning="Record start or size differ from what the timerlog says.",
         cause="The log was cut and written on, or the timerlog belongs to another life of the store.",
-        broker="At the due time it reads whatever stands there.",
-        action="Nothing that recover could do. Watch the broker's log for the timer's errors after the start.",
+        broker="At the due time it reads whatever stands there, and finds no message of that size.",
+        action="Nothing: the timer message itself is what is damaged or gone, and it is reported with the log.",
     ),
     Code(
         "timer-log-stops", "info", "the timerlog stops at {position}: {reason}", "",

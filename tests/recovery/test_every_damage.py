@@ -17,9 +17,8 @@ from tests.support.trees import assert_same_tree, tree_digest
 
 # Queues without any log: most likely a disk is not mounted, so nothing may be changed.
 REFUSED = {"log-all-missing"}
-# What no recovery can know or may decide: offsets of consumers, tables without any sound copy, the timer log,
-# which is not rebuilt yet, and folders that somebody made.
-LEFT = {"consumer-offset-above-max", "delay-offset-above-max", "config-lost", "timer-wrong-record"}
+# What no recovery can know or may decide: offsets of consumers, and folders that somebody made.
+LEFT = {"consumer-offset-above-max", "delay-offset-above-max"}
 LEFT_BY = {"log-stray-folder": {"commitlog-odd-name"}}
 SAMPLE = [
     "bit-in-body", "bit-in-size", "page-zeroed", "blank-zeroed", "torn-tail", "ghosts-behind-tail", "log-last-short",
