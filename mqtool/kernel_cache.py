@@ -19,15 +19,22 @@ def ensure(package: Path | None = None, home: Path | None = None) -> None:
     if VARIABLE in os.environ:
         return
     source = package or Path(__file__).resolve().parent.parent / "formats"
-    if _writable(source) or _writable(home or Path.home() / ".cache"):
+    if _writable(source) or _writable(home or _home() / ".cache"):
         return
     folder = tempfile.mkdtemp(prefix="mqtool-kernels-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ[VARIABLE] = folder
 
 
+def _home() -> Path:
+    """The home folder; a place where nothing can be made for a user who has none, as in a container."""
+    home = os.path.expanduser("~")
+    return Path(home) if os.path.isabs(home) else Path(os.devnull)
+
+
 def _writable(folder: Path) -> bool:
     """Whether something can be made there, or in the nearest parent that exists."""
-    while not folder.exists() and folder != folder.parent:
+    # os.path, unlike Path, takes what we may not enter for something that is not there
+    while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
-    return os.access(folder, os.W_OK | os.X_OK)
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)

@@ -38,3 +38,15 @@ def test_a_cache_that_the_user_chose_stays(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv(kernel_cache.VARIABLE, "/chosen")
     kernel_cache.ensure()
     assert os.environ[kernel_cache.VARIABLE] == "/chosen"
+
+
+@pytest.mark.parametrize("home", ["/nowhere/at/all", "/dev/null", None])
+def test_a_home_that_cannot_be_entered_or_is_not_known_is_not_writable(
+    home: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(kernel_cache.VARIABLE, raising=False)
+    monkeypatch.setattr(kernel_cache.tempfile, "mkdtemp", lambda prefix: str(tmp_path / "private"))
+    monkeypatch.setattr(kernel_cache.os.path, "expanduser", lambda path: home or "~")
+    monkeypatch.setattr(kernel_cache.os, "access", lambda folder, mode: False)
+    kernel_cache.ensure()
+    assert os.environ.pop(kernel_cache.VARIABLE) == str(tmp_path / "private")
