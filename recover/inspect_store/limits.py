@@ -1,4 +1,4 @@
-"""What a store lacks, or counts in an old way: releases from some point on would have left it otherwise."""
+"""What a store lacks, or counts in an old way: traces that the releases from some point on would have left."""
 
 from __future__ import annotations
 
