@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from recover.predict.outlook import Cut, releases_that_cut
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
 
-__all__ = ["Prediction", "predict"]
+__all__ = ["Cut", "Prediction", "predict", "releases_that_cut"]

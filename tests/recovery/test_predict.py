@@ -13,7 +13,7 @@ from recover.broker_settings import BrokerSettings
 from recover.brokers import BrokerVersion
 from recover.codes.predict import PREDICT_CODES
 from recover.log import scan_log
-from recover.predict import Prediction, predict
+from recover.predict import Prediction, predict, releases_that_cut
 from recover.store import Store
 from tests.support.stores import CLEAN, EXPECTED, KILLED, STORES
 from tests.support.trees import assert_unchanged
@@ -237,3 +237,19 @@ def test_findings_are_of_registered_codes() -> None:
     )
     assert {found.code for found in everything.findings()} == {code.name for code in PREDICT_CODES}
     assert everything.exit_code == 4 and Prediction("5.3.3", "normal").exit_code == 0
+
+
+def test_releases_that_would_cut_the_log_are_named(store: Callable[[str], Path]) -> None:
+    def cuts(root: Path) -> list[tuple[str, str | None, int]]:
+        opened = Store.open(root)
+        found = releases_that_cut(opened, scan_log(opened.commitlog))
+        return [(str(cut.first), str(cut.until) if cut.until else None, cut.offset) for cut in found]
+
+    assert cuts(store("clean-5.3.3")) == []
+    # V2 records are read from 5.1.0 on
+    assert cuts(store("killed-v2-ipv6-5.3.3")) == [("4.1.0", "5.1.0", 0)]
+    root = store("clean-5.3.3")
+    with log_file(root, 0).open("r+b") as file:
+        file.seek(95)
+        file.write(b"~")
+    assert cuts(root) == [("4.1.0", None, 0)]
