@@ -9,7 +9,6 @@ import pytest
 
 from tests.scenarios.drill import Drill
 from tests.support.plans import quick_folder
-from tests.support.stores import real_store
 
 Start = Callable[[str], Drill]
 
@@ -29,6 +28,6 @@ def drill(folder: Path) -> Start:
     def start(name: str) -> Drill:
         nonlocal copies
         copies += 1
-        return Drill(real_store(name, folder / f"copy-{copies}"))
+        return Drill.start(name, folder / f"copy-{copies}")
 
     return start

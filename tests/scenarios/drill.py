@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from recover.log import scan_log
 from recover.log_files import live_copies, rightly_placed
 from recover.store import Store, StoreOptions
 from tests.cli.runner import Result, mqtool
-from tests.support.stores import EXPECTED
+from tests.support.stores import EXPECTED, real_store, unpacked
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 BROKERS = ("4.5.1", "4.9.7", "5.3.3", "5.5.0")
@@ -100,6 +101,12 @@ def messages(root: Path) -> set[Message]:
     return found
 
 
+@functools.cache
+def pristine(name: str) -> tuple[set[Message], dict[int, bytes]]:
+    """The messages of a packed store, and the bytes of its records by their phy offset."""
+    return messages(unpacked(name)), walk.contents(unpacked(name))
+
+
 def queue_bytes(root: Path) -> dict[str, str]:
     """Digest of each queue file that holds a unit, by its path in the store."""
     return {
@@ -111,18 +118,26 @@ def queue_bytes(root: Path) -> dict[str, str]:
 class Drill:
     """A private copy of a store and what it held before it was broken."""
 
-    def __init__(self, root: Path, brokers: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, root: Path, brokers: Sequence[str], stored: set[Message], contents: dict[int, bytes],
+    ) -> None:
         self.root = root
         self.options = log_options(root)
-        self.brokers = readers_of(root.name) if brokers is None else brokers
-        self.messages = messages(root)
-        self.contents = walk.contents(root)
+        # The oldest and the newest: what both read, those between them do.
+        self.brokers = tuple(dict.fromkeys((brokers[0], brokers[-1])))
+        self.messages = stored
+        self.contents = contents
         self.broken = Broken(frozenset(), frozenset())
 
     @classmethod
-    def of(cls, root: Path) -> Drill:
-        """A store that no real broker wrote."""
-        return cls(root, BROKERS)
+    def of(cls, root: Path, brokers: Sequence[str] = BROKERS) -> Drill:
+        """A store that is not one of the packed ones, as it is now."""
+        return cls(root, brokers, messages(root), walk.contents(root))
+
+    @classmethod
+    def start(cls, name: str, target: Path) -> Drill:
+        """A fresh copy of a packed store below `target`."""
+        return cls(real_store(name, target), readers_of(name), *pristine(name))
 
     # --- breaking -----------------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ from tests.recovery.test_lock import held, record_lock
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, messages
 from tests.support.plans import count_operations, failing, killed_at
-from tests.support.stores import real_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 PLAIN, MANY_FILES, KILLED = "clean-plain-4.9.7", "clean-manyfiles-5.3.3", "killed-plain-4.5.1"
@@ -166,7 +165,7 @@ def test_t36_reading_commands_open_nothing_for_writing(broken: Drill) -> None:
 
 def load_everything(folder: Path) -> None:
     """Import what the commands need while we may read it: Python itself can lie in root's home."""
-    store = Drill(real_store(PLAIN, folder / "loading"))
+    store = Drill.start(PLAIN, folder / "loading")
     for recipe in ("index-unit-hash", "queue-behind", "checkpoint-zero", "bit-in-body"):
         store.strike(recipe)
     assert store.run("recover", "--yes").code == exits.CORRECTED
@@ -290,7 +289,7 @@ def test_t36_small_disk_is_noticed_before_the_first_write(folder: Path) -> None:
                       check=False).returncode:
         pytest.skip("NOT RUN: mounting needs root")
     try:
-        store = Drill(real_store(MANY_FILES, disk_folder))
+        store = Drill.start(MANY_FILES, disk_folder)
         store.strike("log-middle-short")
         shutil.rmtree(store.root / "consumequeue")
         free = os.statvfs(disk_folder)

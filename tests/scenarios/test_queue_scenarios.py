@@ -21,6 +21,7 @@ PLAIN, KILLED = "clean-plain-4.9.7", "killed-plain-4.5.1"
 # The whole brokers were run with a delay table of their own.
 DELAYS = "messageDelayLevel=1s 2s 3s 4s 5s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 WHOLE = [name for name in all_stores() if "empty" not in name and "expired" not in name]
+QUICK = ("clean-4.5.1", "clean-5.3.3", PLAIN, "killed-lmq-4.9.7", "killed-ext-5.5.0", "clean-multipath-4.9.7")
 
 
 def sizes(store: Drill) -> tuple[str, ...]:
@@ -35,7 +36,9 @@ def sizes(store: Drill) -> tuple[str, ...]:
 # --- T19, T20: gone -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.deep]) for name in WHOLE
+])
 def test_t19_all_queues_missing_come_back_as_the_broker_wrote_them(drill: Start, name: str) -> None:
     store = drill(name)
     before, options = queue_bytes(store.root), sizes(store)
