@@ -1,0 +1,83 @@
+"""The promise of recover for every way in which the fixtures can break a store: the same has to hold of all."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures.damage import RECIPES, NotApplicable
+from mqtool import exits
+from tests.scenarios.conftest import Start
+from tests.scenarios.drill import Broken, Drill, messages
+from tests.support.trees import assert_unchanged
+
+STORES = ("clean-plain-4.9.7", "clean-manyfiles-5.3.3")
+SAMPLE = [
+    ("clean-manyfiles-5.3.3", "bit-in-size"), ("clean-manyfiles-5.3.3", "page-random"),
+    ("clean-manyfiles-5.3.3", "first-page-zeroed"), ("clean-manyfiles-5.3.3", "log-misnamed"),
+    ("clean-manyfiles-5.3.3", "log-stray-file"), ("killed-lmq-4.9.7", "bit-in-topic-legal"),
+    ("killed-lmq-4.9.7", "bit-in-queue-offset"), ("killed-lmq-4.9.7", "lmq-queue-missing"),
+    ("killed-lmq-4.9.7", "crash-torn-tail"), ("killed-lmq-4.9.7", "crash-after-truncation"),
+    ("clean-plain-4.9.7", "crash-power-loss"), ("clean-plain-4.9.7", "queue-file-garbage"),
+    ("clean-plain-4.9.7", "log-last-missing"), ("clean-plain-4.9.7", "log-first-missing"),
+    ("clean-plain-4.9.7", "log-all-missing"), ("clean-plain-4.9.7", "log-preallocated"),
+]
+# Files that are gone from either end leave a sound log: expired at the front; at the back only the queues remember.
+NOT_DAMAGED = {"log-first-missing", "log-last-missing"}
+# Nothing can be made up for a log file, and a folder of somebody else's is not for us to move.
+LEFT = {"log-middle-missing": exits.MESSAGES, "log-stray-folder": exits.DERIVED}
+DERIVED_ONLY = {"queue", "index", "checkpoint", "config", "abort"}
+
+
+def found_as_it_should(store: Drill, recipe: str) -> int:
+    """The bits that verify gives, held against what the recipe is known to have done."""
+    result = store.verify()
+    code = result.code
+    if store.lost and recipe not in NOT_DAMAGED:
+        assert code & exits.MESSAGES, "messages are lost"
+        if recipe != "log-all-missing":
+            assert result.document["commitlog"]["damaged_messages"] > 0
+    if store.lost and recipe != "log-first-missing":
+        assert code != exits.CLEAN
+    if RECIPES[recipe].area in DERIVED_ONLY:
+        assert code & exits.MESSAGES == 0, "no message is touched"
+        assert result.document["commitlog"]["messages"] == len(store.messages)
+    assert store.intact <= messages(store.root)
+    return code
+
+
+def recovered_and_undone(store: Drill, recipe: str) -> None:
+    try:
+        store.strike(recipe)
+    except NotApplicable:
+        pytest.skip("the store lacks what this damages")
+    if recipe == "log-misnamed":
+        store.broken = Broken(frozenset(), frozenset())  # the records say themselves where they belong
+    before = found_as_it_should(store, recipe)
+    left = LEFT.get(recipe, exits.CLEAN)
+    planned = store.run("recover", "--dry-run")
+    assert planned.code & ~exits.OPERATIONAL == before
+    if planned.code & exits.OPERATIONAL:
+        assert recipe == "log-all-missing"
+        with assert_unchanged(store.root):
+            assert store.run("recover", "--yes").code == exits.OPERATIONAL | before
+    elif planned.document["plan"]["steps"]:
+        assert before
+        with store.recovered(left, starts=recipe != "log-stray-folder") as done:
+            assert done["plan"]["steps"] == planned.document["plan"]["steps"]
+            assert done["damaged_messages"] == planned.document["damaged_messages"]
+    else:
+        assert before == left, "a warning that recover does nothing about"
+        with assert_unchanged(store.root):
+            assert store.run("recover", "--yes").code == before
+
+
+@pytest.mark.parametrize(("name", "recipe"), SAMPLE)
+def test_whatever_is_broken_no_intact_message_is_lost(drill: Start, name: str, recipe: str) -> None:
+    recovered_and_undone(drill(name), recipe)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("name", STORES)
+def test_whatever_is_broken_anywhere_no_intact_message_is_lost(drill: Start, name: str, recipe: str) -> None:
+    recovered_and_undone(drill(name), recipe)
