@@ -144,7 +144,11 @@ def _in_order(
     delays.observed = dict(look.delays.observed)
     expectation = expect(after, look.topics, include_deleted=look.options.include_deleted)
     queues = check_consumequeue(store, after, expectation, delays)
-    yield from consumequeue_steps(store, after, expectation, queues, spool, visible=options.lost == "visible")
+    as_broker = options.policy == "broker"
+    yield from consumequeue_steps(
+        store, after, expectation, queues, spool, visible=options.lost == "visible", drop_empty=as_broker,
+        evidence=_left_by_the_broker(after) if as_broker else NO_EVIDENCE,
+    )
     index = check_index(store, after)
     if any(item.severity != "info" for item in index.findings):
         index.geometry = index.geometry or DEFAULT_GEOMETRY
@@ -159,9 +163,16 @@ def _in_order(
         yield Retire(store.relative(store.abort_path))
 
 
+def _left_by_the_broker(after: LogView) -> Evidence:
+    """Units of damage that a broker's own check passed, or that it never looked at: it leaves them alone."""
+    starts = np.array([damage.start for damage in after.damaged], dtype=np.int64)
+    return Evidence(starts, np.array([damage.stop for damage in after.damaged], dtype=np.int64), {})
+
+
 def consumequeue_steps(
     store: Store, log: LogView, expectation: Expectation, queues: ConsumeQueueReport, spool: Spool,
     *, visible: bool = False, wanted: set[QueueKey] | None = None, evidence: Evidence = NO_EVIDENCE,
+    drop_empty: bool = False,
 ) -> Iterator[Step]:
     """Steps that put every unsound queue right (of `wanted`, if given); units that are `evidence` stay."""
     unsound = {key for key, verdict in queues.verdicts.items() if not verdict.sound}
@@ -173,11 +184,11 @@ def consumequeue_steps(
         done.add(key)
         cells = builder.repaired(key, rows)
         if cells is not None:
-            yield from queue_steps(store, cells, spool)
+            yield from queue_steps(store, cells, spool, drop_empty=drop_empty)
     for key in sorted(unsound - done, key=lambda k: (k.topic, k.queue_id)):
         cells = builder.repaired(key, np.empty(0, dtype=EXPECTED))
         if cells is not None:
-            yield from queue_steps(store, cells, spool)
+            yield from queue_steps(store, cells, spool, drop_empty=drop_empty)
 
 
 def _parts(store: Store) -> list[str]:
