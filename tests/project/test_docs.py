@@ -37,7 +37,7 @@ def test_every_option_of_a_command_is_on_its_page(name: str) -> None:
 
 
 def test_every_page_is_that_of_a_command() -> None:
-    assert COMMANDS.keys() <= {path.stem for path in PAGES.glob("*.md")}
+    assert {path.stem for path in PAGES.glob("*.md")} == COMMANDS.keys()
 
 
 def test_the_index_leads_to_every_page() -> None:
@@ -85,8 +85,6 @@ def test_every_command_line_that_is_shown_exists(where: str, line: str) -> None:
     if len(words) < 2 or words[1].startswith("-"):
         assert options <= EVERYWHERE
         return
-    if words[1] not in COMMANDS and page(words[1]).exists():
-        pytest.skip("not registered yet")
     assert words[1] in COMMANDS, f"{where}: {line}"
     known = {name for item in parameters(words[1]) for name in [*item.opts, *item.secondary_opts]}
     assert options <= known | EVERYWHERE, f"{where}: {line}"
