@@ -35,4 +35,4 @@ def test_prediction_is_what_was_seen(store: str, damage: str, version: str, tmp_
         *unseen_sizes(store, root),
         *broker_options(store, version, UNKNOWN.get(version, ())),
     )
-    assert not kept_mismatches(told.document, seen, _sound_queues(store))
+    assert not kept_mismatches(told.document, seen, _sound_queues(store), done)
