@@ -9,12 +9,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-deep test-brokers lint docs clean
+.PHONY: help setup demo test test-deep test-long test-brokers lint docs clean
 
 help:
 	@echo "make demo          recover a damaged copy of a real store before your eyes"
 	@echo "make test          lint, types, import rules and the test suite"
 	@echo "make test-deep     samples of the long suites (needs JDK 17 and Maven)"
+	@echo "make test-long     all of the long suites that need no broker"
 	@echo "make test-brokers  everything that starts real brokers (needs JDK 17 and Maven)"
 	@echo "make lint          lint, types and import rules alone"
 	@echo "make docs          fill in the generated tables of the documentation"
@@ -47,6 +48,9 @@ test: lint
 test-deep: $(READY)
 	@$(BIN)/python -m tests.support.toolchain
 	MQTOOL_DEEP=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m deep
+
+test-long: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "long or (deep and not broker)"
 
 test-brokers: $(READY)
 	@$(BIN)/python -m tests.support.toolchain

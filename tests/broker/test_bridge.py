@@ -63,7 +63,7 @@ def recovered(store: str, folder: Path, records: list[Logged], *options: str) ->
     return root, done, result.document
 
 
-@pytest.mark.parametrize(("store", "lost", "version"), marked(STARTS, 8))
+@pytest.mark.parametrize(("store", "lost", "version"), marked(STARTS, 6))
 def test_every_start_keeps_what_stands_behind_a_gap(store: str, lost: str, version: str, tmp_path: Path) -> None:
     require_lab()
     options = [] if lost == "default" else ["--lost", lost]

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.broker
 REFUSALS = {"log-all-missing"}
 
 
-@pytest.mark.parametrize(("store", "damage", "version"), marked(cases(), 40))
+@pytest.mark.parametrize(("store", "damage", "version"), marked(cases(), 16))
 def test_prediction_is_what_the_broker_does(store: str, damage: str, version: str, tmp_path: Path) -> None:
     case = Case(store, damage, version)
     root, done = damaged(store, damage, tmp_path / "told")
@@ -42,7 +42,7 @@ def test_prediction_is_what_the_broker_does(store: str, damage: str, version: st
     assert not prediction_mismatches(case, told.document, seen, done, copy)
 
 
-@pytest.mark.parametrize(("store", "damage"), marked(list(pairs()), 24))
+@pytest.mark.parametrize(("store", "damage"), marked(list(pairs()), 10))
 def test_every_reader_starts_on_a_recovered_store_and_keeps_all(store: str, damage: str, tmp_path: Path) -> None:
     root, done = damaged(store, damage, tmp_path)
     result = mqtool("recover", root, *parts(store, root), *unseen_sizes(store, root), "--yes")
@@ -60,7 +60,7 @@ def test_every_reader_starts_on_a_recovered_store_and_keeps_all(store: str, dama
     assert not {version: found for version, found in wrong.items() if found}
 
 
-@pytest.mark.parametrize(("store", "damage", "version"), marked(log_cases(), 24))
+@pytest.mark.parametrize(("store", "damage", "version"), marked(log_cases(), 12))
 def test_policy_broker_ends_where_the_broker_ends(store: str, damage: str, version: str, tmp_path: Path) -> None:
     case = Case(store, damage, version)
     root, _ = damaged(store, damage, tmp_path / "ours")

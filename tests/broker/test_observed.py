@@ -23,7 +23,7 @@ def _sound_queues(store: str) -> dict[str, Any]:
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize(("store", "damage", "version"), marked(CASES, 60))
+@pytest.mark.parametrize(("store", "damage", "version"), marked(CASES, 16))
 def test_prediction_is_what_was_seen(store: str, damage: str, version: str, tmp_path: Path) -> None:
     root, done = damaged(store, damage, tmp_path)
     seen = KEPT[store][damage][version]

@@ -8,6 +8,7 @@ from fixtures.damage import RECIPES, NotApplicable
 from mqtool import exits
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Broken, Drill, messages
+from tests.support.sampling import sampled
 from tests.support.trees import assert_unchanged
 
 STORES = ("clean-plain-4.9.7", "clean-manyfiles-5.3.3")
@@ -23,8 +24,6 @@ SAMPLE = [
 ]
 # Files that are gone from either end leave a sound log: expired at the front; at the back only the queues remember.
 NOT_DAMAGED = {"log-first-missing", "log-last-missing"}
-# Nothing can be made up for a log file, and a folder of somebody else's is not for us to move.
-LEFT = {"log-middle-missing": exits.MESSAGES, "log-stray-folder": exits.DERIVED}
 DERIVED_ONLY = {"queue", "index", "checkpoint", "config", "abort"}
 
 
@@ -45,6 +44,14 @@ def found_as_it_should(store: Drill, recipe: str) -> int:
     return code
 
 
+def left_over(store: Drill, recipe: str) -> int:
+    """What recover can do nothing about: a log file that is gone, and a folder of somebody else's among the files."""
+    if recipe == "log-middle-missing":
+        return exits.MESSAGES
+    odd = store.found("commitlog-odd-name") if recipe == "log-stray-folder" else []
+    return exits.DERIVED if any(item["severity"] == "warning" for item in odd) else exits.CLEAN
+
+
 def recovered_and_undone(store: Drill, recipe: str) -> None:
     try:
         store.strike(recipe)
@@ -53,7 +60,7 @@ def recovered_and_undone(store: Drill, recipe: str) -> None:
     if recipe == "log-misnamed":
         store.broken = Broken(frozenset(), frozenset())  # the records say themselves where they belong
     before = found_as_it_should(store, recipe)
-    left = LEFT.get(recipe, exits.CLEAN)
+    left = left_over(store, recipe)
     planned = store.run("recover", "--dry-run")
     assert planned.code & ~exits.OPERATIONAL == before
     if planned.code & exits.OPERATIONAL:
@@ -76,8 +83,6 @@ def test_whatever_is_broken_no_intact_message_is_lost(drill: Start, name: str, r
     recovered_and_undone(drill(name), recipe)
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(("name", "recipe"), sampled(STORES, RECIPES, one_in=10))
 def test_whatever_is_broken_anywhere_no_intact_message_is_lost(drill: Start, name: str, recipe: str) -> None:
     recovered_and_undone(drill(name), recipe)
