@@ -1,0 +1,1 @@
+"""What only large stores on Spark need. Nothing else imports this package."""
