@@ -115,17 +115,19 @@ class QueueBuilder:
         first = old.first_index
         if first_live is not None and first_live < first:
             first = first_live // self.file_cells * self.file_cells
-        end = max(self._kept_end(old), int(rows["queue_offset"][-1]) + 1 if rows.size else 0)
+        end = max(self._kept_end(old) or 0, int(rows["queue_offset"][-1]) + 1) if rows.size else (
+            self._kept_end(old) or old.first_index
+        )
         return self._fill(key, first, max(0, end - first), rows, old)
 
-    def _kept_end(self, old: QueueCells) -> int:
-        """Queue offset behind the last cell that stays: the last that names something inside the log."""
+    def _kept_end(self, old: QueueCells) -> int | None:
+        """Queue offset behind the last cell that stays: the last that names something inside the log; None for none."""
         offset, size = old.cells["phy_offset"].astype(np.int64), old.cells["size"].astype(np.int64)
         invalid = np.flatnonzero(size <= 0)
         used = int(invalid[0]) if invalid.size else size.size
         inside = (offset[:used] + size[:used] <= self.log_end) & (size[:used] != PRE_BLANK.size)
         kept = np.flatnonzero(inside | self.evidence.of(old)[:used])
-        return old.first_index + (int(kept[-1]) + 1 if kept.size else 0)
+        return old.first_index + int(kept[-1]) + 1 if kept.size else None
 
     def _fill(
         self, key: QueueKey, first: int, count: int, rows: Rows, old: QueueCells | None, *, from_nothing: bool = False

@@ -254,3 +254,22 @@ def test_t39_deleted_topic_is_not_resurrected_unless_asked_for(drill: Start, nam
         assert store.run("recover", "--yes").code == 0
     with store.recovered(0, "--include-deleted", starts=False):
         assert queue_bytes(store.root) == before
+
+
+# --- T24: a queue that begins behind its own end --------------------------------------------------------
+
+
+def test_t24_queue_that_begins_behind_its_messages_is_built_from_its_first_one(drill: Start) -> None:
+    store = drill(PLAIN)
+    before = queue_bytes(store.root)
+    queue = walk.queues(store.root)[0]
+    (file,) = walk.mapped_files(store.root / "consumequeue" / queue.topic / str(queue.queue_id))
+    size = file.path.stat().st_size
+    file.path.write_bytes(bytes(size))
+    file.path.rename(file.path.with_name(file_name(size)))
+    folder = f"consumequeue/{queue.topic}/{queue.queue_id}"
+    missing = [item for item in store.found("consumequeue-missing-units") if item["file"] == folder]
+    assert [(item["offset"], item["facts"]["first"]) for item in missing] == [(None, 0)]
+    assert store.verify().code == 2
+    with store.recovered():
+        assert queue_bytes(store.root) == before
