@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.damage import RECIPES, NotApplicable
+from fixtures.damage import RECIPES, NotApplicable, of_area
 from mqtool import exits
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Broken, Drill, messages
@@ -12,6 +12,8 @@ from tests.support.sampling import sampled
 from tests.support.trees import assert_unchanged
 
 STORES = ("clean-plain-4.9.7", "clean-manyfiles-5.3.3")
+WITH_CONFIG = ("clean-4.5.1", "clean-5.3.3", "killed-5.5.0")
+CONFIG = of_area("config")
 SAMPLE = [
     ("clean-manyfiles-5.3.3", "bit-in-size"), ("clean-manyfiles-5.3.3", "page-random"),
     ("clean-manyfiles-5.3.3", "first-page-zeroed"), ("clean-manyfiles-5.3.3", "log-misnamed"),
@@ -23,7 +25,8 @@ SAMPLE = [
     ("clean-plain-4.9.7", "log-all-missing"), ("clean-plain-4.9.7", "log-preallocated"),
 ]
 # Files that are gone from either end leave a sound log: expired at the front; at the back only the queues remember.
-NOT_DAMAGED = {"log-first-missing", "log-last-missing"}
+EXPIRED = {"log-first-missing", "consumer-offset-below-min"}
+NOT_DAMAGED = {*EXPIRED, "log-last-missing"}
 DERIVED_ONLY = {"queue", "index", "checkpoint", "config", "abort"}
 
 
@@ -35,19 +38,21 @@ def found_as_it_should(store: Drill, recipe: str) -> int:
         assert code & exits.MESSAGES, "messages are lost"
         if recipe != "log-all-missing":
             assert result.document["commitlog"]["damaged_messages"] > 0
-    if store.lost and recipe != "log-first-missing":
+    if store.lost and recipe not in EXPIRED:
         assert code != exits.CLEAN
     if RECIPES[recipe].area in DERIVED_ONLY:
         assert code & exits.MESSAGES == 0, "no message is touched"
-        assert result.document["commitlog"]["messages"] == len(store.messages)
+        assert result.document["commitlog"]["messages"] == len(store.intact)
     assert store.intact <= messages(store.root)
     return code
 
 
 def left_over(store: Drill, recipe: str) -> int:
-    """What recover can do nothing about: a log file that is gone, and a folder of somebody else's among the files."""
+    """What recover can do nothing about: a log file that is gone, offsets, a folder of somebody else's."""
     if recipe == "log-middle-missing":
         return exits.MESSAGES
+    if recipe.endswith("-offset-above-max"):
+        return exits.DERIVED
     odd = store.found("commitlog-odd-name") if recipe == "log-stray-folder" else []
     return exits.DERIVED if any(item["severity"] == "warning" for item in odd) else exits.CLEAN
 
@@ -83,6 +88,9 @@ def test_whatever_is_broken_no_intact_message_is_lost(drill: Start, name: str, r
     recovered_and_undone(drill(name), recipe)
 
 
-@pytest.mark.parametrize(("name", "recipe"), sampled(STORES, RECIPES, one_in=10))
+@pytest.mark.parametrize(("name", "recipe"), [
+    *sampled(STORES, [name for name in RECIPES if name not in CONFIG], one_in=10),
+    *sampled(WITH_CONFIG, CONFIG, one_in=6),
+])
 def test_whatever_is_broken_anywhere_no_intact_message_is_lost(drill: Start, name: str, recipe: str) -> None:
     recovered_and_undone(drill(name), recipe)
