@@ -228,18 +228,17 @@ def _on_disk(files: QueueFiles, rows: Rows) -> tuple[Rows, Rows]:
     return found, codes
 
 
-def queue_steps(store: Store, queue: QueueCells, spool: Spool, *, drop_empty: bool = False) -> Iterator[Step]:
+def queue_steps(store: Store, queue: QueueCells, spool: Spool) -> Iterator[Step]:
     """Steps that make the files of a queue on disk hold exactly these cells; nothing for a file that does.
 
-    A queue without a cell goes, for a broker takes a file of zeros for one unit; one that began behind 0 keeps a
-    file for the sake of its number, unless `drop_empty`.
+    A queue without a cell goes, as after a broker's own cut: of a file of zeros brokers make one unit, or do not start.
     """
     files = QueueFiles(store, queue.key.topic, queue.key.queue_id)
     folder = store.consumequeue_dir / queue.key.topic / str(queue.key.queue_id)
     size = store.queue_file_size
     if queue.ext is not None:
         yield from ext_steps(ExtFiles(store, queue.key.topic, queue.key.queue_id), queue.ext, spool)
-    contents = [] if queue.is_empty and (drop_empty or queue.first_index == 0) else list(queue.files(size))
+    contents = [] if queue.is_empty else list(queue.files(size))
     wanted = {offset for offset, _ in contents}
     on_disk = {mapped_file.file_from_offset: mapped_file for mapped_file in files.mapped_files.files}
     for offset, content in contents:

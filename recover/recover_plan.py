@@ -146,7 +146,7 @@ def _in_order(
     queues = check_consumequeue(store, after, expectation, delays)
     as_broker = options.policy == "broker"
     yield from consumequeue_steps(
-        store, after, expectation, queues, spool, visible=options.lost == "visible", drop_empty=as_broker,
+        store, after, expectation, queues, spool, visible=options.lost == "visible",
         evidence=_left_by_the_broker(after) if as_broker else NO_EVIDENCE,
     )
     index = check_index(store, after)
@@ -172,7 +172,6 @@ def _left_by_the_broker(after: LogView) -> Evidence:
 def consumequeue_steps(
     store: Store, log: LogView, expectation: Expectation, queues: ConsumeQueueReport, spool: Spool,
     *, visible: bool = False, wanted: set[QueueKey] | None = None, evidence: Evidence = NO_EVIDENCE,
-    drop_empty: bool = False,
 ) -> Iterator[Step]:
     """Steps that put every unsound queue right (of `wanted`, if given); units that are `evidence` stay."""
     unsound = {key for key, verdict in queues.verdicts.items() if not verdict.sound}
@@ -184,11 +183,11 @@ def consumequeue_steps(
         done.add(key)
         cells = builder.repaired(key, rows)
         if cells is not None:
-            yield from queue_steps(store, cells, spool, drop_empty=drop_empty)
+            yield from queue_steps(store, cells, spool)
     for key in sorted(unsound - done, key=lambda k: (k.topic, k.queue_id)):
         cells = builder.repaired(key, np.empty(0, dtype=EXPECTED))
         if cells is not None:
-            yield from queue_steps(store, cells, spool, drop_empty=drop_empty)
+            yield from queue_steps(store, cells, spool)
 
 
 def _parts(store: Store) -> list[str]:

@@ -61,6 +61,15 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         action="Recover: the file is put aside and built again.",
     ),
     Code(
+        "consumequeue-empty-last-file", "warning",
+        "{topic}/{queue}: the last file of the queue holds no unit", _REBUILD,
+        meaning="The file was made for the next unit, and the unit never came.",
+        cause="The broker or the machine died between making the file and writing into it.",
+        broker="5.x reads the last unit of the last file when it starts, fails on a file without one, and does not start, "
+        "unless dispatch has filled the file by then.",
+        action="`mqtool recover` puts the file aside; the broker makes it again.",
+    ),
+    Code(
         "consumequeue-odd-name", "warning",
         "{name} in the queue folder is no queue file", "Move it out of the store, then start the broker.",
         meaning="Files of a queue folder are named by 20 digits; anything else does not belong there.",

@@ -160,6 +160,17 @@ class _Checker:
                 first=start // UNIT_SIZE, last=stop // UNIT_SIZE - 1, count=(stop - start) // UNIT_SIZE,
             ))
 
+    def _check_last_file(self, verdict: QueueVerdict, files: QueueFiles) -> None:
+        """A last file behind a full one that holds no unit: of whole length, for others are reported as such."""
+        queue = files.mapped_files
+        if len(queue.files) < 2 or queue.files[-1].length != queue.file_size:
+            return
+        if verdict.end == queue.files[-1].file_from_offset // UNIT_SIZE:
+            verdict.findings.append(finding(
+                "consumequeue-empty-last-file", self.store.relative(queue.files[-1].path), 0, topic=verdict.key.topic,
+                queue=verdict.key.queue_id,
+            ))
+
     def _check_units(self, verdict: QueueVerdict, files: QueueFiles, ext: ExtFiles, rows: Rows) -> None:
         missing = np.zeros(rows.size, dtype=bool)
         lost = is_lost(rows)
@@ -180,6 +191,7 @@ class _Checker:
             self._count(verdict, stretch, classes, broken)
             for start, end in _ranges(np.flatnonzero(broken & (classes == WRONG))):
                 verdict.findings.append(broken_finding(stretch, ext, start, end))
+        self._check_last_file(verdict, files)
         missing[taken:] = ~lost[taken:]
         verdict.missing = int(missing.sum())
         verdict.missing_offsets = rows["queue_offset"][missing]

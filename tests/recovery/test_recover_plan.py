@@ -1,0 +1,47 @@
+"""What recover plans, where no scenario of a real store shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fixtures.synth import synth_store
+from recover.apply import apply_plan
+from recover.plan import Retire
+from recover.preconditions import seal
+from recover.recover_plan import RecoverOptions, plan_recover
+from recover.verify.report import verify
+from tests.support.looks import opened
+
+
+def _recovered(root: Path) -> list[object]:
+    plan = plan_recover(opened(root), RecoverOptions()).plan
+    apply_plan(root, seal(plan, root))
+    return list(plan.steps)
+
+
+def test_an_empty_last_queue_file_behind_a_full_one_is_found_and_put_aside(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    synth_store(root, messages=100, topics=1, queues=1)
+    folder = root / "consumequeue" / "Topic0" / "0"
+    last = folder / f"{2000:020d}"
+    last.write_bytes(bytes(2000))
+    report = verify(opened(root))
+    assert [(item.code, item.file) for item in report.findings if item.severity != "info"] == [
+        ("consumequeue-empty-last-file", f"consumequeue/Topic0/0/{last.name}")
+    ]
+    assert _recovered(root) == [Retire(f"consumequeue/Topic0/0/{last.name}")]
+    assert verify(opened(root)).exit_code == 0
+
+
+def test_a_queue_whose_messages_are_all_gone_leaves_no_file_of_zeros(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    written = synth_store(root, messages=100, topics=1, queues=2)
+    ghost = root / "consumequeue" / "Topic0" / "7"
+    ghost.mkdir()
+    unit = (written.log_end + 100).to_bytes(8, "big") + (200).to_bytes(4, "big") + bytes(8)
+    (ghost / f"{0:020d}").write_bytes(unit.ljust(2000, b"\0"))
+    found = [item.code for item in verify(opened(root)).findings if item.severity != "info"]
+    assert found == ["consumequeue-beyond-log"]
+    _recovered(root)
+    assert not list(ghost.iterdir())
+    assert verify(opened(root)).exit_code == 0
