@@ -136,7 +136,7 @@ def test_t22_queue_behind_the_log(drill: Start) -> None:
         assert queue_bytes(store.root) == before
 
 
-# --- T23: files of zeros ---------------------------------------------------------
+# --- T23, T24: files of zeros, a start behind the end ---------------------------------------------------------
 
 
 def test_t23_last_queue_file_all_zero(drill: Start) -> None:
@@ -146,6 +146,34 @@ def test_t23_last_queue_file_all_zero(drill: Start) -> None:
     store.finds("consumequeue-missing-units", file, 0, exit_code=2)
     with store.recovered():
         assert queue_bytes(store.root) == before
+
+
+def test_t23_zero_file_behind_a_full_one_is_no_unit(drill: Start) -> None:
+    store = drill("killed-lmq-4.9.7")
+    path = store.root / "consumequeue" / "Carrier" / "0" / file_name(2000)
+    path.write_bytes(bytes(2000))
+    for version in store.brokers:  # seen with real brokers: they take the zeros for one unit
+        assert store.run("predict", "--broker", version).document["queues"]["Carrier/0"] == [0, 101]
+    store.finds("consumequeue-empty-last-file", f"consumequeue/Carrier/0/{path.name}", 0, exit_code=2)
+    with store.recovered():
+        for version in store.brokers:
+            assert store.run("predict", "--broker", version).document["queues"]["Carrier/0"] == [0, 100]
+
+
+def test_t24_first_offset_behind_the_last(drill: Start) -> None:
+    store = drill(PLAIN)
+    before = queue_bytes(store.root)
+    folder = store.root / "consumequeue" / "Orders" / "1"
+    units = len(walk.units(next(q for q in walk.queues(store.root) if (q.topic, q.queue_id) == ("Orders", 1))))
+    (folder / file_name(0)).unlink()
+    (folder / file_name(4000)).write_bytes(bytes(2000))  # queue offset 200, behind every message of the queue
+    assert units < 200
+    missing = store.finds("consumequeue-missing-units", exit_code=2)["facts"]
+    assert (missing["topic"], missing["queue"], missing["count"]) == ("Orders", 1, units)
+    with store.recovered():
+        assert queue_bytes(store.root) == before
+        for version in store.brokers:
+            assert store.run("predict", "--broker", version).document["queues"]["Orders/1"] == [0, units]
 
 
 # --- T25: other kinds of queues --------------------------------------------------------------------------------
