@@ -31,3 +31,12 @@ def drill(folder: Path) -> Start:
         return Drill.start(name, folder / f"copy-{copies}")
 
     return start
+
+
+@pytest.fixture
+def broken(drill: Start) -> Drill:
+    """A store with something to recover in every part."""
+    store = drill("clean-plain-4.9.7")
+    for recipe in ("index-unit-hash", "queue-behind", "checkpoint-zero", "abort-added", "bit-in-body"):
+        store.strike(recipe)
+    return store

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fixtures.damage import Damage, damage, walk
 from fixtures.unpack import STORES as PACKED
-from formats import commitlog
+from formats import commitlog, sysflag
 from formats.record_columns import BIT_FILLER, BIT_MARKER
 from mqtool import exits
 from recover.log import scan_log
@@ -113,6 +113,27 @@ def queue_bytes(root: Path) -> dict[str, str]:
         file.path.relative_to(root).as_posix(): hashlib.sha256(file.read()).hexdigest()
         for queue in walk.queues(root) for file in queue.files if walk.units_of(file)
     }
+
+
+Position = tuple[str, int, int]
+
+
+def position(message: Message) -> Position:
+    """Topic, queue and offset in it."""
+    return message.topic, message.queue_id, message.queue_offset
+
+
+def bridged(document: dict[str, Any]) -> list[Position]:
+    """The lost queue positions that recover names, in order."""
+    return sorted(
+        (lost["topic"], lost["queue"], lost["queue_offset"])
+        for bridge in document["bridged"] for lost in bridge.get("lost", ())
+    )
+
+
+def body_at(hit: walk.Located) -> int:
+    """Position of a record's body in its file."""
+    return hit.position + commitlog.HEADS[hit.record.sys_flag & sysflag.HOSTS_V6].size
 
 
 class Drill:
