@@ -141,17 +141,18 @@ def _take_record(
         if not _property_crc_fits(data, start, size, crc_address, crc_table):
             return DISLIKED
         bits |= BIT_PROP_CRC
-    queue, queues, names_used = find_queue(
-        data, topic_at, topic_length, queue_id, topic_hash, slots, names, queue_table, state[2], state[3]
-    )
-    if queue < 0:
-        return OUTPUT_FULL
     first_hash = state[1]
     more_bits, count, tags_code, status = take_properties(
         data, properties_at, end, topic_at, topic_length, topic_hash, hashes, first_hash
     )
     if status != NEED_MORE:
         return status
+    # last of all: a queue enters the table only with a record that is taken, or its number would be given twice
+    queue, queues, names_used = find_queue(
+        data, topic_at, topic_length, queue_id, topic_hash, slots, names, queue_table, state[2], state[3]
+    )
+    if queue < 0:
+        return OUTPUT_FULL
     bits |= more_bits
     if (sys_flag & _TRANSACTION) == _ROLLBACK:
         count = 0  # IndexService.buildIndex skips these

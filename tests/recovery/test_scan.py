@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fixtures.synth import synth_store
+from formats.commitlog import decode
 from recover.columns import ColumnStore
 from recover.mapped_files import MappedFile
 from recover.record_row import row_of
@@ -112,3 +113,25 @@ def test_more_queues_than_the_tables_hold_at_first(tmp_path: Path) -> None:
     (scan,) = _scans(tmp_path / "s")
     assert len(set(scan.queues)) == len(scan.queues) == len(written.queues)
     assert scan.record_count == 6000
+
+
+def test_every_record_keeps_its_queue_when_the_first_one_of_a_queue_is_damaged(tmp_path: Path) -> None:
+    """Properties are the last thing looked at: a queue that only a refused record names must leave no trace."""
+    synth_store(tmp_path / "s", messages=400, mapped_file_size=32 * 1024)
+    path = sorted((tmp_path / "s" / "commitlog").iterdir())[1]
+    content, base = path.read_bytes(), int(path.name)
+    queues = {row["phy_offset"]: key for row, key in _named_rows(_scans(tmp_path / "s")[1])}
+    firsts = {key: offset for offset, key in sorted(queues.items(), reverse=True)}
+    for key, first in firsts.items():
+        record = decode(content, first - base)
+        damaged = bytearray(content)
+        end = first - base + record.total_size
+        damaged[end - len(record.properties) : end] = bytes(len(record.properties))
+        path.write_bytes(damaged)
+        scan = scan_file(MappedFile(path, base, len(content)), 32 * 1024, ColumnStore())
+        found = {row["phy_offset"]: key for row, key in _named_rows(scan)}
+        assert found == {offset: name for offset, name in queues.items() if offset != first}, key
+
+
+def _named_rows(scan: FileScan) -> list[tuple[Any, tuple[bytes, int]]]:
+    return [(row, scan.queues[row["queue"]]) for split in scan.splits for row in split.records]
