@@ -52,8 +52,9 @@ def after_replacing(
     for scan in scans:
         scan.queues = queues
     files = [scan.mapped_file for scan in scans]
-    queue = MappedFileQueue(log.queue.directories, log.queue.file_size, files)
-    return assemble(queue, scans)
+    view = assemble(MappedFileQueue(log.queue.directories, log.queue.file_size, files), scans)
+    view.written = {record.phy_offset: record for change in changes for record in change.records}
+    return view
 
 
 def _changed_scan(scan: FileScan, changes: list[Replaced], splits: list[Split], cut_from: int) -> FileScan:

@@ -134,7 +134,8 @@ def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_delete
         for split in log.live():
             carriers = split.records[(split.records["bits"] & BIT_LMQ) != 0]
             for row in carriers[numbered(carriers)]:
-                for key, queue_offset in lmq_targets(_reread(reader, row)):
+                record = log.written.get(int(row["phy_offset"])) or _reread(reader, row)
+                for key, queue_offset in lmq_targets(record):
                     counts = include_deleted or topics.lmq_counts(key.topic)
                     if not counts or not is_folder_name(key.topic):
                         continue

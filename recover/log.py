@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from formats.commitlog import Record
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_SUPERSEDED
 from recover.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
 from recover.generations import mark_ghosts, mark_superseded
@@ -56,6 +57,7 @@ class LogView:
 
     `queues[i]` is the (topic, queue id) that rows name as `queue` i. `valid_to` and `log_end` are
     as docs/commands/verify.md defines them. `tail` is None when only zeros follow the last record.
+    `written` holds, by phy offset, the records of a planned log that the disk does not have yet.
     """
 
     queue: MappedFileQueue
@@ -73,6 +75,7 @@ class LogView:
     markers: int
     last_timestamp: int
     newest_timestamp: int
+    written: dict[int, Record] = field(default_factory=dict)
 
     @property
     def blanks(self) -> int:

@@ -19,8 +19,12 @@ def loss_of_damage(look: Survey, changes: LogChanges) -> list[dict[str, Any]]:
     restored = {
         (b["topic"], b["queue"], b["queue_offset"]) for b in changes.bridged if b["kind"] == "restored"
     }
+    # a record put back stands in every queue again that it names
+    whole_again = {b["start"] for b in changes.bridged if b["kind"] == "restored"}
     entries: dict[tuple[str, int], dict[str, Any]] = {}
     for damage, positions in zip(look.log.damaged, look.losses.by_damage, strict=True):
+        if damage.start in whole_again:
+            continue
         begin, end = times_around(look.log, damage.start, damage.stop)
         for position in positions:
             key = (position.key.topic, position.key.queue_id)

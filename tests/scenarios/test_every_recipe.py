@@ -11,7 +11,7 @@ from tests.scenarios.drill import Broken, Drill, messages
 from tests.support.sampling import sampled
 from tests.support.trees import assert_unchanged
 
-STORES = ("clean-plain-4.9.7", "clean-manyfiles-5.3.3")
+STORES = ("clean-plain-4.9.7", "clean-manyfiles-5.3.3", "killed-lmq-4.9.7", "clean-5.3.3", "killed-5.5.0")
 WITH_CONFIG = ("clean-4.5.1", "clean-5.3.3", "killed-5.5.0")
 CONFIG = of_area("config")
 SAMPLE = [
@@ -19,6 +19,7 @@ SAMPLE = [
     ("clean-manyfiles-5.3.3", "first-page-zeroed"), ("clean-manyfiles-5.3.3", "log-misnamed"),
     ("clean-manyfiles-5.3.3", "log-stray-file"), ("killed-lmq-4.9.7", "bit-in-topic-legal"),
     ("killed-lmq-4.9.7", "bit-in-queue-offset"), ("killed-lmq-4.9.7", "lmq-queue-missing"),
+    ("killed-lmq-4.9.7", "bit-in-size"), ("killed-lmq-4.9.7", "body-length-huge"),
     ("killed-lmq-4.9.7", "crash-torn-tail"), ("killed-lmq-4.9.7", "crash-after-truncation"),
     ("clean-plain-4.9.7", "crash-power-loss"), ("clean-plain-4.9.7", "queue-file-garbage"),
     ("clean-plain-4.9.7", "log-last-missing"), ("clean-plain-4.9.7", "log-first-missing"),
@@ -53,6 +54,8 @@ def left_over(store: Drill, recipe: str) -> int:
         return exits.MESSAGES
     if recipe.endswith("-offset-above-max"):
         return exits.DERIVED
+    if recipe == "log-last-missing" and (store.root / "config").is_dir():
+        return exits.DERIVED  # groups have read messages that are gone
     odd = store.found("commitlog-odd-name") if recipe == "log-stray-folder" else []
     return exits.DERIVED if any(item["severity"] == "warning" for item in odd) else exits.CLEAN
 

@@ -17,7 +17,7 @@ from formats.commitlog import encode
 from formats.consumequeue import CQ_UNIT
 from formats.crc import crc31
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import Drill, body_at, bridged, counts, manifest, messages, position
+from tests.scenarios.drill import Drill, body_at, bridged, counts, manifest, messages, position, queue_bytes
 from tests.support.trees import assert_unchanged
 
 PLAIN, MANY_FILES = "clean-plain-4.9.7", "clean-manyfiles-5.3.3"
@@ -180,6 +180,20 @@ def test_t12_every_kind_of_message_is_decoded_and_bridged(drill: Start, kind: st
     with store.recovered() as done:
         assert position(next(iter(store.lost))) in bridged(done)
         assert messages(store.root) == store.intact
+
+
+@pytest.mark.parametrize("recipe", ["bit-in-size", "bit-in-magic", "bit-in-properties-length", "body-length-huge"])
+def test_t12_message_put_back_stands_in_all_its_lmq_queues_again(drill: Start, recipe: str) -> None:
+    store = drill("killed-lmq-4.9.7")
+    before = queue_bytes(store.root)
+    store.strike(recipe)
+    (lost,) = store.broken.lost
+    assert b"INNER_MULTI_DISPATCH" in store.contents[lost]
+    with store.recovered() as done:
+        assert [bridge["kind"] for bridge in done["bridged"]] == ["restored"]
+        assert (done["damaged_messages"], done["plan"]["loss"]) == (0, [])
+        assert messages(store.root) == store.messages
+        assert queue_bytes(store.root) == before
 
 
 @pytest.mark.parametrize("name", ["killed-compressed-5.3.3", "killed-lmq-4.9.7", "clean-v2-5.5.0", PLAIN])
