@@ -79,12 +79,12 @@ class QueueBuilder:
 
     `min_offset` and `log_end` are those of the log that the queues shall fit; `visible` makes the unit of a
     lost position name its marker instead of repeating the message in front of it. Units on disk that are `evidence`
-    stay.
+    stay. `bridged`: the log holds filler, so that a place behind a queue's last record may be that of a lost message.
     """
 
     def __init__(
         self, store: Store, delays: DelayTable, min_offset: int, log_end: int, *, visible: bool = False,
-        evidence: Evidence = NO_EVIDENCE,
+        evidence: Evidence = NO_EVIDENCE, bridged: bool = False,
     ) -> None:
         self.store = store
         self.delays = delays
@@ -92,6 +92,7 @@ class QueueBuilder:
         self.log_end = log_end
         self.visible = visible
         self.evidence = evidence
+        self.bridged = bridged
         self.file_cells = store.queue_file_size // UNIT_SIZE
 
     def fresh(self, key: QueueKey, rows: Rows, *, from_nothing: bool = True) -> QueueCells:
@@ -121,12 +122,17 @@ class QueueBuilder:
         return self._fill(key, first, max(0, end - first), rows, old)
 
     def _kept_end(self, old: QueueCells) -> int | None:
-        """Queue offset behind the last cell that stays: the last that names something inside the log; None for none."""
+        """Queue offset behind the last cell that stays; None for none.
+
+        Units of expired records stay, evidence, and in a bridged log whatever lies inside it. Where every record of the
+        log is known, a unit behind those of the queue's own records names no message: left, it would be one twice.
+        """
         offset, size = old.cells["phy_offset"].astype(np.int64), old.cells["size"].astype(np.int64)
         invalid = np.flatnonzero(size <= 0)
         used = int(invalid[0]) if invalid.size else size.size
-        inside = (offset[:used] + size[:used] <= self.log_end) & (size[:used] != PRE_BLANK.size)
-        kept = np.flatnonzero(inside | self.evidence.of(old)[:used])
+        end = self.log_end if self.bridged else self.min_offset
+        inside = (offset[:used] >= 0) & ((offset[:used] < self.min_offset) | (offset[:used] + size[:used] <= end))
+        kept = np.flatnonzero(inside & (size[:used] != PRE_BLANK.size) | self.evidence.of(old)[:used])
         return old.first_index + int(kept[-1]) + 1 if kept.size else None
 
     def _fill(
@@ -165,7 +171,8 @@ class QueueBuilder:
         if count <= 0:
             return
         kept = old.cells[:count]
-        expired = (kept["size"] > 0) & (kept["phy_offset"].astype(np.int64) < self.min_offset)
+        offsets = kept["phy_offset"].astype(np.int64)
+        expired = (kept["size"] > 0) & (offsets >= 0) & (offsets < self.min_offset)
         evidence[start : start + count] = self.evidence.of(old)[:count]
         stays = expired | evidence[start : start + count]
         cells[start : start + count][stays] = kept[stays]

@@ -177,7 +177,10 @@ def consumequeue_steps(
     unsound = {key for key, verdict in queues.verdicts.items() if not verdict.sound}
     if wanted is not None:
         unsound &= wanted
-    builder = QueueBuilder(store, queues.delays, log.min_offset, log.log_end, visible=visible, evidence=evidence)
+    builder = QueueBuilder(
+        store, queues.delays, log.min_offset, log.log_end, visible=visible, evidence=evidence,
+        bridged=log.fillers + log.markers > 0,
+    )
     done = set()
     for key, rows in expectation.grouped(unsound):
         done.add(key)
