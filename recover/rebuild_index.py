@@ -121,7 +121,11 @@ def _layout(
     if fresh:
         return fresh_layout(numbers, geometry.capacity, Names(zone))
     taken = [file.name for file in report.listing.files] + [odd.path.name for odd in report.listing.odd]
-    return layout_in_place(numbers, geometry.capacity, Names(zone, taken), report.verdicts)
+    layout = layout_in_place(numbers, geometry.capacity, Names(zone, taken), report.verdicts)
+    # files that no size could be told for have no verdict; beside new files they would be wrong ones
+    judged = {verdict.file.name for verdict in report.verdicts}
+    layout.retired += [file.name for file in report.listing.files if file.name not in judged]
+    return layout
 
 
 def _counts_entries(report: IndexReport, given: bool | None) -> bool:

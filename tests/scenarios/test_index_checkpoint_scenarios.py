@@ -110,6 +110,19 @@ def test_t26_near_empty_files_by_the_hundred_are_named_as_safe_to_delete(drill: 
 # --- T27 ------------------------------------------------------------------------------------------------
 
 
+def test_t26_index_files_cut_so_short_that_no_size_can_be_told_give_way_to_new_ones(drill: Start) -> None:
+    store = drill(MANY_FILES)
+    cut = sorted((store.root / "index").iterdir())
+    for path in cut:
+        path.write_bytes(path.read_bytes()[:128])
+    store.struck()
+    assert store.finds("index-sizes-unknown", exit_code=2)
+    with store.recovered():
+        assert all(path.stat().st_size > 128 for path in (store.root / "index").iterdir())
+        index = store.verify().document["index"]
+        assert (index["missing"], index["wrong"]) == (0, 0) and index["entries"] >= index["expected"] > 0
+
+
 LATER = [("checkpoint-later-than-log", offset) for offset in (0, 8, 16)]
 CHECKPOINTS: dict[str, list[tuple[str, int | None]]] = {
     "checkpoint-missing": [("checkpoint-missing", None)],
