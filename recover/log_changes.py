@@ -20,6 +20,7 @@ from recover.log import Damage, LogView, dead_ranges
 from recover.log_reader import LogReader
 from recover.lost import LostPosition
 from recover.mapped_files import MappedFile
+from recover.patches import zeroes
 from recover.plan import InPlace, Install, Retire, Step, WriteRange, ZeroRange
 from recover.reader import FileReader
 from recover.restore import Restored, restore
@@ -192,14 +193,12 @@ def _lay(
 
 
 def _dirty_end(store: Store, log: LogView, cut_from: int) -> Iterator[Step]:
-    """Zeroes for everything behind the live log that is not zero already, ghosts included."""
+    """Zeroes for everything behind the live log that is not zero already: ghosts, end marks and what follows those."""
     for scan in log.files:
-        for dead in dead_ranges(scan):
-            start = max(dead.start, cut_from)
-            stop = min(dead.last_data, scan.mapped_file.end)
-            if start < stop and not (scan.blank is not None and scan.blank < start):
-                base = scan.mapped_file.file_from_offset
-                yield ZeroRange(store.relative(scan.mapped_file.path), start - base, stop - base)
+        base = scan.mapped_file.file_from_offset
+        start = max(base, cut_from)
+        if any(dead.last_data > max(dead.start, start) for dead in dead_ranges(scan)):
+            yield from zeroes(store.relative(scan.mapped_file.path), scan.mapped_file.path, start - base)
 
 
 def _mend_files(store: Store, log: LogView, changes: LogChanges) -> None:

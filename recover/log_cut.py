@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from formats.record_columns import BIT_GHOST
 from recover.errors import UsageRefusal
 from recover.log import LogView
 from recover.log_changes import LogChanges
-from recover.plan import Retire, Step, ZeroRange
-from recover.reader import FileReader
-from recover.store import Store
+from recover.patches import zeroes
+from recover.plan import Retire
 from recover.survey import Survey
-
-_CHUNK = 1 << 20
 
 
 def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
@@ -34,19 +29,9 @@ def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
             changes.steps.append(Retire(look.store.relative(mapped_file.path)))
             changes.dropped.append(str(mapped_file.path))
         elif scan.file_end > offset:
-            changes.steps += _zero_from(look.store, mapped_file.path, offset - mapped_file.file_from_offset)
+            name = look.store.relative(mapped_file.path)
+            changes.steps += zeroes(name, mapped_file.path, offset - mapped_file.file_from_offset)
     return changes
-
-
-def _zero_from(store: Store, path: Path, start: int) -> list[Step]:
-    """Zeroes from `start` to the last byte that is not zero already."""
-    stop = start
-    with FileReader(path) as reader:
-        for first, last in reader.data_ranges(start, reader.length):
-            for at in range(first, last, _CHUNK):
-                content = reader.read(at, min(_CHUNK, last - at)).rstrip(b"\0")
-                stop = at + len(content) if content else stop
-    return [ZeroRange(store.relative(path), start, stop)] if stop > start else []
 
 
 def _check_boundary(log: LogView, offset: int) -> None:

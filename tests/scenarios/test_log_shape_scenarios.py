@@ -17,7 +17,7 @@ from formats.commitlog import encode
 from formats.consumequeue import CQ_UNIT
 from formats.crc import crc31
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import Drill, body_at, bridged, counts, manifest, messages, position, queue_bytes
+from tests.scenarios.drill import Drill, body_at, bridged, counts, file_name, manifest, messages, position, queue_bytes
 from tests.support.trees import assert_unchanged
 
 PLAIN, MANY_FILES = "clean-plain-4.9.7", "clean-manyfiles-5.3.3"
@@ -49,6 +49,24 @@ def test_t08_ghosts_in_their_own_place_are_shown_only_when_asked_for(drill: Star
     assert len(ghosts) == facts["ghosts"]
     with store.recovered():
         assert store.run("query", "--include-ghosts").document["messages"] == []
+
+
+@pytest.mark.parametrize("cut", [65536, 40000], ids=["whole", "with its end mark behind zeros"])
+def test_t08_reused_file_full_of_old_records_is_empty(drill: Start, cut: int) -> None:
+    store = drill(MANY_FILES)
+    files = walk.log_files(store.root)
+    reused = store.root / "commitlog" / file_name(files[-1].file_from_offset + 65536)
+    content = files[2].read()
+    reused.write_bytes(content if cut == 65536 else bytes(cut) + content[cut:])
+    result = store.verify()
+    assert result.code == 2
+    assert result.document["commitlog"]["messages"] == len(store.messages)
+    warned = {item["file"] for item in result.document["findings"] if item["severity"] == "warning"}
+    assert warned == {f"commitlog/{reused.name}"}
+    with store.recovered() as done:
+        assert messages(store.root) == store.messages
+        assert (done["damaged_messages"], done["plan"]["loss"]) == (0, [])
+        assert not any(reused.read_bytes())
 
 
 # --- T09: blanks ----------------------------------------------------------------------------------------
@@ -194,6 +212,20 @@ def test_t12_message_put_back_stands_in_all_its_lmq_queues_again(drill: Start, r
         assert (done["damaged_messages"], done["plan"]["loss"]) == (0, [])
         assert messages(store.root) == store.messages
         assert queue_bytes(store.root) == before
+
+
+def test_t12_damaged_carrier_of_lmq_queues_is_one_message_with_a_place_in_each_of_them(drill: Start) -> None:
+    store = drill("killed-lmq-4.9.7")
+    hits = [hit for hit in store.records()[:-1] if KINDS["lmq"][1](hit.record) and hit.record.body]
+    hit = hits[len(hits) // 2]
+    flip_bit(store.root, hit.file.path, body_at(hit), 4)
+    store.struck()
+    targets = hit.record.property_map()["INNER_MULTI_DISPATCH"].split(",")
+    assert store.verify().document["commitlog"]["damaged_messages"] == 1
+    with store.recovered() as done:
+        assert done["damaged_messages"] == 1
+        assert {(row["topic"], row["messages"]) for row in done["plan"]["loss"]} == {
+            (topic, 1) for topic in (hit.record.topic_name, *targets)}
 
 
 @pytest.mark.parametrize("name", ["killed-compressed-5.3.3", "killed-lmq-4.9.7", "clean-v2-5.5.0", PLAIN])
