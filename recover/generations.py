@@ -6,6 +6,7 @@ A queue that lost its units can number its messages again from a lower offset.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -37,17 +38,23 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
     total = 0
     for scan in scans:
         breaks = [hole.start for hole in scan.holes]
-        for index, (records, behind_break) in enumerate(_runs(scan, breaks)):
-            if behind_break or (broken and index == 0):
-                ghosts = (records["store_timestamp"] < last_timestamp) | (
-                    numbered(records) & (records["queue_offset"] <= last_offset[records["queue"]])
+        stretch = -1
+        for number, records in _runs(scan, breaks):
+            if number != stretch:
+                # a stretch without a break is held against what stands in front of it, however its rows are cut
+                stretch, first = number, True
+                judged = number > 0 or broken
+                front_offset, front_timestamp = last_offset.copy() if judged else last_offset, last_timestamp
+            live = records
+            if judged:
+                ghosts = (records["store_timestamp"] < front_timestamp) | (
+                    numbered(records) & (records["queue_offset"] <= front_offset[records["queue"]])
                 )
                 records["bits"] |= np.where(ghosts, BIT_GHOST, 0).astype(np.uint16)
                 total += int(ghosts.sum())
-                broken = bool(ghosts[0])
+                broken = bool(ghosts[0]) if first else broken
                 live = records[~ghosts]
-            else:
-                live = records
+            first = False
             counted = live[numbered(live)]
             last_offset[counted["queue"]] = counted["queue_offset"]
             if live.size:
@@ -57,14 +64,13 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
     return total
 
 
-def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[Rows, bool]]:
-    """Rows of each split, cut where a hole lies between two records, with whether a hole is in front in this file."""
+def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[int, Rows]]:
+    """Rows of each split, cut where a hole lies between two records, with how many holes of the file are in front."""
     for split in scan.splits:
         offsets = split.records["phy_offset"]
         cuts = sorted({0, *np.searchsorted(offsets, breaks).tolist(), len(offsets)})
         for start, stop in pairwise(cuts):
-            first = int(offsets[start])
-            yield split.records[start:stop], any(hole < first for hole in breaks)
+            yield bisect_left(breaks, int(offsets[start])), split.records[start:stop]
 
 
 def mark_superseded(scans: list[FileScan], queues: int) -> int:

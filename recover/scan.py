@@ -29,6 +29,7 @@ from recover.record_row import row_of
 from recover.window import Window
 
 WINDOW = 16 << 20
+WHOLE = 1 << 62
 _ROWS = 1 << 15
 _HASHES = 1 << 17
 _QUEUE_SLOTS = 1 << 12
@@ -79,12 +80,15 @@ class FileScan:
         return sum(split.records.size for split in self.splits)
 
 
-class _FileScanner:
+class FileScanner:
+    """The state of one scan; `stop` is where in the file it ends, a split's when another begins there."""
+
     def __init__(
         self, mapped_file: MappedFile, file_size: int, columns: ColumnStore, progress: ProgressCallback | None
     ) -> None:
         self.base = mapped_file.file_from_offset
         self.length = min(mapped_file.length, file_size)
+        self.stop = WHOLE
         self.result = FileScan(mapped_file, file_size)
         self.columns = columns
         self.progress = progress
@@ -115,12 +119,13 @@ class _FileScanner:
             self._report(inside - before, int(self.state[0]) - taken)
             position = window.start + inside
             self.result.end = self.base + position
+            if position >= self.stop:
+                return None
             if status == OUTPUT_FULL:
                 self._make_room()
             elif status == AT_BLANK:
                 return self._at_blank(window, position)
-            elif status == NEED_MORE and inside > 0 and window.start + window.filled < self.length:
-                window.load(position)
+            elif status == NEED_MORE and window.advance(position):
                 inside = 0
             else:
                 step = self._judge(window, position)
@@ -181,20 +186,34 @@ class _FileScanner:
     def _resynchronise(self, window: Window, position: int) -> int | None:
         """Note the hole at `position` and find the first intact record or the end mark behind it."""
         hole = self._hole_at(window, position)
-        for start, stop in window.reader.data_ranges(position, self.length):
+        found, hole.last_data = self._search(window, position, position + 1, hole.start)
+        if found is not None:
+            kind, where = found
+            return self._close_hole(hole, position, where, kind)
+        self._end_in_hole(hole, position)
+        return None
+
+    def _search(
+        self, window: Window, position: int, first: int, last_data: int
+    ) -> tuple[tuple[str, int] | None, int]:
+        """The first intact record or end mark at or behind `first`, and the end of the last data from `position` on."""
+        for start, stop in window.reader.data_ranges(position, min(self.length, self.stop)):
             at = start
             while at < stop:
                 window.load(at)
                 filled = min(window.filled, stop - at + HEAD_SIZE)
                 data_end = last_nonzero(window.data, 0, window.filled)
                 if data_end >= 0:
-                    hole.last_data = max(hole.last_data, min(self.base + at + data_end + 1, self.base + self.length))
-                found = self._next_candidate(window, at, max(at, position + 1), filled)
-                if found is not None:
-                    kind, where = found
-                    return self._close_hole(hole, position, where, kind)
+                    last_data = max(last_data, min(self.base + at + data_end + 1, self.base + self.length))
+                found = self._next_candidate(window, at, max(at, first), filled)
+                if found is not None and found[1] < self.stop:
+                    return found, last_data
                 step = max(1, window.filled - HEAD_SIZE)
                 at += step if at + window.filled < self.length else window.filled
+        return None, last_data
+
+    def _end_in_hole(self, hole: Hole, position: int) -> None:
+        """Nothing intact follows `position`: note the hole up to where the file ends at its full size."""
         if self.length > position:
             hole.stop = self.result.file_end
             self.result.holes.append(hole)
@@ -203,15 +222,15 @@ class _FileScanner:
             hole.reason, hole.stop = "short-file", self.result.file_end
             self.result.holes.append(hole)
         self._report(self.length - position, 0)
-        return None
 
     def _next_candidate(self, window: Window, start: int, first: int, filled: int) -> tuple[str, int] | None:
         at = first - start
         base = self.base + start
         while at < filled:
             head = find_record_head(window.data, at, filled, base)
-            blank = find_blank(window.data, at, filled, base, self.result.file_end)
-            if blank >= 0 and (head < 0 or blank < head):
+            behind = filled if head < 0 else min(filled, head + BLANK_SIZE - 1)
+            blank = find_blank(window.data, at, behind, base, self.result.file_end)
+            if blank >= 0:
                 return "blank", start + blank
             if head < 0:
                 return None
@@ -289,6 +308,6 @@ def scan_file(
 
     `progress(bytes, records)` is called with what was done since the last call, from the calling thread.
     """
-    scanner = _FileScanner(mapped_file, file_size, columns, progress)
+    scanner = FileScanner(mapped_file, file_size, columns, progress)
     with FileReader(mapped_file.path) as reader:
         return scanner.run(reader, window)

@@ -6,25 +6,45 @@ import numpy as np
 
 from recover.reader import FileReader, ReadFailure
 
+_BEHIND = 64 << 10
+
 
 class Window:
-    """A buffer over a part of the file; data[0] lies at `start` in the file."""
+    """A buffer over a part of the file; data[0] lies at `start` in the file.
 
-    def __init__(self, reader: FileReader, length: int, size: int) -> None:
+    What lies far behind `stop` is read only when a record that begins in front of it needs it.
+    """
+
+    def __init__(self, reader: FileReader, length: int, size: int, stop: int | None = None) -> None:
         self.reader = reader
         self.length = length
+        self.stop = length if stop is None else min(stop, length)
         self.data = np.zeros(min(size, max(length, 1)), dtype=np.uint8)
         self.start = 0
         self.filled = 0
+        self._wanted = 0
         self.failures: list[ReadFailure] = []
 
     def load(self, position: int, needed: int = 0) -> None:
         """Make data start at `position`; grow to hold `needed` bytes if that is more than the buffer."""
         if needed > self.data.size:
             self.data = np.zeros(needed, dtype=np.uint8)
-        wanted = min(self.data.size, self.length - position)
+        most = min(self.data.size, self.length - position)
+        self._wanted = min(most, max(needed, self.stop + _BEHIND - position, _BEHIND))
         self.start = position
-        self.filled = self._read(position, wanted)
+        self.filled = self._read(position, self._wanted)
+
+    def advance(self, position: int) -> bool:
+        """Load more of what follows `position`; False when buffer or file have no more."""
+        if self.start + self.filled >= self.length:
+            return False
+        if position > self.start:
+            self.load(position)
+            return True
+        if self._wanted < min(self.data.size, self.length - position):
+            self.load(position, self.data.size)
+            return True
+        return False
 
     def _read(self, position: int, wanted: int) -> int:
         view = memoryview(self.data.data)[:wanted]
