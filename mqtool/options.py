@@ -24,6 +24,8 @@ from mqtool.output import OutputOptions, Printer
 from recover.errors import Refusal, UsageRefusal
 
 if TYPE_CHECKING:
+    from recover.engine import Engine as Scanner
+    from recover.spark.settings import SparkSettings
     from recover.store import StoreOptions
 
 _PARTS = "Parts and sizes (inferred where not given)"
@@ -131,12 +133,15 @@ class BrokerChoice:
 class EngineChoice:
     """Who does the work, and with how much."""
 
-    engine: Annotated[Engine, option("--engine", "Who scans; auto is local.", _ENGINE)] = Engine.auto
+    engine: Annotated[Engine, option(
+        "--engine", "Who scans; auto is local, unless a master is given.", _ENGINE)] = Engine.auto
     threads: Annotated[int | None, option(
         "--threads", "Threads (default: one a core).", _ENGINE, metavar="N", min=1)] = None
     memory: Annotated[int | None, option(
         "--memory", "Upper bound for buffers.", _ENGINE, metavar="SIZE", parser=parse_size)] = None
-    master: Annotated[str | None, option("--master", "Spark master.", _ENGINE, metavar="URL")] = None
+    master: Annotated[str | None, option(
+        "--master", "Spark master: local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT.", _ENGINE,
+        metavar="URL")] = None
     conf: Annotated[list[str] | None, option(
         "--conf", "One Spark setting; repeat for several.", _ENGINE, metavar="K=V")] = None
 
@@ -146,10 +151,36 @@ class EngineChoice:
         return self.threads or len(os.sched_getaffinity(0))
 
     def check(self) -> None:
-        """Refuse (8) the engine that is not there yet."""
-        if self.engine is Engine.spark or self.master is not None:
-            raise Refusal("the Spark engine is not part of this version", "Leave out --master and use --engine local: "
-                          "it scans with all cores in bounded memory and gives the same findings and files.")
+        """A usage error (16) for options that contradict each other, or that Spark does not know."""
+        if self.on_spark:
+            self._settings()
+        elif self.master is not None or self.conf:
+            raise UsageRefusal("--master and --conf are for the Spark engine", "Add --engine spark, or leave them out.")
+
+    @property
+    def is_auto(self) -> bool:
+        """True when nobody chose, so that the local engine works."""
+        return self.engine is Engine.auto and not self.on_spark
+
+    @property
+    def on_spark(self) -> bool:
+        """True when executors scan: asked for, or a master is given."""
+        return self.engine is Engine.spark or (self.engine is Engine.auto and self.master is not None)
+
+    def scanner(self) -> Scanner:
+        """The engine for `recover`."""
+        if not self.on_spark:
+            from recover.engine import LocalEngine
+
+            return LocalEngine(self.thread_count)
+        from recover.spark.engine import SparkEngine
+
+        return SparkEngine(self._settings())
+
+    def _settings(self) -> SparkSettings:
+        from recover.spark.settings import spark_settings
+
+        return spark_settings(self.master, self.conf or (), self.threads)
 
 
 @dataclass(frozen=True, kw_only=True)

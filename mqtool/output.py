@@ -72,6 +72,7 @@ class Printer:
         self.summary_line = ""
         self.next_command = ""
         self._screens: Console | None = None
+        self._said: set[str] = set()
         self._ended = False
 
     def begin(self, command: str, options: OutputOptions, store: str | None, parts: Iterable[Path] = ()) -> None:
@@ -105,8 +106,9 @@ class Printer:
                 self.screens.print(renderable)
 
     def say(self, message: str) -> None:
-        """A word that is not part of the answer, to stderr."""
-        if not self.options.quiet:
+        """A word that is not part of the answer, to stderr; the same one only once."""
+        if not self.options.quiet and message not in self._said:
+            self._said.add(message)
             make_console(self.options.color, stderr=True).print(Text(clean(message), style="dim"))
 
     def found(self, findings: Iterable[Finding]) -> None:

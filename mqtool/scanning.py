@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from mqtool.output import Printer, make_console
 from mqtool.progress import Progress
+from mqtool.text import human_size
 
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
     from recover.store import Store, StoreOptions
     from recover.survey import ScanOptions
     from recover.verify.report import VerifyReport
+
+
+HAND_OVER = 256 << 30
+"""Bytes of log from which on the local engine names the cluster engine. Below, one machine is done within minutes."""
 
 
 @contextmanager
@@ -26,10 +32,13 @@ def scan_options(
     from recover.survey import ScanOptions
 
     total = sum(mapped_file.length for mapped_file in store.commitlog.files)
+    if total >= HAND_OVER and engine.is_auto:
+        out.say(f"{human_size(total)} of log: a cluster that sees the same path is handed it with "
+                f"{shlex.join(['mqtool', *out.arguments, '--master', 'spark://HOST:7077'])}")
     more: dict[str, Any] = {} if engine.memory is None else {"memory": engine.memory}
     with Progress(title, out.options.progress, make_console(out.options.color, stderr=True), total) as progress:
         yield ScanOptions(
-            threads=engine.thread_count, include_deleted=include_deleted,
+            threads=engine.thread_count, engine=engine.scanner(), include_deleted=include_deleted,
             settings=store.options.settings or given_settings(broker),
             progress=progress, tick=progress.queue, **more,
         )

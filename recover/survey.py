@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from recover.columns import DEFAULT_MEMORY
 from recover.contradictions import Contradiction, contradictions
 from recover.delays import DEFAULT_LEVELS, DelayTable, parse_levels
+from recover.engine import Engine, LocalEngine
 from recover.errors import Refusal
 from recover.expected import Expectation, expect
-from recover.log import Damage, LogView, Tail, scan_log
+from recover.log import Damage, LogView, Tail
 from recover.log_files import live_copies, rightly_placed
 from recover.lost import Losses, lost_positions
 from recover.mapped_files import MappedFile
@@ -33,6 +34,12 @@ class ScanOptions:
     settings: dict[str, str] = field(default_factory=dict)
     progress: ProgressCallback | None = None
     tick: Callable[[], None] | None = None
+    engine: Engine | None = None
+
+    @property
+    def scanner(self) -> Engine:
+        """Who scans: the engine that was chosen, else `threads` of this process."""
+        return self.engine or LocalEngine(self.threads)
 
 
 @dataclass(slots=True)
@@ -55,9 +62,8 @@ class Survey:
 def survey(store: Store, options: ScanOptions, *, with_queues: bool = True) -> Survey:
     """Scan the log and, unless told not to, judge the queues against it. `Refusal` (8) when a file cannot be opened."""
     queue, misnamed = rightly_placed(live_copies(store.commitlog))
-    log = scan_log(
-        queue, threads=options.threads, memory=options.memory, progress=options.progress,
-        open_error=_refuse(store),
+    log = options.scanner.scan_log(
+        queue, memory=options.memory, progress=options.progress, open_error=_refuse(store)
     )
     topics = Topics(store)
     delays = DelayTable(parse_levels(options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))

@@ -30,14 +30,13 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
 
     0: it costs nothing. 2: derived files only. 4: intact messages would be lost, or the broker would not start.
     """
-    from recover.log import scan_log
     from recover.predict import predict
     from recover.store import Store
 
     opened = Store.open(store.root, store_options(store, broker))
     settings, assumed = settings_of(opened, broker)
     with scan_options(out, opened, engine) as options:
-        view = scan_log(opened.commitlog, threads=options.threads, memory=options.memory, progress=options.progress)
+        view = options.scanner.scan_log(opened.commitlog, memory=options.memory, progress=options.progress)
     prediction = predict(opened, view, settings)
     document = prediction.json()
     document["assumptions"] = [*assumed, *document["assumptions"]]

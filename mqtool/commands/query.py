@@ -131,7 +131,7 @@ def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way:
     console = make_console(out.options.color, stderr=True)
     total = sum(mapped_file.length for mapped_file in store.commitlog.files)
     with Progress("scanning", out.options.progress, console, total) as progress:
-        return query_scan(store, wanted, threads=engine.thread_count, limit=search.limit, progress=progress)
+        return query_scan(store, wanted, engine=engine.scanner(), limit=search.limit, progress=progress)
 
 
 def _summary(answer: Answer) -> str:

@@ -12,7 +12,8 @@ from formats.errors import FormatError
 from formats.javahash import index_key_hash, java_string
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_SUPERSEDED
 from recover.columns import Rows, Split
-from recover.log import LogView, scan_log
+from recover.engine import Engine, LocalEngine
+from recover.log import LogView
 from recover.log_reader import LogReader
 from recover.query.by_key import FOREVER, has_key
 from recover.query.model import Answer, Found
@@ -36,7 +37,7 @@ class Wanted:
 
 
 def query_scan(
-    store: Store, wanted: Wanted, *, threads: int = 1, limit: int = 0, progress: Callback | None = None
+    store: Store, wanted: Wanted, *, engine: Engine | None = None, limit: int = 0, progress: Callback | None = None
 ) -> Answer:
     """Every intact message of the log that fits, in log order."""
     answer = Answer("scan")
@@ -44,7 +45,7 @@ def query_scan(
     def unreadable(mapped_file: object, error: OSError) -> None:
         answer.incomplete(f"{error.filename} could not be read: {error.strerror}")
 
-    log = scan_log(store.commitlog, threads=threads, progress=progress, open_error=unreadable)
+    log = (engine or LocalEngine()).scan_log(store.commitlog, progress=progress, open_error=unreadable)
     for scan in log.files:
         for failure in scan.unreadable:
             answer.incomplete(f"{failure.path} could not be read at {failure.offset}: {failure.strerror}")

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from formats.crc_kernel import crc_name
 from recover.findings import FindingList
 from recover.store import Store
 from recover.survey import ScanOptions, Survey, survey
@@ -52,7 +51,7 @@ class VerifyReport:
         log = self.survey.log
         store = self.survey.store
         document: dict[str, Any] = {
-            "engine": {"name": "local", "threads": self.survey.options.threads, "crc": crc_name()},
+            "engine": self.survey.options.scanner.json(),
             "commitlog": {
                 "files": len(store.commitlog.files), "min_offset": log.min_offset, "valid_to": log.valid_to,
                 "log_end": log.log_end, "messages": log.messages, "blanks": log.blanks, "ghosts": log.ghosts,

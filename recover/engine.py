@@ -1,0 +1,50 @@
+"""Who scans the log: threads of this machine, or a cluster. Same questions, same answers, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from formats.crc_kernel import crc_name
+from recover.columns import DEFAULT_MEMORY
+from recover.log import LogView, scan_log
+from recover.mapped_files import MappedFile, MappedFileQueue
+from recover.scan import ProgressCallback
+
+OpenError = Callable[[MappedFile, OSError], None]
+
+
+class Engine(Protocol):
+    """Something that scans a whole commitlog."""
+
+    def scan_log(
+        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
+        open_error: OpenError | None = None,
+    ) -> LogView:
+        """Scan every file; at most `memory` bytes of columns stay in memory.
+
+        A file that cannot be opened is reported to `open_error` and counts as missing; without a callback the
+        `OSError` rises. `progress(bytes, records)` is called with what was done since the last call.
+        """
+
+    def json(self) -> dict[str, Any]:
+        """The `engine` object of the documents."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngine:
+    """Threads of this process, a mapped file at a time each."""
+
+    threads: int = 1
+
+    def scan_log(
+        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
+        open_error: OpenError | None = None,
+    ) -> LogView:
+        """See `Engine`."""
+        return scan_log(queue, threads=self.threads, memory=memory, progress=progress, open_error=open_error)
+
+    def json(self) -> dict[str, Any]:
+        """Name, threads, and which CRC routine."""
+        return {"name": "local", "threads": self.threads, "crc": crc_name()}

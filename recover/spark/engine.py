@@ -1,0 +1,142 @@
+"""The log scanned by a cluster: splits out, packed columns home, put together exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from formats.crc_kernel import crc_name
+from recover.columns import DEFAULT_MEMORY, ColumnStore
+from recover.engine import OpenError
+from recover.errors import Refusal
+from recover.log import LogView, assemble
+from recover.mapped_files import MappedFile, MappedFileQueue
+from recover.scan import FileScan, ProgressCallback
+from recover.spark.jobs import run_job
+from recover.spark.packing import Unopened, unpack
+from recover.spark.session import Session, session_for
+from recover.spark.settings import SparkSettings
+from recover.spark.tasks import ScanTask, scan_splits
+from recover.split_join import FileJoin
+from recover.split_scan import SplitRange, SplitScan, splits_of
+
+_WAVE = 32
+"""Splits whose columns may be on their way home at one time, at least; they pass through the driver's heap."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkEngine:
+    """Executors scan splits of the log; everything behind that is the local engine's."""
+
+    settings: SparkSettings
+
+    def scan_log(
+        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
+        open_error: OpenError | None = None,
+    ) -> LogView:
+        """See `recover.engine.Engine`; `Refusal` (8) when Spark does not start or a task fails for good."""
+        if not queue.files:
+            return assemble(queue, [])
+        scan = _Scan(session_for(self.settings), queue, ColumnStore(memory), progress, open_error)
+        return assemble(queue, scan.run(self.settings.split_size))
+
+    def json(self) -> dict[str, Any]:
+        """Name, master, and which CRC routine this machine has."""
+        return {"name": "spark", "master": self.settings.master, "crc": crc_name()}
+
+
+@dataclass(slots=True)
+class _Scan:
+    session: Session
+    queue: MappedFileQueue
+    columns: ColumnStore
+    progress: ProgressCallback | None
+    open_error: OpenError | None
+    unopened: dict[MappedFile, Unopened] = field(default_factory=dict)
+
+    def run(self, split_size: int) -> list[FileScan]:
+        """The scans of all files that could be opened, in name order."""
+        parts = [part for file in self.queue.files for part in splits_of(file, self.queue.file_size, split_size)]
+        by_file: dict[MappedFile, list[SplitScan]] = {file: [] for file in self.queue.files}
+        for scan in self._scan([(part, None) for part in parts]):
+            by_file[scan.part.mapped_file].append(scan)
+        joins = {file: FileJoin(scans) for file, scans in by_file.items() if file not in self.unopened}
+        whole: dict[MappedFile, FileScan] = {}
+        while joins:
+            again: list[tuple[SplitRange, int | None]] = []
+            for file, join in list(joins.items()):
+                found = join.join()
+                if isinstance(found, FileScan):
+                    whole[file] = found
+                    del joins[file]
+                else:
+                    again += found
+            for scan in self._scan(again, counted=False):
+                joins[scan.part.mapped_file].add(scan)
+            for file in self.unopened:
+                joins.pop(file, None)
+        self._report_unopened()
+        return [whole[file] for file in self.queue.files if file in whole]
+
+    def _scan(
+        self, parts: Sequence[tuple[SplitRange, int | None]], *, counted: bool = True
+    ) -> Iterator[SplitScan]:
+        wave = max(_WAVE, 2 * self.session.cores)
+        for first in range(0, len(parts), wave):
+            chosen = parts[first : first + wave]
+            meter = _Meter(chosen, self.progress if counted else None)
+            tasks = [ScanTask(i, _absolute(part), entry) for i, (part, entry) in enumerate(chosen)]
+            for number, packed in run_job(self.session, scan_splits, tasks, "scan of the log", done=meter.tasks):
+                part = chosen[number][0]
+                if isinstance(packed, Unopened):
+                    self.unopened.setdefault(part.mapped_file, packed)
+                    continue
+                scan = unpack(packed, part, self.columns)
+                meter.records += scan.scan.record_count
+                yield scan
+            meter.end()
+
+    def _report_unopened(self) -> None:
+        for file, problem in sorted(self.unopened.items(), key=lambda item: item[0].file_from_offset):
+            error = problem.error(file.path)
+            if file.path.exists() and problem.number == FileNotFoundError().errno:
+                raise _invisible(file, problem)
+            if self.open_error is None:
+                raise error
+            self.open_error(file, error)
+
+
+def _absolute(part: SplitRange) -> SplitRange:
+    """Executors have working directories of their own."""
+    return replace(part, mapped_file=replace(part.mapped_file, path=part.mapped_file.path.absolute()))
+
+
+def _invisible(file: MappedFile, problem: Unopened) -> Refusal:
+    return Refusal(
+        f"host {problem.host} cannot see {file.path.absolute()}",
+        "Mount the store at the same path on every worker, or run with --engine local.", host=problem.host,
+    )
+
+
+class _Meter:
+    """Turns tasks done into bytes done."""
+
+    def __init__(self, parts: Sequence[tuple[SplitRange, int | None]], progress: ProgressCallback | None) -> None:
+        self.total = sum(part.stop - part.start for part, _ in parts)
+        self.each = self.total // max(1, len(parts))
+        self.progress = progress
+        self.reported = self.records = 0
+
+    def tasks(self, count: int) -> None:
+        """`count` tasks have ended."""
+        self._to(min(self.total, count * self.each), 0)
+
+    def end(self) -> None:
+        """All have."""
+        self._to(self.total, self.records)
+
+    def _to(self, size: int, records: int) -> None:
+        if self.progress is not None and (size > self.reported or records):
+            self.progress(size - self.reported, records)
+            self.reported = max(size, self.reported)

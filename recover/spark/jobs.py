@@ -1,0 +1,76 @@
+"""Jobs on a session: run in a thread, watched from the caller's, cancelled when that is interrupted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from recover.errors import Refusal
+from recover.spark.session import Session, first_line
+
+_names = itertools.count(1)
+_EVERY = 0.2
+
+
+def run_job(
+    session: Session, function: Callable[[Iterable[Any]], Iterable[Any]], items: Sequence[Any], label: str, *,
+    done: Callable[[int], None] | None = None,
+) -> list[Any]:
+    """`function` over `items`, a task each; all that the tasks yield, in the items' order.
+
+    `done` is called with the number of tasks that have ended so far. `Refusal` (8), which names Spark's log, when a
+    task has failed for the last time.
+    """
+    def collect() -> list[Any]:
+        return list(session.context.parallelize(items, len(items)).mapPartitions(function).collect())
+
+    found: list[Any] = watch(session, collect, label, done=done)
+    return found
+
+
+def watch(
+    session: Session, action: Callable[[], Any], label: str, *, done: Callable[[int], None] | None = None
+) -> Any:
+    """What `action` returns; its tasks are cancelled and interrupted when an exception rises here."""
+    from pyspark import InheritableThread
+
+    group = f"mqtool-{next(_names)}"
+    outcome: dict[str, Any] = {}
+
+    def act() -> None:
+        try:
+            session.context.setJobGroup(group, label, interruptOnCancel=True)
+            outcome["value"] = action()
+        except BaseException as error:
+            outcome["error"] = error
+
+    thread = InheritableThread(target=act, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_EVERY)
+            if done is not None and thread.is_alive():
+                done(_tasks_done(session, group))
+    except BaseException:
+        with suppress(Exception):
+            session.context.cancelJobGroup(group)
+        thread.join(5)
+        raise
+    error = outcome.get("error")
+    if error is not None:
+        session.failed = True
+        raise Refusal(f"Spark gave up: {first_line(error)}", f"Spark's own log: {session.log}") from error
+    return outcome["value"]
+
+
+def _tasks_done(session: Session, group: str) -> int:
+    tracker = session.context.statusTracker()
+    total = 0
+    with suppress(Exception):
+        for job in tracker.getJobIdsForGroup(group):
+            info = tracker.getJobInfo(job)
+            stages = [tracker.getStageInfo(stage) for stage in (info.stageIds if info is not None else ())]
+            total += sum(stage.numCompletedTasks for stage in stages if stage is not None)
+    return total

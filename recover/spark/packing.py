@@ -1,0 +1,101 @@
+"""What a task sends home: one scanned split, its columns as compressed Arrow."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from formats.record_columns import RECORD
+from recover.columns import ColumnStore, Rows
+from recover.reader import ReadFailure
+from recover.scan import FileScan, Hole
+from recover.split_scan import SplitRange, SplitScan, one_split
+
+_COLUMNS = pa.schema([(name, pa.from_numpy_dtype(RECORD[name])) for name in RECORD.names or ()])
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+@dataclass(frozen=True, slots=True)
+class Unopened:
+    """A file that a task could not open, and on which host."""
+
+    number: int
+    text: str
+    host: str
+
+    @classmethod
+    def of(cls, error: OSError) -> Unopened:
+        """The error as a value: it is no failure of the task."""
+        return cls(error.errno or 0, error.strerror or str(error), socket.gethostname())
+
+    def error(self, path: os.PathLike[str]) -> OSError:
+        """The error again, about the path as the driver knows it."""
+        return OSError(self.number, self.text, str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSplit:
+    """One split without what the driver knows: file and range. `columns` and `hashes` are Arrow IPC and int32 bytes."""
+
+    columns: bytes
+    hashes: bytes
+    queues: list[tuple[bytes, int]]
+    holes: list[Hole]
+    blank: int | None
+    blank_size: int
+    end: int
+    entry: int | None
+    enters_at: str
+    crossed: int | None
+    open_hole: Hole | None
+    last_data: int
+    unreadable: list[tuple[int, int, int, int, str]] = field(default_factory=list)
+
+
+def pack(scan: SplitScan) -> PackedSplit:
+    """The split as a task returns it."""
+    found, rows = scan.scan, one_split(scan.scan.splits)
+    return PackedSplit(
+        pack_rows(rows.records), rows.hashes.tobytes(), found.queues, found.holes, found.blank, found.blank_size,
+        found.end, scan.entry, scan.enters_at, scan.crossed, scan.open_hole, scan.last_data,
+        [(f.offset, f.wanted, f.got, f.errno or 0, f.strerror or "") for f in found.unreadable],
+    )
+
+
+def unpack(packed: PackedSplit, part: SplitRange, store: ColumnStore) -> SplitScan:
+    """The split as a scan on this machine would have left it; its rows are kept in `store`."""
+    found = FileScan(part.mapped_file, part.file_size)
+    records = unpack_rows(packed.columns)
+    if records.size:
+        found.splits.append(store.keep(records, np.frombuffer(packed.hashes, dtype="<i4")))
+    found.queues, found.holes, found.end = packed.queues, packed.holes, packed.end
+    found.blank, found.blank_size = packed.blank, packed.blank_size
+    for offset, wanted, got, number, text in packed.unreadable:
+        found.unreadable.append(ReadFailure(part.mapped_file.path, offset, wanted, got, OSError(number, text)))
+    return SplitScan(
+        part, found, packed.entry, packed.enters_at, packed.crossed, packed.open_hole, packed.last_data
+    )
+
+
+def pack_rows(records: Rows) -> bytes:
+    """RECORD rows as one Arrow IPC stream, a column each."""
+    columns = [pa.array(np.ascontiguousarray(records[name])) for name in RECORD.names or ()]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, _COLUMNS, options=_OPTIONS) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=_COLUMNS))
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def unpack_rows(content: bytes) -> Rows:
+    """The reverse of `pack_rows`: dtype RECORD."""
+    table = pa.ipc.open_stream(content).read_all()
+    records = np.empty(table.num_rows, dtype=RECORD)
+    for name in RECORD.names or ():
+        records[name] = table.column(name).to_numpy()
+    return records
+
+

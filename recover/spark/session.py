@@ -1,0 +1,166 @@
+"""The Spark session of this process: started when first needed, its noise in a file, stopped at the end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from recover.errors import Refusal
+from recover.spark.java import find_java, spark_environment
+from recover.spark.settings import SparkSettings
+
+LOG = "spark.log"
+_SECONDS = 20
+
+
+class Session:
+    """A running Spark: `context` is pyspark's, `log` where the JVM and its workers write."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self.settings = settings
+        self.failed = False
+        self._folder = Path(tempfile.mkdtemp(prefix="mqtool-spark-"))
+        self.log = self._folder / LOG
+        self._gateway: Any = None
+        self.context: Any = None
+        try:
+            self._start()
+        except BaseException as error:
+            self.failed = isinstance(error, Exception)
+            self.stop()
+            if not self.failed or isinstance(error, Refusal):
+                raise
+            raise Refusal(f"Spark did not start with master {settings.master}: {first_line(error)}",
+                          f"Spark's own log: {self.log}") from error
+
+    def _start(self) -> None:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+
+        warnings.filterwarnings("ignore", module="pyspark")
+        java = spark_environment(find_java(), self._folder / "java")
+        conf = SparkConf(loadDefaults=False).setMaster(self.settings.master)
+        conf.setAll([*self.settings.conf])
+        with _environment(java | self._python()), _signals_kept(), self.log.open("wb") as noise:
+            # a session of its own: Ctrl-C is for us to answer, not for the JVM and its workers
+            streams = {"stdout": noise, "stderr": noise, "start_new_session": True}
+            self._gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
+            self.context = SparkContext(conf=conf, gateway=self._gateway)
+        self.context.setLogLevel("ERROR")
+
+    def _python(self) -> dict[str, str]:
+        if self.settings.is_local:
+            return {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
+                    "SPARK_LOCAL_IP": "127.0.0.1"}
+        return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+                "PYSPARK_DRIVER_PYTHON": sys.executable}
+
+    @property
+    def cores(self) -> int:
+        """Tasks that run at one time, as far as Spark knows by now."""
+        return int(self.context.defaultParallelism)
+
+    def stop(self) -> None:
+        """End Spark and its JVM; the log stays when something failed."""
+        gateway, self._gateway = self._gateway, None
+        process = getattr(gateway, "proc", None)
+        with suppress(Exception):
+            if self.context is not None:
+                self.context.stop()
+        with suppress(Exception):
+            if gateway is not None:
+                gateway.shutdown()
+        self.context = None
+        _forget_gateway()
+        if process is not None:
+            with suppress(Exception):
+                process.stdin.close()  # the JVM ends with it
+                process.wait(_SECONDS)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        if not self.failed:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+_current: list[Session] = []
+_lock = threading.Lock()
+
+
+def session_for(settings: SparkSettings) -> Session:
+    """The session with these settings; one runs at a time, and ends with the process. `Refusal` (8) without Spark."""
+    with _lock:
+        if _current and _current[0].settings == settings and not _current[0].failed:
+            return _current[0]
+        stop_session()
+        _current.append(Session(settings))
+        return _current[0]
+
+
+def stop_session() -> None:
+    """Stop the session that runs, if one does."""
+    while _current:
+        _current.pop().stop()
+
+
+atexit.register(stop_session)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of Spark says, without Java's stack."""
+    cause = getattr(error, "java_exception", None)
+    with suppress(Exception):
+        while cause is not None and cause.getCause() is not None:
+            cause = cause.getCause()
+    text = ""
+    with suppress(Exception):
+        text = str(cause.getMessage()) if cause is not None else str(error)
+    lines = [line.strip() for line in (text or str(error)).splitlines() if line.strip()]
+    # a Python worker's traceback says what happened in its last line
+    trace = bool(lines) and any(line.startswith("Traceback") for line in lines)
+    chosen = lines[-1] if trace else (lines[0] if lines else type(error).__name__)
+    return chosen[:400]
+
+
+def _forget_gateway() -> None:
+    from pyspark import SparkContext
+
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+
+
+@contextmanager
+def _environment(changes: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """pyspark takes SIGINT for itself; how a command ends is decided elsewhere."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,39 @@
+"""What runs on executors. Nothing here imports pyspark, holds a lock, or writes."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from recover.spark.packing import PackedSplit, Unopened, pack
+from recover.split_scan import SplitRange, scan_split
+
+_state = {"frozen": False}
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    """One split to scan; `number` says which, for the driver."""
+
+    number: int
+    part: SplitRange
+    entry: int | None = None
+
+
+def enter() -> None:
+    """Once a worker: what was imported so far is not looked at by the collection that follows each task."""
+    if not _state["frozen"]:
+        gc.collect()
+        gc.freeze()
+        _state["frozen"] = True
+
+
+def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[tuple[int, PackedSplit | Unopened]]:
+    """Scan the splits of one task. A file that cannot be opened is an answer: trying again would not help."""
+    enter()
+    for task in tasks:
+        try:
+            yield task.number, pack(scan_split(task.part, task.entry))
+        except OSError as error:
+            yield task.number, Unopened.of(error)
