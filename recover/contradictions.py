@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from formats.commitlog import Record
+from formats.consumequeue import CQ_UNIT
 from formats.errors import FormatError
 from formats.record_columns import BIT_GHOST, BIT_STRAY
 from recover.columns import Rows
@@ -50,6 +51,7 @@ def contradictions(log: LogView, expectation: Expectation, queues: ConsumeQueueR
         claims.setdefault(phy_offset, []).append(claim)
     if not claims or len(claims) > _LIMIT:
         return []
+    file_cells = expectation.topics.store.queue_file_size // CQ_UNIT.size
     found = []
     with LogReader(log.queue) as reader:
         for row in _rows_at(log, np.array(sorted(claims))):
@@ -60,8 +62,19 @@ def contradictions(log: LogView, expectation: Expectation, queues: ConsumeQueueR
                 record = reader.record(int(row["phy_offset"]), int(row["size"]))
             except (FormatError, OSError):
                 continue
-            found += list(_denied(record, *own[0][:2]))
+            found += [
+                item for item in _denied(record, *own[0][:2])
+                if item.field != "queue_offset" or not _is_shifted(item, expectation, file_cells)
+            ]
     return found
+
+
+def _is_shifted(item: Contradiction, expectation: Expectation, file_cells: int) -> bool:
+    """True when the unit stands whole files away from its record's place, and alone: then its file has a wrong name."""
+    if not file_cells or (item.queue_offset - item.record.queue_offset) % file_cells:
+        return False
+    beside = (item.queue_offset - 1, item.queue_offset + 1)
+    return not any(np.isin(beside, rows["queue_offset"]).any() for _, rows in expectation.grouped({item.key}))
 
 
 def _places_of_strays(log: LogView, expectation: Expectation) -> Iterator[tuple[int, tuple[QueueKey, int, int]]]:

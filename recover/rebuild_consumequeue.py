@@ -108,32 +108,54 @@ class QueueBuilder:
 
         None when neither the disk nor the log has anything of it.
         """
-        old = _old_cells(QueueFiles(self.store, key.topic, key.queue_id), self.file_cells)
+        stretches = list(_old_cells(QueueFiles(self.store, key.topic, key.queue_id)))
         rows = rows[~np.isin(rows["phy_offset"], list(self.evidence.records))] if self.evidence.records else rows
-        first_live = int(rows["queue_offset"][0]) if rows.size else None
-        if old is None:
-            return None if first_live is None else self.fresh(key, rows, from_nothing=False)
-        first = old.first_index
-        if first_live is not None and first_live < first:
-            first = first_live // self.file_cells * self.file_cells
-        end = max(self._kept_end(old) or 0, int(rows["queue_offset"][-1]) + 1) if rows.size else (
-            self._kept_end(old) or old.first_index
-        )
-        return self._fill(key, first, max(0, end - first), rows, old)
+        if not stretches:
+            return self.fresh(key, rows, from_nothing=False) if rows.size else None
+        named = [stretch for stretch in stretches if self._inside(stretch, self.log_end).any()] or stretches
+        # without a message left, what counts is that the queue keeps its end
+        old = named[0] if rows.size else named[-1]
+        if not rows.size:
+            kept = np.flatnonzero(self._inside(old, self.log_end if self.bridged else self.min_offset))
+            return self._fill(key, old.first_index, int(kept[-1]) + 1 if kept.size else 0, rows, old)
+        first_live, last_live = int(rows["queue_offset"][0]), int(rows["queue_offset"][-1])
+        first = first_live // self.file_cells * self.file_cells
+        if old.first_index < first:
+            if self._inside(old, self.min_offset)[: first - old.first_index].any():
+                first = old.first_index
+            else:
+                # files in front that keep nothing go: up to the first message there could be millions of places
+                old = QueueCells(key, first, old.cells[first - old.first_index :])
+        return self._fill(key, first, max(last_live + 1, self._kept_end(old, rows)) - first, rows, old)
 
-    def _kept_end(self, old: QueueCells) -> int | None:
-        """Queue offset behind the last cell that stays; None for none.
-
-        Units of expired records stay, evidence, and in a bridged log whatever lies inside it. Where every record of the
-        log is known, a unit behind those of the queue's own records names no message: left, it would be one twice.
-        """
+    def _inside(self, old: QueueCells, end: int) -> Rows:
+        """Which cells in use name something expired, or something in front of `end` of the log, or are evidence."""
         offset, size = old.cells["phy_offset"].astype(np.int64), old.cells["size"].astype(np.int64)
         invalid = np.flatnonzero(size <= 0)
         used = int(invalid[0]) if invalid.size else size.size
-        end = self.log_end if self.bridged else self.min_offset
-        inside = (offset[:used] >= 0) & ((offset[:used] < self.min_offset) | (offset[:used] + size[:used] <= end))
-        kept = np.flatnonzero(inside & (size[:used] != PRE_BLANK.size) | self.evidence.of(old)[:used])
-        return old.first_index + int(kept[-1]) + 1 if kept.size else None
+        offset, size = offset[:used], size[:used]
+        inside = (offset >= 0) & ((offset < self.min_offset) | (offset + size <= end)) & (size != PRE_BLANK.size)
+        return np.asarray(inside | self.evidence.of(old)[:used])
+
+    def _kept_end(self, old: QueueCells, rows: Rows) -> int:
+        """Queue offset behind the last cell that stays behind those of the queue's own records; 0 for none.
+
+        Evidence stays. In a bridged log so do the places of lost messages, from the last record on without a break.
+        Where every record of the log is known, a unit behind them names no message: left, it would be one twice.
+        """
+        kept = self.evidence.of(old)
+        if self.bridged:
+            inside = self._inside(old, self.log_end)
+            offset, size = old.cells["phy_offset"][: inside.size], old.cells["size"][: inside.size]
+            repeats = np.r_[False, (offset[1:] == offset[:-1]) & (size[1:] == size[:-1])][: inside.size]
+            # what names a record of the queue that has another place belongs to a queue that was shifted
+            stays = inside & (offset >= self.min_offset) & (repeats | ~np.isin(offset, rows["phy_offset"]))
+            start = int(rows["queue_offset"][-1]) + 1 - old.first_index
+            if 0 <= start < stays.size:
+                ended = np.flatnonzero(~stays[start:])
+                kept[start : start + (int(ended[0]) if ended.size else stays.size - start)] = True
+        places = np.flatnonzero(kept)
+        return old.first_index + int(places[-1]) + 1 if places.size else 0
 
     def _fill(
         self, key: QueueKey, first: int, count: int, rows: Rows, old: QueueCells | None, *, from_nothing: bool = False
@@ -142,7 +164,7 @@ class QueueBuilder:
         cells[:] = PRE_BLANK
         evidence = np.zeros(count, dtype=bool)
         if old is not None:
-            self._keep_old(cells, evidence, first, old)
+            self._keep_old(cells, evidence, first, old, rows)
         at = rows["queue_offset"] - first
         tags_codes = self.delays.tags_codes(rows)
         for name, values in (("phy_offset", rows["phy_offset"]), ("size", rows["size"]), ("tags_code", tags_codes)):
@@ -164,8 +186,8 @@ class QueueBuilder:
     def _shows_marker(self, key: QueueKey) -> bool:
         return self.visible or key.topic == "RMQ_SYS_TRANS_HALF_TOPIC"
 
-    def _keep_old(self, cells: Rows, evidence: Rows, first: int, old: QueueCells) -> None:
-        """Take over expired units, and units that are evidence; `evidence` becomes true for the latter."""
+    def _keep_old(self, cells: Rows, evidence: Rows, first: int, old: QueueCells, rows: Rows) -> None:
+        """Take over evidence, where `evidence` becomes true, and expired units, which stand in front of all others."""
         start = old.first_index - first
         count = min(old.cells.size, cells.size - start)
         if count <= 0:
@@ -173,6 +195,7 @@ class QueueBuilder:
         kept = old.cells[:count]
         offsets = kept["phy_offset"].astype(np.int64)
         expired = (kept["size"] > 0) & (offsets >= 0) & (offsets < self.min_offset)
+        expired[max(0, int(rows["queue_offset"][0]) - old.first_index) if rows.size else count :] = False
         evidence[start : start + count] = self.evidence.of(old)[:count]
         stays = expired | evidence[start : start + count]
         cells[start : start + count][stays] = kept[stays]
@@ -212,14 +235,13 @@ class QueueBuilder:
         cells[usable] = cells[source[usable]]
 
 
-def _old_cells(files: QueueFiles, file_cells: int) -> QueueCells | None:
-    """The cells on disk up to the first gap between files, over whole files."""
+def _old_cells(files: QueueFiles) -> Iterator[QueueCells]:
+    """The cells on disk over whole files, one stretch for each run of adjoining files."""
     for stretch in files.stretches():
         cells = np.zeros(stretch.cells, dtype=CQ_UNIT.dtype)
         for name in ("phy_offset", "size", "tags_code"):
             cells[name] = getattr(stretch, name)
-        return QueueCells(QueueKey(files.topic, files.queue_id), stretch.first_index, cells)
-    return None
+        yield QueueCells(QueueKey(files.topic, files.queue_id), stretch.first_index, cells)
 
 
 def _on_disk(files: QueueFiles, rows: Rows) -> tuple[Rows, Rows]:

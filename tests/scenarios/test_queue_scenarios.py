@@ -1,4 +1,4 @@
-"""T19 to T25, T30 and T39: queues that are gone, behind, ahead or wrong, queues of other kinds, deleted topics."""
+"""T19 to T23, T25, T30, T39: queues that are gone, behind, ahead or wrong, queues of other kinds, deleted topics."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_t22_queue_behind_the_log(drill: Start) -> None:
         assert queue_bytes(store.root) == before
 
 
-# --- T23, T24: files of zeros, a start behind the end ---------------------------------------------------------
+# --- T23: files of zeros --------------------------------------------------------------------------------------
 
 
 def test_t23_last_queue_file_all_zero(drill: Start) -> None:
@@ -158,22 +158,6 @@ def test_t23_zero_file_behind_a_full_one_is_no_unit(drill: Start) -> None:
     with store.recovered():
         for version in store.brokers:
             assert store.run("predict", "--broker", version).document["queues"]["Carrier/0"] == [0, 100]
-
-
-def test_t24_first_offset_behind_the_last(drill: Start) -> None:
-    store = drill(PLAIN)
-    before = queue_bytes(store.root)
-    folder = store.root / "consumequeue" / "Orders" / "1"
-    units = len(walk.units(next(q for q in walk.queues(store.root) if (q.topic, q.queue_id) == ("Orders", 1))))
-    (folder / file_name(0)).unlink()
-    (folder / file_name(4000)).write_bytes(bytes(2000))  # queue offset 200, behind every message of the queue
-    assert units < 200
-    missing = store.finds("consumequeue-missing-units", exit_code=2)["facts"]
-    assert (missing["topic"], missing["queue"], missing["count"]) == ("Orders", 1, units)
-    with store.recovered():
-        assert queue_bytes(store.root) == before
-        for version in store.brokers:
-            assert store.run("predict", "--broker", version).document["queues"]["Orders/1"] == [0, units]
 
 
 # --- T25: other kinds of queues --------------------------------------------------------------------------------
@@ -281,23 +265,4 @@ def test_t39_deleted_topic_is_not_resurrected_unless_asked_for(drill: Start, nam
     with assert_unchanged(store.root):
         assert store.run("recover", "--yes").code == 0
     with store.recovered(0, "--include-deleted", starts=False):
-        assert queue_bytes(store.root) == before
-
-
-# --- T24: a queue that begins behind its own end --------------------------------------------------------
-
-
-def test_t24_queue_that_begins_behind_its_messages_is_built_from_its_first_one(drill: Start) -> None:
-    store = drill(PLAIN)
-    before = queue_bytes(store.root)
-    queue = walk.queues(store.root)[0]
-    (file,) = walk.mapped_files(store.root / "consumequeue" / queue.topic / str(queue.queue_id))
-    size = file.path.stat().st_size
-    file.path.write_bytes(bytes(size))
-    file.path.rename(file.path.with_name(file_name(size)))
-    folder = f"consumequeue/{queue.topic}/{queue.queue_id}"
-    missing = [item for item in store.found("consumequeue-missing-units") if item["file"] == folder]
-    assert [(item["offset"], item["facts"]["first"]) for item in missing] == [(None, 0)]
-    assert store.verify().code == 2
-    with store.recovered():
         assert queue_bytes(store.root) == before
