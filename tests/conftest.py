@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from fixtures.lab.toolchain import available
+from tests.broker import summary
 from tests.support.stores import real_store
 
 # Machines are noisy, and the first example of a kernel's test compiles it: no example is timed.
@@ -30,6 +32,12 @@ def store(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what this machine cannot run, so that a green line is not mistaken for more than it is."""
+    """Say what real brokers were asked, and what this machine cannot run: a green line is not to be taken for more."""
+    found = summary.cases(terminalreporter.stats)
+    for line in summary.lines(found):
+        terminalreporter.write_line(line)
+    if path := os.environ.get("MQTOOL_MATRIX"):
+        summary.write_matrix(found, Path(path))
+        summary.write_observed(found)
     if reason := available():
         terminalreporter.write_line(f"NOT RUN: make test-deep, make test-brokers ({reason})")

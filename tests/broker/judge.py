@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +11,10 @@ import pytest
 
 from fixtures.damage import Damage, NotApplicable, damage
 from fixtures.lab.lab import Delivered, OracleReport
-from fixtures.lab.observe import SOUND, outcome, reference
-from fixtures.lab.packed import readers, settings
-from mqtool.cli import COMMANDS
+from fixtures.lab.observe import SOUND, reference
+from fixtures.lab.packed import settings
 from tests.broker.cases import Case
+from tests.cli.runner import mqtool as run_mqtool
 from tests.support.brokers import oracle
 from tests.support.stores import real_store
 
@@ -31,7 +27,10 @@ _SIZES = (
     "maxIndexNum",
     "storePathCommitLog",
 )
-_REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+#: A queue, and what must be the same of a message that is due there.
+Due = tuple[str, tuple[Any, ...]]
 
 
 class Answer(NamedTuple):
@@ -42,13 +41,10 @@ class Answer(NamedTuple):
 
 
 def mqtool(command: str, *arguments: str | Path) -> Answer:
-    """Run a command with --json in a process of its own, as a script would. A bug or bad usage fails the test."""
-    if command not in COMMANDS:
-        pytest.skip(f"NOT RUN: there is no `mqtool {command}` yet")
-    argv = [sys.executable, "-m", "mqtool", command, *map(str, arguments), "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=_REPOSITORY, env={**os.environ, "NO_COLOR": "1"})
-    assert done.returncode & ~0x4F == 0, f"{' '.join(argv[3:])}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return Answer(done.returncode, json.loads(done.stdout))
+    """Run a command line with --json, in this process. A bug or bad usage fails the test."""
+    done = run_mqtool(command, *arguments, "--json")
+    assert done.code & ~0x4F == 0, f"{command} {arguments}: exit {done.code}\n{done.stdout}\n{done.stderr}"
+    return Answer(done.code, done.document)
 
 
 def parts(store: str, root: Path) -> list[str]:
@@ -91,15 +87,11 @@ def start(case: Case, root: Path, conf: Mapping[str, object] | None = None, **mo
     return oracle(case.version).start(root, used, read=True, dispatch_timeout=5, timeout=40, **more)
 
 
-def prediction_mismatches(
-    case: Case, told: Mapping[str, Any], seen: OracleReport, done: Damage, root: Path
-) -> list[str]:
-    """Where a prediction differs from what the start showed, in words; `root` is the started copy."""
+def prediction_mismatches(case: Case, told: Mapping[str, Any], observed: Mapping[str, Any], done: Damage) -> list[str]:
+    """Where a prediction differs from what the start showed, in words."""
     sound = reference(case.store).after_start
     assert sound is not None
-    observed = outcome(case.store, seen, done, root)
-    queues = {name: list(limits) for name, limits in sound.queues.items()}
-    return kept_mismatches(told, observed, queues, done)
+    return kept_mismatches(told, observed, {name: list(limits) for name, limits in sound.queues.items()}, done)
 
 
 def kept_mismatches(
@@ -143,12 +135,11 @@ def broken_promises(
         return [f"does not start: {seen.stage} {seen.error} {seen.log[-3:]}"]
     gone = [path for path in seen.deleted_files if not path.startswith("index") and any((before / path).read_bytes())]
     wrong = _differ("deleted files", [], gone) + _differ("log end", valid_to, seen.after_load.max_phy)
-    due = {(queue, message) for queue, message in _due(case, done) if lmq or not queue.startswith("%LMQ%")}
+    wanted = due(case, done, lmq)
     spoilt = sum(message.phy_offset in {*done.changed, *done.lost} for _, message in reference(case.store).messages())
-    served = {(queue, identity(message)) for queue, message in seen.messages()}
-    missing = sorted(due - served)
+    missing = sorted(wanted - delivered_of_due(case, seen, done, lmq))
     if missing:
-        wrong.append(f"{len(missing)} of {len(due)} intact messages not delivered, first {missing[:3]}")
+        wrong.append(f"{len(missing)} of {len(wanted)} intact messages not delivered, first {missing[:3]}")
     wrong += _oddities(seen)
     repeats = Counter((queue, message.phy_offset) for queue, message in seen.messages())
     extra = sum(count - 1 for count in repeats.values())
@@ -170,10 +161,16 @@ def identity(message: Delivered) -> tuple[Any, ...]:
     )
 
 
-def _due(case: Case, done: Damage) -> set[tuple[str, tuple[Any, ...]]]:
-    """Every delivery of the sound store whose record the damage left alone."""
+def due(case: Case, done: Damage, lmq: bool = True) -> set[Due]:
+    """Every delivery of the sound store whose record the damage left alone; `lmq` False: none from an LMQ queue."""
     touched = {*done.changed, *done.lost}
-    return {(queue, identity(m)) for queue, m in reference(case.store).messages() if m.phy_offset not in touched}
+    every = ((queue, message) for queue, message in reference(case.store).messages() if lmq or queue[:5] != "%LMQ%")
+    return {(queue, identity(message)) for queue, message in every if message.phy_offset not in touched}
+
+
+def delivered_of_due(case: Case, seen: OracleReport, done: Damage, lmq: bool = True) -> set[Due]:
+    """Those of them that this start delivers."""
+    return due(case, done, lmq) & {(queue, identity(message)) for queue, message in seen.messages()}
 
 
 def _oddities(seen: OracleReport) -> list[str]:
@@ -194,11 +191,6 @@ def _new_messages(seen: OracleReport) -> list[str]:
         if offsets != [row[1] for row in written["read"]["messages"]] or offsets[:1] != [written["max_before"]]:
             wrong.append(f"{queue}: new messages at {offsets}, delivered {written['read']['messages']}")
     return wrong
-
-
-def versions_for(store: str) -> tuple[str, ...]:
-    """The versions that must start after a recovery."""
-    return readers(store)
 
 
 def state_mismatches(ours: OracleReport, theirs: OracleReport) -> list[str]:

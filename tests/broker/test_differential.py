@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fixtures.lab.observe import reference
+from fixtures.lab.observe import kept_observations, reference
+from fixtures.lab.packed import readers
 from tests.broker.cases import Case, cases, log_cases, marked, pairs
 from tests.broker.judge import (
     LEFT,
@@ -14,14 +17,16 @@ from tests.broker.judge import (
     broken_promises,
     broker_options,
     damaged,
+    delivered_of_due,
+    due,
     mqtool,
     parts,
     prediction_mismatches,
     start,
     state_mismatches,
     unseen_sizes,
-    versions_for,
 )
+from tests.broker.observations import Observations
 from tests.support.stores import copy_store
 
 pytestmark = pytest.mark.broker
@@ -30,45 +35,69 @@ pytestmark = pytest.mark.broker
 REFUSALS = {"log-all-missing"}
 #: An LMQ queue without its folder cannot be told from one that was deleted: it stays away, its carriers stay.
 DELETED_LMQ = {"lmq-queue-missing"}
+#: Seen once and kept for the tests that run without a JVM.
+KEPT = [tuple(case) for case in cases() if case.version in kept_observations(case.store).get(case.damage, {})]
 
 
-@pytest.mark.parametrize(("store", "damage", "version"), marked(cases(), 16))
-def test_prediction_is_what_the_broker_does(store: str, damage: str, version: str, tmp_path: Path) -> None:
+Record = Callable[[str, object], None]
+
+
+@pytest.mark.parametrize(("store", "damage", "version"), marked(cases(), 24))
+def test_prediction_is_what_the_broker_does(
+    store: str, damage: str, version: str, tmp_path: Path, observations: Observations, record_property: Record
+) -> None:
     case = Case(store, damage, version)
-    root, done = damaged(store, damage, tmp_path / "told")
-    copy = copy_store(root, tmp_path / "seen")
-    seen = start(case, copy)
-    options = broker_options(store, version, seen.ignored_settings)
+    root, done = damaged(store, damage, tmp_path)
+    seen = observations.of(case, root, done, start)
+    record_property("observed", seen.kept)
+    options = broker_options(store, version, seen.report.ignored_settings)
     told = mqtool("predict", root, *parts(store, root), *unseen_sizes(store, root), *options)
     assert not told.code & REFUSED, told.document
-    assert not prediction_mismatches(case, told.document, seen, done, copy)
+    assert not prediction_mismatches(case, told.document, seen.kept, done)
 
 
-@pytest.mark.parametrize(("store", "damage"), marked(list(pairs()), 10))
-def test_every_reader_starts_on_a_recovered_store_and_keeps_all(store: str, damage: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("store", "damage", "version"), marked(KEPT, 8))
+def test_what_was_kept_of_a_start_still_happens(
+    store: str, damage: str, version: str, tmp_path: Path, observations: Observations
+) -> None:
+    """fixtures/observed is what `make test` holds predictions against; names of new index files are the clock's."""
+    root, done = damaged(store, damage, tmp_path)
+    seen = observations.of(Case(store, damage, version), root, done, start)
+    assert json.loads(json.dumps(seen.kept)) == kept_observations(store)[damage][version]
+
+
+@pytest.mark.parametrize(("store", "damage"), marked(list(pairs()), 16))
+def test_every_reader_starts_on_a_recovered_store_and_keeps_all(
+    store: str, damage: str, tmp_path: Path, record_property: Record
+) -> None:
     root, done = damaged(store, damage, tmp_path)
     result = mqtool("recover", root, *parts(store, root), *unseen_sizes(store, root), "--yes")
     if damage in REFUSALS:
         assert result.code & REFUSED
+        record_property("recovered", {"refused": True})
         return
     assert not result.code & REFUSED, result.document
     assert result.document["lost_messages"] == 0
     assert not result.code & LEFT, result.document["findings"]
     end = max(result.document["valid_to"], result.document["verify"]["commitlog"]["log_end"])
-    wrong = {}
-    for version in versions_for(store):
-        copy = copy_store(root, tmp_path / f"started-by-{version}")
-        seen = start(Case(store, damage, version), copy, write={_busiest(store): 3})
-        lmq = damage not in DELETED_LMQ
-        wrong[version] = broken_promises(Case(store, damage, version), seen, done, end, root, lmq)
+    lmq = damage not in DELETED_LMQ
+    wrong, delivered = {}, {}
+    for version in readers(store):
+        case = Case(store, damage, version)
+        seen = start(case, copy_store(root, tmp_path / f"started-by-{version}"), write={_busiest(store): 3})
+        wrong[version] = broken_promises(case, seen, done, end, root, lmq)
+        delivered[version] = len(delivered_of_due(case, seen, done, lmq))
+    record_property("recovered", {"due": len(due(Case(store, damage, ""), done, lmq)), "delivered": delivered})
     assert not {version: found for version, found in wrong.items() if found}
 
 
-@pytest.mark.parametrize(("store", "damage", "version"), marked(log_cases(), 12))
-def test_policy_broker_ends_where_the_broker_ends(store: str, damage: str, version: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("store", "damage", "version"), marked(log_cases(), 18))
+def test_policy_broker_ends_where_the_broker_ends(
+    store: str, damage: str, version: str, tmp_path: Path, observations: Observations
+) -> None:
     case = Case(store, damage, version)
-    root, _ = damaged(store, damage, tmp_path / "ours")
-    theirs = start(case, copy_store(root, tmp_path / "theirs"))
+    root, done = damaged(store, damage, tmp_path)
+    theirs = observations.of(case, root, done, start).report
     options = ["--policy", "broker", "--max-loss", "all", *broker_options(store, version, theirs.ignored_settings)]
     result = mqtool("recover", root, *parts(store, root), *unseen_sizes(store, root), *options, "--yes")
     if not theirs.starts:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fixtures.lab.lab import OracleReport
+from tests.broker.cases import Case, cases, marked
+from tests.broker.judge import damaged, start
 from tests.support.brokers import VERSIONS, oracle
-from tests.support.stores import EXPECTED, STORES, real_store
+from tests.support.stores import EXPECTED, STORES, copy_store, real_store
 
 pytestmark = pytest.mark.broker
 
@@ -46,7 +51,7 @@ def test_end_of_the_run_decides_what_the_next_start_sees(tmp_path: Path) -> None
     broker = oracle(VERSIONS[-1])
     for end, mode in (("halt", "abnormal"), ("shutdown", "normal")):
         store = real_store("clean-4.5.1", tmp_path / end)
-        broker.start(store, end=end)
+        broker.start(store, end=end, fresh=True)
         assert broker.start(store).mode == mode
 
 
@@ -57,3 +62,33 @@ def test_refused_start_is_a_report(tmp_path: Path) -> None:
     seen = oracle("5.3.3").start(store)
     assert (seen.loaded, seen.started, seen.starts) == (False, False, False)
     assert any("length not matched" in line for line in seen.log)
+
+
+@pytest.mark.parametrize(("store", "damage", "version"), marked(random.Random(4).sample(cases(), 120), 3))
+def test_a_jvm_that_served_others_reports_what_a_fresh_one_does(
+    store: str, damage: str, version: str, tmp_path: Path
+) -> None:
+    """What allows one JVM to serve many starts: nothing of one reaches into the next."""
+    root, _ = damaged(store, damage, tmp_path)
+    case, write = Case(store, damage, version), {"Fresh/0": 3}
+    fresh = start(case, copy_store(root, tmp_path / "fresh"), walk=True, write=write, fresh=True)
+    reused = start(case, root, walk=True, write=write)
+    assert _comparable(reused) == _comparable(fresh)
+
+
+def _comparable(seen: OracleReport) -> dict[str, Any]:
+    """All but times, paths, the pid in `abort`, and the names of new index files, which are times, too."""
+    told = {name: value for name, value in vars(seen).items() if name not in ("log", "files_end", "written")}
+    for name in ("after_load", "after_start"):
+        figures = told[name]
+        if figures is not None:
+            entries = [count for _, count in figures.index]
+            told[name] = (figures.min_phy, figures.max_phy, figures.queues, entries, _sizes(figures.files))
+    told["written"] = {queue: [put[:2] for put in one["puts"]] for queue, one in seen.written.items()}
+    return told
+
+
+def _sizes(files: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(
+        ("index" if name.startswith("index") else name, size) for name, size in files.items() if name != "abort"
+    )
