@@ -87,7 +87,8 @@ class Change:
         plan = seal(with_options(made.plan, store), root.absolute(), seen=seen)
         self.out.answer(
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
-            lost_messages=made.lost_messages, damaged_messages=made.damaged_messages, bridged=made.bridged, verify=None,
+            lost_messages=made.lost_messages, damaged_messages=made.damaged_messages,
+            unproven_messages=made.unproven_messages, bridged=made.bridged, verify=None,
         )
         self.consent.save(plan, root, self.choice.parts)
         return self._go_on(store, made, plan)
@@ -156,7 +157,9 @@ def _losses(made: RecoverPlan) -> str:
         parts.append(f"{count(made.lost_messages, 'intact message')} dropped")
     if made.damaged_messages:
         parts.append(f"{count(made.damaged_messages, 'damaged message')} gone")
-    return " and ".join(parts) if parts else "no message lost"
+    if made.unproven_messages:
+        parts.append(f"{count(made.unproven_messages, 'message')} gone that only a queue names")
+    return ", ".join(parts) if parts else "no message lost"
 
 
 def max_loss(text: str | None) -> int | None:

@@ -3,42 +3,76 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_SUPERSEDED
+from recover.expected import QueueKey
 from recover.log import LogView
 from recover.log_changes import LogChanges
+from recover.lost import was_a_message
 from recover.survey import Survey
 from recover.topics import topic_text
 
 
 def loss_of_damage(look: Survey, changes: LogChanges) -> list[dict[str, Any]]:
-    """One entry a queue for messages that damage has taken; times (ms) are those of the intact records around it."""
+    """One entry a queue for messages that damage has taken; times (ms) are those of the intact records around it.
+
+    A message of which nothing tells the queue has an entry without topic and queue.
+    """
     restored = {
         (b["topic"], b["queue"], b["queue_offset"]) for b in changes.bridged if b["kind"] == "restored"
     }
     # a record put back stands in every queue again that it names
     whole_again = {b["start"] for b in changes.bridged if b["kind"] == "restored"}
-    entries: dict[tuple[str, int], dict[str, Any]] = {}
-    for damage, positions in zip(look.log.damaged, look.losses.by_damage, strict=True):
+    statement = _Statement()
+    for number, (damage, positions) in enumerate(zip(look.log.damaged, look.losses.by_damage, strict=True)):
         if damage.start in whole_again:
             continue
         begin, end = times_around(look.log, damage.start, damage.stop)
         for position in positions:
-            key = (position.key.topic, position.key.queue_id)
-            if (*key, position.queue_offset) in restored:
-                continue
-            entry = entries.setdefault(key, {
-                "topic": key[0], "queue": key[1], "messages": 0, "first_offset": position.queue_offset,
-                "last_offset": position.queue_offset, "begin": begin, "end": end, "cause": damage.reason,
-            })
-            entry["messages"] += 1
-            entry["first_offset"] = min(entry["first_offset"], position.queue_offset)
-            entry["last_offset"] = max(entry["last_offset"], position.queue_offset)
-            entry["begin"], entry["end"] = min(entry["begin"], begin), max(entry["end"], end)
-    return [entries[key] for key in sorted(entries)]
+            key = position.key
+            if (key.topic, key.queue_id, position.queue_offset) not in restored:
+                statement.add(key.topic, key.queue_id, position.queue_offset, begin, end, damage.reason)
+        if not positions and number not in look.end_marks and was_a_message(damage):
+            statement.add(None, None, None, begin, end, damage.reason)
+    return statement.entries()
+
+
+def loss_of_unproven(look: Survey, wanted: Collection[QueueKey] | None = None) -> list[dict[str, Any]]:
+    """One entry a queue (of `wanted`, if given) for messages that nothing but the units of a queue names."""
+    statement = _Statement()
+    for position in look.losses.unproven:
+        key = position.key
+        if wanted is None or key in wanted:
+            last = look.log.last_timestamp
+            statement.add(key.topic, key.queue_id, position.queue_offset, last, last, "beyond-log")
+    return statement.entries()
+
+
+class _Statement:
+    """Entries of the statement by topic and queue."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[str | None, int | None], dict[str, Any]] = {}
+
+    def add(
+        self, topic: str | None, queue: int | None, queue_offset: int | None, begin: int, end: int, cause: str
+    ) -> None:
+        entry = self._entries.setdefault((topic, queue), {
+            "topic": topic, "queue": queue, "messages": 0, "first_offset": queue_offset, "last_offset": queue_offset,
+            "begin": begin, "end": end, "cause": cause,
+        })
+        entry["messages"] += 1
+        if queue_offset is not None:
+            entry["first_offset"] = min(entry["first_offset"], queue_offset)
+            entry["last_offset"] = max(entry["last_offset"], queue_offset)
+        entry["begin"], entry["end"] = min(entry["begin"], begin), max(entry["end"], end)
+
+    def entries(self) -> list[dict[str, Any]]:
+        return [self._entries[key] for key in sorted(self._entries, key=lambda key: (key[0] or "", key[1] or 0))]
 
 
 def loss_of_rows(log: LogView, cut_from: int) -> list[dict[str, Any]]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from formats.commitlog import MIN_RECORD_SIZE
 from recover.columns import Rows
 from recover.expected import Expectation, QueueKey
-from recover.log import LogView
+from recover.log import Damage, LogView
+from recover.topics import LMQ_PREFIX
 from recover.verify.consumequeue import ConsumeQueueReport
 
 _GAP_LIMIT = 10_000_000
@@ -25,45 +27,93 @@ class LostPosition:
     phy_offset: int | None
     size: int | None
 
+    @property
+    def start(self) -> int:
+        """Physical offset of its record, -1 where no unit says so."""
+        return -1 if self.phy_offset is None else self.phy_offset
+
+    @property
+    def stop(self) -> int:
+        """Physical offset of the end of its record, -1 where no unit says so."""
+        return -1 if self.phy_offset is None else self.phy_offset + (self.size or 0)
+
 
 @dataclass(slots=True)
 class Losses:
     """Lost positions of each damaged range (`by_damage[i]` belongs to `LogView.damaged[i]`), and queue offset
-    steps that no damage explains: (queue, first missing, last missing, phy_offset of the record behind)."""
+    steps that no damage explains: (queue, first missing, last missing, phy_offset of the record behind).
+
+    `unproven` are those that the units of a queue name behind the end of the log, where nothing else bears them out.
+    """
 
     by_damage: list[list[LostPosition]]
     unexplained: list[tuple[QueueKey, int, int, int]]
+    unproven: list[LostPosition] = field(default_factory=list)
 
     @property
     def total(self) -> int:
+        """Positions in damaged ranges; several of them can be those of one record."""
         return sum(len(positions) for positions in self.by_damage)
 
+    @property
+    def records(self) -> int:
+        """Records that were lost in one way or the other, as far as anything names them."""
+        return sum(map(record_count, [*self.by_damage, self.unproven]))
 
-def lost_positions(log: LogView, expectation: Expectation, queues: ConsumeQueueReport | None) -> Losses:
+
+def was_a_message(damage: Damage) -> bool:
+    """True when at least one message stood in the range, even if no queue says so."""
+    return damage.envelope or damage.ended_by in ("record", "blank", "next-file")
+
+
+def record_count(positions: Iterable[LostPosition]) -> int:
+    """How many records these positions stand for: one that fills LMQ queues, too, has several of them."""
+    named: set[int] = set()
+    unnamed = 0
+    in_queue: Counter[QueueKey] = Counter()
+    for position in positions:
+        lmq = position.key.topic.startswith(LMQ_PREFIX)
+        if lmq:
+            in_queue[position.key] += 1
+        if position.phy_offset is not None:
+            named.add(position.phy_offset)
+        elif not lmq:
+            unnamed += 1
+    return max(len(named) + unnamed, *in_queue.values(), 0)
+
+
+def lost_positions(
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport | None, behind: Iterable[LostPosition] = ()
+) -> Losses:
     """Collect what the units name in each damaged range, then what only the queue offsets give away.
 
     A step in a queue's offsets belongs to a damaged range that lies between its two records; with several, the
-    first one takes it.
+    first one takes it. `behind` are the positions that units name behind the end of the log.
     """
     losses = Losses([[] for _ in log.damaged], [])
     if not log.damaged and queues is None:
         return losses
     known: dict[QueueKey, dict[int, LostPosition]] = {}
     starts = [damage.start for damage in log.damaged]
-    if queues is not None:
-        for key, verdict in queues.verdicts.items():
-            for queue_offset, phy_offset, size in verdict.lost:
-                at = int(np.searchsorted(starts, phy_offset, side="right")) - 1
-                if at >= 0 and phy_offset < log.damaged[at].stop:
-                    position = LostPosition(key, queue_offset, phy_offset, size)
-                    known.setdefault(key, {})[queue_offset] = position
-                    losses.by_damage[at].append(position)
+    for position in (*_in_damage(queues), *behind):
+        at = int(np.searchsorted(starts, position.start, side="right")) - 1
+        if at >= 0 and position.start < log.damaged[at].stop:
+            known.setdefault(position.key, {})[position.queue_offset] = position
+            losses.by_damage[at].append(position)
+        elif position.start >= log.log_end:
+            losses.unproven.append(position)
     if log.damaged:
         for key, rows in expectation.grouped():
             _take_gaps(losses, log, key, rows, known.get(key, {}))
     for positions in losses.by_damage:
         positions.sort(key=lambda p: (p.key.topic, p.key.queue_id, p.queue_offset))
     return losses
+
+
+def _in_damage(queues: ConsumeQueueReport | None) -> Iterator[LostPosition]:
+    for key, verdict in queues.verdicts.items() if queues is not None else ():
+        for queue_offset, phy_offset, size in verdict.lost:
+            yield LostPosition(key, queue_offset, phy_offset, size)
 
 
 def _take_gaps(losses: Losses, log: LogView, key: QueueKey, rows: Rows, known: dict[int, LostPosition]) -> None:

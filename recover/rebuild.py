@@ -11,6 +11,8 @@ import numpy as np
 
 from recover.errors import Refusal, UsageRefusal
 from recover.expected import QueueKey
+from recover.loss import loss_of_unproven
+from recover.lost import record_count
 from recover.plan import Plan, Step
 from recover.rebuild_checkpoint import checkpoint_steps
 from recover.rebuild_consumequeue import Evidence
@@ -44,12 +46,14 @@ def plan_rebuild(store: Store, options: RebuildOptions) -> RecoverPlan:
     """
     before = look(store, options)
     wanted = chosen_queues(before.survey, options)
+    seen = before.survey
+    drops_units = CONSUMEQUEUE in options.parts
     plan = Plan.of(
-        options.command, _steps(before, options, wanted), summary=summary(before, options),
-        parts=store.folders_elsewhere,
+        options.command, _steps(before, options, wanted), loss=loss_of_unproven(seen, wanted) if drops_units else [],
+        summary=summary(before, options), parts=store.folders_elsewhere,
     )
-    log = before.survey.log
-    return RecoverPlan(plan, before, None, [], 0, before.damaged_messages, log.valid_to)
+    unproven = record_count(p for p in seen.losses.unproven if drops_units and (wanted is None or p.key in wanted))
+    return RecoverPlan(plan, before, None, [], 0, before.damaged_messages, unproven, seen.log.valid_to)
 
 
 def look(store: Store, options: RebuildOptions) -> VerifyReport:

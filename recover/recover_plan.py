@@ -15,11 +15,12 @@ from recover.broker_settings import BrokerSettings
 from recover.delays import DelayTable
 from recover.errors import Refusal
 from recover.expected import EXPECTED, Expectation, QueueKey, expect
-from recover.findings import BIT_UNSUPPORTED
+from recover.findings import BIT_UNSUPPORTED, Finding
 from recover.log import LogView
 from recover.log_changes import LogChanges, Lost, keep_everything
 from recover.log_cut import cut_log
-from recover.loss import loss_of_damage, loss_of_rows
+from recover.loss import loss_of_damage, loss_of_rows, loss_of_unproven
+from recover.lost import record_count
 from recover.plan import Plan, Retire, Step
 from recover.predict import Prediction, predict
 from recover.rebuild_checkpoint import checkpoint_steps
@@ -34,6 +35,7 @@ from recover.verify.checkpoint import check_checkpoint
 from recover.verify.config import check_config
 from recover.verify.consumequeue import ConsumeQueueReport, check_consumequeue
 from recover.verify.index import check_index
+from recover.verify.remains import FOREIGN, MOSTLY_GONE
 from recover.verify.report import VerifyReport, verify
 
 Policy = Literal["keep", "broker"]
@@ -43,7 +45,9 @@ DEFAULT_GEOMETRY = IndexGeometry(5_000_000, 20_000_000)
 
 @dataclass(frozen=True, slots=True)
 class RecoverOptions:
-    """How to recover. `max_loss` is the number of intact messages that may go, None for any number."""
+    """How to recover. `max_loss` is the number of messages that may go, None for any number: of intact ones, and of
+    those that queues name where hardly anything of the log is left.
+    """
 
     scan: ScanOptions = field(default_factory=ScanOptions)
     settings: BrokerSettings | None = None
@@ -59,7 +63,11 @@ class RecoverOptions:
 
 @dataclass(slots=True)
 class RecoverPlan:
-    """A plan, what it was made from, and what it will cost."""
+    """A plan, what it was made from, and what it will cost.
+
+    `lost_messages` are intact ones that it drops, `damaged_messages` those that damage has taken, and
+    `unproven_messages` those that nothing but the units of a queue names, behind the end of the log.
+    """
 
     plan: Plan
     before: VerifyReport
@@ -67,13 +75,14 @@ class RecoverPlan:
     bridged: list[dict[str, Any]]
     lost_messages: int
     damaged_messages: int
+    unproven_messages: int
     valid_to: int
 
 
 def plan_recover(store: Store, options: RecoverOptions) -> RecoverPlan:
     """Look at the store and plan what makes it sound. `Refusal` (8) where nothing safe can be done."""
     before = verify(store, options.scan)
-    refuse_without_log(before)
+    refuse_without_log(before, options.max_loss)
     prediction = _predict(before.survey, options)
     if options.policy == "broker":
         changes = _as_the_broker(before.survey, prediction)
@@ -85,7 +94,7 @@ def plan_recover(store: Store, options: RecoverOptions) -> RecoverPlan:
 def plan_truncate(store: Store, offset: int, options: RecoverOptions) -> RecoverPlan:
     """Cut the log at physical offset `offset`, a record boundary, and everything derived with it."""
     before = verify(store, options.scan)
-    refuse_without_log(before)
+    refuse_without_log(before, options.max_loss)
     return plan_from_changes(store, before, cut_log(before.survey, offset), options, None)
 
 
@@ -104,19 +113,33 @@ def plan_from_changes(
         )
     config: list[dict[str, Any]] = []
     steps = list(_in_order(store, before, changes, after, options, config))
-    loss = [*loss_of_damage(look, changes), *(loss_of_rows(look.log, changes.cut_from) if dropped else [])]
+    loss = [*loss_of_damage(look, changes), *loss_of_unproven(look)]
+    loss += loss_of_rows(look.log, changes.cut_from) if dropped else []
     damaged = max(0, before.damaged_messages - sum(1 for b in changes.bridged if b["kind"] == "restored"))
-    summary = {"lost_messages": dropped, "damaged_messages": damaged, "bridged": changes.bridged[:1000],
-               "valid_to": after.valid_to, "config": config}
+    unproven = record_count(look.losses.unproven)
+    summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
+               "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}
     plan = Plan.of(options.command, steps, loss=loss, summary=summary, parts=_parts(store))
-    return RecoverPlan(plan, before, prediction, changes.bridged, dropped, damaged, after.valid_to)
+    return RecoverPlan(plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.valid_to)
 
 
-def refuse_without_log(report: VerifyReport) -> None:
-    """`Refusal` (8) when queues or index are there and the log is not: rebuilding them would empty them."""
-    for item in report.findings:
-        if item.code == NO_LOG:
-            raise Refusal(item.message, item.remedy, code=NO_LOG)
+def refuse_without_log(report: VerifyReport, max_loss: int | None = 0) -> None:
+    """`Refusal` (8) when the log is gone while queues or index are there: rebuilding them would empty them.
+
+    So too where hardly anything of it can be read, or nothing in it is a log's, unless `max_loss` allows for that.
+    """
+    for code in (NO_LOG, MOSTLY_GONE, FOREIGN):
+        for item in report.findings:
+            if item.code == code and not _allowed(item, max_loss):
+                raise Refusal(item.message, item.remedy, code=code)
+
+
+def _allowed(item: Finding, max_loss: int | None) -> bool:
+    if item.code == NO_LOG:
+        return False
+    if max_loss is None:
+        return True
+    return item.code == MOSTLY_GONE and not item.facts["index_units"] and item.facts["lost"] <= max_loss
 
 
 def _predict(look: Survey, options: RecoverOptions) -> Prediction | None:

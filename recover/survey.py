@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from recover.beyond import named_behind, note_damage_behind
 from recover.columns import DEFAULT_MEMORY
 from recover.contradictions import Contradiction, contradictions
 from recover.delays import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.engine import Engine, LocalEngine
 from recover.errors import Refusal
 from recover.expected import Expectation, expect
-from recover.log import Damage, LogView, Tail
+from recover.inspect_store.pointers import read_checkpoint
+from recover.log import LogView
 from recover.log_files import live_copies, rightly_placed
-from recover.lost import Losses, lost_positions
+from recover.lost import Losses, LostPosition, lost_positions
 from recover.mapped_files import MappedFile
 from recover.scan import ProgressCallback
 from recover.store import Store
 from recover.topics import Topics
 from recover.verify.commitlog import is_end_mark_only
 from recover.verify.consumequeue import ConsumeQueueReport, check_consumequeue
-
-TORN_RECORD = "torn-record"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,13 @@ def survey(store: Store, options: ScanOptions, *, with_queues: bool = True) -> S
     delays = DelayTable(parse_levels(options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
     expectation = expect(log, topics, include_deleted=options.include_deleted)
     queues = None
+    behind: list[LostPosition] = []
     if with_queues:
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
-        if _tail_was_a_message(log, queues):
+        behind = named_behind(log, expectation, queues)
+        if note_damage_behind(log, behind, _last_time(store)):
             queues = check_consumequeue(store, log, expectation, delays)
-    losses = lost_positions(log, expectation, queues)
+    losses = lost_positions(log, expectation, queues, behind)
     # Queues that name every message up to the log's end prove that nothing else was lost.
     proven = queues is not None and queues.json()["right"] > 0 and queues.json()["missing"] == 0
     end_marks = {
@@ -82,6 +84,12 @@ def survey(store: Store, options: ScanOptions, *, with_queues: bool = True) -> S
     }
     denied = contradictions(log, expectation, queues) if queues is not None else []
     return Survey(store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed)
+
+
+def _last_time(store: Store) -> int:
+    """Store timestamp (ms) of the last message that the checkpoint knows of, 0 for none."""
+    checkpoint = read_checkpoint(store)
+    return 0 if checkpoint is None else max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
 
 
 def _refuse(store: Store) -> Callable[[MappedFile, OSError], None]:
@@ -93,22 +101,3 @@ def _refuse(store: Store) -> Callable[[MappedFile, OSError], None]:
         ) from error
 
     return refuse
-
-
-def _tail_was_a_message(log: LogView, queues: ConsumeQueueReport) -> bool:
-    """Turn the tail into damage if a unit names bytes in it: then it was a message, and not only a torn write."""
-    tail = log.tail
-    if tail is None:
-        return False
-    ends = [
-        offset + size
-        for verdict in queues.verdicts.values()
-        for _, offset, size in verdict.beyond
-        if tail.start <= offset < tail.stop
-    ]
-    if not ends:
-        return False
-    stop = min(max(ends), tail.mapped_file.file_from_offset + log.queue.file_size)
-    log.damaged.append(Damage(tail.start, stop, TORN_RECORD, 0, "record", False, tail.mapped_file, dict(tail.facts)))
-    log.tail = None if tail.stop <= stop else Tail(stop, tail.stop, tail.reason, tail.mapped_file)
-    return True

@@ -59,7 +59,8 @@ class RecoverChoice:
     no_bridge: Annotated[bool, option(
         "--no-bridge", "Refuse rather than bridge damage.", _PANEL, metavar=FLAG)] = False
     max_loss: Annotated[str | None, option(
-        "--max-loss", "How many intact messages --policy broker may drop (default: 0).", _PANEL,
+        "--max-loss", "How many messages may go: intact ones with --policy broker; those that queues name where hardly "
+        "anything of the log is left (default: 0).", _PANEL,
         metavar="N|all")] = None
     clamp_offsets: Annotated[bool, option(
         "--clamp-offsets", "Lower consumer offsets that lie behind the end of their queue.", _PANEL,

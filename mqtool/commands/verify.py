@@ -53,6 +53,7 @@ def run(
     """
     from recover.recover_plan import NO_LOG
     from recover.store import Store
+    from recover.verify.remains import MOSTLY_GONE
 
     opened = Store.open(store.root, store_options(store, broker))
     report = run_verify(out, opened, engine, broker, only=[part.value for part in only or ()],
@@ -62,7 +63,7 @@ def run(
     out.found(report.findings)
     out.show(*verify_tables(document))
     code = report.exit_code
-    gone = next((item for item in report.findings if item.code == NO_LOG), None)
+    gone = next((item for item in report.findings if item.code in (NO_LOG, MOSTLY_GONE)), None)
     if gone is not None:
         out.summary(gone.message, f"mqtool verify {store.store} --commitlog DIR")
     else:

@@ -46,6 +46,26 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         action="Look for the file: another folder of a multi-path commitlog, a backup, a slave. mqtool cannot make it up.",
     ),
     Code(
+        "commitlog-mostly-gone", "error",
+        "{messages} messages can be read, and queues name {lost} that are not there (index units that point at none: "
+        "{index_units}): do not start the broker, is this the log's disk?",
+        "Look for the log: another disk, a backup, a slave. To go on with what is left: mqtool recover {store} "
+        "--max-loss all",
+        meaning="Queues or index name far more messages than the log holds: what is here is hardly their log.",
+        cause="A wrong or empty disk is mounted, a copy stopped half way, or the files were overwritten.",
+        broker="It takes what it can read for the whole log, deletes the rest, and cuts the queues to fit.",
+        action="Keep the queues until the log is found. Recover refuses unless --max-loss allows for what is gone.",
+    ),
+    Code(
+        "commitlog-foreign", "error",
+        "no file of the log holds a record, and this one does not begin like a log: {what}",
+        "If a log belongs here, find it; if not, move the file out of the store. --max-loss all lets recover zero it.",
+        meaning="The file has the name of a log file, and nothing in it was written by a broker.",
+        cause="Another program's file, a wrong disk, an encrypted or compressed copy, or a log that was overwritten.",
+        broker="It finds no record in it and writes its own from the first byte on.",
+        action="Find out what the file is before anything is changed. Recover refuses to.",
+    ),
+    Code(
         "commitlog-torn-tail", "warning",
         "{bytes} bytes behind the last record (from {start}) belong to no message ({reason})", _RECOVER,
         meaning="The log ends here; what follows is the beginning of a write, or stale bytes.",

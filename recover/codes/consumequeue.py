@@ -30,9 +30,10 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) point behind the end of the log ({log_end})",
         _REBUILD,
         meaning="The queue names records that the log does not hold (any more).",
-        cause="The log lost its end: a crash before the log reached the disk, or a truncation that stopped half way.",
+        cause="The log lost its end: a power cut before it reached the disk, a truncation that stopped half way. Where "
+        "more than this queue shows that messages stood there, the log has a finding of its own.",
         broker="It cuts them at start when its recovery reaches the log end; if not, consumers stall there.",
-        action="Recover: the units are dropped, the messages behind them never reached the disk.",
+        action="Recover: the units are dropped, and the loss statement names each message that they stood for.",
     ),
     Code(
         "consumequeue-lost-units", "info",

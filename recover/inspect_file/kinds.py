@@ -47,6 +47,7 @@ _FOREIGN = (
 )
 _ROCKSDB = re.compile(r"CURRENT|IDENTITY|LOCK|LOG(\.old.*)?|MANIFEST-\d+|OPTIONS-\d+|\d+\.(sst|log|blob)")
 _KAFKA_MAGIC_AT = 16
+_PRINTABLE = bytes(range(32, 127)) + b"\t\r\n"
 
 
 class Kind(NamedTuple):
@@ -65,7 +66,7 @@ def detect(path: Path, reader: FileReader) -> Kind:
         return Kind(*by_place, base)
     found = _by_content(path, reader, base)
     if found is None:
-        raise NotAStore(f"{path} is not a RocketMQ file: {_foreign(reader)}",
+        raise NotAStore(f"{path} is not a RocketMQ file: {foreign(reader)}",
                         "Give a store root, or a file out of a store; `mqtool verify STORE` checks whole stores.")
     return found
 
@@ -220,8 +221,8 @@ _TESTS: tuple[tuple[str, Callable[[bytes, FileReader], bool]], ...] = (
 )
 
 
-def _foreign(reader: FileReader) -> str:
-    """What it seems to be instead."""
+def foreign(reader: FileReader) -> str:
+    """What a file that is not RocketMQ's seems to be instead: "it looks like a gzip file"."""
     sample = reader.read(0, _SAMPLE)
     if not sample:
         return "it is empty"
@@ -232,4 +233,6 @@ def _foreign(reader: FileReader) -> str:
         return "it holds nothing but zeros"
     if len(sample) > _KAFKA_MAGIC_AT and sample[_KAFKA_MAGIC_AT] in (0, 1, 2) and sample[:4] == bytes(4):
         return "it looks like a Kafka log segment"
+    if not sample.translate(None, _PRINTABLE):
+        return "it looks like text"
     return "nothing in it is known to us"

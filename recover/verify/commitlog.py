@@ -14,7 +14,7 @@ from recover.findings import Finding, finding
 from recover.inspect_store.evidence import find_generation
 from recover.inspect_store.pointers import read_checkpoint
 from recover.log import MISSING_FILE, Damage, LogView
-from recover.lost import Losses
+from recover.lost import Losses, record_count, was_a_message
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.store import Store
 
@@ -39,11 +39,10 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int]) -> int:
     """How many messages the damaged ranges held, as far as anything still tells; at least one where a record ended."""
     total = 0
     for number, damage in enumerate(log.damaged):
-        known = len(losses.by_damage[number])
+        known = record_count(losses.by_damage[number])
         if number in end_marks:
             continue
-        certain = damage.envelope or damage.ended_by in ("record", "blank", "next-file")
-        total += max(known, 1 if certain else 0)
+        total += max(known, 1 if was_a_message(damage) else 0)
     return total
 
 

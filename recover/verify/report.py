@@ -20,6 +20,7 @@ from recover.verify.commitlog import (
 from recover.verify.config import check_config
 from recover.verify.index import IndexReport, check_index
 from recover.verify.parts import check_parts, log_is_gone
+from recover.verify.remains import remains_findings
 
 PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 
@@ -87,6 +88,8 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
         findings.extend(contradiction_findings(store, look.log, look.contradictions))
         findings.extend(misnamed_findings(store, look.misnamed))
     index = check_index(store, look.log) if "index" in wanted else None
+    if "commitlog" in wanted:
+        findings.extend(remains_findings(store, look, index))
     checkpoint = check_checkpoint(store, look.log) if "checkpoint" in wanted else None
     if next(log_is_gone(store), None) is None:
         # without a log every unit would be "behind its end": one finding says it better

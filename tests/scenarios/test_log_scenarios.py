@@ -60,6 +60,9 @@ def test_t02_torn_record_that_a_queue_names_is_a_lost_message(drill: Start, reci
     store.finds(code, *store.place(last.phy_offset), exit_code=6)
     with store.recovered() as done:
         assert done["damaged_messages"] == 1
+        (loss,) = done["plan"]["loss"]
+        assert (loss["topic"], loss["queue"], loss["first_offset"], loss["last_offset"], loss["messages"]) == (
+            last.topic_name, last.queue_id, last.queue_offset, last.queue_offset, 1)
         assert messages(store.root) == store.intact
 
 

@@ -1,0 +1,228 @@
+"""T18, T22 and T38: messages that nothing but queues still names, and logs that are no log any more."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fixtures.damage import walk
+from formats.consumequeue import CQ_UNIT, CqUnit
+from mqtool import exits
+from tests.cli.runner import mqtool
+from tests.scenarios.conftest import Start
+from tests.scenarios.drill import Drill, Found, file_name, messages
+from tests.scenarios.test_file_scenarios import FOREIGN
+from tests.support.trees import assert_unchanged
+
+PLAIN, MANY_FILES = "clean-plain-4.9.7", "clean-manyfiles-5.3.3"
+GONE = exits.OPERATIONAL | exits.MESSAGES
+
+
+def overwrite_log(store: Drill, kind: str, files: slice = slice(None)) -> None:
+    """Put zeros or noise in the place of some of the log files."""
+    for file in walk.log_files(store.root)[files]:
+        size = file.path.stat().st_size
+        file.path.write_bytes(bytes(size) if kind == "zeros" else random.Random(1).randbytes(size))
+    store.struck()
+
+
+def zero_log_from(store: Drill, phy_offset: int) -> None:
+    """Zeros from there to the end of the file: what the last pages are when they never reached the disk."""
+    path, at = next((hit.file.path, hit.position) for hit in store.records() if hit.record.phy_offset == phy_offset)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes(path.stat().st_size - at))
+    store.struck()
+
+
+def leave_units_of(store: Drill, topic: str, queue_id: int) -> None:
+    """Zeros for the units of all other queues that name a lost message."""
+    lost = {message.phy_offset for message in store.lost}
+    for queue in walk.queues(store.root):
+        for hit in walk.units(queue) if (queue.topic, queue.queue_id) != (topic, queue_id) else ():
+            if hit.unit.phy_offset in lost:
+                with hit.file.path.open("r+b") as file:
+                    file.seek(hit.position)
+                    file.write(bytes(CQ_UNIT.size))
+
+
+def stated(document: Found) -> list[tuple[str, int, int]]:
+    """Topic, queue and number of messages of each row of the loss statement."""
+    return [(row["topic"], row["queue"], row["messages"]) for row in document["plan"]["loss"]]
+
+
+def lost_by_queue(store: Drill) -> list[tuple[str, int, int]]:
+    """The same, of the messages that the damage took."""
+    queues = [(message.topic, message.queue_id) for message in store.lost]
+    return [(*queue, queues.count(queue)) for queue in sorted(set(queues))]
+
+
+# --- the end of the log is gone -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_t22_messages_of_missing_last_files_are_lost_and_named(drill: Start, files: int) -> None:
+    store = drill(MANY_FILES)
+    used = [file for file in walk.log_files(store.root) if next(walk.records_of(file), None)][-files:]
+    for file in walk.log_files(store.root):
+        if file.path >= used[0].path:
+            file.path.unlink()
+    store.struck()
+    found = store.finds("commitlog-missing-file", exit_code=6)
+    start = used[0].file_from_offset
+    assert (found["facts"]["start"], found["facts"]["stop"]) == (start, start + files * 65536)
+    document = store.verify().document
+    assert document["commitlog"]["damaged_messages"] == len(store.lost)
+    assert document["consumequeue"]["beyond_log"] == len(store.lost)
+    with store.recovered() as done:
+        assert (done["damaged_messages"], stated(done)) == (len(store.lost), lost_by_queue(store))
+        assert messages(store.root) == store.intact
+
+
+@pytest.mark.parametrize("kind", ["zeros", "noise"])
+@pytest.mark.parametrize("files", [1, 3])
+def test_t22_messages_of_overwritten_last_files_are_lost_and_named(drill: Start, kind: str, files: int) -> None:
+    store = drill(MANY_FILES)
+    overwrite_log(store, kind, slice(-files, None))
+    result = store.verify()
+    assert result.code == 6
+    assert result.document["commitlog"]["damaged_messages"] == len(store.lost)
+    with store.recovered() as done:
+        assert (done["damaged_messages"], stated(done)) == (len(store.lost), lost_by_queue(store))
+        assert messages(store.root) == store.intact
+
+
+@pytest.mark.parametrize("witness", ["checkpoint", "other queues"])
+def test_t22_zeros_are_lost_messages_when_more_than_one_queue_tells_of_them(drill: Start, witness: str) -> None:
+    store = drill(PLAIN)
+    first = store.records()[-40].record
+    zero_log_from(store, first.phy_offset)
+    if witness == "checkpoint":
+        leave_units_of(store, "Orders", 1)
+    else:
+        (store.root / "checkpoint").write_bytes(bytes(4096))
+    (found,) = store.found("commitlog-damaged-range")
+    assert store.verify().code == 6
+    lost = [row for row in lost_by_queue(store) if witness == "other queues" or row[:2] == ("Orders", 1)]
+    assert (found["facts"]["reason"], found["facts"]["lost_positions"]) == ("zeroed", sum(row[2] for row in lost))
+    with store.recovered() as done:
+        assert (done["damaged_messages"], stated(done)) == (sum(row[2] for row in lost), lost)
+
+
+def test_t22_what_a_single_queue_claims_is_stated_though_no_message_is_proven_to_be_gone(drill: Start) -> None:
+    store = drill(PLAIN)
+    zero_log_from(store, store.records()[-40].record.phy_offset)
+    leave_units_of(store, "Orders", 1)
+    (store.root / "checkpoint").write_bytes(bytes(4096))
+    result = store.verify()
+    assert (result.code, result.document["consumequeue"]["beyond_log"]) == (2, 10)
+    with store.recovered() as done:
+        assert (done["damaged_messages"], done["unproven_messages"]) == (0, 10)
+        assert (stated(done), done["plan"]["loss"][0]["cause"]) == ([("Orders", 1, 10)], "beyond-log")
+        assert "10 messages gone that only a queue names" in done["summary"]
+
+
+@pytest.mark.parametrize("unit", [
+    CqUnit(1 << 60, 300, 0), CqUnit(200_000, 40, 0), CqUnit(200_000, 200_000, 0), CqUnit(131_072 - 80, 300, 0),
+], ids=["far away", "too small", "too large", "over the end of its file"])
+def test_t22_units_that_no_broker_writes_name_no_message(drill: Start, unit: CqUnit) -> None:
+    store = drill(PLAIN)
+    for file in walk.log_files(store.root)[-1:]:
+        file.path.unlink()
+    store.struck()
+    queue = next(queue for queue in walk.queues(store.root) if len(walk.units(queue)) < 90)
+    last = walk.units(queue)[-1]
+    with last.file.path.open("r+b") as file:
+        file.seek(last.position + CQ_UNIT.size)
+        file.write(CQ_UNIT.encode(unit))
+    document = store.verify().document
+    assert document["consumequeue"]["beyond_log"] == len(store.lost) + 1
+    assert document["commitlog"]["damaged_messages"] == len(store.lost)
+
+
+# --- hardly anything of the log is left -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["zeros", "noise"])
+def test_t18_log_of_zeros_or_noise_with_queues_left_is_refused(drill: Start, kind: str) -> None:
+    store = drill(PLAIN)
+    overwrite_log(store, kind)
+    found = store.finds("commitlog-mostly-gone", exit_code=6)
+    assert (found["facts"]["messages"], found["facts"]["lost"]) == (0, len(store.messages))
+    assert "do not start the broker" in found["message"]
+    for command, *options in (["recover"], ["rebuild"], ["rebuild-index"], ["truncate", "--to", "0"]):
+        with assert_unchanged(store.root):
+            refused = store.run(command, *options, "--yes")
+        assert refused.code & GONE == GONE, command
+        assert "--max-loss" in refused.stderr
+
+
+@pytest.mark.parametrize("limit", ["all", "542"])
+@pytest.mark.parametrize("kind", ["zeros", "noise"])
+def test_t18_log_of_zeros_or_noise_is_given_up_when_the_loss_is_allowed(drill: Start, kind: str, limit: str) -> None:
+    store = drill(PLAIN)
+    overwrite_log(store, kind)
+    if limit == "542" and kind == "noise":
+        # nothing but the owner's word makes noise a log
+        assert store.run("recover", "--max-loss", limit, "--yes").code & exits.OPERATIONAL
+        return
+    assert store.run("recover", "--max-loss", 541, "--yes").code & exits.OPERATIONAL
+    with store.recovered(0, "--max-loss", limit) as done:
+        assert (done["damaged_messages"], stated(done)) == (542, lost_by_queue(store))
+
+
+def test_t18_few_messages_left_of_many_are_refused_without_a_limit(drill: Start) -> None:
+    store = drill(MANY_FILES)
+    overwrite_log(store, "zeros", slice(1, None))
+    assert len(store.lost) > 10 * len(store.intact) > 0
+    assert store.run("recover", "--yes").code & GONE == GONE
+    with store.recovered(0, "--max-loss", len(store.lost)) as done:
+        assert stated(done) == lost_by_queue(store)
+        assert messages(store.root) == store.intact
+
+
+def test_t18_index_alone_shows_that_the_log_is_gone(drill: Start) -> None:
+    store = drill(PLAIN)
+    overwrite_log(store, "zeros")
+    shutil.rmtree(store.root / "consumequeue")
+    assert store.finds("commitlog-mostly-gone", exit_code=6)["facts"]["index_units"] > 0
+    with assert_unchanged(store.root):
+        assert store.run("recover", "--max-loss", 1000, "--yes").code & GONE == GONE
+
+
+# --- T38: no log at all -------------------------------------------------------------------------------------
+
+
+LOOKS = {"random": "nothing in it is known", "kafka": "Kafka", "gzip": "gzip", "text": "text"}
+
+
+@pytest.mark.parametrize("kind", LOOKS)
+def test_t38_foreign_bytes_as_the_only_log_file_are_not_zeroed(folder: Path, kind: str) -> None:
+    root = folder / "s"
+    (root / "commitlog").mkdir(parents=True)
+    (root / "commitlog" / file_name(0)).write_bytes(FOREIGN[kind])
+    for command in ("recover", "rebuild"):
+        with assert_unchanged(root):
+            refused = mqtool(command, root, "--yes")
+        assert refused.code & GONE == GONE
+        assert LOOKS[kind] in refused.stderr
+        assert "move the file out" in refused.stderr
+    store = Drill.of(root)
+    assert store.verify().code == 6
+    with store.recovered(0, "--max-loss", "all"):
+        assert messages(root) == set()
+
+
+@pytest.mark.parametrize("kept", [3, 8, 60])
+def test_t38_first_write_of_a_broker_that_was_torn_is_no_foreign_file(drill: Start, folder: Path, kept: int) -> None:
+    first = drill(PLAIN).records()[0].file.read()[:kept]
+    root = folder / "s"
+    (root / "commitlog").mkdir(parents=True)
+    (root / "commitlog" / file_name(0)).write_bytes(first.ljust(65536, b"\0"))
+    store = Drill.of(root)
+    store.finds("commitlog-torn-tail", f"commitlog/{file_name(0)}", 0, exit_code=2)
+    with store.recovered() as done:
+        assert done["plan"]["loss"] == []
