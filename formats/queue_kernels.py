@@ -50,7 +50,8 @@ def classify_units(
 
     The cells start at queue offset `first_index`. Rows are the positions that should be held, ascending
     by `row_index`, all inside or behind the stretch; `row_lost` marks those that stand for a lost
-    message: its cell may name the marker or repeat a neighbour. With `bridged` the log is damaged or was, so a
+    message: its cell may name the marker or repeat a neighbour. A unit of an expired message where a live one is
+    expected, or between live ones, is wrong. With `bridged` the log is damaged or was, so a
     cell that no record claims may repeat a neighbour too. Fills `classes` (uint8 a cell) and `missing`
     (bool a row). The first cell with size <= 0
     ends the queue: it and everything behind it is NOTHING.
@@ -74,7 +75,10 @@ def classify_units(
             classes[cell] = HOLE
             if expected:
                 missing[row] = not row_lost[row]
-        elif offset < min_offset:
+        elif offset < 0:
+            # no broker writes one, and ConsumeQueue.recover takes it for the end of the queue
+            classes[cell] = WRONG
+        elif offset < min_offset and not (expected and not row_lost[row]) and not 0 < row < rows:
             classes[cell] = EXPIRED
         elif expected and row_lost[row]:
             stands_in = offset == row_offset[row] and size == row_size[row]

@@ -131,7 +131,8 @@ def _strays(offsets: Rows) -> Rows:
     values = offsets.tolist()
     before = values[0]
     for at in range(1, len(values) - 1):
-        if before < values[at + 1] and not before < values[at] < values[at + 1]:
+        in_order = before < values[at] < values[at + 1]
+        if before < values[at + 1] and not in_order and not _is_repeated(values, at, before):
             stray[at] = True
         else:
             before = values[at]
@@ -139,6 +140,12 @@ def _strays(offsets: Rows) -> Rows:
     stray[-1] = 0 < offsets[-1] <= offsets[-2] and not stray[-2]
     stray[0] = offsets[0] >= offsets[1] and offsets[1] + 1 == offsets[2] and offsets[1] != 0
     return stray
+
+
+def _is_repeated(values: list[int], at: int, before: int) -> bool:
+    """Of two with one number, the first is right if it follows on and the number behind it is the one that lacks."""
+    number = values[at]
+    return number == before + 1 and values[at + 1 : at + 3] == [number, number + 2]
 
 
 def _set_bit(scans: list[FileScan], queue: int, places: set[int], bit: int) -> None:

@@ -8,7 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from formats.consumequeue import CQ_UNIT, is_ext_address
+from formats.commitlog import MIN_RECORD_SIZE
+from formats.consumequeue import CQ_UNIT, PRE_BLANK, is_ext_address
 from recover.columns import Rows
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.reader import FileReader, ReadFailure
@@ -86,3 +87,16 @@ class QueueFiles:
 def has_ext(stretch: Stretch) -> bool:
     """True when a unit of the stretch points into consumequeue_ext."""
     return bool(stretch.tags_code.size) and is_ext_address(int(stretch.tags_code.min()))
+
+
+def cut_off(phy_offset: Rows, size: Rows, used: int, min_offset: int) -> int:
+    """Cell behind the last unit of an expired message that stands behind the first cell without a unit, `used`.
+
+    `used` if there is none. Brokers leave no gap, so the cell was a unit too; with all of its messages expired a queue
+    has nothing but this to show that it was longer. Bytes that do not go on from the unit in front are not units.
+    """
+    before = int(phy_offset[used - 1]) if used else -1
+    rest, sizes = phy_offset[used:], size[used:]
+    units = (sizes >= MIN_RECORD_SIZE) & (sizes < PRE_BLANK.size) & (rest > before) & (rest + sizes <= min_offset)
+    found = np.flatnonzero(units)
+    return used + int(found[-1]) + 1 if found.size else used

@@ -15,7 +15,7 @@ from recover.expected import QueueKey, is_lost
 from recover.ext_files import ExtFiles, addresses_of, is_address, positions_of
 from recover.patches import patches
 from recover.plan import Install, Retire, Step
-from recover.queue_files import UNIT_SIZE, QueueFiles
+from recover.queue_files import UNIT_SIZE, QueueFiles, cut_off
 from recover.rebuild_consumequeue_ext import ExtImage, ExtRows, end_of, ext_steps, fresh_ext, repaired_ext, wants_ext
 from recover.spool import Spool
 from recover.store import Store
@@ -132,9 +132,10 @@ class QueueBuilder:
         """Which cells in use name something expired, or something in front of `end` of the log, or are evidence."""
         offset, size = old.cells["phy_offset"].astype(np.int64), old.cells["size"].astype(np.int64)
         invalid = np.flatnonzero(size <= 0)
-        used = int(invalid[0]) if invalid.size else size.size
+        used = cut_off(offset, size, int(invalid[0]) if invalid.size else size.size, self.min_offset)
         offset, size = offset[:used], size[:used]
-        inside = (offset >= 0) & ((offset < self.min_offset) | (offset + size <= end)) & (size != PRE_BLANK.size)
+        inside = (offset >= 0) & ((offset < self.min_offset) | (offset + size <= end))
+        inside &= (size > 0) & (size != PRE_BLANK.size)
         return np.asarray(inside | self.evidence.of(old)[:used])
 
     def _kept_end(self, old: QueueCells, rows: Rows) -> int:

@@ -71,6 +71,16 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         action="`mqtool recover` puts the file aside; the broker makes it again.",
     ),
     Code(
+        "consumequeue-cut-off", "warning",
+        "{topic}/{queue}: the queue seems to end at queue offset {first}, but units of expired messages go on to {last}",
+        _REBUILD,
+        meaning="A unit without a size ends a queue. Brokers leave none between units, so this one was damaged.",
+        cause="A lost or misdirected write to the queue file.",
+        broker="It takes the place for the end of the queue and gives these queue offsets to new messages: groups that had "
+        "come further do not see them.",
+        action="Recover: the place is made a blank one, and the queue keeps its end.",
+    ),
+    Code(
         "consumequeue-odd-name", "warning",
         "{name} in the queue folder is no queue file", "Move it out of the store, then start the broker.",
         meaning="Files of a queue folder are named by 20 digits; anything else does not belong there.",

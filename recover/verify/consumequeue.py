@@ -17,7 +17,7 @@ from recover.ext_files import ExtFiles
 from recover.findings import Finding, finding
 from recover.log import LogView
 from recover.mapped_files import MappedFileQueue
-from recover.queue_files import UNIT_SIZE, QueueFiles, Stretch, has_ext
+from recover.queue_files import UNIT_SIZE, QueueFiles, Stretch, cut_off, has_ext
 from recover.store import Store
 from recover.verify.consumequeue_ext import broken_finding, check_ext
 
@@ -171,6 +171,16 @@ class _Checker:
                 queue=verdict.key.queue_id,
             ))
 
+    def _check_end(self, verdict: QueueVerdict, stretch: Stretch, used: int) -> None:
+        """Units of expired messages behind what a broker takes for the end of the queue."""
+        stop = cut_off(stretch.phy_offset, stretch.size, used, self.log.min_offset)
+        if stop > used:
+            mapped_file, position = stretch.place(used)
+            verdict.findings.append(finding(
+                "consumequeue-cut-off", self.store.relative(mapped_file.path), position, topic=verdict.key.topic,
+                queue=verdict.key.queue_id, first=verdict.end, last=stretch.first_index + stop - 1, count=stop - used,
+            ))
+
     def _check_units(self, verdict: QueueVerdict, files: QueueFiles, ext: ExtFiles, rows: Rows) -> None:
         missing = np.zeros(rows.size, dtype=bool)
         lost = is_lost(rows)
@@ -189,6 +199,7 @@ class _Checker:
             taken, ended = stop, used < stretch.cells
             verdict.end = stretch.first_index + used
             self._count(verdict, stretch, classes, broken)
+            self._check_end(verdict, stretch, used)
             for start, end in _ranges(np.flatnonzero(broken & (classes == WRONG))):
                 verdict.findings.append(broken_finding(stretch, ext, start, end))
         self._check_last_file(verdict, files)

@@ -1,0 +1,236 @@
+"""Why verify may say nothing of a damage: no reader uses the byte, or nothing in the store tells it from a sound one.
+
+Every excuse is proved on the bytes at hand, by decoding them before and after. Where a message, its place in a queue,
+or what a filter or a key finds has changed, there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from formats import sysflag
+from formats.checkpoint import CHECKPOINT, Checkpoint
+from formats.commitlog import Record, check_strict
+from formats.config import BY_NAME, salvage
+from formats.consumequeue import CQ_UNIT, CqUnit
+from formats.errors import FormatError
+from formats.index import IndexGeometry, decode
+from formats.properties import Parser, parse
+from tests.support.looks import COMMITLOG_FOLDERS
+from tests.torture.anatomy import Anatomy, Place
+from tests.torture.strikes import Strike
+
+NO_READER = "no reader uses it"
+NO_WITNESS = "no checksum and no second copy"
+OLDER = "what a healthy broker leaves, too"
+
+# Nothing derived from a record depends on these, and a record without a property CRC has no checksum over them.
+_UNWITNESSED = {"flag", "born_timestamp", "born_host", "store_host", "reconsume_times", "prepared_transaction_offset"}
+_DERIVED = {"TAGS", "KEYS", "UNIQ_KEY", "DELAY", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"}
+_FREE = {
+    "blank.padding": "behind the header of a blank",
+    "checkpoint.padding": "behind the fields of the checkpoint",
+    "checkpoint.master_flushed_offset": "asked for by brokers with a controller only",
+    "checkpoint.confirm_phy_offset": "asked for by brokers with a controller only",
+    "index-header.hash_slot_count": "a statistic",
+    "index-unit.number-0": "number 0 means none",
+    "ext-unit.bit_map": "a filter that consumers' brokers check again",
+    "ext-unit.behind-the-end": "behind the last ext unit",
+    "other.lock": "a broker locks it and reads nothing of it",
+    "other.rocksdbstore": "holds no entries here",
+    "other.compaction": "holds no entries here",
+}
+
+
+def excuse(anatomy: Anatomy, strike: Strike, root: Path, newest: int) -> str | None:
+    """Why it is no miss that verify found nothing; None if it is one. The store must be struck as this is called.
+
+    `newest` is the store timestamp (ms) of the newest record.
+    """
+    if strike.fate:
+        return _of_file(anatomy, strike)
+    now = (root / strike.file).read_bytes()
+    reasons = {_of_place(anatomy, place, now, newest) for place in _hit(anatomy, strike, now)}
+    return None if None in reasons else " + ".join(sorted(filter(None, reasons))) or "the bytes stayed the same"
+
+
+def _hit(anatomy: Anatomy, strike: Strike, now: bytes) -> Iterator[Place]:
+    """The places whose bytes the strike changed."""
+    stop = strike.start + len(strike.content)
+    old = (anatomy.root / strike.file).read_bytes()
+    for place in anatomy.of_file(strike.file):
+        first, last = max(place.start, strike.start), min(place.stop, stop)
+        if first < last and now[first:last] != old[first:last]:
+            yield place
+
+
+def _of_place(anatomy: Anatomy, place: Place, now: bytes, newest: int) -> str | None:
+    part, _, field = place.kind.partition(".")
+    if place.kind in _FREE:
+        return f"{NO_READER}: {_FREE[place.kind]}"
+    if part == "record":
+        return _of_record(place.owner, place, now)
+    if part == "unit":
+        return _of_unit(anatomy, place, field, now)
+    if part in ("index-unit", "index-slot"):
+        return _of_index(anatomy, place, now)
+    if part == "index-header" and field.startswith("begin") and anatomy.min_offset:
+        return f"{OLDER}: its first message has expired"
+    if part == "checkpoint":
+        return _of_checkpoint(anatomy, field, now, newest)
+    if part in ("config", "config-backup"):
+        return _of_config(place, now)
+    if place.kind in ("other.timerlog", "other.timerwheel"):
+        return f"{NO_WITNESS}: times and links of the timer"
+    if place.kind == "ext-unit.bit_map_size" and int.from_bytes(now[place.start : place.stop], "big", signed=True) <= 0:
+        return f"{NO_READER}: the size of no bit map"
+    return None
+
+
+def _of_record(old: Record, place: Place, now: bytes) -> str | None:
+    start = _start_of(old, place)
+    try:
+        new = check_strict(now, start, len(now), old.phy_offset)
+    except FormatError:
+        return None
+    changed = {name for name in Record.__slots__ if getattr(old, name) != getattr(new, name)}
+    if changed == {"body_crc"} and not old.body:
+        return f"{NO_READER}: the checksum of an empty body"
+    if old.property_crc is not None and changed != {"properties"}:
+        return None
+    left = changed - _UNWITNESSED
+    if "sys_flag" in left and (old.sys_flag ^ new.sys_flag) & sysflag.HOSTS_V6 == 0:
+        left.remove("sys_flag")
+    if "store_timestamp" in left and new.store_timestamp > 0:
+        left.remove("store_timestamp")
+    if "properties" in left and not _derived_changed(old, new):
+        left.remove("properties")
+    return None if left else f"{NO_WITNESS}: record " + ", ".join(sorted(changed))
+
+
+def _start_of(record: Record, place: Place) -> int:
+    """Where the record starts in its file: file names are its offsets."""
+    return record.phy_offset - int(place.file.rsplit("/", 1)[1])
+
+
+def _derived_changed(old: Record, new: Record) -> bool:
+    return any(
+        parse(old.properties, each).get(name) != parse(new.properties, each).get(name)
+        for each in Parser for name in _DERIVED
+    )
+
+
+def _of_unit(anatomy: Anatomy, place: Place, field: str, now: bytes) -> str | None:
+    cell = CQ_UNIT.decode(now, place.start // CQ_UNIT.size * CQ_UNIT.size)
+    if field == "next" and cell.size > 0 and place.owner == "expired" and 0 <= cell.phy_offset < anatomy.min_offset:
+        return f"{NO_WITNESS}: one more unit behind those of expired messages"
+    if field == "next":
+        return f"{NO_READER}: no size behind the last unit" if cell.size <= 0 else None
+    if field == "behind-the-end":
+        return f"{NO_READER}: behind the first cell without a size"
+    old: CqUnit = place.owner
+    if old.phy_offset < anatomy.min_offset and 0 <= cell.phy_offset < anatomy.min_offset and cell.size > 0:
+        return f"{NO_READER}: the unit of an expired message"
+    if old.phy_offset < anatomy.min_offset and _nothing_left(anatomy, place, now):
+        return f"{NO_WITNESS}: the last units of a queue whose messages have all expired"
+    return None
+
+
+def _nothing_left(anatomy: Anatomy, place: Place, now: bytes) -> bool:
+    """Whether no unit that was there is left from this place on, up to the end of the file."""
+    start = place.start // CQ_UNIT.size * CQ_UNIT.size
+    before = (anatomy.root / place.file).read_bytes()
+    pairs = zip(CQ_UNIT.decode_all(before[start:]), CQ_UNIT.decode_all(now[start:]), strict=True)
+    return not any(old == new and old.size > 0 for old, new in pairs)
+
+
+def _of_index(anatomy: Anatomy, place: Place, now: bytes) -> str | None:
+    before = (anatomy.root / place.file).read_bytes()
+    assert anatomy.geometry is not None
+    same = _lookups(before, anatomy.geometry, anatomy.min_offset) == _lookups(now, anatomy.geometry, anatomy.min_offset)
+    return f"{NO_READER}: every key finds the same live messages" if same else None
+
+
+def _lookups(content: bytes, geometry: IndexGeometry, min_offset: int) -> list[list[tuple[int, int, int]]]:
+    """For each slot what IndexFile.selectPhyOffset can find: hash, phy offset and time of units of live messages."""
+    image = decode(content, geometry)
+    found = []
+    for slot in range(geometry.slots):
+        units = []
+        for _, unit in image.chain(slot):
+            if unit.phy_offset >= min_offset:
+                units.append((unit.key_hash, unit.phy_offset, unit.time_diff))
+            if unit.time_diff < 0:
+                break
+        found.append(units)
+    return found
+
+
+def _of_checkpoint(anatomy: Anatomy, field: str, now: bytes, newest: int) -> str | None:
+    checkpoint = CHECKPOINT.decode(now)
+    if field.endswith("timestamp") and 0 <= getattr(checkpoint, field) <= newest:
+        return f"{OLDER}: an older time makes a start read more"
+    offset = checkpoint.logics_physical_offset
+    if field == "logics_physical_offset" and (offset in anatomy.records or 0 <= offset < anatomy.min_offset):
+        return f"{OLDER}: an older offset makes a start read more"
+    return None
+
+
+def _of_config(place: Place, now: bytes) -> str | None:
+    if not _is_judged(place.file):
+        return f"{NO_WITNESS}: {place.file} is no text that is judged"
+    parsed = salvage(now)
+    sound = parsed.error is None and not parsed.trailing and isinstance(parsed.value, dict)
+    return f"{NO_WITNESS}: a value or a key of a config text that can still be read" if sound else None
+
+
+def _of_file(anatomy: Anatomy, strike: Strike) -> str | None:
+    part, content = strike.file.split("/")[0], (anatomy.root / strike.file).read_bytes()
+    part, zeros = "commitlog" if part in COMMITLOG_FOLDERS else part, not any(content)
+    if part == "commitlog" and strike.fate == "lost its last byte" and len(list((anatomy.root / part).iterdir())) == 1:
+        return f"{NO_WITNESS}: the size of the only log file"
+    if part == "commitlog" and zeros and strike.fate in ("is gone", "is zeros"):
+        return f"{NO_READER}: a file that was allocated ahead"
+    if part == "commitlog" and strike.fate == "is gone" and int(strike.file.split("/")[1]) == anatomy.min_offset:
+        return f"{OLDER}: the first file goes when it expires"
+    if part in ("lock", "rocksdbstore", "compaction"):
+        return f"{NO_READER}: {_FREE['other.' + part]}"
+    if part == "abort":
+        return f"{OLDER}: a clean stop removes it"
+    if part == "checkpoint" and strike.fate == "is longer":
+        return f"{NO_READER}: behind the fields of the checkpoint"
+    if part == "checkpoint" and strike.fate == "is zeros" and (zeros or (anatomy.root / "rocksdbstore").is_dir()):
+        return f"{OLDER}: 5.5 leaves zeros"
+    if part == "config":
+        backup, judged = strike.file.endswith(".bak"), _is_judged(strike.file)
+        lonely = not (anatomy.root / f"{strike.file}.bak").exists() and not strike.file.endswith("/topics.json")
+        if not judged or (strike.fate == "is gone" and (backup or lonely)):
+            return f"{NO_WITNESS}: a broker that never wrote it leaves it out"
+    if part == "index" and strike.fate == "is gone" and _checkpoint(anatomy).index_msg_timestamp == 0:
+        return f"{OLDER}: the only index file, and a checkpoint that knows of none"
+    if part == "index" and strike.fate == "is cut in half" and not any(content[len(content) // 2 // 20 * 20 :]):
+        return f"{NO_READER}: no unit was behind the cut"
+    if part in ("timerlog", "timerwheel"):
+        return f"{NO_WITNESS}: the timer of delivered messages"
+    return _of_queue_file(anatomy, strike, content) if part == "consumequeue" else None
+
+
+def _of_queue_file(anatomy: Anatomy, strike: Strike, content: bytes) -> str | None:
+    units = [unit for unit in CQ_UNIT.decode_all(content) if unit.size > 0]
+    if any(unit.phy_offset >= anatomy.min_offset for unit in units):
+        return None
+    siblings = sorted(path.name for path in (anatomy.root / strike.file).parent.iterdir())
+    if strike.fate == "is gone" and siblings[0] in strike.file:
+        return f"{OLDER}: the first file of a queue goes when it expires"
+    if siblings[-1] in strike.file and strike.fate in ("is gone", "is zeros"):
+        return f"{NO_WITNESS}: the last units of a queue whose messages have all expired"
+    return None
+
+
+def _checkpoint(anatomy: Anatomy) -> Checkpoint:
+    return CHECKPOINT.decode((anatomy.root / "checkpoint").read_bytes())
+
+
+def _is_judged(file: str) -> bool:
+    return file.removeprefix("config/").removesuffix(".bak") in BY_NAME

@@ -1,0 +1,79 @@
+"""What the mutation test of verify found, each as the one damage that showed it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from formats.consumequeue import CQ_UNIT
+from mqtool import exits
+from tests.scenarios.drill import Drill, messages, position
+from tests.support.trees import assert_same_tree, tree_digest
+
+QUEUE = "consumequeue/Orders/0/00000000000000000000"
+
+
+def patch(path: Path, offset: int, content: bytes) -> None:
+    """Overwrite bytes of a file."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(content)
+
+
+@pytest.mark.parametrize("unit", [0, 5])
+def test_unit_with_a_negative_offset_is_wrong_and_not_expired(folder: Path, unit: int) -> None:
+    store = Drill.start("clean-plain-4.9.7", folder)
+    patch(store.root / QUEUE, unit * CQ_UNIT.size, b"\x80")
+    store.struck()
+    store.finds("consumequeue-wrong-units", QUEUE, unit * CQ_UNIT.size, exit_code=exits.DERIVED)
+    with store.recovered():
+        pass
+
+
+def test_unit_of_an_expired_message_in_a_live_place_is_wrong(folder: Path) -> None:
+    store = Drill.start("clean-expired-5.5.0", folder)
+    hit = store.records()[-1].record
+    cells = store.root / f"consumequeue/{hit.topic_name}/{hit.queue_id}"
+    size = min(path.stat().st_size for path in cells.iterdir())
+    at = hit.queue_offset * CQ_UNIT.size
+    name = f"consumequeue/{hit.topic_name}/{hit.queue_id}/{at // size * size:020d}"
+    patch(store.root / name, at % size, (100).to_bytes(8, "big"))
+    store.struck()
+    store.finds("consumequeue-wrong-units", name, at % size, exit_code=exits.DERIVED)
+    with store.recovered():
+        pass
+
+
+def test_record_that_repeats_the_number_in_front_of_it_is_the_damaged_one(folder: Path) -> None:
+    store = Drill.start("clean-plain-4.9.7", folder)
+    queue = [hit for hit in store.records() if (hit.record.topic_name, hit.record.queue_id) == ("Orders", 0)]
+    second = queue[7]
+    at = second.position + 20
+    assert second.file.read()[at : at + 8] == second.record.queue_offset.to_bytes(8, "big")
+    patch(second.file.path, at, (second.record.queue_offset - 1).to_bytes(8, "big"))
+    store.struck()
+    file, offset = store.place(second.record.phy_offset)
+    found = store.finds("commitlog-contradicted-field", file, offset, exit_code=exits.MESSAGES | exits.DERIVED)
+    assert (found["facts"]["field"], found["facts"]["queue_offset"]) == ("queue_offset", second.record.queue_offset)
+    with store.recovered():
+        assert {position(m) for m in messages(store.root)} == {position(m) for m in store.messages}
+
+
+def test_queue_of_expired_messages_that_was_cut_off_keeps_its_end(folder: Path) -> None:
+    store = Drill.start("killed-expired-5.3.3", folder)
+    name = "consumequeue/Old/0/00000000000000002000"
+    path = store.root / name
+    sound = path.read_bytes()
+    patch(path, 200, bytes(20))
+    store.struck()
+    store.finds("consumequeue-cut-off", name, 200, exit_code=exits.DERIVED)
+    before = tree_digest(store.root)
+    done = store.run("recover", "--yes")
+    assert done.code == exits.CORRECTED, done.stderr
+    after = path.read_bytes()
+    assert (after[:200], after[220:]) == (sound[:200], sound[220:])
+    assert CQ_UNIT.decode(after, 200).size == 0x7FFFFFFF, "a blank place, as brokers fill them"
+    assert store.verify().code == exits.CLEAN
+    assert store.run("undo", "--yes").code & exits.OPERATIONAL == 0
+    assert_same_tree(before, tree_digest(store.root))

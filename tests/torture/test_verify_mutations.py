@@ -1,0 +1,50 @@
+"""Trust in the verdict: one damage anywhere in a real store is found, or it is shown why nothing could tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.counts import Count
+from tests.torture.mutation import Tally, mutated
+
+STORES = (
+    "clean-4.5.1", "clean-expired-4.5.1", "clean-expired-5.5.0", "clean-manyfiles-5.3.3", "clean-multipath-4.9.7",
+    "clean-plain-4.9.7", "clean-propcrc-5.3.3", "clean-restarts-4.9.7", "clean-restarts-5.5.0", "clean-v2-5.5.0",
+    "killed-5.5.0", "killed-compressed-5.3.3", "killed-expired-4.9.7", "killed-expired-5.3.3", "killed-ext-4.5.1",
+    "killed-ext-5.5.0", "killed-lmq-4.9.7", "killed-manyfiles-5.5.0", "killed-multipath-5.3.3", "killed-plain-4.5.1",
+    "killed-v2-ipv6-5.3.3",
+)
+SAMPLE = ("clean-plain-4.9.7", "killed-expired-5.3.3", "killed-ext-5.5.0", "clean-4.5.1")
+WEEKLY = 2500
+
+
+def held(tally: Tally, count: Count) -> None:
+    """Print the tally; fail if anything was missed."""
+    print(*tally.lines(), sep="\n")
+    count("damages found", tally.found.total())
+    count("damages harmless or without a witness", tally.harmless.total())
+    count("damages missed", len(tally.missed))
+    for reason, number in tally.harmless.items():
+        count(f"    of them {reason}", number)
+    assert not tally.missed, "\n".join(tally.missed)
+    assert not tally.understated, "\n".join(tally.understated)
+
+
+@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-expired-5.5.0"])
+def test_a_single_damage_is_found(name: str, folder: Path, count: Count) -> None:
+    held(mutated(name, folder, 1, 150), count)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", SAMPLE)
+def test_each_of_a_thousand_damages_is_found(name: str, folder: Path, count: Count) -> None:
+    held(mutated(name, folder, 2, 1000), count)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("name", STORES)
+def test_each_damage_anywhere_is_found(name: str, seed: int, folder: Path, count: Count) -> None:
+    held(mutated(name, folder, seed, WEEKLY), count)
