@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-deep test-long test-brokers lint docs clean
+.PHONY: help setup demo test test-deep test-long test-brokers bench lint docs clean
 
 help:
 	@echo "make demo          recover a damaged copy of a real store before your eyes"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-deep     samples of the long suites (needs JDK 17 and Maven)"
 	@echo "make test-long     all of the long suites that need no broker"
 	@echo "make test-brokers  everything that starts real brokers (needs JDK 17 and Maven)"
+	@echo "make bench         brokers' recovery and ours, timed in turn (JDK 17, Maven, 25 GB of disk, half an hour)"
 	@echo "make lint          lint, types and import rules alone"
 	@echo "make docs          fill in the generated tables of the documentation"
 
@@ -55,6 +56,9 @@ test-long: $(READY)
 test-brokers: $(READY)
 	@$(BIN)/python -m tests.support.toolchain
 	MQTOOL_DEEP=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m broker tests/broker
+
+bench: $(READY)
+	@$(BIN)/python -m benchmarks $(BENCH)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,117 @@
+"""Measures mqtool beside released brokers and prints tables: `make bench`, or `python -m benchmarks --help`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks import checking, growing, rebuilding
+from benchmarks.contest import RUNS, note
+from benchmarks.shapes import GIBI, MANY_QUEUES, Shape, plain
+from benchmarks.stage import Stage, first_files, set_up
+from benchmarks.table import Goal, markdown
+from fixtures.lab.toolchain import available
+
+PARTS = ("start", "check", "rebuild", "parts", "queues", "growth")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what was asked for. 0 when all was measured, whether or not goals are met; 1 when it cannot be."""
+    options = _options(arguments)
+    reason = available()
+    if reason is not None:
+        print(f"benchmarks: {reason}", file=sys.stderr)
+        return 1
+    goals: list[Goal] = []
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mqtool-bench-", dir=options.folder) as scratch:
+        try:
+            for title, text, more in _measure(options, Path(scratch)):
+                print(f"\n### {title}\n\n{text}", flush=True)
+                goals += more
+        except (OSError, RuntimeError) as error:
+            print(f"benchmarks: {error}", file=sys.stderr)
+            return 1
+    print("\n### Goals\n")
+    print(markdown(("", "goal", "measured", "met"), [goal.row() for goal in goals]))
+    print(f"\n{os.cpu_count()} cores, {options.runs} runs each in turn, least of them; "
+          f"{time.monotonic() - begin:.0f} s in all. `python -m benchmarks {' '.join(arguments or sys.argv[1:])}`")
+    return 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--parts", type=_words, default=PARTS, help=f"what to measure: {','.join(PARTS)}")
+    parser.add_argument("--bodies", type=_numbers, default=[500, 200, 4096], help="body lengths: 500,200,4096")
+    parser.add_argument("--sizes", type=_numbers, default=[0.5, 1, 2, 4, 8], help="GiB of log: 0.5,1,2,4,8")
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"counted runs of each party ({RUNS})")
+    parser.add_argument("--folder", type=Path, default=None, help="where to write the stores (a temporary folder)")
+    return parser.parse_args(arguments)
+
+
+def _words(text: str) -> list[str]:
+    words = text.split(",")
+    if set(words) - set(PARTS):
+        raise argparse.ArgumentTypeError(f"one of {', '.join(PARTS)}")
+    return words
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(word) for word in text.split(",")]
+
+
+Section = tuple[str, str, list[Goal]]
+
+
+def _measure(options: argparse.Namespace, folder: Path) -> Iterator[Section]:
+    runs, parts = options.runs, set(options.parts)
+    text, goals, least = growing.start_up(folder, runs)
+    if "start" in parts:
+        yield "Start-up", text, goals
+    for number, body in enumerate(options.bodies if parts & {"check", "rebuild", "parts"} else ()):
+        with _stage(plain(int(body)), folder) as stage:
+            store = f"bodies of {int(body)} bytes, {stage.log_bytes / GIBI:.1f} GiB, {stage.messages:,} messages"
+            if "check" in parts:
+                yield f"Checking: {store}", *checking.compare_checks(stage, runs, least)
+            if "rebuild" in parts:
+                yield f"Rebuilding: {store}", *rebuilding.compare_rebuilds(stage, runs)
+            if "parts" in parts and number == 0:
+                yield f"One topic, one queue: {store}", *rebuilding.compare_parts(stage, runs)
+    if "queues" in parts:
+        with _stage(MANY_QUEUES, folder) as stage:
+            yield "Ten thousand queues", *growing.many_queues(stage, runs)
+    if "growth" in parts:
+        yield "Growing logs", *growing.growth(_growing(options.sizes, folder), runs)
+
+
+@contextmanager
+def _stage(shape: Shape, folder: Path) -> Iterator[Stage]:
+    note(f"writing {shape.name} ...")
+    stage = set_up(shape, folder, "store")
+    try:
+        yield stage
+    finally:
+        stage.remove()
+
+
+def _growing(sizes: Sequence[float], folder: Path) -> Iterator[Stage]:
+    """Stores of these sizes in GiB, ascending; those of whole files share the log of the largest."""
+    for size in sorted(size for size in sizes if size < 1):
+        with _stage(plain(500).sized(int(size * GIBI)), folder) as stage:
+            yield stage
+    files = sorted(int(size) for size in sizes if size >= 1)
+    if files:
+        # a little less, so that no further file is begun
+        with _stage(plain(500).sized(files[-1] * GIBI - GIBI // 64), folder) as stage:
+            for count in files:
+                yield first_files(stage, count)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

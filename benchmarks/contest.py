@@ -1,0 +1,49 @@
+"""Several parties at the same job, in turn, so that what slows the machine slows all of them."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+RUNS = 5
+
+
+@dataclass(slots=True)
+class Times:
+    """Seconds of each run of one party, in order."""
+
+    name: str
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def least(self) -> float:
+        """The quickest run: what the work takes where nothing disturbs it."""
+        return min(self.seconds)
+
+    @property
+    def median(self) -> float:
+        """The middle run."""
+        return statistics.median(self.seconds)
+
+
+def in_turn(parties: Mapping[str, Callable[[], float]], runs: int = RUNS) -> dict[str, Times]:
+    """Let every party run once, then all again, `runs` times; one turn before that is not counted.
+
+    A party is a function that does the job and returns the seconds that count.
+    """
+    times = {name: Times(name) for name in parties}
+    for turn in range(runs + 1):
+        for name, run in parties.items():
+            note(f"{'warm-up' if turn == 0 else f'run {turn} of {runs}'}: {name}")
+            seconds = run()
+            if turn:
+                times[name].seconds.append(seconds)
+    return times
+
+
+def note(text: str) -> None:
+    """A line that the next one replaces, for whoever waits at a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r  {text:<75}\r", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,94 @@
+"""Start-up, many queues, and logs of growing size."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from benchmarks.broker import VERSIONS, load
+from benchmarks.contest import in_turn
+from benchmarks.ours import mqtool
+from benchmarks.shapes import GIBI, MANY_QUEUES
+from benchmarks.stage import Stage
+from benchmarks.table import Goal, at_most, markdown, times_table
+from fixtures.synth import synth_store
+
+_MOST_ANONYMOUS = 600e6
+_LINEAR = 1.3  # a byte of the largest log may take so many times as long as one of the smallest
+
+
+def start_up(folder: Path, runs: int) -> tuple[str, list[Goal], float]:
+    """Table, goals, and the seconds of a verify of a store with one message."""
+    store = folder / "tiny"
+    synth_store(store, messages=1)
+    times = in_turn({
+        "verify of one message": lambda: mqtool("verify", str(store), "--json", expect=None).seconds,
+        "--help": lambda: mqtool("--help").seconds,
+    }, runs)
+    least = times["verify of one message"].least
+    goals = [at_most("start-up, kernels cached", 0.7, least, "s"), at_most("--help", 0.3, times["--help"].least, "s")]
+    return times_table(times, "verify of one message"), goals, least
+
+
+def many_queues(stage: Stage, runs: int) -> tuple[str, list[Goal]]:
+    """What each of ten thousand queues adds to a check of the log, and how often a file is opened."""
+    log, queues = "verify --only commitlog", "verify --only commitlog --only consumequeue"
+    times = in_turn({
+        log: lambda: mqtool("verify", str(stage.root), "--json", "--only", "commitlog").seconds,
+        queues: lambda: mqtool(
+            "verify", str(stage.root), "--json", "--only", "commitlog", "--only", "consumequeue").seconds,
+        f"{VERSIONS[0]} normal recovery": lambda: load(VERSIONS[0], stage.root, stage.commitlog, stage.shape).seconds,
+    }, runs)
+    count = MANY_QUEUES.topics * MANY_QUEUES.queues
+    each = (times[queues].least - times[log].least) / count * 1e6
+    command = [sys.executable, "-m", "benchmarks.opens", "verify", str(stage.root), "--json"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    opened = {name: times for name, times in json.loads(done.stdout)["opened"].items() if str(stage.root) in name}
+    goals = [
+        at_most(f"{count} queues: opened and checked, each", 50, each, "us"),
+        at_most(f"{count} queues: opens of one file", 1, max(opened.values()), ""),
+    ]
+    return times_table(times, log), goals
+
+
+def growth(stages: Iterable[Stage], runs: int) -> tuple[str, list[Goal]]:
+    """Logs from small to large; a broker's abnormal recovery beside us, whose normal one reads the last files only."""
+    rows = []
+    goals = []
+    rates: list[float] = []
+    for stage in stages:
+        peaks: list[int] = []
+        log, broker = "verify --only commitlog", f"{VERSIONS[0]} abnormal recovery"
+        times = in_turn({
+            log: partial(_noting, peaks, stage),
+            broker: partial(_recovery, stage),
+        }, runs)
+        # what the broker made is a whole store: all of it is checked once, for time and memory
+        place = str(stage.beside("broker"))
+        whole = mqtool("verify", place, "--commitlog", str(stage.commitlog), "--json", expect=None)
+        size = stage.log_bytes
+        rates.append(times[log].least / size)
+        rows.append((
+            f"{size / GIBI:.1f} GiB", f"{times[log].least:.2f}", f"{times[broker].least:.2f}",
+            f"{times[broker].least / times[log].least:.1f}", f"{whole.seconds:.2f}", f"{max(peaks) / 1e6:.0f}",
+            f"{whole.anonymous / 1e6:.0f}",
+        ))
+        goals.append(at_most(f"{size / GIBI:.1f} GiB: RssAnon of verify", _MOST_ANONYMOUS / 1e6,
+                             max(whole.anonymous, *peaks) / 1e6, "MB"))
+    goals.append(at_most("time of a byte, largest log to smallest", _LINEAR, rates[-1] / rates[0], "x"))
+    head = ("log", "log checked s", f"{VERSIONS[0]} s", "ratio", "everything s", "RssAnon MB", "everything MB")
+    return markdown(head, rows), goals
+
+
+def _noting(peaks: list[int], stage: Stage) -> float:
+    ran = mqtool("verify", str(stage.root), "--only", "commitlog", "--json")
+    peaks.append(ran.anonymous)
+    return ran.seconds
+
+
+def _recovery(stage: Stage) -> float:
+    return load(VERSIONS[0], stage.bare("broker"), stage.commitlog, stage.shape).seconds

@@ -1,0 +1,57 @@
+"""mqtool on the clock: a process of its own each time, from its start to its end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_SAMPLE_SECONDS = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One run: wall seconds of the process, the highest RssAnon seen (bytes), exit code, what it printed."""
+
+    seconds: float
+    anonymous: int
+    code: int
+    output: str
+
+    def json(self) -> dict[str, Any]:
+        """The document of a run with --json."""
+        document: dict[str, Any] = json.loads(self.output)
+        return document
+
+
+def mqtool(*arguments: str, expect: int | None = 0, module: str = "mqtool") -> Ran:
+    """Run a command line. RuntimeError if it ends with another code than `expect` (None: any)."""
+    command = [sys.executable, "-m", module, *arguments]
+    begin = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        peak = 0
+        status = Path(f"/proc/{process.pid}/status")
+        while True:
+            peak = max(peak, _anonymous(status))
+            try:
+                output, errors = process.communicate(timeout=_SAMPLE_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        seconds = time.perf_counter() - begin
+    if expect is not None and process.returncode != expect:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {(errors + output)[-2000:]}")
+    return Ran(seconds, peak, process.returncode, output)
+
+
+def _anonymous(status: Path) -> int:
+    """RssAnon of a process in bytes; 0 when it is gone."""
+    try:
+        lines = status.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon")), 0)

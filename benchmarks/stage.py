@@ -1,0 +1,75 @@
+"""Where the stores of a measurement lie, and what is put there; all of it goes when the measurement ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.broker import write_store
+from benchmarks.shapes import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One store at `root`, written by a broker, and room beside it."""
+
+    shape: Shape
+    root: Path
+    messages: int
+
+    @property
+    def commitlog(self) -> Path:
+        """Its log, which all parties share."""
+        return self.root / "commitlog"
+
+    @property
+    def log_files(self) -> list[Path]:
+        """The mapped files of the log."""
+        return sorted(self.commitlog.iterdir())
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of its mapped files."""
+        return sum(path.stat().st_size for path in self.log_files)
+
+    def beside(self, name: str) -> Path:
+        """The folder of one party."""
+        return self.root.with_name(f"{self.root.name}-{name}")
+
+    def bare(self, name: str) -> Path:
+        """A party's store folder without log and derived files, as after a crash that left nothing else."""
+        folder = self.beside(name)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        shutil.copytree(self.root / "config", folder / "config")
+        (folder / "abort").touch()
+        return folder
+
+    def remove(self) -> None:
+        """Everything that this stage and its parties wrote."""
+        for folder in self.root.parent.glob(f"{self.root.name}*"):
+            shutil.rmtree(folder)
+
+
+def set_up(shape: Shape, folder: Path, name: str) -> Stage:
+    """Have the store written. OSError when the disk has too little room for it and what the parties will write."""
+    free = shutil.disk_usage(folder).free
+    if free < shape.disk_bytes:
+        raise OSError(f"{shape.name}: {shape.disk_bytes / 1e9:.1f} GB of disk are needed in {folder}, "
+                      f"{free / 1e9:.1f} are free (choose another place with --folder)")
+    root = folder / name
+    stage = Stage(shape, root, write_store(shape, root))
+    os.sync()  # else the disk is busy with it while the first party runs
+    return stage
+
+
+def first_files(stage: Stage, count: int) -> Stage:
+    """A store of the first files of a log, by links, without derived files."""
+    root = stage.beside(f"first{count}")
+    (root / "commitlog").mkdir(parents=True)
+    (root / "config").mkdir()
+    for path in stage.log_files[:count]:
+        (root / "commitlog" / path.name).hardlink_to(path)
+    return Stage(stage.shape, root, 0)

@@ -1,0 +1,12 @@
+"""mqtool without fsync, to tell what that costs: `python -m benchmarks.unsynced rebuild STORE ...`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from mqtool.cli import main
+
+if __name__ == "__main__":
+    os.fsync = os.fdatasync = lambda fd: None
+    sys.exit(main())
