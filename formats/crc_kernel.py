@@ -16,6 +16,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from formats.byte_kernels import pointer_to
+
 _POLYNOMIAL = 0xEDB88320
 _SLICES = 16
 
@@ -55,13 +57,12 @@ def crc_tables() -> np.ndarray[Any, np.dtype[np.uint32]]:
 
 @intrinsic
 def _call_crc(typingctx: Any, address: Any, data: Any, start: Any, length: Any) -> Any:
-    """`crc32_gzip_refl(0, &data[start], length)` through an address known at run time."""
+    """`crc32_gzip_refl(0, &data[start], length)` through an address known at run time; `data` is a pointer."""
     signature = types.uint32(types.uint64, data, types.int64, types.int64)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address, data, start, length = args
-        array = context.make_array(signature.args[1])(context, builder, data)
-        pointer = builder.gep(array.data, [start])
+        pointer = builder.gep(data, [start])
         function_type = ir.FunctionType(
             ir.IntType(32), [ir.IntType(32), ir.IntType(8).as_pointer(), ir.IntType(64)]
         )
@@ -73,27 +74,31 @@ def _call_crc(typingctx: Any, address: Any, data: Any, start: Any, length: Any) 
 
 @njit(cache=True, nogil=True, inline="never")
 def crc32_portable(tables: Any, data: Any, start: int, length: int) -> int:
-    """CRC-32 of data[start:start+length] by tables; the caller has checked the range."""
+    """CRC-32 of data[start:start+length] by tables, both pointers; the caller has checked the range."""
     crc = np.uint32(0xFFFFFFFF)
     i = start
     end = start + length
-    while end - i >= 16:
-        a = crc ^ (
-            np.uint32(data[i]) | np.uint32(data[i + 1]) << np.uint32(8)
-            | np.uint32(data[i + 2]) << np.uint32(16) | np.uint32(data[i + 3]) << np.uint32(24)
-        )
-        crc = (
-            tables[15, a & np.uint32(0xFF)] ^ tables[14, (a >> np.uint32(8)) & np.uint32(0xFF)]
-            ^ tables[13, (a >> np.uint32(16)) & np.uint32(0xFF)] ^ tables[12, a >> np.uint32(24)]
-            ^ tables[11, data[i + 4]] ^ tables[10, data[i + 5]] ^ tables[9, data[i + 6]] ^ tables[8, data[i + 7]]
-            ^ tables[7, data[i + 8]] ^ tables[6, data[i + 9]] ^ tables[5, data[i + 10]] ^ tables[4, data[i + 11]]
-            ^ tables[3, data[i + 12]] ^ tables[2, data[i + 13]] ^ tables[1, data[i + 14]] ^ tables[0, data[i + 15]]
-        )
-        i += 16
+    while end - i >= _SLICES:
+        word = np.uint32(crc)
+        crc = np.uint32(0)
+        for k in range(_SLICES):
+            byte = np.uint32(data[i + k])
+            if k < 4:
+                byte ^= (word >> np.uint32(8 * k)) & np.uint32(0xFF)
+            crc ^= tables[(_SLICES - 1 - k) * 256 + np.int64(byte)]
+        i += _SLICES
     while i < end:
-        crc = tables[0, (crc ^ np.uint32(data[i])) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+        crc = tables[np.int64((crc ^ np.uint32(data[i])) & np.uint32(0xFF))] ^ (crc >> np.uint32(8))
         i += 1
     return crc ^ np.uint32(0xFFFFFFFF)
+
+
+@njit(cache=True, nogil=True)
+def crc32_inside(address: int, tables: Any, data: Any, start: int, length: int) -> int:
+    """CRC-32 of bytes that the caller knows to be there; `tables` and `data` are pointers (`pointer_to`)."""
+    if address != 0:
+        return _call_crc(np.uint64(address), data, np.int64(start), np.int64(length))
+    return crc32_portable(tables, data, start, length)
 
 
 @njit(cache=True, nogil=True)
@@ -101,6 +106,4 @@ def crc32_kernel(address: int, tables: Any, data: Any, start: int, length: int) 
     """CRC-32 of data[start:start+length] (uint8 array); 0 for a range outside the array."""
     if start < 0 or length < 0 or start > data.size or length > data.size - start:
         return np.uint32(0)
-    if address != 0:
-        return _call_crc(np.uint64(address), data, np.int64(start), np.int64(length))
-    return crc32_portable(tables, data, start, length)
+    return crc32_inside(address, pointer_to(tables), pointer_to(data), start, length)

@@ -14,12 +14,25 @@ import numpy as np
 from numba import njit
 
 from formats import sysflag
-from formats.byte_kernels import i16, i32, i64, same_bytes, text_bytes, u32
+from formats.byte_kernels import (
+    byte_at,
+    equal_bytes,
+    i16,
+    i32,
+    i64,
+    pointer_to,
+    put_i32,
+    put_i64,
+    put_u16,
+    same_bytes,
+    text_bytes,
+    u32,
+)
 from formats.commitlog import layout
-from formats.crc_kernel import crc32_kernel
+from formats.crc_kernel import crc32_inside
 from formats.property_kernels import take_properties
 from formats.queue_table_kernels import find_queue
-from formats.record_columns import BIT_FILLER, BIT_PROP_CRC, BIT_V2
+from formats.record_columns import BIT_FILLER, BIT_PROP_CRC, BIT_V2, RECORD, column_offset
 from formats.walk_status import AT_BLANK, DISLIKED, NEED_MORE, OUTPUT_FULL
 
 _MAGIC_V1 = layout.MAGIC_V1 & 0xFFFFFFFF
@@ -44,6 +57,16 @@ _ROLLBACK = sysflag.TRANSACTION_ROLLBACK
 _V6_EXTRA = layout.IPV6_EXTRA
 _PROP_CRC_SIZE = layout.PROPERTY_CRC_SIZE
 _PROP_CRC_DIGITS = 10
+_ROW_SIZE = RECORD.itemsize
+_ROW_PHY_OFFSET = column_offset("phy_offset")
+_ROW_QUEUE_OFFSET = column_offset("queue_offset")
+_ROW_STORE_TIMESTAMP = column_offset("store_timestamp")
+_ROW_TAGS_CODE = column_offset("tags_code")
+_ROW_SIZE_FIELD = column_offset("size")
+_ROW_QUEUE = column_offset("queue")
+_ROW_SYS_FLAG = column_offset("sys_flag")
+_ROW_BITS = column_offset("bits")
+_ROW_HASHES = column_offset("hashes")
 _FILLER = text_bytes("MQTOOL_FILLER")
 _PROP_CRC_NAME = text_bytes(b"__CRC32#\x01")
 _TOPIC_BYTES = np.zeros(256, dtype=np.uint8)
@@ -54,7 +77,7 @@ for _character in b"%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST
 @njit(cache=True, nogil=True)
 def _is_filler_topic(data: Any, start: int, length: int) -> bool:
     """True for the name of filler, or a beginning of it: filler for a narrow range has a shorter topic."""
-    return length <= _FILLER.size and same_bytes(data, start, length, _FILLER[:length])
+    return length <= _FILLER.size and equal_bytes(data, start, _FILLER, 0, length)
 
 
 @njit(cache=True, nogil=True)
@@ -69,6 +92,9 @@ def walk_records(
     [rows, hashes, queues, names_used] and is updated. Returns (position, status).
     """
     limit = min(available, data.size)
+    rows = pointer_to(records)
+    raw, tables, keys, counts = pointer_to(data), pointer_to(crc_table), pointer_to(hashes), pointer_to(state)
+    queue_slots, queue_names, queue_rows = pointer_to(slots), pointer_to(names), pointer_to(queue_table)
     while True:
         if state[0] >= records.size:
             return position, OUTPUT_FULL
@@ -88,8 +114,8 @@ def walk_records(
         if i64(data, position + _AT_PHY_OFFSET) != offset:
             return position, DISLIKED
         status = _take_record(
-            data, position, size, offset, magic == _MAGIC_V2, crc_address, crc_table,
-            records, hashes, slots, names, queue_table, state,
+            raw, position, size, offset, magic == _MAGIC_V2, crc_address, tables, rows, keys, hashes.size,
+            queue_slots, slots.size, queue_names, names.size, queue_rows, queue_table.shape[0], counts,
         )
         if status != NEED_MORE:
             return position, status
@@ -99,9 +125,10 @@ def walk_records(
 @njit(cache=True, nogil=True)
 def _take_record(
     data: Any, start: int, size: int, offset: int, is_v2: bool, crc_address: int, crc_table: Any,
-    records: Any, hashes: Any, slots: Any, names: Any, queue_table: Any, state: Any,
+    rows: Any, hashes: Any, hash_room: int, slots: Any, slot_count: int, names: Any, name_room: int,
+    queue_table: Any, queue_room: int, state: Any,
 ) -> int:
-    """Check the record data[start:start+size] and fill one row; NEED_MORE (0) means taken."""
+    """Check the record data[start:start+size] and fill one row; NEED_MORE (0) means taken. All arrays are pointers."""
     sys_flag = i32(data, start + _AT_SYS_FLAG)
     v6 = (_V6_EXTRA if sys_flag & _BORN_V6 else 0) + (_V6_EXTRA if sys_flag & _STORE_V6 else 0)
     topic_field = 2 if is_v2 else 1
@@ -119,7 +146,7 @@ def _take_record(
     if body_length < 0 or body_at + body_length + topic_field + 2 > end:
         return DISLIKED
     topic_at = body_at + body_length + topic_field
-    topic_length = i16(data, topic_at - 2) if is_v2 else np.int64(np.int8(data[topic_at - 1]))
+    topic_length = i16(data, topic_at - 2) if is_v2 else np.int64(np.int8(byte_at(data, topic_at - 1)))
     if topic_length < 1 or topic_at + topic_length + 2 > end:
         return DISLIKED
     properties_at = topic_at + topic_length + 2
@@ -128,11 +155,12 @@ def _take_record(
         return DISLIKED
     topic_hash = np.int64(0)
     for i in range(topic_at, topic_at + topic_length):
-        if _TOPIC_BYTES[data[i]] == 0:
+        character = byte_at(data, i)
+        if _TOPIC_BYTES[character] == 0:
             return DISLIKED
-        topic_hash = (31 * topic_hash + np.int64(data[i])) & 0xFFFFFFFF
+        topic_hash = (31 * topic_hash + character) & 0xFFFFFFFF
     if body_length > 0:
-        crc = np.int64(crc32_kernel(crc_address, crc_table, data, body_at, body_length))
+        crc = np.int64(crc32_inside(crc_address, crc_table, data, body_at, body_length))
         if (crc & 0x7FFFFFFF) != i32(data, start + _AT_BODY_CRC):
             return DISLIKED
     bits = BIT_V2 if is_v2 else 0
@@ -143,13 +171,14 @@ def _take_record(
         bits |= BIT_PROP_CRC
     first_hash = state[1]
     more_bits, count, tags_code, status = take_properties(
-        data, properties_at, end, topic_at, topic_length, topic_hash, hashes, first_hash
+        data, properties_at, end, topic_at, topic_length, topic_hash, hashes, hash_room, first_hash
     )
     if status != NEED_MORE:
         return status
     # last of all: a queue enters the table only with a record that is taken, or its number would be given twice
     queue, queues, names_used = find_queue(
-        data, topic_at, topic_length, queue_id, topic_hash, slots, names, queue_table, state[2], state[3]
+        data, topic_at, topic_length, queue_id, topic_hash, slots, slot_count, names, name_room, queue_table,
+        queue_room, state[2], state[3],
     )
     if queue < 0:
         return OUTPUT_FULL
@@ -158,16 +187,16 @@ def _take_record(
         count = 0  # IndexService.buildIndex skips these
     if (sys_flag & _TRANSACTION) == _ROLLBACK and _is_filler_topic(data, topic_at, topic_length):
         bits |= BIT_FILLER
-    row = records[state[0]]
-    row.phy_offset = offset
-    row.size = size
-    row.queue = queue
-    row.queue_offset = queue_offset
-    row.store_timestamp = store_timestamp
-    row.tags_code = tags_code
-    row.sys_flag = sys_flag
-    row.bits = bits
-    row.hashes = count
+    row = state[0] * _ROW_SIZE
+    put_i64(rows, row + _ROW_PHY_OFFSET, offset)
+    put_i32(rows, row + _ROW_SIZE_FIELD, size)
+    put_i32(rows, row + _ROW_QUEUE, queue)
+    put_i64(rows, row + _ROW_QUEUE_OFFSET, queue_offset)
+    put_i64(rows, row + _ROW_STORE_TIMESTAMP, store_timestamp)
+    put_i64(rows, row + _ROW_TAGS_CODE, tags_code)
+    put_i32(rows, row + _ROW_SYS_FLAG, sys_flag)
+    put_u16(rows, row + _ROW_BITS, bits)
+    put_u16(rows, row + _ROW_HASHES, count)
     state[0] += 1
     state[1] += count
     state[2] = queues
@@ -179,13 +208,13 @@ def _take_record(
 def _property_crc_fits(data: Any, start: int, size: int, crc_address: int, crc_table: Any) -> bool:
     """The ten digits at the record's end, least significant first, equal the CRC of what precedes them."""
     end = start + size
-    if data[end - 1] != 2:
+    if byte_at(data, end - 1) != 2:
         return False
     value = np.int64(0)
     for k in range(_PROP_CRC_DIGITS):
-        digit = np.int64(data[end - 2 - k]) - 48
+        digit = byte_at(data, end - 2 - k) - 48
         if digit < 0 or digit > 9:
             return False
         value = value * 10 + digit
-    crc = np.int64(crc32_kernel(crc_address, crc_table, data, start, size - _PROP_CRC_SIZE))
+    crc = np.int64(crc32_inside(crc_address, crc_table, data, start, size - _PROP_CRC_SIZE))
     return value == (crc & 0x7FFFFFFF)

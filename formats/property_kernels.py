@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from formats.byte_kernels import java_hash, key_hash, same_bytes, signed, text_bytes
+from formats.byte_kernels import byte_at, java_hash, key_hash, next_below, same_bytes, signed, text_bytes
 from formats.record_columns import (
     BIT_DELAY,
     BIT_HAS_TAGS,
@@ -30,9 +30,13 @@ _SCHEDULE = text_bytes("SCHEDULE_TOPIC_XXXX")
 
 @njit(cache=True, nogil=True)
 def take_properties(
-    data: Any, start: int, end: int, topic_at: int, topic_length: int, topic_hash: int, hashes: Any, first_hash: int
+    data: Any, start: int, end: int, topic_at: int, topic_length: int, topic_hash: int, hashes: Any, hash_room: int,
+    first_hash: int,
 ) -> tuple[int, int, int, int]:
-    """Read the properties that matter: (bits, number of index key hashes, tags code, status)."""
+    """Read the properties that matter: (bits, number of index key hashes, tags code, status).
+
+    `data` and `hashes` are pointers (`byte_kernels.pointer_to`).
+    """
     bits = 0
     tags_at, tags_length = -1, 0
     keys_at, keys_length = -1, 0
@@ -40,17 +44,13 @@ def take_properties(
     delay_at, delay_length = -1, 0
     i = start
     while i < end:
-        item_end = i
-        split = -1
-        while item_end < end and data[item_end] != 2:
-            if data[item_end] == 0:  # most likely a page that never reached the disk
-                return 0, 0, 0, DISLIKED
-            if data[item_end] == 1:
-                if split >= 0:
-                    return 0, 0, 0, DISLIKED
-                split = item_end
-            item_end += 1
-        if split <= i or split + 1 >= item_end:
+        # the next byte below 3 has to split name from value, the one behind it to end the item; a zero
+        # instead is most likely a page that never reached the disk
+        split = next_below(data, i, end, 3)
+        if split == end or byte_at(data, split) != 1:
+            return 0, 0, 0, DISLIKED
+        item_end = next_below(data, split + 1, end, 3)
+        if split == i or split + 1 == item_end or (item_end < end and byte_at(data, item_end) != 2):
             return 0, 0, 0, DISLIKED
         length = split - i
         value, value_length = split + 1, item_end - split - 1
@@ -76,20 +76,20 @@ def take_properties(
         h, good = java_hash(data, uniq_at, uniq_at + uniq_length, prefix)
         if not good:
             return 0, 0, 0, DISLIKED
-        if first_hash + count >= hashes.size:
+        if first_hash + count >= hash_room:
             return 0, 0, 0, OUTPUT_FULL
         hashes[first_hash + count] = key_hash(h)
         count += 1
     word = keys_at
     while keys_length > 0 and word < keys_at + keys_length:
         stop = word
-        while stop < keys_at + keys_length and data[stop] != 32:
+        while stop < keys_at + keys_length and byte_at(data, stop) != 32:
             stop += 1
         if stop > word:
             h, good = java_hash(data, word, stop, prefix)
             if not good:
                 return 0, 0, 0, DISLIKED
-            if first_hash + count >= hashes.size:
+            if first_hash + count >= hash_room:
                 return 0, 0, 0, OUTPUT_FULL
             hashes[first_hash + count] = key_hash(h)
             count += 1
@@ -102,7 +102,7 @@ def take_properties(
         tags_code = signed(h)
         seed = (31 * ((31 * prefix + 84) & 0xFFFFFFFF) + 35) & 0xFFFFFFFF
         h, good = java_hash(data, tags_at, tags_at + tags_length, seed)
-        if first_hash + count >= hashes.size:
+        if first_hash + count >= hash_room:
             return 0, 0, 0, OUTPUT_FULL
         hashes[first_hash + count] = key_hash(h)
         count += 1
@@ -112,7 +112,7 @@ def take_properties(
         if delay_length > 9:
             return 0, 0, 0, DISLIKED
         for k in range(delay_at, delay_at + delay_length):
-            digit = np.int64(data[k]) - 48
+            digit = byte_at(data, k) - 48
             if digit < 0 or digit > 9:
                 return 0, 0, 0, DISLIKED
             level = level * 10 + digit

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from formats.byte_kernels import equal_bytes
+
+_COLUMNS = 3
 
 @njit(cache=True, nogil=True)
 def _queue_slot(topic_hash: int, queue_id: int, mask: int) -> int:
@@ -31,32 +34,31 @@ def new_queue_slots(size: int, names: Any, queue_table: Any, queues: int) -> Any
 
 @njit(cache=True, nogil=True)
 def find_queue(
-    data: Any, start: int, length: int, queue_id: int, topic_hash: int,
-    slots: Any, names: Any, queue_table: Any, queues: int, names_used: int,
+    data: Any, start: int, length: int, queue_id: int, topic_hash: int, slots: Any, slot_count: int,
+    names: Any, name_room: int, queue_table: Any, queue_room: int, queues: int, names_used: int,
 ) -> tuple[int, int, int]:
-    """Number of (topic, queue id) in the table, adding it if new: (number, queues, names_used); -1 when full."""
-    mask = slots.size - 1
+    """Number of (topic, queue id) in the table, adding it if new: (number, queues, names_used); -1 when full.
+
+    `data`, `slots`, `names` and `queue_table` are pointers (`byte_kernels.pointer_to`).
+    """
+    mask = slot_count - 1
     slot = _queue_slot(topic_hash, queue_id, mask)
-    for _ in range(slots.size):
+    for _ in range(slot_count):
         number = slots[slot]
         if number < 0:
             break
-        if queue_table[number, 2] == queue_id and queue_table[number, 1] == length:
-            at = queue_table[number, 0]
-            equal = True
-            for i in range(length):
-                if names[at + i] != data[start + i]:
-                    equal = False
-                    break
-            if equal:
-                return number, queues, names_used
+        at = number * _COLUMNS
+        known = queue_table[at + 2] == queue_id and queue_table[at + 1] == length
+        if known and equal_bytes(names, queue_table[at], data, start, length):
+            return number, queues, names_used
         slot = (slot + 1) & mask
-    if queues * 2 >= slots.size or queues >= queue_table.shape[0] or names_used + length > names.size:
+    if queues * 2 >= slot_count or queues >= queue_room or names_used + length > name_room:
         return -1, queues, names_used
     for i in range(length):
         names[names_used + i] = data[start + i]
-    queue_table[queues, 0] = names_used
-    queue_table[queues, 1] = length
-    queue_table[queues, 2] = queue_id
+    at = queues * _COLUMNS
+    queue_table[at] = names_used
+    queue_table[at + 1] = length
+    queue_table[at + 2] = queue_id
     slots[slot] = queues
     return queues, queues + 1, names_used + length

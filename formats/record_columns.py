@@ -30,3 +30,9 @@ BIT_FILLER = 256
 BIT_MARKER = 512
 BIT_INNER_BATCH = 1024
 BIT_STRAY = 2048
+
+
+def column_offset(name: str) -> int:
+    """Where a column begins in a row, in bytes."""
+    assert RECORD.fields is not None
+    return int(RECORD.fields[name][1])
