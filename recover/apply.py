@@ -153,6 +153,7 @@ def _one_batch(run: Run, batch: list[int]) -> None:
     ]
     disk.sync_all(path for _, _, paths in prepared for path in paths)
     record_all(run, "begin", [{"step": number, **facts} for number, facts, _ in prepared])
+    disk.sync_all([path for number in batch for path in family(steps[number]).make_room(run, number, steps[number])])
     disk.sync_all([path for number in batch for path in family(steps[number]).perform(run, number, steps[number])])
     record_all(run, "done", [
         {"step": number, "after": family(steps[number]).settle(run, number, steps[number])} for number in batch

@@ -22,6 +22,9 @@ class Family(Protocol):
     def prepare(self, run: Run, number: int, step: Any, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
         """Save what the step will destroy; facts for the journal, what to sync before it is written."""
 
+    def make_room(self, run: Run, number: int, step: Any) -> list[Path]:
+        """Make the directories it needs; may be repeated. What to sync before it is done."""
+
     def perform(self, run: Run, number: int, step: Any) -> list[Path]:
         """Do it; may be repeated. What to sync."""
 

@@ -50,14 +50,23 @@ def _set_aside(path: Path, retired: Path) -> str:
         raise
 
 
+def make_room(run: Run, number: int, step: Replace) -> list[Path]:
+    """Make the directories that the new file needs; may be repeated. The paths to sync before anything moves there.
+
+    If the power fails, a file must not be on its way into a directory that never was.
+    """
+    changed = []
+    for name in run.begin_record(number)["mkdirs"]:
+        directory = resolve(run.root, name)
+        disk.mkdir(directory, os.stat(directory.parent))
+        changed.append(directory.parent)
+    return changed
+
+
 def perform(run: Run, number: int, step: Replace) -> list[Path]:
     """Give the name its new file, or none; may be repeated. The paths to sync afterwards."""
     path, retired, facts = resolve(run.root, step.file), run.retired(number), run.begin_record(number)
     changed = [path.parent]
-    for name in facts["mkdirs"]:
-        directory = resolve(run.root, name)
-        disk.mkdir(directory, os.stat(directory.parent))
-        changed.append(directory.parent)
     if facts["aside"] == "move" and not exists(retired):
         disk.rename(path, retired)
         changed.append(retired.parent)

@@ -80,6 +80,9 @@ def create_locked(path: Path, data: bytes, like: os.stat_result, lock: Callable[
         with contextlib.suppress(PermissionError):
             os.fchown(fd, like.st_uid, like.st_gid)
         pwrite(fd, path, 0, data)
+        # Or a power cut could leave the name without the content that tells whose it is.
+        fault("fsync", path)
+        os.fsync(fd)
         lock(fd)
         _give_name(fd, temporary, path)
     except BaseException:
