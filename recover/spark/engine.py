@@ -9,12 +9,12 @@ from typing import Any
 from formats.crc_kernel import crc_name
 from recover.columns import DEFAULT_MEMORY, ColumnStore
 from recover.engine import OpenError
-from recover.errors import Refusal
 from recover.log import LogView, assemble
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.scan import FileScan, ProgressCallback
 from recover.spark.jobs import run_job
 from recover.spark.packing import Unopened, unpack
+from recover.spark.preflight import check_executors, invisible
 from recover.spark.session import Session, session_for
 from recover.spark.settings import SparkSettings
 from recover.spark.tasks import ScanTask, scan_splits
@@ -38,7 +38,9 @@ class SparkEngine:
         """See `recover.engine.Engine`; `Refusal` (8) when Spark does not start or a task fails for good."""
         if not queue.files:
             return assemble(queue, [])
-        scan = _Scan(session_for(self.settings), queue, ColumnStore(memory), progress, open_error)
+        session = session_for(self.settings)
+        check_executors(session, [queue.files[0].path, queue.files[-1].path])
+        scan = _Scan(session, queue, ColumnStore(memory), progress, open_error)
         return assemble(queue, scan.run(self.settings.split_size))
 
     def json(self) -> dict[str, Any]:
@@ -101,7 +103,7 @@ class _Scan:
         for file, problem in sorted(self.unopened.items(), key=lambda item: item[0].file_from_offset):
             error = problem.error(file.path)
             if file.path.exists() and problem.number == FileNotFoundError().errno:
-                raise _invisible(file, problem)
+                raise invisible(problem.host, str(file.path.absolute()))
             if self.open_error is None:
                 raise error
             self.open_error(file, error)
@@ -110,13 +112,6 @@ class _Scan:
 def _absolute(part: SplitRange) -> SplitRange:
     """Executors have working directories of their own."""
     return replace(part, mapped_file=replace(part.mapped_file, path=part.mapped_file.path.absolute()))
-
-
-def _invisible(file: MappedFile, problem: Unopened) -> Refusal:
-    return Refusal(
-        f"host {problem.host} cannot see {file.path.absolute()}",
-        "Mount the store at the same path on every worker, or run with --engine local.", host=problem.host,
-    )
 
 
 class _Meter:

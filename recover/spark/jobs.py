@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from recover.errors import Refusal
-from recover.spark.session import Session, first_line
+from recover.spark.session import Session
 
 _names = itertools.count(1)
 _EVERY = 0.2
@@ -60,15 +59,14 @@ def watch(
         raise
     error = outcome.get("error")
     if error is not None:
-        session.failed = True
-        raise Refusal(f"Spark gave up: {first_line(error)}", f"Spark's own log: {session.log}") from error
+        raise session.broken(error) from error
     return outcome["value"]
 
 
 def _tasks_done(session: Session, group: str) -> int:
-    tracker = session.context.statusTracker()
     total = 0
-    with suppress(Exception):
+    with suppress(Exception):  # if Spark is gone, the action will say so
+        tracker = session.context.statusTracker()
         for job in tracker.getJobIdsForGroup(group):
             info = tracker.getJobInfo(job)
             stages = [tracker.getStageInfo(stage) for stage in (info.stageIds if info is not None else ())]

@@ -20,17 +20,22 @@ from recover.spark.java import find_java, spark_environment
 from recover.spark.settings import SparkSettings
 
 LOG = "spark.log"
+_CODE = Path(__file__).resolve().parents[2]
 _SECONDS = 20
 
 
 class Session:
-    """A running Spark: `context` is pyspark's, `log` where the JVM and its workers write."""
+    """A running Spark: `context` is pyspark's, `log` in its `folder` is where the JVM and its local workers write.
+
+    `failed` keeps the log for a person to read; `shipped`: the executors were sent our code.
+    """
 
     def __init__(self, settings: SparkSettings) -> None:
         self.settings = settings
         self.failed = False
-        self._folder = Path(tempfile.mkdtemp(prefix="mqtool-spark-"))
-        self.log = self._folder / LOG
+        self.shipped = False
+        self.folder = Path(tempfile.mkdtemp(prefix="mqtool-spark-"))
+        self.log = self.folder / LOG
         self._gateway: Any = None
         self.context: Any = None
         try:
@@ -48,7 +53,7 @@ class Session:
         from pyspark.java_gateway import launch_gateway
 
         warnings.filterwarnings("ignore", module="pyspark")
-        java = spark_environment(find_java(), self._folder / "java")
+        java = spark_environment(find_java(), self.folder / "java")
         conf = SparkConf(loadDefaults=False).setMaster(self.settings.master)
         conf.setAll([*self.settings.conf])
         with _environment(java | self._python()), _signals_kept(), self.log.open("wb") as noise:
@@ -60,15 +65,30 @@ class Session:
 
     def _python(self) -> dict[str, str]:
         if self.settings.is_local:
+            # workers are plain interpreters: what this one imports from a checkout, they find by the path
+            path = os.pathsep.join(filter(None, [str(_CODE), os.environ.get("PYTHONPATH", "")]))
             return {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
-                    "SPARK_LOCAL_IP": "127.0.0.1"}
+                    "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path}
         return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
                 "PYSPARK_DRIVER_PYTHON": sys.executable}
 
     @property
     def cores(self) -> int:
-        """Tasks that run at one time, as far as Spark knows by now."""
-        return int(self.context.defaultParallelism)
+        """Tasks that run at one time, as far as Spark knows by now. `Refusal` (8) when Spark is gone."""
+        try:
+            return int(self.context.defaultParallelism)
+        except Exception as error:
+            raise self.broken(error) from error
+
+    def broken(self, error: BaseException) -> Refusal:
+        """What to raise over an error of Spark's; this session is not used again."""
+        self.failed = True
+        return Refusal(f"Spark gave up: {first_line(error)}", f"Spark's own log: {self.log}")
+
+    @property
+    def process(self) -> Any:
+        """The JVM, a `subprocess.Popen`."""
+        return self._gateway.proc
 
     def stop(self) -> None:
         """End Spark and its JVM; the log stays when something failed."""
@@ -90,7 +110,7 @@ class Session:
                 process.kill()
                 process.wait()
         if not self.failed:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 _current: list[Session] = []
@@ -117,19 +137,21 @@ atexit.register(stop_session)
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of Spark says, without Java's stack."""
-    cause = getattr(error, "java_exception", None)
+    """What an error of Spark says, without the stacks of either language."""
+    text = str(error)
     with suppress(Exception):
-        while cause is not None and cause.getCause() is not None:
-            cause = cause.getCause()
-    text = ""
-    with suppress(Exception):
-        text = str(cause.getMessage()) if cause is not None else str(error)
-    lines = [line.strip() for line in (text or str(error)).splitlines() if line.strip()]
-    # a Python worker's traceback says what happened in its last line
-    trace = bool(lines) and any(line.startswith("Traceback") for line in lines)
-    chosen = lines[-1] if trace else (lines[0] if lines else type(error).__name__)
-    return chosen[:400]
+        text = str(error.java_exception.getMessage())  # type: ignore[attr-defined]
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(("\tat ", "Driver stacktrace")) and lines:
+            break
+        if line.strip():
+            lines.append(line.strip())
+    if not lines:
+        return type(error).__name__
+    # a Python traceback says what happened at its end, everything else at its beginning
+    said = lines[-1] if any(line.startswith("Traceback (most") for line in lines) else lines[0]
+    return said.rsplit("org.apache.spark.SparkException: ", 1)[-1][:400]
 
 
 def _forget_gateway() -> None:
@@ -137,6 +159,8 @@ def _forget_gateway() -> None:
 
     SparkContext._gateway = None
     SparkContext._jvm = None
+    # what could not be stopped because its JVM is gone would count as running
+    SparkContext._active_spark_context = None
 
 
 @contextmanager

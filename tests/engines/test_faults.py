@@ -1,0 +1,128 @@
+"""What goes wrong in mid-job on Spark: a value or a clear end, and never a trace in the store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.synth import synth_store
+from recover.errors import Refusal
+from recover.log import scan_log
+from recover.spark import engine as engines
+from recover.spark.engine import SparkEngine
+from recover.spark.session import session_for, stop_session
+from recover.spark.settings import spark_settings
+from recover.split_scan import one_split
+from recover.store import Store
+from recover.survey import ScanOptions
+from recover.verify.report import verify
+from tests.engines.cluster import children
+from tests.engines.twice import no_java
+from tests.support.trees import assert_unchanged
+
+pytestmark = [pytest.mark.deep, pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, the Spark engine: {no_java()}")]
+
+SETTINGS = spark_settings("local[2]", ["spark.driver.memory=512m", "mqtool.splitSize=40009"])
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    synth_store(tmp_path / "s", messages=8_000, mapped_file_size=1 << 20)
+    yield tmp_path / "s"
+    if session_for(SETTINGS).failed:
+        stop_session()
+
+
+def dying(attempts: int) -> Any:
+    """The task of a scan, with a worker that is killed by the system the first `attempts` times."""
+
+    def scan(tasks: Iterable[Any]) -> Iterator[Any]:
+        import os as system
+
+        from pyspark import TaskContext
+
+        from recover.spark.tasks import scan_splits
+
+        for task in tasks:
+            if task.number == 5 and TaskContext.get().attemptNumber() < attempts:
+                system._exit(9)
+            yield from scan_splits([task])
+
+    return scan
+
+
+def test_a_worker_that_dies_is_replaced(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "scan_splits", dying(2))
+    queue = Store.open(root).commitlog
+    found, local = SparkEngine(SETTINGS).scan_log(queue), scan_log(queue)
+    assert one_split(found.splits()).records.tolist() == one_split(local.splits()).records.tolist()
+
+
+def test_a_worker_that_dies_every_time_ends_the_command_and_names_the_log(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "scan_splits", dying(99))
+    with assert_unchanged(root), pytest.raises(Refusal) as refused:
+        SparkEngine(SETTINGS).scan_log(Store.open(root).commitlog)
+    assert refused.value.exit_code == 8
+    assert "crashed" in refused.value.message
+    log = Path(refused.value.remedy.split(": ", 1)[1])
+    assert log.is_file() and log.stat().st_size
+    monkeypatch.undo()
+    # what has failed is not used again
+    assert SparkEngine(SETTINGS).scan_log(Store.open(root).commitlog).messages == 8_000
+
+
+def test_a_spark_that_is_killed_ends_the_command(root: Path) -> None:
+    def kill(_size: int, _records: int) -> None:
+        session_for(SETTINGS).process.kill()
+
+    with assert_unchanged(root), pytest.raises(Refusal) as refused:
+        SparkEngine(SETTINGS).scan_log(Store.open(root).commitlog, progress=kill)
+    assert "Spark's own log" in refused.value.remedy
+
+
+def test_a_file_that_vanishes_in_mid_job_is_refused_as_on_one_machine(root: Path) -> None:
+    store = Store.open(root)
+    last = store.commitlog.files[-1].path
+
+    def vanish(_size: int, _records: int) -> None:
+        last.unlink(missing_ok=True)
+
+    with pytest.raises(Refusal) as refused:
+        verify(store, ScanOptions(engine=SparkEngine(SETTINGS), progress=vanish))
+    assert refused.value.exit_code == 8
+    assert refused.value.message == f"cannot read commitlog/{last.name}: No such file or directory"
+
+
+def test_ctrl_c_ends_within_seconds_and_leaves_nothing(root: Path, tmp_path: Path) -> None:
+    stop_session()
+    place = tmp_path / "tmp"
+    place.mkdir()
+    code = "import sys; from mqtool.cli import main; sys.exit(main())"
+    line = ["verify", str(root), "--master", "local[2]", "--conf", "mqtool.splitSize=2003", "--progress",
+            "--conf", "spark.driver.memory=512m"]
+    environment = {**os.environ, "TMPDIR": str(place), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    with (tmp_path / "said").open("wb") as said, assert_unchanged(root):
+        process = subprocess.Popen([sys.executable, "-c", code, *line], stdout=said, stderr=said, env=environment)
+        end = time.monotonic() + 120
+        while b"verifying" not in (tmp_path / "said").read_bytes():
+            assert time.monotonic() < end and process.poll() is None, (tmp_path / "said").read_text()
+            time.sleep(0.1)
+        java = children(process.pid)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 32, (tmp_path / "said").read_text()
+        assert time.monotonic() - began < 20
+    assert java and not [pid for pid in java if Path(f"/proc/{pid}").exists()]
+    assert not list(place.glob("mqtool-*")), "the session's folder stays only when something failed"
+    assert tempfile.gettempdir() != str(place)
