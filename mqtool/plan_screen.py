@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _WORDS = {
     "zero-range": "zero a range", "write-range": "overwrite a range", "install": "put a new file in place",
     "write-file": "write a small file", "retire": "move a file to the quarantine",
+    "retire-folder": "move a folder to the quarantine",
 }
 _LISTED = 12
 _LOSSES = 40

@@ -1,7 +1,8 @@
 """A plan: the steps that change a store, as data that can be shown, saved, reviewed, refused and applied.
 
-Two families of steps. In-place steps overwrite a range of a file and keep everything else of it; replacing
-steps give a name a new file, or take the file away. A new kind of step is a subclass and a line in `STEP_KINDS`.
+Three families of steps. In-place steps overwrite a range of a file and keep everything else of it; replacing
+steps give a name a new file, or take the file away; one takes a whole folder away. A new kind of step is a subclass
+and a line in `STEP_KINDS`.
 """
 
 from __future__ import annotations
@@ -116,6 +117,21 @@ class Retire(Replace):
         return cls(str(value["file"]))
 
 
+@dataclass(frozen=True)
+class RetireFolder(Step):
+    """Moves a folder with all that is in it out of the store into the journal's `retired` folder.
+
+    On another file system than the journal's only an empty one can go.
+    """
+
+    kind: ClassVar[str] = "retire-folder"
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], content: Content | None) -> RetireFolder:
+        """From kind and file."""
+        return cls(str(value["file"]))
+
+
 @dataclass(frozen=True, init=False)
 class Install(Replace):
     """Puts a whole file in place of the old one, or where none was; missing directories are made.
@@ -150,7 +166,7 @@ class WriteFile(Install):
 
 
 STEP_KINDS: dict[str, type[Step]] = {
-    kind.kind: kind for kind in (ZeroRange, WriteRange, WriteFile, Install, Retire)
+    kind.kind: kind for kind in (ZeroRange, WriteRange, WriteFile, Install, Retire, RetireFolder)
 }
 
 
@@ -162,7 +178,10 @@ def _required(content: Content | None) -> Content:
 
 @dataclass(frozen=True)
 class FileState:
-    """What a plan was made on: times in ns since the epoch, `crc32c` of [start, stop) of the file."""
+    """What a plan was made on: times in ns since the epoch, `crc32c` of [start, stop) of the file.
+
+    Of a `folder`, `size` is that of all files in it, and `crc32c` that of their names, sizes and times.
+    """
 
     file: str
     exists: bool
@@ -171,6 +190,7 @@ class FileState:
     start: int = 0
     stop: int | None = None
     crc32c: int | None = None
+    folder: bool = False
 
     def json(self) -> dict[str, Any]:
         """The state as the plan file holds it."""

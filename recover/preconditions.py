@@ -15,8 +15,9 @@ from pathlib import Path
 from crc32c import crc32c
 
 from recover.errors import Refusal
+from recover.folders import observe_folder
 from recover.lock import is_own_lock_file
-from recover.plan import FileState, InPlace, Plan, Step, StoreIdentity, resolve
+from recover.plan import FileState, InPlace, Plan, RetireFolder, Step, StoreIdentity, resolve
 from recover.reading import file_crc
 
 STALE = "something changed the store since it was looked at; run the command again to plan on what is there now"
@@ -81,6 +82,8 @@ def observe(root: Path, file: str) -> FileState:
 
 def observe_step(root: Path, step: Step) -> FileState:
     """The state that one step depends on, with the checksum of what it touches."""
+    if isinstance(step, RetireFolder):
+        return observe_folder(root, step.file)
     state = observe(root, step.file)
     if not state.exists:
         if isinstance(step, InPlace):
@@ -134,7 +137,7 @@ def check_watched(plan: Plan, root: Path) -> None:
 
 def compare(root: Path, sealed: FileState, *, whole_file: bool = False) -> None:
     """`Refusal` naming what differs between the noted state of a file and its state now."""
-    now = observe(root, sealed.file)
+    now = observe_folder(root, sealed.file) if sealed.folder else observe(root, sealed.file)
     name, sizes = sealed.file, {"file": sealed.file, "planned_size": sealed.size, "size": now.size}
     if now.exists != sealed.exists:
         raise Refusal(f"{name} {'appeared' if now.exists else 'is gone'} since the plan was made", STALE, **sizes)
@@ -144,6 +147,8 @@ def compare(root: Path, sealed: FileState, *, whole_file: bool = False) -> None:
         raise Refusal(f"{name} has {now.size} bytes, {sealed.size} when the plan was made", STALE, **sizes)
     if now.mtime_ns != sealed.mtime_ns:
         raise Refusal(f"{name} was written after the plan was made", STALE, **sizes)
+    if sealed.folder and now.crc32c != sealed.crc32c:
+        raise Refusal(f"{name} holds other files than when the plan was made", STALE, **sizes)
     if sealed.crc32c is not None and sealed.stop is not None:
         crc = checksum(root, name, sealed.start, sealed.stop)
         if crc != sealed.crc32c:

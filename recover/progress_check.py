@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
-from recover import step_in_place, step_replace
+from recover import step_folder, step_in_place, step_replace
 from recover.content import FileContent
 from recover.errors import Refusal
 from recover.journal import Run
-from recover.plan import InPlace, Plan, Replace, Step
+from recover.plan import InPlace, Plan, Replace, RetireFolder, Step
 from recover.preconditions import check_same_store, check_watched, compare, observe
 from recover.reading import file_crc
 
@@ -51,6 +51,8 @@ def family(step: Step) -> Family:
     """The module that carries out a step."""
     if isinstance(step, InPlace):
         return step_in_place
+    if isinstance(step, RetireFolder):
+        return step_folder
     assert isinstance(step, Replace)
     return step_replace
 
@@ -119,8 +121,8 @@ def _last_looks(run: Run, plan: Plan) -> dict[str, dict[str, Any] | None]:
 
 def _as_left(run: Run, number: int, step: Step, status: str, look: dict[str, Any] | None) -> bool:
     try:
-        state = observe(run.root, step.file)
         if isinstance(step, InPlace):
+            state = observe(run.root, step.file)
             if not state.exists:
                 return False
             if look is not None and (state.size, state.mtime_ns) != (look["size"], look["mtime_ns"]):

@@ -16,12 +16,13 @@ from recover.delays import DelayTable
 from recover.errors import Refusal
 from recover.expected import EXPECTED, Expectation, QueueKey, expect
 from recover.findings import BIT_UNSUPPORTED, Finding
+from recover.folders import can_be_retired, stray_folders
 from recover.log import LogView
 from recover.log_changes import LogChanges, Lost, keep_everything
 from recover.log_cut import cut_log
 from recover.loss import loss_of_damage, loss_of_rows, loss_of_unproven
 from recover.lost import record_count
-from recover.plan import Plan, Retire, Step
+from recover.plan import Plan, Retire, RetireFolder, Step
 from recover.predict import Prediction, predict
 from recover.rebuild_checkpoint import checkpoint_steps
 from recover.rebuild_consumequeue import NO_EVIDENCE, Evidence, QueueBuilder, queue_steps
@@ -163,6 +164,9 @@ def _in_order(
     look = before.survey
     spool = Spool()
     yield from changes.steps
+    stray = stray_folders(before.findings, store)
+    movable = [file for file in stray if can_be_retired(store.root, file)]
+    yield from map(RetireFolder, movable)
     delays = DelayTable(look.delays.levels)
     delays.observed = dict(look.delays.observed)
     expectation = expect(after, look.topics, include_deleted=look.options.include_deleted)
@@ -182,7 +186,8 @@ def _in_order(
     repair = repair_config(store, then, check_config(store, then), clamp_offsets=options.clamp_offsets)
     config += repair.choices
     yield from repair.steps
-    if store.has_abort and not before.findings.bits & BIT_UNSUPPORTED:
+    # while a folder that stops brokers is left, the first start is still to come, with its own recovery
+    if store.has_abort and not before.findings.bits & BIT_UNSUPPORTED and len(movable) == len(stray):
         yield Retire(store.relative(store.abort_path))
 
 

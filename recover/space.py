@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from recover.errors import Refusal
-from recover.plan import JOURNAL_DIR, InPlace, Plan, resolve
+from recover.plan import JOURNAL_DIR, InPlace, Plan, RetireFolder, resolve
 from recover.reading import data_extents
 from recover.run import RESERVE
 
@@ -22,6 +22,8 @@ def check_space(root: Path, plan: Plan) -> None:
     places = {home.stat().st_dev: home}
     needed[home.stat().st_dev] += RESERVE + _SLACK + _PER_STEP * len(plan.steps)
     for step in plan.steps:
+        if isinstance(step, RetireFolder):
+            continue
         path = resolve(root, step.file)
         content = allocated(step.content) if step.content is not None else 0
         place = _existing(path)

@@ -103,7 +103,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         meaning="Log files are named by 20 digits; anything else does not belong there.",
         cause="A backup, an editor or a copy tool left it there.",
         broker="It does not start: the name or the length is refused (from 5.1.0 on, folders are passed over).",
-        action="`mqtool recover` puts it aside.",
+        action="`mqtool recover` puts it aside. A folder on a disk of its own that is not empty stays, and `abort` with "
+        "it: move it by hand.",
     ),
     Code(
         "commitlog-duplicate-file", "warning",

@@ -125,7 +125,7 @@ INDEX_CODES: tuple[Code, ...] = (
         cause="A backup or an editor left it there.",
         broker="It skips a file whose name is no number, after it may have made it as long as an index file; a folder "
         "stops 5.x brokers at start.",
-        action="Move it out of the store.",
+        action="`mqtool recover` puts a folder aside; move anything else out of the store.",
     ),
     Code(
         "index-unreadable", "error",

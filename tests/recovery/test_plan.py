@@ -12,7 +12,7 @@ import pytest
 from recover.apply import apply_plan
 from recover.content import INLINE_LIMIT, BytesContent, LazyContent
 from recover.errors import Refusal
-from recover.plan import STEP_KINDS, Install, Plan, Retire, WriteFile, WriteRange, ZeroRange
+from recover.plan import STEP_KINDS, Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange
 from recover.plan_file import load_plan, save_plan
 from recover.preconditions import check, seal
 from tests.support.plans import INDEX, LOG, NEW_QUEUE, PLANS, QUEUE, contents, make_old, sealed, small_store
@@ -47,7 +47,7 @@ def test_steps_in_each_others_way_are_a_bug_of_the_planner(steps: list[ZeroRange
 def test_every_step_kind_survives_json() -> None:
     steps = [
         ZeroRange(LOG, 1, 9), WriteRange(LOG, 20, b"ab"), WriteFile("checkpoint", b"c"), Install(QUEUE, b"d"),
-        Retire(INDEX),
+        Retire(INDEX), RetireFolder("commitlog/lost+found"),
     ]
     assert {step.kind for step in steps} == set(STEP_KINDS)
     for step in steps:

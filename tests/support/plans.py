@@ -10,7 +10,7 @@ from pathlib import Path
 
 from recover import disk
 from recover.content import LazyContent
-from recover.plan import Install, Plan, Retire, WriteFile, WriteRange, ZeroRange
+from recover.plan import Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange
 from recover.preconditions import seal
 from recover.reading import data_extents
 from tests.support.trees import Node, tree_digest
@@ -91,8 +91,17 @@ def growing() -> Plan:
     return Plan.of("recover", [WriteRange(QUEUE, 2000, b"g" * 4000), ZeroRange(QUEUE, 6000, 20_000)])
 
 
+def folders() -> Plan:
+    """Folders taken away whole, one of them out of another's neighbourhood, between steps on files."""
+    return Plan.of("recover", [
+        ZeroRange(NEXT_LOG, 19_000, 40_961), RetireFolder("consumequeue/TopicA/0"), RetireFolder("config"),
+        Install(NEW_QUEUE, b"q" * 6000), Retire("abort"),
+    ])
+
+
 PLANS: dict[str, Callable[[], Plan]] = {
     "in-place": in_place, "whole-files": whole_files, "everything": everything, "growing": growing,
+    "folders": folders,
 }
 
 

@@ -1,0 +1,98 @@
+"""Folders where only data files belong: what each makes a broker do, and where recover puts them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mqtool import exits
+from tests.cli.runner import mqtool
+from tests.scenarios.conftest import Start
+from tests.scenarios.drill import Drill, file_name, messages, queue_bytes
+from tests.scenarios.interrupted import points, recovering
+from tests.support.plans import killed_at
+from tests.support.trees import assert_same_tree, tree_digest
+
+PLAIN, KILLED = "clean-plain-4.9.7", "killed-plain-4.5.1"
+
+
+def stray(store: Drill, where: str) -> Path:
+    """A folder with a file and a folder in it."""
+    path = store.root / where
+    (path / "2024").mkdir(parents=True)
+    (path / "2024" / "notes.txt").write_text("kept")
+    return path
+
+
+@pytest.mark.parametrize("name", [PLAIN, KILLED, "killed-lmq-4.9.7"])
+def test_folder_among_log_files_is_put_aside_so_that_every_version_starts(drill: Start, name: str) -> None:
+    store = drill(name)
+    path = stray(store, "commitlog/lost+found")
+    found = store.finds("commitlog-odd-name", exit_code=2)
+    assert (found["file"], found["severity"]) == ("commitlog/lost+found", "warning")
+    assert store.run("predict", "--broker", "4.9.7").document["starts"] is False
+    with store.recovered() as done:
+        assert not path.exists()
+        assert not (store.root / "abort").exists()
+        assert ("retire-folder", "commitlog/lost+found") in {(s["kind"], s["file"]) for s in done["plan"]["steps"]}
+        (kept,) = (store.root / done["journal"] / "retired").rglob("notes.txt")
+        assert kept.read_text() == "kept"
+        assert messages(store.root) == store.messages
+    assert (path / "2024" / "notes.txt").read_text() == "kept"
+
+
+def test_folder_that_stops_no_broker_of_the_store_is_left_alone(drill: Start) -> None:
+    store = drill("clean-v2-5.5.0")
+    stray(store, "commitlog/lost+found")
+    assert store.finds("commitlog-odd-name", exit_code=0)["severity"] == "info"
+    assert store.run("recover", "--yes").document["applied"] is False
+
+
+@pytest.mark.parametrize(("where", "code"), [
+    (f"consumequeue/Audit/0/{file_name(2000)}", "consumequeue-odd-name"),
+    ("consumequeue/Audit/0/backup", "consumequeue-odd-name"), ("index/20270101000000000", "index-odd-name"),
+])
+def test_folder_among_files_of_a_queue_or_of_the_index_is_put_aside(drill: Start, where: str, code: str) -> None:
+    store = drill(PLAIN)
+    before = queue_bytes(store.root)
+    path = stray(store, where)
+    assert store.finds(code, exit_code=2)["file"] == where
+    with store.recovered():
+        assert not path.exists()
+        assert queue_bytes(store.root) == before
+
+
+def test_kill_while_a_folder_is_put_aside(drill: Start) -> None:
+    store = drill(KILLED)
+    path = stray(store, "commitlog/lost+found")
+    before = tree_digest(store.root)
+    for point in points(store, 4):
+        assert killed_at(point, recovering(store.root))
+        assert path.exists() or (store.root / "abort").exists(), "abort goes last"
+        if mqtool("resume", store.root, "--yes").code & exits.OPERATIONAL:
+            assert path.exists(), "killed before there was a run"
+            assert store.run("recover", "--yes").code == exits.CORRECTED
+        assert not path.exists()
+        assert store.verify().code == 0
+        assert mqtool("undo", store.root, "--yes").code & exits.OPERATIONAL == 0
+        assert_same_tree(before, tree_digest(store.root))
+        shutil.rmtree(store.root / ".mqtool", ignore_errors=True)
+
+
+def test_folder_that_cannot_leave_its_disk_stays_and_so_does_abort(drill: Start, tmp_path: Path) -> None:
+    store = drill(KILLED)
+    if store.root.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is only one file system")
+    shutil.move(store.root / "commitlog", tmp_path / "log")
+    store.options = ("--commitlog", tmp_path / "log")
+    (tmp_path / "log" / "lost+found").mkdir()
+    planned = store.run("recover", "--dry-run").document["plan"]["steps"]
+    assert {("retire-folder", str(tmp_path / "log" / "lost+found")), ("retire", "abort")} <= {
+        (step["kind"], step["file"]) for step in planned}
+    (tmp_path / "log" / "lost+found" / "file").touch()
+    assert store.run("recover", "--yes").code == exits.CORRECTED | exits.DERIVED
+    assert store.run("recover", "--yes").document["applied"] is False
+    assert (store.root / "abort").exists()
+    assert (tmp_path / "log" / "lost+found" / "file").exists()
