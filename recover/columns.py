@@ -5,6 +5,7 @@ A store of a terabyte has more rows than memory, so every consumer goes split by
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from recover.scratch import scratch_file
 
 Rows = np.ndarray[Any, Any]
 DEFAULT_MEMORY = 256 << 20
+_BLOCK = 32 << 20
+_ALIGNMENT = 64
 
 
 @dataclass(slots=True)
@@ -35,20 +38,38 @@ class Split:
 
 
 class ColumnStore:
-    """Takes splits; those beyond `memory` bytes go to a scratch file and come back as read-write maps of it."""
+    """Takes splits; those beyond `memory` bytes go to a scratch file and come back as read-write maps of it.
+
+    Several threads may keep rows at once.
+    """
 
     def __init__(self, memory: int = DEFAULT_MEMORY) -> None:
         self._left = memory
         self._file: Any = None
         self._end = 0
+        self._block = np.empty(0, dtype=np.uint8)
+        self._lock = threading.Lock()
 
     def keep(self, records: Rows, hashes: Rows) -> Split:
         """A copy of the rows that stays valid when the scan reuses its buffers."""
-        needed = records.nbytes + hashes.nbytes
-        if needed <= self._left:
-            self._left -= needed
-            return Split(records.copy(), hashes.copy())
-        return Split(self._spill(records, RECORD), self._spill(hashes, np.dtype("<i4")))
+        with self._lock:
+            in_memory = records.nbytes + hashes.nbytes <= self._left
+            if not in_memory:
+                return Split(self._spill(records, RECORD), self._spill(hashes, np.dtype("<i4")))
+            self._left -= records.nbytes + hashes.nbytes
+            places = self._take(records.nbytes), self._take(hashes.nbytes)
+        for place, rows in zip(places, (records, hashes), strict=True):
+            # as bytes: rows would be copied column by column
+            place[:] = np.ascontiguousarray(rows).view(np.uint8)
+        return Split(places[0].view(RECORD), places[1].view(np.int32))
+
+    def _take(self, size: int) -> Rows:
+        """`size` bytes of a block: for large blocks the system hands out large pages, and fewer of them."""
+        taken = -(-size // _ALIGNMENT) * _ALIGNMENT
+        if taken > self._block.size:
+            self._block = np.empty(max(_BLOCK, taken), dtype=np.uint8)
+        place, self._block = self._block[:size], self._block[taken:]
+        return place
 
     def _spill(self, rows: Rows, dtype: np.dtype[Any]) -> Rows:
         if rows.size == 0:

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from formats.generation_kernels import note_falls, note_last
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 from recover.columns import Rows
@@ -55,8 +56,7 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
                 broken = bool(ghosts[0]) if first else broken
                 live = records[~ghosts]
             first = False
-            counted = live[numbered(live)]
-            last_offset[counted["queue"]] = counted["queue_offset"]
+            note_last(np.asarray(live), last_offset)
             if live.size:
                 last_timestamp = int(live["store_timestamp"][-1])
         if scan.blank is None or (breaks and not scan.splits):
@@ -92,21 +92,11 @@ def mark_superseded(scans: list[FileScan], queues: int) -> int:
 def _suspects(scans: list[FileScan], queues: int) -> list[int]:
     """Queues whose offsets fall back somewhere along the log."""
     last = np.full(queues, -1, dtype=np.int64)
-    suspects: set[int] = set()
+    fallen = np.zeros(queues, dtype=np.bool_)
     for scan in scans:
         for split in scan.splits:
-            rows = split.records[_counted(split.records)]
-            if not rows.size:
-                continue
-            order = np.argsort(rows["queue"], kind="stable")
-            queue, offset = rows["queue"][order], rows["queue_offset"][order]
-            before = np.empty_like(offset)
-            before[1:] = offset[:-1]
-            first = np.r_[True, queue[1:] != queue[:-1]]
-            before[first] = last[queue[first]]
-            suspects.update(queue[offset <= before].tolist())
-            last[rows["queue"]] = rows["queue_offset"]
-    return sorted(suspects)
+            note_falls(np.asarray(split.records), last, fallen)
+    return [int(queue) for queue in np.flatnonzero(fallen)]
 
 
 def _counted(records: Rows) -> Rows:

@@ -28,7 +28,7 @@ from recover.reader import FileReader, ReadFailure
 from recover.record_row import row_of
 from recover.window import Window
 
-WINDOW = 16 << 20
+WINDOW = 1 << 20  # what is read stays in the processor's cache until it is checked
 WHOLE = 1 << 62
 _ROWS = 1 << 15
 _HASHES = 1 << 17
