@@ -51,8 +51,8 @@ def run(
     Records against their checksums and places, queues against the log both ways, index against the log both ways,
     checkpoint, abort, config files, consumer offsets.
     """
-    from recover.recover_plan import NO_LOG
     from recover.store import Store
+    from recover.verify.parts import NO_LOG
     from recover.verify.remains import MOSTLY_GONE
 
     opened = Store.open(store.root, store_options(store, broker))

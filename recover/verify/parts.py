@@ -25,6 +25,7 @@ from recover.verify.timer import check_timer
 if TYPE_CHECKING:
     from recover.survey import Survey
 
+NO_LOG = "commitlog-empty-queues-left"
 ALL_PARTS = frozenset({"commitlog", "consumequeue", "index", "checkpoint", "config"})
 _VERIFY_PROPERTY_CRC = "forceVerifyPropCRC"
 
@@ -86,7 +87,7 @@ def log_is_gone(store: Store) -> Iterator[Finding]:
     )
     index_files = sum(1 for file in list_index_files(store.index_dir).files if file.length)
     if queue_files or index_files:
-        yield finding("commitlog-empty-queues-left", COMMITLOG, None, queue_files=queue_files, index_files=index_files)
+        yield finding(NO_LOG, COMMITLOG, None, queue_files=queue_files, index_files=index_files)
 
 
 def settings_findings(log: LogView, settings: Mapping[str, str]) -> Iterator[Finding]:
