@@ -52,7 +52,10 @@ def keep_everything(look: Survey, *, lost: Lost = "repeat", bridge: bool = True)
     changes = LogChanges(cut_from=end_of_live_log(log))
     with LogReader(log.queue) as reader:
         for number, damage in enumerate(log.damaged):
-            if damage.mapped_file is None or damage.start >= changes.cut_from:
+            if damage.mapped_file is None or damage.start > changes.cut_from:
+                continue
+            if damage.start == changes.cut_from:
+                _keep_last(look, reader, changes, damage, look.losses.by_damage[number])
                 continue
             _check_allowed(damage, bridge)
             if number in look.end_marks:
@@ -104,6 +107,16 @@ def _restore(reader: LogReader, damage: Damage, positions: list[LostPosition]) -
     if len(content) < damage.stop - damage.start:
         return None
     return restore(content, damage.start, positions)
+
+
+def _keep_last(
+    look: Survey, reader: LogReader, changes: LogChanges, damage: Damage, positions: list[LostPosition]
+) -> None:
+    """The last message of the log stays if it can be restored; else it is a part of the dirty end."""
+    restored = _restore(reader, damage, positions)
+    if restored is not None and damage.mapped_file is not None:
+        _put_back(look.store, changes, damage, damage.mapped_file, restored)
+        changes.cut_from = damage.stop
 
 
 def _write_end_mark(store: Store, changes: LogChanges, damage: Damage, mapped_file: MappedFile) -> None:

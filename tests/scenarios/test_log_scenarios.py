@@ -9,7 +9,7 @@ import pytest
 
 from fixtures.damage.patch import flip_bit, overwrite
 from fixtures.damage.walk import Located
-from formats.commitlog import encode
+from formats.commitlog import HEAD, encode
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import body_at, bridged, file_name, messages, position
 
@@ -64,6 +64,19 @@ def test_t02_torn_record_that_a_queue_names_is_a_lost_message(drill: Start, reci
         assert (loss["topic"], loss["queue"], loss["first_offset"], loss["last_offset"], loss["messages"]) == (
             last.topic_name, last.queue_id, last.queue_offset, last.queue_offset, 1)
         assert messages(store.root) == store.intact
+
+
+@pytest.mark.parametrize("name", [PLAIN, "killed-lmq-4.9.7"])
+@pytest.mark.parametrize("field", ["total_size", "magic", "phy_offset"])
+def test_t02_last_record_of_which_only_one_field_is_damaged_is_put_back(drill: Start, name: str, field: str) -> None:
+    store = drill(name)
+    last = store.records()[-1]
+    flip_bit(store.root, last.file.path, last.position + HEAD.field(field).offset + 1, 3)
+    store.struck()
+    assert store.verify().document["commitlog"]["damaged_messages"] == len(store.lost) == 1
+    with store.recovered() as done:
+        assert (done["damaged_messages"], done["plan"]["loss"], done["bridged"][0]["field"]) == (0, [], field)
+        assert messages(store.root) == store.messages
 
 
 # --- T03 to T07: damage in the middle ---------------------------------------------------------------
