@@ -41,6 +41,11 @@ class OddName:
     is_directory: bool
     length: int
 
+    @property
+    def stands_for_a_file(self) -> bool:
+        """True when its name is that of a mapped file: a folder, a pipe or a link to nothing is where one should be."""
+        return _offset_of(self.path.name) is not None
+
 
 @dataclass(slots=True)
 class MappedFileQueue:
@@ -80,8 +85,9 @@ class MappedFileQueue:
                 try:
                     status = entry.stat()
                 except FileNotFoundError:
-                    # a broken link, or a live broker deleted it since the listing
-                    self.odd.append(OddName(directory / entry.name, False, 0))
+                    # a link to nothing; anything else was deleted by a live broker since the listing
+                    if entry.is_symlink():
+                        self.odd.append(OddName(directory / entry.name, False, 0))
                     continue
                 offset = _offset_of(entry.name)
                 path = directory / entry.name

@@ -33,6 +33,7 @@ from recover.spool import Spool
 from recover.store import Store
 from recover.survey import ScanOptions, Survey
 from recover.verify.checkpoint import check_checkpoint
+from recover.verify.commitlog import NOT_A_FILE
 from recover.verify.config import check_config
 from recover.verify.consumequeue import ConsumeQueueReport, check_consumequeue
 from recover.verify.index import check_index
@@ -127,16 +128,17 @@ def plan_from_changes(
 def refuse_without_log(report: VerifyReport, max_loss: int | None = 0) -> None:
     """`Refusal` (8) when the log is gone while queues or index are there: rebuilding them would empty them.
 
-    So too where hardly anything of it can be read, or nothing in it is a log's, unless `max_loss` allows for that.
+    So too where something else stands in place of a log file, and, unless `max_loss` allows for that, where hardly
+    anything of the log can be read, or nothing in it is a log's.
     """
-    for code in (NO_LOG, MOSTLY_GONE, FOREIGN):
+    for code in (NO_LOG, NOT_A_FILE, MOSTLY_GONE, FOREIGN):
         for item in report.findings:
             if item.code == code and not _allowed(item, max_loss):
                 raise Refusal(item.message, item.remedy, code=code)
 
 
 def _allowed(item: Finding, max_loss: int | None) -> bool:
-    if item.code == NO_LOG:
+    if item.code in (NO_LOG, NOT_A_FILE):
         return False
     if max_loss is None:
         return True

@@ -107,6 +107,16 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "it: move it by hand.",
     ),
     Code(
+        "commitlog-not-a-file", "error",
+        "{name} has the name of a log file, but it is {what}",
+        "Put the log file back (is its disk mounted?), or move this out of the store; then verify again.",
+        meaning="What stands there cannot be read as a log file, so nothing is known of that part of the log.",
+        cause="A link whose disk is not mounted, a folder that a container made for a missing mount, a mistake.",
+        broker="It does not start, or goes on without that part (from 5.1.0 on, folders are passed over).",
+        action="See to it by hand: recover and the rebuilds refuse until then.",
+        bits=8,
+    ),
+    Code(
         "commitlog-duplicate-file", "warning",
         "{name} stands in two folders of the commitlog; {kept} is the live one", _RECOVER,
         meaning="Two folders of a multi-path commitlog hold a file of the same name.",

@@ -18,6 +18,8 @@ from recover.lost import Losses, record_count, was_a_message
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.store import Store
 
+NOT_A_FILE = "commitlog-not-a-file"
+
 
 def is_end_mark_only(damage: Damage, lost: int, proven: bool) -> bool:
     """True when the range is the end mark of a file and held no message.
@@ -76,6 +78,11 @@ def _file_findings(store: Store, queue: MappedFileQueue) -> Iterator[Finding]:
         yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size)
     for odd in queue.odd:
+        if odd.stands_for_a_file:
+            other = "a special file" if odd.path.exists() else "a link to nothing"
+            what = "a folder" if odd.is_directory else other
+            yield finding(NOT_A_FILE, store.relative(odd.path), None, name=odd.path.name, what=what)
+            continue
         # from 5.1.0 on a broker passes over folders, so for such a store it is no more than untidy
         skipped = odd.is_directory and _at_least(store, DIRECTORIES_SKIPPED)
         yield finding("commitlog-odd-name", store.relative(odd.path), None, severity="info" if skipped else None,

@@ -1,7 +1,8 @@
-"""Folders where only data files belong: what each makes a broker do, and where recover puts them."""
+"""Folders, pipes and dead links where only data files belong: which are put aside, and which nobody may pass over."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, file_name, messages, queue_bytes
 from tests.scenarios.interrupted import points, recovering
 from tests.support.plans import killed_at
-from tests.support.trees import assert_same_tree, tree_digest
+from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 PLAIN, KILLED = "clean-plain-4.9.7", "killed-plain-4.5.1"
 
@@ -62,6 +63,32 @@ def test_folder_among_files_of_a_queue_or_of_the_index_is_put_aside(drill: Start
     with store.recovered():
         assert not path.exists()
         assert queue_bytes(store.root) == before
+
+
+@pytest.mark.parametrize("what", ["a folder", "a link to nothing", "a special file"])
+@pytest.mark.parametrize("offset", [0, 65536, 131072, 196608])
+def test_what_has_the_name_of_a_log_file_and_is_none_is_8_and_nothing_is_changed(
+    drill: Start, what: str, offset: int
+) -> None:
+    store = drill(KILLED)
+    path = store.root / "commitlog" / file_name(offset)
+    path.unlink(missing_ok=True)
+    if what == "a folder":
+        path.mkdir()
+    elif what == "a special file":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/mnt/not-mounted/" + path.name)
+    result = store.verify()
+    assert result.code & exits.OPERATIONAL
+    (found,) = [item for item in result.document["findings"] if item["code"] == "commitlog-not-a-file"]
+    assert (found["file"], found["severity"]) == (f"commitlog/{path.name}", "error")
+    assert what in found["message"]
+    for command in (["recover"], ["recover", "--max-loss", "all"], ["rebuild"], ["truncate", "--to", "0"]):
+        with assert_unchanged(store.root):
+            refused = store.run(command[0], *command[1:], "--yes")
+        assert refused.code & (exits.OPERATIONAL | exits.CORRECTED) == exits.OPERATIONAL
+        assert path.name in refused.stderr or "no commitlog" in refused.stderr
 
 
 def test_kill_while_a_folder_is_put_aside(drill: Start) -> None:
