@@ -1,4 +1,4 @@
-"""Compiled looks at the queue offsets of rows in log order: where a queue stands, and whether it ever falls back."""
+"""Compiled looks at the queues of rows in log order: where each stands, whether it falls back, which rows it has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import njit
 
-from formats.record_columns import BIT_FILLER, BIT_GHOST
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_STRAY
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 
 
@@ -37,3 +37,29 @@ def note_falls(records: Any, last_offset: Any, fallen: Any) -> None:
             if record.queue_offset <= last_offset[record.queue]:
                 fallen[record.queue] = True
             last_offset[record.queue] = record.queue_offset
+
+
+@njit(cache=True, nogil=True)
+def group_rows(records: Any, wanted: Any, next_place: Any, stops: Any, out: Any) -> bool:
+    """Put the rows that have a position in a wanted queue (bool, one a queue) side by side, each queue in log order.
+
+    `next_place` (int64, one a queue) says where in `out` the next row of a queue goes, and is updated; `stops` where
+    its room ends. False when that is too small.
+    """
+    for number in range(records.size):
+        record = records[number]
+        queue = record.queue
+        if not wanted[queue] or record.bits & BIT_STRAY or not _is_numbered(record.sys_flag, record.bits):
+            continue
+        if next_place[queue] >= stops[queue]:
+            return False
+        row = out[next_place[queue]]
+        row.queue_offset = record.queue_offset
+        row.phy_offset = record.phy_offset
+        row.tags_code = record.tags_code
+        row.store_timestamp = record.store_timestamp
+        row.size = record.size
+        row.queue = queue
+        row.bits = record.bits
+        next_place[queue] += 1
+    return True

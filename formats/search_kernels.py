@@ -50,6 +50,8 @@ def find_blank(data: Any, position: int, available: int, window_offset: int, fil
 def last_nonzero(data: Any, start: int, stop: int) -> int:
     """Position of the last byte that is not zero in data[start:stop], or -1."""
     i = min(stop, data.size) - 1
+    while i - 7 >= start and i64(data, i - 7) == 0:
+        i -= 8
     while i >= start:
         if data[i] != 0:
             return i

@@ -11,6 +11,7 @@ import numpy as np
 from formats import properties as props
 from formats.commitlog import Record
 from formats.errors import FormatError
+from formats.generation_kernels import group_rows
 from formats.record_columns import BIT_DELAY, BIT_LMQ, BIT_MARKER, BIT_STRAY
 from recover.columns import Rows
 from recover.generations import numbered
@@ -58,23 +59,33 @@ class Expectation:
         """Each wanted queue with its EXPECTED rows, ascending by queue offset; a few million rows at a time."""
         numbers = [i for i, key in enumerate(self.keys) if self.counts[i] and (wanted is None or key in wanted)]
         for batch in _batches(numbers, self.counts):
-            rows = self._collect(batch)
-            order = np.lexsort((rows["phy_offset"], rows["queue_offset"], rows["queue"]))
-            rows = rows[order]
-            starts = np.searchsorted(rows["queue"], batch, side="left")
-            stops = np.searchsorted(rows["queue"], batch, side="right")
-            for number, start, stop in zip(batch, starts, stops, strict=True):
-                yield self.keys[number], rows[start:stop]
+            rows, starts, stops = self._collect(batch)
+            for number in batch:
+                part = rows[starts[number] : stops[number]]
+                offsets = part["queue_offset"]
+                if not (offsets[1:] > offsets[:-1]).all():
+                    part = part[np.lexsort((part["phy_offset"], offsets))]
+                yield self.keys[number], part
 
-    def _collect(self, batch: list[int]) -> Rows:
-        chosen = np.zeros(len(self.keys), dtype=bool)
-        chosen[batch] = True
-        parts = [self.lmq_rows[chosen[self.lmq_rows["queue"]]]]
+    def _collect(self, batch: list[int]) -> tuple[Rows, Rows, Rows]:
+        """The rows of some queues, one behind the other; where those of each begin and end (one a queue)."""
+        wanted = np.zeros(len(self.keys), dtype=np.bool_)
+        wanted[batch] = True
+        room = np.where(wanted, self.counts, 0)
+        stops = np.cumsum(room)
+        starts = stops - room
+        rows = np.empty(int(room.sum()), dtype=EXPECTED)
+        places = starts.copy()
+        plain = wanted.copy()
+        plain[: self._skip.size] &= ~self._skip
         for split in self.log.live():
-            records = split.records
-            rows = records[chosen[records["queue"]] & _fills_queue(records, self._skip)]
-            parts.append(_positions(rows))
-        return np.concatenate(parts)
+            fits = group_rows(np.asarray(split.records), plain, places, stops, rows)
+            assert fits, "the rows were counted by the same rule"
+        lmq = self.lmq_rows[wanted[self.lmq_rows["queue"]]]  # ascending by queue
+        in_queue = np.arange(lmq.size) - np.searchsorted(lmq["queue"], lmq["queue"])
+        rows[places[lmq["queue"]] + in_queue] = lmq
+        places += np.bincount(lmq["queue"], minlength=places.size)
+        return rows, starts, places
 
 
 def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Expectation:
@@ -104,13 +115,6 @@ def _fills_queue(records: Rows, skip: Rows) -> Rows:
         return np.zeros(records.size, dtype=bool)
     stray = (records["bits"] & BIT_STRAY) != 0
     return np.asarray(numbered(records) & ~stray & ~skip[records["queue"]])
-
-
-def _positions(records: Rows) -> Rows:
-    rows = np.empty(records.size, dtype=EXPECTED)
-    for name in ("queue_offset", "phy_offset", "tags_code", "store_timestamp", "size", "queue", "bits"):
-        rows[name] = records[name]
-    return rows
 
 
 def _batches(numbers: list[int], counts: Rows) -> Iterator[list[int]]:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
+import numpy as np
 from crc32c import crc32c
 
+from formats.search_kernels import last_nonzero
 from recover.content import BytesContent, Content, LazyContent
 from recover.scratch import scratch_file
 
@@ -54,7 +56,7 @@ class Spool:
 
     def padded(self, content: bytes, size: int) -> Content:
         """The content followed by zeros up to `size` bytes; the zeros take no room."""
-        data = content.rstrip(b"\0")
+        data = content[: last_nonzero(np.frombuffer(content, dtype=np.uint8), 0, len(content)) + 1]
         kept = self.keep(data)
 
         def chunks() -> Iterator[bytes]:
