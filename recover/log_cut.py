@@ -17,7 +17,8 @@ def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
     """Zero the log from `offset` to its file's end and put later files aside.
 
     `UsageRefusal` (16) when no record starts or ends there, naming the nearest two boundaries; with
-    `anywhere` (a broker's own cut) every offset is taken.
+    `anywhere` (a broker's own cut) every offset is taken, and a file that begins there stays, as zeros
+    (MappedFileQueue.truncateDirtyFiles): the log goes on in it.
     """
     log = look.log
     if not anywhere:
@@ -25,12 +26,14 @@ def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
     changes = LogChanges(cut_from=offset)
     for scan in log.files:
         mapped_file = scan.mapped_file
-        if mapped_file.file_from_offset >= offset and mapped_file.file_from_offset > log.min_offset:
+        begins = mapped_file.file_from_offset
+        stays = begins < offset or begins == log.min_offset or (anywhere and begins == offset)
+        if not stays:
             changes.steps.append(Retire(look.store.relative(mapped_file.path)))
             changes.dropped.append(str(mapped_file.path))
         elif scan.file_end > offset:
             name = look.store.relative(mapped_file.path)
-            changes.steps += zeroes(name, mapped_file.path, offset - mapped_file.file_from_offset)
+            changes.steps += zeroes(name, mapped_file.path, max(0, offset - begins))
     return changes
 
 

@@ -7,15 +7,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from recover.errors import Refusal, UsageRefusal
+from recover.evidence import evidence_of
 from recover.expected import QueueKey
 from recover.loss import loss_of_unproven
 from recover.lost import record_count
 from recover.plan import Plan, Step
 from recover.rebuild_checkpoint import checkpoint_steps
-from recover.rebuild_consumequeue import Evidence
 from recover.rebuild_index import rebuild_index
 from recover.recover_plan import DEFAULT_GEOMETRY, RecoverPlan, consumequeue_steps, refuse_without_log
 from recover.spool import Spool
@@ -114,26 +112,15 @@ def index_needs_work(index: IndexReport, options: RebuildOptions) -> bool:
     return index.switched_off and tuple(options.parts) == (INDEX,)
 
 
-def evidence_of(seen: Survey) -> Evidence:
-    """The units that recover needs to see: a rebuild does not mend the log, so it must not remove what tells how."""
-    denied: dict[QueueKey, set[int]] = {}
-    for item in seen.contradictions:
-        denied.setdefault(item.key, set()).add(item.queue_offset)
-    damaged = seen.log.damaged
-    return Evidence(
-        np.array([damage.start for damage in damaged], dtype=np.int64),
-        np.array([damage.stop for damage in damaged], dtype=np.int64), denied,
-        frozenset(item.phy_offset for item in seen.contradictions),
-    )
-
-
 def _steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None) -> Iterator[Step]:
     seen = before.survey
     store, log = seen.store, seen.log
     assert seen.queues is not None and before.index is not None and before.checkpoint is not None
     if CONSUMEQUEUE in options.parts:
         yield from consumequeue_steps(
-            store, log, seen.expectation, seen.queues, Spool(), wanted=wanted, evidence=evidence_of(seen)
+            store, log, seen.expectation, seen.queues, Spool(), wanted=wanted,
+            # a rebuild does not mend the log, so it must not remove what tells recover how
+            evidence=evidence_of(seen, seen.log.damaged),
         )
     if INDEX in options.parts and index_needs_work(before.index, options):
         before.index.geometry = before.index.geometry or DEFAULT_GEOMETRY
