@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
 import typer
@@ -166,7 +167,7 @@ def _failed(error: BaseException, arguments: list[str], printer: Printer) -> int
     # rich turns a closed stdout into SystemExit while help is printed
     if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
         return _silence(printer.findings.bits)
-    failure = exits.failure_of(error, printer.findings.bits)
+    failure = exits.failure_of(_explained(error, printer), printer.findings.bits)
     if not printer.command and arguments and arguments[0] in COMMANDS:
         printer.command = arguments[0]
         printer.options = OutputOptions(json="--json" in arguments)
@@ -177,6 +178,20 @@ def _failed(error: BaseException, arguments: list[str], printer: Printer) -> int
     except OSError as second:
         printer.options = OutputOptions()
         return failure.code | printer.fail(exits.failure_of(second))
+
+
+def _explained(error: BaseException, printer: Printer) -> BaseException:
+    """What broke a check may have been a file that changed between two looks at it: then that is what to say."""
+    if printer.store is None or not exits.failure_of(error).code & exits.BUG:
+        return error
+    from recover.errors import Refusal
+    from recover.seen import changed_since
+
+    changed = changed_since(Path(printer.store), printer.began_ns)
+    if changed is None:
+        return error
+    return Refusal(f"{changed} changed while the store was read",
+                   "Stop what writes to it, or look at a copy of the store.", file=changed)
 
 
 def _silence(code: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,6 +68,7 @@ class Printer:
         self.arguments: list[str] = []
         self.command = ""
         self.store: str | None = None
+        self.began_ns = time.time_ns()
         self.document: dict[str, Any] = {}
         self.findings = FindingList()
         self.summary_line = ""

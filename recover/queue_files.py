@@ -72,11 +72,8 @@ class QueueFiles:
         content = bytearray(len(files) * size)
         for number, mapped_file in enumerate(files):
             view = memoryview(content)[number * size : (number + 1) * size]
-            try:
-                with FileReader(mapped_file.path) as reader:
-                    reader.read_into(view[: min(size, mapped_file.length)], 0)
-            except ReadFailure as failure:
-                self.failures.append(failure)
+            with FileReader(mapped_file.path) as reader:
+                self.failures += reader.salvage_into(view[: min(size, mapped_file.length)], 0)[1]
         units = np.frombuffer(content, dtype=CQ_UNIT.dtype, count=len(content) // UNIT_SIZE)
         return Stretch(
             files[0].file_from_offset // UNIT_SIZE, files,

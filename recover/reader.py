@@ -19,6 +19,18 @@ class ReadFailure(OSError):  # noqa: N818 - the house word; what it is not is a 
         self.offset = offset
         self.wanted = wanted
         self.got = got
+        self.cause = cause
+
+
+_BLOCK = 4096
+
+
+def _joined(failures: list[ReadFailure], behind: list[ReadFailure]) -> list[ReadFailure]:
+    if not failures or not behind or failures[-1].offset + failures[-1].wanted != behind[0].offset:
+        return failures + behind
+    last, first = failures[-1], behind[0]
+    joined = ReadFailure(last.path, last.offset, last.wanted + first.wanted, 0, last.cause)
+    return [*failures[:-1], joined, *behind[1:]]
 
 
 class FileReader:
@@ -68,6 +80,25 @@ class FileReader:
                 break
             got += count
         return got
+
+    def salvage_into(self, buffer: memoryview, offset: int) -> tuple[int, list[ReadFailure]]:
+        """Fill `buffer` from `offset` with what can be read, and with zeros where blocks of 4 KiB cannot.
+
+        Bytes filled, fewer only at the end of the file, and each range that could not be read.
+        """
+        try:
+            return self.read_into(buffer, offset), []
+        except ReadFailure as failure:
+            size = len(buffer)
+            middle = (offset + size // 2) // _BLOCK * _BLOCK - offset
+            if size <= _BLOCK or not 0 < middle < size:
+                buffer[:] = bytes(size)
+                return size, [ReadFailure(self.path, offset, size, 0, failure.cause)]
+        filled, failures = self.salvage_into(buffer[:middle], offset)
+        if filled < middle:
+            return filled, failures
+        more, behind = self.salvage_into(buffer[middle:], offset + middle)
+        return filled + more, _joined(failures, behind)
 
     def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The parts of [start, stop) that the file system stores; the holes between them read as zeros."""

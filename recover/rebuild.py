@@ -19,6 +19,7 @@ from recover.recover_plan import DEFAULT_GEOMETRY, RecoverPlan, consumequeue_ste
 from recover.spool import Spool
 from recover.store import Store
 from recover.survey import ScanOptions, Survey
+from recover.unreadable import refuse_unreadable
 from recover.verify.index import IndexReport
 from recover.verify.report import VerifyReport, verify
 
@@ -57,6 +58,7 @@ def plan_rebuild(store: Store, options: RebuildOptions) -> RecoverPlan:
 def look(store: Store, options: RebuildOptions) -> VerifyReport:
     """Verify the store; `Refusal` (8) when its log is gone."""
     report = verify(store, options.scan)
+    refuse_unreadable(report)
     refuse_without_log(report)
     return report
 

@@ -14,7 +14,6 @@ from recover.after import after_replacing
 from recover.broker_settings import BrokerSettings
 from recover.delays import DelayTable
 from recover.errors import Refusal
-from recover.evidence import evidence_of
 from recover.expected import EXPECTED, Expectation, QueueKey, expect
 from recover.findings import BIT_UNSUPPORTED, Finding
 from recover.folders import can_be_retired, stray_folders
@@ -33,6 +32,7 @@ from recover.repair_config import repair_config
 from recover.spool import Spool
 from recover.store import Store
 from recover.survey import ScanOptions, Survey
+from recover.unreadable import refuse_unreadable
 from recover.verify.checkpoint import check_checkpoint
 from recover.verify.commitlog import NOT_A_FILE
 from recover.verify.config import check_config
@@ -85,6 +85,7 @@ class RecoverPlan:
 def plan_recover(store: Store, options: RecoverOptions) -> RecoverPlan:
     """Look at the store and plan what makes it sound. `Refusal` (8) where nothing safe can be done."""
     before = verify(store, options.scan)
+    refuse_unreadable(before)
     refuse_without_log(before, options.max_loss)
     prediction = _predict(before.survey, options)
     if options.policy == "broker":
@@ -97,6 +98,7 @@ def plan_recover(store: Store, options: RecoverOptions) -> RecoverPlan:
 def plan_truncate(store: Store, offset: int, options: RecoverOptions) -> RecoverPlan:
     """Cut the log at physical offset `offset`, a record boundary, and everything derived with it."""
     before = verify(store, options.scan)
+    refuse_unreadable(before)
     refuse_without_log(before, options.max_loss)
     return plan_from_changes(store, before, cut_log(before.survey, offset), options, None)
 
@@ -177,8 +179,7 @@ def _in_order(
     as_broker = options.policy == "broker"
     yield from consumequeue_steps(
         store, after, expectation, queues, spool, visible=options.lost == "visible",
-        # a broker leaves the units alone of what its check passed, or what it never looked at
-        evidence=evidence_of(look, after.damaged) if as_broker else NO_EVIDENCE,
+        evidence=_left_by_the_broker(after) if as_broker else NO_EVIDENCE,
     )
     index = check_index(store, after)
     if any(item.severity != "info" for item in index.findings):
@@ -190,11 +191,15 @@ def _in_order(
     repair = repair_config(store, then, check_config(store, then), clamp_offsets=options.clamp_offsets)
     config += repair.choices
     yield from repair.steps
-    # while a folder that stops brokers is left, the first start is still to come, with its own recovery;
-    # and where a broker left damage in the log, a normal recovery may cut what its abnormal one did not look at
-    still_to_come = len(movable) < len(stray) or (as_broker and after.damaged)
-    if store.has_abort and not before.findings.bits & BIT_UNSUPPORTED and not still_to_come:
+    # while a folder that stops brokers is left, the first start is still to come, with its own recovery
+    if store.has_abort and not before.findings.bits & BIT_UNSUPPORTED and len(movable) == len(stray):
         yield Retire(store.relative(store.abort_path))
+
+
+def _left_by_the_broker(after: LogView) -> Evidence:
+    """Units of damage that a broker's own check passed, or that it never looked at: it leaves them alone."""
+    starts = np.array([damage.start for damage in after.damaged], dtype=np.int64)
+    return Evidence(starts, np.array([damage.stop for damage in after.damaged], dtype=np.int64), {})
 
 
 def consumequeue_steps(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from recover.store import Store
+from recover.store import JOURNAL, Store
 
 
 def files_now(store: Store) -> dict[str, tuple[int, int]]:
@@ -27,3 +27,22 @@ def _files(folders: list[Path]) -> Iterator[Path]:
     for folder in folders:
         for directory, _, names in os.walk(folder):
             yield from (Path(directory, name) for name in names)
+
+
+def changed_since(root: Path, when_ns: int) -> str | None:
+    """Name of a file or folder below a store that somebody changed since `when_ns` (ns since the epoch), None for none.
+
+    None too if the change may have been our own, with a journal that says so.
+    """
+    found = None
+    try:
+        for directory, folders, names in os.walk(root):
+            for path in (Path(directory), *(Path(directory, name) for name in names)):
+                if os.lstat(path).st_ctime_ns >= when_ns:
+                    if JOURNAL in path.relative_to(root).parts[:1]:
+                        return None
+                    found = found or path.relative_to(root).as_posix()
+            folders.sort()
+    except OSError:
+        return found
+    return found

@@ -47,14 +47,11 @@ class Window:
         return False
 
     def _read(self, position: int, wanted: int) -> int:
-        view = memoryview(self.data.data)[:wanted]
-        try:
-            return self.reader.read_into(view, position)
-        except ReadFailure as failure:
-            # what cannot be read counts as zeros: a hole of the log, not the end of the scan
-            self.data[failure.got : wanted] = 0
-            self.failures.append(failure)
-            return wanted
+        # what cannot be read counts as zeros: a hole of the log, not the end of the scan
+        filled, failures = self.reader.salvage_into(memoryview(self.data.data)[:wanted], position)
+        known = {(failure.offset, failure.wanted) for failure in self.failures}
+        self.failures += [failure for failure in failures if (failure.offset, failure.wanted) not in known]
+        return filled
 
     def bytes_at(self, position: int, length: int) -> memoryview:
         """`length` bytes of the file at `position`, fewer at its end; loads them if need be."""
