@@ -37,6 +37,7 @@ demo: $(READY)
 docs: $(READY)
 	$(BIN)/python -m tests.support.format_docs
 	$(BIN)/python -m tests.support.command_docs
+	$(BIN)/python -m tests.support.source_docs
 
 lint: $(READY)
 	$(BIN)/ruff check .
