@@ -14,6 +14,7 @@ from recover.after import after_replacing
 from recover.broker_settings import BrokerSettings
 from recover.delays import DelayTable
 from recover.errors import Refusal
+from recover.evidence import evidence_of
 from recover.expected import EXPECTED, Expectation, QueueKey, expect
 from recover.findings import BIT_UNSUPPORTED, Finding
 from recover.folders import can_be_retired, stray_folders
@@ -179,7 +180,8 @@ def _in_order(
     as_broker = options.policy == "broker"
     yield from consumequeue_steps(
         store, after, expectation, queues, spool, visible=options.lost == "visible",
-        evidence=_left_by_the_broker(after) if as_broker else NO_EVIDENCE,
+        # a broker leaves the units alone of what its check passed, or what it never looked at
+        evidence=evidence_of(look, after.damaged) if as_broker else NO_EVIDENCE,
     )
     index = check_index(store, after)
     if any(item.severity != "info" for item in index.findings):
@@ -191,15 +193,11 @@ def _in_order(
     repair = repair_config(store, then, check_config(store, then), clamp_offsets=options.clamp_offsets)
     config += repair.choices
     yield from repair.steps
-    # while a folder that stops brokers is left, the first start is still to come, with its own recovery
-    if store.has_abort and not before.findings.bits & BIT_UNSUPPORTED and len(movable) == len(stray):
+    # while a folder that stops brokers is left, the first start is still to come, with its own recovery;
+    # and where a broker left damage in the log, a normal recovery may cut what its abnormal one did not look at
+    still_to_come = len(movable) < len(stray) or (as_broker and after.damaged)
+    if store.has_abort and not before.findings.bits & BIT_UNSUPPORTED and not still_to_come:
         yield Retire(store.relative(store.abort_path))
-
-
-def _left_by_the_broker(after: LogView) -> Evidence:
-    """Units of damage that a broker's own check passed, or that it never looked at: it leaves them alone."""
-    starts = np.array([damage.start for damage in after.damaged], dtype=np.int64)
-    return Evidence(starts, np.array([damage.stop for damage in after.damaged], dtype=np.int64), {})
 
 
 def consumequeue_steps(
