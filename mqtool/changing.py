@@ -17,6 +17,8 @@ from recover.errors import Refusal
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, EngineChoice
     from recover.apply import Applied
+    from recover.known_log import Stamps
+    from recover.log import LogView
     from recover.plan import Plan
     from recover.store import Store, StoreOptions
 
@@ -117,13 +119,18 @@ def undo_hint(store: str) -> str:
 
 
 def conclude(
-    out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None, *, corrected: bool
+    out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None, *, corrected: bool,
+    known: tuple[LogView, Stamps] | None = None,
 ) -> tuple[int, dict[str, Any]]:
-    """The final verify: its findings take the place of the earlier ones; (exit bits, document)."""
+    """The final verify: its findings take the place of the earlier ones; (exit bits, document).
+
+    A log that is `known`, and did not change since, is not read again.
+    """
     from recover.store import Store as Opened
 
     # opened anew: the lists of files are those of before the change
-    report = run_verify(out, Opened.open(store.root, store.options), engine, broker, title="checking the result")
+    opened = Opened.open(store.root, store.options)
+    report = run_verify(out, opened, engine, broker, title="checking the result", known=known)
     out.findings = report.findings
     code = report.exit_code | (exits.CORRECTED if corrected else 0)
     return code, {**report.json(), "exit_code": report.exit_code}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +29,7 @@ from mqtool.verify_screen import verify_line
 from recover.errors import Refusal, UsageRefusal
 
 if TYPE_CHECKING:
+    from recover.known_log import Stamps
     from recover.plan import Plan
     from recover.recover_plan import RecoverPlan
     from recover.store import Store
@@ -66,9 +67,11 @@ class Change:
     broker: BrokerChoice
     consent: ChangeChoice
     output: Path | None = None
+    stamps: Stamps = field(default_factory=dict)
 
     def run(self, make: Callable[[Store], RecoverPlan]) -> int:
         """Plan with `make`, then go through with it as far as the user wants; the exit code."""
+        from recover.known_log import stamps_of
         from recover.preconditions import seal
         from recover.seen import files_now
         from recover.store import Store
@@ -78,6 +81,7 @@ class Change:
         if not self.consent.dry_run and self.output is None:
             refuse_while_running(root)
         seen = files_now(store)
+        self.stamps.update(stamps_of(store.commitlog))
         try:
             made = make(store)
         except Refusal as refusal:
@@ -121,7 +125,8 @@ class Change:
         return self._conclude(store, made, plan, undo_hint(self.choice.store))
 
     def _conclude(self, store: Store, made: RecoverPlan, plan: Plan, hint: str) -> int:
-        code, document = conclude(self.out, store, self.engine, self.broker, corrected=bool(plan.steps))
+        known = made.before.survey.log, self.stamps
+        code, document = conclude(self.out, store, self.engine, self.broker, corrected=bool(plan.steps), known=known)
         self.out.answer(verify=document)
         self.out.summary(f"{count(len(plan.steps), 'step')} done, {_losses(made)}. {verify_line(document, code)}", hint)
         return code

@@ -14,6 +14,8 @@ from mqtool.text import human_size
 
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
+    from recover.known_log import Stamps
+    from recover.log import LogView
     from recover.store import Store, StoreOptions
     from recover.survey import ScanOptions
     from recover.verify.report import VerifyReport
@@ -63,9 +65,14 @@ def store_options(choice: StoreChoice, broker: BrokerChoice | None) -> StoreOpti
 def run_verify(
     out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None = None, *,
     only: Collection[str] = (), title: str = "verifying", include_deleted: bool = False,
+    known: tuple[LogView, Stamps] | None = None,
 ) -> VerifyReport:
-    """Verify a store with a line of progress."""
+    """Verify a store with a line of progress. `known`: its log as scanned before, if it did not change since."""
     from recover.verify.report import verify
 
     with scan_options(out, store, engine, broker, title=title, include_deleted=include_deleted) as options:
+        if known is not None:
+            from recover.known_log import KnownLog
+
+            options = replace(options, engine=KnownLog(*known, options.scanner))
         return verify(store, options, only)

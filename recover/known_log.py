@@ -1,0 +1,62 @@
+"""A log that was scanned and did not change since: what derives from it is checked without reading it again."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recover.columns import DEFAULT_MEMORY
+from recover.engine import Engine, OpenError
+from recover.log import LogView
+from recover.mapped_files import MappedFileQueue
+from recover.scan import ProgressCallback
+
+Stamps = dict[Path, tuple[int, int, int]]
+
+
+def stamps_of(queue: MappedFileQueue) -> Stamps:
+    """Path -> (inode, size in bytes, mtime in ns) of the files of a log as they are, without those that are gone."""
+    stamps: Stamps = {}
+    for mapped_file in queue.files:
+        try:
+            status = os.stat(mapped_file.path)
+        except OSError:
+            continue
+        stamps[mapped_file.path.absolute()] = status.st_ino, status.st_size, status.st_mtime_ns
+    return stamps
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLog:
+    """An engine that answers with an earlier scan if no file has changed since `stamps` were taken, before that scan.
+
+    A log with damage, a tail or old records is scanned again: what it means depends on its queues, too.
+    """
+
+    log: LogView
+    stamps: Stamps
+    engine: Engine
+
+    def scan_log(
+        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
+        open_error: OpenError | None = None,
+    ) -> LogView:
+        """See `Engine`."""
+        if not self._holds(queue):
+            return self.engine.scan_log(queue, memory=memory, progress=progress, open_error=open_error)
+        if progress is not None:
+            progress(sum(mapped_file.length for mapped_file in queue.files), self.log.messages)
+        return self.log
+
+    def json(self) -> dict[str, Any]:
+        """The engine that scanned, or would scan."""
+        return self.engine.json()
+
+    def _holds(self, queue: MappedFileQueue) -> bool:
+        log = self.log
+        if log.damaged or log.tail is not None or log.ghosts or log.superseded:
+            return False
+        scanned = [scan.mapped_file.path for scan in log.files]
+        return scanned == [mapped_file.path for mapped_file in queue.files] and stamps_of(queue) == self.stamps
