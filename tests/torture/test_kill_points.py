@@ -10,7 +10,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from recover.journal import journal
 from recover.plan import Install, Plan, Retire, WriteFile
 from recover.preconditions import seal
 from recover.undo import undo
+from tests.support.counts import Count
 from tests.support.plans import (
     LOG,
     NEW_QUEUE,
@@ -32,7 +33,6 @@ from tests.support.plans import (
     hole_map,
     killed_at,
     make_old,
-    quick_folder,
     sealed,
     small_store,
 )
@@ -45,12 +45,6 @@ ALL = [(name, lock) for name in PLANS for lock in (True, False)]
 def torn_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pieces, so that a kill also falls between two parts of one write."""
     monkeypatch.setattr(recover.disk.content, "CHUNK", 20_000)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with quick_folder() as path:
-        yield path
 
 
 class Case:
@@ -159,10 +153,9 @@ def test_a_kill_before_some_operations_of_undo(name: str, lock: bool, folder: Pa
 
 @pytest.mark.deep
 @pytest.mark.parametrize(("name", "lock"), ALL)
-def test_a_kill_before_every_operation(name: str, lock: bool, folder: Path) -> None:
+def test_a_kill_before_every_operation(name: str, lock: bool, folder: Path, count: Count) -> None:
     case = Case(folder, name, lock)
-    killed = _each_point(case, deep=True) + _each_undo_point(case, deep=True)
-    print(f"{name}: {killed} kills at {case.operations} + {case.undo_operations} fault points")
+    count("fault points killed by os._exit", _each_point(case, deep=True) + _each_undo_point(case, deep=True))
 
 
 @pytest.mark.parametrize("name", sorted(PLANS))
@@ -231,7 +224,9 @@ def _broker_dispatched(store: Path) -> None:
 
 
 @pytest.mark.parametrize("broker", [_broker_started, _broker_appended, _broker_dispatched])
-def test_a_broker_between_kill_and_resume_is_noticed(broker: Callable[[Path], None], folder: Path) -> None:
+def test_a_broker_between_kill_and_resume_is_noticed(
+    broker: Callable[[Path], None], folder: Path, count: Count
+) -> None:
     case = Case(folder, "everything", True)
     refused = 0
     for number in range(0, case.operations, 5):
@@ -247,6 +242,7 @@ def test_a_broker_between_kill_and_resume_is_noticed(broker: Callable[[Path], No
             refused += 1
         case.drop(store)
     assert refused > 10
+    count("starts of a broker between kill and resume refused", refused)
 
 
 def test_a_half_written_range_with_foreign_bytes_is_not_run_over(folder: Path) -> None:
