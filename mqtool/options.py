@@ -21,7 +21,7 @@ import typer
 
 from mqtool import exits
 from mqtool.output import OutputOptions, Printer
-from recover.errors import Refusal, UsageRefusal
+from recover.errors import UsageRefusal
 
 if TYPE_CHECKING:
     from recover.engine import Engine as Scanner
@@ -34,7 +34,7 @@ _ENGINE = "Engine"
 _OUTPUT = "Output"
 FLAG = " "  # what stands behind the name of a flag in the help: nothing
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
-_REMOTE = ("s3://", "s3a://", "hdfs://")
+_READ_ANYWHERE = ("inspect", "verify", "predict", "query")
 
 
 def parse_size(text: str) -> int:
@@ -86,10 +86,12 @@ class StoreChoice:
 
     @property
     def root(self) -> Path:
-        """The store root; refuses (8) what only a cluster engine could open."""
-        if self.store.startswith(_REMOTE):
-            raise Refusal(f"{self.store}: stores on s3:// and hdfs:// come with the Spark engine, which this version "
-                          "does not have", "Copy the store to a local disk, or mount it.")
+        """The store root; for a store on s3:// or hdfs:// the folder of this process that stands for it."""
+        if "://" in self.store:
+            from recover.remote import is_remote, local_root
+
+            if is_remote(self.store):
+                return local_root(self.store)
         return Path(self.store)
 
     @property
@@ -279,8 +281,11 @@ def _begin(printer: Printer, name: str, output: OutputChoice, groups: dict[str, 
     store = next((item for item in groups.values() if isinstance(item, StoreChoice)), None)
     place = store.store if store is not None else own.get("store")
     printer.begin(name, output.options(), None if place is None else str(place), store.parts if store else ())
-    if store is not None and store.store.startswith(_REMOTE):
-        _ = store.root
+    if "://" in str(place) and name not in _READ_ANYWHERE:
+        from recover.remote import is_remote, refuse_change
+
+        if is_remote(str(place)):
+            refuse_change(str(place))
     for item in groups.values():
         if isinstance(item, EngineChoice):
             item.check()

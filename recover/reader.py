@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -33,12 +33,36 @@ def _joined(failures: list[ReadFailure], behind: list[ReadFailure]) -> list[Read
     return [*failures[:-1], joined, *behind[1:]]
 
 
+class Elsewhere:
+    """The bytes of a file that are not on this machine; `length` of them."""
+
+    length: int
+
+    def read_at(self, length: int, offset: int) -> bytes:
+        """Up to `length` bytes at `offset`: fewer only at the end."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of it."""
+        raise NotImplementedError
+
+
+_elsewhere: dict[str, Callable[[], Elsewhere]] = {}
+
+
+def read_elsewhere(path: Path, source: Callable[[], Elsewhere]) -> None:
+    """Let every `FileReader` of `path` read what `source` opens instead."""
+    _elsewhere[os.fspath(path)] = source
+
+
 class FileReader:
     """One file opened for reading only. Never maps, never locks, never creates."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        source = _elsewhere.get(os.fspath(path)) if _elsewhere else None
+        self._source = None if source is None else source()
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if self._source is None else -1
 
     def __enter__(self) -> FileReader:
         return self
@@ -46,15 +70,27 @@ class FileReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._descriptor)
+        if self._source is not None:
+            self._source.close()
+        else:
+            os.close(self._descriptor)
+
+    @property
+    def descriptor(self) -> int:
+        """The open file's descriptor, for advice to the system; -1 where there is none."""
+        return self._descriptor
 
     @property
     def length(self) -> int:
         """The file's length now, in bytes."""
+        if self._source is not None:
+            return self._source.length
         return os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes at `offset`: fewer only at the end of the file. `ReadFailure` on an I/O error."""
+        if self._source is not None:
+            return self._source.read_at(length, offset)
         parts = []
         got = 0
         while got < length:
@@ -70,6 +106,10 @@ class FileReader:
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill `buffer` from `offset`; bytes read, fewer only at the end of the file. `ReadFailure` on an I/O error."""
+        if self._source is not None:
+            content = self._source.read_at(len(buffer), offset)
+            buffer[: len(content)] = content
+            return len(content)
         got = 0
         while got < len(buffer):
             try:
@@ -103,6 +143,9 @@ class FileReader:
     def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The parts of [start, stop) that the file system stores; the holes between them read as zeros."""
         position = start
+        if self._source is not None:
+            yield start, stop
+            return
         while position < stop:
             try:
                 first = os.lseek(self._descriptor, position, os.SEEK_DATA)

@@ -11,6 +11,7 @@ from recover.columns import DEFAULT_MEMORY, ColumnStore
 from recover.engine import OpenError
 from recover.log import LogView, assemble
 from recover.mapped_files import MappedFile, MappedFileQueue
+from recover.remote import url_of
 from recover.scan import FileScan, ProgressCallback
 from recover.spark.jobs import run_job
 from recover.spark.packing import Unopened, unpack
@@ -88,7 +89,10 @@ class _Scan:
         for first in range(0, len(parts), wave):
             chosen = parts[first : first + wave]
             meter = _Meter(chosen, self.progress if counted else None)
-            tasks = [ScanTask(i, _absolute(part), entry) for i, (part, entry) in enumerate(chosen)]
+            tasks = [
+                ScanTask(number, _absolute(part), entry, url_of(part.mapped_file.path))
+                for number, (part, entry) in enumerate(chosen)
+            ]
             for number, packed in run_job(self.session, scan_splits, tasks, "scan of the log", done=meter.tasks):
                 part = chosen[number][0]
                 if isinstance(packed, Unopened):

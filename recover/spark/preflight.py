@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recover.errors import Refusal
+from recover.remote import url_of
 from recover.spark.jobs import run_job
 from recover.spark.session import Session
 
@@ -24,7 +25,7 @@ def check_executors(session: Session, paths: Sequence[Path]) -> None:
     """
     if session.settings.is_local or not paths:
         return
-    names = [str(path.absolute()) for path in paths]
+    names = [url_of(path) or str(path.absolute()) for path in paths]
     probe = _probe(names)
     own = next(iter(probe(())))
     hosts = {answer["host"]: answer for answer in run_job(
@@ -36,7 +37,7 @@ def check_executors(session: Session, paths: Sequence[Path]) -> None:
                           "Install mqtool in the Python of the executors, which PYSPARK_PYTHON names.", host=host)
         for name, size in answer["sizes"].items():
             if size != own["sizes"][name]:
-                raise invisible(host, name)
+                raise invisible(host, name.partition("?")[0])
     if any(answer["code"] != own["code"] for answer in hosts.values()) and not session.shipped:
         session.context.addPyFile(str(_pack_code(session.folder / _ZIP)))
         session.shipped = True
@@ -45,7 +46,8 @@ def check_executors(session: Session, paths: Sequence[Path]) -> None:
 def invisible(host: str, path: str) -> Refusal:
     """The refusal of a store that not every executor sees."""
     return Refusal(f"host {host} cannot see {path}",
-                   "Mount the store at the same path on every worker, or run with --engine local.", host=host)
+                   "Mount the store at the same path on every worker (s3://: give them credentials), or run with "
+                   "--engine local.", host=host)
 
 
 def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str, Any]]]:
@@ -70,6 +72,11 @@ def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str,
 
         def size_of(name: str) -> int:
             try:
+                if "://" in name:
+                    from pyarrow.fs import FileSystem
+
+                    files, path = FileSystem.from_uri(name)
+                    return int(files.open_input_file(path).size())
                 return os.stat(name).st_size
             except OSError as error:
                 return -(error.errno or 1)

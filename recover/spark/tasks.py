@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from recover.remote import serve
 from recover.spark.packing import PackedSplit, Unopened, pack
 from recover.split_scan import SplitRange, scan_split
 
@@ -14,11 +15,12 @@ _state = {"frozen": False}
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """One split to scan; `number` says which, for the driver."""
+    """One split to scan; `number` says which, for the driver. `url`: where the bytes are if not at the file's path."""
 
     number: int
     part: SplitRange
     entry: int | None = None
+    url: str | None = None
 
 
 def enter() -> None:
@@ -33,6 +35,8 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[tuple[int, PackedSplit | 
     """Scan the splits of one task. A file that cannot be opened is an answer: trying again would not help."""
     enter()
     for task in tasks:
+        if task.url is not None:
+            serve(task.part.mapped_file.path, task.url)
         try:
             yield task.number, pack(scan_split(task.part, task.entry))
         except OSError as error:

@@ -90,10 +90,13 @@ def test_options_for_files_are_refused_for_a_store() -> None:
     assert mqtool("inspect", unpacked("clean-5.3.3"), "--offset", "3").code == 16
 
 
-def test_remote_store_is_refused_with_a_reason() -> None:
-    result = mqtool("inspect", "s3://bucket/store", "--json")
+@pytest.mark.parametrize("place", ["s3://bucket/store", "s3a://bucket/store", "hdfs://name/store"])
+@pytest.mark.parametrize("line", [("recover", "--dry-run"), ("rebuild-index", "--output", "x"), ("undo",)])
+def test_no_remote_store_is_changed(place: str, line: tuple[str, ...]) -> None:
+    result = mqtool(line[0], place, *line[1:], "--json")
     assert result.code == 8
     assert result.document["error"]["kind"] == "refused"
+    assert "never changed" in result.document["error"]["message"]
 
 
 def test_escape_codes_in_folder_names_stay_harmless(tmp_path: Path) -> None:
