@@ -22,6 +22,7 @@ import typer
 from mqtool import exits
 from mqtool.output import OutputOptions, Printer
 from recover.errors import UsageRefusal
+from recover.pace import set_rate
 
 if TYPE_CHECKING:
     from recover.engine import Engine as Scanner
@@ -34,6 +35,7 @@ _ENGINE = "Engine"
 _OUTPUT = "Output"
 FLAG = " "  # what stands behind the name of a flag in the help: nothing
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+_GENTLE = 15
 _READ_ANYWHERE = ("inspect", "verify", "predict", "query")
 
 
@@ -141,6 +143,11 @@ class EngineChoice:
         "--threads", "Threads (default: one a core).", _ENGINE, metavar="N", min=1)] = None
     memory: Annotated[int | None, option(
         "--memory", "Upper bound for buffers.", _ENGINE, metavar="SIZE", parser=parse_size)] = None
+    rate_limit: Annotated[int | None, option(
+        "--rate-limit", "Read log and index no faster than this a second (local engine): for a live neighbour.",
+        _ENGINE, metavar="SIZE", parser=parse_size)] = None
+    nice: Annotated[bool, option(
+        "--nice", "Give way to everything else on this host.", _ENGINE, metavar=FLAG)] = False
     master: Annotated[str | None, option(
         "--master", "Spark master: local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT.", _ENGINE,
         metavar="URL")] = None
@@ -170,7 +177,11 @@ class EngineChoice:
         return self.engine is Engine.spark or (self.engine is Engine.auto and self.master is not None)
 
     def scanner(self) -> Scanner:
-        """The engine for `recover`."""
+        """The engine for `recover`; from now on the process is as gentle as it was told to be."""
+        if self.rate_limit is not None:
+            set_rate(max(1, self.rate_limit))
+        if self.nice:
+            os.setpriority(os.PRIO_PROCESS, 0, max(_GENTLE, os.getpriority(os.PRIO_PROCESS, 0)))
         if not self.on_spark:
             from recover.engine import LocalEngine
 

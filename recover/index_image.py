@@ -11,6 +11,7 @@ import numpy as np
 
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexHeader
 from recover.columns import Rows
+from recover.pace import spend
 from recover.reader import FileReader, ReadFailure
 
 _CHUNK = 8 << 20
@@ -55,6 +56,7 @@ def load_words(path: Path, geometry: IndexGeometry) -> IndexWords:
     with FileReader(path) as reader:
         for start, stop in reader.data_ranges(0, min(reader.length, geometry.size)):
             for at in range(start, stop, _CHUNK):
+                spend(min(_CHUNK, stop - at))
                 try:
                     reader.read_into(raw[at : min(at + _CHUNK, stop)], at)
                 except ReadFailure as failure:

@@ -104,6 +104,7 @@ class FileScanner:
         position: int | None = 0
         while position is not None:
             position = self._walk(window, position)
+        window.close()
         self._flush()
         self.result.queues = self._queues()
         self.result.unreadable = window.failures

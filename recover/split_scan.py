@@ -84,6 +84,7 @@ class _SplitScanner(FileScanner):
             position = self._walk(window, position)
             if position is not None and position >= self.stop:
                 break
+        window.close()
         self._flush()
         result = SplitScan(self.part, self.result, entry, enters_at, open_hole=self.open_hole, last_data=last_data)
         result.crossed = self._crossed() if entry is not None else None

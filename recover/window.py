@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from recover.pace import spend
+from recover.read_ahead import ReadAhead
 from recover.reader import FileReader, ReadFailure
 
 _BEHIND = 64 << 10
@@ -24,6 +26,11 @@ class Window:
         self.filled = 0
         self._wanted = 0
         self.failures: list[ReadFailure] = []
+        self._ahead = ReadAhead(reader.descriptor, self.stop)
+
+    def close(self) -> None:
+        """No more is read."""
+        self._ahead.close()
 
     def load(self, position: int, needed: int = 0) -> None:
         """Make data start at `position`; grow to hold `needed` bytes if that is more than the buffer."""
@@ -47,6 +54,8 @@ class Window:
         return False
 
     def _read(self, position: int, wanted: int) -> int:
+        self._ahead.come_to(position, wanted)
+        spend(wanted)
         # what cannot be read counts as zeros: a hole of the log, not the end of the scan
         filled, failures = self.reader.salvage_into(memoryview(self.data.data)[:wanted], position)
         known = {(failure.offset, failure.wanted) for failure in self.failures}

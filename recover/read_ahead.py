@@ -1,0 +1,75 @@
+"""Asks the system for what a scan reads next, and gives back what only the scan brought into the page cache.
+
+A broker lives from the page cache. What was there before the scan stays there; what was not is dropped
+behind it, or a check of a large store would push out all that the broker has.
+"""
+
+from __future__ import annotations
+
+import os
+
+BLOCK = 1 << 20
+AHEAD = 8 * BLOCK
+
+
+class ReadAhead:
+    """For one pass over an open file, from its beginning or any other place; `length` in bytes.
+
+    Does nothing where the file system cannot tell what is in the cache. Errors of advice are no errors of the scan.
+    """
+
+    def __init__(self, descriptor: int, length: int) -> None:
+        self._descriptor = descriptor
+        self._length = length
+        self._asked = -1  # the end of what was looked at
+        self._cold: list[int] = []
+        self._works = descriptor >= 0 and hasattr(os, "RWF_NOWAIT")
+        if self._works:
+            # the system's own reading ahead would make everything look as if it had been there before
+            self._advise(0, os.POSIX_FADV_RANDOM, 0)
+
+    def come_to(self, position: int, size: int) -> None:
+        """The bytes [position, position + size) are read next; nothing in front of them is needed any more."""
+        if not self._works:
+            return
+        self._drop(position)
+        start = max(self._asked, position // BLOCK * BLOCK)
+        stop = min(self._length, position + size + AHEAD)
+        # half the distance at a time: each piece of advice costs a system call
+        if stop < self._length and stop - start < AHEAD // 2 and self._asked >= position + size:
+            return
+        at = start
+        while at < stop and self._works:
+            self._look_at(at)
+            at += BLOCK
+        self._asked = max(self._asked, at)
+
+    def close(self) -> None:
+        """The pass is over."""
+        self._drop(self._asked + BLOCK)
+
+    def _look_at(self, at: int) -> None:
+        if not self._is_cached(at):
+            self._cold.append(at)
+            self._advise(at, os.POSIX_FADV_WILLNEED)
+
+    def _is_cached(self, at: int) -> bool:
+        try:
+            os.preadv(self._descriptor, [bytearray(1)], at, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            # this file system cannot tell: let it read as it thinks best
+            self._advise(0, os.POSIX_FADV_NORMAL, 0)
+            self._works = False
+        return True
+
+    def _drop(self, position: int) -> None:
+        while self._cold and self._cold[0] + BLOCK <= position:
+            self._advise(self._cold.pop(0), os.POSIX_FADV_DONTNEED)
+
+    def _advise(self, at: int, advice: int, size: int = BLOCK) -> None:
+        try:
+            os.posix_fadvise(self._descriptor, at, size, advice)
+        except OSError:
+            self._works = False
