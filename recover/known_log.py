@@ -58,5 +58,7 @@ class KnownLog:
         log = self.log
         if log.damaged or log.tail is not None or log.ghosts or log.superseded:
             return False
+        if (log.queue.odd, log.queue.duplicates) != (queue.odd, queue.duplicates):
+            return False
         scanned = [scan.mapped_file.path for scan in log.files]
         return scanned == [mapped_file.path for mapped_file in queue.files] and stamps_of(queue) == self.stamps

@@ -78,6 +78,14 @@ def test_a_log_with_other_files_is_scanned_again(root: Path, change: str) -> Non
     assert watched.scans == 1
 
 
+def test_a_log_beside_other_names_than_before_is_scanned_again(root: Path) -> None:
+    (root / "commitlog" / "lost+found").mkdir()
+    known, watched, _ = _known(root)
+    (root / "commitlog" / "lost+found").rmdir()
+    assert known.scan_log(Store.open(root).commitlog).queue.odd == []
+    assert watched.scans == 1
+
+
 def test_a_log_with_damage_is_scanned_again_for_its_meaning_depends_on_the_queues(root: Path) -> None:
     path = Store.open(root).commitlog.files[0].path
     content = bytearray(path.read_bytes())
