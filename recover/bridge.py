@@ -114,9 +114,8 @@ def _markers(gap: Gap, room: int, lost: Iterable[LostPosition]) -> Iterator[tupl
 
 
 def has_marker(lost: LostPosition) -> bool:
-    """False for queues in which a marker would do harm: timer messages (enqueue would stop at it) and LMQ queues,
-    which other topics' records fill."""
-    return lost.key.topic != TOPIC_TIMER and not lost.key.topic.startswith(LMQ_PREFIX)
+    """False for LMQ queues, which other topics' records fill."""
+    return not lost.key.topic.startswith(LMQ_PREFIX)
 
 
 def _marker(gap: Gap, lost: LostPosition, position: int, stretch: int = 0) -> Record:
@@ -126,6 +125,9 @@ def _marker(gap: Gap, lost: LostPosition, position: int, stretch: int = 0) -> Re
         properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0", "DELAY": str(lost.key.queue_id + 1)}
     elif lost.key.topic == TOPIC_HALF:
         properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0"}
+    elif lost.key.topic == TOPIC_TIMER:
+        # without a time, real topic and queue the timer takes up the same unit again and again
+        properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0", "TIMER_OUT_MS": str(gap.timestamp)}
     return make_record(
         lost.key.topic, bytes(stretch), properties, store_timestamp=gap.timestamp, queue_id=lost.key.queue_id,
         queue_offset=lost.queue_offset, phy_offset=position, property_crc=gap.property_crc,

@@ -93,6 +93,15 @@ class LogView:
             stale = (split.records["bits"] & STALE_BITS) != 0
             yield _without(split, stale) if stale.any() else split
 
+    def stand_in(self) -> tuple[int, int] | None:
+        """(phy offset, size) of the first marker of a bridge, of the first filler where there is no marker, or None."""
+        for bit, count in ((BIT_MARKER, self.markers), (BIT_FILLER, self.fillers)):
+            for split in self.live() if count else ():
+                found = split.records[(split.records["bits"] & bit) != 0]
+                if found.size:
+                    return int(found["phy_offset"][0]), int(found["size"][0])
+        return None
+
     def in_damage(self, offsets: Rows) -> Rows:
         """For each physical offset, whether it lies in a damaged range (bool array)."""
         if not self.damaged:

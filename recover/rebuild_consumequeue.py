@@ -79,12 +79,13 @@ class QueueBuilder:
 
     `min_offset` and `log_end` are those of the log that the queues shall fit; `visible` makes the unit of a
     lost position name its marker instead of repeating the message in front of it. Units on disk that are `evidence`
-    stay. `bridged`: the log holds filler, so that a place behind a queue's last record may be that of a lost message.
+    stay. `bridge`: (phy offset, size) of a filler or marker of the log, so that a place behind a queue's last record
+    may be that of a lost message; None if the log holds none. Where a queue has nothing else left, its units name it.
     """
 
     def __init__(
         self, store: Store, delays: DelayTable, min_offset: int, log_end: int, *, visible: bool = False,
-        evidence: Evidence = NO_EVIDENCE, bridged: bool = False,
+        evidence: Evidence = NO_EVIDENCE, bridge: tuple[int, int] | None = None,
     ) -> None:
         self.store = store
         self.delays = delays
@@ -92,7 +93,7 @@ class QueueBuilder:
         self.log_end = log_end
         self.visible = visible
         self.evidence = evidence
-        self.bridged = bridged
+        self.bridge = bridge
         self.file_cells = store.queue_file_size // UNIT_SIZE
 
     def fresh(self, key: QueueKey, rows: Rows, *, from_nothing: bool = True) -> QueueCells:
@@ -116,8 +117,11 @@ class QueueBuilder:
         # without a message left, what counts is that the queue keeps its end
         old = named[0] if rows.size else named[-1]
         if not rows.size:
-            kept = np.flatnonzero(self._inside(old, self.log_end if self.bridged else self.min_offset))
-            return self._fill(key, old.first_index, int(kept[-1]) + 1 if kept.size else 0, rows, old)
+            inside = self._inside(old, self.log_end if self.bridge else self.min_offset)
+            kept = np.flatnonzero(inside)
+            queue = self._fill(key, old.first_index, int(kept[-1]) + 1 if kept.size else 0, rows, old)
+            self._stand_in(queue.cells, inside[: queue.cells.size] & _is_hole(queue.cells))
+            return queue
         first_live, last_live = int(rows["queue_offset"][0]), int(rows["queue_offset"][-1])
         first = first_live // self.file_cells * self.file_cells
         if old.first_index < first:
@@ -141,11 +145,11 @@ class QueueBuilder:
     def _kept_end(self, old: QueueCells, rows: Rows) -> int:
         """Queue offset behind the last cell that stays behind those of the queue's own records; 0 for none.
 
-        Evidence stays. In a bridged log so do the places of lost messages, from the last record on without a break.
+        Evidence stays. In a log with a bridge so do places of lost messages, from the last record on without a break.
         Where every record of the log is known, a unit behind them names no message: left, it would be one twice.
         """
         kept = self.evidence.of(old)
-        if self.bridged:
+        if self.bridge:
             inside = self._inside(old, self.log_end)
             offset, size = old.cells["phy_offset"][: inside.size], old.cells["size"][: inside.size]
             repeats = np.r_[False, (offset[1:] == offset[:-1]) & (size[1:] == size[:-1])][: inside.size]
@@ -181,7 +185,7 @@ class QueueBuilder:
         # an unclaimed place between live ones would be a pre-blank in mid-queue, where consumers lose messages
         unclaimed = ~claimed & ~evidence
         unclaimed[: max(0, first_live - first)] = False
-        self._stand_in(key, cells, (lost if not self._shows_marker(key) else np.zeros_like(lost)) | unclaimed)
+        self._stand_in(cells, (lost if not self._shows_marker(key) else np.zeros_like(lost)) | unclaimed)
         return QueueCells(key, first, cells, ext)
 
     def _shows_marker(self, key: QueueKey) -> bool:
@@ -222,18 +226,34 @@ class QueueBuilder:
         cells["tags_code"][at[wanted]] = addresses_of(image.positions)
         return image
 
-    @staticmethod
-    def _stand_in(key: QueueKey, cells: Rows, missing: Rows) -> None:
-        """Give each missing place the unit in front of it; at the queue's beginning, the one behind it."""
-        if not missing.any():
-            return
-        good = np.where(missing | (cells["size"] == PRE_BLANK.size), -1, np.arange(cells.size))
-        in_front = np.maximum.accumulate(good)
-        behind = np.where(good < 0, cells.size, good)
-        behind = np.minimum.accumulate(behind[::-1])[::-1]
-        source = np.where(in_front >= 0, in_front, np.where(behind < cells.size, behind, -1))
-        usable = missing & (source >= 0)
-        cells[usable] = cells[source[usable]]
+    def _stand_in(self, cells: Rows, missing: Rows) -> None:
+        """Give each missing place the unit in front of it; at the queue's beginning, the one behind it.
+
+        Where the queue has no message left that is its markers, or else a piece of a bridge: a pre-blank at the end
+        of a queue stops dispatch in 4.x, and moves the end of the log in 5.3.
+        """
+        _repeat_neighbours(cells, missing, ~missing & ~_is_hole(cells))
+        still = missing & _is_hole(cells)
+        if still.any():
+            _repeat_neighbours(cells, still, ~_is_hole(cells))
+            still &= _is_hole(cells)
+            if self.bridge:
+                cells[still] = (*self.bridge, 0)
+
+
+def _is_hole(cells: Rows) -> Rows:
+    return np.asarray(cells["size"] == PRE_BLANK.size)
+
+
+def _repeat_neighbours(cells: Rows, missing: Rows, good: Rows) -> None:
+    """Fill missing cells from the nearest good one in front, or behind where there is none."""
+    at = np.where(good, np.arange(cells.size), -1)
+    in_front = np.maximum.accumulate(at) if at.size else at
+    behind = np.where(at < 0, cells.size, at)
+    behind = np.minimum.accumulate(behind[::-1])[::-1] if at.size else behind
+    source = np.where(in_front >= 0, in_front, np.where(behind < cells.size, behind, -1))
+    usable = missing & (source >= 0)
+    cells[usable] = cells[source[usable]]
 
 
 def _old_cells(files: QueueFiles) -> Iterator[QueueCells]:

@@ -210,7 +210,7 @@ def consumequeue_steps(
         unsound &= wanted
     builder = QueueBuilder(
         store, queues.delays, log.min_offset, log.log_end, visible=visible, evidence=evidence,
-        bridged=log.fillers + log.markers > 0,
+        bridge=log.stand_in(),
     )
     done = set()
     for key, rows in expectation.grouped(unsound):

@@ -84,10 +84,17 @@ def test_filler_comes_in_pieces_that_a_broker_can_allocate() -> None:
     assert [record.total_size <= PIECE for record in bridge.filler] == [True] * 4
 
 
-@pytest.mark.parametrize("topic", ["rmq_sys_wheel_timer", "%LMQ%light"])
-def test_queues_that_a_marker_would_harm_get_filler_only(topic: str) -> None:
-    bridge = build_bridge(Gap(START, START + 900, False, 5, False), [_lost(topic, 4)])
+def test_lmq_queues_get_filler_only() -> None:
+    bridge = build_bridge(Gap(START, START + 900, False, 5, False), [_lost("%LMQ%light", 4)])
     assert not bridge.markers and bridge.filler
+
+
+def test_a_lost_timer_message_is_due_at_once_to_a_topic_of_nobody() -> None:
+    """TimerMessageStore takes a unit up again and again whose record has no time, no real topic or no real queue."""
+    bridge = build_bridge(Gap(START, START + 900, False, 5, False), [_lost("rmq_sys_wheel_timer", 4)])
+    properties = bridge.markers[0][1].property_map()
+    assert properties["TIMER_OUT_MS"] == "5"
+    assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("MQTOOL_FILLER", "0")
 
 
 def test_a_marker_of_a_delay_level_names_a_topic_to_deliver_to() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fixtures.damage import damage
 from fixtures.synth import synth_store
+from formats.consumequeue import CQ_UNIT, PRE_BLANK
 from recover.apply import apply_plan
 from recover.plan import Retire
 from recover.preconditions import seal
 from recover.recover_plan import RecoverOptions, plan_recover
 from recover.verify.report import verify
 from tests.support.looks import opened
+from tests.support.stores import real_store
 
 
 def _recovered(root: Path) -> list[object]:
@@ -45,3 +48,17 @@ def test_a_queue_whose_messages_are_all_gone_leaves_no_file_of_zeros(tmp_path: P
     _recovered(root)
     assert not list(ghost.iterdir())
     assert verify(opened(root)).exit_code == 0
+
+
+def test_no_queue_of_lost_messages_ends_with_a_pre_blank(tmp_path: Path) -> None:
+    """LMQ queues whose records are all lost: a pre-blank at the end of a queue stops the dispatch of 4.x."""
+    root = real_store("killed-5.5.0", tmp_path)
+    damage("log-middle-empty", root, 0)
+    assert _recovered(root)
+    ends = {}
+    for path in sorted(root.glob("consumequeue/*/*/*")):
+        units = [unit for unit in CQ_UNIT.decode_all(path.read_bytes()) if unit.size > 0]
+        ends[path.parent.parent.name] = units[-1]
+    assert ends["%LMQ%one"].phy_offset + ends["%LMQ%one"].size <= 1 << 20
+    assert not [topic for topic, unit in ends.items() if unit == PRE_BLANK]
+    assert not _recovered(root)
