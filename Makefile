@@ -9,13 +9,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-deep test-long test-brokers bench lint docs clean
+.PHONY: help setup demo test test-deep test-long test-torture test-brokers bench lint docs clean
 
 help:
 	@echo "make demo          recover a damaged copy of a real store before your eyes"
 	@echo "make test          lint, types, import rules and the test suite"
 	@echo "make test-deep     samples of the long suites (needs JDK 17 and Maven)"
 	@echo "make test-long     all of the long suites that need no broker"
+	@echo "make test-torture  kills, power cuts, bad disks, hostile input, and the mutation test of verify; prints counts"
 	@echo "make test-brokers  everything that starts real brokers (needs JDK 17 and Maven)"
 	@echo "make bench         brokers' recovery and ours, timed in turn (JDK 17, Maven, 25 GB of disk, half an hour)"
 	@echo "make lint          lint, types and import rules alone"
@@ -53,6 +54,9 @@ test-deep: $(READY)
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "long or (deep and not broker)"
+
+test-torture: $(READY)
+	MQTOOL_DEEP=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "" tests/torture tests/recovery/test_lock.py
 
 test-brokers: $(READY)
 	@$(BIN)/python -m tests.support.toolchain

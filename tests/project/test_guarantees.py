@@ -1,0 +1,31 @@
+"""The page of guarantees against the tests that it names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "guarantees.md"
+_NAME = re.compile(r"`(test_\w+)`")
+_ROW = re.compile(r"^\| (?!promise|---)(.+) \| (.+) \|$", re.M)
+
+
+def _tests() -> set[str]:
+    return {
+        name for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+    }
+
+
+def test_every_test_that_is_named_exists() -> None:
+    named = set(_NAME.findall(PAGE.read_text()))
+    assert len(named) > 40
+    assert named <= _tests(), sorted(named - _tests())
+
+
+def test_every_promise_names_a_test() -> None:
+    rows = _ROW.findall(PAGE.read_text())
+    assert len(rows) > 20
+    for promise, proof in rows:
+        assert _NAME.search(proof) or proof == "the same tests", promise

@@ -1,0 +1,271 @@
+"""Hostile input: no crash, no hang, no read out of bounds, no path that leads out, no control character printed."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import recover.window
+from formats.commitlog import encode, make_record
+from formats.errors import FormatError
+from mqtool import exits
+from recover.log import scan_log
+from recover.store import Store
+from tests.cli.runner import mqtool
+from tests.support.counts import Count
+from tests.support.looks import opened
+from tests.support.stores import copy_store, real_store, unpacked
+from tests.support.trees import assert_unchanged
+from tests.torture.anatomy import look_at
+from tests.torture.guarded import GuardedNumpy, guarded_bytes, in_a_child
+from tests.torture.hostile import BOMBS, CODECS, mutated, pieces
+from tests.torture.strikes import strikes
+
+ROOT = Path(__file__).parents[2]
+SECONDS_A_CALL = 10.0
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
+
+
+def survives(name: str, data: bytes) -> None:
+    """The codec answers, or says `FormatError`, and does not take long over it."""
+    began = time.monotonic()
+    try:
+        CODECS[name](data)
+    except FormatError:
+        pass
+    except UnicodeError as error:
+        raise AssertionError(f"{name}: {error}") from error
+    assert time.monotonic() - began < SECONDS_A_CALL, f"{name} takes long over {data[:40]!r}"
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_codec_takes_any_bytes(name: str) -> None:
+    @settings(max_examples=60, database=None)
+    @given(st.binary(max_size=400))
+    def check(data: bytes) -> None:
+        survives(name, data)
+
+    check()
+
+
+def _fuzzed(name: str, rounds: int, seed: int) -> int:
+    chance = random.Random(f"{name} {seed}")
+    real = pieces(unpacked("killed-ext-5.5.0")) + pieces(unpacked("clean-4.5.1"))
+    for _ in range(rounds):
+        survives(name, mutated(chance.choice(real), chance))
+    return rounds
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_codec_takes_mutated_files(name: str, count: Count) -> None:
+    count("inputs fuzzed, codecs", _fuzzed(name, 30, 1))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_codec_takes_many_mutated_files(name: str, count: Count) -> None:
+    count("inputs fuzzed, codecs", _fuzzed(name, 600, 2))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_codec_takes_very_many_mutated_files(name: str, count: Count) -> None:
+    count("inputs fuzzed, codecs", _fuzzed(name, 6000, 3))
+
+
+@pytest.mark.parametrize("bomb", range(len(BOMBS)))
+def test_json_bomb_is_broken_text_and_no_more(bomb: int) -> None:
+    for name in ("json", "json, salvaged", "config tables", "compaction", "epoch", "java properties", "abort"):
+        survives(name, BOMBS[bomb])
+
+
+@pytest.mark.parametrize("bomb", range(0, len(BOMBS), 4))
+def test_json_bomb_in_a_store_is_a_finding(bomb: int, folder: Path) -> None:
+    root = real_store("clean-4.5.1", folder)
+    for name in ("topics.json", "consumerOffset.json", "subscriptionGroup.json"):
+        (root / "config" / name).write_bytes(BOMBS[bomb])
+    for command in (["verify"], ["inspect"], ["recover", "--dry-run"]):
+        assert not mqtool(command[0], root, *command[1:]).code & exits.BUG
+
+
+# --- kernels ---------------------------------------------------------------------------------------------
+
+
+def _scanned(content: bytes, folder: Path, window: int) -> None:
+    path = folder / "commitlog" / f"{0:020d}"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    scan_log(Store.open(folder).commitlog, window=window)
+
+
+def _scan_many(logs: list[bytes], folder: Path, rounds: int, seed: int) -> None:
+    recover.window.np = GuardedNumpy()  # type: ignore[attr-defined]
+    chance = random.Random(seed)
+    for _ in range(rounds):
+        content = mutated(chance.choice(logs), chance)
+        if content:
+            _scanned(content, folder, chance.choice((4096, 10_001, 1 << 20)))
+
+
+def _logs(names: Iterable[str]) -> list[bytes]:
+    return [file.read_bytes() for name in names for file in sorted((unpacked(name) / "commitlog").iterdir())]
+
+
+KERNEL_STORES = ("clean-plain-4.9.7", "clean-propcrc-5.3.3", "clean-v2-5.5.0", "killed-lmq-4.9.7")
+
+
+def test_guard_pages_are_where_they_should_be() -> None:
+    assert in_a_child(lambda: guarded_bytes(100)[99]) == 0
+
+    def too_far() -> None:
+        import ctypes
+
+        ctypes.string_at(guarded_bytes(100).ctypes.data, 101)
+
+    assert in_a_child(too_far) == -11
+
+
+def test_kernels_never_leave_their_buffer(folder: Path, count: Count) -> None:
+    logs = _logs(KERNEL_STORES[:2])
+    assert in_a_child(lambda: _scan_many(logs, folder, 60, 1)) == 0
+    count("inputs fuzzed, kernels between guard pages", 60)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_kernels_never_leave_their_buffer_whatever_is_in_it(seed: int, folder: Path, count: Count) -> None:
+    logs = _logs(KERNEL_STORES)
+    assert in_a_child(lambda: _scan_many(logs, folder, 500, seed)) == 0
+    count("inputs fuzzed, kernels between guard pages", 500)
+
+
+_CHECKED = """
+import sys
+from pathlib import Path
+from tests.torture.mutation import mutated
+for name in ("clean-plain-4.9.7", "killed-lmq-4.9.7", "killed-ext-5.5.0"):
+    tally = mutated(name, Path(sys.argv[1]), 5, 300)
+    assert not tally.missed, tally.missed
+"""
+
+
+@pytest.mark.long
+def test_kernels_never_leave_an_array_under_bounds_checks(folder: Path, count: Count) -> None:
+    env = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(folder / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", _CHECKED, str(folder)], env=env, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    count("inputs fuzzed, kernels with bounds checks", 900)
+
+
+# --- the command line ------------------------------------------------------------------------------------
+
+
+def speaks_cleanly(root: Path, *line: object) -> int:
+    """Run one command; its exit code, if it ends in time, without a traceback, and without a control character."""
+    began = time.monotonic()
+    result = mqtool(*line)
+    assert not result.code & exits.BUG, (line, result.stderr)
+    assert time.monotonic() - began < 6 * SECONDS_A_CALL, line
+    for text in (result.stdout, result.stderr):
+        assert not _CONTROL.search(text), (line, _CONTROL.search(text))
+    return result.code
+
+
+def _cli_fuzzed(name: str, folder: Path, rounds: int, seed: int) -> int:
+    anatomy = look_at(opened(unpacked(name)))
+    root = copy_store(unpacked(name), folder / name)
+    chance = random.Random(f"{name} {seed}")
+    ran = 0
+    for strike in strikes(anatomy, chance, rounds):
+        with strike.struck(root):
+            path = root / strike.file
+            version = chance.choice(("4.5.1", "5.5.0"))
+            lines: list[list[object]] = [
+                ["verify", root], ["inspect", root], ["predict", root, "--broker", version],
+                ["recover", root, "--dry-run"], ["query", root, "--phy-offset", chance.choice((0, strike.start))],
+            ]
+            if path.exists():
+                lines.append(["inspect", path, "--offset", strike.start])
+            with assert_unchanged(root):
+                for line in chance.sample(lines, 3):
+                    speaks_cleanly(root, *line)
+                    ran += 1
+    return ran
+
+
+@pytest.mark.parametrize("name", ["clean-plain-4.9.7"])
+def test_commands_on_damaged_stores(name: str, folder: Path, count: Count) -> None:
+    count("inputs fuzzed, commands", _cli_fuzzed(name, folder, 12, 1))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["clean-4.5.1", "killed-lmq-4.9.7", "killed-ext-5.5.0"])
+def test_commands_on_many_damaged_stores(name: str, folder: Path, count: Count) -> None:
+    count("inputs fuzzed, commands", _cli_fuzzed(name, folder, 60, 2))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["clean-4.5.1", "killed-lmq-4.9.7", "killed-ext-5.5.0", "clean-v2-5.5.0"])
+def test_commands_on_very_many_damaged_stores(name: str, folder: Path, count: Count) -> None:
+    count("inputs fuzzed, commands", _cli_fuzzed(name, folder, 400, 3))
+
+
+# --- names -----------------------------------------------------------------------------------------------
+
+TOPICS = (
+    b"%RETRY%../../x", b"%RETRY%/etc/x", b"%DLQ%..", b"%RETRY%../../../../../../../../tmp/x", b"../../x", b"..",
+    b"/abs", b"a\nb", b"\x1b[31mred", b"nul\0nul", b"a" * 127, b"%RETRY%\x1b]0;title\x07", b"rmq_sys_/../x", b"a\x9b2Jb",
+)
+_ESCAPES = "\x1b[31mRED\x1b]0;owned\x07\r\n\x9b2J\u202e"
+
+
+def hostile_store(folder: Path) -> Path:
+    """A log of records with hostile topics, tags, keys and properties, each with sound checksums."""
+    root, log = folder / "around" / "store", b""
+    for number, topic in enumerate((*TOPICS, b"Plain")):
+        text = {"TAGS": _ESCAPES, "KEYS": f"{_ESCAPES} key", "UNIQ_KEY": "\x1b[2J", "../../p": "../../v"}
+        log += encode(make_record(
+            topic, _ESCAPES.encode() * 3, text, store_timestamp=1_700_000_000_000 + number, phy_offset=len(log),
+        ))
+    (root / "commitlog").mkdir(parents=True)
+    (root / "commitlog" / f"{0:020d}").write_bytes(log.ljust(1 << 16, b"\0"))
+    (root / "config").mkdir()
+    (root / "config" / "topics.json").write_bytes(
+        b'{"dataVersion":{},"topicConfigTable":{"../../y\\u001b[31m":{"topicName":"../../y\\u001b[31m"}}}'
+    )
+    (root / "config" / "consumerOffset.json").write_bytes(b'{"offsetTable":{"\\u001b[31m@../../g":{0:99}}}')
+    (root / "index").mkdir()
+    (root / "index" / "\x1b[31mname").write_bytes(b"")
+    return root
+
+
+def test_hostile_names_reach_neither_terminal_nor_file_system(folder: Path) -> None:
+    root = hostile_store(folder)
+    outside = {path for path in folder.rglob("*") if root not in path.parents and path != root}
+    lines: list[list[object]] = [
+        ["verify", root], ["inspect", root], ["inspect", root / "commitlog" / f"{0:020d}"], ["predict", root],
+        ["query", root, "--phy-offset", 0, "--body"], ["query", root, "--topic", "Plain", "--key", "key", "--body"],
+        ["query", root, "--topic", "../../x", "--queue", 0, "--offset", 0],
+        ["query", root, "--topic", "\x1b[31m", "--key", "\x1b[31m"], ["recover", root, "--dry-run"],
+        ["rebuild", root, "--yes", "--include-deleted"], ["recover", root, "--yes"], ["verify", root],
+        ["rebuild", root, "--output", folder / "out", "--include-deleted"], ["journal", root], ["undo", root, "--yes"],
+    ]
+    for line in lines:
+        speaks_cleanly(root, *line)
+    after = {path for path in folder.rglob("*") if root not in path.parents and path != root}
+    assert not {path for path in after - outside if (folder / "out") not in (path, *path.parents)}
+    for path in (*root.rglob("*"), *(folder / "out").rglob("*")):
+        assert path.resolve().is_relative_to(folder)
+        assert not _CONTROL.search(path.name) or path.parent.name == "index"
