@@ -5,6 +5,7 @@ A store of a terabyte has more rows than memory, so every consumer goes split by
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -78,7 +79,8 @@ class ColumnStore:
             self._file = scratch_file()
         start = -(-self._end // 4096) * 4096
         self._end = start + rows.nbytes
-        self._file.truncate(self._end)
+        # a full disk is an OSError here; later, when a page finds no place, it would be the end of the process
+        os.posix_fallocate(self._file.fileno(), start, rows.nbytes)
         kept: Rows = np.memmap(self._file, dtype=dtype, mode="r+", offset=start, shape=rows.shape)
         kept[:] = rows
         return kept
