@@ -1,6 +1,6 @@
 """Bridges over damage: records that brokers pass over, exactly as long as the damaged range.
 
-A marker is an ordinary record with the topic, queue and queue offset of a lost message and the
+A marker is an ordinary record with the topic, queue and queue offset of a lost message, a body of zeros and the
 property MQTOOL_LOST, so that a broker that builds its queues anew keeps every later queue offset.
 Filler is of transaction type 12, which no dispatcher of a broker takes. docs/bridge.md says what
 was tried on real brokers.
@@ -31,6 +31,10 @@ from recover.topics import LMQ_PREFIX
 
 PIECE = 4 << 20
 """A broker allocates a record's size when it checks it, so filler comes in pieces."""
+
+_MARKER_BODY = 1
+"""Push consumers of 4.x fail on a message without a body, and with it goes the whole answer that it came in
+(ProcessQueue.putMessage)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ def _marker(gap: Gap, lost: LostPosition, position: int, stretch: int = 0) -> Re
         # without a time, real topic and queue the timer takes up the same unit again and again
         properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0", "TIMER_OUT_MS": str(gap.timestamp)}
     return make_record(
-        lost.key.topic, bytes(stretch), properties, store_timestamp=gap.timestamp, queue_id=lost.key.queue_id,
+        lost.key.topic, bytes(_MARKER_BODY + stretch), properties, store_timestamp=gap.timestamp, queue_id=lost.key.queue_id,
         queue_offset=lost.queue_offset, phy_offset=position, property_crc=gap.property_crc,
     )
 

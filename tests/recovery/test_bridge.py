@@ -58,6 +58,7 @@ def test_a_bridge_is_exactly_as_long_as_its_gap(
         )
         assert record.property_map()["MQTOOL_LOST"] == "1"
         assert record.version == (2 if len(record.topic) > 127 else 1)
+        assert record.body and not any(record.body)  # 4.x consumers drop a whole answer for one empty body
     assert all(is_filler(record) for record in bridge.filler)
     assert all(record.store_timestamp == 1_700_000_000_000 for record in records)
 
