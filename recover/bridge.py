@@ -133,8 +133,8 @@ def _marker(gap: Gap, lost: LostPosition, position: int, stretch: int = 0) -> Re
         # without a time, real topic and queue the timer takes up the same unit again and again
         properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0", "TIMER_OUT_MS": str(gap.timestamp)}
     return make_record(
-        lost.key.topic, bytes(_MARKER_BODY + stretch), properties, store_timestamp=gap.timestamp, queue_id=lost.key.queue_id,
-        queue_offset=lost.queue_offset, phy_offset=position, property_crc=gap.property_crc,
+        lost.key.topic, bytes(_MARKER_BODY + stretch), properties, store_timestamp=gap.timestamp,
+        queue_id=lost.key.queue_id, queue_offset=lost.queue_offset, phy_offset=position, property_crc=gap.property_crc,
     )
 
 
