@@ -13,7 +13,7 @@ from recover.spark.jobs import run_job
 from recover.spark.session import Session
 
 PACKAGES = ("formats", "recover")
-NEEDED = ("numpy", "numba", "pyarrow", "isal", "crc32c")
+NEEDED = ("numpy", "numba", "pyarrow")
 _ZIP = "mqtool-code.zip"
 _EACH_CORE = 2
 
