@@ -61,8 +61,19 @@ def set_up(shape: Shape, folder: Path, name: str) -> Stage:
                       f"{free / 1e9:.1f} are free (choose another place with --folder)")
     root = folder / name
     stage = Stage(shape, root, write_store(shape, root))
-    os.sync()  # else the disk is busy with it while the first party runs
+    # else the disk is busy with it while the first party runs
+    for path in root.rglob("*"):
+        if path.is_file():
+            _sync(path)
     return stage
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def first_files(stage: Stage, count: int) -> Stage:
