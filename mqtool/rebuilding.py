@@ -18,8 +18,8 @@ from mqtool.screens import facts
 from mqtool.text import count, human_size
 
 if TYPE_CHECKING:
+    from mqtool.recovering import Planner
     from recover.rebuild import RebuildOptions
-    from recover.recover_plan import RecoverPlan
     from recover.store import Store
     from recover.survey import ScanOptions
 
@@ -56,19 +56,22 @@ class Rebuild:
         """In place by a plan, or into a folder; the exit code."""
         if self.what.output is not None:
             return self._write(self.what.output)
-        return Change(self.out, self.choice, self.engine, self.broker, self.consent).run(self._plan)
+        change = Change(
+            self.out, self.choice, self.engine, self.broker, self.consent, include_deleted=self.what.include_deleted
+        )
+        return change.run(self._plan)
 
     def _options(self, scan: ScanOptions) -> RebuildOptions:
         from recover.rebuild import RebuildOptions
 
         return RebuildOptions(scan, self.parts, self.topic, self.queue, self.zone.zone, self.out.command)
 
-    def _plan(self, store: Store) -> RecoverPlan:
+    def _plan(self, store: Store) -> Planner:
         from recover.rebuild import plan_rebuild
+        from recover.survey import ScanOptions
 
-        with scan_options(self.out, store, self.engine, self.broker,
-                          include_deleted=self.what.include_deleted) as scan:
-            return plan_rebuild(store, self._options(scan))
+        options = self._options(ScanOptions())
+        return lambda before: plan_rebuild(store, options, before)
 
     def _write(self, output: Path) -> int:
         from recover.rebuild_output import write_rebuild

@@ -23,16 +23,19 @@ from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, option
 from mqtool.output import Printer, make_console
 from mqtool.plan_screen import plan_document, show_plan
 from mqtool.progress import Line
-from mqtool.scanning import run_verify, store_options
+from mqtool.scanning import scan_options, store_options
 from mqtool.text import clean, count
 from mqtool.verify_screen import verify_line
-from recover.errors import Refusal, UsageRefusal
+from recover.errors import UsageRefusal
 
 if TYPE_CHECKING:
     from recover.known_log import Stamps
     from recover.plan import Plan
     from recover.recover_plan import RecoverPlan
     from recover.store import Store
+    from recover.verify.report import VerifyReport
+
+    Planner = Callable[[VerifyReport], RecoverPlan]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +70,14 @@ class Change:
     broker: BrokerChoice
     consent: ChangeChoice
     output: Path | None = None
+    include_deleted: bool = False
     stamps: Stamps = field(default_factory=dict)
 
-    def run(self, make: Callable[[Store], RecoverPlan]) -> int:
-        """Plan with `make`, then go through with it as far as the user wants; the exit code."""
+    def run(self, make: Callable[[Store], Planner]) -> int:
+        """Plan, then go through with it as far as the user wants; the exit code.
+
+        `make` looks at what was asked for and gives what plans it, once the store has been verified.
+        """
         from recover.known_log import stamps_of
         from recover.preconditions import seal
         from recover.seen import files_now
@@ -82,12 +89,7 @@ class Change:
             refuse_while_running(root)
         seen = files_now(store)
         self.stamps.update(stamps_of(store.commitlog))
-        try:
-            made = make(store)
-        except Refusal as refusal:
-            self._count_what_is_wrong(store, refusal)
-            raise
-        self.out.found(made.before.findings)
+        made = self._plan(store, make(store))
         plan = seal(with_options(made.plan, store), root.absolute(), seen=seen)
         self.out.answer(
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
@@ -97,10 +99,19 @@ class Change:
         self.consent.save(plan, root, self.choice.parts)
         return self._go_on(store, made, plan)
 
-    def _count_what_is_wrong(self, store: Store, refusal: Refusal) -> None:
-        """A refusal ends with 8 and the bits of what was found, so that has to be known."""
-        if refusal.exit_code == exits.OPERATIONAL and not len(self.out.findings):
-            self.out.found(run_verify(self.out, store, self.engine, self.broker).findings)
+    def _plan(self, store: Store, planner: Planner) -> RecoverPlan:
+        """Verify once, and plan from that. A refusal then carries the bits of what was found; a wrong option none."""
+        from recover.findings import FindingList
+        from recover.verify.report import verify
+
+        with scan_options(self.out, store, self.engine, self.broker, include_deleted=self.include_deleted) as scan:
+            before = verify(store, scan)
+            self.out.found(before.findings)
+            try:
+                return planner(before)
+            except UsageRefusal:
+                self.out.findings = FindingList()
+                raise
 
     def _go_on(self, store: Store, made: RecoverPlan, plan: Plan) -> int:
         out, root = self.out, self.choice.root

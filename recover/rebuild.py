@@ -38,12 +38,13 @@ class RebuildOptions:
     command: str = "rebuild"
 
 
-def plan_rebuild(store: Store, options: RebuildOptions) -> RecoverPlan:
-    """Look at the store and plan what puts its derived files right; without steps where nothing is wrong.
+def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | None = None) -> RecoverPlan:
+    """Plan what puts the derived files of a store right; without steps where nothing is wrong.
 
+    `before` is what verify says of the store, found here if not given.
     `Refusal` (8) when the log is gone, `UsageRefusal` (16) for a topic or queue that the store does not know.
     """
-    before = look(store, options)
+    before = look(store, options, before)
     wanted = chosen_queues(before.survey, options)
     seen = before.survey
     drops_units = CONSUMEQUEUE in options.parts
@@ -55,9 +56,9 @@ def plan_rebuild(store: Store, options: RebuildOptions) -> RecoverPlan:
     return RecoverPlan(plan, before, None, [], 0, before.damaged_messages, unproven, seen.log.valid_to)
 
 
-def look(store: Store, options: RebuildOptions) -> VerifyReport:
-    """Verify the store; `Refusal` (8) when its log is gone."""
-    report = verify(store, options.scan)
+def look(store: Store, options: RebuildOptions, report: VerifyReport | None = None) -> VerifyReport:
+    """Verify the store, unless a report is given; `Refusal` (8) when its log is gone."""
+    report = report or verify(store, options.scan)
     refuse_unreadable(report)
     refuse_without_log(report)
     return report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -12,10 +12,10 @@ import numpy as np
 from formats.index import IndexGeometry
 from recover.after import after_replacing
 from recover.broker_settings import BrokerSettings
-from recover.delays import DelayTable
+from recover.carried import judge_against
 from recover.errors import Refusal
 from recover.evidence import evidence_of
-from recover.expected import EXPECTED, Expectation, QueueKey, expect
+from recover.expected import EXPECTED, Expectation, QueueKey
 from recover.findings import BIT_UNSUPPORTED, Finding
 from recover.folders import can_be_retired, stray_folders
 from recover.log import LogView
@@ -34,16 +34,13 @@ from recover.spool import Spool
 from recover.store import Store
 from recover.survey import ScanOptions, Survey
 from recover.unreadable import refuse_unreadable
-from recover.verify.checkpoint import check_checkpoint
 from recover.verify.commitlog import NOT_A_FILE
-from recover.verify.config import check_config
-from recover.verify.consumequeue import ConsumeQueueReport, check_consumequeue
-from recover.verify.index import check_index
+from recover.verify.consumequeue import ConsumeQueueReport
+from recover.verify.parts import NO_LOG
 from recover.verify.remains import FOREIGN, MOSTLY_GONE
 from recover.verify.report import VerifyReport, verify
 
 Policy = Literal["keep", "broker"]
-NO_LOG = "commitlog-empty-queues-left"
 DEFAULT_GEOMETRY = IndexGeometry(5_000_000, 20_000_000)
 
 
@@ -83,9 +80,12 @@ class RecoverPlan:
     valid_to: int
 
 
-def plan_recover(store: Store, options: RecoverOptions) -> RecoverPlan:
-    """Look at the store and plan what makes it sound. `Refusal` (8) where nothing safe can be done."""
-    before = verify(store, options.scan)
+def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | None = None) -> RecoverPlan:
+    """Plan what makes a store sound, of which `before` says everything (verified here if not given).
+
+    `Refusal` (8) where nothing safe can be done.
+    """
+    before = before or verify(store, options.scan)
     refuse_unreadable(before)
     refuse_without_log(before, options.max_loss)
     prediction = _predict(before.survey, options)
@@ -96,9 +96,11 @@ def plan_recover(store: Store, options: RecoverOptions) -> RecoverPlan:
     return plan_from_changes(store, before, changes, options, prediction)
 
 
-def plan_truncate(store: Store, offset: int, options: RecoverOptions) -> RecoverPlan:
-    """Cut the log at physical offset `offset`, a record boundary, and everything derived with it."""
-    before = verify(store, options.scan)
+def plan_truncate(
+    store: Store, offset: int, options: RecoverOptions, before: VerifyReport | None = None
+) -> RecoverPlan:
+    """Cut the log at physical offset `offset`, a record boundary, and everything derived with it; as `plan_recover`."""
+    before = before or verify(store, options.scan)
     refuse_unreadable(before)
     refuse_without_log(before, options.max_loss)
     return plan_from_changes(store, before, cut_log(before.survey, offset), options, None)
@@ -173,24 +175,21 @@ def _in_order(
     stray = stray_folders(before.findings, store)
     movable = [file for file in stray if can_be_retired(store.root, file)]
     yield from map(RetireFolder, movable)
-    delays = DelayTable(look.delays.levels)
-    delays.observed = dict(look.delays.observed)
-    expectation = expect(after, look.topics, include_deleted=look.options.include_deleted)
-    queues = check_consumequeue(store, after, expectation, delays)
+    judged = judge_against(store, before, changes, after)
+    assert judged.look.queues is not None
     as_broker = options.policy == "broker"
     yield from consumequeue_steps(
-        store, after, expectation, queues, spool, visible=options.lost == "visible",
+        store, after, judged.look.expectation, judged.look.queues, spool, visible=options.lost == "visible",
         # a broker leaves the units alone of what its check passed, or what it never looked at
         evidence=evidence_of(look, after.damaged) if as_broker else NO_EVIDENCE,
     )
-    index = check_index(store, after)
+    index = judged.index
     if any(item.severity != "info" for item in index.findings):
         index.geometry = index.geometry or DEFAULT_GEOMETRY
         yield from rebuild_index(store, after, report=index, zone=options.zone).steps(store)
-    if not check_checkpoint(store, after).sound:
+    if not judged.checkpoint.sound:
         yield from checkpoint_steps(store, after)
-    then = replace(look, log=after, expectation=expectation, delays=delays, queues=queues)
-    repair = repair_config(store, then, check_config(store, then), clamp_offsets=options.clamp_offsets)
+    repair = repair_config(store, judged.look, judged.config, clamp_offsets=options.clamp_offsets)
     config += repair.choices
     yield from repair.steps
     # while a folder that stops brokers is left, the first start is still to come, with its own recovery;

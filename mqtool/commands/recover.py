@@ -12,11 +12,12 @@ from mqtool.options import FLAG, BrokerChoice, EngineChoice, StoreChoice, comman
 from mqtool.output import Printer
 from mqtool.predicting import settings_of
 from mqtool.recovering import Change, ZoneChoice, max_loss
-from mqtool.scanning import scan_options
 
 if TYPE_CHECKING:
+    from mqtool.recovering import Planner
     from recover.recover_plan import RecoverPlan
     from recover.store import Store
+    from recover.verify.report import VerifyReport
 
 _PANEL = "How to recover"
 
@@ -103,22 +104,25 @@ def run(
     there. All that is replaced is kept in STORE/.mqtool/, and `mqtool undo` brings it back bit for bit.
     """
 
-    def make(opened: Store) -> RecoverPlan:
+    def make(opened: Store) -> Planner:
         from recover.recover_plan import RecoverOptions, plan_recover
 
         settings, assumed = settings_of(opened, broker)
-        with scan_options(out, opened, engine, broker, include_deleted=how.include_deleted) as scan:
-            made = plan_recover(opened, RecoverOptions(
-                scan=scan, settings=settings, mode=mode_of(how.mode),
-                policy="broker" if how.policy is Policy.broker else "keep", lost=_LOST[how.lost],
-                bridge=not how.no_bridge,
-                max_loss=max_loss(how.max_loss), clamp_offsets=how.clamp_offsets, zone=zone.zone,
-            ))
-        prediction = made.prediction
-        out.answer(
-            policy=how.policy.value, mode=prediction.mode if prediction else how.mode.value,
-            start_file=prediction.start_file if prediction else None, assumptions=assumed,
+        options = RecoverOptions(
+            settings=settings, mode=mode_of(how.mode), policy="broker" if how.policy is Policy.broker else "keep",
+            lost=_LOST[how.lost], bridge=not how.no_bridge, max_loss=max_loss(how.max_loss),
+            clamp_offsets=how.clamp_offsets, zone=zone.zone,
         )
-        return made
 
-    return Change(out, store, engine, broker, consent, how.output).run(make)
+        def plan(before: VerifyReport) -> RecoverPlan:
+            made = plan_recover(opened, options, before)
+            prediction = made.prediction
+            out.answer(
+                policy=how.policy.value, mode=prediction.mode if prediction else how.mode.value,
+                start_file=prediction.start_file if prediction else None, assumptions=assumed,
+            )
+            return made
+
+        return plan
+
+    return Change(out, store, engine, broker, consent, how.output, how.include_deleted).run(make)

@@ -10,10 +10,9 @@ from mqtool.changing import BITS, ChangeChoice
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, option
 from mqtool.output import Printer
 from mqtool.recovering import Change, ZoneChoice, max_loss
-from mqtool.scanning import scan_options
 
 if TYPE_CHECKING:
-    from recover.recover_plan import RecoverPlan
+    from mqtool.recovering import Planner
     from recover.store import Store
 
 _PANEL = "Where to cut"
@@ -42,12 +41,11 @@ def run(
     to life, and kept in the journal; files keep their length.
     """
 
-    def make(opened: Store) -> RecoverPlan:
+    def make(opened: Store) -> Planner:
         from recover.recover_plan import RecoverOptions, plan_truncate
 
-        with scan_options(out, opened, engine, broker) as scan:
-            return plan_truncate(opened, to, RecoverOptions(
-                scan=scan, max_loss=max_loss(loss), zone=zone.zone, command="truncate"))
+        options = RecoverOptions(max_loss=max_loss(loss), zone=zone.zone, command="truncate")
+        return lambda before: plan_truncate(opened, to, options, before)
 
     out.answer(mode=None, policy=None, start_file=None, to=to)
     return Change(out, store, engine, broker, consent).run(make)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from recover.queue_files import UNIT_SIZE, QueueFiles, Stretch, cut_off, has_ext
 from recover.store import Store
 from recover.verify.consumequeue_ext import broken_finding, check_ext
 
+NOTHING_KNOWN: Mapping[QueueKey, QueueVerdict] = MappingProxyType({})
 _LISTED = 10_000
 _UNIT_CODES = {
     WRONG: "consumequeue-wrong-units", BEYOND_LOG: "consumequeue-beyond-log", LOST: "consumequeue-lost-units",
@@ -84,14 +86,16 @@ class ConsumeQueueReport:
 
 def check_consumequeue(
     store: Store, log: LogView, expectation: Expectation, delays: DelayTable,
-    *, tick: Callable[[], None] | None = None,
+    *, known: Mapping[QueueKey, QueueVerdict] = NOTHING_KNOWN, tick: Callable[[], None] | None = None,
 ) -> ConsumeQueueReport:
-    """Judge every queue of the store. `delays` learns the store's own delay levels on the way."""
+    """Judge every queue of the store but those `known`, whose verdicts still stand.
+
+    `delays` learns the store's own delay levels on the way.
+    """
     on_disk = {QueueKey(folder.topic, folder.queue_id) for folder in store.queue_folders}
-    verdicts: dict[QueueKey, QueueVerdict] = {}
+    verdicts = dict(known)
     checker = _Checker(store, log, delays)
-    with_rows = expectation.grouped()
-    for key, rows in with_rows:
+    for key, rows in expectation.grouped(expectation.queues().keys() - known.keys()):
         verdicts[key] = checker.check(key, rows)
         if tick is not None:
             tick()

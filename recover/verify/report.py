@@ -17,7 +17,7 @@ from recover.verify.commitlog import (
     damaged_messages,
     misnamed_findings,
 )
-from recover.verify.config import check_config
+from recover.verify.config import ConfigReport, check_config
 from recover.verify.index import IndexReport, check_index
 from recover.verify.parts import check_parts, log_is_gone
 from recover.verify.remains import remains_findings
@@ -32,6 +32,7 @@ class VerifyReport:
     survey: Survey
     index: IndexReport | None
     checkpoint: CheckpointReport | None
+    config: ConfigReport | None
     findings: FindingList
     seconds: float = 0.0
     only: tuple[str, ...] = field(default_factory=tuple)
@@ -96,7 +97,8 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
         for part, name in ((look.queues, "consumequeue"), (index, "index"), (checkpoint, "checkpoint")):
             if part is not None and name in wanted:
                 findings.extend(part.findings)
-    if "config" in wanted:
-        findings.extend(check_config(store, look).findings)
+    config = check_config(store, look) if "config" in wanted else None
+    if config is not None:
+        findings.extend(config.findings)
     findings.extend(check_parts(store, look, wanted))
-    return VerifyReport(look, index, checkpoint, findings, time.monotonic() - began, tuple(sorted(wanted)))
+    return VerifyReport(look, index, checkpoint, config, findings, time.monotonic() - began, tuple(sorted(wanted)))
