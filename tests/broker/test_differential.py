@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,8 @@ pytestmark = pytest.mark.broker
 REFUSALS = {"log-all-missing"}
 #: An LMQ queue without its folder cannot be told from one that was deleted: it stays away, its carriers stay.
 DELETED_LMQ = {"lmq-queue-missing"}
+#: Offsets of consumers behind the end of a queue are reported, and left alone unless --clamp-offsets is given.
+UNTOUCHED = {"consumer-offset-above-max", "delay-offset-above-max"}
 #: Seen once and kept for the tests that run without a JVM.
 KEPT = [tuple(case) for case in cases() if case.version in kept_observations(case.store).get(case.damage, {})]
 
@@ -78,11 +81,11 @@ def test_every_reader_starts_on_a_recovered_store_and_keeps_all(
         return
     assert not result.code & REFUSED, result.document
     assert result.document["lost_messages"] == 0
-    assert not result.code & LEFT, result.document["findings"]
+    assert not result.code & LEFT or _left(result.document) <= UNTOUCHED, result.document["findings"]
     end = max(result.document["valid_to"], result.document["verify"]["commitlog"]["log_end"])
     lmq = damage not in DELETED_LMQ
     wrong, delivered = {}, {}
-    for version in readers(store):
+    for version in _starters(store, result.document):
         case = Case(store, damage, version)
         seen = start(case, copy_store(root, tmp_path / f"started-by-{version}"), write={_busiest(store): 3})
         wrong[version] = broken_promises(case, seen, done, end, root, lmq)
@@ -98,12 +101,27 @@ def test_policy_broker_ends_where_the_broker_ends(
     case = Case(store, damage, version)
     root, done = damaged(store, damage, tmp_path)
     theirs = observations.of(case, root, done, start).report
-    options = ["--policy", "broker", "--max-loss", "all", *broker_options(store, version, theirs.ignored_settings)]
-    result = mqtool("recover", root, *parts(store, root), *unseen_sizes(store, root), *options, "--yes")
+    where = [*parts(store, root), *unseen_sizes(store, root), *broker_options(store, version, theirs.ignored_settings)]
+    told = mqtool("predict", root, *where).document
+    result = mqtool("recover", root, *where, "--policy", "broker", "--max-loss", "all", "--yes")
+    if damage in REFUSALS:
+        assert result.code & REFUSED
+        return
     if not theirs.starts:
         return  # nothing to be equal to; what we do then is judged by the test above
     assert not result.code & REFUSED, result.document
-    assert not state_mismatches(start(case, root), theirs)
+    assert not state_mismatches(start(case, root), theirs, told, done)
+
+
+def _starters(store: str, document: dict[str, Any]) -> list[str]:
+    """A folder among the log files is a mere fact in a store of 5.x, which passes over it; 4.x does not start."""
+    told = {(item["code"], item["severity"]) for item in document["findings"]}
+    folder = ("commitlog-odd-name", "info") in told
+    return [version for version in readers(store) if not (folder and version.startswith("4."))]
+
+
+def _left(document: dict[str, Any]) -> set[str]:
+    return {item["code"] for item in document["findings"] if item["severity"] == "warning"}
 
 
 def _busiest(store: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.damage import damage
+from fixtures.lab.lab import OracleReport
 from tests.broker.judge import REFUSED, mqtool
 from tests.support.brokers import VERSIONS, oracle
-from tests.support.stores import real_store
+from tests.support.stores import EXPECTED, real_store
 from tests.support.trees import assert_unchanged
 
 pytestmark = [pytest.mark.broker, pytest.mark.deep]
@@ -36,6 +39,42 @@ def test_broker_does_not_start_while_the_lock_is_held(version: str, tmp_path: Pa
         seen = oracle(version).start(store)
     assert seen.loaded and not seen.started
     assert _REFUSAL in (seen.error or "")
+    assert oracle(version).start(store).starts
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_broker_has_cut_the_log_before_it_asks_for_the_lock(version: str, tmp_path: Path) -> None:
+    """Why a broker must not even be tried while mqtool works: docs/broker-start.md says so."""
+    store = real_store("clean-4.5.1", tmp_path)
+    damage("crash-bit-without-checkpoint", store, 0)
+    end = EXPECTED["clean-4.5.1"]["log_end"]
+    with held(store / "lock"):
+        seen = oracle(version).start(store)
+    assert seen.loaded and not seen.started
+    assert seen.after_load is not None and seen.after_load.max_phy < end
+    assert any(path.startswith("commitlog") for path in seen.deleted_files)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_broker_does_not_start_while_a_change_is_on_its_way(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mqtool stops at its first write to a data file until a broker has tried to start on the store."""
+    store = real_store("clean-4.5.1", tmp_path)
+    damage("queue-file-zeroed", store, 0)
+    tried: list[OracleReport] = []
+    sync = os.fsync
+
+    def try_a_start(descriptor: int) -> None:
+        sync(descriptor)
+        if not tried and "consumequeue" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            tried.append(oracle(version).start(store))
+
+    monkeypatch.setattr(os, "fsync", try_a_start)
+    answer = mqtool("recover", store, "--yes")
+    assert answer.document["applied"] and not answer.code & REFUSED
+    assert [(seen.loaded, seen.started) for seen in tried] == [(True, False)]
+    assert _REFUSAL in (tried[0].error or "")
     assert oracle(version).start(store).starts
 
 

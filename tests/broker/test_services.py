@@ -1,0 +1,155 @@
+"""A bridged gap as whole brokers and their consumers see it: by push and by pop, filtered, and inside system topics."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fixtures.lab.lab import VERSIONS
+from fixtures.lab.observe import reference
+from fixtures.lab.packed import settings
+from fixtures.lab.whole import Received, Subscription, WholeBroker
+from formats.timer import TIMER_CHECK
+from tests.broker.cases import marked
+from tests.broker.gaps import REPLAY, deliveries, prepare, recovered, some_records
+from tests.broker.judge import FILLER
+from tests.support.brokers import require_lab
+
+pytestmark = pytest.mark.broker
+
+HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+WHEEL = "rmq_sys_wheel_timer"
+MODERN = [version for version in VERSIONS if version.startswith("5.")]
+#: Where the transaction check stands, in its own words (TransactionalMessageServiceImpl.check).
+_CHECKED = re.compile(r"Before check, the queue=.*? msgOffset=(\d+)")
+
+
+def one_in_deep(chosen: str) -> list[object]:
+    """All versions, one of them for `make test-deep` too."""
+    return [pytest.param(v, marks=pytest.mark.deep if v == chosen else []) for v in VERSIONS]
+
+
+@pytest.mark.parametrize(("lost", "version"), marked([(k, v) for k in ("default", "visible") for v in VERSIONS], 1))
+def test_push_consumers_get_everything_behind_a_gap(lost: str, version: str, tmp_path: Path) -> None:
+    require_lab()
+    store, topic = "clean-4.5.1", "TopicA"
+    options = [] if lost == "default" else ["--lost", lost]
+    root, done, _ = recovered(store, tmp_path, some_records(store, topic), *options)
+    intact = {message.phy_offset for message in deliveries(store, topic)} - set(done.lost)
+    with_tag = {message.phy_offset for message in deliveries(store, topic) if message.tags == "Tag1"} - set(done.lost)
+    every = ("concurrent", "orderly", *(["pop"] if version in MODERN else []))
+    asked = [
+        *(Subscription(topic, "*", kind, due=len(intact)) for kind in every),
+        Subscription(topic, "Tag1", due=len(with_tag)),
+        Subscription(topic, "TAGS = 'Tag1'", "sql", due=len(with_tag)),
+    ]
+    with WholeBroker(version, root, {**settings(store), "enablePropertyFilter": True}, kill=True) as broker:
+        *unfiltered, tagged, by_sql = broker.consume(asked)
+    for received in unfiltered:
+        assert _missing(received, intact) == set()
+        assert _repeated(received, intact) <= len(done.lost)
+        assert FILLER not in {one.topic for one in received}
+        markers = [one for one in received if one.phy_offset in done.lost]
+        assert len(markers) <= (len(done.lost) if lost == "visible" else 0)
+    assert {one.phy_offset for one in tagged} == {one.phy_offset for one in by_sql} == with_tag
+
+
+@pytest.mark.parametrize("version", one_in_deep("5.5.0"))
+def test_group_gets_its_retries_behind_a_gap(version: str, tmp_path: Path) -> None:
+    require_lab()
+    store, group = "clean-4.5.1", "CG_retry"
+    root, done, _ = recovered(store, tmp_path, some_records(store, f"%RETRY%{group}"))
+    for path in (root / "config").glob("consumerOffset.json*"):
+        path.unlink()
+    due = {message.phy_offset for message in deliveries(store, f"%RETRY%{group}")} - set(done.lost)
+    with WholeBroker(version, root, settings(store), kill=True) as broker:
+        both = len(due) + len(deliveries(store, "TopicTx"))
+        (received,) = broker.consume([Subscription("TopicTx", group=group, due=both)])
+    assert len(due) > 50 and _missing(received, due) == set()
+
+
+def _missing(received: list[Received], due: set[int]) -> set[int]:
+    return due - {one.phy_offset for one in received}
+
+
+def _repeated(received: list[Received], due: set[int]) -> int:
+    counts = Counter(one.phy_offset for one in received if one.phy_offset in due)
+    return sum(counts.values()) - len(counts)
+
+
+@pytest.mark.parametrize("version", one_in_deep("4.9.7"))
+def test_delay_service_walks_over_a_gap(version: str, tmp_path: Path) -> None:
+    """The level is delivered again from its start; its offset must reach the end of its queue."""
+    require_lab()
+    store, level = "clean-4.5.1", 3
+    root, _, _ = recovered(store, tmp_path, some_records(store, SCHEDULE, 2, level - 1))
+    for path in (root / "config").glob("delayOffset.json*"):
+        path.unlink()
+    end = _end(store, f"{SCHEDULE}/{level - 1}")
+    with WholeBroker(version, root, {**settings(store), "flushDelayOffsetInterval": 500}, kill=True):
+        assert _await(lambda: _delivered(root / "config" / "delayOffset.json", level), end) >= end
+
+
+@pytest.mark.parametrize("version", one_in_deep(""))
+def test_transaction_check_walks_over_a_gap(version: str, tmp_path: Path) -> None:
+    """Half messages are checked again from the start; the service must come to the end of those that there were."""
+    require_lab()
+    store = "clean-4.5.1"
+    root, _, _ = recovered(store, tmp_path, some_records(store, HALF))
+    for path in (root / "config").glob("consumerOffset.json*"):
+        path.unlink()
+    often = {"transactionCheckInterval": 500, "transactionTimeOut": 100}
+    end = _end(store, f"{HALF}/0")
+    with WholeBroker(version, root, {**settings(store), **often}, kill=True) as broker:
+        assert _await(lambda: max(map(int, _CHECKED.findall(broker.log())), default=0), end) >= end
+
+
+@pytest.mark.parametrize("queues", ["kept", "all built anew"])
+@pytest.mark.parametrize("version", MODERN)
+def test_timer_walks_over_a_gap(version: str, queues: str, tmp_path: Path) -> None:
+    """Timer messages are taken up again from the first to the last; in queues built anew the timer meets markers."""
+    require_lab()
+    store = "clean-5.3.3"
+    root, _, _ = recovered(store, tmp_path, some_records(store, WHEEL, 2))
+    if queues != "kept":
+        prepare(root, "replay")
+    for name in ("timerwheel", "config/timercheck"):
+        (root / name).unlink()
+    shutil.rmtree(root / "timerlog")
+    end = _end(store, f"{WHEEL}/0")
+    with WholeBroker(version, root, {**settings(store), **REPLAY, "timerWheelEnable": True}, kill=True):
+        assert _await(lambda: _taken_up(root / "config" / "timercheck"), end) >= end
+
+
+def _end(store: str, queue: str) -> int:
+    sound = reference(store).after_start
+    assert sound is not None
+    return sound.queues[queue][1]
+
+
+def _await(offset: Callable[[], int], end: int, seconds: float = 60.0) -> int:
+    """The offset once it has reached the end, or where it stands when the time is up."""
+    until = time.monotonic() + seconds
+    while (reached := offset()) < end and time.monotonic() < until:
+        time.sleep(0.5)
+    return reached
+
+
+def _taken_up(path: Path) -> int:
+    content = path.read_bytes() if path.exists() else b""
+    return TIMER_CHECK.decode(content).last_timer_queue_offset if len(content) >= TIMER_CHECK.size else 0
+
+
+def _delivered(path: Path, level: int) -> int:
+    """The offset of a delay level; brokers leave number keys without quotes."""
+    text = path.read_text("utf-8") if path.exists() else ""
+    table = text[text.find("offsetTable") :].partition("{")[2].partition("}")[0]
+    words = "".join(c if c.isdigit() else " " for c in table).split()
+    return dict(zip(map(int, words[::2]), map(int, words[1::2]), strict=False)).get(level, 0)
