@@ -154,7 +154,7 @@ def _allowed(item: Finding, max_loss: int | None) -> bool:
 def _predict(look: Survey, options: RecoverOptions) -> Prediction | None:
     if options.settings is None:
         return None
-    return predict(look.store, look.log, options.settings, mode=options.mode)
+    return predict(look.store, look.log, options.settings, mode=options.mode, counted=False)
 
 
 def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:

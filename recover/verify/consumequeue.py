@@ -127,6 +127,7 @@ class _Checker:
         self.store = store
         self.log = log
         self.delays = delays
+        self.has_ext = store.consumequeue_ext_dir.is_dir()
         self.starts = np.array([d.start for d in log.damaged], dtype=np.int64)
         self.stops = np.array([d.stop for d in log.damaged], dtype=np.int64)
         # what a rebuild puts at a position that only damage or a bridge accounts for
@@ -138,7 +139,8 @@ class _Checker:
         ext = ExtFiles(self.store, key.topic, key.queue_id)
         try:
             self._check_files(verdict, files.mapped_files)
-            self._check_files(verdict, ext.mapped_files, gaps=False)
+            if self.has_ext:
+                self._check_files(verdict, ext.mapped_files, gaps=False)
             self._check_units(verdict, files, ext, rows)
         except OSError as error:
             raise Refusal(f"cannot read {error.filename}: {error.strerror}", path=str(error.filename)) from error
@@ -249,6 +251,8 @@ class _Checker:
                 verdict.counts[kind] = verdict.counts.get(kind, 0) + count
         verdict.units += int(((classes != NOTHING) & (classes != HOLE)).sum())
         for kind, code in _UNIT_CODES.items():
+            if kind not in verdict.counts:
+                continue
             cells = np.flatnonzero((classes == kind) & ~(broken & (classes == WRONG)))
             if cells.size <= _LISTED or kind != WRONG:
                 {LOST: verdict.lost, BEYOND_LOG: verdict.beyond, WRONG: verdict.wrong}[kind].extend(

@@ -26,6 +26,7 @@ from recover.verify.checkpoint import check_checkpoint
 from recover.verify.config import check_config
 from recover.verify.index import check_index
 from recover.verify.report import verify
+from tests.cli.runner import mqtool
 from tests.support.looks import opened
 from tests.support.sampling import sampled
 from tests.support.stores import real_store
@@ -151,3 +152,26 @@ def test_a_look_that_was_taken_is_not_taken_again(tmp_path: Path, checks: Checks
     assert checks() == 0
     assert plan.before is before
     assert plan.plan.steps
+
+
+def test_a_refusal_knows_what_was_found_from_the_one_look(tmp_path: Path, checks: Checks) -> None:
+    root = real_store("clean-plain-4.9.7", tmp_path)
+    queues = verify(opened(root)).json()["consumequeue"]["queues"]
+    damage("bit-in-body", root, seed=1)
+    checks()
+    refused = mqtool("recover", root, "--no-bridge", "--yes", "--json")
+    assert (refused.code, refused.document["exit_code"]) == (8 | 4, 12)
+    assert {item["code"] for item in refused.document["findings"]} >= {"commitlog-damaged-record"}
+    assert checks() == queues
+    assert mqtool("truncate", root, "--to", 77, "--yes", "--json").document["findings"] == []
+    assert mqtool("recover", root, "--max-loss", "many", "--yes").code == 16
+    assert checks() == queues, "a wrong option is seen before anything is read"
+
+
+def test_a_change_is_planned_from_one_look_and_proved_by_another(tmp_path: Path, checks: Checks) -> None:
+    root = real_store("clean-plain-4.9.7", tmp_path)
+    queues = verify(opened(root)).json()["consumequeue"]["queues"]
+    (root / "abort").touch()
+    checks()
+    assert mqtool("recover", root, "--yes").code == 1
+    assert checks() == 2 * queues
