@@ -36,8 +36,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     found = summary.cases(terminalreporter.stats)
     for line in summary.lines(found):
         terminalreporter.write_line(line)
-    if path := os.environ.get("MQTOOL_MATRIX"):
-        summary.write_matrix(found, Path(path))
+    if os.environ.get("MQTOOL_KEEP"):
+        summary.write_matrix(found)
         summary.write_observed(found)
     if reason := available():
         terminalreporter.write_line(f"NOT RUN: make test-deep, make test-brokers ({reason})")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from fixtures.lab.lab import VERSIONS
 from fixtures.lab.observe import keep, kept_observations
+from fixtures.lab.table import MATRIX, matrix
+from fixtures.lab.toolchain import RELEASES
 
 #: Of an observation: what the table of costs is made from.
 COSTS = ("starts", "loaded", "error", "lost", "unreachable", "duplicated_offsets", "bad_crc", "undecodable")
@@ -53,19 +53,24 @@ def _table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield f"  {name:62}{one['passed']:>8,}{one['failed']:>8,}{one['skipped']:>16,}"
 
 
-def write_matrix(found: list[tuple[dict[str, Any], str]], path: Path) -> None:
-    """Store -> damage -> what each version's start costs and what each delivers after `mqtool recover`, as JSON."""
-    matrix: dict[str, dict[str, dict[str, Any]]] = {}
+def write_matrix(found: list[tuple[dict[str, Any], str]]) -> None:
+    """Put what this run saw into the kept matrix: what each start costs, what each version delivers after recover."""
+    known: dict[str, dict[str, dict[str, Any]]] = matrix() if MATRIX.exists() else {}
     for case, _ in found:
         about = case["broker_case"]
-        row = matrix.setdefault(about.get("store", ""), {}).setdefault(about.get("damage", ""), {})
+        if not {"observed", "recovered"} & case.keys():
+            continue
+        row = known.setdefault(about["store"], {}).setdefault(about["damage"], {})
         if "observed" in case:
             costs = {key: case["observed"][key] for key in COSTS if key in case["observed"]}
-            row.setdefault("start", {})[about["version"]] = costs
+            row["start"] = _in_order({**row.get("start", {}), about["version"]: costs})
         if "recovered" in case:
             row["recovered"] = case["recovered"]
-    full = {store: {name: row for name, row in sorted(rows.items()) if row} for store, rows in sorted(matrix.items())}
-    path.write_text(_text({store: rows for store, rows in full.items() if rows}), "utf-8")
+    MATRIX.write_text(_text({store: dict(sorted(rows.items())) for store, rows in sorted(known.items())}), "utf-8")
+
+
+def _in_order(versions: Mapping[str, Any]) -> dict[str, Any]:
+    return {version: versions[version] for version in RELEASES if version in versions}
 
 
 def _text(matrix: Mapping[str, Mapping[str, Any]]) -> str:
@@ -89,6 +94,5 @@ def write_observed(found: list[tuple[dict[str, Any], str]]) -> None:
     for store, damages in seen.items():
         kept = kept_observations(store)
         for damage, versions in damages.items():
-            both = {**kept.get(damage, {}), **versions}
-            kept[damage] = {version: both[version] for version in VERSIONS if version in both}
+            kept[damage] = _in_order({**kept.get(damage, {}), **versions})
         keep(store, kept)
