@@ -39,6 +39,7 @@ docs: $(READY)
 	$(BIN)/python -m tests.support.format_docs
 	$(BIN)/python -m tests.support.command_docs
 	$(BIN)/python -m tests.support.source_docs
+	$(BIN)/python -m fixtures.lab.table
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -58,9 +59,12 @@ test-long: $(READY)
 test-torture: $(READY)
 	MQTOOL_DEEP=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "" tests/torture tests/recovery/test_lock.py
 
+# BROKERS="5.4.0 5.1.4" asks these releases instead; KEEP=1 keeps what was seen in fixtures/ and fills in the tables.
 test-brokers: $(READY)
 	@$(BIN)/python -m tests.support.toolchain
-	MQTOOL_DEEP=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m broker tests/broker
+	MQTOOL_DEEP=1 MQTOOL_BROKERS="$(BROKERS)" MQTOOL_KEEP=$(KEEP) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
+		-o tmp_path_retention_policy=failed -m broker tests/broker
+	$(if $(KEEP),$(BIN)/python -m fixtures.lab.table)
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks $(BENCH)
