@@ -9,7 +9,7 @@ import pytest
 from fixtures.damage import walk
 from formats.consumequeue import CQ_UNIT
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import queue_bytes
+from tests.scenarios.drill import file_name, queue_bytes
 
 UNIT = CQ_UNIT.size
 
@@ -28,7 +28,7 @@ def test_t22_units_behind_the_last_message_that_name_none_go(drill: Start, kind:
         "into a record": CQ_UNIT.struct.pack(last.unit.phy_offset + 5, 100, 0),
         "noise": CQ_UNIT.struct.pack(77, 99, random.Random(4).getrandbits(60)),
     }[kind]
-    path = store.root / "consumequeue" / "Audit" / "0" / ("%020d" % 0)
+    path = store.root / "consumequeue" / "Audit" / "0" / file_name(0)
     content = bytearray(path.read_bytes())
     content[len(units) * UNIT : (len(units) + 2) * UNIT] = cell * 2
     path.write_bytes(content)
