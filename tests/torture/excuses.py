@@ -125,8 +125,11 @@ def _of_unit(anatomy: Anatomy, place: Place, field: str, now: bytes) -> str | No
     cell = CQ_UNIT.decode(now, place.start // CQ_UNIT.size * CQ_UNIT.size)
     if field == "next" and cell.size > 0 and place.owner == "expired" and 0 <= cell.phy_offset < anatomy.min_offset:
         return f"{NO_WITNESS}: one more unit behind those of expired messages"
+    ended = any(unit.size <= 0 for unit in CQ_UNIT.decode_all(now[: place.start // CQ_UNIT.size * CQ_UNIT.size]))
+    if field == "next" and (ended or cell.size <= 0):
+        return f"{NO_READER}: no size behind the last unit"
     if field == "next":
-        return f"{NO_READER}: no size behind the last unit" if cell.size <= 0 else None
+        return None
     if field == "behind-the-end":
         return f"{NO_READER}: behind the first cell without a size"
     old: CqUnit = place.owner

@@ -25,7 +25,7 @@ from tests.support.sampling import sampled
 from tests.support.trees import assert_same_tree, tree_digest
 
 CODES = {name: getattr(errno, name) for name in ("ENOSPC", "EIO", "EROFS", "EACCES", "EMFILE", "EDQUOT")}
-CASES = sampled(sorted(CODES), sorted(PLANS), ["once", "from then on"], one_in=4)
+CASES = sampled(sorted(CODES), sorted(PLANS), ["once", "from then on"], one_in=12)
 
 
 class Case:
@@ -235,7 +235,8 @@ def test_sigkill_before_some_operations(folder: Path, count: Count) -> None:
     count("fault points killed by SIGKILL", _each_kill(Case(folder, "everything"), 9))
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("name", sorted(PLANS))
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.deep if name == "everything" else pytest.mark.long) for name in sorted(PLANS)
+])
 def test_sigkill_before_every_operation(name: str, folder: Path, count: Count) -> None:
     count("fault points killed by SIGKILL", _each_kill(Case(folder, name), 1))

@@ -100,8 +100,8 @@ def test_power_that_fails_now_and_then(name: str, lock: bool, folder: Path, coun
 
 @pytest.mark.deep
 @pytest.mark.parametrize(("name", "lock"), ALL)
-def test_power_that_fails_after_every_other_operation(name: str, lock: bool, folder: Path, count: Count) -> None:
-    count("prefixes replayed", replay(folder, name, lock, random.Random(2), 3, 2))
+def test_power_that_fails_after_some_operations(name: str, lock: bool, folder: Path, count: Count) -> None:
+    count("prefixes replayed", replay(folder, name, lock, random.Random(2), 9, 1))
 
 
 @pytest.mark.long
