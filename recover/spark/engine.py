@@ -13,7 +13,7 @@ from recover.log import LogView, assemble
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.remote import url_of
 from recover.scan import FileScan, ProgressCallback
-from recover.spark.jobs import run_job
+from recover.spark.jobs import run_job, watch
 from recover.spark.packing import Unopened, unpack
 from recover.spark.preflight import check_executors, invisible
 from recover.spark.session import Session, session_for
@@ -85,7 +85,7 @@ class _Scan:
     def _scan(
         self, parts: Sequence[tuple[SplitRange, int | None]], *, counted: bool = True
     ) -> Iterator[SplitScan]:
-        wave = max(_WAVE, 2 * self.session.cores)
+        wave = max(_WAVE, 2 * watch(self.session, lambda: self.session.cores, "how many cores")) if parts else _WAVE
         for first in range(0, len(parts), wave):
             chosen = parts[first : first + wave]
             meter = _Meter(chosen, self.progress if counted else None)

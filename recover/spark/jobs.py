@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from recover.errors import Refusal
 from recover.spark.session import Session
 
 _names = itertools.count(1)
 _EVERY = 0.2
+_GRACE = 5
 
 
 def run_job(
@@ -36,7 +39,8 @@ def watch(
     from pyspark import InheritableThread
 
     group = f"mqtool-{next(_names)}"
-    outcome: dict[str, Any] = {}
+    outcome: dict[str, Any] = {"done": 0}
+    over = threading.Event()
 
     def act() -> None:
         try:
@@ -44,20 +48,32 @@ def watch(
             outcome["value"] = action()
         except BaseException as error:
             outcome["error"] = error
+        finally:
+            over.set()
 
-    thread = InheritableThread(target=act, daemon=True)
-    thread.start()
+    def count() -> None:
+        while not over.wait(_EVERY):
+            outcome["done"] = _tasks_done(session, group)
+
+    # Signals are answered by this thread, so it waits and does nothing else: py4j sends a message whenever one of its
+    # objects goes, and an exception that rises in there is lost.
+    threads = [InheritableThread(target=act, daemon=True)]
+    if done is not None:
+        threads.append(InheritableThread(target=count, daemon=True))
+    for thread in threads:
+        thread.start()
     try:
-        while thread.is_alive():
-            thread.join(_EVERY)
-            if done is not None and thread.is_alive():
-                done(_tasks_done(session, group))
+        while not over.wait(_EVERY):
+            if done is not None:
+                done(outcome["done"])
     except BaseException:
         with suppress(Exception):
             session.context.cancelJobGroup(group)
-        thread.join(5)
+        over.wait(_GRACE)
         raise
     error = outcome.get("error")
+    if isinstance(error, Refusal):
+        raise error
     if error is not None:
         raise session.broken(error) from error
     return outcome["value"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from recover.errors import Refusal
 from recover.remote import url_of
-from recover.spark.jobs import run_job
+from recover.spark.jobs import run_job, watch
 from recover.spark.session import Session
 
 PACKAGES = ("formats", "recover")
@@ -28,8 +28,9 @@ def check_executors(session: Session, paths: Sequence[Path]) -> None:
     names = [url_of(path) or str(path.absolute()) for path in paths]
     probe = _probe(names)
     own = next(iter(probe(())))
+    cores = watch(session, lambda: session.cores, "how many cores")
     hosts = {answer["host"]: answer for answer in run_job(
-        session, probe, range(session.cores * _EACH_CORE), "do the executors see the store?"
+        session, probe, range(cores * _EACH_CORE), "do the executors see the store?"
     )}
     for host, answer in sorted(hosts.items()):
         if answer["lacks"]:
