@@ -133,9 +133,9 @@ def _strays(offsets: Rows) -> Rows:
 
 
 def _is_repeated(values: list[int], at: int, before: int) -> bool:
-    """Of two with one number, the first is right if it follows on and the number behind it is the one that lacks."""
+    """Of two with one number the first is right if it follows on, and a number lacks behind them or nothing is there."""
     number = values[at]
-    return number == before + 1 and values[at + 1 : at + 3] == [number, number + 2]
+    return number == before + 1 and values[at + 1 : at + 3] in ([number], [number, number + 2])
 
 
 def _set_bit(scans: list[FileScan], queue: int, places: set[int], bit: int) -> None:

@@ -45,10 +45,11 @@ def test_unit_of_an_expired_message_in_a_live_place_is_wrong(folder: Path) -> No
         pass
 
 
-def test_record_that_repeats_the_number_in_front_of_it_is_the_damaged_one(folder: Path) -> None:
+@pytest.mark.parametrize("place", [1, 7, -2, -1])
+def test_record_that_repeats_the_number_in_front_of_it_is_the_damaged_one(folder: Path, place: int) -> None:
     store = Drill.start("clean-plain-4.9.7", folder)
     queue = [hit for hit in store.records() if (hit.record.topic_name, hit.record.queue_id) == ("Orders", 0)]
-    second = queue[7]
+    second = queue[place]
     at = second.position + 20
     assert second.file.read()[at : at + 8] == second.record.queue_offset.to_bytes(8, "big")
     patch(second.file.path, at, (second.record.queue_offset - 1).to_bytes(8, "big"))
