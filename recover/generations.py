@@ -133,7 +133,7 @@ def _strays(offsets: Rows) -> Rows:
 
 
 def _is_repeated(values: list[int], at: int, before: int) -> bool:
-    """Of two with one number the first is right if it follows on, and a number lacks behind them or nothing is there."""
+    """Of two with one number the first is right if it follows on, and a number lacks behind them or none is there."""
     number = values[at]
     return number == before + 1 and values[at + 1 : at + 3] in ([number], [number, number + 2])
 
