@@ -235,7 +235,9 @@ def test_full_disk_under_stdout_is_8() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_end_with_32(number: signal.Signals) -> None:
     script = (
-        "import sys, time\nfrom mqtool import exits\nfrom mqtool.cli import main\nimport mqtool.cli as cli\n"
+        "import signal, sys, time\nfrom mqtool import exits\nfrom mqtool.cli import main\nimport mqtool.cli as cli\n"
+        # a suite in the background of a shell inherits an ignored SIGINT
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def wait(arguments, printer):\n    print('ready', flush=True)\n    time.sleep(30)\n"
         "cli._invoke = wait\nsys.exit(main(['exit-codes']))\n"
     )
