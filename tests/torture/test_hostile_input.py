@@ -50,7 +50,7 @@ def survives(name: str, data: bytes) -> None:
 
 @pytest.mark.parametrize("name", sorted(CODECS))
 def test_codec_takes_any_bytes(name: str) -> None:
-    @settings(max_examples=60, database=None)
+    @settings(max_examples=30, database=None)
     @given(st.binary(max_size=400))
     def check(data: bytes) -> None:
         survives(name, data)
@@ -89,6 +89,7 @@ def test_json_bomb_is_broken_text_and_no_more(bomb: int) -> None:
         survives(name, BOMBS[bomb])
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("bomb", range(0, len(BOMBS), 4))
 def test_json_bomb_in_a_store_is_a_finding(bomb: int, folder: Path) -> None:
     root = real_store("clean-4.5.1", folder)
@@ -208,7 +209,7 @@ def _cli_fuzzed(name: str, folder: Path, rounds: int, seed: int) -> int:
 
 @pytest.mark.parametrize("name", ["clean-plain-4.9.7"])
 def test_commands_on_damaged_stores(name: str, folder: Path, count: Count) -> None:
-    count("inputs fuzzed, commands", _cli_fuzzed(name, folder, 12, 1))
+    count("inputs fuzzed, commands", _cli_fuzzed(name, folder, 6, 1))
 
 
 @pytest.mark.deep

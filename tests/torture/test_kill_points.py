@@ -1,15 +1,12 @@
-"""A kill at any instant: just before each operation on the disk, and from outside at random times.
+"""A kill at any instant: the process ends just before an operation on the disk (`test_bad_writes` sends real signals).
 
 Afterwards resume must end at the bytes of an undisturbed run, or undo at the bytes, modes, times and holes of before.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -158,6 +155,7 @@ def test_a_kill_before_every_operation(name: str, lock: bool, folder: Path, coun
     count("fault points killed by os._exit", _each_point(case, deep=True) + _each_undo_point(case, deep=True))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", sorted(PLANS))
 def test_killed_again_and_again_while_resuming(name: str, folder: Path) -> None:
     case = Case(folder, name, False)
@@ -180,30 +178,6 @@ def complete(store: Path, work: Callable[[], object]) -> None:
         work()
     except Refusal:
         assert journal(store)[-1].state in ("applied", "undone")
-
-
-@pytest.mark.parametrize("how", ["resume", "undo"])
-def test_sigkill_from_outside(how: str, folder: Path) -> None:
-    case = Case(folder, "everything", False)
-    unfinished = 0
-    for _ in range(12):
-        store = case.fresh()
-        plan = sealed("everything", store)
-        child = os.fork()
-        if child == 0:
-            recover.disk.set_hook(lambda _operation: time.sleep(0.0004))
-            apply_plan(store, plan)
-            os._exit(0)
-        time.sleep(random.uniform(0.005, 0.12))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        unfinished += any(run.state == "unfinished" for run in journal(store))
-        if how == "undo":
-            case.undo(store)
-        else:
-            case.resume(store, lambda store=store, plan=plan: apply_plan(store, plan))  # type: ignore[misc]
-        case.drop(store)
-    assert unfinished, "no kill fell into a run"
 
 
 def _broker_started(store: Path) -> None:
@@ -275,6 +249,7 @@ def _across(store: Path, other: Path) -> Plan:
     return seal(Plan.of("rebuild", steps, parts=[other / "index"]), store)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("how", ["resume", "undo"])
 def test_a_kill_with_a_part_on_another_file_system(how: str, folder: Path, tmp_path: Path) -> None:
     if folder.stat().st_dev == tmp_path.stat().st_dev:
