@@ -93,6 +93,10 @@ NORMAL_DISPATCHES = _behaviour(
     "normal-dispatches", "a normal recovery starts in the newest file that begins at or below the queues' largest "
     "offset, and dispatches what lies strictly above that offset", since="5.3.2",
 )
+NO_LOG_DESTROYS_QUEUES = _behaviour(
+    "no-log-destroys-queues", "a normal recovery without a log file deletes all queues, as an abnormal one always did",
+    since="4.5.0",
+)
 START_FILE_CHECKED = _behaviour(
     "start-file-checked", "a start file is judged by the full check of its first record", since="5.4.0",
 )

@@ -12,6 +12,7 @@ from recover.broker_settings import BrokerSettings
 from recover.brokers import (
     CONFIRM_END_COMPARED,
     CURRENT_MAX_COMPARED,
+    NO_LOG_DESTROYS_QUEUES,
     NORMAL_DISPATCHES,
     RECHECK_REPUT_SETTING,
     REPUT_FROM_QUEUES,
@@ -158,8 +159,9 @@ class _Start:
         self.log.files = [mapped_file for mapped_file in self.log.files if mapped_file not in gone]
 
     def _without_log(self) -> int:
-        for state in self.states.values():
-            state.destroy()
+        if self.prediction.mode == "abnormal" or self.version.has(NO_LOG_DESTROYS_QUEUES):
+            for state in self.states.values():
+                state.destroy()
         return 0
 
     def _max_physic(self) -> int:

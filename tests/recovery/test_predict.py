@@ -253,3 +253,17 @@ def test_releases_that_would_cut_the_log_are_named(store: Callable[[str], Path])
         file.seek(95)
         file.write(b"~")
     assert cuts(root) == [("4.1.0", None, 0)]
+
+
+@pytest.mark.parametrize(("version", "left"), [("4.4.0", 23), ("4.5.1", 0), ("5.5.0", 0)])
+def test_without_a_log_the_queues_go_but_for_an_orderly_stop_of_old(
+    store: Callable[[str], Path], version: str, left: int
+) -> None:
+    """CommitLog.recoverNormally calls destroyLogics since 4.5.0, recoverAbnormally always did; seen with 4.4.0."""
+    root = store("clean-4.5.1")
+    for index in range(2):
+        log_file(root, index).unlink()
+    found = ask(root, version)
+    assert (found.starts, sum(high > 0 for _, high in found.queues.values())) == (True, left)
+    (root / "abort").touch()
+    assert not any(high for _, high in ask(root, version).queues.values())
