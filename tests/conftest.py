@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from fixtures.lab.toolchain import available
 from tests.broker import summary
+from tests.support.counts import NOTE, PREFIX, Count, Note, lines
 from tests.support.stores import real_store
 
 # Machines are noisy, and the first example of a kernel's test compiles it: no example is timed.
@@ -31,8 +32,28 @@ def store(tmp_path: Path) -> Callable[[str], Path]:
     return copy
 
 
+@pytest.fixture
+def count(record_property: Callable[[str, object], None]) -> Count:
+    """`count("inputs fuzzed", 500)`: a number for the summary behind the whole run."""
+    return lambda name, number: record_property(PREFIX + name, number)
+
+
+@pytest.fixture
+def note(record_property: Callable[[str, object], None]) -> Note:
+    """`note("MISSED ...")`: a line for the summary behind the whole run."""
+    return lambda line: record_property(NOTE + line, True)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what real brokers were asked, and what this machine cannot run: a green line is not to be taken for more."""
+    """Say what was counted, what real brokers were asked, and what this machine cannot run.
+
+    A green line is not to be taken for more. The quick suite, which everybody runs all the time, prints no counts.
+    """
+    if not terminalreporter.config.getoption("markexpr").startswith("not deep"):
+        for line in lines(terminalreporter.stats):
+            terminalreporter.write_line(line)
+        seed = terminalreporter.config.getoption("randomly_seed")
+        terminalreporter.write_line(f"seed of all other choices, for --randomly-seed: {seed}")
     found = summary.cases(terminalreporter.stats)
     for line in summary.lines(found):
         terminalreporter.write_line(line)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.counts import Count
+from tests.support.counts import Count, Note
 from tests.torture.mutation import Tally, mutated
 
 STORES = (
@@ -20,31 +20,37 @@ SAMPLE = ("clean-plain-4.9.7", "killed-expired-5.3.3", "killed-ext-5.5.0")
 DAMAGES = 2500
 
 
-def held(tally: Tally, count: Count) -> None:
-    """Print the tally; fail if anything was missed."""
+def held(name: str, seed: int, tally: Tally, count: Count, note: Note) -> None:
+    """Count and print the tally; fail if anything was missed."""
     print(*tally.lines(), sep="\n")
     count("damages found", tally.found.total())
     count("damages harmless or without a witness", tally.harmless.total())
     count("damages missed", len(tally.missed))
     for reason, number in tally.harmless.items():
-        count(f"    of them {reason}", number)
+        count(f"damages harmless or without a witness: {reason}", number)
+    count("damages understated", len(tally.understated))
+    note(f"seed of damages: {seed}")
+    for each in tally.missed:
+        note(f"MISSED {name} {seed}: {each}")
+    for each in tally.understated:
+        note(f"UNDERSTATED {name} {seed}: {each}")
     assert not tally.missed, "\n".join(tally.missed)
     assert not tally.understated, "\n".join(tally.understated)
 
 
 @pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-expired-5.5.0"])
-def test_a_single_damage_is_found(name: str, folder: Path, count: Count) -> None:
-    held(mutated(name, folder, 1, 150), count)
+def test_a_single_damage_is_found(name: str, folder: Path, count: Count, note: Note) -> None:
+    held(name, 1, mutated(name, folder, 1, 150), count, note)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("name", SAMPLE)
-def test_each_of_many_damages_is_found(name: str, folder: Path, count: Count) -> None:
-    held(mutated(name, folder, 2, 700), count)
+def test_each_of_many_damages_is_found(name: str, folder: Path, count: Count, note: Note) -> None:
+    held(name, 2, mutated(name, folder, 2, 700), count, note)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [3, 4])
 @pytest.mark.parametrize("name", STORES)
-def test_each_damage_anywhere_is_found(name: str, seed: int, folder: Path, count: Count) -> None:
-    held(mutated(name, folder, seed, DAMAGES), count)
+def test_each_damage_anywhere_is_found(name: str, seed: int, folder: Path, count: Count, note: Note) -> None:
+    held(name, seed, mutated(name, folder, seed, DAMAGES), count, note)
