@@ -1,4 +1,4 @@
-"""Intact records that their queue contradicts: a topic, queue id or queue offset that no checksum covers.
+"""Intact records that their queue contradicts: a topic, queue id, queue offset or property that no checksum covers.
 
 A unit still names the record's place and length, the places beside it are right, and one changed
 field explains everything: then that field was damaged, not the queue.
@@ -7,7 +7,7 @@ field explains everything: then that field was damaged, not the queue.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,68 +16,108 @@ from formats.consumequeue import CQ_UNIT
 from formats.errors import FormatError
 from formats.record_columns import BIT_GHOST, BIT_STRAY
 from recover.columns import Rows
-from recover.expected import Expectation, QueueKey
+from recover.contradicted_carrier import Place, changed_property, restored_carrier
+from recover.expected import Expectation, QueueKey, lmq_targets
 from recover.log import LogView
 from recover.log_reader import LogReader
 from recover.topics import LMQ_PREFIX, topic_text
 from recover.verify.consumequeue import ConsumeQueueReport
 
+#: Queue, queue offset and size that a unit says of a record.
+_Claim = tuple[QueueKey, int, int]
+
 _LIMIT = 10_000
+_CARRIER_LIMIT = 100  # each is tried with every bit of its properties changed
 
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """The record at `phy_offset` says `field` = `stored`; its queue says `key` and `queue_offset`."""
+    """The record at `phy_offset` says `field` = `stored`; queues say that it is the message at `places`.
+
+    `record` is what is stored, `right` the record with that field as the queues have it; its property CRC,
+    if there is one, is still that of the stored one.
+    """
 
     phy_offset: int
     size: int
-    key: QueueKey
-    queue_offset: int
+    places: tuple[Place, ...]
     field: str
     stored: str
     record: Record
+    right: Record
+
+    @property
+    def key(self) -> QueueKey:
+        """The first queue."""
+        return self.places[0][0]
+
+    @property
+    def queue_offset(self) -> int:
+        """The place in the first queue."""
+        return self.places[0][1]
 
 
 def contradictions(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> list[Contradiction]:
-    """Every record that exactly one queue position claims and one field denies, ascending by phy_offset."""
-    claims: dict[int, list[tuple[QueueKey, int, int]]] = {}
+    """Every record that queue units claim for a place that one field of it denies, ascending by phy_offset."""
+    claims: dict[int, list[_Claim]] = {}
+    carried: dict[int, list[_Claim]] = {}
     for key, verdict in queues.verdicts.items():
         wrong = {queue_offset for queue_offset, _, _ in verdict.wrong}
+        table = carried if key.topic.startswith(LMQ_PREFIX) else claims
         for queue_offset, phy_offset, size in verdict.wrong:
             # beside another wrong unit the queue itself is what is shifted or stale
-            if not {queue_offset - 1, queue_offset + 1} & wrong and not key.topic.startswith(LMQ_PREFIX):
-                claims.setdefault(phy_offset, []).append((key, queue_offset, size))
+            if not {queue_offset - 1, queue_offset + 1} & wrong:
+                table.setdefault(phy_offset, []).append((key, queue_offset, size))
     for phy_offset, claim in _places_of_strays(log, expectation):
         claims.setdefault(phy_offset, []).append(claim)
-    if not claims or len(claims) > _LIMIT:
+    carried = {} if len(carried) > _CARRIER_LIMIT else {at: own for at, own in carried.items() if at not in claims}
+    if not (claims or carried) or len(claims) > _LIMIT:
         return []
-    file_cells = expectation.topics.store.queue_file_size // CQ_UNIT.size
-    found = []
+    found: list[Contradiction] = []
     with LogReader(log.queue) as reader:
-        for row in _rows_at(log, np.array(sorted(claims))):
-            own = list(dict.fromkeys(claims[int(row["phy_offset"])]))
-            if len(own) != 1 or own[0][2] != int(row["size"]) or _is_right(log, queues, row):
+        for row in _rows_at(log, np.array(sorted({*claims, *carried}))):
+            phy_offset, size = int(row["phy_offset"]), int(row["size"])
+            own = list(dict.fromkeys(claims.get(phy_offset) or carried[phy_offset]))
+            if any(claim[2] != size for claim in own):
                 continue
             try:
-                record = reader.record(int(row["phy_offset"]), int(row["size"]))
+                record = reader.record(phy_offset, size)
             except (FormatError, OSError):
                 continue
-            found += [
-                item for item in _denied(record, *own[0][:2])
-                if item.field != "queue_offset" or not _is_shifted(item, expectation, file_cells)
-            ]
+            if phy_offset in carried:
+                found += _misses_queues(record, own, expectation, queues)
+            elif len(own) == 1 and not _is_right(log, queues, row):
+                found += (item for item in _denied(record, *own[0][:2]) if not _is_shifted(item, expectation))
     return found
 
 
-def _is_shifted(item: Contradiction, expectation: Expectation, file_cells: int) -> bool:
+def _misses_queues(
+    record: Record, claims: list[_Claim], expectation: Expectation, queues: ConsumeQueueReport
+) -> Iterator[Contradiction]:
+    """The record as one that fills all LMQ queues of which units name it, if one bit explains that it does not."""
+    places = tuple((key, queue_offset) for key, queue_offset, _ in claims)
+    named = lmq_targets(record)
+    unknown = [place for place in named if place[0] not in queues.verdicts]
+    rows = expectation.lmq_rows[expectation.lmq_rows["phy_offset"] == record.phy_offset]
+    # a place that a later record names as well is that one's
+    its_own = {(expectation.keys[row["queue"]], int(row["queue_offset"])) for row in rows}
+    stands = [place for place in named if place in its_own and _stands(queues, *place)]
+    right = restored_carrier(record, places, stands, unknown)
+    if right is not None:
+        field, stored = changed_property(record, right)
+        yield Contradiction(record.phy_offset, record.total_size, places, field, stored, record, right)
+
+
+def _is_shifted(item: Contradiction, expectation: Expectation) -> bool:
     """True when the unit stands whole files away from its record's place, and alone: then its file has a wrong name."""
-    if not file_cells or (item.queue_offset - item.record.queue_offset) % file_cells:
+    file_cells = expectation.topics.store.queue_file_size // CQ_UNIT.size
+    if item.field != "queue_offset" or not file_cells or (item.queue_offset - item.record.queue_offset) % file_cells:
         return False
     beside = (item.queue_offset - 1, item.queue_offset + 1)
     return not any(np.isin(beside, rows["queue_offset"]).any() for _, rows in expectation.grouped({item.key}))
 
 
-def _places_of_strays(log: LogView, expectation: Expectation) -> Iterator[tuple[int, tuple[QueueKey, int, int]]]:
+def _places_of_strays(log: LogView, expectation: Expectation) -> Iterator[tuple[int, _Claim]]:
     """Stray records whose neighbours in the queue leave room for exactly one queue offset."""
     strays: dict[QueueKey, list[np.void]] = {}
     for split in log.splits():
@@ -103,10 +143,14 @@ def _is_right(log: LogView, queues: ConsumeQueueReport, row: np.void) -> bool:
     if int(row["bits"]) & BIT_STRAY:
         return False
     topic, queue_id = log.queues[int(row["queue"])]
-    verdict = queues.verdicts.get(QueueKey(topic_text(topic), queue_id))
+    return _stands(queues, QueueKey(topic_text(topic), queue_id), int(row["queue_offset"]))
+
+
+def _stands(queues: ConsumeQueueReport, key: QueueKey, queue_offset: int) -> bool:
+    """True when a message is expected at this place, and a unit names it."""
+    verdict = queues.verdicts.get(key)
     if verdict is None or not verdict.expected:
         return False
-    queue_offset = int(row["queue_offset"])
     at = int(np.searchsorted(verdict.missing_offsets, queue_offset))
     missing = at < verdict.missing_offsets.size and verdict.missing_offsets[at] == queue_offset
     return not missing and queue_offset not in {index for index, _, _ in verdict.wrong}
@@ -126,4 +170,5 @@ def _denied(record: Record, key: QueueKey, queue_offset: int) -> Iterator[Contra
     field, stored = differing[0]
     if field == "topic" and len(key.topic.encode()) != len(record.topic):
         return
-    yield Contradiction(record.phy_offset, record.total_size, key, queue_offset, field, stored, record)
+    right = replace(record, topic=key.topic.encode(), queue_id=key.queue_id, queue_offset=queue_offset)
+    yield Contradiction(record.phy_offset, record.total_size, ((key, queue_offset),), field, stored, record, right)

@@ -16,7 +16,8 @@ def evidence_of(seen: Survey, damaged: Sequence[Damage]) -> Evidence:
     """The units of the damaged ranges that stay in the log, and those that a changed field of a record contradicts."""
     denied: dict[QueueKey, set[int]] = {}
     for item in seen.contradictions:
-        denied.setdefault(item.key, set()).add(item.queue_offset)
+        for key, queue_offset in item.places:
+            denied.setdefault(key, set()).add(queue_offset)
     return Evidence(
         np.array([damage.start for damage in damaged], dtype=np.int64),
         np.array([damage.stop for damage in damaged], dtype=np.int64), denied,

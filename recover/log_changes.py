@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -142,11 +142,7 @@ def _correct(store: Store, log: LogView, changes: LogChanges, item: Contradictio
     """Write the one field of a record that its queue contradicts."""
     mapped_file = log.queue.find(item.phy_offset)
     assert mapped_file is not None
-    right = replace(
-        item.record, topic=item.key.topic.encode(), queue_id=item.key.queue_id, queue_offset=item.queue_offset
-    )
-    if right.property_crc is not None:
-        right = with_property_crc(right)
+    right = item.right if item.right.property_crc is None else with_property_crc(item.right)
     stop = item.phy_offset + item.size
     changes.steps.append(WriteRange(
         store.relative(mapped_file.path), item.phy_offset - mapped_file.file_from_offset, encode(right)

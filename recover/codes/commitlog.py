@@ -150,8 +150,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "commitlog-contradicted-field", "error",
         "the record at {start} says {field} = {stored}, but its queue shows that it is message {queue_offset} of "
         "{topic}/{queue}", _RECOVER,
-        meaning="The record is intact as far as checksums reach, but one field of its head, which none covers, is wrong.",
-        cause="A flipped bit in the topic, the queue id or the queue offset.",
+        meaning="The record is intact as far as checksums reach, but one field, which none covers, is wrong.",
+        cause="A flipped bit in the topic, the queue id, the queue offset, or in the properties that name LMQ queues.",
         broker="It notices nothing. A rebuild of its queues would put the message into the wrong place.",
         action="`mqtool recover` puts the field back.",
     ),
