@@ -1,4 +1,4 @@
-"""Compiled looks at the queues of rows in log order: where each stands, whether it falls back, which rows it has."""
+"""Compiled looks at the queues of rows in log order: where each stands, and which rows it has."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 from numba import njit
 
-from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_STRAY
+from formats.record_columns import BIT_FILLER, BIT_STRAY
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 
 
 @njit(cache=True, nogil=True)
-def _is_numbered(sys_flag: int, bits: int) -> bool:
+def is_numbered(sys_flag: int, bits: int) -> bool:
+    """Whether the queue offset of such a row counts in its queue: ordinary and committed messages, no filler."""
     kind = sys_flag & TRANSACTION
     return kind in (TRANSACTION_NOT, TRANSACTION_COMMIT) and bits & BIT_FILLER == 0
 
@@ -21,21 +22,7 @@ def note_last(records: Any, last_offset: Any) -> None:
     """Put the queue offset of each queue's last numbered row into `last_offset` (int64, one a queue)."""
     for row in range(records.size):
         record = records[row]
-        if _is_numbered(record.sys_flag, record.bits):
-            last_offset[record.queue] = record.queue_offset
-
-
-@njit(cache=True, nogil=True)
-def note_falls(records: Any, last_offset: Any, fallen: Any) -> None:
-    """Set `fallen` (bool, one a queue) where a numbered row that is no ghost does not step up from `last_offset`.
-
-    `last_offset` (int64, one a queue, -1 at first) is carried from call to call.
-    """
-    for row in range(records.size):
-        record = records[row]
-        if _is_numbered(record.sys_flag, record.bits) and record.bits & BIT_GHOST == 0:
-            if record.queue_offset <= last_offset[record.queue]:
-                fallen[record.queue] = True
+        if is_numbered(record.sys_flag, record.bits):
             last_offset[record.queue] = record.queue_offset
 
 
@@ -49,7 +36,7 @@ def group_rows(records: Any, wanted: Any, next_place: Any, stops: Any, out: Any)
     for number in range(records.size):
         record = records[number]
         queue = record.queue
-        if not wanted[queue] or record.bits & BIT_STRAY or not _is_numbered(record.sys_flag, record.bits):
+        if not wanted[queue] or record.bits & BIT_STRAY or not is_numbered(record.sys_flag, record.bits):
             continue
         if next_place[queue] >= stops[queue]:
             return False

@@ -12,7 +12,7 @@ from formats import properties as props
 from formats.commitlog import Record
 from formats.errors import FormatError
 from formats.generation_kernels import group_rows
-from formats.record_columns import BIT_DELAY, BIT_LMQ, BIT_MARKER, BIT_STRAY
+from formats.record_columns import BIT_DELAY, BIT_LMQ, BIT_MARKER
 from recover.columns import Rows
 from recover.generations import numbered
 from recover.log import LogView
@@ -50,6 +50,11 @@ class Expectation:
     deleted: list[str]
     unsafe: list[str]
     _skip: Rows
+
+    @property
+    def skipped(self) -> Rows:
+        """For each queue of the log, whether its own records fill nothing (bool array): see `deleted` and `unsafe`."""
+        return self._skip
 
     def queues(self) -> dict[QueueKey, int]:
         """Each queue with at least one expected position, and how many it has."""
@@ -98,23 +103,12 @@ def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Ex
     skip = np.array([name in skip_names for name in names], dtype=bool)
     batch = np.array([name in topics.batch for name in names], dtype=bool)
     keys = [QueueKey(name, queue_id) for name, (_, queue_id) in zip(names, log.queues, strict=True)]
-    counts = np.zeros(len(keys), dtype=np.int64)
-    for split in log.live():
-        rows = split.records[_fills_queue(split.records, skip | batch)]
-        counts += np.bincount(rows["queue"], minlength=len(keys))
+    counts = np.where(skip | batch, 0, log.tally.positions)
     lmq_rows = _lmq_rows(log, topics, keys, include_deleted)
     if lmq_rows.size:
         counts = np.concatenate([counts, np.zeros(len(keys) - counts.size, dtype=np.int64)])
         counts += np.bincount(lmq_rows["queue"], minlength=len(keys))
     return Expectation(log, topics, keys, counts, lmq_rows, deleted, unsafe, skip | batch)
-
-
-def _fills_queue(records: Rows, skip: Rows) -> Rows:
-    """Rows that have a position in an ordinary queue."""
-    if not skip.size:
-        return np.zeros(records.size, dtype=bool)
-    stray = (records["bits"] & BIT_STRAY) != 0
-    return np.asarray(numbered(records) & ~stray & ~skip[records["queue"]])
 
 
 def _batches(numbers: list[int], counts: Rows) -> Iterator[list[int]]:
@@ -132,6 +126,8 @@ def _batches(numbers: list[int], counts: Rows) -> Iterator[list[int]]:
 
 def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_deleted: bool) -> Rows:
     """Positions in LMQ queues; `keys` grows by the queues that only they fill."""
+    if not log.tally.bits & BIT_LMQ:
+        return np.empty(0, dtype=EXPECTED)
     numbers = {key: number for number, key in enumerate(keys)}
     parts: list[tuple[Any, ...]] = []
     with LogReader(log.queue) as reader:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from formats.generation_kernels import note_falls, note_last
+from formats.generation_kernels import note_last
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 from recover.columns import Rows
@@ -33,6 +33,8 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
     store timestamp lies before that of the last record in front of the break. A file whose first
     record is no ghost takes the chain up again.
     """
+    if not _is_broken(scans):
+        return 0
     last_offset = np.full(queues, -1, dtype=np.int64)
     last_timestamp = 0
     broken = False
@@ -64,6 +66,13 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
     return total
 
 
+def _is_broken(scans: list[FileScan]) -> bool:
+    """Whether a record stands behind a break: behind a hole, or in a file behind one without its end mark."""
+    last = max((int(s.records["phy_offset"][-1]) for scan in scans for s in scan.splits if s.records.size), default=-1)
+    broken = [scan for scan in scans if scan.holes or scan.blank is None]
+    return any((scan.holes[0].start if scan.holes else scan.file_end) <= last for scan in broken)
+
+
 def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[int, Rows]]:
     """Rows of each split, cut where a hole lies between two records, with how many holes of the file are in front."""
     for split in scan.splits:
@@ -73,30 +82,21 @@ def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[int, Rows]]:
             yield bisect_left(breaks, int(offsets[start])), split.records[start:stop]
 
 
-def mark_superseded(scans: list[FileScan], queues: int) -> int:
+def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
     """Set BIT_SUPERSEDED on records whose queue offset a later record of their queue took again; how many.
 
-    A single record that steps out of its queue's order while its neighbours go on is no new
-    generation: it gets BIT_STRAY, for its own queue offset is what is wrong.
+    `fallen` are the queues whose offsets fall back somewhere along the log. A single record that steps out of its
+    queue's order while its neighbours go on is no new generation: it gets BIT_STRAY, for its own queue offset is what
+    is wrong.
     """
     restarts: list[tuple[int, int, int]] = []
-    for queue, rows in _sequences(scans, _suspects(scans, queues)):
+    for queue, rows in _sequences(scans, fallen):
         stray = _strays(rows["queue_offset"])
         _set_bit(scans, queue, set(rows["phy_offset"][stray].tolist()), BIT_STRAY)
         rows = rows[~stray]
         falls = np.flatnonzero(np.diff(rows["queue_offset"]) <= 0) + 1
         restarts += [(queue, int(rows["phy_offset"][at]), int(rows["queue_offset"][at])) for at in falls]
     return _mark_older(scans, restarts)
-
-
-def _suspects(scans: list[FileScan], queues: int) -> list[int]:
-    """Queues whose offsets fall back somewhere along the log."""
-    last = np.full(queues, -1, dtype=np.int64)
-    fallen = np.zeros(queues, dtype=np.bool_)
-    for scan in scans:
-        for split in scan.splits:
-            note_falls(np.asarray(split.records), last, fallen)
-    return [int(queue) for queue in np.flatnonzero(fallen)]
 
 
 def _counted(records: Rows) -> Rows:

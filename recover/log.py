@@ -15,6 +15,7 @@ from recover.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
 from recover.generations import mark_ghosts, mark_superseded
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.scan import WINDOW, FileScan, Hole, ProgressCallback, scan_file
+from recover.tally import Tally, tally
 
 MISSING_FILE = "missing-file"
 GHOSTS = "ghosts"
@@ -70,12 +71,33 @@ class LogView:
     tail: Tail | None
     ghosts: int
     superseded: int
-    messages: int
-    fillers: int
-    markers: int
-    last_timestamp: int
-    newest_timestamp: int
+    tally: Tally
     written: dict[int, Record] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> int:
+        """Live records that are messages."""
+        return self.tally.messages
+
+    @property
+    def fillers(self) -> int:
+        """Records that fill a damaged range."""
+        return self.tally.fillers
+
+    @property
+    def markers(self) -> int:
+        """Records that stand for a lost message."""
+        return self.tally.markers
+
+    @property
+    def last_timestamp(self) -> int:
+        """Store timestamp (ms) of the last record."""
+        return self.tally.last_timestamp
+
+    @property
+    def newest_timestamp(self) -> int:
+        """The highest store timestamp (ms)."""
+        return self.tally.newest_timestamp
 
     @property
     def blanks(self) -> int:
@@ -89,6 +111,9 @@ class LogView:
 
     def live(self) -> Iterator[Split]:
         """Rows in log order without ghosts and superseded records."""
+        if not self.ghosts and not self.superseded:
+            yield from self.splits()
+            return
         for split in self.splits():
             stale = (split.records["bits"] & STALE_BITS) != 0
             yield _without(split, stale) if stale.any() else split
@@ -145,16 +170,19 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
     """The whole log out of the scans of its files, in name order."""
     queues = _merge_queues(scans)
     ghosts = mark_ghosts(scans, len(queues))
-    superseded = mark_superseded(scans, len(queues))
-    counts = _count(scans)
+    counts = tally(scans, len(queues))
+    superseded = 0
+    if counts.fallen.any():
+        superseded = mark_superseded(scans, np.flatnonzero(counts.fallen).tolist())
+        counts = tally(scans, len(queues))
     min_offset = scans[0].mapped_file.file_from_offset if scans else 0
     log_end = _log_end(scans, min_offset)
-    damaged, tail = _damage(scans, log_end)
+    damaged, tail = _damage(scans, log_end, ghosts > 0)
     for damage in damaged:
         damage.intact_after = _intact_behind(scans, damage.stop)
     return LogView(
         queue, scans, queues, min_offset, _valid_to(scans, min_offset), log_end, damaged, tail, ghosts, superseded,
-        counts["messages"], counts["fillers"], counts["markers"], counts["last_timestamp"], counts["newest_timestamp"],
+        counts,
     )
 
 
@@ -168,25 +196,11 @@ def _merge_queues(scans: list[FileScan]) -> list[tuple[bytes, int]]:
     numbers: dict[tuple[bytes, int], int] = {}
     for scan in scans:
         mapping = np.array([numbers.setdefault(key, len(numbers)) for key in scan.queues], dtype=np.int32)
+        if (mapping == np.arange(mapping.size)).all():
+            continue
         for split in scan.splits:
             split.records["queue"] = mapping[split.records["queue"]]
     return list(numbers)
-
-
-def _count(scans: list[FileScan]) -> dict[str, int]:
-    counts = dict.fromkeys(("messages", "fillers", "markers", "last_timestamp", "newest_timestamp"), 0)
-    for scan in scans:
-        for split in scan.splits:
-            bits = split.records["bits"]
-            live = (bits & BIT_GHOST) == 0
-            counts["messages"] += int(((bits & (STALE_BITS | BIT_FILLER | BIT_MARKER)) == 0).sum())
-            counts["fillers"] += int((live & ((bits & BIT_FILLER) != 0)).sum())
-            counts["markers"] += int((live & ((bits & BIT_MARKER) != 0)).sum())
-            if live.any():
-                times = split.records["store_timestamp"][live]
-                counts["last_timestamp"] = int(times[-1])
-                counts["newest_timestamp"] = max(counts["newest_timestamp"], int(times.max()))
-    return counts
 
 
 def _log_end(scans: list[FileScan], min_offset: int) -> int:
@@ -223,7 +237,7 @@ def _valid_to(scans: list[FileScan], min_offset: int) -> int:
     return before
 
 
-def _damage(scans: list[FileScan], log_end: int) -> tuple[list[Damage], Tail | None]:
+def _damage(scans: list[FileScan], log_end: int, ghosts: bool) -> tuple[list[Damage], Tail | None]:
     """Dead ranges in front of `log_end` are damage; what follows it is the tail, unless it was a whole message."""
     damaged: list[Damage] = []
     tail: Tail | None = None
@@ -232,7 +246,7 @@ def _damage(scans: list[FileScan], log_end: int) -> tuple[list[Damage], Tail | N
         start = scan.mapped_file.file_from_offset
         if start > position:
             damaged.append(Damage(position, start, MISSING_FILE, 0, "next-file", False, None))
-        for dead in dead_ranges(scan):
+        for dead in dead_ranges(scan, ghosts=ghosts):
             if dead.start < log_end:
                 damaged.append(_damage_of(scan, dead, dead.stop))
             elif dead.envelope:
@@ -245,14 +259,17 @@ def _damage(scans: list[FileScan], log_end: int) -> tuple[list[Damage], Tail | N
     return damaged, tail
 
 
-def dead_ranges(scan: FileScan) -> list[Hole]:
-    """Holes of a file together with the ghosts that adjoin them, ascending; ghosts alone have the reason "ghosts"."""
+def dead_ranges(scan: FileScan, *, ghosts: bool = True) -> list[Hole]:
+    """Holes of a file together with the ghosts that adjoin them, ascending; ghosts alone have the reason "ghosts".
+
+    `ghosts`: false where it is known that there are none.
+    """
     parts = [*scan.holes]
-    for split in scan.splits:
-        ghosts = split.records[(split.records["bits"] & BIT_GHOST) != 0]
+    for split in scan.splits if ghosts else ():
+        old = split.records[(split.records["bits"] & BIT_GHOST) != 0]
         parts += [
             Hole(int(row["phy_offset"]), end := int(row["phy_offset"]) + int(row["size"]), GHOSTS, "record", False, end)
-            for row in ghosts
+            for row in old
         ]
     merged: list[Hole] = []
     for part in sorted(parts, key=lambda p: p.start):

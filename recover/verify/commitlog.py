@@ -112,8 +112,11 @@ def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_m
 
 def _old_records(store: Store, log: LogView) -> list[Finding]:
     found = []
-    for bit, code in ((BIT_GHOST, "commitlog-ghosts"), (BIT_SUPERSEDED, "commitlog-superseded")):
-        for scan in log.files:
+    kinds = (
+        (log.ghosts, BIT_GHOST, "commitlog-ghosts"), (log.superseded, BIT_SUPERSEDED, "commitlog-superseded"),
+    )
+    for count, bit, code in kinds:
+        for scan in log.files if count else ():
             places = [
                 int(row["phy_offset"]) for split in scan.splits
                 for row in split.records[(split.records["bits"] & bit) != 0]
@@ -133,9 +136,12 @@ def _at_least(store: Store, behaviour: Behaviour) -> bool:
 
 def _needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
     """The first record of each form that some release cannot read; such a release would truncate there."""
-    forms = {"V2 records": ("bits", BIT_V2, V2_RECORDS), "records with IPv6 hosts": ("sys_flag", HOSTS_V6, IPV6_HOSTS)}
+    forms = {
+        "V2 records": ("bits", log.tally.bits & BIT_V2, V2_RECORDS),
+        "records with IPv6 hosts": ("sys_flag", log.tally.flags & HOSTS_V6, IPV6_HOSTS),
+    }
     for what, (column, bits, behaviour) in forms.items():
-        for split in log.live():
+        for split in log.live() if bits else ():
             places = split.records["phy_offset"][(split.records[column] & bits) != 0]
             if places.size:
                 first = int(places[0])

@@ -6,14 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from formats.config import read_consumer_offsets, read_delay_offsets
 from formats.queue_kernels import EXPIRED
 from recover.config_files import ConfigPair
 from recover.expected import QueueKey
 from recover.findings import Finding, finding
-from recover.generations import numbered
 from recover.log import LogView
 from recover.store import Store
 from recover.topics import LMQ_PREFIX, topic_text
@@ -78,14 +75,7 @@ def queue_ranges(look: Survey) -> dict[QueueKey, QueueRange]:
 
 
 def _of_log(log: LogView) -> dict[QueueKey, QueueRange]:
-    if not log.queues:
-        return {}
-    least = np.full(len(log.queues), np.iinfo(np.int64).max)
-    most = np.full(len(log.queues), -1, dtype=np.int64)
-    for split in log.live():
-        rows = split.records[numbered(split.records)]
-        np.minimum.at(least, rows["queue"], rows["queue_offset"])
-        np.maximum.at(most, rows["queue"], rows["queue_offset"])
+    least, most = log.tally.least, log.tally.most
     return {
         QueueKey(topic_text(topic), queue_id): QueueRange(int(least[number]), int(most[number]) + 1)
         for number, (topic, queue_id) in enumerate(log.queues) if most[number] >= 0

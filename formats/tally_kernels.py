@@ -1,0 +1,64 @@
+"""One compiled pass over the rows of a log: what each queue has, what the whole log has, where queues fall back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from formats.generation_kernels import is_numbered
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_STRAY, BIT_SUPERSEDED
+
+TOTALS = 7
+MESSAGES = 0
+FILLERS = 1
+MARKERS = 2
+LAST_TIME = 3
+NEWEST_TIME = 4
+BITS = 5
+FLAGS = 6
+
+_STALE = BIT_GHOST | BIT_SUPERSEDED
+_NO_MESSAGE = _STALE | BIT_FILLER | BIT_MARKER
+
+
+@njit(cache=True, nogil=True)
+def tally_rows(
+    records: Any, last_offset: Any, fallen: Any, counts: Any, least: Any, most: Any, totals: Any
+) -> None:
+    """Add the rows of one split (RECORD, in log order) to what earlier calls counted.
+
+    One a queue: `last_offset` (int64, -1 at first) is the queue offset of its last numbered row that is no ghost, and
+    `fallen` (bool) is set where one does not step up from it; `counts` (int64) are rows with a position, `least` and
+    `most` (int64) the queue offsets of live rows. `totals` (int64[TOTALS]): messages, fillers, markers, last and newest
+    store timestamp (ms), and all bits and all system flags that live rows have, or-ed.
+    """
+    for row in range(records.size):
+        record = records[row]
+        bits = record.bits
+        if bits & BIT_GHOST:
+            continue
+        queue = record.queue
+        offset = record.queue_offset
+        numbered = is_numbered(record.sys_flag, bits)
+        if numbered:
+            if offset <= last_offset[queue]:
+                fallen[queue] = True
+            last_offset[queue] = offset
+        totals[LAST_TIME] = record.store_timestamp
+        totals[NEWEST_TIME] = max(totals[NEWEST_TIME], record.store_timestamp)
+        if bits & BIT_FILLER:
+            totals[FILLERS] += 1
+        if bits & BIT_MARKER:
+            totals[MARKERS] += 1
+        if bits & BIT_SUPERSEDED:
+            continue
+        if bits & _NO_MESSAGE == 0:
+            totals[MESSAGES] += 1
+        totals[BITS] |= bits
+        totals[FLAGS] |= record.sys_flag
+        if numbered:
+            least[queue] = min(least[queue], offset)
+            most[queue] = max(most[queue], offset)
+            if bits & BIT_STRAY == 0:
+                counts[queue] += 1
