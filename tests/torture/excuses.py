@@ -13,9 +13,10 @@ from formats import sysflag
 from formats.checkpoint import CHECKPOINT, Checkpoint
 from formats.commitlog import Record, check_strict
 from formats.config import BY_NAME, salvage
-from formats.consumequeue import CQ_UNIT, CqUnit
+from formats.consumequeue import CQ_UNIT, CqUnit, is_ext_address
 from formats.errors import FormatError
 from formats.index import IndexGeometry, decode
+from formats.javahash import tags_code
 from formats.properties import Parser, parse
 from tests.support.looks import COMMITLOG_FOLDERS
 from tests.torture.anatomy import Anatomy, Place
@@ -137,6 +138,10 @@ def _of_unit(anatomy: Anatomy, place: Place, field: str, now: bytes) -> str | No
         return f"{NO_READER}: the unit of an expired message"
     if old.phy_offset < anatomy.min_offset and _nothing_left(anatomy, place, now):
         return f"{NO_WITNESS}: the last units of a queue whose messages have all expired"
+    record = anatomy.records.get(old.phy_offset)
+    tags = None if record is None else parse(record.properties).get("TAGS")
+    if record is not None and is_ext_address(old.tags_code) and cell == old._replace(tags_code=tags_code(tags)):
+        return f"{OLDER}: the code of the tags itself, where no ext unit could be written"
     return None
 
 
