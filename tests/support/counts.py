@@ -13,7 +13,7 @@ Count = Callable[[str, int], None]
 Note = Callable[[str], None]
 """Called with a line that the summary repeats, such as a damage that was missed."""
 
-_WITH_COUNTS = ("passed", "failed")
+_OUTCOMES = ("passed", "failed", "skipped")
 
 
 def counted(reports: Iterable[Any]) -> Counter[str]:
@@ -26,8 +26,8 @@ def counted(reports: Iterable[Any]) -> Counter[str]:
 
 
 def lines(stats: Mapping[str, Iterable[Any]]) -> Iterator[str]:
-    """The sums over passed and failed tests, one a line, and then what was noted; nothing if nothing was counted."""
-    reports = [report for outcome in _WITH_COUNTS for report in stats.get(outcome, ())]
+    """The sums over all tests, one a line, and then what was noted; nothing if nothing was counted."""
+    reports = [report for outcome in _OUTCOMES for report in stats.get(outcome, ())]
     for name, number in sorted(counted(reports).items()):
         yield f"{number:9,} {name}"
     yield from sorted({name.removeprefix(NOTE) for name, _ in _properties(reports) if name.startswith(NOTE)})

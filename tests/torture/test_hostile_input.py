@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import re
@@ -22,7 +23,7 @@ from mqtool import exits
 from recover.log import scan_log
 from recover.store import Store
 from tests.cli.runner import mqtool
-from tests.support.counts import Count
+from tests.support.counts import Count, Note
 from tests.support.looks import opened
 from tests.support.stores import copy_store, real_store, unpacked
 from tests.support.trees import assert_unchanged
@@ -81,6 +82,24 @@ def test_codec_takes_many_mutated_files(name: str, count: Count) -> None:
 @pytest.mark.parametrize("name", sorted(CODECS))
 def test_codec_takes_very_many_mutated_files(name: str, count: Count) -> None:
     count("inputs fuzzed, codecs", _fuzzed(name, 6000, 3))
+
+
+@pytest.mark.parametrize("seconds", [
+    pytest.param(5, marks=pytest.mark.deep), pytest.param(120, marks=pytest.mark.long),
+])
+def test_codec_takes_what_a_fuzzer_makes_up(seconds: int, folder: Path, count: Count, note: Note) -> None:
+    """atheris looks for inputs that reach new code in the codecs."""
+    if importlib.util.find_spec("atheris") is None:
+        note("NOT RUN: fuzzing guided by coverage, for there is no atheris for this Python or platform")
+        pytest.skip("NOT RUN: needs atheris")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.torture.guided", str(folder), str(seconds)], cwd=ROOT, capture_output=True,
+        text=True, check=False,
+    )
+    ran = re.search(r"number_of_executed_units: (\d+)", done.stderr)
+    assert done.returncode == 0 and ran, done.stderr[-3000:]
+    assert int(ran[1]) > len(CODECS), "more than the seeds of one codec"
+    count("inputs fuzzed, codecs guided by coverage", int(ran[1]))
 
 
 @pytest.mark.parametrize("bomb", range(len(BOMBS)))
