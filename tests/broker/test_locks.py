@@ -15,7 +15,9 @@ from fixtures.damage import damage
 from fixtures.lab.lab import OracleReport
 from tests.broker.judge import REFUSED, mqtool
 from tests.support.brokers import VERSIONS, oracle
-from tests.support.stores import EXPECTED, real_store
+from tests.support.counts import Count
+from tests.support.plans import count_operations, killed_at
+from tests.support.stores import EXPECTED, copy_store, real_store
 from tests.support.trees import assert_unchanged
 
 pytestmark = [pytest.mark.broker, pytest.mark.deep]
@@ -76,6 +78,25 @@ def test_broker_does_not_start_while_a_change_is_on_its_way(
     assert [(seen.loaded, seen.started) for seen in tried] == [(True, False)]
     assert _REFUSAL in (tried[0].error or "")
     assert oracle(version).start(store).starts
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_real_broker_between_kill_and_resume_is_noticed(version: str, tmp_path: Path, count: Count) -> None:
+    """recover is killed half way, and somebody starts a broker on what it left."""
+    store = real_store("clean-4.5.1", tmp_path)
+    damage("queue-file-zeroed", store, 0)
+    damage("checkpoint-zero", store, 0)
+    copy = copy_store(store, tmp_path / "copy")
+    operations = len(count_operations(lambda: mqtool("recover", copy, "--yes")))
+    # before the first file is changed, between two of them, and behind the last
+    for stop in (operations * 3 // 5, operations * 3 // 4, operations * 9 // 10):
+        root = copy_store(store, tmp_path / str(stop))
+        assert killed_at(stop, lambda root=root: mqtool("recover", root, "--yes"))  # type: ignore[misc]
+        assert [run["state"] for run in mqtool("journal", root).document["runs"]] == ["unfinished"]
+        assert oracle(version).start(root).loaded
+        with assert_unchanged(root):
+            assert mqtool("resume", root, "--yes").code & REFUSED
+        count("starts of a real broker between kill and resume refused", 1)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
