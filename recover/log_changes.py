@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,8 +12,8 @@ from formats.names import offset_to_name
 from formats.record_columns import BIT_GHOST, BIT_PROP_CRC
 from recover.after import Replaced
 from recover.bridge import Bridge, Gap, build_bridge
+from recover.changed_file import changed_file
 from recover.columns import Rows
-from recover.content import LazyContent
 from recover.contradictions import Contradiction
 from recover.errors import Refusal
 from recover.log import Damage, LogView, dead_ranges
@@ -22,13 +22,11 @@ from recover.lost import LostPosition
 from recover.mapped_files import MappedFile
 from recover.patches import zeroes
 from recover.plan import InPlace, Install, Retire, Step, WriteRange, ZeroRange
-from recover.reader import FileReader
 from recover.restore import Restored, restore
 from recover.store import Store
 from recover.survey import Survey
 
 Lost = Literal["repeat", "visible", "gap"]
-_CHUNK = 1 << 20
 
 
 @dataclass(slots=True)
@@ -213,7 +211,6 @@ def _dirty_end(store: Store, log: LogView, cut_from: int) -> Iterator[Step]:
 def _mend_files(store: Store, log: LogView, changes: LogChanges) -> None:
     """Full lengths, and nothing in the folders that is no log file."""
     size = log.queue.file_size
-    touched = {step.file: step for step in changes.steps}
     for mapped_file in log.queue.wrong_lengths():
         name = store.relative(mapped_file.path)
         if mapped_file.length == 0 and mapped_file == log.queue.files[-1]:
@@ -224,13 +221,8 @@ def _mend_files(store: Store, log: LogView, changes: LogChanges) -> None:
             reached = max([mapped_file.length, *ends])
             if reached < size:
                 changes.steps.append(ZeroRange(name, reached, size))
-        elif name not in touched:
-            changes.steps.append(Install(name, LazyContent(size, _first_bytes(mapped_file.path, size))))
         else:
-            raise Refusal(
-                f"{name} is longer than the other log files and damaged as well",
-                "Shorten a copy of it to the others' length by hand, then run recover again.", file=name,
-            )
+            _write_anew(changes, name, name, mapped_file.path, size)
     for odd in log.queue.odd:
         if not odd.is_directory:
             changes.steps.append(Retire(store.relative(odd.path)))
@@ -240,22 +232,18 @@ def _mend_files(store: Store, log: LogView, changes: LogChanges) -> None:
 
 def _rename(store: Store, changes: LogChanges, mapped_file: MappedFile, right: int) -> None:
     name = store.relative(mapped_file.path)
-    if any(step.file == name for step in changes.steps):
+    if any(step.file == name and not isinstance(step, InPlace) for step in changes.steps):
         raise Refusal(
-            f"{name} has a wrong name and is damaged as well",
+            f"{name} has a wrong name and a wrong length",
             f"Rename it to {offset_to_name(right)} in a copy of the store, then run recover on that.", file=name,
         )
-    target = mapped_file.path.with_name(offset_to_name(right))
-    content = LazyContent(mapped_file.length, _first_bytes(mapped_file.path, mapped_file.length))
-    changes.steps += [Install(store.relative(target), content), Retire(name)]
+    target = store.relative(mapped_file.path.with_name(offset_to_name(right)))
+    _write_anew(changes, name, target, mapped_file.path, mapped_file.length)
+    changes.steps.append(Retire(name))
 
 
-def _first_bytes(path: Path, size: int) -> Any:
-    def chunks() -> Iterable[bytes]:
-        with FileReader(path) as reader:
-            for at in range(0, size, _CHUNK):
-                yield reader.read(at, min(_CHUNK, size - at))
-
-    return chunks
-
-
+def _write_anew(changes: LogChanges, name: str, target: str, path: Path, size: int) -> None:
+    """One new file in the place of the changes within the old one."""
+    within = [step for step in changes.steps if isinstance(step, InPlace) and step.file == name]
+    others = [step for step in changes.steps if not (isinstance(step, InPlace) and step.file == name)]
+    changes.steps = [*others, Install(target, changed_file(path, size, within))]
