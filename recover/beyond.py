@@ -1,8 +1,8 @@
 """Messages behind the end of the log: nothing but queue units names them any more.
 
 Where they stood are other bytes, or no file at all: then the log was damaged. Or zeros, as if nothing had ever been
-written there: then it is one queue's word, until another queue's units adjoin its own or the checkpoint knows of a
-later message. Without such a witness the queue may as well be what is wrong.
+written there: then it is one queue's word, until another queue's units adjoin its own, the checkpoint knows of a later
+message, or the index of one at that very place. Without such a witness the queue may as well be what is wrong.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ def _is_in(ranges: list[tuple[int, int]], offset: int) -> bool:
     return at >= 0 and offset < ranges[at][1]
 
 
-def note_damage_behind(log: LogView, named: list[LostPosition], last_time: int) -> bool:
+def note_damage_behind(log: LogView, named: list[LostPosition], last_time: int, last_indexed: int | None) -> bool:
     """Add to `log.damaged` the ranges behind its end in which messages were; whether there are any.
 
-    `last_time` is the store timestamp (ms) of the last message that the checkpoint knows of.
+    `last_time` is the store timestamp (ms) of the last message that the checkpoint knows of, `last_indexed` the
+    phy offset of the last one of the index.
     """
-    if not named:
-        return False
-    witness = last_time > log.newest_timestamp or _queues_adjoin(named)
+    indexed = any(position.start == last_indexed for position in named)
+    witness = indexed or last_time > log.newest_timestamp or _queues_adjoin(named)
     found = [*_ranges_in_files(log, named, witness), *_files_gone(log, named)]
     for damage in found:
         tail = log.tail

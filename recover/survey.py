@@ -12,7 +12,7 @@ from recover.delays import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.engine import Engine, LocalEngine
 from recover.errors import Refusal
 from recover.expected import Expectation, expect
-from recover.inspect_store.pointers import read_checkpoint
+from recover.inspect_store.pointers import indexed_to, read_checkpoint
 from recover.log import LogView
 from recover.log_files import live_copies, rightly_placed
 from recover.lost import Losses, LostPosition, lost_positions
@@ -59,12 +59,19 @@ class Survey:
     misnamed: list[tuple[MappedFile, int]]
 
 
-def survey(store: Store, options: ScanOptions, *, with_queues: bool = True) -> Survey:
-    """Scan the log and, unless told not to, judge the queues against it. `Refusal` (8) when a file cannot be opened."""
+def survey(
+    store: Store, options: ScanOptions, *, with_queues: bool = True, scanned: Callable[[LogView], None] | None = None
+) -> Survey:
+    """Scan the log and, unless told not to, judge the queues against it. `Refusal` (8) when a file cannot be opened.
+
+    `scanned` is called with the log before the queues are judged: they may show more damage behind its end.
+    """
     queue, misnamed = rightly_placed(live_copies(store.commitlog))
     log = options.scanner.scan_log(
         queue, memory=options.memory, progress=options.progress, open_error=_refuse(store)
     )
+    if scanned is not None:
+        scanned(log)
     topics = Topics(store)
     delays = DelayTable(parse_levels(options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
     expectation = expect(log, topics, include_deleted=options.include_deleted)
@@ -73,7 +80,7 @@ def survey(store: Store, options: ScanOptions, *, with_queues: bool = True) -> S
     if with_queues:
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         behind = named_behind(log, expectation, queues)
-        if note_damage_behind(log, behind, _last_time(store)):
+        if behind and note_damage_behind(log, behind, _last_time(store), indexed_to(store)):
             queues = check_consumequeue(store, log, expectation, delays)
     losses = lost_positions(log, expectation, queues, behind)
     # Queues that name every message up to the log's end prove that nothing else was lost.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from formats.checkpoint import CHECKPOINT, Checkpoint, decode
@@ -123,15 +124,24 @@ def _cell(reader: FileReader, number: int) -> CqUnit:
 
 
 def _index(store: Store, pointers: Pointers) -> None:
-    if not store.index_dir.is_dir():
-        return
-    for path in sorted(store.index_dir.iterdir()):
+    pointers.index_files = list(_index_headers(store))
+    pointers.indexed_to = _last_indexed(pointers.index_files)
+
+
+def indexed_to(store: Store) -> int | None:
+    """Start in the log of the last message that a header of an index file names; None without one."""
+    return _last_indexed(_index_headers(store))
+
+
+def _last_indexed(headers: Iterable[tuple[str, IndexHeader]]) -> int | None:
+    return max((header.end_phy_offset for _, header in headers if header.index_count > 1), default=None)
+
+
+def _index_headers(store: Store) -> Iterator[tuple[str, IndexHeader]]:
+    for path in sorted(store.index_dir.iterdir()) if store.index_dir.is_dir() else ():
         if not is_index_name(path.name):
             continue
         try:
-            header = INDEX_HEADER.decode(read_small(path, INDEX_HEADER.size))
+            yield path.name, INDEX_HEADER.decode(read_small(path, INDEX_HEADER.size))
         except (OSError, FormatError):
             continue
-        pointers.index_files.append((path.name, header))
-        if header.index_count > 1:
-            pointers.indexed_to = max(pointers.indexed_to or 0, header.end_phy_offset)

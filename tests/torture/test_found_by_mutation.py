@@ -78,3 +78,20 @@ def test_queue_of_expired_messages_that_was_cut_off_keeps_its_end(folder: Path) 
     assert store.verify().code == exits.CLEAN
     assert store.run("undo", "--yes").code & exits.OPERATIONAL == 0
     assert_same_tree(before, tree_digest(store.root))
+
+
+@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-4.5.1", "killed-expired-5.3.3"])
+def test_last_message_that_became_zeros_is_lost_where_the_index_names_it(folder: Path, name: str) -> None:
+    """The message in front has the same store timestamp, and no other queue adjoins: only the index tells."""
+    store = Drill.start(name, folder)
+    last = store.records()[-1]
+    assert last.record.store_timestamp == store.records()[-2].record.store_timestamp
+    patch(last.file.path, last.position, bytes(last.record.total_size))
+    store.struck()
+    said = store.verify().document
+    assert said["exit_code"] & exits.MESSAGES, said["findings"]
+    assert said["commitlog"]["damaged_messages"] == 1
+    lost = store.run("recover", "--dry-run").document["plan"]["loss"]
+    assert [(item["topic"], item["messages"]) for item in lost] == [(last.record.topic_name, 1)]
+    with store.recovered():
+        pass
