@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+import numpy as np
 
-from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER
+from formats.compiled import BOOL, INT, Array, kernel, part
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER, RECORD
 
 NO_RECORD = 0
 RIGHT = 1
@@ -50,15 +51,20 @@ STATE_SIZE = 9
 _STAND_IN = BIT_FILLER | BIT_MARKER
 _MAX_TIME_DIFF = 0x7FFFFFFF
 _LOW = 0xFFFFFFFF
+_UNITS = Array(np.int32, 2)
+_RECORDS = Array(RECORD)
+_HASHES = Array(np.int32)
+_BYTES = Array(np.uint8)
+_BYTES_OUT = Array(np.uint8, out=True)
 
 
-@njit(cache=True, nogil=True)
+@part
 def unit_phy_offset(units: Any, number: int) -> int:
     """The phy offset of one unit."""
     return int((units[number, 1] << 32) | (units[number, 2] & _LOW))
 
 
-@njit(cache=True, nogil=True)
+@kernel(units=_UNITS, returns=INT)
 def last_written(units: Any) -> int:
     """The highest number whose unit is not all zero; 0 when there is none."""
     for number in range(units.shape[0] - 1, 0, -1):
@@ -67,7 +73,7 @@ def last_written(units: Any) -> int:
     return 0
 
 
-@njit(cache=True, nogil=True)
+@kernel(units=_UNITS, count=INT, returns=BOOL)
 def is_ascending(units: Any, count: int) -> bool:
     """True when the phy offsets of units [1, count) never fall."""
     before = unit_phy_offset(units, 1) if count > 1 else 0
@@ -79,14 +85,14 @@ def is_ascending(units: Any, count: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel(units=_UNITS, count=INT, out=Array(np.int64, out=True), returns=None)
 def phy_offsets(units: Any, count: int, out: Any) -> None:
     """The phy offsets of units [1, count) into `out` (int64)."""
     for number in range(1, count):
         out[number - 1] = unit_phy_offset(units, number)
 
 
-@njit(cache=True, nogil=True)
+@part
 def time_diff(begin: int, timestamp: int) -> int:
     """Seconds from `begin` to `timestamp` (both ms) as IndexFile.putKey stores them."""
     if begin <= 0 or timestamp <= begin:
@@ -94,17 +100,17 @@ def time_diff(begin: int, timestamp: int) -> int:
     return min((timestamp - begin) // 1000, _MAX_TIME_DIFF)
 
 
-@njit(cache=True, nogil=True)
-def _get(bits: Any, at: int) -> bool:
+@part
+def is_set(bits: Any, at: int) -> bool:
     return bool((bits[at >> 3] >> (at & 7)) & 1 != 0)
 
 
-@njit(cache=True, nogil=True)
-def _set(bits: Any, at: int) -> None:
+@part
+def set_bit(bits: Any, at: int) -> None:
     bits[at >> 3] |= 1 << (at & 7)
 
 
-@njit(cache=True, nogil=True)
+@part
 def _match_group(
     units: Any, order: Any, ordered: bool, start: int, stop: int, hashes: Any, first: int, keys: int, found: Any,
     classes: Any, expected_time: int,
@@ -121,10 +127,10 @@ def _match_group(
             if key >= keys:
                 key -= keys
             if hashes[first + key] == value:
-                if _get(found, first + key):
+                if is_set(found, first + key):
                     kind = DUPLICATE
                     continue
-                _set(found, first + key)
+                set_bit(found, first + key)
                 cursor = key + 1
                 kind = RIGHT
                 break
@@ -136,16 +142,16 @@ def _match_group(
     return newest
 
 
-@njit(cache=True, nogil=True)
+@part
 def _tag_state(units: Any, count: int, newest: int, records: Any, row: int, first: int, found: Any) -> int:
     """Whether the record has its tag unit. Unknown when the place where it would be holds something broken."""
     keys = records[row].hashes
-    if _get(found, first + keys - 1):
+    if is_set(found, first + keys - 1):
         return TAG_PRESENT
     if newest == 0 or newest + 1 >= count:
         return TAG_UNKNOWN
     for key in range(keys - 1):
-        if not _get(found, first + key):
+        if not is_set(found, first + key):
             return TAG_UNKNOWN
     following = unit_phy_offset(units, newest + 1)
     for later in range(row + 1, records.size):
@@ -157,7 +163,10 @@ def _tag_state(units: Any, count: int, newest: int, records: Any, row: int, firs
     return TAG_ABSENT if following > records[row].phy_offset else TAG_UNKNOWN
 
 
-@njit(cache=True, nogil=True)
+@kernel(
+    units=_UNITS, count=INT, order=Array(np.int64), ordered=BOOL, state=Array(np.int64, out=True), records=_RECORDS,
+    hashes=_HASHES, found=_BYTES_OUT, classes=_BYTES_OUT, begin=INT, tag_states=_BYTES_OUT, returns=None,
+)
 def match_records(
     units: Any, count: int, order: Any, ordered: bool, state: Any, records: Any, hashes: Any, found: Any,
     classes: Any, begin: int, tag_states: Any,
@@ -203,7 +212,10 @@ def match_records(
     state[0] = place
 
 
-@njit(cache=True, nogil=True)
+@kernel(
+    units=_UNITS, count=INT, slots=Array(np.int32, some=True), classes=_BYTES_OUT, heads=Array(np.int32, out=True),
+    slot_flags=_BYTES_OUT, returns=INT,
+)
 def check_chains(units: Any, count: int, slots: Any, classes: Any, heads: Any, slot_flags: Any) -> int:
     """Compare chains and slots with what the hashes say; the number of slots in use.
 
@@ -239,7 +251,7 @@ def check_chains(units: Any, count: int, slots: Any, classes: Any, heads: Any, s
     return used
 
 
-@njit(cache=True, nogil=True)
+@part
 def _stands_between(classes: Any, low: int, number: int, high: int) -> bool:
     if not low < number < high:
         return False
@@ -247,7 +259,7 @@ def _stands_between(classes: Any, low: int, number: int, high: int) -> bool:
     return bool(kind not in (RIGHT, DUPLICATE))
 
 
-@njit(cache=True, nogil=True)
+@kernel(records=_RECORDS, found=_BYTES, take=_BYTES, missing=Array(np.int32, out=True), returns=INT)
 def count_missing(records: Any, found: Any, take: Any, missing: Any) -> int:
     """How many units each record lacks, into `missing` (int32); how many units the split should have."""
     first = 0
@@ -261,7 +273,7 @@ def count_missing(records: Any, found: Any, take: Any, missing: Any) -> int:
             wanted -= 1
         lacking = 0
         for key in range(wanted):
-            if not _get(found, first + key):
+            if not is_set(found, first + key):
                 lacking += 1
         missing[row] = lacking
         expected += wanted
@@ -269,7 +281,9 @@ def count_missing(records: Any, found: Any, take: Any, missing: Any) -> int:
     return expected
 
 
-@njit(cache=True, nogil=True)
+@kernel(
+    units=Array(np.int32, 2, out=True), count=INT, slots=Array(np.int32, out=True, some=True), returns=INT,
+)
 def link_units(units: Any, count: int, slots: Any) -> int:
     """Chain units [1, count) that stand there without their slots; the number of slots in use."""
     used = 0
@@ -282,7 +296,10 @@ def link_units(units: Any, count: int, slots: Any) -> int:
     return used
 
 
-@njit(cache=True, nogil=True)
+@kernel(
+    units=Array(np.int32, 2, out=True), slots=Array(np.int32, out=True, some=True), records=_RECORDS, hashes=_HASHES,
+    take=_BYTES, limit=INT, state=Array(np.int64, out=True), returns=None,
+)
 def put_keys(units: Any, slots: Any, records: Any, hashes: Any, take: Any, limit: int, state: Any) -> None:
     """Put the keys of a split, from the record and key in `state` on, until `limit` numbers are in use.
 

@@ -47,24 +47,29 @@ def blank_words(geometry: IndexGeometry) -> IndexWords:
 
 
 def load_words(path: Path, geometry: IndexGeometry) -> IndexWords:
-    """Read a file; what it lacks of the geometry's size, and what cannot be read, counts as zeros.
+    """Read a file as `read_words` does. `OSError` when it cannot be opened."""
+    with FileReader(path) as reader:
+        return read_words(reader, geometry)
 
-    `OSError` when it cannot be opened. Bytes behind the geometry's size are left out, as a broker does.
+
+def read_words(reader: FileReader, geometry: IndexGeometry) -> IndexWords:
+    """Read an open file; what it lacks of the geometry's size, and what cannot be read, counts as zeros.
+
+    Bytes behind the geometry's size are left out, as a broker does.
     """
     image = blank_words(geometry)
     raw = image.words.data.cast("B")
-    with FileReader(path) as reader:
-        for start, stop in reader.data_ranges(0, min(reader.length, geometry.size)):
-            for at in range(start, stop, _CHUNK):
-                spend(min(_CHUNK, stop - at))
-                try:
-                    reader.read_into(raw[at : min(at + _CHUNK, stop)], at)
-                except ReadFailure as failure:
-                    image.failures.append(failure)
-            if start == 0:
-                image.header = INDEX_HEADER.decode(raw)
-            # holes are a multiple of 4 bytes wherever they are, so no word is turned twice
-            _swap(image.words[start // _WORD : -(-stop // _WORD)])
+    for start, stop in reader.data_ranges(0, min(reader.length, geometry.size)):
+        for at in range(start, stop, _CHUNK):
+            spend(min(_CHUNK, stop - at))
+            try:
+                reader.read_into(raw[at : min(at + _CHUNK, stop)], at)
+            except ReadFailure as failure:
+                image.failures.append(failure)
+        if start == 0:
+            image.header = INDEX_HEADER.decode(raw)
+        # holes are a multiple of 4 bytes wherever they are, so no word is turned twice
+        _swap(image.words[start // _WORD : -(-stop // _WORD)])
     return image
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -92,6 +92,10 @@ class IndexStream:
         if bits is None:
             bits = self._found[number] = np.zeros(self.splits[number].hashes.size // 8 + 1, dtype=np.uint8)
         return bits
+
+    def forget(self, before: Mapping[int, Rows]) -> None:
+        """Put the bits of some splits back to what they were."""
+        self._found.update(before)
 
     def overlapping(self, low: int, high: int) -> range:
         """Numbers of the splits that hold records with phy offsets in [low, high]."""

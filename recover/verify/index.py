@@ -17,12 +17,13 @@ from recover.brokers import TAG_INDEX, BrokerVersion
 from recover.columns import Rows
 from recover.findings import Finding, finding
 from recover.index_files import IndexFileName, IndexListing, index_geometry, list_index_files
-from recover.index_image import load_words
+from recover.index_image import read_words
 from recover.index_stream import IndexStream, TagHistory
 from recover.log import LogView
-from recover.reader import read_small
+from recover.reader import FileReader, read_small
 from recover.store import Store
 from recover.verify.index_file import IndexFileVerdict, check_file
+from recover.verify.index_pass import follow_file
 
 _NEAR_EMPTY_PART = 100
 _NEAR_EMPTY_FILES = 3
@@ -154,19 +155,23 @@ class _Check:
         geometry, report = self.report.geometry, self.report
         if geometry is None:
             return
+        previous = report.verdicts[-1] if report.verdicts else None
         try:
-            image = load_words(file.path, geometry)
+            with FileReader(file.path) as reader:
+                verdict = follow_file(file, reader, geometry, self.stream, previous)
+                image = None if verdict is not None else read_words(reader, geometry)
         except OSError as error:
             report.unreadable[file.name] = len(report.verdicts)
             self._add(file.path, "index-unreadable", 0, wanted=file.length, error=error.strerror)
             return
-        if image.failures:
+        if image is not None and image.failures:
             report.unreadable[file.name] = len(report.verdicts)
             for failure in image.failures:
                 self._add(file.path, "index-unreadable", failure.offset, wanted=failure.wanted, error=failure.strerror)
             return
-        previous = report.verdicts[-1] if report.verdicts else None
-        verdict = check_file(file, self.store.relative(file.path), image, self.stream, previous)
+        if verdict is None:
+            assert image is not None
+            verdict = check_file(file, self.store.relative(file.path), image, self.stream, previous)
         if file.length != geometry.size:
             verdict.findings.append(finding(
                 "index-file-length", self.store.relative(file.path), min(file.length, geometry.size),

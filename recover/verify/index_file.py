@@ -243,9 +243,10 @@ class _Checker:
     def _count(self, classes: Rows) -> None:
         verdict = self.verdict
         kinds = classes & CLASS
-        counts = np.bincount(kinds[1:], minlength=CLASS + 1)
-        verdict.right, verdict.duplicates = int(counts[RIGHT]), int(counts[DUPLICATE])
-        verdict.expired, verdict.lost = int(counts[EXPIRED]), int(counts[LOST])
+        # bincount would make an int64 of each byte first
+        counts = [int(np.count_nonzero(kinds[1:] == kind)) for kind in range(CLASS + 1)]
+        verdict.right, verdict.duplicates = counts[RIGHT], counts[DUPLICATE]
+        verdict.expired, verdict.lost = counts[EXPIRED], counts[LOST]
         named = (kinds == RIGHT) | (kinds == DUPLICATE)
         astray = self._wrong_mask(classes)
         verdict.wrong = int((astray | (named & ((classes & _FLAWS) != 0))).sum())
