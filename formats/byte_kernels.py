@@ -1,18 +1,15 @@
 """Compiled reads of big-endian numbers, text and Java hashes out of bytes; the caller has checked the range.
 
-`data` is a uint8 array or, where every nanosecond counts, what `pointer_to` makes of one: numba counts references to
-arrays at every call and return, which takes longer than the work on a short record.
+`data` is a uint8 array or what `pointer_to` makes of one (`formats.byte_intrinsics`).
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+
+from formats.compiled import intrinsic, part
 
 
 def text_bytes(value: str | bytes) -> Any:
@@ -20,116 +17,48 @@ def text_bytes(value: str | bytes) -> Any:
     return np.frombuffer(raw, dtype=np.uint8).copy()
 
 
-def _load(bits: int, *, swap: bool = True) -> Any:
-    """An intrinsic that reads an unsigned number of so many bits at `data[i]`, aligned or not; turned with `swap`.
-
-    Composed of single bytes it would take many times as long: for all numba knows, each index could be negative.
-    """
-    result = types.Integer.from_bitwidth(bits, signed=False)
-
-    @intrinsic
-    def load(typingctx: Any, data: Any, i: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = _place(context, builder, signature.args[0], args[0], args[1], ir.IntType(bits))
-            value = builder.load(pointer, align=1)
-            return builder.bswap(value) if swap else value
-
-        return result(data, types.int64), codegen
-
-    return load
-
-
-def _place(context: Any, builder: Any, kind: Any, data: Any, i: Any, content: Any) -> Any:
-    """A pointer to `content` at byte `i` of an array or of the bytes of one."""
-    if isinstance(kind, types.Array):
-        data = context.make_array(kind)(context, builder, data).data
-    data = builder.bitcast(data, ir.IntType(8).as_pointer())
-    return builder.bitcast(builder.gep(data, [i]), content.as_pointer())
-
-
-@intrinsic
-def _pointer_to(typingctx: Any, array: Any) -> Any:
-    """The elements of an array, without counts of references, without checks: of numbers as they are, else the bytes.
-
-    One index, from 0, also where the array has two dimensions. The array has to outlive it.
-    """
-    element = array.dtype if isinstance(array.dtype, types.Integer) else types.uint8
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        return builder.bitcast(data, context.get_data_type(element).as_pointer())
-
-    pointer: Any = types.CPointer
-    return pointer(element)(array), codegen
-
-
-pointer_to: Any = _pointer_to
-
-
-def _store(bits: int) -> Any:
-    """An intrinsic that writes the low bits of a number at byte `i`, little-endian, as arrays of RECORD have it."""
-    @intrinsic
-    def store(typingctx: Any, data: Any, i: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            number = ir.IntType(bits)
-            pointer = _place(context, builder, signature.args[0], args[0], args[1], number)
-            value = args[2] if bits == 64 else builder.trunc(args[2], number)
-            builder.store(builder.bswap(value) if sys.byteorder == "big" else value, pointer, align=1)
-
-        return types.void(data, types.int64, types.int64), codegen
-
-    return store
-
-
-put_u16 = _store(16)
-put_i32 = _store(32)
-put_i64 = _store(64)
-
-
-@intrinsic
-def _trailing_zeros(typingctx: Any, word: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.uint64(types.uint64), codegen
-
-
-_byte = _load(8, swap=False)
-_u16 = _load(16)
-_u32 = _load(32)
-_u64 = _load(64)
-_word = _load(64, swap=sys.byteorder == "big")
+_INTRINSICS = "formats.byte_intrinsics"
+_byte = intrinsic(_INTRINSICS, "byte")
+_u16 = intrinsic(_INTRINSICS, "u16")
+_u32 = intrinsic(_INTRINSICS, "u32")
+_u64 = intrinsic(_INTRINSICS, "u64")
+_word = intrinsic(_INTRINSICS, "word")
+_trailing_zeros = intrinsic(_INTRINSICS, "trailing_zeros")
+pointer_to = intrinsic(_INTRINSICS, "pointer_to")
+put_u16 = intrinsic(_INTRINSICS, "put_u16")
+put_i32 = intrinsic(_INTRINSICS, "put_i32")
+put_i64 = intrinsic(_INTRINSICS, "put_i64")
 _ONES = np.uint64(0x0101010101010101)
 _TOPS = np.uint64(0x8080808080808080)
 _TOPS_4 = 0x80808080
 
 
-@njit(cache=True, nogil=True)
+@part
 def byte_at(data: Any, i: int) -> int:
     return np.int64(_byte(data, i))
 
 
-@njit(cache=True, nogil=True)
+@part
 def i16(data: Any, i: int) -> int:
     return np.int64(np.int16(_u16(data, i)))
 
 
-@njit(cache=True, nogil=True)
+@part
 def u32(data: Any, i: int) -> int:
     return np.int64(_u32(data, i))
 
 
-@njit(cache=True, nogil=True)
+@part
 def i32(data: Any, i: int) -> int:
     return np.int64(np.int32(_u32(data, i)))
 
 
-@njit(cache=True, nogil=True)
+@part
 def i64(data: Any, i: int) -> int:
     return np.int64(_u64(data, i))
 
 
-@njit(cache=True, nogil=True)
+@part
 def next_below(data: Any, start: int, stop: int, least: int) -> int:
     """First place in data[start:stop] with a byte below `least` (at most 128), or `stop`."""
     lasts = _ONES * np.uint64(least)
@@ -146,7 +75,7 @@ def next_below(data: Any, start: int, stop: int, least: int) -> int:
     return i
 
 
-@njit(cache=True, nogil=True)
+@part
 def equal_bytes(data: Any, i: int, other: Any, j: int, length: int) -> bool:
     """data[i:i+length] and other[j:j+length] are the same."""
     k = 0
@@ -161,12 +90,12 @@ def equal_bytes(data: Any, i: int, other: Any, j: int, length: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@part
 def same_bytes(data: Any, start: int, length: int, text: Any) -> bool:
     return length == text.size and equal_bytes(data, start, text, 0, length)
 
 
-@njit(cache=True, nogil=True)
+@part
 def java_hash(data: Any, start: int, stop: int, seed: int) -> tuple[int, bool]:
     """Java String.hashCode over the UTF-16 units of strict UTF-8 text, continued from `seed`; False if malformed."""
     h = np.int64(seed)
@@ -214,12 +143,12 @@ def java_hash(data: Any, start: int, stop: int, seed: int) -> tuple[int, bool]:
     return h, True
 
 
-@njit(cache=True, nogil=True)
+@part
 def signed(h: int) -> int:
     return h - 4294967296 if h >= 2147483648 else h
 
 
-@njit(cache=True, nogil=True)
+@part
 def key_hash(h: int) -> int:
     value = signed(h)
     if value == -2147483648:

@@ -12,11 +12,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 
 from formats.byte_kernels import pointer_to
+from formats.compiled import INT, Array, intrinsic, kernel, part
 
 _POLYNOMIAL = 0xEDB88320
 _SLICES = 16
@@ -55,24 +53,10 @@ def crc_tables() -> np.ndarray[Any, np.dtype[np.uint32]]:
     return tables
 
 
-@intrinsic
-def _call_crc(typingctx: Any, address: Any, data: Any, start: Any, length: Any) -> Any:
-    """`crc32_gzip_refl(0, &data[start], length)` through an address known at run time; `data` is a pointer."""
-    signature = types.uint32(types.uint64, data, types.int64, types.int64)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address, data, start, length = args
-        pointer = builder.gep(data, [start])
-        function_type = ir.FunctionType(
-            ir.IntType(32), [ir.IntType(32), ir.IntType(8).as_pointer(), ir.IntType(64)]
-        )
-        function = builder.inttoptr(address, function_type.as_pointer())
-        return builder.call(function, [ir.Constant(ir.IntType(32), 0), pointer, length])
-
-    return signature, codegen
+_call_crc = intrinsic("formats.byte_intrinsics", "call_crc")
 
 
-@njit(cache=True, nogil=True, inline="never")
+@part
 def crc32_portable(tables: Any, data: Any, start: int, length: int) -> int:
     """CRC-32 of data[start:start+length] by tables, both pointers; the caller has checked the range."""
     crc = np.uint32(0xFFFFFFFF)
@@ -93,7 +77,7 @@ def crc32_portable(tables: Any, data: Any, start: int, length: int) -> int:
     return crc ^ np.uint32(0xFFFFFFFF)
 
 
-@njit(cache=True, nogil=True)
+@part
 def crc32_inside(address: int, tables: Any, data: Any, start: int, length: int) -> int:
     """CRC-32 of bytes that the caller knows to be there; `tables` and `data` are pointers (`pointer_to`)."""
     if address != 0:
@@ -101,7 +85,7 @@ def crc32_inside(address: int, tables: Any, data: Any, start: int, length: int) 
     return crc32_portable(tables, data, start, length)
 
 
-@njit(cache=True, nogil=True)
+@kernel(address=INT, tables=Array(np.uint32, 2), data=Array(np.uint8), start=INT, length=INT, returns=INT)
 def crc32_kernel(address: int, tables: Any, data: Any, start: int, length: int) -> int:
     """CRC-32 of data[start:start+length] (uint8 array); 0 for a range outside the array."""
     if start < 0 or length < 0 or start > data.size or length > data.size - start:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+import numpy as np
 
-from formats.record_columns import BIT_FILLER, BIT_STRAY
+from formats.compiled import BOOL, Array, kernel, part
+from formats.record_columns import BIT_FILLER, BIT_STRAY, EXPECTED, RECORD
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 
 
-@njit(cache=True, nogil=True)
+@part
 def is_numbered(sys_flag: int, bits: int) -> bool:
     """Whether the queue offset of such a row counts in its queue: ordinary and committed messages, no filler."""
     kind = sys_flag & TRANSACTION
     return kind in (TRANSACTION_NOT, TRANSACTION_COMMIT) and bits & BIT_FILLER == 0
 
 
-@njit(cache=True, nogil=True)
+@kernel(records=Array(RECORD), last_offset=Array(np.int64, out=True), returns=None)
 def note_last(records: Any, last_offset: Any) -> None:
     """Put the queue offset of each queue's last numbered row into `last_offset` (int64, one a queue)."""
     for row in range(records.size):
@@ -26,7 +27,10 @@ def note_last(records: Any, last_offset: Any) -> None:
             last_offset[record.queue] = record.queue_offset
 
 
-@njit(cache=True, nogil=True)
+@kernel(
+    records=Array(RECORD), wanted=Array(np.bool_), next_place=Array(np.int64, out=True), stops=Array(np.int64),
+    out=Array(EXPECTED, out=True), returns=BOOL,
+)
 def group_rows(records: Any, wanted: Any, next_place: Any, stops: Any, out: Any) -> bool:
     """Put the rows that have a position in a wanted queue (bool, one a queue) side by side, each queue in log order.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from formats import sysflag
 from formats.byte_kernels import (
@@ -29,6 +28,7 @@ from formats.byte_kernels import (
     u32,
 )
 from formats.commitlog import layout
+from formats.compiled import INT, Array, kernel, part
 from formats.crc_kernel import crc32_inside
 from formats.property_kernels import take_properties
 from formats.queue_table_kernels import find_queue
@@ -74,13 +74,18 @@ for _character in b"%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST
     _TOPIC_BYTES[_character] = 1
 
 
-@njit(cache=True, nogil=True)
+@part
 def _is_filler_topic(data: Any, start: int, length: int) -> bool:
     """True for the name of filler, or a beginning of it: filler for a narrow range has a shorter topic."""
     return length <= _FILLER.size and equal_bytes(data, start, _FILLER, 0, length)
 
 
-@njit(cache=True, nogil=True)
+@kernel(
+    data=Array(np.uint8), position=INT, available=INT, window_offset=INT, file_end=INT, crc_address=INT,
+    crc_table=Array(np.uint32, 2), records=Array(RECORD, out=True), hashes=Array(np.int32, out=True),
+    slots=Array(np.int32, out=True), names=Array(np.uint8, out=True), queue_table=Array(np.int64, 2, out=True),
+    state=Array(np.int64, out=True), returns=(INT, INT),
+)
 def walk_records(
     data: Any, position: int, available: int, window_offset: int, file_end: int, crc_address: int, crc_table: Any,
     records: Any, hashes: Any, slots: Any, names: Any, queue_table: Any, state: Any,
@@ -122,7 +127,7 @@ def walk_records(
         position += size
 
 
-@njit(cache=True, nogil=True)
+@part
 def _take_record(
     data: Any, start: int, size: int, offset: int, is_v2: bool, crc_address: int, crc_table: Any,
     rows: Any, hashes: Any, hash_room: int, slots: Any, slot_count: int, names: Any, name_room: int,
@@ -204,7 +209,7 @@ def _take_record(
     return NEED_MORE
 
 
-@njit(cache=True, nogil=True)
+@part
 def _property_crc_fits(data: Any, start: int, size: int, crc_address: int, crc_table: Any) -> bool:
     """The ten digits at the record's end, least significant first, equal the CRC of what precedes them."""
     end = start + size

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from formats.byte_kernels import byte_at, java_hash, key_hash, next_below, same_bytes, signed, text_bytes
+from formats.compiled import part
 from formats.record_columns import (
     BIT_DELAY,
     BIT_HAS_TAGS,
@@ -28,7 +28,7 @@ _LOST = text_bytes("MQTOOL_LOST")
 _SCHEDULE = text_bytes("SCHEDULE_TOPIC_XXXX")
 
 
-@njit(cache=True, nogil=True)
+@part
 def take_properties(
     data: Any, start: int, end: int, topic_at: int, topic_length: int, topic_hash: int, hashes: Any, hash_room: int,
     first_hash: int,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from formats.compiled import BOOL, INT, Array, kernel, part
 
 NOTHING = 0
 HOLE = 1
@@ -15,10 +16,11 @@ LOST = 4
 RIGHT = 5
 WRONG = 6
 
+_NUMBERS = Array(np.int64)
 _PRE_BLANK_SIZE = 0x7FFFFFFF
 
 
-@njit(cache=True, nogil=True)
+@part
 def _in_ranges(offset: int, starts: Any, stops: Any) -> bool:
     low, high = 0, starts.size
     while low < high:
@@ -30,7 +32,7 @@ def _in_ranges(offset: int, starts: Any, stops: Any) -> bool:
     return low > 0 and offset < stops[low - 1]
 
 
-@njit(cache=True, nogil=True)
+@part
 def _repeats(phy_offsets: Any, sizes: Any, cell: int) -> bool:
     """The cell names the same record as the cell in front of it or behind it."""
     if cell > 0 and phy_offsets[cell - 1] == phy_offsets[cell] and sizes[cell - 1] == sizes[cell]:
@@ -39,7 +41,12 @@ def _repeats(phy_offsets: Any, sizes: Any, cell: int) -> bool:
     return behind < sizes.size and phy_offsets[behind] == phy_offsets[cell] and sizes[behind] == sizes[cell]
 
 
-@njit(cache=True, nogil=True)
+@kernel(
+    phy_offsets=_NUMBERS, sizes=Array(np.int32), tags_codes=_NUMBERS, first_index=INT, min_offset=INT, log_end=INT,
+    damage_starts=_NUMBERS, damage_stops=_NUMBERS,
+    row_index=_NUMBERS, row_offset=_NUMBERS, row_size=Array(np.int32), row_tags=_NUMBERS, row_lost=Array(np.bool_),
+    bridged=BOOL, classes=Array(np.uint8, out=True), missing=Array(np.bool_, out=True), returns=INT,
+)
 def classify_units(
     phy_offsets: Any, sizes: Any, tags_codes: Any, first_index: int, min_offset: int, log_end: int,
     damage_starts: Any, damage_stops: Any,

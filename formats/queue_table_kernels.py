@@ -5,22 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from formats.byte_kernels import equal_bytes
+from formats.compiled import INT, Array, kernel, part
 
 _COLUMNS = 3
 
-@njit(cache=True, nogil=True)
+
+@part
 def _queue_slot(topic_hash: int, queue_id: int, mask: int) -> int:
     return (topic_hash * 31 + queue_id * 2654435761) & mask
 
 
-@njit(cache=True, nogil=True)
 def new_queue_slots(size: int, names: Any, queue_table: Any, queues: int) -> Any:
     """Hash slots (int32, -1 empty; `size` a power of two above twice `queues`) over the queues of the table."""
     slots = np.full(size, -1, dtype=np.int32)
-    mask = size - 1
+    _fill_slots(slots, names, queue_table, queues)
+    return slots
+
+
+@kernel(
+    slots=Array(np.int32, out=True), names=Array(np.uint8), queue_table=Array(np.int64, 2), queues=INT, returns=None,
+)
+def _fill_slots(slots: Any, names: Any, queue_table: Any, queues: int) -> None:
+    mask = slots.size - 1
     for number in range(queues):
         topic_hash = np.int64(0)
         for i in range(queue_table[number, 0], queue_table[number, 0] + queue_table[number, 1]):
@@ -29,10 +37,9 @@ def new_queue_slots(size: int, names: Any, queue_table: Any, queues: int) -> Any
         while slots[slot] >= 0:
             slot = (slot + 1) & mask
         slots[slot] = number
-    return slots
 
 
-@njit(cache=True, nogil=True)
+@part
 def find_queue(
     data: Any, start: int, length: int, queue_id: int, topic_hash: int, slots: Any, slot_count: int,
     names: Any, name_room: int, queue_table: Any, queue_room: int, queues: int, names_used: int,

@@ -18,6 +18,12 @@ RECORD = np.dtype([
 """One intact record. `queue` numbers a (topic, queue id) pair of the scan; `hashes` counts its index key hashes:
 the unique key, each word of KEYS, then the tags. With BIT_DELAY, `tags_code` holds the delay level."""
 
+EXPECTED = np.dtype([
+    ("queue_offset", "<i8"), ("phy_offset", "<i8"), ("tags_code", "<i8"), ("store_timestamp", "<i8"),
+    ("size", "<i4"), ("queue", "<i4"), ("bits", "<u2"),
+])
+"""One position of a queue. With BIT_DELAY `tags_code` is the delay level; with BIT_MARKER the message is lost."""
+
 BIT_HAS_TAGS = 1
 BIT_DELAY = 2
 BIT_LMQ = 4

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+import numpy as np
 
 from formats.byte_kernels import i32, i64, u32
 from formats.commitlog import layout
+from formats.compiled import INT, Array, kernel
 
+_BYTES = Array(np.uint8)
 _MAGIC_V1 = layout.MAGIC_V1 & 0xFFFFFFFF
 _MAGIC_V2 = layout.MAGIC_V2 & 0xFFFFFFFF
 _MAGIC_BLANK = layout.MAGIC_BLANK & 0xFFFFFFFF
@@ -17,7 +19,7 @@ _AT_PHY_OFFSET = layout.OFFSET_PHY_OFFSET
 _BLANK_SIZE = layout.BLANK_SIZE
 
 
-@njit(cache=True, nogil=True)
+@kernel(data=_BYTES, position=INT, available=INT, window_offset=INT, returns=INT)
 def find_record_head(data: Any, position: int, available: int, window_offset: int) -> int:
     """First place at or after `position` with a message magic and its own physical offset, or -1."""
     limit = min(available, data.size) - _AT_PHY_OFFSET - 8
@@ -31,7 +33,7 @@ def find_record_head(data: Any, position: int, available: int, window_offset: in
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel(data=_BYTES, position=INT, available=INT, window_offset=INT, file_end=INT, returns=INT)
 def find_blank(data: Any, position: int, available: int, window_offset: int, file_end: int) -> int:
     """First place at or after `position` with a blank that reaches exactly to `file_end`, or -1."""
     limit = min(available, data.size) - _BLANK_SIZE
@@ -46,7 +48,7 @@ def find_blank(data: Any, position: int, available: int, window_offset: int, fil
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel(data=_BYTES, start=INT, stop=INT, returns=INT)
 def last_nonzero(data: Any, start: int, stop: int) -> int:
     """Position of the last byte that is not zero in data[start:stop], or -1."""
     i = min(stop, data.size) - 1

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+import numpy as np
 
+from formats.compiled import Array, kernel
 from formats.generation_kernels import is_numbered
-from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_STRAY, BIT_SUPERSEDED
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_STRAY, BIT_SUPERSEDED, RECORD
 
 TOTALS = 7
 MESSAGES = 0
@@ -18,11 +19,15 @@ NEWEST_TIME = 4
 BITS = 5
 FLAGS = 6
 
+_NUMBERS = Array(np.int64, out=True)
 _STALE = BIT_GHOST | BIT_SUPERSEDED
 _NO_MESSAGE = _STALE | BIT_FILLER | BIT_MARKER
 
 
-@njit(cache=True, nogil=True)
+@kernel(
+    records=Array(RECORD), last_offset=_NUMBERS, fallen=Array(np.bool_, out=True), counts=_NUMBERS, least=_NUMBERS,
+    most=_NUMBERS, totals=_NUMBERS, returns=None,
+)
 def tally_rows(
     records: Any, last_offset: Any, fallen: Any, counts: Any, least: Any, most: Any, totals: Any
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, cast
 import typer
 from typer.core import TyperGroup
 
-from mqtool import exits, kernel_cache, version
+from mqtool import exits, version
 from mqtool.exits import StdoutClosedError
 from mqtool.output import OutputOptions, Printer
 
@@ -82,7 +82,6 @@ def stub(name: str, entry: Entry) -> Any:
 
 def load(name: str, entry: Entry) -> Any:
     """Import a command and give its help the examples and the exit codes."""
-    kernel_cache.ensure()
     run = importlib.import_module(f"mqtool.commands.{entry.module}").run
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
     app.command(name, help=run.__doc__ or entry.help, short_help=entry.help, epilog=_epilog(name, run.info),

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from formats.queue_kernels import EXPIRED, HOLE, RIGHT
+from formats.record_columns import EXPECTED
 from recover.columns import Rows
 from recover.delays import DelayTable
-from recover.expected import EXPECTED, Expectation, QueueKey, expect
+from recover.expected import Expectation, QueueKey, expect
 from recover.log import LogView
 from recover.log_changes import LogChanges
 from recover.store import Store

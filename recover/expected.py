@@ -12,7 +12,7 @@ from formats import properties as props
 from formats.commitlog import Record
 from formats.errors import FormatError
 from formats.generation_kernels import group_rows
-from formats.record_columns import BIT_DELAY, BIT_LMQ, BIT_MARKER
+from formats.record_columns import BIT_DELAY, BIT_LMQ, BIT_MARKER, EXPECTED
 from recover.columns import Rows
 from recover.generations import numbered
 from recover.log import LogView
@@ -22,12 +22,6 @@ from recover.topics import LMQ_PREFIX, Topics, is_folder_name, topic_text
 
 BATCH_ROWS = 4_000_000
 _LMQ_LIMIT = 10_000
-
-EXPECTED = np.dtype([
-    ("queue_offset", "<i8"), ("phy_offset", "<i8"), ("tags_code", "<i8"), ("store_timestamp", "<i8"),
-    ("size", "<i4"), ("queue", "<i4"), ("bits", "<u2"),
-])
-"""One position of a queue. With BIT_DELAY `tags_code` is the delay level; with BIT_MARKER the message is lost."""
 
 
 @dataclass(frozen=True, slots=True)

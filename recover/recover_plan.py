@@ -10,12 +10,13 @@ from typing import Any, Literal
 import numpy as np
 
 from formats.index import IndexGeometry
+from formats.record_columns import EXPECTED
 from recover.after import after_replacing
 from recover.broker_settings import BrokerSettings
 from recover.carried import judge_against
 from recover.errors import Refusal
 from recover.evidence import evidence_of
-from recover.expected import EXPECTED, Expectation, QueueKey
+from recover.expected import Expectation, QueueKey
 from recover.findings import BIT_UNSUPPORTED, Finding
 from recover.folders import can_be_retired, stray_folders
 from recover.log import LogView

@@ -1,0 +1,110 @@
+"""What only LLVM can say: loads and stores at any byte, pointers without counts. Needs numba; kernels name it by
+`compiled.intrinsic`.
+
+`data` is a uint8 array or, where every nanosecond counts, what `pointer_to` makes of one: numba counts references to
+arrays at every call and return, which takes longer than the work on a short record.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+
+def _load(bits: int, *, swap: bool = True) -> Any:
+    """An intrinsic that reads an unsigned number of so many bits at `data[i]`, aligned or not; turned with `swap`.
+
+    Composed of single bytes it would take many times as long: for all numba knows, each index could be negative.
+    """
+    result = types.Integer.from_bitwidth(bits, signed=False)
+
+    @intrinsic
+    def load(typingctx: Any, data: Any, i: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = _place(context, builder, signature.args[0], args[0], args[1], ir.IntType(bits))
+            value = builder.load(pointer, align=1)
+            return builder.bswap(value) if swap else value
+
+        return result(data, types.int64), codegen
+
+    return load
+
+
+def _place(context: Any, builder: Any, kind: Any, data: Any, i: Any, content: Any) -> Any:
+    """A pointer to `content` at byte `i` of an array or of the bytes of one."""
+    if isinstance(kind, types.Array):
+        data = context.make_array(kind)(context, builder, data).data
+    data = builder.bitcast(data, ir.IntType(8).as_pointer())
+    return builder.bitcast(builder.gep(data, [i]), content.as_pointer())
+
+
+@intrinsic
+def pointer_to(typingctx: Any, array: Any) -> Any:
+    """The elements of an array, without counts of references, without checks: of numbers as they are, else the bytes.
+
+    One index, from 0, also where the array has two dimensions. The array has to outlive it.
+    """
+    element = array.dtype if isinstance(array.dtype, types.Integer) else types.uint8
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.bitcast(data, context.get_data_type(element).as_pointer())
+
+    pointer: Any = types.CPointer
+    return pointer(element)(array), codegen
+
+
+def _store(bits: int) -> Any:
+    """An intrinsic that writes the low bits of a number at byte `i`, little-endian, as arrays of RECORD have it."""
+    @intrinsic
+    def store(typingctx: Any, data: Any, i: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            number = ir.IntType(bits)
+            pointer = _place(context, builder, signature.args[0], args[0], args[1], number)
+            value = args[2] if bits == 64 else builder.trunc(args[2], number)
+            builder.store(builder.bswap(value) if sys.byteorder == "big" else value, pointer, align=1)
+
+        return types.void(data, types.int64, types.int64), codegen
+
+    return store
+
+
+put_u16 = _store(16)
+put_i32 = _store(32)
+put_i64 = _store(64)
+
+
+@intrinsic
+def trailing_zeros(typingctx: Any, word: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), codegen
+
+
+@intrinsic
+def call_crc(typingctx: Any, address: Any, data: Any, start: Any, length: Any) -> Any:
+    """`crc32_gzip_refl(0, &data[start], length)` through an address known at run time; `data` is a pointer."""
+    signature = types.uint32(types.uint64, data, types.int64, types.int64)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address, data, start, length = args
+        pointer = builder.gep(data, [start])
+        function_type = ir.FunctionType(
+            ir.IntType(32), [ir.IntType(32), ir.IntType(8).as_pointer(), ir.IntType(64)]
+        )
+        function = builder.inttoptr(address, function_type.as_pointer())
+        return builder.call(function, [ir.Constant(ir.IntType(32), 0), pointer, length])
+
+    return signature, codegen
+
+
+byte = _load(8, swap=False)
+u16 = _load(16)
+u32 = _load(32)
+u64 = _load(64)
+word = _load(64, swap=sys.byteorder == "big")

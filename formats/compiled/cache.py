@@ -1,0 +1,115 @@
+"""Machine code on disk: beside the package, else below the home; never where others could have put it.
+
+A file is believed when its owner is this user, root, or whoever owns our own source, nobody else can write it or
+its folder, it was made for this machine and these versions from this source, and its checksum fits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+
+VARIABLE = "NUMBA_CACHE_DIR"
+_MAGIC = b"mqtool kernel 1\n"
+_HEAD = len(_MAGIC) + 3 * 32
+_LARGEST = 8 << 20
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def read(name: str, environment: str, key: bytes) -> bytes | None:
+    """The code of a kernel, None if no folder has it whole and for this source and environment."""
+    for folder in folders():
+        content = _content(folder, _file_name(name, environment))
+        if content is not None and content[:_HEAD] == _head(environment, key, content[_HEAD:]):
+            return content[_HEAD:]
+    return None
+
+
+def write(name: str, environment: str, key: bytes, code: bytes) -> None:
+    """Keep the code of a kernel in the first folder that takes it.
+
+    Where none does, a private one serves this process and those that it starts, and ends with it.
+    """
+    content = _head(environment, key, code) + code
+    if any(_put(folder, _file_name(name, environment), content) for folder in folders()) or VARIABLE in os.environ:
+        return
+    with contextlib.suppress(OSError):
+        folder = tempfile.mkdtemp(prefix="mqtool-kernels-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ[VARIABLE] = folder
+        _put(next(folders()), _file_name(name, environment), content)
+
+
+def folders() -> Iterator[str]:
+    """Where kernels may be kept, the best place first: the one the user chose alone, if there is one."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen:
+        yield os.path.join(chosen, "mqtool")
+        return
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    yield os.path.join(package, "__pycache__", "kernels")
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    if os.path.isabs(caches):
+        yield os.path.join(caches, "mqtool", "kernels")
+
+
+def _file_name(name: str, environment: str) -> str:
+    # machines that share a home keep files of their own
+    return f"{name}-{hashlib.sha256(environment.encode()).hexdigest()[:16]}.kernel"
+
+
+def _head(environment: str, key: bytes, code: bytes) -> bytes:
+    return b"".join((_MAGIC, hashlib.sha256(environment.encode()).digest(), key, hashlib.sha256(code).digest()))
+
+
+def _content(folder: str, name: str) -> bytes | None:
+    try:
+        if not _trusted(os.lstat(folder), stat.S_ISDIR):
+            return None
+        file = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(file, "rb") as stream:
+            if not _trusted(os.fstat(file), stat.S_ISREG):
+                return None
+            return stream.read(_LARGEST)
+    except OSError:
+        return None
+
+
+def _trusted(status: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
+    """Of the right kind, of an owner whose code we run anyway, and nobody else can write it."""
+    return is_kind(status.st_mode) and not status.st_mode & _OTHERS and status.st_uid in _owners()
+
+
+@cache
+def _owners() -> frozenset[int]:
+    owners = {0, os.geteuid()}
+    with contextlib.suppress(OSError):  # there is no such file where we were imported from an archive
+        owners.add(os.stat(__file__).st_uid)
+    return frozenset(owners)
+
+
+def _put(folder: str, name: str, content: bytes) -> bool:
+    """Put a whole file there at once; others who do the same are not disturbed. False if it cannot be."""
+    made = os.path.join(folder, f".{name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        if not _trusted(os.lstat(folder), stat.S_ISDIR):
+            return False
+        file = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        with open(file, "wb") as stream:
+            os.fchmod(file, 0o644)
+            stream.write(content)
+        os.replace(made, os.path.join(folder, name))
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(made)
+        return False
+    return True

@@ -1,0 +1,45 @@
+"""How a kernel is run: by its machine code from the cache, by machine code just made, or by numba itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from formats.compiled import cache
+from formats.compiled.closure import digest
+from formats.compiled.declare import Kernel
+from formats.compiled.target import environment, load
+
+DEBUGGING = ("NUMBA_BOUNDSCHECK", "NUMBA_DISABLE_JIT")
+
+
+def runner(kernel: Kernel) -> Callable[[list[Any]], Any]:
+    """What runs the kernel with arguments that fit."""
+    if any(os.environ.get(name, "0") != "0" for name in DEBUGGING):
+        return by_numba(kernel)
+    key = digest(kernel)
+    code = cache.read(kernel.name, environment(), key)
+    native = None if code is None else load(code)
+    if native is None:
+        from formats.compiled.build import object_of
+
+        try:
+            code = object_of(kernel)
+        except Exception:
+            # a numba that compiles otherwise than those we know: right as well, only slower to start
+            return by_numba(kernel)
+        native = load(code)
+        if native is None:
+            return by_numba(kernel)
+        cache.write(kernel.name, environment(), key, code)
+    return partial(kernel.through, native)
+
+
+def by_numba(kernel: Kernel) -> Callable[[list[Any]], Any]:
+    """What lets numba run the kernel with arguments that fit."""
+    from formats.compiled.build import dispatcher_of
+
+    dispatcher = dispatcher_of(kernel)
+    return lambda arguments: dispatcher(*arguments)

@@ -1,0 +1,379 @@
+"""Kernels through our cache: all of them need nothing of numba's, a bad cache is noticed, and answers stay the same."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from formats.compiled import BOOL, INT, Array, Kernel, cache, closure, kernel, part, ready
+from formats.compiled.closure import digest, source_of
+from formats.compiled.target import environment
+from formats.search_kernels import last_nonzero
+
+ROOT = Path(__file__).parents[2]
+
+
+def _kernels() -> Iterator[Kernel]:
+    for path in sorted((ROOT / "formats").glob("*kernel*.py")):
+        module = importlib.import_module(f"formats.{path.stem}")
+        kernels = [it for it in vars(module).values() if isinstance(it, Kernel)]
+        yield from (it for it in kernels if it.function.__module__ == module.__name__)
+
+
+KERNELS = list(_kernels())
+_DATA = np.frombuffer(b"\x00\x01\x02\x00\x00", dtype=np.uint8)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache for this test alone."""
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache" / "mqtool"
+
+
+def _fresh() -> Kernel:
+    """A kernel that nothing was found for yet."""
+    known: Any = last_nonzero
+    kinds = dict(zip(("data", "start", "stop"), known.kinds, strict=True))
+    return Kernel(known.function, kinds, known.returns)
+
+
+def _answer(ours: Kernel) -> tuple[bool, int]:
+    """Whether machine code of ours ran, and what it said."""
+    value = ours(_DATA, 0, 5)
+    return isinstance(ours._run, partial), value
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels that were compiled."""
+    from formats.compiled import build
+
+    names: list[str] = []
+    made = build.object_of
+
+    def object_of(ours: Kernel) -> bytes:
+        names.append(ours.name)
+        return made(ours)
+
+    monkeypatch.setattr(build, "object_of", object_of)
+    return names
+
+
+def test_every_kernel_is_found() -> None:
+    names = {it.name for it in KERNELS}
+    assert {"walk_records", "last_nonzero", "match_records", "put_keys", "classify_units"} <= names
+    assert len(names) == len(KERNELS)
+
+
+@pytest.mark.parametrize("ours", KERNELS, ids=lambda it: it.name)
+def test_every_kernel_runs_as_machine_code_of_its_own(ours: Kernel) -> None:
+    # what numba has to run itself is right as well, and costs every start what the cache is there to save
+    assert isinstance(ready.runner(ours), partial)
+
+
+# --- the cache -------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_is_compiled_once(folder: Path, builds: list[str]) -> None:
+    assert [_answer(_fresh()) for _ in range(3)] == [(True, 2)] * 3
+    assert builds == ["last_nonzero"]
+    assert [it.name for it in folder.iterdir()] == [cache._file_name("last_nonzero", environment())]
+
+
+def _flip(content: bytes, at: int) -> bytes:
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize("damage", [
+    lambda content: b"", lambda content: content[:10], lambda content: content[:100], lambda content: content[:-1],
+    lambda content: content + b"\x00", lambda content: _flip(content, 0), lambda content: _flip(content, 20),
+    lambda content: _flip(content, 60), lambda content: _flip(content, 90), lambda content: _flip(content, -50),
+    lambda content: bytes(len(content)),
+])
+def test_a_damaged_file_is_compiled_again(damage: Callable[[bytes], bytes], folder: Path, builds: list[str]) -> None:
+    _answer(_fresh())
+    (path,) = folder.iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    assert _answer(_fresh()) == (True, 2)
+    assert builds == ["last_nonzero"] * 2
+    assert cache.read("last_nonzero", environment(), digest(_fresh()))
+    assert _answer(_fresh()) == (True, 2)
+    assert len(builds) == 2
+
+
+def test_another_processor_or_version_has_a_file_of_its_own(
+    folder: Path, builds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _answer(_fresh())
+    (path,) = folder.iterdir()
+    here = environment()
+    monkeypatch.setattr(ready, "environment", lambda: here + " and AVX-1024")
+    assert _answer(_fresh()) == (True, 2)
+    assert len(builds) == 2
+    (other,) = set(folder.iterdir()) - {path}
+    monkeypatch.undo()
+    # under our name it is not believed either
+    other.replace(path)
+    monkeypatch.setenv(cache.VARIABLE, str(folder.parent))
+    assert cache.read("last_nonzero", here, digest(_fresh())) is None
+
+
+def test_the_environment_names_versions_and_processor() -> None:
+    import llvmlite.binding as llvm
+    import numba
+
+    for what in (sys.version, np.__version__, numba.__version__, llvm.get_host_cpu_name()):
+        assert what in environment()
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda folder, path: folder.chmod(0o775), lambda folder, path: folder.chmod(0o757),
+    lambda folder, path: path.chmod(0o664), lambda folder, path: path.chmod(0o646),
+    lambda folder, path: (path.rename(folder.parent / "f"), path.symlink_to(folder.parent / "f")),
+    lambda folder, path: (folder.rename(folder.parent / "d"), folder.symlink_to(folder.parent / "d")),
+    lambda folder, path: (path.unlink(), os.mkfifo(path)), lambda folder, path: (path.unlink(), path.mkdir()),
+])
+def test_what_others_could_have_put_there_is_not_run(
+    spoil: Callable[[Path, Path], object], folder: Path, builds: list[str]
+) -> None:
+    _answer(_fresh())
+    (path,) = folder.iterdir()
+    spoil(folder, path)
+    assert cache.read("last_nonzero", environment(), digest(_fresh())) is None
+    assert _answer(_fresh()) == (True, 2)
+    assert builds == ["last_nonzero"] * 2
+
+
+def test_the_file_of_a_stranger_is_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _answer(_fresh())
+    key = digest(_fresh())
+    assert cache.read("last_nonzero", environment(), key)
+    mine = folder.stat().st_uid
+    monkeypatch.setattr(cache, "_owners", lambda: frozenset({0, mine + 1}) - {mine})
+    assert cache.read("last_nonzero", environment(), key) is None
+
+
+def test_folders_are_ours_alone_whatever_the_umask(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        _answer(_fresh())
+    finally:
+        os.umask(before)
+    (path,) = folder.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o755
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_the_home_serves_where_the_installation_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, builds: list[str]
+) -> None:
+    monkeypatch.delenv(cache.VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before, home = cache.folders()
+    assert home == str(tmp_path / "mqtool" / "kernels")
+    assert before == str(ROOT / "formats" / "__pycache__" / "kernels")
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(cache, "folders", lambda: iter([str(tmp_path / "file" / "no folder"), home]))
+    assert [_answer(_fresh()) for _ in range(2)] == [(True, 2)] * 2
+    assert len(builds) == 1
+    assert len(list(Path(home).iterdir())) == 1
+
+
+@pytest.mark.parametrize("home", ["/dev/null", "/proc/nowhere", "relative"])
+def test_a_private_folder_stands_in_where_nothing_can_be_written(
+    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, builds: list[str]
+) -> None:
+    monkeypatch.setenv(cache.VARIABLE, "")  # what is set here is taken back behind the test
+    monkeypatch.delenv(cache.VARIABLE)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.setattr(cache, "__file__", "/proc/nowhere/formats/compiled/cache.py")
+    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+    registered: list[object] = []
+    monkeypatch.setattr(cache.atexit, "register", lambda *args, **kwargs: registered.append(args))
+    assert [_answer(_fresh()) for _ in range(2)] == [(True, 2)] * 2
+    assert len(builds) == 1
+    private = Path(os.environ[cache.VARIABLE])
+    assert private.parent == tmp_path
+    assert private.stat().st_mode & 0o777 == 0o700
+    assert len(registered) == 1
+
+
+def test_a_cache_that_the_user_chose_is_the_only_one(monkeypatch: pytest.MonkeyPatch, builds: list[str]) -> None:
+    monkeypatch.setenv(cache.VARIABLE, "/proc/nowhere")
+    assert list(cache.folders()) == ["/proc/nowhere/mqtool"]
+    assert _answer(_fresh()) == (True, 2)
+    assert os.environ[cache.VARIABLE] == "/proc/nowhere"
+
+
+# --- what a change makes of it ---------------------------------------------------------------------------
+
+_LIMIT = 3
+
+
+@part
+def _twice(number: int) -> int:
+    return number * 2
+
+
+def _uses(number: int) -> int:
+    return _twice(number) + _LIMIT
+
+
+def _kernel_of(function: Any, **names: Any) -> Kernel:
+    copy = FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
+    return Kernel(copy, {"number": INT}, INT)
+
+
+def test_the_key_changes_with_code_parts_constants_and_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    @part
+    def thrice(number: int) -> int:
+        return number * 3
+
+    def other(number: int) -> int:
+        return _twice(number) - _LIMIT
+
+    ours = _kernel_of(_uses)
+    keys = [
+        digest(ours), digest(_kernel_of(_uses, _LIMIT=4)), digest(_kernel_of(_uses, _LIMIT=np.uint8(3))),
+        digest(_kernel_of(_uses, _LIMIT=np.array([3]))), digest(_kernel_of(_uses, _twice=thrice)),
+        digest(_kernel_of(other)),
+        digest(Kernel(ours.function, {"number": BOOL}, INT)), digest(Kernel(ours.function, {"number": INT}, BOOL)),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert digest(_kernel_of(_uses)) == keys[0]
+    monkeypatch.setattr(closure, "source_of", lambda module: b"another way to build")
+    assert digest(_kernel_of(_uses)) not in keys
+
+
+def test_the_key_stays_where_only_the_place_changes() -> None:
+    moved = _uses.__code__.replace(co_filename="/elsewhere.py", co_firstlineno=99)
+    copy = FunctionType(moved, _uses.__globals__, "_uses")
+    assert digest(Kernel(copy, {"number": INT}, INT)) == digest(_kernel_of(_uses))
+
+
+def test_what_cannot_be_compiled_in_is_refused_by_name() -> None:
+    for value in ([1], {}, lambda number: number):
+        with pytest.raises(TypeError, match="_uses uses _LIMIT"):
+            digest(_kernel_of(_uses, _LIMIT=value))
+
+
+def test_the_source_of_a_module_is_read_without_importing_it() -> None:
+    assert b"from numba" in source_of("formats.byte_intrinsics")
+    with pytest.raises(ImportError):
+        source_of("formats.nothing_of_that_name")
+
+
+# --- the call --------------------------------------------------------------------------------------------
+
+
+@kernel(data=Array(np.int32, 2), out=Array(np.int64, out=True, some=True), number=INT, flag=BOOL, returns=(INT, INT))
+def _sums(data: Any, out: Any, number: int, flag: bool) -> tuple[int, int]:
+    total = 0
+    for row in range(data.shape[0]):
+        for column in range(data.shape[1]):
+            total += data[row, column]
+    out[0] = total % out.size
+    return total if flag else -total, number
+
+
+@kernel(number=INT, returns=BOOL)
+def _is_odd(number: int) -> bool:
+    return number & 1 == 1
+
+
+@kernel(out=Array(np.int64, out=True), returns=None)
+def _allocates(out: Any) -> None:
+    out[:] = np.zeros(out.size, dtype=np.int64) + 7
+
+
+@kernel(number=INT, returns=INT)
+def _raises(number: int) -> int:
+    if number < 0:
+        raise ValueError("negative")
+    return number
+
+
+def test_numbers_and_arrays_arrive_as_they_are(folder: Path) -> None:
+    data, out = np.arange(12, dtype=np.int32).reshape(4, 3), np.zeros(7, dtype=np.int64)
+    assert _sums(data, out, -(2**63), True) == (66, -(2**63))
+    assert _sums(data, out, np.int32(5), np.bool_(False)) == (-66, 5)  # type: ignore[arg-type]
+    assert out[0] == 66 % 7
+    assert _sums(data[::2, 1:], out, 0, True) == (1 + 2 + 7 + 8, 0)
+    assert _sums(data.T, out, 0, True) == (66, 0)
+    data.flags.writeable = False
+    assert _sums(data, out, 0, True) == (66, 0)
+    assert (_is_odd(3), _is_odd(4)) == (True, False)
+
+
+def test_arrays_at_any_byte_are_read(folder: Path) -> None:
+    content = np.frombuffer(b"." + np.arange(6, dtype=np.int32).tobytes(), dtype=np.uint8)
+    data = content[1:].view(np.int32).reshape(2, 3)
+    assert not data.flags.aligned
+    assert _sums(data, np.zeros(1, dtype=np.int64), 0, True) == (15, 0)
+
+
+@pytest.mark.parametrize(("arguments", "error"), [
+    ((np.zeros((2, 2), dtype=np.int64), None, 0, True), TypeError),
+    ((np.zeros((2, 2), dtype=">i4"), None, 0, True), TypeError),
+    ((np.zeros(4, dtype=np.int32), None, 0, True), TypeError),
+    (([[1]], None, 0, True), TypeError),
+    ((None, np.zeros(0, dtype=np.int64), 0, True), ValueError),
+    ((None, np.zeros(8, dtype=np.int64)[::2], 0, True), ValueError),
+    ((None, np.frombuffer(bytes(8), dtype=np.int64), 0, True), ValueError),
+    ((None, None, 1.5, True), TypeError),
+    ((None, None, "1", True), TypeError),
+    ((None, None, 2**63, True), OverflowError),
+    ((None, None, 0), ValueError),
+    ((None, None, 0, True, 0), ValueError),
+])
+def test_what_does_not_fit_is_refused(arguments: tuple[Any, ...], error: type[Exception], folder: Path) -> None:
+    good = (np.zeros((2, 2), dtype=np.int32), np.zeros(1, dtype=np.int64), 0, True)
+    given = [good[number] if value is None else value for number, value in enumerate(arguments)]
+    with pytest.raises(error):
+        _sums(*given)
+
+
+def test_a_declaration_names_the_parameters_in_order() -> None:
+    for kinds in ({}, {"numbers": INT}, {"number": INT, "more": INT}):
+        with pytest.raises(TypeError, match="_uses takes"):
+            kernel(returns=INT, **kinds)(_uses)
+
+
+def test_a_kernel_that_allocates_is_left_to_numba(folder: Path) -> None:
+    out = np.zeros(3, dtype=np.int64)
+    _allocates(out)
+    assert out.tolist() == [7, 7, 7]
+    assert not isinstance(_allocates._run, partial)  # type: ignore[attr-defined]
+    assert not folder.exists()
+
+
+def test_a_kernel_that_raises_is_never_taken_for_an_answer(folder: Path) -> None:
+    assert _raises(5) == 5
+    with pytest.raises((RuntimeError, ValueError)):
+        _raises(-5)
+
+
+def test_bounds_are_checked_on_request(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (
+        "import numpy as np\nfrom formats.index_kernels import phy_offsets\n"
+        "try:\n    phy_offsets(np.zeros((3, 5), np.int32), 9, np.zeros(2, np.int64))\n"
+        "except IndexError:\n    print('refused')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "NUMBA_BOUNDSCHECK": "1"}, cwd=ROOT,
+        capture_output=True, text=True, check=False,
+    )
+    assert done.stdout == "refused\n", done.stderr
+    assert not folder.exists()
