@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from recover.findings import FindingList
+from recover.log import Damage, LogView
 from recover.store import Store
 from recover.survey import ScanOptions, Survey, survey
 from recover.verify.checkpoint import CheckpointReport, check_checkpoint
@@ -82,13 +84,14 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
     options = options or ScanOptions()
     wanted = set(only) or set(PARTS)
     queues_needed = bool(wanted & {"consumequeue", "config"}) or wanted == set(PARTS)
-    look = survey(store, options, with_queues=queues_needed)
+    with _Beside(store, options.threads if "index" in wanted else 0) as beside:
+        look = survey(store, options, with_queues=queues_needed, scanned=beside.start)
+        index = beside.index(look.log) if "index" in wanted else None
     findings = FindingList()
     if "commitlog" in wanted:
         findings.extend(check_commitlog(store, look.log, look.losses, look.end_marks))
         findings.extend(contradiction_findings(store, look.log, look.contradictions))
         findings.extend(misnamed_findings(store, look.misnamed))
-    index = check_index(store, look.log) if "index" in wanted else None
     if "commitlog" in wanted:
         findings.extend(remains_findings(store, look, index))
     checkpoint = check_checkpoint(store, look.log) if "checkpoint" in wanted else None
@@ -102,3 +105,32 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
         findings.extend(config.findings)
     findings.extend(check_parts(store, look, wanted))
     return VerifyReport(look, index, checkpoint, config, findings, time.monotonic() - began, tuple(sorted(wanted)))
+
+
+class _Beside:
+    """The index checked on a thread of its own, while the queues are judged on this one; with one thread afterwards."""
+
+    def __init__(self, store: Store, threads: int) -> None:
+        self.store = store
+        self.damaged: list[Damage] = []
+        self._pool = ThreadPoolExecutor(1) if threads > 1 else None
+        self._result: Future[IndexReport] | None = None
+
+    def __enter__(self) -> _Beside:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def start(self, log: LogView) -> None:
+        """The log was scanned."""
+        self.damaged = log.damaged
+        if self._pool is not None:
+            self._result = self._pool.submit(check_index, self.store, log)
+
+    def index(self, log: LogView) -> IndexReport:
+        """The result; looked for anew where the queues have shown more damage meanwhile."""
+        if self._result is None or log.damaged is not self.damaged:
+            return check_index(self.store, log)
+        return self._result.result()
