@@ -176,8 +176,11 @@ class EngineChoice:
         """True when executors scan: asked for, or a master is given."""
         return self.engine is Engine.spark or (self.engine is Engine.auto and self.master is not None)
 
-    def scanner(self) -> Scanner:
-        """The engine for `recover`; from now on the process is as gentle as it was told to be."""
+    def scanner(self, *, rebuilds: bool = False) -> Scanner:
+        """The engine for `recover`; from now on the process is as gentle as it was told to be.
+
+        One that `rebuilds` may keep what it scans, to make files of it.
+        """
         if self.rate_limit is not None:
             set_rate(max(1, self.rate_limit))
         if self.nice:
@@ -188,7 +191,7 @@ class EngineChoice:
             return LocalEngine(self.thread_count)
         from recover.spark.engine import SparkEngine
 
-        return SparkEngine(self._settings())
+        return SparkEngine(self._settings(), keeps=rebuilds)
 
     def _settings(self) -> SparkSettings:
         from recover.spark.settings import spark_settings

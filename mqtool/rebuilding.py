@@ -84,7 +84,9 @@ class Rebuild:
             out.summary(f"Dry run, nothing was written: {names} would be built in {output}")
             return exits.CLEAN
         console = make_console(out.options.color, stderr=True)
-        with scan_options(out, store, self.engine, self.broker, include_deleted=self.what.include_deleted) as scan:
+        with scan_options(
+            out, store, self.engine, self.broker, include_deleted=self.what.include_deleted, rebuilds=True
+        ) as scan:
             options = self._options(scan)
             with Line(False, console) as line, exits.between_steps() as interrupted:
                 done = write_rebuild(store, options, output, interrupted=interrupted,

@@ -104,7 +104,9 @@ class Change:
         from recover.findings import FindingList
         from recover.verify.report import verify
 
-        with scan_options(self.out, store, self.engine, self.broker, include_deleted=self.include_deleted) as scan:
+        with scan_options(
+            self.out, store, self.engine, self.broker, include_deleted=self.include_deleted, rebuilds=True
+        ) as scan:
             before = verify(store, scan)
             self.out.found(before.findings)
             try:

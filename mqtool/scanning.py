@@ -28,9 +28,9 @@ HAND_OVER = 256 << 30
 @contextmanager
 def scan_options(
     out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None = None, *, title: str = "scanning",
-    include_deleted: bool = False,
+    include_deleted: bool = False, rebuilds: bool = False,
 ) -> Iterator[ScanOptions]:
-    """How to scan, with a line of progress while the block runs."""
+    """How to scan, with a line of progress while the block runs; `rebuilds`: files are made of what is found."""
     from recover.survey import ScanOptions
 
     total = sum(mapped_file.length for mapped_file in store.commitlog.files)
@@ -40,7 +40,7 @@ def scan_options(
     more: dict[str, Any] = {} if engine.memory is None else {"memory": engine.memory}
     with Progress(title, out.options.progress, make_console(out.options.color, stderr=True), total) as progress:
         yield ScanOptions(
-            threads=engine.thread_count, engine=engine.scanner(), include_deleted=include_deleted,
+            threads=engine.thread_count, engine=engine.scanner(rebuilds=rebuilds), include_deleted=include_deleted,
             settings=store.options.settings or given_settings(broker),
             progress=progress, tick=progress.queue, **more,
         )

@@ -86,6 +86,11 @@ class IndexStream:
         self._excluded = np.array(sorted(excluded), dtype=np.int32)
         self.tags = TagHistory([(0, False)])
 
+    @property
+    def excluded(self) -> tuple[int, ...]:
+        """Numbers of the log's queues whose messages need no unit."""
+        return tuple(self._excluded.tolist())
+
     def found(self, number: int) -> Rows:
         """The bits (uint8) of split `number`, one a hash."""
         bits = self._found.get(number)

@@ -16,6 +16,7 @@ from crc32c import crc32c
 from recover import disk
 from recover.content import INLINE_LIMIT, Content, content_from_json, inline_json
 from recover.errors import Refusal
+from recover.making import make
 from recover.plan import STEP_KINDS, FileState, InPlace, Plan, Step, StoreIdentity
 
 FORMAT = "mqtool-plan"
@@ -56,19 +57,28 @@ def save_plan(plan: Plan, path: Path) -> None:
     """Write a plan file, replacing an older one, and its content directory; `Refusal` if the disk will not take it."""
     sidecar = path.with_name(f"{path.name}.{plan.id}.content")
     contents: list[dict[str, Any] | None] = []
+    large = {
+        number: step.content for number, step in enumerate(plan.steps)
+        if step.content is not None and step.content.size > INLINE_LIMIT
+    }
     try:
+        if large:
+            disk.mkdir(sidecar)
+        for number in large:
+            disk.unlink(_kept(sidecar, number))
+        made = make(sidecar / "making", {_kept(sidecar, number): content for number, content in large.items()},
+                    interrupted=lambda: False)
+        disk.sync_all(made)
         for number, step in enumerate(plan.steps):
             content = step.content
             if content is None:
                 contents.append(None)
-            elif content.size <= INLINE_LIMIT:
+            elif number not in large:
                 contents.append(inline_json(content))
             else:
-                disk.mkdir(sidecar)
-                name = f"{number:06d}"
-                disk.unlink(sidecar / name)
-                size, crc = disk.create_file(sidecar / name, content.chunks())
-                contents.append({"size": size, "crc32c": crc, "file": name})
+                kept = _kept(sidecar, number)
+                size, crc = made.get(kept) or disk.create_file(kept, content.chunks())
+                contents.append({"size": size, "crc32c": crc, "file": kept.name})
         temporary = path.with_name(f".{path.name}.{plan.id}")
         disk.unlink(temporary)
         disk.create_file(temporary, [document(plan, contents, sidecar.name)], 0o644)
@@ -76,6 +86,10 @@ def save_plan(plan: Plan, path: Path) -> None:
         disk.fsync_dir(path.parent)
     except OSError as error:
         raise Refusal(f"the plan cannot be saved to {path}: {error.strerror}", "choose another place") from error
+
+
+def _kept(sidecar: Path, number: int) -> Path:
+    return sidecar / f"{number:06d}"
 
 
 def load_plan(path: Path) -> Plan:

@@ -12,6 +12,7 @@ from recover.evidence import evidence_of
 from recover.expected import QueueKey
 from recover.loss import loss_of_unproven
 from recover.lost import record_count
+from recover.making import maker_for
 from recover.plan import Plan, Step
 from recover.rebuild_checkpoint import checkpoint_steps
 from recover.rebuild_index import rebuild_index
@@ -119,14 +120,15 @@ def _steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] 
     seen = before.survey
     store, log = seen.store, seen.log
     assert seen.queues is not None and before.index is not None and before.checkpoint is not None
+    maker = maker_for(seen.options.scanner, store, log)
     if CONSUMEQUEUE in options.parts:
         yield from consumequeue_steps(
             store, log, seen.expectation, seen.queues, Spool(), wanted=wanted,
             # a rebuild does not mend the log, so it must not remove what tells recover how
-            evidence=evidence_of(seen, seen.log.damaged),
+            evidence=evidence_of(seen, seen.log.damaged), maker=maker,
         )
     if INDEX in options.parts and index_needs_work(before.index, options):
         before.index.geometry = before.index.geometry or DEFAULT_GEOMETRY
-        yield from rebuild_index(store, log, report=before.index, zone=options.zone).steps(store)
+        yield from rebuild_index(store, log, report=before.index, zone=options.zone, maker=maker).steps(store)
     if CHECKPOINT in options.parts and not before.checkpoint.sound:
         yield from checkpoint_steps(store, log)

@@ -18,7 +18,7 @@ from recover.plan import Install, Retire, Step
 from recover.queue_files import UNIT_SIZE, QueueFiles, cut_off
 from recover.rebuild_consumequeue_ext import ExtImage, ExtRows, end_of, ext_steps, fresh_ext, repaired_ext, wants_ext
 from recover.spool import Spool
-from recover.store import Store
+from recover.store import CONSUMEQUEUE, CONSUMEQUEUE_EXT, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +276,22 @@ def _on_disk(files: QueueFiles, rows: Rows) -> tuple[Rows, Rows]:
         same = (stretch.phy_offset[at] == rows["phy_offset"][inside]) & (stretch.size[at] == rows["size"][inside])
         found[inside], codes[inside] = same, stretch.tags_code[at]
     return found, codes
+
+
+def repaired_steps(builder: QueueBuilder, key: QueueKey, rows: Rows, spool: Spool) -> Iterator[Step]:
+    """Steps that put a queue on disk right; `rows` (EXPECTED) are its positions, in their order."""
+    queue = builder.repaired(key, rows)
+    if queue is not None:
+        yield from queue_steps(builder.store, queue, spool)
+
+
+def fresh_files(builder: QueueBuilder, key: QueueKey, rows: Rows) -> Iterator[tuple[str, bytes, int]]:
+    """The files of a queue built from the log alone: name below an output folder, content, and size with its zeros."""
+    store, queue = builder.store, builder.fresh(key, rows)
+    for offset, content in queue.files(store.queue_file_size):
+        yield f"{CONSUMEQUEUE}/{key.topic}/{key.queue_id}/{offset_to_name(offset)}", content, store.queue_file_size
+    for offset, content in queue.ext.files() if queue.ext is not None else ():
+        yield f"{CONSUMEQUEUE_EXT}/{key.topic}/{key.queue_id}/{offset_to_name(offset)}", content, store.ext_file_size
 
 
 def queue_steps(store: Store, queue: QueueCells, spool: Spool) -> Iterator[Step]:

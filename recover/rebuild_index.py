@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,17 +24,18 @@ from formats.index_kernels import (
     put_keys,
 )
 from recover.columns import Rows
-from recover.content import LazyContent
+from recover.content import Content, LazyContent
 from recover.errors import Refusal
 from recover.index_image import IndexWords, blank_words, file_chunks, load_words
-from recover.index_layout import KeyNumbers, Layout, Target, fresh_layout, layout_in_place
+from recover.index_layout import KeyNumbers, Layout, Place, Target, fresh_layout, layout_in_place
 from recover.index_names import Names, zone_of
 from recover.index_stream import IndexStream
 from recover.log import LogView
+from recover.making import Maker
 from recover.plan import Install, Retire, Step
 from recover.store import Store
 from recover.verify.index import IndexReport, check_index
-from recover.verify.index_file import IndexFileVerdict, is_expired
+from recover.verify.index_file import is_expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,26 @@ class RebuiltIndexFile:
     """
 
     name: str
-    content: LazyContent
+    content: Content
     units: int
     first: int
     last: int
     begin_timestamp: int
     end_timestamp: int
     replaces: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileHead:
+    """What stands in front of a file's own keys: units of expired messages (int32, shape (n, 5)) with the time (ms)
+    that their file began at, or none, and then the end time of the file before counts."""
+
+    previous_end: int
+    expired: Rows
+    begin_timestamp: int
+
+
+_NO_UNITS = np.empty((0, 5), dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +101,7 @@ class IndexRebuild:
 def rebuild_index(
     store: Store, log: LogView, *, fresh: bool = False, report: IndexReport | None = None,
     zone: datetime.tzinfo | None = None, excluded: Collection[int] = (), tags: bool | None = None,
-    counts_entries: bool | None = None,
+    counts_entries: bool | None = None, maker: Maker | None = None,
 ) -> IndexRebuild:
     """Plan the index files that `log` calls for; nothing is written.
 
@@ -95,7 +109,8 @@ def rebuild_index(
     builds all of them. `report` is a check of this store and log, made here if not given.
     `zone` names new files; without it the broker's own, as far as its files tell. `tags` and
     `counts_entries` (the header counts units instead of slots: brokers up to 4.7.0) decide where
-    the files on disk do not. `Refusal` when a file cannot be read, or nothing tells the sizes.
+    the files on disk do not. `maker` makes the files, if given. `Refusal` when a file cannot be read, or nothing tells
+    the sizes.
     """
     report = report or check_index(store, log, excluded=excluded, tags=tags)
     geometry = report.geometry
@@ -108,8 +123,10 @@ def rebuild_index(
     numbers = KeyNumbers(report.stream)
     zone = zone or zone_of(report.verdicts)
     layout = _layout(report, numbers, geometry, zone, fresh)
-    builder = _FileBuilder(report.stream, numbers, geometry, _counts_entries(report, counts_entries))
+    builder = FileBuilder(report.stream, numbers, geometry, _counts_entries(report, counts_entries))
     files = tuple(builder.describe(target) for target in layout.targets)
+    if maker is not None:
+        files = tuple(maker.index_files(builder, layout.targets, files))
     kept = [v for v in report.verdicts if v.file.name in layout.kept and v.units]
     ends = [file.end_timestamp for file in files] + [v.header.end_timestamp for v in kept]
     return IndexRebuild(geometry, files, tuple(layout.kept), tuple(layout.retired), zone, max(ends, default=0))
@@ -136,7 +153,9 @@ def _counts_entries(report: IndexReport, given: bool | None) -> bool:
     return bool(given)
 
 
-class _FileBuilder:
+class FileBuilder:
+    """Builds index files of one log. `counts_entries`: the header counts units instead of slots."""
+
     def __init__(
         self, stream: IndexStream, numbers: KeyNumbers, geometry: IndexGeometry, counts_entries: bool
     ) -> None:
@@ -147,54 +166,70 @@ class _FileBuilder:
 
     def describe(self, target: Target) -> RebuiltIndexFile:
         """The file that a target stands for, its content not yet made."""
-        expired = self._expired(target)
-        units = target.stop - target.start + len(expired)
+        head = self.head(target)
+        units = target.stop - target.start + len(head.expired)
         used = self.geometry.units_offset + (units + 1) * INDEX_UNIT.size
-        content = LazyContent(self.geometry.size, lambda: file_chunks(self.build(target, expired)), allocated=used)
+        content = LazyContent(self.geometry.size, lambda: file_chunks(self.build(target, head)), allocated=used)
         numbers, last = self.numbers, target.stop - 1
         return RebuiltIndexFile(
             target.name, content, units, numbers.phy_offset(target.start), numbers.phy_offset(last),
             numbers.timestamp(target.start), numbers.timestamp(last), target.replaces,
         )
 
-    def _expired(self, target: Target) -> Rows:
-        """The units to keep, read now: when the file is built, the old one may be gone."""
-        if target.expired_from is None:
-            return np.empty((0, 5), dtype=np.int32)
-        old = load_words(target.expired_from.file.path, self.geometry).units[1 : target.expired_from.end]
-        return np.array(old[is_expired(old, self.stream.log.min_offset)][: target.expired_from.expired_in_front])
+    def head(self, target: Target) -> FileHead:
+        """What comes first, read now: when the file is built, the old one may be gone."""
+        old = target.expired_from
+        if old is None:
+            return FileHead(target.previous_end, _NO_UNITS, 0)
+        units = load_words(old.file.path, self.geometry).units[1 : old.end]
+        expired = units[is_expired(units, self.stream.log.min_offset)][: old.expired_in_front]
+        return FileHead(target.previous_end, np.array(expired), old.header.begin_timestamp)
 
-    def _put_expired(self, image: IndexWords, old: IndexFileVerdict, expired: Rows, state: Rows) -> None:
-        """Put the units that are kept of the old file, as they were but for their chains."""
-        count = len(expired)
-        image.units[1 : count + 1] = expired
-        state[STATE_USED_SLOTS] = link_units(image.units, count + 1, image.slots)
-        state[STATE_NUMBER], state[STATE_BEGIN] = count + 1, old.header.begin_timestamp
-        state[STATE_BEGIN_OFFSET] = (int(expired[0, 1]) << 32) | (int(expired[0, 2]) & 0xFFFFFFFF)
-
-    def build(self, target: Target, expired: Rows) -> IndexWords:
+    def build(self, target: Target, head: FileHead) -> IndexWords:
         """Put the keys of one file, behind the units kept of the old one."""
-        image = blank_words(self.geometry)
-        place = self.numbers.place(target.start)
-        state = np.zeros(STATE_SIZE, dtype=np.int64)
-        state[STATE_NUMBER], state[STATE_BEGIN] = 1, target.previous_end
-        if target.expired_from is not None:
-            self._put_expired(image, target.expired_from, expired, state)
-        state[STATE_RECORD], state[STATE_KEY], state[STATE_HASH] = place.row, place.key, place.first_hash
-        limit = int(state[STATE_NUMBER]) + target.stop - target.start
-        for number in range(place.split, len(self.stream.splits)):
-            split = self.stream.splits[number]
-            put_keys(
-                image.units, image.slots, np.asarray(split.records), np.asarray(split.hashes), self.stream.take(number),
-                limit, state,
-            )
-            if state[STATE_NUMBER] >= limit:
-                break
-            state[STATE_RECORD] = state[STATE_KEY] = state[STATE_HASH] = 0
-        units = int(state[STATE_NUMBER]) - 1
-        image.header = IndexHeader(
-            int(state[STATE_BEGIN]), int(state[STATE_END]),
-            int(state[STATE_BEGIN_OFFSET]), int(state[STATE_END_OFFSET]),
-            units if self.counts_entries else int(state[STATE_USED_SLOTS]), units + 1,
+        first = self.numbers.place(target.start)
+        stream = self.stream
+        parts = (
+            (np.asarray(stream.splits[number].records), np.asarray(stream.splits[number].hashes), stream.take(number))
+            for number in range(first.split, len(stream.splits))
         )
-        return image
+        count = target.stop - target.start
+        return build_file(self.geometry, head, parts, count, first=first, counts_entries=self.counts_entries)
+
+
+def build_file(
+    geometry: IndexGeometry, head: FileHead, parts: Iterable[tuple[Rows, Rows, Rows]], count: int, *,
+    first: Place | None = None, counts_entries: bool,
+) -> IndexWords:
+    """One file: its head, then `count` keys of `parts` (RECORD rows, their hashes, what to take of each row).
+
+    `first` is where in the first part the first key is, None for its beginning.
+    """
+    image = blank_words(geometry)
+    state = np.zeros(STATE_SIZE, dtype=np.int64)
+    state[STATE_NUMBER], state[STATE_BEGIN] = 1, head.previous_end
+    if len(head.expired):
+        _put_expired(image, head, state)
+    if first is not None:
+        state[STATE_RECORD], state[STATE_KEY], state[STATE_HASH] = first.row, first.key, first.first_hash
+    limit = int(state[STATE_NUMBER]) + count
+    for records, hashes, take in parts:
+        put_keys(image.units, image.slots, records, hashes, take, limit, state)
+        if state[STATE_NUMBER] >= limit:
+            break
+        state[STATE_RECORD] = state[STATE_KEY] = state[STATE_HASH] = 0
+    units = int(state[STATE_NUMBER]) - 1
+    image.header = IndexHeader(
+        int(state[STATE_BEGIN]), int(state[STATE_END]), int(state[STATE_BEGIN_OFFSET]), int(state[STATE_END_OFFSET]),
+        units if counts_entries else int(state[STATE_USED_SLOTS]), units + 1,
+    )
+    return image
+
+
+def _put_expired(image: IndexWords, head: FileHead, state: Rows) -> None:
+    """Put the units that are kept of the old file, as they were but for their chains."""
+    count = len(head.expired)
+    image.units[1 : count + 1] = head.expired
+    state[STATE_USED_SLOTS] = link_units(image.units, count + 1, image.slots)
+    state[STATE_NUMBER], state[STATE_BEGIN] = count + 1, head.begin_timestamp
+    state[STATE_BEGIN_OFFSET] = (int(head.expired[0, 1]) << 32) | (int(head.expired[0, 2]) & 0xFFFFFFFF)

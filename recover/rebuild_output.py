@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from formats.names import offset_to_name
 from recover import disk
+from recover.content import Content
 from recover.copy_store import check_target, remove_copy
 from recover.errors import Interrupted, Refusal
 from recover.expected import QueueKey
 from recover.findings import Finding, FindingList
+from recover.making import Maker, make, maker_for
 from recover.mapped_files import MappedFileQueue
 from recover.preconditions import STALE
 from recover.reader import read_small
 from recover.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, chosen_queues, look
 from recover.rebuild_checkpoint import right_checkpoint
-from recover.rebuild_consumequeue import QueueBuilder
+from recover.rebuild_consumequeue import QueueBuilder, fresh_files
 from recover.rebuild_index import IndexRebuild, rebuild_index
 from recover.recover_plan import DEFAULT_GEOMETRY
 from recover.store import CHECKPOINT as CHECKPOINT_FILE
-from recover.store import CONSUMEQUEUE_EXT, Store
+from recover.store import Store
 from recover.survey import Survey
 from recover.verify.checkpoint import check_checkpoint
 from recover.verify.consumequeue import check_consumequeue
@@ -29,6 +31,8 @@ from recover.verify.index import check_index
 from recover.verify.report import VerifyReport
 
 _CHUNK = 1 << 20
+_MODE = 0o644
+_STAGING = ".mqtool-making"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,22 @@ class _Writer:
             raise Interrupted("stopped; what was written so far was removed", "run the command again")
         path = self.output / name
         self._make(path.parent)
-        size, _ = disk.create_file(path, chunks, 0o644)
+        size, _ = disk.create_file(path, chunks, _MODE)
+        self._note(name, size)
+
+    def take(self, files: Mapping[str, Content]) -> None:
+        """New files below the output folder, by name, made elsewhere and synced."""
+        paths = {self.output / name: content for name, content in files.items()}
+        for path in paths:
+            self._make(path.parent)
+        made = make(self.output / _STAGING, paths, interrupted=self.interrupted)
+        for path in made:
+            os.chmod(path, _MODE)
+        disk.sync_all(made)
+        for name, path in zip(files, paths, strict=True):
+            self._note(name, made[path][0])
+
+    def _note(self, name: str, size: int) -> None:
         self.files.append(name)
         self.size += size
         if self.progress is not None:
@@ -128,24 +147,25 @@ def _write_parts(
     writer: _Writer, before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None
 ) -> None:
     index = None
+    seen = before.survey
+    maker = maker_for(seen.options.scanner, seen.store, seen.log)
     if CONSUMEQUEUE in options.parts:
-        _write_queues(writer, before.survey, wanted)
+        _write_queues(writer, seen, wanted, maker)
     if INDEX in options.parts:
-        index = _write_index(writer, before, options)
+        index = _write_index(writer, before, options, maker)
     if CHECKPOINT in options.parts:
         writer.write(CHECKPOINT_FILE, [_checkpoint(before.survey, index)])
 
 
-def _write_queues(writer: _Writer, seen: Survey, wanted: set[QueueKey] | None) -> None:
-    store = seen.store
-    builder = QueueBuilder(store, seen.delays, seen.log.min_offset, seen.log.log_end)
+def _write_queues(writer: _Writer, seen: Survey, wanted: set[QueueKey] | None, maker: Maker | None) -> None:
+    builder = QueueBuilder(seen.store, seen.delays, seen.log.min_offset, seen.log.log_end)
+    if maker is not None:
+        queues = maker.queues(builder, seen.expectation, wanted, fresh=True)
+        writer.take({step.file: step.content for _, steps in queues for step in steps if step.content is not None})
+        return
     for key, rows in seen.expectation.grouped(wanted):
-        queue = builder.fresh(key, rows)
-        name = f"{key.topic}/{key.queue_id}"
-        for offset, content in queue.files(store.queue_file_size):
-            writer.write(f"{CONSUMEQUEUE}/{name}/{offset_to_name(offset)}", [content])
-        for offset, content in queue.ext.files() if queue.ext is not None else ():
-            writer.write(f"{CONSUMEQUEUE_EXT}/{name}/{offset_to_name(offset)}", _padded(content, store.ext_file_size))
+        for name, content, size in fresh_files(builder, key, rows):
+            writer.write(name, _padded(content, size))
 
 
 def _padded(content: bytes, size: int) -> Iterator[bytes]:
@@ -154,13 +174,21 @@ def _padded(content: bytes, size: int) -> Iterator[bytes]:
         yield bytes(min(_CHUNK, size - at))
 
 
-def _write_index(writer: _Writer, before: VerifyReport, options: RebuildOptions) -> IndexRebuild:
+def _write_index(
+    writer: _Writer, before: VerifyReport, options: RebuildOptions, maker: Maker | None
+) -> IndexRebuild:
     report = before.index
     assert report is not None
     report.geometry = report.geometry or DEFAULT_GEOMETRY
-    rebuilt = rebuild_index(before.survey.store, before.survey.log, fresh=True, report=report, zone=options.zone)
-    for file in rebuilt.files:
-        writer.write(f"{INDEX}/{file.name}", file.content.chunks())
+    rebuilt = rebuild_index(
+        before.survey.store, before.survey.log, fresh=True, report=report, zone=options.zone, maker=maker
+    )
+    files = {f"{INDEX}/{file.name}": file.content for file in rebuilt.files}
+    if maker is not None:
+        writer.take(files)
+        return rebuilt
+    for name, content in files.items():
+        writer.write(name, content.chunks())
     return rebuilt
 
 

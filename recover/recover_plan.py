@@ -24,10 +24,11 @@ from recover.log_changes import LogChanges, Lost, keep_everything
 from recover.log_cut import cut_log
 from recover.loss import loss_of_damage, loss_of_rows, loss_of_unproven
 from recover.lost import record_count
+from recover.making import Maker, maker_for
 from recover.plan import Plan, Retire, RetireFolder, Step
 from recover.predict import Prediction, predict
 from recover.rebuild_checkpoint import checkpoint_steps
-from recover.rebuild_consumequeue import NO_EVIDENCE, Evidence, QueueBuilder, queue_steps
+from recover.rebuild_consumequeue import NO_EVIDENCE, Evidence, QueueBuilder, repaired_steps
 from recover.rebuild_index import rebuild_index
 from recover.recovery import Mode
 from recover.repair_config import repair_config
@@ -179,15 +180,16 @@ def _in_order(
     judged = judge_against(store, before, changes, after)
     assert judged.look.queues is not None
     as_broker = options.policy == "broker"
+    maker = maker_for(look.options.scanner, store, after)
     yield from consumequeue_steps(
         store, after, judged.look.expectation, judged.look.queues, spool, visible=options.lost == "visible",
         # a broker leaves the units alone of what its check passed, or what it never looked at
-        evidence=evidence_of(look, after.damaged) if as_broker else NO_EVIDENCE,
+        evidence=evidence_of(look, after.damaged) if as_broker else NO_EVIDENCE, maker=maker,
     )
     index = judged.index
     if any(item.severity != "info" for item in index.findings):
         index.geometry = index.geometry or DEFAULT_GEOMETRY
-        yield from rebuild_index(store, after, report=index, zone=options.zone).steps(store)
+        yield from rebuild_index(store, after, report=index, zone=options.zone, maker=maker).steps(store)
     if not judged.checkpoint.sound:
         yield from checkpoint_steps(store, after)
     repair = repair_config(store, judged.look, judged.config, clamp_offsets=options.clamp_offsets)
@@ -203,8 +205,12 @@ def _in_order(
 def consumequeue_steps(
     store: Store, log: LogView, expectation: Expectation, queues: ConsumeQueueReport, spool: Spool,
     *, visible: bool = False, wanted: set[QueueKey] | None = None, evidence: Evidence = NO_EVIDENCE,
+    maker: Maker | None = None,
 ) -> Iterator[Step]:
-    """Steps that put every unsound queue right (of `wanted`, if given); units that are `evidence` stay."""
+    """Steps that put every unsound queue right (of `wanted`, if given); units that are `evidence` stay.
+
+    `maker` makes those that the log fills, if given.
+    """
     unsound = {key for key, verdict in queues.verdicts.items() if not verdict.sound}
     if wanted is not None:
         unsound &= wanted
@@ -213,15 +219,14 @@ def consumequeue_steps(
         bridge=log.stand_in(),
     )
     done = set()
-    for key, rows in expectation.grouped(unsound):
+    filled = maker.queues(builder, expectation, unsound, fresh=False) if maker is not None else (
+        (key, repaired_steps(builder, key, rows, spool)) for key, rows in expectation.grouped(unsound)
+    )
+    for key, steps in filled:
         done.add(key)
-        cells = builder.repaired(key, rows)
-        if cells is not None:
-            yield from queue_steps(store, cells, spool)
+        yield from steps
     for key in sorted(unsound - done, key=lambda k: (k.topic, k.queue_id)):
-        cells = builder.repaired(key, np.empty(0, dtype=EXPECTED))
-        if cells is not None:
-            yield from queue_steps(store, cells, spool)
+        yield from repaired_steps(builder, key, np.empty(0, dtype=EXPECTED), spool)
 
 
 def _parts(store: Store) -> list[str]:

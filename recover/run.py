@@ -10,7 +10,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from recover.content import Content, inline_json
 from recover.errors import Interrupted, Refusal
 from recover.journal import FRESH_JOURNAL, FRESH_RUN, Run, decode_records, encode_record, leftovers, runs
 from recover.lock import ROOT_MTIME
+from recover.making import make
 from recover.plan import JOURNAL_DIR, InPlace, Plan, Step, resolve
 from recover.plan_file import document, stands_inline
 from recover.reading import file_crc
@@ -88,7 +89,9 @@ def start(root: Path, plan: Plan, interrupted: Callable[[], bool]) -> Run:
     run = Run(root, home / "runs" / (name if first else FRESH_RUN + name))
     for path in (run.path, *(run.path / folder for folder in _FOLDERS)):
         disk.mkdir(path, status)
-    contents = [_stage(run, number, step, interrupted) for number, step in enumerate(plan.steps)]
+    elsewhere = {run.staged(number): step.content for number, step in enumerate(plan.steps)}
+    made = make(run.path / "making", elsewhere, interrupted=interrupted, like=status)
+    contents = [_stage(run, number, step, interrupted, made) for number, step in enumerate(plan.steps)]
     disk.sync_all(sorted((run.path / "staged").iterdir()))
     disk.create_file(run.path / "plan.json", [document(plan, contents, "staged")])
     # Freed when the disk is full, so that taking the steps back can still be recorded.
@@ -131,14 +134,16 @@ def touched_directories(root: Path, steps: Iterable[Step]) -> list[str]:
     return sorted(found)
 
 
-def _stage(run: Run, number: int, step: Step, interrupted: Callable[[], bool]) -> dict[str, Any] | None:
+def _stage(
+    run: Run, number: int, step: Step, interrupted: Callable[[], bool], made: Mapping[Path, tuple[int, int]]
+) -> dict[str, Any] | None:
     content = step.content
     if content is None:
         return None
-    if stands_inline(step, content):
-        return inline_json(content)
     path = run.staged(number)
-    size, crc = disk.create_file(path, _watched_chunks(content, interrupted), sync=False)
+    if stands_inline(step, content) and path not in made:
+        return inline_json(content)
+    size, crc = made.get(path) or disk.create_file(path, _watched_chunks(content, interrupted), sync=False)
     if not isinstance(step, InPlace):
         _dress(run.root, step, path)
     if file_crc(path) != (size, crc) or size != content.size:

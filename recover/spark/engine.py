@@ -10,10 +10,13 @@ from formats.crc_kernel import crc_name
 from recover.columns import DEFAULT_MEMORY, ColumnStore
 from recover.engine import OpenError
 from recover.log import LogView, assemble
+from recover.making import Maker
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.remote import url_of
 from recover.scan import FileScan, ProgressCallback
 from recover.spark.jobs import run_job, watch
+from recover.spark.kept import Kept
+from recover.spark.maker import SparkMaker, seen_elsewhere
 from recover.spark.packing import Unopened, unpack
 from recover.spark.preflight import check_executors, invisible
 from recover.spark.session import Session, session_for
@@ -21,6 +24,7 @@ from recover.spark.settings import SparkSettings
 from recover.spark.tasks import ScanTask, scan_splits
 from recover.split_join import FileJoin
 from recover.split_scan import SplitRange, SplitScan, splits_of
+from recover.store import Store
 
 _WAVE = 32
 """Splits whose columns may be on their way home at one time, at least; they pass through the driver's heap."""
@@ -28,9 +32,11 @@ _WAVE = 32
 
 @dataclass(frozen=True, slots=True)
 class SparkEngine:
-    """Executors scan splits of the log; everything behind that is the local engine's."""
+    """Executors scan splits of the log. With `keeps` they keep what they found, and make derived files of it."""
 
     settings: SparkSettings
+    keeps: bool = False
+    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
@@ -41,8 +47,19 @@ class SparkEngine:
             return assemble(queue, [])
         session = session_for(self.settings)
         check_executors(session, [queue.files[0].path, queue.files[-1].path])
-        scan = _Scan(session, queue, ColumnStore(memory), progress, open_error)
-        return assemble(queue, scan.run(self.settings.split_size))
+        self.kept.forget()
+        kept = self.kept if self.keeps else None
+        scan = _Scan(session, queue, ColumnStore(memory), progress, open_error, kept)
+        log = assemble(queue, scan.run(self.settings.split_size))
+        self.kept.settle(log)
+        return log
+
+    def maker(self, store: Store, log: LogView) -> Maker | None:
+        """See `recover.making.MakesElsewhere`: executors, if they kept the scan and see the store as we do."""
+        seen = seen_elsewhere(store)
+        if not self.kept.rdds or seen is None or any(url_of(scan.mapped_file.path) for scan in log.files):
+            return None
+        return SparkMaker(session_for(self.settings), self.kept, seen, log)
 
     def json(self) -> dict[str, Any]:
         """Name, master, and which CRC routine this machine has."""
@@ -56,6 +73,7 @@ class _Scan:
     columns: ColumnStore
     progress: ProgressCallback | None
     open_error: OpenError | None
+    kept: Kept | None
     unopened: dict[MappedFile, Unopened] = field(default_factory=dict)
 
     def run(self, split_size: int) -> list[FileScan]:
@@ -93,12 +111,18 @@ class _Scan:
                 ScanTask(number, _absolute(part), entry, url_of(part.mapped_file.path))
                 for number, (part, entry) in enumerate(chosen)
             ]
-            for number, packed in run_job(self.session, scan_splits, tasks, "scan of the log", done=meter.tasks):
+            rdds = None if self.kept is None else self.kept.rdds
+            for number, packed in run_job(
+                self.session, scan_splits, tasks, "scan of the log", done=meter.tasks, kept=rdds
+            ):
                 part = chosen[number][0]
                 if isinstance(packed, Unopened):
                     self.unopened.setdefault(part.mapped_file, packed)
                     continue
                 scan = unpack(packed, part, self.columns)
+                if self.kept is not None:
+                    for split in scan.scan.splits:
+                        self.kept.note(split, (len(self.kept.rdds) - 1, number))
                 meter.records += scan.scan.record_count
                 yield scan
             meter.end()

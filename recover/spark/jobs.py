@@ -18,15 +18,21 @@ _GRACE = 5
 
 def run_job(
     session: Session, function: Callable[[Iterable[Any]], Iterable[Any]], items: Sequence[Any], label: str, *,
-    done: Callable[[int], None] | None = None,
+    done: Callable[[int], None] | None = None, kept: list[Any] | None = None,
 ) -> list[Any]:
     """`function` over `items`, a task each; all that the tasks yield, in the items' order.
 
-    `done` is called with the number of tasks that have ended so far. `Refusal` (8), which names Spark's log, when a
+    `done` is called with the number of tasks that have ended so far. `kept` takes an RDD of what the tasks yielded, a
+    partition for each item; executors have that on their disks. `Refusal` (8), which names Spark's log, when a
     task has failed for the last time.
     """
     def collect() -> list[Any]:
-        return list(session.context.parallelize(items, len(items)).mapPartitions(function).collect())
+        from pyspark import StorageLevel
+
+        found = session.context.parallelize(items, len(items)).mapPartitions(function)
+        if kept is not None:
+            kept.append(found.persist(StorageLevel.DISK_ONLY))
+        return list(found.collect())
 
     found: list[Any] = watch(session, collect, label, done=done)
     return found

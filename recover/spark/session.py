@@ -150,7 +150,7 @@ def first_line(error: BaseException) -> str:
     if not lines:
         return type(error).__name__
     # a Python traceback says what happened at its end, everything else at its beginning
-    said = lines[-1] if any(line.startswith("Traceback (most") for line in lines) else lines[0]
+    said = lines[-1] if any("Traceback (most recent call last)" in line for line in lines) else lines[0]
     return said.rsplit("org.apache.spark.SparkException: ", 1)[-1][:400]
 
 

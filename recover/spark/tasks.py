@@ -1,4 +1,4 @@
-"""What runs on executors. Nothing here imports pyspark, holds a lock, or writes."""
+"""What runs on executors. Nothing here imports pyspark, holds a lock, or writes into a store."""
 
 from __future__ import annotations
 

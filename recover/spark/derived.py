@@ -1,0 +1,260 @@
+"""On executors: packed chunks of queues and of index files on their way, and the files that come of them.
+
+Nothing here imports pyspark. What a queue shall hold is decided by `recover.rebuild_consumequeue`, how an index file
+looks by `recover.rebuild_index`: the same code that builds them without Spark, with rows that came by a shuffle.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from crc32c import crc32c
+
+from formats.generation_kernels import group_rows
+from formats.index import IndexGeometry
+from formats.index_kernels import TAKE_ALL
+from formats.record_columns import EXPECTED, RECORD
+from recover.columns import Rows, Split
+from recover.content import Content
+from recover.expected import QueueKey
+from recover.ext_files import ExtFiles
+from recover.index_image import file_chunks
+from recover.index_stream import IndexStream, TagHistory
+from recover.log import STALE_BITS
+from recover.plan import Install, Step
+from recover.queue_files import QueueFiles
+from recover.reading import crc_with_zeros
+from recover.rebuild_consumequeue import QueueBuilder, fresh_files, repaired_steps
+from recover.rebuild_index import FileHead, build_file
+from recover.spark.packing import pack_numbers, unpack_numbers
+from recover.spark.staging import Wanted, padded
+from recover.spool import Spool
+from recover.store import Store
+
+Listing = tuple[tuple[str, int], ...]
+Chunk = tuple[int, tuple[int, bytes]]
+"""Which group of queues, or which index file; number of the split in log order, and its packed rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueChunks:
+    """Packs the positions that a split fills. `groups`: the group of each queue of the log, -1 for none."""
+
+    groups: Rows
+
+    def __call__(self, number: int, split: Split) -> Iterator[Chunk]:
+        """A chunk for each group that the split has rows for."""
+        records = split.records[(split.records["bits"] & STALE_BITS) == 0]
+        wanted = self.groups >= 0
+        stops = np.cumsum(np.where(wanted, np.bincount(records["queue"], minlength=wanted.size), 0))
+        starts = np.r_[0, stops[:-1]]
+        places, rows = starts.copy(), np.empty(int(stops[-1]) if stops.size else 0, dtype=EXPECTED)
+        fits = group_rows(records, wanted, places, stops, rows)
+        assert fits, "every row has room"
+        filled = np.flatnonzero(places > starts)
+        for group in np.unique(self.groups[filled]).tolist():
+            queues = filled[self.groups[filled] == group]
+            parts = [rows[starts[queue] : places[queue]] for queue in queues.tolist()]
+            yield int(group), (number, pack_positions(np.concatenate(parts)))
+
+
+def pack_positions(rows: Rows) -> bytes:
+    """EXPECTED rows of one queue or of several, one behind the other."""
+    return pack_numbers({name: rows[name] for name in EXPECTED.names or ()})
+
+
+def _positions(chunks: Iterable[tuple[int, bytes]]) -> Rows:
+    """The rows of all chunks, in log order within each queue; the queues ascending."""
+    parts = []
+    for _, content in sorted(chunks):
+        columns = unpack_numbers(content)
+        rows = np.empty(columns["queue"].size, dtype=EXPECTED)
+        for name in EXPECTED.names or ():
+            rows[name] = columns[name]
+        parts.append(rows)
+    rows = np.concatenate(parts) if parts else np.empty(0, dtype=EXPECTED)
+    return np.asarray(rows[np.argsort(rows["queue"], kind="stable")])
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One `step` for one queue, or a whole `file`: `data` and zeros up to `size`, and the CRC-32C of that.
+
+    A product without either says how many positions the queue has: `size`.
+    """
+
+    queue: int
+    number: int
+    step: Step | None = None
+    file: str = ""
+    data: bytes = b""
+    allocated: int = 0
+    size: int = 0
+    crc32c: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OtherView:
+    """A host that sees other files of a queue than the driver: it has no such mount."""
+
+    host: str
+    folder: str
+
+
+def announced(product: Product | OtherView) -> Product | OtherView:
+    """The product without its bytes."""
+    return product if isinstance(product, OtherView) else replace(product, data=b"")
+
+
+def contents(rdd: int, products: Iterable[Product | OtherView]) -> Iterator[Wanted]:
+    """Whole files among the products of one RDD, as a stager takes them."""
+    for product in products:
+        if isinstance(product, Product) and product.file:
+            yield (rdd, product.queue, product.number), padded(product.data, product.size)
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """Content on its way out of a task."""
+
+    data: bytes
+    size: int
+    crc32c: int
+
+    def chunks(self) -> Iterator[bytes]:
+        yield from padded(self.data, self.size)
+
+
+class _Carrier(Spool):
+    """Hands contents on instead of keeping them."""
+
+    def padded(self, content: bytes, size: int) -> Content:
+        data = content.rstrip(b"\0")
+        return _Carried(data, size, crc_with_zeros(int(crc32c(data)), size - len(data)))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFilesTask:
+    """Makes the files of the queues of one group. `keys`: the queue of each number of the log.
+
+    `listed`: what the driver sees of the files of a queue, where that has to be compared.
+    """
+
+    builder: QueueBuilder
+    keys: list[QueueKey]
+    fresh: bool
+    listed: dict[QueueKey, Listing]
+
+    def __call__(self, chunks: Iterable[Chunk]) -> Iterator[Product | OtherView]:
+        """The steps of each queue, in their order, and how many positions it has."""
+        rows = _positions(chunk for _, chunk in chunks)
+        cuts = np.flatnonzero(np.diff(rows["queue"])) + 1
+        for part in np.split(rows, cuts) if rows.size else ():
+            if not (np.diff(part["queue_offset"]) > 0).all():
+                part = part[np.lexsort((part["phy_offset"], part["queue_offset"]))]
+            queue = int(part["queue"][0])
+            key = self.keys[queue]
+            if key in self.listed and self.listed[key] != listing(self.builder.store, key):
+                yield OtherView(socket.gethostname(), str(self.builder.store.consumequeue_dir / key.topic))
+                return
+            yield Product(queue, -1, size=part.size)
+            for number, step in enumerate(self._steps(key, part)):
+                content = step.content
+                if isinstance(step, Install) and isinstance(content, _Carried):
+                    yield Product(queue, number, None, step.file, content.data, len(content.data), content.size,
+                                  content.crc32c)
+                else:
+                    yield Product(queue, number, step)
+
+    def _steps(self, key: QueueKey, rows: Rows) -> Iterator[Step]:
+        carrier = _Carrier()
+        if not self.fresh:
+            yield from repaired_steps(self.builder, key, rows, carrier)
+            return
+        for name, content, size in fresh_files(self.builder, key, rows):
+            yield Install(name, carrier.padded(content, size))
+
+
+def listing(store: Store, key: QueueKey) -> Listing:
+    """Names and lengths of the files of a queue and of its ext files, as this host sees them."""
+    queues = (QueueFiles(store, key.topic, key.queue_id), ExtFiles(store, key.topic, key.queue_id))
+    return tuple((file.name, file.length) for queue in queues for file in queue.mapped_files.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows [first, last] of a split go to index file `file`; of the first row, keys from `key` on."""
+
+    file: int
+    first: int
+    last: int
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexChunks:
+    """Packs the keys of a split for the files that they go to. `excluded` are queues of the log without keys."""
+
+    spans: dict[int, list[Span]]
+    tags: TagHistory
+    excluded: tuple[int, ...]
+
+    def __call__(self, number: int, split: Split) -> Iterator[Chunk]:
+        """A chunk for each file that takes keys of the split."""
+        spans = self.spans.get(number)
+        if not spans:
+            return
+        log: Any = SimpleNamespace(splits=lambda: [split])
+        stream = IndexStream(log, self.excluded)
+        stream.tags = self.tags
+        wanted = stream.wanted(0, stream.take(0))
+        for span in spans:
+            rows = slice(span.first, span.last + 1)
+            counts, starts = wanted[rows].copy(), split.first_hash[rows].copy()
+            counts[0] -= span.key
+            starts[0] += span.key
+            records, kept = split.records[rows], counts > 0
+            ends = np.cumsum(counts)
+            places = np.arange(int(ends[-1])) + np.repeat(starts - (ends - counts), counts)
+            yield span.file, (number, pickle.dumps((
+                pack_numbers({
+                    "phy_offset": records["phy_offset"][kept], "hashes": counts[kept],
+                    "store_timestamp": records["store_timestamp"][kept],
+                }), split.hashes[places].tobytes(),
+            )))
+
+
+def _keys(chunks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[Rows, Rows, Rows]]:
+    """(records, hashes, take) as a file is built from, one chunk after the other in log order."""
+    for _, content in sorted(chunks):
+        packed, hashes = pickle.loads(content)
+        columns = unpack_numbers(packed)
+        records = np.zeros(columns["phy_offset"].size, dtype=RECORD)
+        for name, values in columns.items():
+            records[name] = values
+        yield records, np.frombuffer(hashes, dtype=np.int32).copy(), np.full(records.size, TAKE_ALL, dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFileTask:
+    """Builds one index file. `files`: number -> (what it begins with, how many keys follow)."""
+
+    files: dict[int, tuple[FileHead, int]]
+    geometry: IndexGeometry
+    counts_entries: bool
+
+    def __call__(self, chunks: Iterable[Chunk]) -> Iterator[Wanted]:
+        """The file of the chunks, if there are any: all are of one."""
+        own = list(chunks)
+        if own:
+            number = own[0][0]
+            head, count = self.files[number]
+            keys = _keys(chunk for _, chunk in own)
+            image = build_file(self.geometry, head, keys, count, counts_entries=self.counts_entries)
+            yield number, file_chunks(image)

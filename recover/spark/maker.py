@@ -1,0 +1,246 @@
+"""Queues and index files made by executors: chunks out of the kept scan, a shuffle, a task for some queues or a file.
+
+What is to be made is decided where it is decided without Spark; here it is spread over tasks and its result gathered.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recover.columns import Rows
+from recover.content import Content
+from recover.errors import Interrupted, Refusal
+from recover.expected import Expectation, QueueKey
+from recover.index_layout import Target
+from recover.index_stream import IndexStream
+from recover.log import LogView
+from recover.making import MadeElsewhere, Manifest
+from recover.plan import Install, Step
+from recover.rebuild_consumequeue import QueueBuilder
+from recover.rebuild_index import FileBuilder, RebuiltIndexFile
+from recover.space import allocated
+from recover.spark.derived import (
+    Chunk,
+    IndexChunks,
+    IndexFileTask,
+    OtherView,
+    Product,
+    QueueChunks,
+    QueueFilesTask,
+    Span,
+    announced,
+    listing,
+    pack_positions,
+)
+from recover.spark.jobs import watch
+from recover.spark.kept import Kept, Piece
+from recover.spark.packing import pack_rows
+from recover.spark.preflight import invisible
+from recover.spark.session import Session
+from recover.spark.stages import Pack, is_at, make_queues, pack_kept, pack_sent, stage_index, stage_products
+from recover.spark.staging import NotStaged, Stager, padded
+from recover.store import Store
+
+_ROWS_A_TASK = 500_000
+_TASKS_A_CORE = 2
+_LAST = 1 << 40
+
+
+class SparkMaker:
+    """See `recover.making.Maker`. `store` is as executors can open it; `log` what files are made for."""
+
+    def __init__(self, session: Session, kept: Kept, store: Store, log: LogView) -> None:
+        self.session = session
+        self.kept = kept
+        self.store = store
+        self.sources = kept.sources(log)
+        self.numbers = {key: number for number, key in enumerate(log.queues)}
+        self._products: list[Any] = []
+        self._index: dict[int, tuple[FileBuilder, Target, Content]] = {}
+
+    def queues(
+        self, builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey] | None, *, fresh: bool
+    ) -> Iterator[tuple[QueueKey, list[Step]]]:
+        """See `Maker`: a job that shuffles positions by groups of queues, whose products executors keep."""
+        keys, counts = expectation.keys, expectation.counts
+        chosen = [n for n, key in enumerate(keys) if counts[n] and (wanted is None or key in wanted)]
+        if not chosen:
+            return
+        groups, count = self._groups(chosen, counts)
+        listed = {} if self.session.settings.is_local else {keys[n]: listing(self.store, keys[n]) for n in chosen}
+        task = QueueFilesTask(_elsewhere(builder, self.store), keys, fresh, listed)
+        plain = groups.copy()
+        plain[: expectation.skipped.size][expectation.skipped] = -1
+        sent = list(_lmq_chunks(expectation, groups))
+        number = len(self._products)
+
+        def run() -> list[Any]:
+            from pyspark import StorageLevel
+
+            chunks = self._shuffled(QueueChunks(plain), count, sent)
+            products = chunks.mapPartitions(partial(make_queues, task)).persist(StorageLevel.DISK_ONLY)
+            self._products.append(products)
+            return list(products.map(announced).collect())
+
+        found: dict[int, dict[int, Product]] = {n: {} for n in chosen}
+        for product in watch(self.session, run, "queues"):
+            if isinstance(product, OtherView):
+                raise invisible(product.host, product.folder)
+            found[product.queue][product.number] = product
+        for n in chosen:
+            products = found[n]
+            tally = products.pop(-1, None)
+            if tally is None or tally.size != int(counts[n]):
+                raise Refusal(f"of queue {keys[n].topic}/{keys[n].queue_id} not all positions came through the shuffle",
+                              "Run it with --engine local.")
+            yield keys[n], [self._step(number, products[place]) for place in sorted(products)]
+
+    def index_files(
+        self, builder: FileBuilder, targets: Iterable[Target], files: Iterable[RebuiltIndexFile]
+    ) -> Iterator[RebuiltIndexFile]:
+        """See `Maker`: nothing is made yet; how many keys there are says which go to which file."""
+        for target, file in zip(targets, files, strict=True):
+            number = len(self._index)
+            self._index[number] = builder, target, file.content
+            content = MadeElsewhere(self, ("index", number), file.content.size, allocated(file.content))
+            yield replace(file, content=content)
+
+    def write(
+        self, folder: Path, contents: Mapping[str, MadeElsewhere], interrupted: Callable[[], bool]
+    ) -> Manifest:
+        """See `Maker`: a job that writes the products that are kept, and one that builds index files."""
+        names = {content.key: name for name, content in contents.items()}
+        index = {key[1]: name for key, name in names.items() if key[0] == "index"}
+        stager = Stager(str(folder.absolute()), names, sync=not self.session.settings.is_local)
+        manifest: Manifest = {}
+        for number in sorted({key[0] for key in names if key[0] != "index"}):
+            manifest |= self._staged(partial(stage_products, stager, number), self._products[number], interrupted)
+        if index:
+            manifest |= self._staged(*self._index_job(replace(stager, names=index)), interrupted)
+        return manifest
+
+    def chunks(self, content: MadeElsewhere) -> Iterator[bytes]:
+        """See `Maker`."""
+        kind, *place = content.key
+        if kind == "index":
+            yield from self._index[place[0]][2].chunks()
+            return
+        products = self._products[kind]
+        found = watch(self.session, lambda: products.filter(partial(is_at, tuple(place))).collect(), "a queue's file")
+        yield from padded(found[0].data, found[0].size)
+
+    def _staged(self, function: Any, rdd: Any, interrupted: Callable[[], bool]) -> Manifest:
+        def stop(_tasks: int) -> None:
+            if interrupted():
+                raise Interrupted("stopped before anything was changed", "run the command again")
+
+        manifest: Manifest = {}
+        done = watch(self.session, lambda: rdd.mapPartitions(function).collect(), "files", done=stop)
+        for line in done:
+            if isinstance(line, NotStaged):
+                if line.no_folder:
+                    raise invisible(line.host, str(Path(line.path).parent))
+                raise OSError(line.number, line.text, line.path)
+            manifest[line.name] = line.size, line.crc32c
+        return manifest
+
+    def _index_job(self, stager: Stager) -> tuple[Any, Any]:
+        """One task a file; the function that it runs, and its keys."""
+        order = sorted(stager.names)
+        builder = self._index[order[0]][0]
+        spans: dict[int, list[Span]] = {}
+        files = {}
+        for place, number in enumerate(order):
+            target = self._index[number][1]
+            files[place] = builder.head(target), target.stop - target.start
+            for split, span in _spans(builder, target, place):
+                spans.setdefault(split, []).append(span)
+        pack = IndexChunks(spans, builder.stream.tags, builder.stream.excluded)
+        task = IndexFileTask(files, builder.geometry, builder.counts_entries)
+        named = replace(stager, names={place: stager.names[number] for place, number in enumerate(order)})
+        return partial(stage_index, named, task), self._shuffled(pack, len(order), [])
+
+    def _shuffled(self, pack: Pack, partitions: int, sent: list[Chunk]) -> Any:
+        """An RDD of chunks, a partition for each group or file."""
+        context = self.session.context
+        waves: dict[int, dict[int, list[Piece]]] = {}
+        for (wave, part), pieces in self.sources.pieces.items():
+            waves.setdefault(wave, {})[part] = pieces
+        parts = [
+            self.kept.rdds[wave].mapPartitions(partial(pack_kept, pieces, self.numbers, pack))
+            for wave, pieces in sorted(waves.items())
+        ]
+        rows = [(number, pack_rows(split.records), split.hashes.tobytes()) for number, split in self.sources.sent]
+        if rows:
+            slices = min(len(rows), self.session.cores)
+            parts.append(context.parallelize(rows, slices).mapPartitions(partial(pack_sent, pack)))
+        if sent:
+            parts.append(context.parallelize(sent, 1))
+        return context.union(parts).partitionBy(partitions, int)
+
+    def _groups(self, chosen: list[int], counts: Rows) -> tuple[Rows, int]:
+        """The group of each queue, -1 for none, and how many groups: about as many positions in each."""
+        total = int(counts[chosen].sum())
+        cores = watch(self.session, lambda: self.session.cores, "how many cores")
+        number = min(len(chosen), max(_TASKS_A_CORE * cores, -(-total // _ROWS_A_TASK)))
+        groups = np.full(counts.size, -1, dtype=np.int64)
+        heap = [(0, group) for group in range(number)]
+        for queue in sorted(chosen, key=lambda n: -int(counts[n])):
+            filled, group = heapq.heappop(heap)
+            groups[queue] = group
+            heapq.heappush(heap, (filled + int(counts[queue]), group))
+        return groups, number
+
+    def _step(self, number: int, product: Product) -> Step:
+        if product.step is not None:
+            return product.step
+        key = number, product.queue, product.number
+        return Install(product.file, MadeElsewhere(self, key, product.size, product.allocated, product.crc32c))
+
+
+def seen_elsewhere(store: Store) -> Store | None:
+    """The store by absolute paths, its sizes known; None where its parts would go by other names then."""
+    options, root = store.options, store.root.absolute()
+    seen = Store(root, replace(
+        options, commitlog=tuple(folder.absolute() for folder in options.commitlog),
+        consumequeue=None if options.consumequeue is None else options.consumequeue.absolute(),
+        index=None if options.index is None else options.index.absolute(),
+    ))
+    seen.queue_file_size, seen.ext_file_size = store.queue_file_size, store.ext_file_size
+    folders = ("consumequeue_dir", "consumequeue_ext_dir", "index_dir")
+    same = all(seen.relative(getattr(seen, name)) == store.relative(getattr(store, name)) for name in folders)
+    return seen if same else None
+
+
+def _elsewhere(builder: QueueBuilder, store: Store) -> QueueBuilder:
+    return QueueBuilder(
+        store, builder.delays, builder.min_offset, builder.log_end, visible=builder.visible,
+        evidence=builder.evidence, bridge=builder.bridge,
+    )
+
+
+def _lmq_chunks(expectation: Expectation, groups: Rows) -> Iterator[Chunk]:
+    """Positions in LMQ queues, which were read one by one: they come behind all others."""
+    rows = expectation.lmq_rows
+    own = groups[rows["queue"]]
+    for group in np.unique(own[own >= 0]).tolist():
+        yield int(group), (_LAST, pack_positions(rows[own == group]))
+
+
+def _spans(builder: FileBuilder, target: Target, file: int) -> Iterator[tuple[int, Span]]:
+    """Which rows of which split hold the keys of a file."""
+    stream: IndexStream = builder.stream
+    first, last = builder.numbers.place(target.start), builder.numbers.place(target.stop - 1)
+    for split in range(first.split, last.split + 1):
+        begins = split == first.split
+        yield split, Span(
+            file, first.row if begins else 0,
+            last.row if split == last.split else stream.splits[split].records.size - 1, first.key if begins else 0,
+        )
