@@ -2,7 +2,8 @@
 
 A run holds `plan.json`, `journal.ndjson`, `staged/` (content to come), `preimages/` (bytes that were overwritten) and
 `retired/` (files that were replaced or taken away). Journal lines start with a newline and carry the CRC-32C of their
-body, so a line torn by a kill is passed over and never hides the next one.
+body, so a line torn by a kill is passed over and never hides the next one. The format version of the whole folder is
+that of its plan.
 """
 
 from __future__ import annotations
@@ -92,8 +93,18 @@ class Run:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan as it is carried out, its content in `staged`."""
-        return load_plan(self.path / "plan.json")
+        """The plan as it is carried out, its content in `staged`.
+
+        `Refusal` if it cannot be read, or if the journal names directories that none of its steps has to do with.
+        """
+        plan = load_plan(self.path / "plan.json")
+        own = {str(path) for step in plan.steps for path in Path(step.file).parents} | {"."}
+        made = (name for facts in self._begins.values() for name in facts.get("mkdirs", ()))
+        for name in (*self.header["directories"], *made):
+            if name not in own:
+                raise Refusal(f"the journal of run {self.id} names {name!r}, where its plan changes nothing",
+                              "somebody changed it; nothing was changed now", run=self.id)
+        return plan
 
     def staged(self, step: int) -> Path:
         """Where the new content of a step is."""
@@ -150,9 +161,9 @@ def decode_records(data: bytes) -> list[dict[str, Any]]:
         try:
             value = json.loads(line)
             body = value["body"]
-            if crc32c(canonical(body)) != value["crc32c"]:
+            if not isinstance(body, dict) or crc32c(canonical(body)) != value["crc32c"]:
                 continue
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             continue
         if body.get("seq") != len(records):
             raise Refusal(f"the journal lacks a record: number {len(records)}, found {body.get('seq')}")
@@ -169,6 +180,8 @@ def open_run(root: Path, path: Path) -> Run:
         if not run.records or run.header["event"] != "start":
             raise Refusal("it has no start")
         run.info()
+        if not all(isinstance(mtime_ns, int) for mtime_ns in run.header["directories"].values()):
+            raise Refusal("a time is no number")
     except OSError as error:
         raise Refusal(f"the journal of run {path.name} cannot be read: {error.strerror}", run=path.name) from error
     except Refusal as error:
@@ -176,7 +189,7 @@ def open_run(root: Path, path: Path) -> Run:
             f"the journal of run {path.name} is damaged: {error.message}",
             f"its saved bytes are in {JOURNAL_DIR}/runs/{path.name}; nothing was changed now", run=path.name,
         ) from error
-    except (KeyError, IndexError, ValueError, TypeError) as error:
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise Refusal(f"the journal of run {path.name} is damaged: {error!r}", run=path.name) from error
     return run
 

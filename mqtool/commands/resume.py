@@ -14,7 +14,7 @@ from mqtool.options import EngineChoice, command
 from mqtool.output import Printer, make_console
 from mqtool.progress import Steps
 from mqtool.runs import run_root
-from mqtool.text import human_time
+from mqtool.text import clean, human_time
 from mqtool.verify_screen import verify_line
 from recover.errors import Refusal
 
@@ -47,8 +47,8 @@ def run(
     unfinished = [item.info() for item in found]
     out.answer(runs=[item.json() for item in unfinished], applied=False)
     for item in unfinished:
-        out.show(Text(f"run {item.id}: {item.command}, {item.state}, begun {human_time(item.started_ms)}, "
-                      f"{item.steps_done} of {item.steps} steps done", style="bold"))
+        what = f"run {item.id}: {item.command}, {item.state}, begun {human_time(item.started_ms)}"
+        out.show(Text(f"{clean(what)}, {item.steps_done} of {item.steps} steps done", style="bold"))
     if consent.dry_run:
         if not unfinished:
             raise Refusal("there is no unfinished run", f"See `mqtool journal {store}`.")

@@ -15,7 +15,7 @@ from mqtool.output import Printer, make_console
 from mqtool.plan_screen import show_plan
 from mqtool.progress import Steps
 from mqtool.runs import run_root
-from mqtool.text import count, human_time
+from mqtool.text import clean, count, human_time
 from recover.errors import Refusal
 
 
@@ -41,7 +41,8 @@ def run(
     if last is not None:
         info = last.info()
         out.answer(plan=info.plan_id, run=info.id, restored=[])
-        out.show(Text(f"run {info.id}: {info.command}, {info.state}, {human_time(info.started_ms)}", style="bold"))
+        what = clean(f"run {info.id}: {info.command}, {info.state}, {human_time(info.started_ms)}")
+        out.show(Text(what, style="bold"))
         show_plan(out, last.plan)
     if consent.dry_run:
         if last is None:
