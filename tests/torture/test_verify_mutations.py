@@ -17,7 +17,7 @@ STORES = (
     "killed-v2-ipv6-5.3.3",
 )
 SAMPLE = ("clean-plain-4.9.7", "killed-expired-5.3.3", "killed-ext-5.5.0")
-DAMAGES = 2500
+DAMAGES = 1200
 
 
 def held(name: str, seed: int, tally: Tally, count: Count, note: Note) -> None:
