@@ -19,6 +19,7 @@ Rows = np.ndarray[Any, Any]
 DEFAULT_MEMORY = 256 << 20
 _BLOCK = 32 << 20
 _ALIGNMENT = 64
+_HASH = np.dtype(np.int32)
 
 
 @dataclass(slots=True)
@@ -51,18 +52,33 @@ class ColumnStore:
         self._block = np.empty(0, dtype=np.uint8)
         self._lock = threading.Lock()
 
+    def room(self, rows: int, hashes: int) -> Split | None:
+        """Room for so many rows and hashes, to be filled in place and not zeroed; None where memory has no more."""
+        size = rows * RECORD.itemsize + hashes * _HASH.itemsize
+        with self._lock:
+            if size > self._left:
+                return None
+            self._left -= size
+            places = self._take(rows * RECORD.itemsize), self._take(hashes * _HASH.itemsize)
+        return Split(places[0].view(RECORD), places[1].view(_HASH))
+
+    def give_back(self, rest: Split) -> None:
+        """What of a room was not used: it counts no more. The system had not given its pages yet."""
+        with self._lock:
+            self._left += rest.records.nbytes + rest.hashes.nbytes
+
     def keep(self, records: Rows, hashes: Rows) -> Split:
         """A copy of the rows that stays valid when the scan reuses its buffers."""
         with self._lock:
             in_memory = records.nbytes + hashes.nbytes <= self._left
             if not in_memory:
-                return Split(self._spill(records, RECORD), self._spill(hashes, np.dtype("<i4")))
+                return Split(self._spill(records, RECORD), self._spill(hashes, _HASH))
             self._left -= records.nbytes + hashes.nbytes
             places = self._take(records.nbytes), self._take(hashes.nbytes)
         for place, rows in zip(places, (records, hashes), strict=True):
             # as bytes: rows would be copied column by column
             place[:] = np.ascontiguousarray(rows).view(np.uint8)
-        return Split(places[0].view(RECORD), places[1].view(np.int32))
+        return Split(places[0].view(RECORD), places[1].view(_HASH))
 
     def _take(self, size: int) -> Rows:
         """`size` bytes of a block: for large blocks the system hands out large pages, and fewer of them."""

@@ -30,8 +30,10 @@ from recover.window import Window
 
 WINDOW = 1 << 20  # what is read stays in the processor's cache until it is checked
 WHOLE = 1 << 62
-_ROWS = 1 << 15
-_HASHES = 1 << 17
+_ROWS = 1 << 16
+_HASHES = 1 << 18
+_LEAST_ROWS = 1 << 10
+_LEAST_HASHES = 1 << 12
 _QUEUE_SLOTS = 1 << 12
 _NAMES = 1 << 17
 
@@ -92,8 +94,9 @@ class FileScanner:
         self.result = FileScan(mapped_file, file_size)
         self.columns = columns
         self.progress = progress
-        self.records = np.zeros(_ROWS, dtype=RECORD)
-        self.hashes = np.zeros(_HASHES, dtype=np.int32)
+        self.rows = Split(np.empty(0, dtype=RECORD), np.empty(0, dtype=np.int32))
+        self.in_place = False
+        self._new_room()
         self.slots = np.full(_QUEUE_SLOTS, -1, dtype=np.int32)
         self.names = np.zeros(_NAMES, dtype=np.uint8)
         self.queue_table = np.zeros((_QUEUE_SLOTS // 2, 3), dtype=np.int64)
@@ -105,10 +108,16 @@ class FileScanner:
         while position is not None:
             position = self._walk(window, position)
         window.close()
-        self._flush()
-        self.result.queues = self._queues()
+        self._end()
         self.result.unreadable = window.failures
         return self.result
+
+    def _end(self) -> None:
+        """All rows were found."""
+        self._flush()
+        if self.in_place:
+            self.columns.give_back(self.rows)
+        self.result.queues = self._queues()
 
     def _walk(self, window: Window, position: int) -> int | None:
         """Walk from `position` in the file to the end or to the next damage; where to go on, or None."""
@@ -140,7 +149,7 @@ class FileScanner:
     def _kernel(self, window: Window, inside: int) -> tuple[int, int]:
         return walk_records(
             window.data, inside, window.filled, self.base + window.start, self.result.file_end,
-            crc_address(), crc_tables(), self.records, self.hashes, self.slots, self.names, self.queue_table,
+            crc_address(), crc_tables(), self.rows.records, self.rows.hashes, self.slots, self.names, self.queue_table,
             self.state,
         )
 
@@ -270,12 +279,21 @@ class FileScanner:
 
     def _make_room(self) -> None:
         """Flush the rows; grow whatever was too small for a single record."""
-        if self.state[0] > 0:
-            self._flush()
-        else:
-            self.hashes = np.zeros(self.hashes.size * 2, dtype=np.int32)
+        rows = int(self.state[0])
+        self._flush()
         if self.state[2] * 2 >= self.slots.size - 2 or self.state[3] * 2 > self.names.size:
             self._grow_tables()
+        elif not rows:
+            hashes = np.empty(max(_HASHES, self.rows.hashes.size * 2), dtype=np.int32)
+            self._new_room(Split(np.empty(_ROWS, dtype=RECORD), hashes))
+
+    def _new_room(self, scratch: Split | None = None) -> None:
+        """Somewhere to put rows: where they stay, or else in `scratch`, from where the store of columns takes them."""
+        if self.in_place:
+            self.columns.give_back(self.rows)
+        room = self.columns.room(_ROWS, _HASHES) if scratch is None else None
+        self.in_place = room is not None
+        self.rows = room or scratch or Split(np.empty(_ROWS, dtype=RECORD), np.empty(_HASHES, dtype=np.int32))
 
     def _grow_tables(self) -> None:
         names = np.zeros(self.names.size * 4, dtype=np.uint8)
@@ -287,9 +305,18 @@ class FileScanner:
 
     def _flush(self) -> None:
         rows, hashes = int(self.state[0]), int(self.state[1])
-        if rows:
-            self.result.splits.append(self.columns.keep(self.records[:rows], self.hashes[:hashes]))
         self.state[0] = self.state[1] = 0
+        if not rows:
+            return
+        records, values = self.rows.records, self.rows.hashes
+        if not self.in_place:
+            self.result.splits.append(self.columns.keep(records[:rows], values[:hashes]))
+            self._new_room()
+            return
+        self.result.splits.append(Split(records[:rows], values[:hashes]))
+        self.rows = Split(records[rows:], values[hashes:])
+        if self.rows.records.size < _LEAST_ROWS or self.rows.hashes.size < _LEAST_HASHES:
+            self._new_room()
 
     def _queues(self) -> list[tuple[bytes, int]]:
         names = self.names.tobytes()

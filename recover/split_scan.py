@@ -85,10 +85,9 @@ class _SplitScanner(FileScanner):
             if position is not None and position >= self.stop:
                 break
         window.close()
-        self._flush()
+        self._end()
         result = SplitScan(self.part, self.result, entry, enters_at, open_hole=self.open_hole, last_data=last_data)
         result.crossed = self._crossed() if entry is not None else None
-        self.result.queues = self._queues()
         self.result.unreadable = window.failures
         return result
 
