@@ -83,6 +83,6 @@ def verify_line(document: dict[str, Any], code: int) -> str:
             parts.append(f"{count(wrong, words + ' entry', words + ' entries')} to put right")
     verdict = "messages are damaged or missing" if code & exits.MESSAGES else \
         "no message is lost, but not all is in order" if code & exits.DERIVED else \
-        "not all of it could be read" if code & exits.UNSUPPORTED else "all is well"
+        "not all of it could be read" if code & (exits.UNSUPPORTED | exits.OPERATIONAL) else "all is well"
     took = f" ({human_size(document['bytes'])} in {human_seconds(document['seconds'])})" if document["bytes"] else ""
     return f"{verdict[0].upper()}{verdict[1:]}: {', '.join(parts)}{took}"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from tests.support.counts import Count
 from tests.support.trees import assert_unchanged
 from tests.torture.trouble import failing_reads, inside, short_reads
 
+ROOT = Path(__file__).parents[2]
 PLAIN = "clean-plain-4.9.7"
 LOG = "commitlog/00000000000000000000"
 QUEUE = "consumequeue/Orders/0/00000000000000000000"
@@ -97,6 +101,41 @@ def test_error_at_any_read_is_never_a_clean_verdict_and_never_a_crash(store: Dri
         assert result.code & exits.OPERATIONAL and not result.code & exits.BUG, (path, offset, result)
         count("failing reads", 1)
     assert len(places) > 15
+
+
+_READS = "read,pread64,readv,preadv,preadv2"
+
+
+@pytest.mark.parametrize(("name", "calls"), [
+    pytest.param(name, calls, marks=[pytest.mark.deep if name == LOG else pytest.mark.long]) for name, calls in (
+        (LOG, "openat"), (LOG, _READS), (QUEUE, "openat"), (QUEUE, _READS), ("index/*", "openat"), ("index/*", _READS),
+        ("checkpoint", "openat"), ("checkpoint", _READS), ("config/topics.json", "openat"),
+        ("config/topics.json", _READS), ("commitlog", "getdents64"), ("consumequeue", "getdents64"),
+        ("consumequeue/Orders", "getdents64"), ("consumequeue/Orders/0", "getdents64"), ("index", "getdents64"),
+        (".", "getdents64"),
+    )
+])
+@pytest.mark.parametrize("code", ["EIO", "EMFILE"])
+def test_error_that_the_kernel_itself_gives(store: Drill, name: str, calls: str, code: str, count: Count) -> None:
+    """strace makes the system calls on one file or folder fail, whatever way they are made."""
+    if shutil.which("strace") is None:
+        pytest.skip("NOT RUN: needs strace")
+    (store.root / "config").mkdir(exist_ok=True)
+    (store.root / "config" / "topics.json").write_bytes(b"{}")
+    (path,) = store.root.glob(name) if name != "." else (store.root,)
+    trace = store.root.with_name("trace")
+    with assert_unchanged(store.root):
+        done = subprocess.run(
+            ["strace", "-f", "-qq", "-o", str(trace), "-P", str(path), "-e", f"inject={calls}:error={code}",
+             sys.executable, "-m", "mqtool", "verify", str(store.root)],
+            capture_output=True, text=True, check=False, cwd=ROOT,
+        )
+    if "ptrace" in done.stderr and "not permitted" in done.stderr:
+        pytest.skip("NOT RUN: may not trace")
+    assert "INJECTED" in trace.read_text(errors="replace"), "nothing failed"
+    assert done.returncode & exits.OPERATIONAL and not done.returncode & exits.BUG, done.stdout + done.stderr
+    assert "ll is well" not in done.stdout
+    count("failing reads", 1)
 
 
 @pytest.mark.parametrize("name", [PLAIN, "killed-ext-5.5.0", "clean-4.5.1"])
