@@ -85,7 +85,7 @@ def test_codec_takes_very_many_mutated_files(name: str, count: Count) -> None:
 
 
 @pytest.mark.parametrize("seconds", [
-    pytest.param(5, marks=pytest.mark.deep), pytest.param(120, marks=pytest.mark.long),
+    pytest.param(5, marks=pytest.mark.deep), pytest.param(60, marks=pytest.mark.long),
 ])
 def test_codec_takes_what_a_fuzzer_makes_up(seconds: int, folder: Path, count: Count, note: Note) -> None:
     """atheris looks for inputs that reach new code in the codecs."""
