@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mqtool import freed_memory
 from mqtool.output import Printer, make_console
 from mqtool.progress import Progress
 from mqtool.text import human_size
@@ -33,6 +34,7 @@ def scan_options(
     """How to scan, with a line of progress while the block runs; `rebuilds`: files are made of what is found."""
     from recover.survey import ScanOptions
 
+    freed_memory.keep()
     total = sum(mapped_file.length for mapped_file in store.commitlog.files)
     if total >= HAND_OVER and engine.is_auto:
         out.say(f"{human_size(total)} of log: a cluster that sees the same path is handed it with "
