@@ -1,13 +1,15 @@
-"""The tests' own tools: store copies are faithful, tree comparisons see what they must."""
+"""The tests' own tools: store copies are faithful, tree comparisons see what they must, counts add up."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.support.counts import NOTE, PREFIX, lines
 from tests.support.stores import STORES, unpacked
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
@@ -47,3 +49,15 @@ def test_tree_comparison_leaves_the_journal_out(store: Callable[[str], Path]) ->
     (root / ".mqtool").mkdir()
     (root / ".mqtool" / "journal").touch()
     assert_same_tree(before, tree_digest(root))
+
+
+def test_counts_of_all_tests_add_up_and_a_miss_in_a_failed_one_is_told() -> None:
+    def report(when: str, *properties: tuple[str, object]) -> SimpleNamespace:
+        return SimpleNamespace(when=when, user_properties=list(properties))
+
+    stats = {
+        "passed": [report("call", (PREFIX + "kills", 1200)), report("teardown", (PREFIX + "kills", 5))],
+        "failed": [report("call", (PREFIX + "kills", 34), (NOTE + "MISSED a bit", True), ("other", 1))],
+    }
+    assert list(lines(stats)) == ["    1,234 kills", "MISSED a bit"]
+    assert list(lines({})) == []
