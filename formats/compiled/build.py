@@ -19,7 +19,7 @@ from numba import types
 
 from formats.compiled.closure import called, references
 from formats.compiled.declare import FRONT, INT, Array, Intrinsic, Kernel, Scalar
-from formats.compiled.target import ENTRY, machine
+from formats.compiled.machine import ENTRY, machine
 
 _LIBRARY = frozenset({"memset", "memcpy", "memmove", "memcmp", "bcmp"})
 """Of the C library what compiled code may call: LLVM makes such calls by itself."""

@@ -17,7 +17,8 @@ from formats.compiled.declare import Array, Intrinsic, Kernel, Result, Scalar
 def digest(kernel: Kernel) -> bytes:
     """SHA-256 of all that decides which machine code the kernel becomes on a given machine with a given numba."""
     sha = hashlib.sha256()
-    sha.update(source_of("formats.compiled.build"))
+    for module in ("build", "machine", "image"):
+        sha.update(source_of(f"formats.compiled.{module}"))
     sha.update(repr([_kind(kind) for kind in kernel.kinds] + [_result(kernel.returns)]).encode())
     seen: set[FunctionType] = set()
     rest = [kernel.function]

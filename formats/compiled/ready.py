@@ -7,12 +7,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from formats.compiled import cache
+from formats.compiled import cache, image
 from formats.compiled.closure import digest
 from formats.compiled.declare import Kernel
-from formats.compiled.target import environment, load
+from formats.compiled.environment import environment
 
 DEBUGGING = ("NUMBA_BOUNDSCHECK", "NUMBA_DISABLE_JIT")
+_IMAGE = b"image   "
+_OBJECT = b"object  "
 
 
 def runner(kernel: Kernel) -> Callable[[list[Any]], Any]:
@@ -21,20 +23,31 @@ def runner(kernel: Kernel) -> Callable[[list[Any]], Any]:
         return by_numba(kernel)
     key = digest(kernel)
     code = cache.read(kernel.name, environment(), key)
-    native = None if code is None else load(code)
+    native = None if code is None else _native(code)
     if native is None:
         from formats.compiled.build import object_of
+        from formats.compiled.machine import ENTRY
 
         try:
-            code = object_of(kernel)
+            made = object_of(kernel)
         except Exception:
             # a numba that compiles otherwise than those we know: right as well, only slower to start
             return by_numba(kernel)
-        native = load(code)
+        piece = image.image_of(made, ENTRY)
+        code = _OBJECT + made if piece is None else _IMAGE + piece
+        native = _native(code)
         if native is None:
             return by_numba(kernel)
         cache.write(kernel.name, environment(), key, code)
     return partial(kernel.through, native)
+
+
+def _native(code: bytes) -> Callable[[int], int] | None:
+    if code.startswith(_IMAGE):
+        return image.put(code[len(_IMAGE) :])
+    from formats.compiled.machine import load
+
+    return load(code[len(_OBJECT) :])
 
 
 def by_numba(kernel: Kernel) -> Callable[[list[Any]], Any]:

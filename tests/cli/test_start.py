@@ -13,7 +13,7 @@ import pytest
 
 from fixtures.damage import damage
 from formats.compiled import cache, ready
-from formats.compiled.target import environment
+from formats.compiled.environment import environment
 from tests.cli.runner import mqtool
 from tests.codec.test_compiled import KERNELS
 from tests.engines.twice import plain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from formats.compiled import BOOL, INT, Array, Kernel, cache, closure, kernel, part, ready
+from formats.compiled import BOOL, INT, Array, Kernel, cache, closure, image, kernel, part, ready
+from formats.compiled import environment as module
 from formats.compiled.closure import digest, source_of
-from formats.compiled.target import environment
+from formats.compiled.environment import environment
 from formats.search_kernels import last_nonzero
 
 ROOT = Path(__file__).parents[2]
@@ -25,9 +27,9 @@ ROOT = Path(__file__).parents[2]
 
 def _kernels() -> Iterator[Kernel]:
     for path in sorted((ROOT / "formats").glob("*kernel*.py")):
-        module = importlib.import_module(f"formats.{path.stem}")
-        kernels = [it for it in vars(module).values() if isinstance(it, Kernel)]
-        yield from (it for it in kernels if it.function.__module__ == module.__name__)
+        home = importlib.import_module(f"formats.{path.stem}")
+        kernels = [it for it in vars(home).values() if isinstance(it, Kernel)]
+        yield from (it for it in kernels if it.function.__module__ == home.__name__)
 
 
 KERNELS = list(_kernels())
@@ -82,6 +84,51 @@ def test_every_kernel_runs_as_machine_code_of_its_own(ours: Kernel) -> None:
     assert isinstance(ready.runner(ours), partial)
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="linked by LLVM on other processors")
+@pytest.mark.parametrize("ours", KERNELS, ids=lambda it: it.name)
+def test_every_kernel_is_one_piece_that_needs_no_linker(ours: Kernel) -> None:
+    ready.runner(ours)
+    code = cache.read(ours.name, environment(), digest(ours))
+    assert code is not None and code.startswith(b"image")
+
+
+def test_an_object_file_that_is_no_single_piece_is_linked_by_llvm(
+    folder: Path, builds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image, "image_of", lambda code, entry: None)
+    assert [_answer(_fresh()) for _ in range(2)] == [(True, 2)] * 2
+    assert len(builds) == 1
+    (path,) = folder.iterdir()
+    assert b"object  \x7fELF" in path.read_bytes()
+
+
+def test_code_that_calls_outside_or_writes_its_data_is_no_single_piece() -> None:
+    import llvmlite.binding as llvm
+
+    from formats.compiled.machine import ENTRY, machine
+
+    def made(text: str) -> bytes:
+        return bytes(machine().emit_object(llvm.parse_assembly(text)))
+
+    alone = f"define i32 @{ENTRY}(ptr %p) {{ ret i32 7 }}"
+    piece = image.image_of(made(alone), ENTRY)
+    assert piece is not None or platform.machine() != "x86_64"
+    assert piece is None or image.put(piece)(0) == 7
+    for text in (
+        f"declare i32 @labs(ptr) define i32 @{ENTRY}(ptr %p) {{ %r = call i32 @labs(ptr %p) ret i32 %r }}",
+        f"@n = global i32 7 define i32 @{ENTRY}(ptr %p) {{ %r = load i32, ptr @n ret i32 %r }}",
+        f"@n = internal global i32 0 define i32 @{ENTRY}(ptr %p) {{ store i32 7, ptr @n ret i32 0 }}",
+        "define i32 @another(ptr %p) { ret i32 7 }",
+    ):
+        assert image.image_of(made(text), ENTRY) is None
+    assert image.image_of(b"\x7fELF\x01\x01" + bytes(100), ENTRY) is None
+
+
+def test_memory_that_may_not_run_is_not_called(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr(image, "put", lambda code: None)
+    assert _answer(_fresh()) == (False, 2)
+
+
 # --- the cache -------------------------------------------------------------------------------------------
 
 
@@ -129,12 +176,19 @@ def test_another_processor_or_version_has_a_file_of_its_own(
     assert cache.read("last_nonzero", here, digest(_fresh())) is None
 
 
-def test_the_environment_names_versions_and_processor() -> None:
+def test_the_environment_names_versions_and_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import llvmlite
     import llvmlite.binding as llvm
     import numba
 
-    for what in (sys.version, np.__version__, numba.__version__, llvm.get_host_cpu_name()):
+    for what in (sys.version, np.__version__, numba.__version__, llvmlite.__version__, module.processor()):
         assert what in environment()
+    known = tmp_path / "cpuinfo"
+    known.write_text("processor\t: 0\nmodel\t\t: 1\ncpu MHz\t: 2000\nflags\t\t: fpu avx2\n\nmodel\t\t: 9\n")
+    monkeypatch.setattr(module, "_CPU", str(known))
+    assert module.processor() == "model\t\t: 1\nflags\t\t: fpu avx2"
+    monkeypatch.setattr(module, "_CPU", str(tmp_path / "nothing"))
+    assert llvm.get_host_cpu_name() in module.processor()
 
 
 @pytest.mark.parametrize("spoil", [
