@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,7 +116,7 @@ def carry_out(out: Printer, root: Path, plan: Plan) -> Applied:
 
 def undo_hint(store: str) -> str:
     """What to type when the result is not wanted."""
-    return f"mqtool undo {store}    (only if you do not want this result)"
+    return f"mqtool undo {shlex.quote(store)}    (only if you do not want this result)"
 
 
 def conclude(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -73,7 +74,7 @@ def _misplaced(report: FileReport) -> str:
 def _next(report: FileReport) -> str:
     if report.complete:
         return ""
-    return f"mqtool inspect {report.path} --offset {report.next_offset}"
+    return f"mqtool inspect {shlex.quote(str(report.path))} --offset {report.next_offset}"
 
 
 def _fact(value: object) -> object:

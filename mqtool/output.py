@@ -20,7 +20,8 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from mqtool import exits
-from mqtool.screens import findings_by_code, findings_table, style_of, with_store
+from mqtool.advice import with_store
+from mqtool.screens import findings_by_code, findings_table, style_of
 from mqtool.text import clean, count
 from recover.errors import UsageRefusal
 from recover.findings import Finding, FindingList

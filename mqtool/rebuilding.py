@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,5 +98,6 @@ class Rebuild:
                    verify={**done.before.json(), "exit_code": done.findings.bits})
         out.show(facts("", [("built", names), ("from", self.choice.store), ("in", str(output))]))
         written = count(len(done.files), "file")
-        out.summary(f"{written} written, {human_size(done.size)}, read back and compared with the log", f"ls {output}")
+        out.summary(f"{written} written, {human_size(done.size)}, read back and compared with the log",
+                    f"ls {shlex.quote(str(output))}")
         return code

@@ -162,7 +162,7 @@ class Change:
         moved = with_options(moved, copied)
         applied = carry_out(self.out, target, seal(moved, target.absolute()))
         self.out.answer(applied=applied.changed, journal=applied.journal, output=str(target))
-        return self._conclude(copied, made, plan, f"mqtool inspect {target}")
+        return self._conclude(copied, made, plan, f"mqtool inspect {shlex.quote(str(target))}")
 
     def _command(self) -> str:
         """The command line that was typed, without --dry-run."""

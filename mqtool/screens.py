@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mqtool import exits
+from mqtool.advice import with_store
 from mqtool.text import clean
 from recover.findings import Finding
 
@@ -79,11 +80,6 @@ def findings_by_code(findings: Iterable[Finding]) -> Table:
         more = f" (and {len(items) - 1} more)" if len(items) > 1 else ""
         rows.append((Text(code, style="dim"), Text(clean(items[0].message) + more, style="dim")))
     return table("worth knowing (nothing is wrong here)", ["code", "*"], rows)
-
-
-def with_store(text: str, store: str | None) -> str:
-    """Texts of findings and refusals name the store as `{store}`; whoever prints them fills it in."""
-    return text.replace("{store}", store or "STORE")
 
 
 def style_of(code: int) -> str:

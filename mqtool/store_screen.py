@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from mqtool.advice import to_type
 from mqtool.screens import facts, table
 from mqtool.text import clean, count, exact_size, human_size, human_time
 
@@ -145,6 +146,7 @@ def _summary(report: StoreReport, bad: list[Any]) -> str:
 
 
 def _next(report: StoreReport, store: str) -> str:
+    line = to_type("mqtool verify {store}", store)
     if report.exit_state.verdict == "running":
-        return f"mqtool verify {store}    (reading is safe; what the broker writes meanwhile may show as findings)"
-    return f"mqtool verify {store}"
+        return f"{line}    (reading is safe; what the broker writes meanwhile may show as findings)"
+    return line

@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from mqtool import exits
+from mqtool.advice import to_type
 from mqtool.options import command
 from mqtool.output import Printer
 from mqtool.runs import run_root
@@ -41,10 +42,12 @@ def run(
         out.show(table("runs, oldest first", ["run", "command", "state", "started", ">steps done", "*note"], rows))
     unfinished = [item for item in runs if item.state in ("unfinished", "undoing")]
     if unfinished:
-        out.summary(f"{count(len(runs), 'run')}; {unfinished[0].id} is not finished", f"mqtool resume {store}")
+        out.summary(f"{count(len(runs), 'run')}; {unfinished[0].id} is not finished",
+                    to_type("mqtool resume {store}", str(store)))
     elif not runs:
         out.summary("Nothing was ever done to this store by mqtool")
     else:
         last = [item for item in runs if item.state == "applied"]
-        out.summary(f"{count(len(runs), 'run')}, none unfinished", f"mqtool undo {store}" if last else "")
+        out.summary(f"{count(len(runs), 'run')}, none unfinished",
+                    to_type("mqtool undo {store}", str(store)) if last else "")
     return exits.CLEAN

@@ -7,6 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from mqtool import exits
+from mqtool.advice import to_type
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
 from mqtool.predicting import settings_of
@@ -44,7 +45,7 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     out.found(prediction.findings())
     _show(out, document)
     code = prediction.exit_code
-    out.summary(_line(document), f"mqtool recover {store.store} --dry-run" if code else "")
+    out.summary(_line(document), to_type("mqtool recover {store} --dry-run", store.store) if code else "")
     return code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -141,10 +142,12 @@ def _summary(answer: Answer) -> str:
     return f"{found} found" + (", more exist" if answer.more else "")
 
 
-def _next(answer: Answer, store: str, search: Search, way: str) -> str:
+def _next(answer: Answer, place: str, search: Search, way: str) -> str:
+    store = shlex.quote(place)
     if len(answer.messages) == 1:
         return "" if search.body else f"mqtool query {store} --phy-offset {answer.messages[0].record.phy_offset} --body"
     if not answer.messages and answer.way == "index":
-        what = f"--msg-id {search.msg_id}" if way == "msg-id" else f"--topic {search.topic} --key {search.key}"
+        named = ["--msg-id", search.msg_id] if way == "msg-id" else ["--topic", search.topic, "--key", search.key]
+        what = shlex.join(str(word) for word in named)
         return f"mqtool query {store} {what} --scan    (the index has no hit: look through the log)"
     return ""

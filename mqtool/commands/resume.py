@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 from rich.text import Text
 
 from mqtool import exits
+from mqtool.advice import to_type
 from mqtool.changing import BITS, ConsentChoice, ask, conclude, options_of, undo_hint
 from mqtool.options import EngineChoice, command
 from mqtool.output import Printer, make_console
@@ -51,8 +53,8 @@ def run(
         out.show(Text(f"{clean(what)}, {item.steps_done} of {item.steps} steps done", style="bold"))
     if consent.dry_run:
         if not unfinished:
-            raise Refusal("there is no unfinished run", f"See `mqtool journal {store}`.")
-        out.summary(f"Dry run: run {unfinished[0].id} would be completed", f"mqtool resume {store}")
+            raise Refusal("there is no unfinished run", f"See `mqtool journal {shlex.quote(str(store))}`.")
+        out.summary(f"Dry run: run {unfinished[0].id} would be completed", to_type("mqtool resume {store}", str(store)))
         return exits.CLEAN
     if unfinished:
         ask(f"Complete run {unfinished[0].id}?", yes=consent.yes)
@@ -61,7 +63,8 @@ def run(
     undone = done.run is not None and done.run.state == "undone"
     out.answer(applied=not undone, runs=[done.run.json()] if done.run else [], journal=done.journal)
     if undone:
-        out.summary("The undo is complete: the store is as it was before the run", f"mqtool verify {store}")
+        out.summary("The undo is complete: the store is as it was before the run",
+                    to_type("mqtool verify {store}", str(store)))
         return exits.CLEAN
     code, document = conclude(out, Store.open(root, options), engine, None, corrected=True)
     out.answer(verify=document)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 from rich.text import Text
 
 from mqtool import exits
+from mqtool.advice import to_type
 from mqtool.changing import ConsentChoice, ask
 from mqtool.options import command
 from mqtool.output import Printer, make_console
@@ -46,8 +48,8 @@ def run(
         show_plan(out, last.plan)
     if consent.dry_run:
         if last is None:
-            raise Refusal("there is nothing to take back", f"See `mqtool journal {store}`.")
-        out.summary(f"Dry run: run {last.id} would be taken back", f"mqtool undo {store}")
+            raise Refusal("there is nothing to take back", f"See `mqtool journal {shlex.quote(str(store))}`.")
+        out.summary(f"Dry run: run {last.id} would be taken back", to_type("mqtool undo {store}", str(store)))
         return exits.CLEAN
     if last is not None:
         ask(f"Take run {last.id} back?", yes=consent.yes)
@@ -62,5 +64,5 @@ def _undo(out: Printer, root: Path) -> int:
         undone = undo(root, progress=steps, interrupted=interrupted)
     out.answer(plan=undone.run.plan_id, run=undone.run.id, restored=list(undone.restored))
     restored = count(len(undone.restored), "file")
-    out.summary(f"Run {undone.run.id} is undone, {restored} restored", f"mqtool verify {root}")
+    out.summary(f"Run {undone.run.id} is undone, {restored} restored", to_type("mqtool verify {store}", str(root)))
     return exits.CLEAN

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mqtool import exits
+from mqtool.advice import to_type
 from mqtool.options import FLAG, BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
 from mqtool.scanning import run_verify, store_options
@@ -65,7 +66,7 @@ def run(
     code = report.exit_code
     gone = next((item for item in report.findings if item.code in (NO_LOG, MOSTLY_GONE)), None)
     if gone is not None:
-        out.summary(gone.message, f"mqtool verify {store.store} --commitlog DIR")
+        out.summary(gone.message, to_type("mqtool verify {store} --commitlog DIR", store.store))
     else:
         out.summary(verify_line(document, code), _next(store.store, code))
     return code
@@ -73,5 +74,5 @@ def run(
 
 def _next(store: str, code: int) -> str:
     if code & (exits.DERIVED | exits.MESSAGES):
-        return f"mqtool recover {store} --dry-run"
+        return to_type("mqtool recover {store} --dry-run", store)
     return ""

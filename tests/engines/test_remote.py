@@ -80,17 +80,25 @@ def broken(tmp_path: Path) -> Path:
 
 
 def _said(document: dict[str, Any], place: str) -> Any:
-    """A document that does not name its store."""
+    """A document that does not name its store, nor what to do with it."""
+    for finding in document.get("findings", ()):
+        finding.pop("remedy")
     return plain(json.loads(json.dumps(document).replace(place, "STORE")), Path("/nowhere"))
 
 
 def test_a_store_on_s3_is_verified_as_one_on_a_disk(endpoint: str, broken: Path) -> None:
     place = uploaded(broken, endpoint, "one")
     local, there = mqtool("verify", broken, "--json"), mqtool("verify", place, "--json")
+    remedies = {finding["remedy"] for finding in there.document["findings"]}
     assert there.code == local.code != 0, there.stderr
     assert there.document["store"] == place
     expected = _said(local.document, str(broken))
     assert _said(there.document, place) == expected
+    # nothing is changed there, so what to do is said of a copy
+    copy = f"aws s3 sync s3://one/deep/store DIR --endpoint-url http://{endpoint}"
+    assert f"next: {copy} && mqtool recover DIR --dry-run" in mqtool("verify", place).stdout
+    assert any(copy in text and "mqtool recover DIR" in text for text in remedies)
+    assert not any("mqtool recover s3" in text for text in remedies)
     # the log stays where it is: what stands for it here has not a byte
     stands = [path for path in remote.local_root(place).rglob("commitlog/*") if path.is_file()]
     assert stands and all(path.stat().st_blocks == 0 for path in stands)
