@@ -12,6 +12,7 @@ from formats.commitlog import MIN_RECORD_SIZE
 from formats.consumequeue import CQ_UNIT, PRE_BLANK, is_ext_address
 from recover.columns import Rows
 from recover.mapped_files import MappedFile, MappedFileQueue
+from recover.pace import spend
 from recover.reader import FileReader, ReadFailure
 from recover.store import Store
 
@@ -20,16 +21,21 @@ UNIT_SIZE = CQ_UNIT.size
 
 @dataclass(slots=True)
 class Stretch:
-    """Units of adjoining files: cell i is queue offset `first_index + i`. Columns are native int64/int32."""
+    """Units of adjoining files: cell i is queue offset `first_index + i`. Columns are native int64/int32.
+
+    There are `cells` cells in the files; those of the columns, and behind them only zeros.
+    """
 
     first_index: int
     files: list[MappedFile]
+    cells: int
     phy_offset: Rows
     size: Rows
     tags_code: Rows
 
     @property
-    def cells(self) -> int:
+    def held(self) -> int:
+        """How many cells the columns have."""
         return int(self.phy_offset.size)
 
     def place(self, cell: int) -> tuple[MappedFile, int]:
@@ -56,27 +62,35 @@ class QueueFiles:
         folder = self.store.consumequeue_dir / self.topic / str(self.queue_id)
         return MappedFileQueue.load((folder,), self.store.queue_file_size)
 
-    def stretches(self) -> Iterator[Stretch]:
-        """The units of the queue, one stretch for each run of adjoining files."""
+    def stretches(self, *, whole: bool = True) -> Iterator[Stretch]:
+        """The units of the queue, one stretch for each run of adjoining files.
+
+        Unless `whole`, columns end where the file system stores nothing more: of a new file that is nearly all of it.
+        """
         run: list[MappedFile] = []
         for mapped_file in self.mapped_files.files:
             if run and mapped_file.file_from_offset != run[-1].file_from_offset + self.store.queue_file_size:
-                yield self._load(run)
+                yield self._load(run, whole)
                 run = []
             run.append(mapped_file)
         if run:
-            yield self._load(run)
+            yield self._load(run, whole)
 
-    def _load(self, files: list[MappedFile]) -> Stretch:
+    def _load(self, files: list[MappedFile], whole: bool) -> Stretch:
         size = self.store.queue_file_size
-        content = bytearray(len(files) * size)
+        cells = len(files) * size // UNIT_SIZE
+        content = bytearray(cells * UNIT_SIZE if whole else 0)
         for number, mapped_file in enumerate(files):
-            view = memoryview(content)[number * size : (number + 1) * size]
             with FileReader(mapped_file.path) as reader:
-                self.failures += reader.salvage_into(view[: min(size, mapped_file.length)], 0)[1]
-        units = np.frombuffer(content, dtype=CQ_UNIT.dtype, count=len(content) // UNIT_SIZE)
+                for start, stop in reader.data_ranges(0, min(size, mapped_file.length)):
+                    place = number * size + start
+                    end = number * size + -(-stop // UNIT_SIZE) * UNIT_SIZE
+                    content += bytes(max(0, end - len(content)))
+                    spend(stop - start)
+                    self.failures += reader.salvage_into(memoryview(content)[place : place + stop - start], start)[1]
+        units = np.frombuffer(content, dtype=CQ_UNIT.dtype, count=min(cells, len(content) // UNIT_SIZE))
         return Stretch(
-            files[0].file_from_offset // UNIT_SIZE, files,
+            files[0].file_from_offset // UNIT_SIZE, files, cells,
             units["phy_offset"].astype(np.int64), units["size"].astype(np.int32), units["tags_code"].astype(np.int64),
         )
 

@@ -194,7 +194,7 @@ class _Checker:
         taken = 0
         ended = False
         first = True
-        for stretch in files.stretches():
+        for stretch in files.stretches(whole=False):
             if first:
                 verdict.min_index = stretch.first_index
                 first = False
@@ -219,7 +219,7 @@ class _Checker:
         self, stretch: Stretch, ext: ExtFiles, rows: Rows, lost: Rows, missing: Rows
     ) -> tuple[Rows, int, Rows]:
         """Class of each cell, how many are in use, and which of them name a broken ext unit."""
-        tags, broken = stretch.tags_code, np.zeros(stretch.cells, dtype=bool)
+        tags, broken = stretch.tags_code, np.zeros(stretch.held, dtype=bool)
         if has_ext(stretch):
             # what delayed messages have in their ext units is what the delay table learns from
             self._learn(stretch, rows, ext.tags_codes(tags))
@@ -227,7 +227,7 @@ class _Checker:
             tags, broken = verdict.tags_codes, verdict.broken
         else:
             self._learn(stretch, rows, tags)
-        classes = np.zeros(stretch.cells, dtype=np.uint8)
+        classes = np.zeros(stretch.held, dtype=np.uint8)
         used = classify_units(
             stretch.phy_offset, stretch.size, tags, stretch.first_index, self.log.min_offset, self.log.log_end,
             self.starts, self.stops, np.ascontiguousarray(rows["queue_offset"]),
@@ -240,7 +240,7 @@ class _Checker:
         """Let the delay table see the units that stand where a delayed message's unit belongs."""
         delayed = rows[is_delayed(rows)]
         cells = delayed["queue_offset"] - stretch.first_index
-        inside = (cells >= 0) & (cells < stretch.cells)
+        inside = (cells >= 0) & (cells < stretch.held)
         delayed, cells = delayed[inside], cells[inside]
         same = (stretch.phy_offset[cells] == delayed["phy_offset"]) & (stretch.size[cells] == delayed["size"])
         if same.any():

@@ -28,7 +28,7 @@ def check_ext(stretch: Stretch, files: ExtFiles, rows: Rows, tags_codes: Rows) -
     broken = np.zeros(tags.size, dtype=bool)
     known = files.units
     cells = rows["queue_offset"] - stretch.first_index
-    inside = np.flatnonzero((cells >= 0) & (cells < stretch.cells))
+    inside = np.flatnonzero((cells >= 0) & (cells < stretch.held))
     cells = cells[inside]
     named = is_address(tags[cells])
     named &= (stretch.phy_offset[cells] == rows["phy_offset"][inside]) & (stretch.size[cells] == rows["size"][inside])
