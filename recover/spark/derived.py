@@ -20,6 +20,7 @@ from formats.generation_kernels import group_rows
 from formats.index import IndexGeometry
 from formats.index_kernels import TAKE_ALL
 from formats.record_columns import EXPECTED, RECORD
+from formats.search_kernels import last_nonzero
 from recover.columns import Rows, Split
 from recover.content import Content
 from recover.expected import QueueKey
@@ -50,7 +51,8 @@ class QueueChunks:
 
     def __call__(self, number: int, split: Split) -> Iterator[Chunk]:
         """A chunk for each group that the split has rows for."""
-        records = split.records[(split.records["bits"] & STALE_BITS) == 0]
+        stale = (split.records["bits"] & STALE_BITS) != 0
+        records = split.records[~stale] if stale.any() else np.ascontiguousarray(split.records)
         wanted = self.groups >= 0
         stops = np.cumsum(np.where(wanted, np.bincount(records["queue"], minlength=wanted.size), 0))
         starts = np.r_[0, stops[:-1]]
@@ -135,7 +137,7 @@ class _Carrier(Spool):
     """Hands contents on instead of keeping them."""
 
     def padded(self, content: bytes, size: int) -> Content:
-        data = content.rstrip(b"\0")
+        data = content[: last_nonzero(np.frombuffer(content, dtype=np.uint8), 0, len(content)) + 1]
         return _Carried(data, size, crc_with_zeros(int(crc32c(data)), size - len(data)))
 
 

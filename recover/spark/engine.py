@@ -106,23 +106,25 @@ class _Scan:
         wave = max(_WAVE, 2 * watch(self.session, lambda: self.session.cores, "how many cores")) if parts else _WAVE
         for first in range(0, len(parts), wave):
             chosen = parts[first : first + wave]
+            # a number of its own for each task of the scan, by which what executors keep of it is found again
+            base = 0 if self.kept is None else self.kept.tasks(len(chosen))
             meter = _Meter(chosen, self.progress if counted else None)
             tasks = [
                 ScanTask(number, _absolute(part), entry, url_of(part.mapped_file.path))
-                for number, (part, entry) in enumerate(chosen)
+                for number, (part, entry) in enumerate(chosen, base)
             ]
             rdds = None if self.kept is None else self.kept.rdds
             for number, packed in run_job(
                 self.session, scan_splits, tasks, "scan of the log", done=meter.tasks, kept=rdds
             ):
-                part = chosen[number][0]
+                part = chosen[number - base][0]
                 if isinstance(packed, Unopened):
                     self.unopened.setdefault(part.mapped_file, packed)
                     continue
                 scan = unpack(packed, part, self.columns)
                 if self.kept is not None:
                     for split in scan.scan.splits:
-                        self.kept.note(split, (len(self.kept.rdds) - 1, number))
+                        self.kept.note(split, number)
                 meter.records += scan.scan.record_count
                 yield scan
             meter.end()

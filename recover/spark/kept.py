@@ -23,9 +23,6 @@ _LATE_BITS = BIT_GHOST | BIT_SUPERSEDED | BIT_STRAY
 """What a scan of one file cannot tell."""
 _TRACED = tuple(name for name in RECORD.names or () if name not in ("queue", "bits"))
 
-Place = tuple[int, int]
-"""Which RDD, and which of its elements."""
-
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -40,27 +37,33 @@ class Piece:
 
 @dataclass(slots=True)
 class Sources:
-    """Where the rows of a log are: pieces of kept splits by their place, and splits that have to be sent."""
+    """Where the rows of a log are: pieces of kept splits by their task, and splits that have to be sent."""
 
-    pieces: dict[Place, list[Piece]] = field(default_factory=dict)
+    pieces: dict[int, list[Piece]] = field(default_factory=dict)
     sent: list[tuple[int, Split]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Kept:
-    """The persisted RDDs of one scan, and which split of the log came from where, ascending by phy offset."""
+    """The persisted RDDs of one scan, and which split of the log came from which task, ascending by phy offset."""
 
     rdds: list[Any] = field(default_factory=list)
-    places: dict[int, Place] = field(default_factory=dict)
-    _splits: list[tuple[Split, Place]] = field(default_factory=list)
+    _noted: dict[int, int] = field(default_factory=dict)
+    _splits: list[tuple[Split, int]] = field(default_factory=list)
+    _count: int = 0
 
-    def note(self, split: Split, place: Place) -> None:
-        """This split came from there."""
-        self.places[id(split)] = place
+    def tasks(self, count: int) -> int:
+        """The first number of so many tasks."""
+        self._count += count
+        return self._count - count
+
+    def note(self, split: Split, task: int) -> None:
+        """This split came from that task."""
+        self._noted[id(split)] = task
 
     def settle(self, log: LogView) -> None:
         """The log that was put together from the noted splits."""
-        self._splits = [(split, self.places[id(split)]) for split in _with_rows(log) if id(split) in self.places]
+        self._splits = [(split, self._noted[id(split)]) for split in _with_rows(log) if id(split) in self._noted]
         self._splits.sort(key=lambda item: int(item[0].records["phy_offset"][0]))
 
     def forget(self) -> None:
@@ -68,7 +71,7 @@ class Kept:
         for rdd in self.rdds:
             with suppress(Exception):  # a Spark that is gone keeps nothing
                 rdd.unpersist()
-        self.rdds, self.places, self._splits = [], {}, []
+        self.rdds, self._noted, self._splits, self._count = [], {}, [], 0
 
     def sources(self, log: LogView) -> Sources:
         """Where the rows of a log are; splits are numbered in its order, those without rows left out."""
@@ -117,7 +120,9 @@ def rows_of(packed: PackedSplit, pieces: list[Piece], queues: dict[tuple[bytes, 
     if pieces and pieces[-1].stop > records.size:
         raise RuntimeError("the log changed while files were made from it")
     for piece in pieces:
-        part = records[piece.start : piece.stop].copy()
-        part["bits"][piece.changed] = piece.bits
+        part = records[piece.start : piece.stop]
+        if piece.changed.size:
+            part = part.copy()
+            part["bits"][piece.changed] = piece.bits
         first = int(ends[piece.start - 1]) if piece.start else 0
         yield piece.number, Split(part, hashes[first : int(ends[piece.stop - 1])])

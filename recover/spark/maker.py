@@ -40,11 +40,19 @@ from recover.spark.derived import (
     pack_positions,
 )
 from recover.spark.jobs import watch
-from recover.spark.kept import Kept, Piece
+from recover.spark.kept import Kept
 from recover.spark.packing import pack_rows
 from recover.spark.preflight import invisible
 from recover.spark.session import Session
-from recover.spark.stages import Pack, is_at, make_queues, pack_kept, pack_sent, stage_index, stage_products
+from recover.spark.stages import (
+    Pack,
+    SentSplit,
+    is_at,
+    make_queues,
+    pack_elements,
+    stage_index,
+    stage_products,
+)
 from recover.spark.staging import NotStaged, Stager, padded
 from recover.store import Store
 
@@ -170,20 +178,16 @@ class SparkMaker:
     def _shuffled(self, pack: Pack, partitions: int, sent: list[Chunk]) -> Any:
         """An RDD of chunks, a partition for each group or file."""
         context = self.session.context
-        waves: dict[int, dict[int, list[Piece]]] = {}
-        for (wave, part), pieces in self.sources.pieces.items():
-            waves.setdefault(wave, {})[part] = pieces
-        parts = [
-            self.kept.rdds[wave].mapPartitions(partial(pack_kept, pieces, self.numbers, pack))
-            for wave, pieces in sorted(waves.items())
+        more: list[Any] = [
+            SentSplit(number, pack_rows(split.records), split.hashes.tobytes()) for number, split in self.sources.sent
         ]
-        rows = [(number, pack_rows(split.records), split.hashes.tobytes()) for number, split in self.sources.sent]
-        if rows:
-            slices = min(len(rows), self.session.cores)
-            parts.append(context.parallelize(rows, slices).mapPartitions(partial(pack_sent, pack)))
-        if sent:
-            parts.append(context.parallelize(sent, 1))
-        return context.union(parts).partitionBy(partitions, int)
+        rdds = [*self.kept.rdds]
+        if more or sent:
+            # serialized as what executors keep is, or a union would have them do that anew
+            rdds.append(context.parallelize([*more, *sent], min(len(more) + 1, self.session.cores)).mapPartitions(iter))
+        # one step from what is kept to the shuffle: each further one would take a Python worker of its own
+        packing = partial(pack_elements, self.sources.pieces, self.numbers, pack)
+        return context.union(rdds).mapPartitions(packing).partitionBy(partitions, int)
 
     def _groups(self, chosen: list[int], counts: Rows) -> tuple[Rows, int]:
         """The group of each queue, -1 for none, and how many groups: about as many positions in each."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -83,7 +84,7 @@ def unpack(packed: PackedSplit, part: SplitRange, store: ColumnStore) -> SplitSc
 
 def pack_rows(records: Rows) -> bytes:
     """RECORD rows as one Arrow IPC stream, a column each."""
-    columns = [pa.array(np.ascontiguousarray(records[name])) for name in RECORD.names or ()]
+    columns = [_array(records[name]) for name in RECORD.names or ()]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, _COLUMNS, options=_OPTIONS) as writer:
         writer.write_batch(pa.record_batch(columns, schema=_COLUMNS))
@@ -92,10 +93,10 @@ def pack_rows(records: Rows) -> bytes:
 
 def unpack_rows(content: bytes) -> Rows:
     """The reverse of `pack_rows`: dtype RECORD."""
-    table = pa.ipc.open_stream(content).read_all()
-    records = np.empty(table.num_rows, dtype=RECORD)
+    batch = pa.ipc.open_stream(content).read_next_batch()
+    records = np.empty(batch.num_rows, dtype=RECORD)
     for name in RECORD.names or ():
-        records[name] = table.column(name).to_numpy()
+        records[name] = _values(batch.column(name))
     return records
 
 
@@ -103,7 +104,7 @@ def unpack_rows(content: bytes) -> Rows:
 
 def pack_numbers(columns: dict[str, Rows]) -> bytes:
     """Integer columns of one length as an Arrow IPC stream: differences from row to row, as narrow as they fit."""
-    arrays = {name: pa.array(_narrow(np.diff(column.astype(np.int64), prepend=0))) for name, column in columns.items()}
+    arrays = {name: _array(_narrow(np.diff(column.astype(np.int64), prepend=0))) for name, column in columns.items()}
     batch = pa.record_batch(arrays)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS) as writer:
@@ -113,10 +114,23 @@ def pack_numbers(columns: dict[str, Rows]) -> bytes:
 
 def unpack_numbers(content: bytes) -> dict[str, Rows]:
     """The reverse of `pack_numbers`: int64 columns."""
-    table = pa.ipc.open_stream(content).read_all()
-    return {
-        name: np.cumsum(table.column(name).to_numpy(), dtype=np.int64) for name in table.column_names
-    }
+    batch = pa.ipc.open_stream(content).read_next_batch()
+    return {name: np.cumsum(_values(batch.column(name)), dtype=np.int64) for name in batch.schema.names}
+
+
+def _array(values: Rows) -> Any:
+    """Arrow's array of numbers; made by its own hands it imports pandas first, which takes a second."""
+    buffer = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, buffer])
+
+
+def _values(array: Any) -> Rows:
+    """The numbers of an array without nulls; for the reason given above not by Arrow's own hands."""
+    content = array.buffers()[1]
+    kind = np.dtype(str(array.type))
+    if content is None:
+        return np.empty(0, dtype=kind)
+    return np.frombuffer(content, dtype=kind, count=len(array), offset=array.offset * kind.itemsize)
 
 
 def _narrow(values: Rows) -> Rows:

@@ -142,11 +142,11 @@ def first_line(error: BaseException) -> str:
     with suppress(Exception):
         text = str(error.java_exception.getMessage())  # type: ignore[attr-defined]
     lines: list[str] = []
-    for line in text.splitlines():
-        if line.startswith(("\tat ", "Driver stacktrace")) and lines:
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith(("at ", "Driver stacktrace")) and lines:
             break
-        if line.strip():
-            lines.append(line.strip())
+        if line and not line.startswith("SQLSTATE"):
+            lines.append(line)
     if not lines:
         return type(error).__name__
     # a Python traceback says what happened at its end, everything else at its beginning

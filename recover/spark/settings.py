@@ -30,7 +30,12 @@ COMMON = {
     "spark.task.maxFailures": str(_RETRIES),
     "spark.app.name": "mqtool",
 }
-LOCAL_ONLY = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+LOCAL_ONLY = {
+    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+    # the JVM only hands bytes on: what the second compiler takes is never earned back within one command
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.python.daemon.module": "recover.spark.daemon",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,26 +18,39 @@ from recover.spark.tasks import enter
 Pack = Callable[[int, Split], Iterable[Chunk]]
 
 
-def pack_kept(
-    pieces: dict[int, list[Piece]], numbers: dict[tuple[bytes, int], int], pack: Pack,
-    elements: Iterable[tuple[int, Any]],
+@dataclass(frozen=True, slots=True)
+class SentSplit:
+    """A split of the log, by its number, that no executor kept."""
+
+    number: int
+    columns: bytes
+    hashes: bytes
+
+    def split(self) -> Split:
+        """Its rows."""
+        return Split(unpack_rows(self.columns), np.frombuffer(self.hashes, dtype="<i4"))
+
+
+def pack_elements(
+    pieces: dict[int, list[Piece]], numbers: dict[tuple[bytes, int], int], pack: Pack, elements: Iterable[Any],
 ) -> Iterator[Chunk]:
-    """Chunks of the pieces of kept splits; `numbers` are those of the queues of the log."""
+    """Chunks of what executors kept (see `pieces`, by task) and of splits that were sent; chunks stay what they are.
+
+    `numbers` are those of the queues of the log.
+    """
     enter()
-    for part, packed in elements:
-        if part not in pieces:
+    for element in elements:
+        if isinstance(element, SentSplit):
+            yield from pack(element.number, element.split())
             continue
-        if not isinstance(packed, PackedSplit):
+        task, packed = element
+        if isinstance(packed, PackedSplit):
+            for number, split in rows_of(packed, pieces.get(task, []), numbers):
+                yield from pack(number, split)
+        elif isinstance(packed, tuple):
+            yield task, packed
+        elif task in pieces:
             raise RuntimeError("a file of the log went away while files were made from it")
-        for number, split in rows_of(packed, pieces[part], numbers):
-            yield from pack(number, split)
-
-
-def pack_sent(pack: Pack, elements: Iterable[tuple[int, bytes, bytes]]) -> Iterator[Chunk]:
-    """Chunks of splits that no executor kept."""
-    enter()
-    for number, records, hashes in elements:
-        yield from pack(number, Split(unpack_rows(records), np.frombuffer(hashes, dtype="<i4")))
 
 
 def make_queues(task: QueueFilesTask, chunks: Iterable[Chunk]) -> Iterator[Product | OtherView]:
