@@ -297,15 +297,15 @@ def link_units(units: Any, count: int, slots: Any) -> int:
 
 
 @kernel(
-    units=Array(np.int32, 2, out=True), slots=Array(np.int32, out=True, some=True), records=_RECORDS, hashes=_HASHES,
-    take=_BYTES, limit=INT, state=Array(np.int64, out=True), returns=None,
+    units=Array(np.int32, 2, out=True), base=INT, slots=Array(np.int32, out=True, some=True), records=_RECORDS,
+    hashes=_HASHES, take=_BYTES, limit=INT, state=Array(np.int64, out=True), returns=None,
 )
-def put_keys(units: Any, slots: Any, records: Any, hashes: Any, take: Any, limit: int, state: Any) -> None:
+def put_keys(units: Any, base: int, slots: Any, records: Any, hashes: Any, take: Any, limit: int, state: Any) -> None:
     """Put the keys of a split, from the record and key in `state` on, until `limit` numbers are in use.
 
-    `state` (int64[STATE_SIZE]) begins with number 1 and the end time of the file before in
-    STATE_BEGIN, and carries the header's values along. Ends with STATE_RECORD at the split's size
-    when all was put.
+    `units` begins with number `base`. `state` (int64[STATE_SIZE]) begins with number 1 and the end time of the file
+    before in STATE_BEGIN, and carries the header's values along. Ends with STATE_RECORD at the split's size when all
+    was put.
     """
     row = state[STATE_RECORD]
     key = state[STATE_KEY]
@@ -322,11 +322,11 @@ def put_keys(units: Any, slots: Any, records: Any, hashes: Any, take: Any, limit
             value = hashes[at + key]
             slot = value % slots.size
             phy = record.phy_offset
-            units[number, 0] = value
-            units[number, 1] = phy >> 32
-            units[number, 2] = phy & _LOW
-            units[number, 3] = time_diff(state[STATE_BEGIN], record.store_timestamp)
-            units[number, 4] = slots[slot]
+            units[number - base, 0] = value
+            units[number - base, 1] = phy >> 32
+            units[number - base, 2] = phy & _LOW
+            units[number - base, 3] = time_diff(state[STATE_BEGIN], record.store_timestamp)
+            units[number - base, 4] = slots[slot]
             if slots[slot] == 0:
                 state[STATE_USED_SLOTS] += 1
             slots[slot] = number
@@ -335,6 +335,44 @@ def put_keys(units: Any, slots: Any, records: Any, hashes: Any, take: Any, limit
                 state[STATE_BEGIN_OFFSET] = phy
             state[STATE_END] = record.store_timestamp
             state[STATE_END_OFFSET] = phy
+            number += 1
+            key += 1
+        if key < wanted:
+            break
+        at += record.hashes
+        key = 0
+        row += 1
+    state[STATE_RECORD] = row
+    state[STATE_KEY] = key
+    state[STATE_HASH] = at
+    state[STATE_NUMBER] = number
+
+
+@kernel(
+    slots=Array(np.int32, out=True, some=True), records=_RECORDS, hashes=_HASHES, take=_BYTES, limit=INT,
+    state=Array(np.int64, out=True), returns=None,
+)
+def head_keys(slots: Any, records: Any, hashes: Any, take: Any, limit: int, state: Any) -> None:
+    """What `put_keys` does to slots and `state`, but for STATE_USED_SLOTS, without making a unit."""
+    row = state[STATE_RECORD]
+    key = state[STATE_KEY]
+    at = state[STATE_HASH]
+    number = state[STATE_NUMBER]
+    while row < records.size:
+        record = records[row]
+        wanted = record.hashes
+        if take[row] == TAKE_NOTHING:
+            wanted = 0
+        elif take[row] == TAKE_KEYS and record.bits & BIT_HAS_TAGS and wanted > 0:
+            wanted -= 1
+        if key < wanted and number < limit:
+            if number == 1:
+                state[STATE_BEGIN] = record.store_timestamp
+                state[STATE_BEGIN_OFFSET] = record.phy_offset
+            state[STATE_END] = record.store_timestamp
+            state[STATE_END_OFFSET] = record.phy_offset
+        while key < wanted and number < limit:
+            slots[hashes[at + key] % slots.size] = number
             number += 1
             key += 1
         if key < wanted:

@@ -76,6 +76,9 @@ class KeyNumbers:
         return _joined(ranges)
 
     def _runs(self, split: int) -> Rows:
+        if not self.stream.found(split).any():
+            first, last = self._starts[split], self._starts[split + 1]
+            return np.array([[first, last]] if last > first else [], dtype=np.int64).reshape(-1, 2)
         hashes = self.stream.splits[split].records["hashes"].astype(np.int64)
         wanted = self.stream.wanted(split, self.stream.take(split))
         found = np.unpackbits(self.stream.found(split), bitorder="little")[: int(hashes.sum())].astype(bool)

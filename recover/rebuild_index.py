@@ -5,20 +5,18 @@ from __future__ import annotations
 import datetime
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from formats.index import INDEX_UNIT, IndexGeometry, IndexHeader
+from formats.index import INDEX_UNIT, IndexGeometry
 from formats.index_kernels import (
     STATE_BEGIN,
     STATE_BEGIN_OFFSET,
-    STATE_END,
-    STATE_END_OFFSET,
     STATE_HASH,
     STATE_KEY,
     STATE_NUMBER,
     STATE_RECORD,
-    STATE_SIZE,
     STATE_USED_SLOTS,
     link_units,
     put_keys,
@@ -26,6 +24,7 @@ from formats.index_kernels import (
 from recover.columns import Rows
 from recover.content import Content, LazyContent
 from recover.errors import Refusal
+from recover.index_bytes import KeyPart, ahead, header_of, start_state, unit_by_unit
 from recover.index_image import IndexWords, blank_words, file_chunks, load_words
 from recover.index_layout import KeyNumbers, Layout, Place, Target, fresh_layout, layout_in_place
 from recover.index_names import Names, zone_of
@@ -169,7 +168,7 @@ class FileBuilder:
         head = self.head(target)
         units = target.stop - target.start + len(head.expired)
         used = self.geometry.units_offset + (units + 1) * INDEX_UNIT.size
-        content = LazyContent(self.geometry.size, lambda: file_chunks(self.build(target, head)), allocated=used)
+        content = LazyContent(self.geometry.size, lambda: self._chunks(target, head), allocated=used)
         numbers, last = self.numbers, target.stop - 1
         return RebuiltIndexFile(
             target.name, content, units, numbers.phy_offset(target.start), numbers.phy_offset(last),
@@ -185,20 +184,28 @@ class FileBuilder:
         expired = units[is_expired(units, self.stream.log.min_offset)][: old.expired_in_front]
         return FileHead(target.previous_end, np.array(expired), old.header.begin_timestamp)
 
-    def build(self, target: Target, head: FileHead) -> IndexWords:
-        """Put the keys of one file, behind the units kept of the old one."""
-        first = self.numbers.place(target.start)
+    def _chunks(self, target: Target, head: FileHead) -> Iterator[bytes]:
+        """The bytes of one file: its own keys, behind the units kept of the old one."""
+        first, count = self.numbers.place(target.start), target.stop - target.start
+        if len(head.expired):
+            parts = self._parts(first)
+            return file_chunks(
+                build_file(self.geometry, head, parts, count, first=first, counts_entries=self.counts_entries)
+            )
+        return ahead(unit_by_unit(
+            self.geometry, partial(self._parts, first), count, previous_end=head.previous_end, first=first,
+            counts_entries=self.counts_entries,
+        ))
+
+    def _parts(self, first: Place) -> Iterator[KeyPart]:
         stream = self.stream
-        parts = (
-            (np.asarray(stream.splits[number].records), np.asarray(stream.splits[number].hashes), stream.take(number))
-            for number in range(first.split, len(stream.splits))
-        )
-        count = target.stop - target.start
-        return build_file(self.geometry, head, parts, count, first=first, counts_entries=self.counts_entries)
+        for number in range(first.split, len(stream.splits)):
+            split = stream.splits[number]
+            yield np.asarray(split.records), np.asarray(split.hashes), stream.take(number)
 
 
 def build_file(
-    geometry: IndexGeometry, head: FileHead, parts: Iterable[tuple[Rows, Rows, Rows]], count: int, *,
+    geometry: IndexGeometry, head: FileHead, parts: Iterable[KeyPart], count: int, *,
     first: Place | None = None, counts_entries: bool,
 ) -> IndexWords:
     """One file: its head, then `count` keys of `parts` (RECORD rows, their hashes, what to take of each row).
@@ -206,23 +213,16 @@ def build_file(
     `first` is where in the first part the first key is, None for its beginning.
     """
     image = blank_words(geometry)
-    state = np.zeros(STATE_SIZE, dtype=np.int64)
-    state[STATE_NUMBER], state[STATE_BEGIN] = 1, head.previous_end
+    state = start_state(head.previous_end, first)
     if len(head.expired):
         _put_expired(image, head, state)
-    if first is not None:
-        state[STATE_RECORD], state[STATE_KEY], state[STATE_HASH] = first.row, first.key, first.first_hash
     limit = int(state[STATE_NUMBER]) + count
     for records, hashes, take in parts:
-        put_keys(image.units, image.slots, records, hashes, take, limit, state)
+        put_keys(image.units, 0, image.slots, records, hashes, take, limit, state)
         if state[STATE_NUMBER] >= limit:
             break
         state[STATE_RECORD] = state[STATE_KEY] = state[STATE_HASH] = 0
-    units = int(state[STATE_NUMBER]) - 1
-    image.header = IndexHeader(
-        int(state[STATE_BEGIN]), int(state[STATE_END]), int(state[STATE_BEGIN_OFFSET]), int(state[STATE_END_OFFSET]),
-        units if counts_entries else int(state[STATE_USED_SLOTS]), units + 1,
-    )
+    image.header = header_of(state, int(state[STATE_USED_SLOTS]), counts_entries=counts_entries)
     return image
 
 

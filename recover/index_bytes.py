@@ -1,0 +1,127 @@
+"""The bytes of an index file made block by block: of the whole file only its slots are in memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexHeader
+from formats.index_kernels import (
+    STATE_BEGIN,
+    STATE_BEGIN_OFFSET,
+    STATE_END,
+    STATE_END_OFFSET,
+    STATE_HASH,
+    STATE_KEY,
+    STATE_NUMBER,
+    STATE_RECORD,
+    STATE_SIZE,
+    head_keys,
+    put_keys,
+)
+from recover.columns import Rows
+from recover.index_layout import Place
+
+KeyPart = tuple[Rows, Rows, Rows]
+"""RECORD rows, their hashes, and what to take of each row."""
+
+CHUNK = 2 << 20
+_UNITS = CHUNK // INDEX_UNIT.size
+_AHEAD = 4
+
+
+def start_state(previous_end: int, first: Place | None) -> Rows:
+    """What the kernels carry along, before the first key; `first` is where it stands in the first part."""
+    state = np.zeros(STATE_SIZE, dtype=np.int64)
+    state[STATE_NUMBER], state[STATE_BEGIN] = 1, previous_end
+    if first is not None:
+        state[STATE_RECORD], state[STATE_KEY], state[STATE_HASH] = first.row, first.key, first.first_hash
+    return state
+
+
+def header_of(state: Rows, used: int, *, counts_entries: bool) -> IndexHeader:
+    """The header of a file with all of its keys, of which `used` slots are in use."""
+    units = int(state[STATE_NUMBER]) - 1
+    return IndexHeader(
+        int(state[STATE_BEGIN]), int(state[STATE_END]), int(state[STATE_BEGIN_OFFSET]), int(state[STATE_END_OFFSET]),
+        units if counts_entries else used, units + 1,
+    )
+
+
+def unit_by_unit(
+    geometry: IndexGeometry, parts: Callable[[], Iterable[KeyPart]], count: int, *, previous_end: int,
+    first: Place | None = None, counts_entries: bool,
+) -> Iterator[bytes]:
+    """A file of `count` keys of the parts, which are gone through twice, in pieces of `CHUNK` bytes.
+
+    The slots stand in front of the units and name the last of them, so they are found first.
+    """
+    return _even(_pieces(geometry, parts, count, previous_end, first, counts_entries))
+
+
+def _pieces(
+    geometry: IndexGeometry, parts: Callable[[], Iterable[KeyPart]], count: int, previous_end: int,
+    first: Place | None, counts_entries: bool,
+) -> Iterator[bytes]:
+    slots = np.zeros(geometry.slots, dtype=np.int32)
+    state = start_state(previous_end, first)
+    for records, hashes, take in parts():
+        head_keys(slots, records, hashes, take, count + 1, state)
+        if state[STATE_NUMBER] > count:
+            break
+        state[STATE_RECORD] = state[STATE_KEY] = state[STATE_HASH] = 0
+    yield INDEX_HEADER.encode(header_of(state, int(np.count_nonzero(slots)), counts_entries=counts_entries))
+    for at in range(0, geometry.slots, CHUNK // 4):
+        yield slots[at : at + CHUNK // 4].astype(">i4").tobytes()
+    slots[:] = 0
+    yield from _units(parts(), count, start_state(previous_end, first), slots)
+    left = (geometry.capacity - count) * INDEX_UNIT.size
+    nothing = bytes(min(CHUNK, left))
+    while left > 0:
+        yield nothing[:left]
+        left -= CHUNK
+
+
+def _units(parts: Iterable[KeyPart], count: int, state: Rows, slots: Rows) -> Iterator[bytes]:
+    """Unit 0, which stays zero, and `count` units behind it."""
+    units = np.zeros((_UNITS, INDEX_UNIT.size // 4), dtype=np.int32)
+    base = 0
+    for records, hashes, take in parts:
+        while True:
+            put_keys(units, base, slots, records, hashes, take, min(count + 1, base + _UNITS), state)
+            number = int(state[STATE_NUMBER])
+            if number - base == _UNITS or number > count:
+                yield units[: number - base].astype(">i4").tobytes()
+                base = number
+            if number > count:
+                return
+            if state[STATE_RECORD] == records.size:
+                break
+        state[STATE_RECORD] = state[STATE_KEY] = state[STATE_HASH] = 0
+
+
+def _even(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of `CHUNK`, so that blocks of zeros are blocks of the file."""
+    waiting = bytearray()
+    for piece in pieces:
+        waiting += piece
+        while len(waiting) >= CHUNK:
+            yield bytes(waiting[:CHUNK])
+            del waiting[:CHUNK]
+    if waiting:
+        yield bytes(waiting)
+
+
+def ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same pieces, made on a thread of their own while those in front of them are used."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = deque(pool.submit(next, chunks, b"") for _ in range(_AHEAD))
+        try:
+            while piece := waiting.popleft().result():
+                waiting.append(pool.submit(next, chunks, b""))
+                yield piece
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -1,0 +1,59 @@
+"""Index files made block by block: the same bytes whatever the blocks, and made ahead of who takes them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from recover import index_bytes
+from recover.index_bytes import ahead
+from recover.rebuild_index import rebuild_index
+from tests.support.indexes import opened
+from tests.support.stores import STORES, unpacked
+
+
+@pytest.mark.parametrize("units", [1, 2, 7, 1000])
+@pytest.mark.parametrize("name", STORES)
+def test_blocks_of_every_size_make_the_same_files(name: str, units: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, log = opened(unpacked(name))
+
+    def files() -> list[tuple[str, bytes]]:
+        made = rebuild_index(store, log, fresh=True)
+        return [(file.name, b"".join(file.content.chunks())) for file in made.files]
+
+    whole = files()
+    monkeypatch.setattr(index_bytes, "_UNITS", units)
+    monkeypatch.setattr(index_bytes, "CHUNK", 1024)
+    assert files() == whole
+
+
+def test_pieces_are_made_on_another_thread_and_come_in_order() -> None:
+    threads = set()
+
+    def pieces() -> Iterator[bytes]:
+        for number in range(100):
+            threads.add(threading.get_ident())
+            yield b"%d" % number
+
+    assert list(ahead(pieces())) == [b"%d" % number for number in range(100)]
+    assert len(threads) == 1 and threading.get_ident() not in threads
+
+
+def test_what_goes_wrong_on_the_thread_comes_to_who_takes_the_pieces() -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"one"
+        raise OSError(5, "gone")
+
+    taken = []
+    with pytest.raises(OSError, match="gone"):
+        taken.extend(ahead(pieces()))
+
+
+def test_who_stops_early_leaves_no_thread_behind() -> None:
+    before = threading.active_count()
+    made = ahead(iter([b"x"] * 1000))
+    assert next(made) == b"x"
+    made.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
