@@ -26,11 +26,11 @@ from recover.loss import loss_of_damage, loss_of_rows, loss_of_unproven
 from recover.lost import record_count
 from recover.making import Maker, maker_for
 from recover.plan import Plan, Retire, RetireFolder, Step
-from recover.predict import Prediction, predict
+from recover.predict import Prediction, limited_search_cuts, predict
 from recover.rebuild_checkpoint import checkpoint_steps
 from recover.rebuild_consumequeue import NO_EVIDENCE, Evidence, QueueBuilder, repaired_steps
 from recover.rebuild_index import rebuild_index
-from recover.recovery import Mode
+from recover.recovery import RECOVERED_BY_LAST_FILES, Mode
 from recover.repair_config import repair_config
 from recover.spool import Spool
 from recover.store import Store
@@ -122,7 +122,7 @@ def plan_from_changes(
             lost_messages=dropped, max_loss=options.max_loss,
         )
     config: list[dict[str, Any]] = []
-    steps = list(_in_order(store, before, changes, after, options, config))
+    steps = list(_in_order(store, before, changes, after, options, config, prediction))
     loss = [*loss_of_damage(look, changes), *loss_of_unproven(look)]
     loss += loss_of_rows(look.log, changes.cut_from) if dropped else []
     damaged = max(0, before.damaged_messages - sum(1 for b in changes.bridged if b["kind"] == "restored"))
@@ -168,7 +168,7 @@ def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:
 
 def _in_order(
     store: Store, before: VerifyReport, changes: LogChanges, after: LogView, options: RecoverOptions,
-    config: list[dict[str, Any]],
+    config: list[dict[str, Any]], prediction: Prediction | None,
 ) -> Iterator[Step]:
     """All steps in the order they run; `config` takes what was decided about each config file."""
     look = before.survey
@@ -195,11 +195,29 @@ def _in_order(
     repair = repair_config(store, judged.look, judged.config, clamp_offsets=options.clamp_offsets)
     config += repair.choices
     yield from repair.steps
-    # while a folder that stops brokers is left, the first start is still to come, with its own recovery;
-    # and where a broker left damage in the log, a normal recovery may cut what its abnormal one did not look at
-    still_to_come = len(movable) < len(stray) or (as_broker and after.damaged)
+    # while a folder that stops brokers is left, the first start is still to come, with its own recovery
+    still_to_come = len(movable) < len(stray)
+    if as_broker:
+        still_to_come |= _abnormal_is_better(after, changes, options, prediction)
     if store.has_abort and not before.findings.bits & BIT_UNSUPPORTED and not still_to_come:
         yield Retire(store.relative(store.abort_path))
+
+
+def _abnormal_is_better(
+    log: LogView, changes: LogChanges, options: RecoverOptions, prediction: Prediction | None
+) -> bool:
+    """Whether only an abnormal recovery passes over the damage that a broker's own one has left in the log.
+
+    A normal one may cut what that did not look at. Where it looked at the newest files only, and the last of them is
+    gone now, the next one looks at an older file, and may cut there; a normal one reads less.
+    """
+    if not log.damaged or prediction is None or options.settings is None:
+        return bool(log.damaged)
+    newest = log.queue.files[-RECOVERED_BY_LAST_FILES:]
+    if any(damage.stop > newest[0].file_from_offset for damage in log.damaged):
+        return True
+    moved = prediction.search_limited and bool(changes.dropped)
+    return not (moved and limited_search_cuts(log, options.settings))
 
 
 def consumequeue_steps(

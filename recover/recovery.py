@@ -111,12 +111,17 @@ def start_file(
         return StartFile(max(0, last + 1 - RECOVERED_BY_LAST_FILES), True)
     oldest = 0
     if version.has(START_SEARCH_LIMITED):
-        limit = settings.number("commitLogRecoverMaxNum")
-        oldest = max(0, last + 1 - (limit if limit > 0 else DEFAULT_SEARCH_LIMIT))
+        oldest = oldest_searched(settings, len(log.files))
     for index in range(last, oldest - 1, -1):
         if _matches(log, index, mode, settings, checkpoint, max_of_queues):
             return StartFile(index, True)
     return StartFile(oldest, False)
+
+
+def oldest_searched(settings: BrokerSettings, files: int) -> int:
+    """Index of the oldest of so many files in which a release with `START_SEARCH_LIMITED` may begin."""
+    limit = settings.number("commitLogRecoverMaxNum")
+    return max(0, files - (limit if limit > 0 else DEFAULT_SEARCH_LIMIT))
 
 
 def _matches(

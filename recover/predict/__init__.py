@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from recover.predict.outlook import Cut, releases_that_cut
+from recover.predict.outlook import Cut, limited_search_cuts, releases_that_cut
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
 
-__all__ = ["Cut", "Prediction", "predict", "releases_that_cut"]
+__all__ = ["Cut", "Prediction", "limited_search_cuts", "predict", "releases_that_cut"]

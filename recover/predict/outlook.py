@@ -10,7 +10,7 @@ from recover.brokers import BrokerVersion, boundaries
 from recover.log import LogView
 from recover.predict.broker_log import BrokerLog
 from recover.predict.dispatch import Nobody
-from recover.recovery import scan
+from recover.recovery import oldest_searched, scan
 from recover.store import Store
 
 
@@ -49,3 +49,10 @@ def _cut(log: BrokerLog, first: BrokerVersion, until: BrokerVersion | None) -> C
     if end.process_offset >= log.view.log_end and not end.fatal:
         return None
     return Cut(first, until, end.process_offset, end.reason, end.fatal)
+
+
+def limited_search_cuts(view: LogView, settings: BrokerSettings) -> bool:
+    """Whether a search for the start file that finds none among the newest files lets the log be cut short."""
+    with BrokerLog(view.queue.files, view.queue.file_size, view) as log:
+        first = oldest_searched(settings, len(log.files))
+        return scan(log, first, CheckRules.of(settings), Nobody()).process_offset < view.log_end

@@ -19,7 +19,8 @@ class Prediction:
     messages get again. `misaligned_units`: units appended at an index that is not their message's queue
     offset. `index_gap`: (from, to) of the log whose index entries are deleted and not made again.
     `revived_topics` are deleted topics that get queues again.
-    `end_reason` says why the scan ended at `max_phy`.
+    `end_reason` says why the scan ended at `max_phy`. `search_limited`: the search for the start file ended
+    because there were more files than the broker looks at.
     """
 
     broker: str
@@ -46,6 +47,7 @@ class Prediction:
     unsupported: list[str] = field(default_factory=list)
     config_lost: list[str] = field(default_factory=list)
     revived_topics: list[str] = field(default_factory=list)
+    search_limited: bool = False
 
     @property
     def exit_code(self) -> int:

@@ -119,7 +119,8 @@ class _Start:
         max_of_queues = self._max_physic()
         mode = self.prediction.mode
         start = start_file(self.log, mode, self.settings, self.checkpoint, max_of_queues)
-        if not start.matched and start.index > 0:
+        self.prediction.search_limited = not start.matched and start.index > 0
+        if self.prediction.search_limited:
             self._assume(f"commitLogRecoverMaxNum={self.settings.number('commitLogRecoverMaxNum')}: "
                          f"{start.index} older files are not looked at")
         self.prediction.start_file = self.store.relative(self.log.files[start.index].path)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from fixtures.damage import damage
 from recover.broker_settings import BrokerSettings
 from recover.brokers import BrokerVersion
@@ -37,6 +39,19 @@ def test_abort_stays_while_the_log_holds_damage_that_the_recovery_did_not_look_a
     assert not [step for step in _plan(store, "4.9.7") if isinstance(step, Retire) and step.file == "abort"]
     normal = predict(store, look.log, BrokerSettings(BrokerVersion.parse("4.9.7"), {}), mode="normal")
     assert normal.lost_messages > 0
+
+
+@pytest.mark.parametrize(("recipe", "goes"), [("crash-bit-without-checkpoint", True), ("bit-in-topic", False)])
+def test_abort_goes_where_the_next_abnormal_recovery_would_look_at_one_file_more_and_cut(
+    tmp_path: Path, recipe: str, goes: bool
+) -> None:
+    """5.4 and later look at the ten newest files; a recovery takes the empty last one away, so the next looks further."""
+    root = real_store("killed-manyfiles-5.5.0", tmp_path)
+    damage(recipe, root, 0)
+    store, _ = looked_at(root)
+    steps = _plan(store, "5.5.0")
+    assert any(isinstance(step, Retire) and step.file == f"commitlog/{15 * 65536:020d}" for step in steps)
+    assert any(isinstance(step, Retire) and step.file == "abort" for step in steps) is goes
 
 
 def test_the_unit_of_a_record_whose_topic_changed_stays(tmp_path: Path) -> None:
