@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import checking, growing, rebuilding
+from benchmarks import checking, growing, on_spark, rebuilding
 from benchmarks.contest import RUNS, note
 from benchmarks.shapes import GIBI, MANY_QUEUES, Shape, plain
 from benchmarks.stage import Stage, first_files, set_up
 from benchmarks.table import Goal, markdown
 from fixtures.lab.toolchain import available
 
-PARTS = ("start", "check", "rebuild", "parts", "queues", "growth")
+PARTS = ("start", "check", "rebuild", "parts", "queues", "growth", "spark")
+_SPARK_SIZES = (1, 2, 4)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,6 +89,10 @@ def _measure(options: argparse.Namespace, folder: Path) -> Iterator[Section]:
             yield "Ten thousand queues", *growing.many_queues(stage, runs)
     if "growth" in parts:
         yield "Growing logs", *growing.growth(_growing(options.sizes, folder), runs)
+    if "spark" in parts:
+        with _stage(plain(500), folder) as stage:
+            yield "Rebuilding on Spark", *on_spark.compare_with_recovery(stage, runs)
+        yield "Growing logs on Spark", *on_spark.growth(_growing(_SPARK_SIZES, folder), runs)
 
 
 @contextmanager

@@ -127,6 +127,11 @@ def session_for(settings: SparkSettings) -> Session:
         return _current[0]
 
 
+def running_session() -> Session | None:
+    """The session that runs, if one does."""
+    return _current[0] if _current else None
+
+
 def stop_session() -> None:
     """Stop the session that runs, if one does."""
     while _current:
