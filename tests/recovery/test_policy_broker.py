@@ -45,7 +45,7 @@ def test_abort_stays_while_the_log_holds_damage_that_the_recovery_did_not_look_a
 def test_abort_goes_where_the_next_abnormal_recovery_would_look_at_one_file_more_and_cut(
     tmp_path: Path, recipe: str, goes: bool
 ) -> None:
-    """5.4 and later look at the ten newest files; a recovery takes the empty last one away, so the next looks further."""
+    """5.4 and later look at the ten newest files; a recovery takes the empty last one away."""
     root = real_store("killed-manyfiles-5.5.0", tmp_path)
     damage(recipe, root, 0)
     store, _ = looked_at(root)
