@@ -48,7 +48,7 @@ class Kept:
     """The persisted RDDs of one scan, and which split of the log came from which task, ascending by phy offset."""
 
     rdds: list[Any] = field(default_factory=list)
-    _noted: dict[int, int] = field(default_factory=dict)
+    _noted: dict[int, tuple[Split, int]] = field(default_factory=dict)
     _splits: list[tuple[Split, int]] = field(default_factory=list)
     _count: int = 0
 
@@ -59,11 +59,12 @@ class Kept:
 
     def note(self, split: Split, task: int) -> None:
         """This split came from that task."""
-        self._noted[id(split)] = task
+        self._noted[id(split)] = split, task
 
     def settle(self, log: LogView) -> None:
         """The log that was put together from the noted splits."""
-        self._splits = [(split, self._noted[id(split)]) for split in _with_rows(log) if id(split) in self._noted]
+        self._splits = [self._noted[id(split)] for split in _with_rows(log) if id(split) in self._noted]
+        self._noted = {}
         self._splits.sort(key=lambda item: int(item[0].records["phy_offset"][0]))
 
     def forget(self) -> None:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fixtures.synth import synth_store
 from recover.log import scan_log
+from recover.spark import maker as makers
 from recover.spark.engine import SparkEngine
+from recover.spark.maker import SparkMaker
 from recover.spark.session import stop_session
 from recover.spark.settings import spark_settings
 from recover.split_scan import one_split
 from recover.store import Store
 from tests.cli.runner import mqtool
 from tests.engines.cluster import Cluster, cluster
-from tests.engines.twice import no_java, plain
+from tests.engines.twice import contents, no_java, plain
 from tests.support.stores import real_store
 from tests.support.trees import assert_unchanged, tree_digest
 
@@ -97,3 +102,73 @@ def _is_pyspark_of(running: Cluster, pid: str) -> bool:
     except OSError:
         return False
     return place.startswith(str(running.folder)) and b"pyspark.daemon" in line
+
+
+def test_a_worker_that_is_killed_while_files_are_made_changes_none_of_them(
+    running: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("local", "spark"):
+        root = synth_store(tmp_path / name, messages=6_000, mapped_file_size=1 << 20).root
+        for part in ("consumequeue", "index"):
+            shutil.rmtree(root / part)
+            (root / part).mkdir()
+    kill = _Killing(running)
+    monkeypatch.setattr(makers, "stage_products", slow)
+    monkeypatch.setattr(SparkMaker, "write", kill.write)
+    spark = running.line("mqtool.splitSize=100003")
+    for name, line in (("local", ()), ("spark", spark)):
+        result = mqtool("recover", tmp_path / name, "--yes", "--json", *line)
+        assert result.code & 8 == 0, result.stderr
+    assert kill.killed
+    assert contents(tmp_path / "spark") == contents(tmp_path / "local")
+    left = [path for path in (tmp_path / "spark" / ".mqtool").rglob("*") if "making" in path.name]
+    assert not left
+
+
+class _Killing:
+    """Kills a worker with its executor as soon as the first file is staged."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.killed: list[int] = []
+        self._write = SparkMaker.write
+
+    @property
+    def write(self) -> Any:
+        def write(maker: SparkMaker, folder: Path, contents: Any, interrupted: Any) -> Any:
+            def watch() -> None:
+                end = time.monotonic() + 120
+                while time.monotonic() < end and not list(folder.glob("*")):
+                    time.sleep(0.05)
+                self.killed += self.cluster.executors(0)
+                self.cluster.kill(0)
+
+            thread = threading.Thread(target=watch)
+            thread.start()
+            try:
+                return self._write(maker, folder, contents, interrupted)
+            finally:
+                thread.join()
+
+        return write
+
+
+def _slow() -> Any:
+    """What stages files on executors, so slowly that a kill falls into the middle; it travels whole."""
+
+    def stage(stager: Any, number: int, products: Iterable[Any]) -> Iterator[Any]:
+        import time as clock
+
+        from recover.spark.stages import stage_products
+
+        def slowly() -> Iterator[Any]:
+            for product in products:
+                clock.sleep(0.2)
+                yield product
+
+        yield from stage_products(stager, number, slowly())
+
+    return stage
+
+
+slow = _slow()
