@@ -21,7 +21,7 @@ SPARK = (
     "--conf", "mqtool.splitSize=300007",
 )
 _OWN = {"engine", "seconds", "id", "journal", "created", "next"}
-_TIME = re.compile(r" in [\d.]+ s\b")
+_TIME = re.compile(r" in (?:\d+ h \d+ min|(?:\d+ min )?[\d.]+ s)\b")
 
 
 def no_java() -> str:
