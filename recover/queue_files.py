@@ -79,20 +79,25 @@ class QueueFiles:
     def _load(self, files: list[MappedFile], whole: bool) -> Stretch:
         size = self.store.queue_file_size
         cells = len(files) * size // UNIT_SIZE
-        content = bytearray(cells * UNIT_SIZE if whole else 0)
-        for number, mapped_file in enumerate(files):
-            with FileReader(mapped_file.path) as reader:
-                for start, stop in reader.data_ranges(0, min(size, mapped_file.length)):
-                    place = number * size + start
-                    end = number * size + -(-stop // UNIT_SIZE) * UNIT_SIZE
-                    content += bytes(max(0, end - len(content)))
-                    spend(stop - start)
-                    self.failures += reader.salvage_into(memoryview(content)[place : place + stop - start], start)[1]
+        pieces = [self._read(mapped_file, whole or mapped_file is not files[-1]) for mapped_file in files]
+        content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         units = np.frombuffer(content, dtype=CQ_UNIT.dtype, count=min(cells, len(content) // UNIT_SIZE))
         return Stretch(
             files[0].file_from_offset // UNIT_SIZE, files, cells,
             units["phy_offset"].astype(np.int64), units["size"].astype(np.int32), units["tags_code"].astype(np.int64),
         )
+
+    def _read(self, mapped_file: MappedFile, whole: bool) -> bytearray:
+        """The bytes of a file, padded to its full size, or unless `whole` up to where it has nothing more."""
+        size = self.store.queue_file_size
+        with FileReader(mapped_file.path, again=False) as reader:
+            ranges = list(reader.data_ranges(0, min(size, mapped_file.length)))
+            end = size if whole else -(-max((stop for _, stop in ranges), default=0) // UNIT_SIZE) * UNIT_SIZE
+            content = bytearray(end)
+            for start, stop in ranges:
+                spend(stop - start)
+                self.failures += reader.salvage_into(memoryview(content)[start:stop], start)[1]
+        return content
 
 
 def has_ext(stretch: Stretch) -> bool:
