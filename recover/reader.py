@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,7 @@ class ReadFailure(OSError):  # noqa: N818 - the house word; what it is not is a 
 
 
 _BLOCK = 4096
+_MOST_KEPT = 64
 
 
 def _joined(failures: list[ReadFailure], behind: list[ReadFailure]) -> list[ReadFailure]:
@@ -55,14 +58,88 @@ def read_elsewhere(path: Path, source: Callable[[], Elsewhere]) -> None:
     _elsewhere[os.fspath(path)] = source
 
 
-class FileReader:
-    """One file opened for reading only. Never maps, never locks, never creates."""
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def __init__(self, path: Path) -> None:
+
+class _KeptOpen:
+    """Descriptors of files that nobody reads at the moment, and paths where no file was."""
+
+    def __init__(self) -> None:
+        self._descriptors: dict[str, int] = {}
+        self._missing: set[str] = set()
+        self._is_over = False
+        self._lock = threading.Lock()
+
+    def take(self, path: Path) -> int:
+        """A descriptor that is nobody else's."""
+        name = os.fspath(path)
+        with self._lock:
+            descriptor = self._descriptors.pop(name, None)
+            if descriptor is not None:
+                return descriptor
+            if name in self._missing:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        try:
+            return _open(path)
+        except FileNotFoundError:
+            self._missing.add(name)
+            raise
+
+    def give(self, path: Path, descriptor: int) -> None:
+        """It is not read any more."""
+        with self._lock:
+            if self._is_over or os.fspath(path) in self._descriptors:
+                os.close(descriptor)
+                return
+            self._descriptors[os.fspath(path)] = descriptor
+            if len(self._descriptors) > _MOST_KEPT:
+                os.close(self._descriptors.pop(next(iter(self._descriptors))))
+
+    def end(self) -> None:
+        """Close what is open, and what is given back from now on."""
+        with self._lock:
+            self._is_over = True
+            for descriptor in self._descriptors.values():
+                os.close(descriptor)
+            self._descriptors.clear()
+
+
+_kept: _KeptOpen | None = None
+
+
+@contextmanager
+def opened_once() -> Iterator[None]:
+    """Within the block a file that is read again is the one that was opened first, whatever its name stands for then.
+
+    So keep it to one look at a store that nobody of us changes meanwhile.
+    """
+    global _kept
+    if _kept is not None:
+        yield
+        return
+    _kept = kept = _KeptOpen()
+    try:
+        yield
+    finally:
+        _kept = None
+        kept.end()
+
+
+class FileReader:
+    """One file opened for reading only. Never maps, never locks, never creates.
+
+    `again`: it may be wanted again soon, so within `opened_once` it stays open.
+    """
+
+    def __init__(self, path: Path, *, again: bool = True) -> None:
         self.path = path
         source = _elsewhere.get(os.fspath(path)) if _elsewhere else None
         self._source = None if source is None else source()
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if self._source is None else -1
+        self._kept = _kept if again else None
+        self._descriptor = -1
+        if self._source is None:
+            self._descriptor = _open(path) if self._kept is None else self._kept.take(path)
 
     def __enter__(self) -> FileReader:
         return self
@@ -72,6 +149,8 @@ class FileReader:
     ) -> None:
         if self._source is not None:
             self._source.close()
+        elif self._kept is not None:
+            self._kept.give(self.path, self._descriptor)
         else:
             os.close(self._descriptor)
 

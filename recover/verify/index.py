@@ -20,7 +20,7 @@ from recover.index_files import IndexFileName, IndexListing, index_geometry, lis
 from recover.index_image import read_words
 from recover.index_stream import IndexStream, TagHistory
 from recover.log import LogView
-from recover.reader import FileReader, read_small
+from recover.reader import FileReader, ReadFailure, read_small
 from recover.store import Store
 from recover.verify.index_file import IndexFileVerdict, check_file
 from recover.verify.index_pass import follow_file
@@ -158,12 +158,15 @@ class _Check:
         previous = report.verdicts[-1] if report.verdicts else None
         try:
             with FileReader(file.path) as reader:
-                verdict = follow_file(file, reader, geometry, self.stream, previous)
+                verdict, failure = self._follow(file, reader, geometry, previous)
                 image = None if verdict is not None else read_words(reader, geometry)
         except OSError as error:
             report.unreadable[file.name] = len(report.verdicts)
             self._add(file.path, "index-unreadable", 0, wanted=file.length, error=error.strerror)
             return
+        if image is not None and failure is not None and not image.failures:
+            # what could not be read once is not sound, even if it can be read now
+            image.failures.append(failure)
         if image is not None and image.failures:
             report.unreadable[file.name] = len(report.verdicts)
             for failure in image.failures:
@@ -178,6 +181,14 @@ class _Check:
                 length=file.length, expected=geometry.size, slots=geometry.slots, entries=geometry.entries,
             ))
         report.verdicts.append(verdict)
+
+    def _follow(
+        self, file: IndexFileName, reader: FileReader, geometry: IndexGeometry, previous: IndexFileVerdict | None
+    ) -> tuple[IndexFileVerdict | None, ReadFailure | None]:
+        try:
+            return follow_file(file, reader, geometry, self.stream, previous), None
+        except ReadFailure as failure:
+            return None, failure
 
     def _look_for_missing(self) -> None:
         blind = self._blind_ranges()

@@ -22,7 +22,7 @@ from recover.columns import Rows
 from recover.index_files import IndexFileName
 from recover.index_stream import IndexStream, TagRun, tag_runs
 from recover.pace import spend
-from recover.reader import FileReader, ReadFailure
+from recover.reader import FileReader
 from recover.verify.index_file import IndexFileVerdict
 
 _BLOCK = (1 << 20) // INDEX_UNIT.size * INDEX_UNIT.size
@@ -34,13 +34,13 @@ def follow_file(
 ) -> IndexFileVerdict | None:
     """What `check_file` would say of a file without a flaw; None for any other. Then `stream` knows nothing new.
 
-    `previous` is the verdict on the file loaded before it.
+    `previous` is the verdict on the file loaded before it. `ReadFailure` when a part of it cannot be read.
     """
     if file.length != geometry.size:
         return None
     try:
         return _Pass(file, reader, geometry, stream).run(previous)
-    except (ReadFailure, _FlawError):
+    except _FlawError:
         return None
 
 
@@ -66,6 +66,7 @@ class _Pass:
         _require(2 <= end <= self.geometry.entries)
         first, last = self._unit(1), self._unit(end - 1)
         self._check_ends(header, first, last, previous)
+        self._read(self.geometry.units_offset, INDEX_UNIT.size)  # unit 0 says nothing, but it has to be readable
         self._check_behind(end)
         verdict = IndexFileVerdict(self.file, header, end, right=end - 1)
         try:

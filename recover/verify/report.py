@@ -10,6 +10,7 @@ from typing import Any
 
 from recover.findings import FindingList
 from recover.log import Damage, LogView
+from recover.reader import opened_once
 from recover.store import Store
 from recover.survey import ScanOptions, Survey, survey
 from recover.verify.checkpoint import CheckpointReport, check_checkpoint
@@ -80,6 +81,11 @@ def verify(store: Store, options: ScanOptions | None = None, only: Collection[st
 
     `Refusal` (8) when a file cannot be opened; every other problem is a finding.
     """
+    with opened_once():
+        return _verify(store, options, only)
+
+
+def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) -> VerifyReport:
     began = time.monotonic()
     options = options or ScanOptions()
     wanted = set(only) or set(PARTS)

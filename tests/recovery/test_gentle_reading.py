@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from recover.log import scan_log
 from recover.pace import Pace
 from recover.read_ahead import BLOCK, ReadAhead
 from recover.store import Store
+from tests.support.stores import unpacked
 
 
 class _System:
@@ -103,3 +107,23 @@ def test_a_scan_keeps_to_the_pace_of_its_process(tmp_path: Path, monkeypatch: py
     log = scan_log(store.commitlog)
     assert log.messages == 60
     assert sum(spent) >= log.log_end
+
+
+@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-5.5.0"])
+def test_a_verify_opens_no_file_twice(name: str) -> None:
+    root = str(unpacked(name))
+    _opens_each_once(root)
+
+
+def test_a_verify_of_many_queues_opens_no_file_twice(tmp_path: Path) -> None:
+    synth_store(tmp_path / "s", messages=3000, topics=30, queues=20)
+    opened = _opens_each_once(str(tmp_path / "s"))
+    assert sum("/consumequeue/" in name for name in opened) == 600
+
+
+def _opens_each_once(root: str) -> dict[str, int]:
+    command = [sys.executable, "-m", "benchmarks.opens", "verify", root, "--json"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    opened = {name: times for name, times in json.loads(done.stdout)["opened"].items() if name.startswith(root)}
+    assert [name for name, times in opened.items() if times > 1] == []
+    return opened
