@@ -66,8 +66,11 @@ def watch(
     threads = [InheritableThread(target=act, daemon=True)]
     if done is not None:
         threads.append(InheritableThread(target=count, daemon=True))
-    for thread in threads:
-        thread.start()
+    try:
+        for thread in threads:
+            thread.start()
+    except Exception as error:  # they ask the JVM for what they inherit, and it may be gone
+        raise session.broken(error) from error
     try:
         while not over.wait(_EVERY):
             if done is not None:
