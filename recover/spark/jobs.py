@@ -69,8 +69,8 @@ def watch(
     try:
         for thread in threads:
             thread.start()
-    except Exception as error:  # they ask the JVM for what they inherit, and it may be gone
-        raise session.broken(error) from error
+    except Exception as gone:  # they ask the JVM for what they inherit, and it may be gone
+        raise session.broken(gone) from gone
     try:
         while not over.wait(_EVERY):
             if done is not None:
