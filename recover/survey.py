@@ -12,6 +12,7 @@ from recover.delays import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.engine import Engine, LocalEngine
 from recover.errors import Refusal
 from recover.expected import Expectation, expect
+from recover.false_restart import without_false_restarts
 from recover.inspect_store.pointers import indexed_to, read_checkpoint
 from recover.log import LogView
 from recover.log_files import live_copies, rightly_placed
@@ -72,6 +73,8 @@ def survey(
     )
     if scanned is not None:
         scanned(log)
+    if with_queues:
+        log = without_false_restarts(log, store)
     topics = Topics(store)
     delays = DelayTable(parse_levels(options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
     expectation = expect(log, topics, include_deleted=options.include_deleted)

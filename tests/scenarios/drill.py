@@ -16,6 +16,7 @@ from fixtures.unpack import STORES as PACKED
 from formats import commitlog, sysflag
 from formats.record_columns import BIT_FILLER, BIT_MARKER
 from mqtool import exits
+from recover.false_restart import without_false_restarts
 from recover.log import scan_log
 from recover.log_files import live_copies, rightly_placed
 from recover.store import Store, StoreOptions
@@ -88,8 +89,9 @@ def file_name(offset: int) -> str:
 def messages(root: Path) -> set[Message]:
     """The intact messages of a store: found by the scan, decoded one by one."""
     folders = tuple(root / name for name in LOG_FOLDERS if (root / name).is_dir())
-    queue, _ = rightly_placed(live_copies(Store.open(root, StoreOptions(commitlog=folders)).commitlog))
-    log = scan_log(queue)
+    store = Store.open(root, StoreOptions(commitlog=folders))
+    queue, _ = rightly_placed(live_copies(store.commitlog))
+    log = without_false_restarts(scan_log(queue), store)
     contents = {scan.mapped_file.file_from_offset: scan.mapped_file.path.read_bytes() for scan in log.files}
     found = set()
     for split in log.live():

@@ -29,8 +29,6 @@ class Tally:
     harmless: Counter[str] = field(default_factory=Counter)
     missed: list[str] = field(default_factory=list)
     understated: list[str] = field(default_factory=list)
-    known: list[str] = field(default_factory=list)
-    """Understated, and told in docs/guarantees.md as not seen."""
 
     def add(self, other: Tally) -> None:
         """Take in another tally."""
@@ -38,7 +36,6 @@ class Tally:
         self.harmless.update(other.harmless)
         self.missed += other.missed
         self.understated += other.understated
-        self.known += other.known
 
     def lines(self) -> Iterable[str]:
         """The tally for people."""
@@ -72,8 +69,7 @@ def _judge(tally: Tally, anatomy: Anatomy, strike: Strike, root: Path, sound: Ve
     if any(item.severity != "info" for item in _said(report) - _said(sound)):
         tally.found[strike.kind] += 1
         if _changes_a_message(anatomy, strike, root) and not report.exit_code & exits.MESSAGES:
-            told = tally.known if _starts_a_queue_anew(anatomy, strike, root) else tally.understated
-            told.append(f"{strike} gives {report.exit_code}: {_codes(report)}")
+            tally.understated.append(f"{strike} gives {report.exit_code}: {_codes(report)}")
         return
     reason = excuse(anatomy, strike, root, sound.survey.log.newest_timestamp)
     if reason is None:
@@ -117,24 +113,6 @@ def _changes_a_message(anatomy: Anatomy, strike: Strike, root: Path) -> bool:
         _differs(record, before, now, record.phy_offset - int(base)) for record in anatomy.records.values()
         if int(base) <= record.phy_offset < int(base) + len(before)
     )
-
-
-def _starts_a_queue_anew(anatomy: Anatomy, strike: Strike, root: Path) -> bool:
-    """Whether all that changed is the number of the last message of a queue, to 0: as in a topic that was made anew."""
-    if strike.fate:
-        return False
-    base = int(strike.file.rpartition("/")[2])
-    old = next((r for r in anatomy.records.values() if 0 <= base + strike.start - r.phy_offset < r.total_size), None)
-    if old is None:
-        return False
-    now = (root / strike.file).read_bytes()
-    try:
-        new = check_strict(now, old.phy_offset - base, len(now), old.phy_offset)
-    except FormatError:
-        return False
-    same = [r for r in anatomy.records.values() if (r.topic, r.queue_id) == (old.topic, old.queue_id)]
-    changed = {name for name in Record.__slots__ if getattr(old, name) != getattr(new, name)}
-    return changed == {"queue_offset"} and new.queue_offset == 0 and old.phy_offset == max(r.phy_offset for r in same)
 
 
 def _differs(old: Record, before: bytes, now: bytes, start: int) -> bool:

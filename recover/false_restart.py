@@ -1,0 +1,83 @@
+"""Queues that seem to number their messages anew with their last one, and whose units say that they do not.
+
+A topic that is deleted and made again begins at 0, so a last record with the number 0 makes all before it those of the
+older topic. A damaged number can be 0 as well. Then the unit of its right place names the record, and that
+place follows on the one in front; a queue that was really made anew has no such unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from formats.consumequeue import CQ_UNIT
+from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
+from recover.columns import Rows
+from recover.generations import numbered
+from recover.log import LogView
+from recover.queue_files import QueueFiles
+from recover.reader import FileReader
+from recover.store import Store
+from recover.tally import tally
+from recover.topics import is_folder_name, topic_text
+
+
+def without_false_restarts(log: LogView, store: Store) -> LogView:
+    """The log with such last records as strays and the ones in front of them as live; `log` itself if there are none.
+
+    The bits of its rows are changed in place.
+    """
+    false = {
+        queue: phy_offset
+        for queue, phy_offset, size, place in _lone_restarts(log) if log.superseded
+        if _unit(store, *log.queues[queue], place) == (phy_offset, size)
+    }
+    if not false:
+        return log
+    for split in log.splits():
+        for queue, phy_offset in false.items():
+            bits, mine = split.records["bits"], split.records["queue"] == queue
+            last = mine & (split.records["phy_offset"] == phy_offset)
+            bits &= np.where(mine, np.uint16(~BIT_SUPERSEDED & 0xFFFF), np.uint16(0xFFFF))
+            bits |= np.where(last, BIT_STRAY, 0).astype(np.uint16)
+    counts = tally(log.files, len(log.queues))
+    superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum()) for split in log.splits())
+    return replace(log, tally=counts, superseded=superseded)
+
+
+def _lone_restarts(log: LogView) -> list[tuple[int, int, int, int]]:
+    """(queue, physical offset, size, place behind the one in front) of records that alone begin a queue anew at 0."""
+    older: dict[int, Rows] = {}
+    newer: dict[int, list[np.void]] = {}
+    for split in log.splits() if log.superseded else ():
+        records = split.records[numbered(split.records) & ((split.records["bits"] & (BIT_GHOST | BIT_STRAY)) == 0)]
+        stale = (records["bits"] & BIT_SUPERSEDED) != 0
+        for row in records[stale]:
+            older[int(row["queue"])] = row
+        for row in records[~stale & np.isin(records["queue"], list(older))]:
+            newer.setdefault(int(row["queue"]), []).append(row)
+    return [
+        (queue, int(rows[0]["phy_offset"]), int(rows[0]["size"]), int(older[queue]["queue_offset"]) + 1)
+        for queue, rows in newer.items() if len(rows) == 1 and rows[0]["queue_offset"] == 0
+    ]
+
+
+def _unit(store: Store, topic: bytes, queue_id: int, place: int) -> tuple[int, int] | None:
+    """Physical offset and size in the unit at a place of a queue, None where there is none."""
+    name = topic_text(topic)
+    if not is_folder_name(name):
+        return None
+    position = place * CQ_UNIT.size
+    mapped_file = QueueFiles(store, name, queue_id).mapped_files.find(position)
+    if mapped_file is None:
+        return None
+    try:
+        with FileReader(mapped_file.path) as reader:
+            content = reader.read(position - mapped_file.file_from_offset, CQ_UNIT.size)
+    except OSError:
+        return None
+    if len(content) < CQ_UNIT.size:
+        return None
+    unit = CQ_UNIT.decode(content)
+    return unit.phy_offset, unit.size
