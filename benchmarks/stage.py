@@ -31,8 +31,8 @@ class Stage:
 
     @property
     def log_bytes(self) -> int:
-        """Bytes of its mapped files."""
-        return sum(path.stat().st_size for path in self.log_files)
+        """Bytes of its mapped files, without what the file system does not store of the last one."""
+        return sum(min(status.st_size, status.st_blocks * 512) for status in map(Path.stat, self.log_files))
 
     def beside(self, name: str) -> Path:
         """The folder of one party."""
