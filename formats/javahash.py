@@ -1,4 +1,4 @@
-"""Java's `String` seen from bytes: how it decodes UTF-8 and what its `hashCode` is."""
+"""Java's `String` seen from bytes, how it decodes UTF-8 and what its `hashCode` is; and how its `long` adds up."""
 
 from __future__ import annotations
 
@@ -47,3 +47,8 @@ def index_key_hash(text: str) -> int:
 def tags_code(tags: str | None) -> int:
     """The tags code of a consume queue unit: the hash of the whole text, 0 without tags."""
     return hash32(tags) if tags else 0
+
+
+def java_long(value: int) -> int:
+    """The number that the arithmetic of a Java `long` leaves of it: its low 64 bits, with sign."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)

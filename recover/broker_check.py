@@ -27,7 +27,7 @@ from formats.commitlog import (
     Head,
 )
 from formats.crc import crc31
-from formats.javahash import java_string
+from formats.javahash import java_long, java_string
 from formats.javahash import tags_code as hash_of_tags
 from formats.layout import Buffer
 from formats.properties import PARSER_NEW, PARSER_OLD, Parser
@@ -246,7 +246,7 @@ def _judge_properties(rules: CheckRules, properties: Mapping[str, str], topic: s
 
 def deliver_time(store_timestamp: int, level: int, delays: Mapping[int, int]) -> int:
     """Tags code of a delayed message's unit, ms (ScheduleMessageService.computeDeliverTimestamp)."""
-    return store_timestamp + delays.get(level, UNKNOWN_LEVEL_MS)
+    return java_long(store_timestamp + delays.get(level, UNKNOWN_LEVEL_MS))
 
 
 def _is_dup_info(text: str | None) -> bool:

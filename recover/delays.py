@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
+from formats.javahash import java_long
 from recover.columns import Rows
 from recover.errors import UsageRefusal
 from recover.expected import is_delayed
@@ -64,5 +65,5 @@ class DelayTable:
         codes = rows["tags_code"].copy()
         delayed = np.flatnonzero(is_delayed(rows))
         for at in delayed:
-            codes[at] = int(rows["store_timestamp"][at]) + self.delay(int(rows["tags_code"][at]))
+            codes[at] = java_long(int(rows["store_timestamp"][at]) + self.delay(int(rows["tags_code"][at])))
         return np.asarray(codes)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from formats.commitlog import OFFSET_STORE_TIMESTAMP
 from formats.consumequeue import CQ_UNIT
 from mqtool import exits
 from tests.scenarios.drill import Drill, messages, position
@@ -93,5 +94,19 @@ def test_last_message_that_became_zeros_is_lost_where_the_index_names_it(folder:
     assert said["commitlog"]["damaged_messages"] == 1
     lost = store.run("recover", "--dry-run").document["plan"]["loss"]
     assert [(item["topic"], item["messages"]) for item in lost] == [(last.record.topic_name, 1)]
+    with store.recovered():
+        pass
+
+
+def test_store_time_of_a_delayed_message_near_the_end_of_time_ends_no_command(folder: Path) -> None:
+    """What its unit carries is that time and a delay: more than 64 bits."""
+    store = Drill.start("clean-4.5.1", folder)
+    delayed = [hit for hit in store.records() if hit.record.topic_name == "SCHEDULE_TOPIC_XXXX"]
+    hit = delayed[len(delayed) // 2]
+    patch(hit.file.path, hit.position + OFFSET_STORE_TIMESTAMP, (2**63 - 1).to_bytes(8, "big"))
+    store.struck()
+    store.finds("consumequeue-wrong-units", exit_code=exits.DERIVED)
+    for version in ("4.5.1", "5.5.0"):
+        assert store.run("predict", "--broker", version).code in (0, exits.DERIVED, exits.MESSAGES)
     with store.recovered():
         pass
