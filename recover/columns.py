@@ -19,6 +19,8 @@ Rows = np.ndarray[Any, Any]
 DEFAULT_MEMORY = 256 << 20
 _BLOCK = 32 << 20
 _ALIGNMENT = 64
+LEAST_ROWS = 1 << 10
+LEAST_HASHES = 1 << 12
 _HASH = np.dtype(np.int32)
 
 
@@ -50,12 +52,20 @@ class ColumnStore:
         self._file: Any = None
         self._end = 0
         self._block = np.empty(0, dtype=np.uint8)
+        self._rests: list[Split] = []
         self._lock = threading.Lock()
 
     def room(self, rows: int, hashes: int) -> Split | None:
-        """Room for so many rows and hashes, to be filled in place and not zeroed; None where memory has no more."""
+        """Room for so many rows and hashes, to be filled in place and not zeroed; None where memory has no more.
+
+        What was given back comes first, and may be less: LEAST_ROWS and LEAST_HASHES at least.
+        """
         size = rows * RECORD.itemsize + hashes * _HASH.itemsize
         with self._lock:
+            if self._rests and self._rests[-1].records.nbytes + self._rests[-1].hashes.nbytes <= self._left:
+                rest = self._rests.pop()
+                self._left -= rest.records.nbytes + rest.hashes.nbytes
+                return rest
             if size > self._left:
                 return None
             self._left -= size
@@ -63,9 +73,11 @@ class ColumnStore:
         return Split(places[0].view(RECORD), places[1].view(_HASH))
 
     def give_back(self, rest: Split) -> None:
-        """What of a room was not used: it counts no more. The system had not given its pages yet."""
+        """What of a room was not used: it counts no more, and is the next one's. Of a small file it is nearly all."""
         with self._lock:
             self._left += rest.records.nbytes + rest.hashes.nbytes
+            if rest.records.size >= LEAST_ROWS and rest.hashes.size >= LEAST_HASHES:
+                self._rests.append(rest)
 
     def keep(self, records: Rows, hashes: Rows) -> Split:
         """A copy of the rows that stays valid when the scan reuses its buffers."""

@@ -21,7 +21,7 @@ from formats.queue_table_kernels import new_queue_slots
 from formats.record_columns import RECORD
 from formats.search_kernels import find_blank, find_record_head, last_nonzero
 from formats.walk_status import AT_BLANK, NEED_MORE, OUTPUT_FULL
-from recover.columns import ColumnStore, Split
+from recover.columns import LEAST_HASHES, LEAST_ROWS, ColumnStore, Split
 from recover.judge import envelope_size, judge, reason_of
 from recover.mapped_files import MappedFile
 from recover.reader import FileReader, ReadFailure
@@ -32,8 +32,6 @@ WINDOW = 1 << 20  # what is read stays in the processor's cache until it is chec
 WHOLE = 1 << 62
 _ROWS = 1 << 16
 _HASHES = 1 << 18
-_LEAST_ROWS = 1 << 10
-_LEAST_HASHES = 1 << 12
 _QUEUE_SLOTS = 1 << 12
 _NAMES = 1 << 17
 
@@ -315,7 +313,7 @@ class FileScanner:
             return
         self.result.splits.append(Split(records[:rows], values[:hashes]))
         self.rows = Split(records[rows:], values[hashes:])
-        if self.rows.records.size < _LEAST_ROWS or self.rows.hashes.size < _LEAST_HASHES:
+        if self.rows.records.size < LEAST_ROWS or self.rows.hashes.size < LEAST_HASHES:
             self._new_room()
 
     def _queues(self) -> list[tuple[bytes, int]]:
