@@ -101,7 +101,8 @@ def _of_record(old: Record, place: Place, now: bytes) -> str | None:
     if old.property_crc is not None and changed != {"properties"}:
         return None
     left = changed - _UNWITNESSED
-    if "sys_flag" in left and (old.sys_flag ^ new.sys_flag) & sysflag.HOSTS_V6 == 0:
+    # which of two hosts is the long one can be swapped: what is between them then moves, and nothing else
+    if "sys_flag" in left and len({(each.sys_flag & sysflag.HOSTS_V6).bit_count() for each in (old, new)}) == 1:
         left.remove("sys_flag")
     if "store_timestamp" in left and new.store_timestamp > 0:
         left.remove("store_timestamp")
