@@ -236,8 +236,8 @@ def test_full_disk_under_stdout_is_8() -> None:
 def test_signals_end_with_32(number: signal.Signals) -> None:
     script = (
         "import signal, sys, time\nfrom mqtool import exits\nfrom mqtool.cli import main\nimport mqtool.cli as cli\n"
-        # a suite in the background of a shell inherits an ignored SIGINT
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        # a suite in the background of a shell, or under nohup, inherits ignored signals
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\nsignal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "def wait(arguments, printer):\n    print('ready', flush=True)\n    time.sleep(30)\n"
         "cli._invoke = wait\nsys.exit(main(['exit-codes']))\n"
     )
