@@ -40,13 +40,16 @@ class Observations:
             handle.seek(0)
             if known := handle.read():
                 return Observed._make(pickle.loads(zlib.decompress(known)))
-            seen = _look(case, root, done, start)
+            # beside them: a store that was closed can still write a file of its own, when the copy is gone already
+            seen = _look(case, root, done, start, self._folder)
             handle.write(zlib.compress(pickle.dumps(tuple(seen)), 1))
         return seen
 
 
-def _look(case: Case, root: Path, done: Damage, start: Callable[[Case, Path], OracleReport]) -> Observed:
-    with tempfile.TemporaryDirectory(prefix="mqtool-observe-", ignore_cleanup_errors=True) as scratch:
+def _look(
+    case: Case, root: Path, done: Damage, start: Callable[[Case, Path], OracleReport], folder: Path
+) -> Observed:
+    with tempfile.TemporaryDirectory(prefix="observe-", dir=folder, ignore_cleanup_errors=True) as scratch:
         copy = copy_store(root, Path(scratch) / "store")
         report = start(case, copy)
         return Observed(report, observation(case.store, report, done, copy))
