@@ -33,8 +33,8 @@ def to_type(command: str, store: str) -> str:
 def copy_command(place: str) -> str:
     """What copies a remote store into the folder DIR.
 
-    >>> copy_command("s3://b/my store?endpoint_override=minio:9000&scheme=http")
-    "aws s3 sync 's3://b/my store' DIR --endpoint-url http://minio:9000"
+    >>> copy_command("s3://b/my store?endpoint_override=HOST:9000&scheme=http")
+    "aws s3 sync 's3://b/my store' DIR --endpoint-url http://HOST:9000"
     >>> copy_command("hdfs://name:8020/store")
     'hdfs dfs -get hdfs://name:8020/store DIR'
     """

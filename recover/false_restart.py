@@ -11,13 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from formats.consumequeue import CQ_UNIT
 from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
-from recover.columns import Rows
 from recover.generations import numbered
 from recover.log import LogView
-from recover.queue_files import QueueFiles
-from recover.reader import FileReader
+from recover.queue_files import QueueFiles, unit_at
 from recover.store import Store
 from recover.tally import tally
 from recover.topics import is_folder_name, topic_text
@@ -28,9 +25,11 @@ def without_false_restarts(log: LogView, store: Store) -> LogView:
 
     The bits of its rows are changed in place.
     """
+    if not log.superseded:
+        return log
     false = {
         queue: phy_offset
-        for queue, phy_offset, size, place in _lone_restarts(log) if log.superseded
+        for queue, phy_offset, size, place in _lone_restarts(log)
         if _unit(store, *log.queues[queue], place) == (phy_offset, size)
     }
     if not false:
@@ -48,36 +47,30 @@ def without_false_restarts(log: LogView, store: Store) -> LogView:
 
 def _lone_restarts(log: LogView) -> list[tuple[int, int, int, int]]:
     """(queue, physical offset, size, place behind the one in front) of records that alone begin a queue anew at 0."""
-    older: dict[int, Rows] = {}
-    newer: dict[int, list[np.void]] = {}
-    for split in log.splits() if log.superseded else ():
-        records = split.records[numbered(split.records) & ((split.records["bits"] & (BIT_GHOST | BIT_STRAY)) == 0)]
+    alone = np.flatnonzero((log.tally.positions == 1) & (log.tally.most == 0))
+    older: dict[int, np.void] = {}
+    newer: dict[int, np.void] = {}
+    for split in log.splits() if alone.size else ():
+        wanted = np.isin(split.records["queue"], alone) & ((split.records["bits"] & (BIT_GHOST | BIT_STRAY)) == 0)
+        records = split.records[wanted & numbered(split.records)]
         stale = (records["bits"] & BIT_SUPERSEDED) != 0
-        for row in records[stale]:
-            older[int(row["queue"])] = row
-        for row in records[~stale & np.isin(records["queue"], list(older))]:
-            newer.setdefault(int(row["queue"]), []).append(row)
+        for rows, last in ((records[stale], older), (records[~stale], newer)):
+            # of each queue the last row of the split
+            queues, from_end = np.unique(rows["queue"][::-1], return_index=True)
+            last.update(zip(queues.tolist(), rows[::-1][from_end], strict=True))
     return [
-        (queue, int(rows[0]["phy_offset"]), int(rows[0]["size"]), int(older[queue]["queue_offset"]) + 1)
-        for queue, rows in newer.items() if len(rows) == 1 and rows[0]["queue_offset"] == 0
+        (queue, int(row["phy_offset"]), int(row["size"]), int(older[queue]["queue_offset"]) + 1)
+        for queue, row in newer.items() if queue in older
     ]
 
 
 def _unit(store: Store, topic: bytes, queue_id: int, place: int) -> tuple[int, int] | None:
-    """Physical offset and size in the unit at a place of a queue, None where there is none."""
+    """Physical offset and size in the unit at a place of a queue, None where none can be read."""
     name = topic_text(topic)
     if not is_folder_name(name):
         return None
-    position = place * CQ_UNIT.size
-    mapped_file = QueueFiles(store, name, queue_id).mapped_files.find(position)
-    if mapped_file is None:
-        return None
     try:
-        with FileReader(mapped_file.path) as reader:
-            content = reader.read(position - mapped_file.file_from_offset, CQ_UNIT.size)
+        unit = unit_at(QueueFiles(store, name, queue_id).mapped_files, place)
     except OSError:
         return None
-    if len(content) < CQ_UNIT.size:
-        return None
-    unit = CQ_UNIT.decode(content)
-    return unit.phy_offset, unit.size
+    return None if unit is None else (unit.phy_offset, unit.size)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexHeader
-from formats.index_kernels import (
+from formats.index_put_kernels import (
     STATE_BEGIN,
     STATE_BEGIN_OFFSET,
     STATE_END,

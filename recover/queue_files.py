@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from formats.commitlog import MIN_RECORD_SIZE
-from formats.consumequeue import CQ_UNIT, PRE_BLANK, is_ext_address
+from formats.consumequeue import CQ_UNIT, PRE_BLANK, CqUnit, is_ext_address
 from recover.columns import Rows
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.pace import spend
@@ -98,6 +98,17 @@ class QueueFiles:
                 spend(stop - start)
                 self.failures += reader.salvage_into(memoryview(content)[start:stop], start)[1]
         return content
+
+
+def unit_at(files: MappedFileQueue, queue_offset: int) -> CqUnit | None:
+    """The unit of one queue offset, None where there is no file or the file ends. `OSError`."""
+    position = queue_offset * UNIT_SIZE
+    mapped_file = files.find(position)
+    if mapped_file is None:
+        return None
+    with FileReader(mapped_file.path) as reader:
+        content = reader.read(position - mapped_file.file_from_offset, UNIT_SIZE)
+    return CQ_UNIT.decode(content) if len(content) == UNIT_SIZE else None
 
 
 def has_ext(stretch: Stretch) -> bool:

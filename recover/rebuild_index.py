@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from formats.index import INDEX_UNIT, IndexGeometry
-from formats.index_kernels import (
+from formats.index_put_kernels import (
     STATE_BEGIN,
     STATE_BEGIN_OFFSET,
     STATE_HASH,

@@ -71,10 +71,11 @@ def survey(
     log = options.scanner.scan_log(
         queue, memory=options.memory, progress=options.progress, open_error=_refuse(store)
     )
+    if with_queues:
+        # rows are changed in place: before anybody else looks at them
+        log = without_false_restarts(log, store)
     if scanned is not None:
         scanned(log)
-    if with_queues:
-        log = without_false_restarts(log, store)
     topics = Topics(store)
     delays = DelayTable(parse_levels(options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
     expectation = expect(log, topics, include_deleted=options.include_deleted)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid, place
+from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
 from recover.errors import Refusal
 from recover.log_reader import LogReader
 from recover.mapped_files import MappedFileQueue
 from recover.query.model import Answer, Found
 from recover.query.reading import record_at, store_timestamp_at
-from recover.reader import FileReader
+from recover.queue_files import unit_at
 from recover.store import QueueFolder, Store
 
 
@@ -30,13 +30,7 @@ class _Queue:
 
     def unit(self, queue_offset: int) -> CqUnit | None:
         """The unit of a queue offset, None where there is no file. `OSError`."""
-        start, position = place(queue_offset, self.file_size)
-        mapped_file = self.files.find(start + position)
-        if mapped_file is None:
-            return None
-        with FileReader(mapped_file.path) as reader:
-            content = reader.read(start + position - mapped_file.file_from_offset, CQ_UNIT.size)
-        return CQ_UNIT.decode(content) if len(content) == CQ_UNIT.size else None
+        return unit_at(self.files, queue_offset)
 
     def _max_offset(self) -> int:
         from recover.inspect_store.pointers import queue_end

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from fixtures.damage import damage
-from formats.index import INDEX_HEADER
+from formats.index import INDEX_HEADER, IndexGeometry
 from recover.index_stream import IndexStream, TagHistory, TagRun
+from recover.log import LogView
 from recover.reader import FileReader
 from recover.verify import index as verify_index
 from recover.verify.index import check_index
+from recover.verify.index_file import IndexFileVerdict
 from recover.verify.index_pass import follow_file
 from tests.support.indexes import checked, opened, rebuilt, warnings, write
 from tests.support.stores import EXPECTED, STORES, unpacked
@@ -251,14 +253,18 @@ def test_the_pass_over_a_file_without_a_flaw_says_what_a_look_at_the_whole_file_
         assert any(verdict is not None for verdict in followed)
 
 
-@pytest.mark.parametrize("field", range(5))
-def test_the_pass_dislikes_a_change_in_any_field_of_any_unit(field: int, store: StoreCopy) -> None:
-    root = store("clean-5.3.3")
-    opened_store, log = opened(root)
+def first_of_a_sound_index(store: StoreCopy) -> tuple[LogView, IndexFileVerdict, IndexGeometry]:
+    """The log, and the first index file of a store in which nothing is amiss."""
+    opened_store, log = opened(store("clean-5.3.3"))
     clean = check_index(opened_store, log)
     assert clean.geometry is not None
-    verdict = clean.verdicts[0]
-    path, geometry = verdict.file.path, clean.geometry
+    return log, clean.verdicts[0], clean.geometry
+
+
+@pytest.mark.parametrize("field", range(5))
+def test_the_pass_dislikes_a_change_in_any_field_of_any_unit(field: int, store: StoreCopy) -> None:
+    log, verdict, geometry = first_of_a_sound_index(store)
+    path = verdict.file.path
     content = path.read_bytes()
     for number in (1, 2, verdict.end // 2, verdict.end - 2, verdict.end - 1):
         place = geometry.unit_offset(number) + 4 * field
@@ -278,12 +284,8 @@ def test_the_pass_dislikes_a_change_in_any_field_of_any_unit(field: int, store: 
 
 @pytest.mark.parametrize("place", ["slot", "header", "behind", "short"])
 def test_the_pass_dislikes_what_does_not_belong_to_the_units(place: str, store: StoreCopy) -> None:
-    root = store("clean-5.3.3")
-    opened_store, log = opened(root)
-    clean = check_index(opened_store, log)
-    assert clean.geometry is not None
-    verdict = clean.verdicts[0]
-    path, geometry = verdict.file.path, clean.geometry
+    log, verdict, geometry = first_of_a_sound_index(store)
+    path = verdict.file.path
     content = bytearray(path.read_bytes())
     ranges = {
         "slot": range(geometry.slots_offset + 3, geometry.units_offset, 4), "header": range(INDEX_HEADER.size),
