@@ -87,6 +87,29 @@ def trailing_zeros(typingctx: Any, word: Any) -> Any:
 
 
 @intrinsic
+def swapped_i32(typingctx: Any, value: Any) -> Any:
+    """An int32 with its bytes in the order of a file, or back."""
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bswap(args[0]) if sys.byteorder == "little" else args[0]
+
+    return types.int32(types.int32), codegen
+
+
+@intrinsic
+def prefetch_to_write(typingctx: Any, array: Any, i: Any) -> Any:
+    """Tell the processor that element `i` of an array will be read and written soon. It faults nowhere."""
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number, octet = ir.IntType(32), ir.IntType(8).as_pointer()
+        place = builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
+        kind = ir.FunctionType(ir.VoidType(), [octet, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [octet], kind)
+        # to write, into all caches, data
+        builder.call(function, [builder.bitcast(place, octet), number(1), number(3), number(1)])
+
+    return types.void(array, types.int64), codegen
+
+
+@intrinsic
 def call_crc(typingctx: Any, address: Any, data: Any, start: Any, length: Any) -> Any:
     """`crc32_gzip_refl(0, &data[start], length)` through an address known at run time; `data` is a pointer."""
     signature = types.uint32(types.uint64, data, types.int64, types.int64)

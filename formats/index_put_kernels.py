@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from formats.compiled import INT, Array, kernel
+from formats.compiled import BOOL, INT, Array, intrinsic, kernel, part
 from formats.index_kernels import time_diff, wanted_keys
 from formats.record_columns import RECORD
 
@@ -24,10 +24,50 @@ STATE_BEGIN_OFFSET = 7
 STATE_END_OFFSET = 8
 STATE_SIZE = 9
 
+_AHEAD = 96
 _LOW = 0xFFFFFFFF
+_POSITIVE = 0x7FFFFFFF
 _RECORDS = Array(RECORD)
 _HASHES = Array(np.int32)
 _BYTES = Array(np.uint8)
+
+_swapped = intrinsic("formats.byte_intrinsics", "swapped_i32")
+_prefetch = intrinsic("formats.byte_intrinsics", "prefetch_to_write")
+
+
+@part
+def _divisor(slots: int) -> tuple[int, int, int]:
+    """A number of slots with what divides by it: a factor, and by how many bits the product is too long.
+
+    Divisions take longer than all else that is done for a key, but for the wait for its slot.
+    """
+    size = min(slots, _POSITIVE + 1)
+    bits = 0
+    while 1 << bits < size:
+        bits += 1
+    return size, ((1 << 31 + bits) + size - 1) // size, 31 + bits
+
+
+@part
+def _slot(value: int, divisor: tuple[int, int, int]) -> int:
+    """`value` modulo the number of slots; hashes are never negative."""
+    value = int(value) & _POSITIVE
+    size, factor, bits = divisor
+    return value - (value * factor >> bits) * size
+
+
+@part
+def _fetch(slots: Any, hashes: Any, at: int, divisor: tuple[int, int, int]) -> None:
+    """Have the slot of a key fetched that comes soon: 5,000,000 slots are more than the caches near the core hold."""
+    if at < hashes.size:
+        _prefetch(slots, _slot(hashes[at], divisor))
+
+
+@part
+def _word(value: int, file_order: bool) -> Any:
+    """A word as the file has it, or in native byte order."""
+    return _swapped(np.int32(value)) if file_order else np.int32(value)
+
 
 
 @kernel(
@@ -46,42 +86,54 @@ def link_units(units: Any, count: int, slots: Any) -> int:
 
 
 @kernel(
-    units=Array(np.int32, 2, out=True), base=INT, slots=Array(np.int32, out=True, some=True), records=_RECORDS,
-    hashes=_HASHES, take=_BYTES, limit=INT, state=Array(np.int64, out=True), returns=None,
+    units=Array(np.int32, 2, out=True), base=INT, file_order=BOOL, slots=Array(np.int32, out=True, some=True),
+    records=_RECORDS, hashes=_HASHES, take=_BYTES, limit=INT, state=Array(np.int64, out=True), returns=None,
 )
-def put_keys(units: Any, base: int, slots: Any, records: Any, hashes: Any, take: Any, limit: int, state: Any) -> None:
+def put_keys(
+    units: Any, base: int, file_order: bool, slots: Any, records: Any, hashes: Any, take: Any, limit: int, state: Any
+) -> None:
     """Put the keys of a split, from the record and key in `state` on, until `limit` numbers are in use.
 
-    `units` begins with number `base`. `state` (int64[STATE_SIZE]) begins with number 1 and the end time of the file
-    before in STATE_BEGIN, and carries the header's values along. Ends with STATE_RECORD at the split's size when all
-    was put.
+    `units` begins with number `base`; their words are as the file has them, or native without `file_order`. `state`
+    (int64[STATE_SIZE]) begins with number 1 and the end time of the file before in STATE_BEGIN, and carries the
+    header's values along. Ends with STATE_RECORD at the split's size when all was put.
     """
     row = state[STATE_RECORD]
     key = state[STATE_KEY]
     at = state[STATE_HASH]
     number = state[STATE_NUMBER]
+    used = state[STATE_USED_SLOTS]
+    divisor = _divisor(slots.size)
     while row < records.size:
         record = records[row]
         wanted = wanted_keys(record.hashes, record.bits, take[row])
-        while key < wanted and number < limit:
-            value = hashes[at + key]
-            slot = value % slots.size
+        if key < wanted and number < limit:
             phy = record.phy_offset
-            units[number - base, 0] = value
-            units[number - base, 1] = phy >> 32
-            units[number - base, 2] = phy & _LOW
-            units[number - base, 3] = time_diff(state[STATE_BEGIN], record.store_timestamp)
-            units[number - base, 4] = slots[slot]
-            if slots[slot] == 0:
-                state[STATE_USED_SLOTS] += 1
-            slots[slot] = number
+            high = _word(phy >> 32, file_order)
+            low = _word(phy & _LOW, file_order)
+            # that of the file's first unit counts from the end of the file before
+            seconds = _word(time_diff(state[STATE_BEGIN], record.store_timestamp), file_order)
             if number == 1:
                 state[STATE_BEGIN] = record.store_timestamp
                 state[STATE_BEGIN_OFFSET] = phy
             state[STATE_END] = record.store_timestamp
             state[STATE_END_OFFSET] = phy
-            number += 1
-            key += 1
+            while key < wanted and number < limit:
+                _fetch(slots, hashes, at + key + _AHEAD, divisor)
+                slot = _slot(hashes[at + key], divisor)
+                previous = slots[slot]
+                units[number - base, 0] = _word(hashes[at + key], file_order)
+                units[number - base, 1] = high
+                units[number - base, 2] = low
+                units[number - base, 3] = seconds
+                units[number - base, 4] = _word(previous, file_order)
+                # a branch would be guessed wrong every second time, and have to wait for the slot
+                used += previous == 0
+                slots[slot] = number
+                if number == 1:
+                    seconds = _word(time_diff(record.store_timestamp, record.store_timestamp), file_order)
+                number += 1
+                key += 1
         if key < wanted:
             break
         at += record.hashes
@@ -91,6 +143,7 @@ def put_keys(units: Any, base: int, slots: Any, records: Any, hashes: Any, take:
     state[STATE_KEY] = key
     state[STATE_HASH] = at
     state[STATE_NUMBER] = number
+    state[STATE_USED_SLOTS] = used
 
 
 @kernel(
@@ -103,6 +156,7 @@ def head_keys(slots: Any, records: Any, hashes: Any, take: Any, limit: int, stat
     key = state[STATE_KEY]
     at = state[STATE_HASH]
     number = state[STATE_NUMBER]
+    divisor = _divisor(slots.size)
     while row < records.size:
         record = records[row]
         wanted = wanted_keys(record.hashes, record.bits, take[row])
@@ -113,7 +167,8 @@ def head_keys(slots: Any, records: Any, hashes: Any, take: Any, limit: int, stat
             state[STATE_END] = record.store_timestamp
             state[STATE_END_OFFSET] = record.phy_offset
         while key < wanted and number < limit:
-            slots[hashes[at + key] % slots.size] = number
+            _fetch(slots, hashes, at + key + _AHEAD, divisor)
+            slots[_slot(hashes[at + key], divisor)] = number
             number += 1
             key += 1
         if key < wanted:

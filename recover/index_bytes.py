@@ -55,17 +55,10 @@ def unit_by_unit(
     geometry: IndexGeometry, parts: Callable[[], Iterable[KeyPart]], count: int, *, previous_end: int,
     first: Place | None = None, counts_entries: bool,
 ) -> Iterator[bytes]:
-    """A file of `count` keys of the parts, which are gone through twice, in pieces of `CHUNK` bytes.
+    """A file of `count` keys of the parts, which are gone through twice, in pieces of at most `CHUNK` bytes.
 
     The slots stand in front of the units and name the last of them, so they are found first.
     """
-    return _even(_pieces(geometry, parts, count, previous_end, first, counts_entries))
-
-
-def _pieces(
-    geometry: IndexGeometry, parts: Callable[[], Iterable[KeyPart]], count: int, previous_end: int,
-    first: Place | None, counts_entries: bool,
-) -> Iterator[bytes]:
     slots = np.zeros(geometry.slots, dtype=np.int32)
     state = start_state(previous_end, first)
     for records, hashes, take in parts():
@@ -87,32 +80,20 @@ def _pieces(
 
 def _units(parts: Iterable[KeyPart], count: int, state: Rows, slots: Rows) -> Iterator[bytes]:
     """Unit 0, which stays zero, and `count` units behind it."""
-    units = np.zeros((_UNITS, INDEX_UNIT.size // 4), dtype=np.int32)
+    units = np.zeros((min(count + 1, _UNITS), INDEX_UNIT.size // 4), dtype=np.int32)
     base = 0
     for records, hashes, take in parts:
         while True:
-            put_keys(units, base, slots, records, hashes, take, min(count + 1, base + _UNITS), state)
-            number = int(state[STATE_NUMBER])
-            if number - base == _UNITS or number > count:
-                yield units[: number - base].astype(">i4").tobytes()
-                base = number
-            if number > count:
-                return
+            stop = min(count + 1, base + len(units))
+            put_keys(units, base, True, slots, records, hashes, take, stop, state)
+            if state[STATE_NUMBER] == stop:
+                yield units[: stop - base].tobytes()
+                if stop > count:
+                    return
+                base = stop
             if state[STATE_RECORD] == records.size:
                 break
         state[STATE_RECORD] = state[STATE_KEY] = state[STATE_HASH] = 0
-
-
-def _even(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of `CHUNK`, so that blocks of zeros are blocks of the file."""
-    waiting = bytearray()
-    for piece in pieces:
-        waiting += piece
-        while len(waiting) >= CHUNK:
-            yield bytes(waiting[:CHUNK])
-            del waiting[:CHUNK]
-    if waiting:
-        yield bytes(waiting)
 
 
 def ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -218,7 +218,7 @@ def build_file(
         _put_expired(image, head, state)
     limit = int(state[STATE_NUMBER]) + count
     for records, hashes, take in parts:
-        put_keys(image.units, 0, image.slots, records, hashes, take, limit, state)
+        put_keys(image.units, 0, False, image.slots, records, hashes, take, limit, state)
         if state[STATE_NUMBER] >= limit:
             break
         state[STATE_RECORD] = state[STATE_KEY] = state[STATE_HASH] = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from crc32c import crc32c
@@ -15,6 +15,7 @@ from recover.reading import crc_with_zeros, data_extents, gaps
 
 CHUNK = 1 << 20
 _ZERO_BLOCK = 64 << 10
+_GLANCE = 64
 _ZEROS = bytes(_ZERO_BLOCK)
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOTTY, errno.EXDEV}
@@ -106,17 +107,31 @@ def _fill(fd: int, path: Path, chunks: Iterable[bytes]) -> tuple[int, int]:
     size = crc = 0
     for chunk in chunks:
         view = memoryview(chunk)
-        blank = True
-        for first in range(0, len(view), _ZERO_BLOCK):
-            block = bytes(view[first : first + _ZERO_BLOCK])
-            if block != _ZEROS[: len(block)]:
-                blank = False
-                pwrite(fd, path, size + first, block)
-        crc = crc_with_zeros(crc, len(view)) if blank else crc32c(chunk, crc)
+        stop = 0
+        for first, last in _written(view):
+            pwrite(fd, path, size + first, view[first:last])
+            crc = crc32c(view[first:last], crc_with_zeros(crc, first - stop))
+            stop = last
+        crc = crc_with_zeros(crc, len(view) - stop)
         size += len(view)
     fault("truncate", path, length=size)
     os.ftruncate(fd, size)
     return size, crc
+
+
+def _written(view: memoryview) -> Iterator[tuple[int, int]]:
+    """What of some bytes is in blocks that are not all zero, ascending."""
+    start = 0
+    for first in range(0, len(view), _ZERO_BLOCK):
+        last = min(first + _ZERO_BLOCK, len(view))
+        zeros = _ZEROS[: last - first]
+        # most blocks that are written show it at once, and need not be copied to be compared
+        if bytes(view[first : first + _GLANCE]) == zeros[:_GLANCE] and bytes(view[first:last]) == zeros:
+            if start < first:
+                yield start, first
+            start = last
+    if start < len(view):
+        yield start, len(view)
 
 
 def append(path: Path, data: bytes) -> None:
