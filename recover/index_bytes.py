@@ -24,6 +24,7 @@ from formats.index_put_kernels import (
 )
 from recover.columns import Rows
 from recover.index_layout import Place
+from recover.reading import zeros
 
 KeyPart = tuple[Rows, Rows, Rows]
 """RECORD rows, their hashes, and what to take of each row."""
@@ -71,11 +72,7 @@ def unit_by_unit(
         yield slots[at : at + CHUNK // 4].astype(">i4").tobytes()
     slots[:] = 0
     yield from _units(parts(), count, start_state(previous_end, first), slots)
-    left = (geometry.capacity - count) * INDEX_UNIT.size
-    nothing = bytes(min(CHUNK, left))
-    while left > 0:
-        yield nothing[:left]
-        left -= CHUNK
+    yield from zeros((geometry.capacity - count) * INDEX_UNIT.size)
 
 
 def _units(parts: Iterable[KeyPart], count: int, state: Rows, slots: Rows) -> Iterator[bytes]:

@@ -32,7 +32,7 @@ class LogEdge:
 def log_edge(log: LogView, stop: int | None = None) -> LogEdge:
     """The end of the log, or of its part in front of physical offset `stop`."""
     if stop is None or stop >= log.log_end:
-        stop = log.log_end
+        return LogEdge(log.log_end, _last_start(log), log.last_timestamp, log.newest_timestamp)
     start = last = newest = 0
     for split in log.splits():
         rows = split.records
@@ -41,6 +41,16 @@ def log_edge(log: LogView, stop: int | None = None) -> LogEdge:
             start, last = int(rows["phy_offset"][-1]), int(rows["store_timestamp"][-1])
             newest = max(newest, int(rows["store_timestamp"].max()))
     return LogEdge(stop, start, last, newest)
+
+
+def _last_start(log: LogView) -> int:
+    """Phy offset of the last live record, 0 without one."""
+    for scan in reversed(log.files):
+        for split in reversed(scan.splits):
+            live = np.flatnonzero((split.records["bits"] & BIT_GHOST) == 0)
+            if live.size:
+                return int(split.records["phy_offset"][live[-1]])
+    return 0
 
 
 def right_checkpoint(

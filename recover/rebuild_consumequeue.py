@@ -39,11 +39,11 @@ class QueueCells:
         return self.cells.size == 0
 
     def files(self, file_size: int) -> Iterator[tuple[int, bytes]]:
-        """(file_from_offset, content) of each queue file, each padded with zeros to `file_size` bytes."""
+        """(file_from_offset, content) of each queue file of `file_size` bytes; zeros follow the last one's content."""
         content = self.cells.tobytes()
         start = self.first_index * UNIT_SIZE
         for at in range(0, max(len(content), 1), file_size):
-            yield start + at, content[at : at + file_size].ljust(file_size, b"\0")
+            yield start + at, content[at : at + file_size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +232,8 @@ class QueueBuilder:
         Where the queue has no message left that is its markers, or else a piece of a bridge: a pre-blank at the end
         of a queue stops dispatch in 4.x, and moves the end of the log in 5.3.
         """
+        if not missing.any():
+            return
         _repeat_neighbours(cells, missing, ~missing & ~_is_hole(cells))
         still = missing & _is_hole(cells)
         if still.any():
@@ -286,7 +288,8 @@ def repaired_steps(builder: QueueBuilder, key: QueueKey, rows: Rows, spool: Spoo
 
 
 def fresh_files(builder: QueueBuilder, key: QueueKey, rows: Rows) -> Iterator[tuple[str, bytes, int]]:
-    """The files of a queue built from the log alone: name below an output folder, content, and size with its zeros."""
+    """The files of a queue built from the log alone: name below an output folder, content, and size with the zeros
+    that follow it."""
     store, queue = builder.store, builder.fresh(key, rows)
     for offset, content in queue.files(store.queue_file_size):
         yield f"{CONSUMEQUEUE}/{key.topic}/{key.queue_id}/{offset_to_name(offset)}", content, store.queue_file_size

@@ -17,6 +17,7 @@ from recover.making import Maker, make, maker_for
 from recover.mapped_files import MappedFileQueue
 from recover.preconditions import STALE
 from recover.reader import read_small
+from recover.reading import zeros
 from recover.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, chosen_queues, look
 from recover.rebuild_checkpoint import right_checkpoint
 from recover.rebuild_consumequeue import QueueBuilder, fresh_files
@@ -30,7 +31,6 @@ from recover.verify.consumequeue import check_consumequeue
 from recover.verify.index import check_index
 from recover.verify.report import VerifyReport
 
-_CHUNK = 1 << 20
 _MODE = 0o644
 _STAGING = ".mqtool-making"
 
@@ -170,8 +170,7 @@ def _write_queues(writer: _Writer, seen: Survey, wanted: set[QueueKey] | None, m
 
 def _padded(content: bytes, size: int) -> Iterator[bytes]:
     yield content
-    for at in range(len(content), size, _CHUNK):
-        yield bytes(min(_CHUNK, size - at))
+    yield from zeros(size - len(content))
 
 
 def _write_index(

@@ -12,6 +12,7 @@ from crc32c import crc32c
 
 from formats.search_kernels import last_nonzero
 from recover.content import BytesContent, Content, LazyContent
+from recover.reading import zeros
 from recover.scratch import scratch_file
 
 IN_MEMORY = 128 << 20
@@ -61,7 +62,6 @@ class Spool:
 
         def chunks() -> Iterator[bytes]:
             yield from kept.chunks()
-            for at in range(len(data), size, _CHUNK):
-                yield bytes(min(_CHUNK, size - at))
+            yield from zeros(size - len(data))
 
         return LazyContent(size, chunks, allocated=len(data))

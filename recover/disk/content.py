@@ -11,7 +11,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from recover.disk.faults import fault
-from recover.reading import crc_with_zeros, data_extents, gaps
+from recover.reading import BLANK, crc_with_zeros, data_extents, gaps
 
 CHUNK = 1 << 20
 _ZERO_BLOCK = 64 << 10
@@ -108,7 +108,7 @@ def _fill(fd: int, path: Path, chunks: Iterable[bytes]) -> tuple[int, int]:
     for chunk in chunks:
         view = memoryview(chunk)
         stop = 0
-        for first, last in _written(view):
+        for first, last in _written(view) if chunk is not BLANK else ():
             pwrite(fd, path, size + first, view[first:last])
             crc = crc32c(view[first:last], crc_with_zeros(crc, first - stop))
             stop = last
