@@ -58,15 +58,15 @@ def pointer_to(typingctx: Any, array: Any) -> Any:
     return pointer(element)(array), codegen
 
 
-def _store(bits: int) -> Any:
-    """An intrinsic that writes the low bits of a number at byte `i`, little-endian, as arrays of RECORD have it."""
+def _store(bits: int, order: str = "little") -> Any:
+    """An intrinsic that writes the low bits of a number at byte `i`, by default as arrays of RECORD have it."""
     @intrinsic
     def store(typingctx: Any, data: Any, i: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             number = ir.IntType(bits)
             pointer = _place(context, builder, signature.args[0], args[0], args[1], number)
             value = args[2] if bits == 64 else builder.trunc(args[2], number)
-            builder.store(builder.bswap(value) if sys.byteorder == "big" else value, pointer, align=1)
+            builder.store(value if sys.byteorder == order else builder.bswap(value), pointer, align=1)
 
         return types.void(data, types.int64, types.int64), codegen
 
@@ -76,6 +76,8 @@ def _store(bits: int) -> Any:
 put_u16 = _store(16)
 put_i32 = _store(32)
 put_i64 = _store(64)
+put_file_i32 = _store(32, "big")
+put_file_i64 = _store(64, "big")
 
 
 @intrinsic

@@ -9,6 +9,7 @@ import numpy as np
 
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
 from formats.names import offset_to_name
+from formats.queue_put_kernels import put_rows
 from recover.columns import Rows
 from recover.delays import DelayTable
 from recover.expected import QueueKey, is_lost
@@ -165,13 +166,16 @@ class QueueBuilder:
     def _fill(
         self, key: QueueKey, first: int, count: int, rows: Rows, old: QueueCells | None, *, from_nothing: bool = False
     ) -> QueueCells:
-        cells = np.zeros(count, dtype=CQ_UNIT.dtype)
+        cells = np.empty(count, dtype=CQ_UNIT.dtype)
+        at = rows["queue_offset"] - first
+        tags_codes = self.delays.tags_codes(rows)
+        if old is None and put_rows(rows, tags_codes, first, cells.view(np.uint8)):
+            ext = self._ext(key, cells, at, rows, tags_codes, from_nothing)
+            return QueueCells(key, first, cells, ext)
         cells[:] = PRE_BLANK
         evidence = np.zeros(count, dtype=bool)
         if old is not None:
             self._keep_old(cells, evidence, first, old, rows)
-        at = rows["queue_offset"] - first
-        tags_codes = self.delays.tags_codes(rows)
         for name, values in (("phy_offset", rows["phy_offset"]), ("size", rows["size"]), ("tags_code", tags_codes)):
             cells[name][at] = values
         ext = None
