@@ -17,7 +17,7 @@ from recover.expected import Expectation
 from recover.log import MISSING_FILE, Damage, LogView, Tail, dead_ranges
 from recover.lost import LostPosition
 from recover.scan import FileScan, Hole
-from recover.verify.consumequeue import ConsumeQueueReport
+from recover.verify.queue_verdict import ConsumeQueueReport
 
 TORN_RECORD = "torn-record"
 ZEROED = "zeroed"

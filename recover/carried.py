@@ -17,8 +17,9 @@ from recover.store import Store
 from recover.survey import Survey
 from recover.verify.checkpoint import CheckpointReport, check_checkpoint
 from recover.verify.config import ConfigReport, check_config
-from recover.verify.consumequeue import QueueVerdict, check_consumequeue
+from recover.verify.consumequeue import check_consumequeue
 from recover.verify.index import IndexReport, check_index
+from recover.verify.queue_verdict import QueueVerdict
 from recover.verify.report import VerifyReport
 
 _PLAIN = {RIGHT, EXPIRED, HOLE}

@@ -21,7 +21,7 @@ from recover.expected import Expectation, QueueKey, lmq_targets
 from recover.log import LogView
 from recover.log_reader import LogReader
 from recover.topics import LMQ_PREFIX, topic_text
-from recover.verify.consumequeue import ConsumeQueueReport
+from recover.verify.queue_verdict import ConsumeQueueReport
 
 #: Queue, queue offset and size that a unit says of a record.
 _Claim = tuple[QueueKey, int, int]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ BATCH_ROWS = 4_000_000
 _LMQ_LIMIT = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class QueueKey:
+class QueueKey(NamedTuple):
     """One consume queue."""
 
     topic: str
@@ -56,7 +55,11 @@ class Expectation:
 
     def grouped(self, wanted: set[QueueKey] | None = None) -> Iterator[tuple[QueueKey, Rows]]:
         """Each wanted queue with its EXPECTED rows, ascending by queue offset; a few million rows at a time."""
-        numbers = [i for i, key in enumerate(self.keys) if self.counts[i] and (wanted is None or key in wanted)]
+        counts = self.counts.tolist()
+        yield from self.of(i for i, key in enumerate(self.keys) if counts[i] and (wanted is None or key in wanted))
+
+    def of(self, numbers: Iterable[int]) -> Iterator[tuple[QueueKey, Rows]]:
+        """As `grouped`, the queues of these numbers, which have a position each."""
         for batch in _batches(numbers, self.counts):
             rows, starts, stops = self._collect(batch)
             for number in batch:
@@ -105,7 +108,7 @@ def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Ex
     return Expectation(log, topics, keys, counts, lmq_rows, deleted, unsafe, skip | batch)
 
 
-def _batches(numbers: list[int], counts: Rows) -> Iterator[list[int]]:
+def _batches(numbers: Iterable[int], counts: Rows) -> Iterator[list[int]]:
     batch: list[int] = []
     total = 0
     for number in numbers:

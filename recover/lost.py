@@ -13,7 +13,7 @@ from recover.columns import Rows
 from recover.expected import Expectation, QueueKey
 from recover.log import Damage, LogView
 from recover.topics import LMQ_PREFIX
-from recover.verify.consumequeue import ConsumeQueueReport
+from recover.verify.queue_verdict import ConsumeQueueReport
 
 _GAP_LIMIT = 10_000_000
 

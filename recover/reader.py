@@ -50,12 +50,32 @@ class Elsewhere:
         raise NotImplementedError
 
 
+class Held(Elsewhere):
+    """Bytes of a file that were read before."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.length = len(content)
+
+    def read_at(self, length: int, offset: int) -> bytes:
+        """See `Elsewhere`."""
+        return self.content[offset : offset + length]
+
+    def close(self) -> None:
+        """See `Elsewhere`."""
+
+
 _elsewhere: dict[str, Callable[[], Elsewhere]] = {}
 
 
 def read_elsewhere(path: Path, source: Callable[[], Elsewhere]) -> None:
     """Let every `FileReader` of `path` read what `source` opens instead."""
     _elsewhere[os.fspath(path)] = source
+
+
+def is_elsewhere() -> bool:
+    """Whether any file is read from another machine."""
+    return bool(_elsewhere)
 
 
 def _open(path: Path) -> int:
@@ -129,13 +149,13 @@ def opened_once() -> Iterator[None]:
 class FileReader:
     """One file opened for reading only. Never maps, never locks, never creates.
 
-    `again`: it may be wanted again soon, so within `opened_once` it stays open.
+    `again`: it may be wanted again soon, so within `opened_once` it stays open. With a `source` that is read instead.
     """
 
-    def __init__(self, path: Path, *, again: bool = True) -> None:
+    def __init__(self, path: Path, *, again: bool = True, source: Elsewhere | None = None) -> None:
         self.path = path
-        source = _elsewhere.get(os.fspath(path)) if _elsewhere else None
-        self._source = None if source is None else source()
+        elsewhere = _elsewhere.get(os.fspath(path)) if _elsewhere else None
+        self._source = elsewhere() if source is None and elsewhere is not None else source
         self._kept = _kept if again else None
         self._descriptor = -1
         if self._source is None:

@@ -37,8 +37,8 @@ from recover.store import Store
 from recover.survey import ScanOptions, Survey
 from recover.unreadable import refuse_unreadable
 from recover.verify.commitlog import NOT_A_FILE
-from recover.verify.consumequeue import ConsumeQueueReport
 from recover.verify.parts import NO_LOG
+from recover.verify.queue_verdict import ConsumeQueueReport
 from recover.verify.remains import FOREIGN, MOSTLY_GONE
 from recover.verify.report import VerifyReport, verify
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from formats.consumequeue import file_size_for
+from formats.names import MAX_OFFSET, OFFSET_DIGITS
 from recover.errors import NotAStore, Refusal, UsageRefusal
 from recover.mapped_files import MappedFileQueue, infer_file_size
 
@@ -49,13 +53,17 @@ class StoreOptions:
     settings: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueFolder:
+class QueueFolder(NamedTuple):
     """One folder `<topic>/<queue id>` of a queue part."""
 
     topic: str
     queue_id: int
-    path: Path
+    place: str
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return Path(self.place)
 
 
 class Store:
@@ -158,7 +166,40 @@ class Store:
     @cached_property
     def queue_file_size(self) -> int:
         """Consume queue file size in bytes: the most frequent length of its files; without files as configured."""
-        lengths = _lengths(self.queue_folders)
+        return self.queue_file_size_of(_lengths(self.queue_folders))
+
+    def list_queues(self) -> Iterator[tuple[QueueFolder, list[tuple[int, str, int]] | None]]:
+        """Each queue folder with (offset, name, length in bytes) of its files, ascending, as they are now.
+
+        None where something else is among them. What is listed whole also settles `queue_file_size`. `OSError`.
+        """
+        lengths: Counter[int] = Counter()
+        for folder in self.queue_folders:
+            files: list[tuple[int, str, int]] = []
+            others = 0
+            with os.scandir(folder.place) as entries:
+                for entry in entries:
+                    name = entry.name
+                    try:
+                        status = entry.stat()
+                    except FileNotFoundError:
+                        others += 1
+                        continue
+                    regular = stat.S_ISREG(status.st_mode)
+                    if regular:
+                        lengths[status.st_size] += 1
+                    if regular and len(name) == OFFSET_DIGITS and name.isascii() and name.isdecimal():
+                        files.append((int(name), name, status.st_size))
+                    else:
+                        others += 1
+            if len(files) > 1:
+                files.sort()
+            yield folder, None if others or (files and files[-1][0] > MAX_OFFSET) else files
+        if "queue_file_size" not in self.__dict__:
+            self.queue_file_size = self.queue_file_size_of(lengths)
+
+    def queue_file_size_of(self, lengths: Mapping[int, int]) -> int:
+        """What `queue_file_size` is if its files have these lengths (bytes -> how many files)."""
         fitting = {length: count for length, count in lengths.items() if length > 0 and length % 20 == 0}
         if not fitting:
             return file_size_for(self._configured("mappedFileSizeConsumeQueue", DEFAULT_QUEUE_FILE_SIZE))
@@ -216,8 +257,13 @@ def _queue_folders(directory: Path) -> Iterator[QueueFolder]:
         topic_path = directory / topic
         if not topic_path.is_dir():
             continue
-        numbers = [name for name in os.listdir(topic_path) if name.isascii() and name.isdecimal()]
-        for number in sorted(numbers, key=int):
-            path = topic_path / number
-            if path.is_dir():
-                yield QueueFolder(topic, int(number), path)
+        with os.scandir(topic_path) as entries:
+            numbers = [(int(entry.name), entry.path) for entry in entries
+                       if entry.name.isascii() and entry.name.isdecimal() and _is_folder(entry)]
+        for number, path in sorted(numbers, key=itemgetter(0)):
+            yield QueueFolder(topic, number, path)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    # of most entries the listing says it, without another call
+    return Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from formats.queue_kernels import RIGHT
 from recover.beyond import named_behind, note_damage_behind
 from recover.columns import DEFAULT_MEMORY
 from recover.contradictions import Contradiction, contradictions
@@ -22,7 +23,8 @@ from recover.scan import ProgressCallback
 from recover.store import Store
 from recover.topics import Topics
 from recover.verify.commitlog import is_end_mark_only
-from recover.verify.consumequeue import ConsumeQueueReport, check_consumequeue
+from recover.verify.consumequeue import check_consumequeue
+from recover.verify.queue_verdict import ConsumeQueueReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def survey(
             queues = check_consumequeue(store, log, expectation, delays)
     losses = lost_positions(log, expectation, queues, behind)
     # Queues that name every message up to the log's end prove that nothing else was lost.
-    proven = queues is not None and queues.json()["right"] > 0 and queues.json()["missing"] == 0
+    proven = queues is not None and queues.total(RIGHT) > 0 and not any(v.missing for v in queues.verdicts.values())
     end_marks = {
         number for number, damage in enumerate(log.damaged)
         if is_end_mark_only(damage, len(losses.by_damage[number]), proven)

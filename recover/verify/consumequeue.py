@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -19,70 +18,17 @@ from recover.ext_files import ExtFiles
 from recover.findings import Finding, finding
 from recover.log import LogView
 from recover.mapped_files import MappedFileQueue
-from recover.queue_files import UNIT_SIZE, QueueFiles, Stretch, cut_off, has_ext
+from recover.queue_files import UNIT_SIZE, QueueBytes, QueueFiles, Stretch, cut_off, has_ext
 from recover.store import Store
 from recover.verify.consumequeue_ext import broken_finding, check_ext
+from recover.verify.queue_verdict import ConsumeQueueReport, QueueVerdict
+from recover.verify.sound_queues import Followed, SoundQueue, SoundQueues
 
 NOTHING_KNOWN: Mapping[QueueKey, QueueVerdict] = MappingProxyType({})
 _LISTED = 10_000
 _UNIT_CODES = {
     WRONG: "consumequeue-wrong-units", BEYOND_LOG: "consumequeue-beyond-log", LOST: "consumequeue-lost-units",
 }
-
-
-@dataclass(slots=True)
-class QueueVerdict:
-    """What one queue holds. `end` is the queue offset behind its last unit, `min_index` that of its first
-    file's start; `sound` is false when a rebuild would change it. `lost` lists its (queue offset, phy_offset,
-    size) units in damaged ranges, `beyond` those behind the log's end, `wrong`
-    those that name no right record; `missing_offsets` (int64, ascending) are the positions without a unit."""
-
-    key: QueueKey
-    units: int = 0
-    expected: int = 0
-    counts: dict[int, int] = field(default_factory=dict)
-    missing: int = 0
-    end: int = 0
-    min_index: int = 0
-    lost: list[tuple[int, int, int]] = field(default_factory=list)
-    beyond: list[tuple[int, int, int]] = field(default_factory=list)
-    wrong: list[tuple[int, int, int]] = field(default_factory=list)
-    missing_offsets: Rows = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    findings: list[Finding] = field(default_factory=list)
-
-    @property
-    def sound(self) -> bool:
-        """True when nothing in the queue needs to change."""
-        return all(item.severity == "info" for item in self.findings)
-
-
-@dataclass(slots=True)
-class ConsumeQueueReport:
-    """All queues. Counts are units (cells in use) and expected positions."""
-
-    queues: int
-    verdicts: dict[QueueKey, QueueVerdict]
-    delays: DelayTable
-    findings: list[Finding]
-
-    def total(self, kind: int) -> int:
-        """Units of one class over all queues."""
-        return sum(v.counts.get(kind, 0) for v in self.verdicts.values())
-
-    def json(self) -> dict[str, int]:
-        """The `consumequeue` object of the verify document."""
-        return {
-            "queues": self.queues,
-            "units": sum(v.units for v in self.verdicts.values()),
-            "expected": sum(v.expected for v in self.verdicts.values()),
-            "missing": sum(v.missing for v in self.verdicts.values()),
-            "right": self.total(RIGHT),
-            "wrong": self.total(WRONG),
-            "beyond_log": self.total(BEYOND_LOG),
-            "expired": self.total(EXPIRED),
-            "lost": self.total(LOST),
-            "holes": self.total(HOLE),
-        }
 
 
 def check_consumequeue(
@@ -96,14 +42,16 @@ def check_consumequeue(
     on_disk = {QueueKey(folder.topic, folder.queue_id) for folder in store.queue_folders}
     verdicts = dict(known)
     checker = _Checker(store, log, delays)
-    for key, rows in expectation.grouped(expectation.queues().keys() - known.keys()):
-        verdicts[key] = checker.check(key, rows)
-        if tick is not None:
-            tick()
-    for key in sorted(on_disk - verdicts.keys(), key=lambda k: (k.topic, k.queue_id)):
-        verdicts[key] = checker.check(key, np.empty(0, dtype=EXPECTED))
-        if tick is not None:
-            tick()
+    queues = SoundQueues(store, log, expectation)
+    with_rows = [(number, key) for number, key in enumerate(expectation.keys)
+                 if queues.counts[number] and key not in known]
+    others = sorted(on_disk - known.keys() - {key for _, key in with_rows})
+    for members in (with_rows, [(-1, key) for key in others]):
+        for followed in queues.follow(members):
+            for key, verdict in checker.verdicts(followed, expectation):
+                verdicts[key] = verdict
+                if tick is not None:
+                    tick()
     findings = list(_topic_findings(expectation))
     if delays.observed:
         levels = {str(level): delay for level, delay in sorted(delays.observed.items())}
@@ -114,6 +62,12 @@ def check_consumequeue(
     for verdict in verdicts.values():
         findings.extend(verdict.findings)
     return ConsumeQueueReport(len(on_disk), verdicts, delays, findings)
+
+
+def _of_sound(key: QueueKey, found: SoundQueue) -> QueueVerdict:
+    right, expired = found.end - found.live, found.live - found.first
+    counts = {kind: count for kind, count in ((EXPIRED, expired), (RIGHT, right)) if count}
+    return QueueVerdict(key, right + expired, right, counts, end=found.end, min_index=found.first)
 
 
 def _topic_findings(expectation: Expectation) -> Iterator[Finding]:
@@ -134,9 +88,20 @@ class _Checker:
         # what a rebuild puts at a position that only damage or a bridge accounts for
         self.stands_in = log.fillers + log.markers > 0 or bool(log.damaged)
 
-    def check(self, key: QueueKey, rows: Rows) -> QueueVerdict:
+    def verdicts(self, followed: Followed, expectation: Expectation) -> Iterator[tuple[QueueKey, QueueVerdict]]:
+        """The verdict on each of some queues; those that are not sound are looked at one by one."""
+        flawed = [member[0] for member, sound in zip(followed.members, followed.sound, strict=True) if sound is None]
+        rows = expectation.of(number for number in flawed if number >= 0)
+        for (number, key), sound in zip(followed.members, followed.sound, strict=True):
+            if sound is not None:
+                yield key, _of_sound(key, sound)
+            else:
+                own = next(rows)[1] if number >= 0 else np.empty(0, dtype=EXPECTED)
+                yield key, self.check(key, own, followed.content)
+
+    def check(self, key: QueueKey, rows: Rows, content: QueueBytes) -> QueueVerdict:
         verdict = QueueVerdict(key, expected=int((~is_lost(rows)).sum()))
-        files = QueueFiles(self.store, key.topic, key.queue_id)
+        files = QueueFiles(self.store, key.topic, key.queue_id, content=content)
         ext = ExtFiles(self.store, key.topic, key.queue_id)
         try:
             self._check_files(verdict, files.mapped_files)

@@ -25,6 +25,7 @@ from recover.verify import consumequeue
 from recover.verify.checkpoint import check_checkpoint
 from recover.verify.config import check_config
 from recover.verify.index import check_index
+from recover.verify.queue_verdict import QueueVerdict
 from recover.verify.report import verify
 from tests.cli.runner import mqtool
 from tests.support.looks import opened
@@ -39,23 +40,23 @@ Checks = Callable[[], int]
 def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
     """How many queues were checked since it was asked last."""
     counted = 0
-    check = consumequeue._Checker.check
+    verdicts = consumequeue._Checker.verdicts
 
-    def counting(self: Any, key: Any, rows: Any) -> Any:
+    def counting(self: Any, followed: Any, expectation: Any) -> Any:
         nonlocal counted
-        counted += 1
-        return check(self, key, rows)
+        counted += len(followed.members)
+        return verdicts(self, followed, expectation)
 
     def since() -> int:
         nonlocal counted
         result, counted = counted, 0
         return result
 
-    monkeypatch.setattr(consumequeue._Checker, "check", counting)
+    monkeypatch.setattr(consumequeue._Checker, "verdicts", counting)
     return since
 
 
-def _plain(verdict: consumequeue.QueueVerdict) -> tuple[object, ...]:
+def _plain(verdict: QueueVerdict) -> tuple[object, ...]:
     return (*(getattr(verdict, name) for name in (
         "key", "units", "expected", "counts", "missing", "end", "min_index", "lost", "beyond", "wrong", "findings",
     )), verdict.missing_offsets.tolist())
