@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mqtool import exits
-from mqtool.options import FLAG, option
-from mqtool.output import Printer, make_console, outside_store
+from mqtool.declared import FLAG, option
+from mqtool.output import Printer, outside_store
 from mqtool.progress import Steps
 from mqtool.scanning import run_verify
 from recover.errors import Refusal
@@ -100,6 +100,8 @@ def ask(question: str, *, yes: bool) -> None:
     if sys.stdin is None or not sys.stdin.isatty():
         raise Refusal("there is no terminal to ask on, and --yes was not given",
                       "Look at the plan with --dry-run, then add --yes.")
+    from mqtool.console import make_console
+
     make_console("auto", stderr=True).print(f"{question} [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refusal("not confirmed; nothing was changed")
@@ -109,8 +111,7 @@ def carry_out(out: Printer, root: Path, plan: Plan) -> Applied:
     """Apply a plan with a line of progress; signals wait for the end of a step."""
     from recover.apply import apply_plan
 
-    console = make_console(out.options.color, stderr=True)
-    with Steps("applying", out.options.progress, console) as steps, exits.between_steps() as interrupted:
+    with Steps("applying", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
         return apply_plan(root, plan, progress=steps, interrupted=interrupted)
 
 

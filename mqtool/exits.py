@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
-import typer
-
 from recover.errors import Refusal
 
 CLEAN = 0
@@ -56,11 +54,6 @@ TABLE: tuple[ExitBit, ...] = (
     ExitBit(BUG, "bug", "a bug in mqtool"),
 )
 
-# The base of everything that the CLI library raises over a command line. It has moved between
-# modules of typer; its subclass BadParameter is public.
-_USAGE_ERRORS: type[Exception] = typer.BadParameter.__mro__[2]
-
-
 class Stopped(KeyboardInterrupt):
     """SIGINT, SIGTERM or SIGHUP arrived. Not an `Exception`, so that no handler takes it for damage."""
 
@@ -95,17 +88,31 @@ def failure_of(error: BaseException, found: int = 0) -> Failure:
         kind = {OPERATIONAL: "refused", USAGE: "usage", INTERRUPTED: "interrupted"}.get(error.exit_code, "refused")
         bits = found if error.exit_code == OPERATIONAL else 0
         return Failure(error.exit_code | bits, kind, error.message, error.remedy)
-    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
-        return Failure(INTERRUPTED, "interrupted", _stopped_text(error), "A changing command that was stopped is "
-                       "completed by `mqtool resume STORE` or taken back by `mqtool undo STORE`.")
-    if isinstance(error, _USAGE_ERRORS):
-        return _usage_failure(error)
+    if isinstance(error, KeyboardInterrupt):
+        return _stopped(error)
     if isinstance(error, MemoryError):
         return Failure(OPERATIONAL | found, "memory", "there is not enough memory",
                        "Lower --threads, or set --memory below what is free.")
     if isinstance(error, OSError):
         return Failure(OPERATIONAL | found, "io", _os_error_text(error), _os_error_remedy(error))
-    return Failure(BUG, "bug", f"{type(error).__name__}: {error}", detail=bug_report(error))
+    return _of_library(error) or Failure(BUG, "bug", f"{type(error).__name__}: {error}", detail=bug_report(error))
+
+
+def _of_library(error: BaseException) -> Failure | None:
+    """What the CLI library raised over a command line, if it did; where it was never imported, it did not."""
+    typer = sys.modules.get("typer")
+    if typer is None:
+        return None
+    # The base of everything that it raises has moved between its modules; the subclass BadParameter is public.
+    usage_errors: type[Exception] = typer.BadParameter.__mro__[2]
+    if isinstance(error, usage_errors):
+        return _usage_failure(error)
+    return _stopped(error) if isinstance(error, typer.Abort) else None
+
+
+def _stopped(error: BaseException) -> Failure:
+    return Failure(INTERRUPTED, "interrupted", _stopped_text(error), "A changing command that was stopped is "
+                   "completed by `mqtool resume STORE` or taken back by `mqtool undo STORE`.")
 
 
 def _stopped_text(error: BaseException) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from mqtool import exits
 from mqtool.fields import body_text, field_text, hex_dump
 from mqtool.screens import facts, table
+from mqtool.shown import Text
 from mqtool.text import clean, count, exact_size, human_time
 
 if TYPE_CHECKING:

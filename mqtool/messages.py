@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from mqtool.fields import body_text, flag_text, properties_text
 from mqtool.screens import facts, table
+from mqtool.shown import Text
 from mqtool.text import exact_size, human_time
 
 if TYPE_CHECKING:

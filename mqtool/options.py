@@ -1,25 +1,22 @@
 """The options that commands share, each written once, and the decorator that hands them out.
 
 A command is a function of a `Printer`, of groups of options (the dataclasses below) and of its
-own `Annotated` parameters. The decorator lays the groups out as flat options for the CLI
-library, gathers them again, and sees to it that every command ends through the printer.
+own `Annotated` parameters. The decorator lays the groups out as flat options for whoever reads the
+command line, gathers them again, and sees to it that every command ends through the printer.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mqtool import exits
+from mqtool.declared import FLAG, Parameter, argument, layout_of, option
 from mqtool.output import OutputOptions, Printer
 from recover.errors import UsageRefusal
 from recover.pace import set_rate
@@ -33,7 +30,6 @@ _PARTS = "Parts and sizes (inferred where not given)"
 _BROKER = "Broker settings"
 _ENGINE = "Engine"
 _OUTPUT = "Output"
-FLAG = " "  # what stands behind the name of a flag in the help: nothing
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 _GENTLE = 15
 _READ_ANYWHERE = ("inspect", "verify", "predict", "query")
@@ -43,6 +39,8 @@ def parse_size(text: str) -> int:
     """`65536`, `64K`, `1M`, `1G` (powers of 1,024) as bytes; a usage error for anything else."""
     match = _SIZE.fullmatch(str(text).strip())
     if match is None:
+        import typer
+
         raise typer.BadParameter(f"{text!r} is no size; write bytes, or 64K, 1M, 1G")
     power: int = " kmgt".index(match[2].lower() or " ")
     return int(match[1]) << 10 * power
@@ -64,16 +62,11 @@ class Engine(StrEnum):
     spark = "spark"
 
 
-def option(name: str, help: str, panel: str, **more: Any) -> Any:
-    """An option in one panel of the help, without a default on display."""
-    return typer.Option(name, help=help, rich_help_panel=panel, show_default=False, **more)
-
-
 @dataclass(frozen=True, kw_only=True)
 class StoreChoice:
     """Which store, and what the files alone may not tell."""
 
-    store: Annotated[str, typer.Argument(metavar="STORE", help="Store root: the folder that holds commitlog/.")]
+    store: Annotated[str, argument("STORE", "Store root: the folder that holds commitlog/.")]
     commitlog: Annotated[list[Path] | None, option(
         "--commitlog", "Commitlog kept elsewhere; repeat for several paths.", _PARTS, metavar="DIR")] = None
     consumequeue: Annotated[Path | None, option(
@@ -230,61 +223,32 @@ class CommandInfo:
     bits: tuple[int, ...] = field(default=(exits.CLEAN, exits.OPERATIONAL, exits.USAGE, exits.BUG))
 
 
-def command(examples: list[tuple[str, str]], bits: tuple[int, ...] = ()) -> Callable[[Callable[..., int]], Any]:
+class Command:
+    """A function of (Printer, groups of options, own parameters) that ends through the printer."""
+
+    def __init__(self, function: Callable[..., int], info: CommandInfo) -> None:
+        self.__doc__ = function.__doc__
+        self.info = info
+        self._function = function
+        self._layout = layout_of(function, OutputChoice)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """What a command line may say."""
+        return self._layout.parameters
+
+    def __call__(self, printer: Printer, name: str, values: dict[str, Any]) -> int:
+        """Run with one value for each parameter; the exit code."""
+        groups = {key: _gather(group, values) for key, group in self._layout.groups.items()}
+        own = {key: values[key] for key in self._layout.own}
+        _begin(printer, name, _gather(OutputChoice, values), groups, own)
+        return printer.finish(self._function(printer, **groups, **own))
+
+
+def command(examples: list[tuple[str, str]], bits: tuple[int, ...] = ()) -> Callable[[Callable[..., int]], Command]:
     """Make a function of (Printer, option groups, own options) a command; it returns the exit bits."""
-
-    def wrap(function: Callable[..., int]) -> Any:
-        layout = _layout(function)
-
-        @functools.wraps(function)
-        def run(ctx: typer.Context, **values: Any) -> int:
-            printer: Printer = ctx.obj["printer"]
-            arguments = {name: _gather(group, values) for name, group in layout.groups.items()}
-            own = {name: values[name] for name in layout.own}
-            _begin(printer, str(ctx.info_name), _gather(OutputChoice, values), arguments, own)
-            return printer.finish(function(printer, **arguments, **own))
-
-        run.__signature__ = layout.signature  # type: ignore[attr-defined]
-        run.__annotations__ = {name: item.annotation for name, item in layout.signature.parameters.items()}
-        run.info = CommandInfo(tuple(examples), (exits.CLEAN, *bits, exits.OPERATIONAL, exits.USAGE,  # type: ignore
-                                                 exits.INTERRUPTED, exits.BUG))
-        return run
-
-    return wrap
-
-
-@dataclass(frozen=True)
-class _Flat:
-    groups: dict[str, type[Any]]
-    own: list[str]
-    signature: inspect.Signature
-
-
-def _layout(function: Callable[..., int]) -> _Flat:
-    hints = get_type_hints(function, include_extras=True)
-    kind = inspect.Parameter.KEYWORD_ONLY
-    flat = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
-    groups: dict[str, type[Any]] = {}
-    own: list[str] = []
-    for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
-        hint = hints[name]
-        if is_dataclass(hint) and isinstance(hint, type):
-            groups[name] = hint
-            flat += _parameters(hint)
-        else:
-            own.append(name)
-            flat.append(parameter.replace(kind=kind, annotation=hint))
-    flat += _parameters(OutputChoice)
-    return _Flat(groups, own, inspect.Signature(flat, return_annotation=int))
-
-
-def _parameters(group: type[Any]) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, annotation=hints[item.name],
-                          default=inspect.Parameter.empty if item.default is MISSING else item.default)
-        for item in fields(group)
-    ]
+    ends = (exits.CLEAN, *bits, exits.OPERATIONAL, exits.USAGE, exits.INTERRUPTED, exits.BUG)
+    return lambda function: Command(function, CommandInfo(tuple(examples), ends))
 
 
 def _gather(group: type[Any], values: dict[str, Any]) -> Any:

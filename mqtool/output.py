@@ -8,27 +8,26 @@ happened on the way.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
-
-from rich.console import Console, RenderableType
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from mqtool import exits
 from mqtool.advice import with_store
 from mqtool.screens import findings_by_code, findings_table, style_of
+from mqtool.shown import Shown, Text
 from mqtool.text import clean, count
 from recover.errors import UsageRefusal
 from recover.findings import Finding, FindingList
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 SCREEN_FINDINGS = 50
 JSON_FINDINGS = 10_000
-_PIPE_WIDTH = 120
 _SEVERITIES = ("error", "warning", "info")
 
 
@@ -42,23 +41,6 @@ class OutputOptions:
     progress: bool | None = None
     max_findings: int | None = None
     findings_out: Path | None = None
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> NoReturn:
-        raise exits.StdoutClosedError
-
-
-def make_console(color: str, *, stderr: bool = False) -> Console:
-    """A console that follows --color, NO_COLOR and the terminal, and never reads markup."""
-    stream = sys.stderr if stderr else sys.stdout
-    terminal = stream is not None and stream.isatty()
-    width = None if terminal or os.environ.get("COLUMNS") else _PIPE_WIDTH
-    forced = {"always": True, "never": False}.get(color)
-    return _Console(
-        stderr=stderr, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False,
-        force_terminal=True if forced else None, no_color=True if forced is False else (False if forced else None),
-    )
 
 
 class Printer:
@@ -86,12 +68,11 @@ class Printer:
             outside_store(options.findings_out, [Path(store)] if store else [], parts)
         self.options = options
 
-    @property
-    def screens(self) -> Console:
-        """The console of the answer."""
-        if self._screens is None:
-            self._screens = make_console(self.options.color)
-        return self._screens
+    def stderr_console(self) -> Console:
+        """A console for words that are not part of the answer."""
+        from mqtool.console import make_console
+
+        return make_console(self.options.color, stderr=True)
 
     @property
     def human(self) -> bool:
@@ -102,17 +83,29 @@ class Printer:
         """Put keys into the JSON document."""
         self.document.update(keys)
 
-    def show(self, *renderables: RenderableType) -> None:
+    def show(self, *things: Shown) -> None:
         """A part of the answer's screen."""
         if self.human:
-            for renderable in renderables:
-                self.screens.print(renderable)
+            for thing in things:
+                self._draw(thing)
+
+    def _draw(self, *things: Shown, soft_wrap: bool | None = None) -> None:
+        from mqtool.console import draw, make_console
+
+        if self._screens is None:
+            self._screens = make_console(self.options.color)
+        draw(self._screens, *things, soft_wrap=soft_wrap)
+
+    def _tell(self, text: Text, *, soft_wrap: bool | None = None) -> None:
+        from mqtool.console import draw
+
+        draw(self.stderr_console(), text, soft_wrap=soft_wrap)
 
     def say(self, message: str) -> None:
         """A word that is not part of the answer, to stderr; the same one only once."""
         if not self.options.quiet and message not in self._said:
             self._said.add(message)
-            make_console(self.options.color, stderr=True).print(Text(clean(message), style="dim"))
+            self._tell(Text(clean(message), style="dim"))
 
     def found(self, findings: Iterable[Finding]) -> None:
         """Take findings; they are printed at the end."""
@@ -179,33 +172,32 @@ class Printer:
         findings.sort(key=lambda item: _SEVERITIES.index(item.severity))
         shown = findings[: self._limit(SCREEN_FINDINGS)]
         if shown:
-            self.screens.print(findings_table(shown, self.store), Text(""))
+            self._draw(findings_table(shown, self.store), Text(""))
         if len(shown) < len(findings):
             hidden = len(findings) - len(shown)
-            self.screens.print(Text(f"… and {count(hidden, 'more finding')}: --max-findings N or --findings-out FILE "
+            self._draw(Text(f"… and {count(hidden, 'more finding')}: --max-findings N or --findings-out FILE "
                                     "shows all.\n", style="dim"))
         if told:
-            self.screens.print(findings_by_code(told), Text(""))
+            self._draw(findings_by_code(told), Text(""))
 
     def _print_summary(self, code: int) -> None:
         line = Text(f"{clean(self.summary_line) or 'done'} ", style=style_of(code))
         line.append(f"(exit {code}: {', '.join(exits.names(code))})", style="dim")
-        self.screens.print(line, soft_wrap=True)
+        self._draw(line, soft_wrap=True)
         if self.next_command and not self.options.quiet:
-            self.screens.print(Text.assemble(("next: ", "bold"), clean(self.next_command)), soft_wrap=True)
+            self._draw(Text.assemble(("next: ", "bold"), clean(self.next_command)), soft_wrap=True)
 
     def _complain(self, failure: exits.Failure) -> None:
-        console = make_console(self.options.color, stderr=True)
         name = f"mqtool {self.command}" if self.command else "mqtool"
         text = Text.assemble((f"{name}: ", "bold"), (clean(failure.message), "bold red"))
         text.append(f" (exit {failure.code}: {', '.join(exits.names(failure.code))})", style="dim")
-        console.print(text, soft_wrap=True)
+        self._tell(text, soft_wrap=True)
         if failure.remedy:
-            console.print(Text(clean(with_store(failure.remedy, self.store))), soft_wrap=True)
+            self._tell(Text(clean(with_store(failure.remedy, self.store))), soft_wrap=True)
         if failure.detail:
             # The report quotes no store content except inside the traceback, so line by line is safe.
             for line in failure.detail.splitlines():
-                console.print(Text(clean(line)), soft_wrap=True)
+                self._tell(Text(clean(line)), soft_wrap=True)
 
     def _write_findings(self) -> None:
         target = self.options.findings_out

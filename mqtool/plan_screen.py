@@ -6,10 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
 from mqtool.screens import table
+from mqtool.shown import Table, Text
 from mqtool.text import count, human_size, human_time
 
 if TYPE_CHECKING:

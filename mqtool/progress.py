@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
-
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
+from typing import TYPE_CHECKING, Self
 
 from mqtool.text import clean, human_seconds, human_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
 
 _WARM_UP = 3.0
 _STEADY = 0.35
@@ -52,7 +53,7 @@ class Line:
     Asked for where nothing can be redrawn (a log file, a pipe), it is a plain line every few seconds.
     """
 
-    def __init__(self, wanted: bool | None, console: Console) -> None:
+    def __init__(self, wanted: bool | None, console: Callable[[], Console]) -> None:
         stream = sys.stderr
         self.active = wanted if wanted is not None else bool(stream is not None and stream.isatty())
         self._console = console
@@ -60,8 +61,11 @@ class Line:
         self._plain = -_PLAIN_EVERY
 
     def __enter__(self) -> Self:
-        if self.active and self._console.is_terminal:
-            self._live = Live(Text(""), console=self._console, transient=True, auto_refresh=False)
+        if self.active and (console := self._console()).is_terminal:
+            from rich.live import Live
+            from rich.text import Text
+
+            self._live = Live(Text(""), console=console, transient=True, auto_refresh=False)
             self._live.start()
         return self
 
@@ -74,16 +78,20 @@ class Line:
     def show(self, line: str) -> None:
         """Draw a line in place of the one before."""
         if self._live is not None:
+            from rich.text import Text
+
             self._live.update(Text(clean(line)), refresh=True)
         elif self.active and (now := time.monotonic()) - self._plain >= _PLAIN_EVERY:
+            from rich.text import Text
+
             self._plain = now
-            self._console.print(Text(clean(line)))
+            self._console().print(Text(clean(line)))
 
 
 class Steps(Line):
     """The steps of a plan; call it with (done, total, what comes next)."""
 
-    def __init__(self, title: str, wanted: bool | None, console: Console) -> None:
+    def __init__(self, title: str, wanted: bool | None, console: Callable[[], Console]) -> None:
         super().__init__(wanted, console)
         self.title = title
 
@@ -95,7 +103,7 @@ class Steps(Line):
 class Progress(Line):
     """A scan of `total` bytes; call it with the bytes and records done since the last call."""
 
-    def __init__(self, title: str, wanted: bool | None, console: Console, total: int) -> None:
+    def __init__(self, title: str, wanted: bool | None, console: Callable[[], Console], total: int) -> None:
         super().__init__(wanted, console)
         self.title, self.total = title, total
         self._start = time.monotonic()

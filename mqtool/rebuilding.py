@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from mqtool import exits
 from mqtool.changing import ChangeChoice
-from mqtool.options import FLAG, BrokerChoice, EngineChoice, StoreChoice, option
-from mqtool.output import Printer, make_console
+from mqtool.declared import FLAG, option
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
+from mqtool.output import Printer
 from mqtool.progress import Line
 from mqtool.recovering import Change, ZoneChoice
 from mqtool.scanning import scan_options, store_options
@@ -84,12 +85,11 @@ class Rebuild:
         if self.consent.dry_run:
             out.summary(f"Dry run, nothing was written: {names} would be built in {output}")
             return exits.CLEAN
-        console = make_console(out.options.color, stderr=True)
         with scan_options(
             out, store, self.engine, self.broker, include_deleted=self.what.include_deleted, rebuilds=True
         ) as scan:
             options = self._options(scan)
-            with Line(False, console) as line, exits.between_steps() as interrupted:
+            with Line(False, out.stderr_console) as line, exits.between_steps() as interrupted:
                 done = write_rebuild(store, options, output, interrupted=interrupted,
                                      progress=lambda name, size: line.show(f"writing {name}"))
         code = done.findings.bits | (exits.CORRECTED if done.corrected else 0)

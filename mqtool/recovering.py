@@ -19,8 +19,9 @@ from mqtool.changing import (
     undo_hint,
     with_options,
 )
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, option
-from mqtool.output import Printer, make_console
+from mqtool.declared import option
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
+from mqtool.output import Printer
 from mqtool.plan_screen import plan_document, show_plan
 from mqtool.progress import Line
 from mqtool.scanning import scan_options, store_options
@@ -152,8 +153,7 @@ class Change:
         sources = [(store.root, "."), *((part, "commitlog") for part in self.choice.commitlog or ())]
         sources += [(part, name) for part, name in ((self.choice.consumequeue, "consumequeue"),
                                                     (self.choice.index, "index")) if part is not None]
-        console = make_console(self.out.options.color, stderr=True)
-        with Line(self.out.options.progress, console) as line, exits.between_steps() as interrupted:
+        with Line(self.out.options.progress, self.out.stderr_console) as line, exits.between_steps() as interrupted:
             names = copy_store(sources, target, interrupted=interrupted,
                                progress=lambda path, size: line.show(f"copying {path}"))
         moved = relocated(plan, names)

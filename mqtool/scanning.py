@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mqtool import freed_memory
-from mqtool.output import Printer, make_console
+from mqtool.output import Printer
 from mqtool.progress import Progress
 from mqtool.text import human_size
 
@@ -40,7 +40,7 @@ def scan_options(
         out.say(f"{human_size(total)} of log: a cluster that sees the same path is handed it with "
                 f"{shlex.join(['mqtool', *out.arguments, '--master', 'spark://HOST:7077'])}")
     more: dict[str, Any] = {} if engine.memory is None else {"memory": engine.memory}
-    with Progress(title, out.options.progress, make_console(out.options.color, stderr=True), total) as progress:
+    with Progress(title, out.options.progress, out.stderr_console, total) as progress:
         yield ScanOptions(
             threads=engine.thread_count, engine=engine.scanner(rebuilds=rebuilds), include_deleted=include_deleted,
             settings=store.options.settings or given_settings(broker),

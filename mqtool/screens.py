@@ -1,15 +1,12 @@
-"""Tables and colours, one look for all commands; every cell is made harmless here."""
+"""Tables and colours, one look for all commands; every cell is made harmless when it is drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
 from mqtool import exits
 from mqtool.advice import with_store
+from mqtool.shown import Table, Text
 from mqtool.text import clean
 from recover.findings import Finding
 
@@ -21,36 +18,12 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]] =
 
     Cells may be `Text` (taken as they are) or anything else (cleaned, integers grouped).
     """
-    result = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
-                   header_style="bold", pad_edge=False, show_edge=False)
-    for name in columns:
-        result.add_column(name.lstrip(">*"), justify="right" if name.startswith(">") else "left", overflow="fold",
-                          ratio=1 if name.startswith("*") else None)
-    for row in rows:
-        result.add_row(*(cell(value) for value in row))
-    return result
+    return Table(title, columns, rows)
 
 
 def facts(title: str, pairs: Iterable[tuple[str, object]]) -> Table:
     """Names on the left, values on the right, no rules."""
-    result = Table(title=title or None, title_justify="left", title_style="bold", box=None, show_header=False,
-                   pad_edge=False)
-    result.add_column(style="dim", no_wrap=True)
-    result.add_column(overflow="fold", ratio=1)
-    for name, value in pairs:
-        result.add_row(clean(name), cell(value))
-    return result
-
-
-def cell(value: object) -> Text:
-    """One value as a harmless cell."""
-    if isinstance(value, Text):
-        return value
-    if value is None:
-        return Text("-", style="dim")
-    if isinstance(value, bool):
-        return Text("yes" if value else "no")
-    return Text(f"{value:,}" if isinstance(value, int) else clean(value))
+    return Table(title, (), pairs)
 
 
 def severity_text(severity: str, text: str = "") -> Text:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from mqtool.advice import to_type
 from mqtool.screens import facts, table
+from mqtool.shown import Text
 from mqtool.text import clean, count, exact_size, human_size, human_time
 
 if TYPE_CHECKING:

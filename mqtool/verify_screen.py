@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from mqtool import exits
 from mqtool.screens import table
+from mqtool.shown import Shown, Text
 from mqtool.text import count, exact_size, human_seconds, human_size, human_time
 
 _DAMAGED_SHOWN = 20
 
 
-def verify_tables(document: dict[str, Any]) -> list[RenderableType]:
+def verify_tables(document: dict[str, Any]) -> list[Shown]:
     """The parts of a verify document as tables."""
-    shown: list[RenderableType] = [_commitlog(document["commitlog"])]
+    shown: list[Shown] = [_commitlog(document["commitlog"])]
     if document["commitlog"]["damaged"]:
         shown += [Text(""), _damaged(document["commitlog"]["damaged"])]
     if "consumequeue" in document:

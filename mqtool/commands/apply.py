@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from mqtool.changing import BITS, ConsentChoice, ask, carry_out, conclude, options_of, undo_hint
+from mqtool.declared import argument
 from mqtool.options import EngineChoice, command
 from mqtool.output import Printer
 from mqtool.plan_screen import plan_document, show_plan
@@ -28,8 +27,7 @@ def run(
     out: Printer,
     engine: EngineChoice,
     consent: ConsentChoice,
-    plan_file: Annotated[Path, typer.Argument(
-        metavar="PLAN.json", help="A plan that --plan-out saved.", show_default=False)],
+    plan_file: Annotated[Path, argument("PLAN.json", "A plan that --plan-out saved.")],
 ) -> int:
     """Run a plan that a changing command saved with --plan-out.
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Annotated, Any
 
-import typer
-from rich.text import Text
-
 from mqtool import exits
+from mqtool.declared import argument
 from mqtool.options import command
 from mqtool.output import Printer
 from mqtool.screens import severity_text, table
+from mqtool.shown import Text
 from recover.codes import CODES
 from recover.errors import UsageRefusal
 from recover.findings import Code
@@ -27,9 +26,8 @@ def _complete(incomplete: str) -> list[str]:
 ])
 def run(
     out: Printer,
-    code: Annotated[str | None, typer.Argument(
-        metavar="CODE", help="A finding's code; without one, the list.", autocompletion=_complete,
-        show_default=False)] = None,
+    code: Annotated[str | None, argument(
+        "CODE", "A finding's code; without one, the list.", _complete)] = None,
 ) -> int:
     """Explain a finding: what it means, how it happens, what a broker does with it, what to do."""
     if code is None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from mqtool import exits
-from mqtool.options import FLAG, BrokerChoice, StoreChoice, command
+from mqtool.declared import FLAG, option
+from mqtool.options import BrokerChoice, StoreChoice, command
 from mqtool.output import Printer
 from recover.errors import UsageRefusal
 
@@ -28,14 +27,12 @@ def run(
     out: Printer,
     store: StoreChoice,
     broker: BrokerChoice,
-    offset: Annotated[int | None, typer.Option(
-        "--offset", help="Start here: a byte of the file, or a log offset.", metavar="N", show_default=False,
-        rich_help_panel=_PANEL)] = None,
-    limit: Annotated[int | None, typer.Option(
-        "--limit", help="Show at most N items, 0 for all (default: 20; 1 with --offset).", metavar="N", min=0,
-        show_default=False, rich_help_panel=_PANEL)] = None,
-    hexadecimal: Annotated[bool, typer.Option(
-        "--hex", help="Show the bytes, too.", metavar=FLAG, show_default=False, rich_help_panel=_PANEL)] = False,
+    offset: Annotated[int | None, option(
+        "--offset", "Start here: a byte of the file, or a log offset.", _PANEL, metavar="N")] = None,
+    limit: Annotated[int | None, option(
+        "--limit", "Show at most N items, 0 for all (default: 20; 1 with --offset).", _PANEL, metavar="N",
+        min=0)] = None,
+    hexadecimal: Annotated[bool, option("--hex", "Show the bytes, too.", _PANEL, metavar=FLAG)] = False,
 ) -> int:
     """Show one screen about a store: its parts, how it was stopped, what a broker would start from.
 

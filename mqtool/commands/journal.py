@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-from rich.text import Text
-
 from mqtool import exits
 from mqtool.advice import to_type
+from mqtool.declared import argument
 from mqtool.options import command
 from mqtool.output import Printer
 from mqtool.runs import run_root
 from mqtool.screens import table
+from mqtool.shown import Text
 from mqtool.text import count, human_time
 
 _STYLES = {"applied": "green", "undone": "dim", "unfinished": "bold yellow", "undoing": "bold yellow"}
@@ -24,7 +23,7 @@ _STYLES = {"applied": "green", "undone": "dim", "unfinished": "bold yellow", "un
 ])
 def run(
     out: Printer,
-    store: Annotated[str, typer.Argument(metavar="STORE", help="Store root.", show_default=False)],
+    store: Annotated[str, argument("STORE", "Store root.")],
 ) -> int:
     """Show what was done to this store, and which run is unfinished.
 

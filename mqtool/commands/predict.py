@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.text import Text
-
 from mqtool import exits
 from mqtool.advice import to_type
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
@@ -13,6 +11,7 @@ from mqtool.output import Printer
 from mqtool.predicting import settings_of
 from mqtool.scanning import scan_options, store_options
 from mqtool.screens import facts, table
+from mqtool.shown import Text
 from mqtool.text import count
 
 _SHOWN = 15

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from mqtool import exits
+from mqtool.declared import FLAG, option
 from mqtool.messages import message_document, show_messages
-from mqtool.options import FLAG, EngineChoice, StoreChoice, command, option
-from mqtool.output import Printer, make_console
+from mqtool.options import EngineChoice, StoreChoice, command
+from mqtool.output import Printer
 from mqtool.progress import Progress
 from mqtool.text import count
 from recover.errors import UsageRefusal
@@ -129,9 +130,8 @@ def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way:
         search.topic, search.queue, search.offset, search.msg_id or search.key, search.begin or 0,
         FOREVER if search.end is None else search.end, search.include_ghosts, way == "ghosts",
     )
-    console = make_console(out.options.color, stderr=True)
     total = sum(mapped_file.length for mapped_file in store.commitlog.files)
-    with Progress("scanning", out.options.progress, console, total) as progress:
+    with Progress("scanning", out.options.progress, out.stderr_console, total) as progress:
         return query_scan(store, wanted, engine=engine.scanner(), limit=search.limit, progress=progress)
 
 

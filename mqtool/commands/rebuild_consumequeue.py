@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from mqtool.changing import BITS, ChangeChoice
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, option
+from mqtool.declared import option
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
 from mqtool.rebuilding import Rebuild, RebuildChoice
 from mqtool.recovering import ZoneChoice

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from mqtool.changing import BITS, ChangeChoice
-from mqtool.options import FLAG, BrokerChoice, EngineChoice, StoreChoice, command, option
+from mqtool.declared import FLAG, option
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
 from mqtool.predicting import settings_of
 from mqtool.recovering import Change, ZoneChoice, max_loss

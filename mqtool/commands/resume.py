@@ -6,16 +6,15 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-from rich.text import Text
-
 from mqtool import exits
 from mqtool.advice import to_type
 from mqtool.changing import BITS, ConsentChoice, ask, conclude, options_of, undo_hint
+from mqtool.declared import argument
 from mqtool.options import EngineChoice, command
-from mqtool.output import Printer, make_console
+from mqtool.output import Printer
 from mqtool.progress import Steps
 from mqtool.runs import run_root
+from mqtool.shown import Text
 from mqtool.text import clean, human_time
 from mqtool.verify_screen import verify_line
 from recover.errors import Refusal
@@ -35,7 +34,7 @@ def run(
     out: Printer,
     engine: EngineChoice,
     consent: ConsentChoice,
-    store: Annotated[str, typer.Argument(metavar="STORE", help="Store root.", show_default=False)],
+    store: Annotated[str, argument("STORE", "Store root.")],
 ) -> int:
     """Complete a run that was killed or interrupted: an apply is carried to its end, an undo too.
 
@@ -75,6 +74,5 @@ def run(
 def _resume(out: Printer, root: Path) -> Applied:
     from recover.apply import resume
 
-    console = make_console(out.options.color, stderr=True)
-    with Steps("resuming", out.options.progress, console) as steps, exits.between_steps() as interrupted:
+    with Steps("resuming", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
         return resume(root, progress=steps, interrupted=interrupted)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from mqtool.changing import BITS, ChangeChoice
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, option
+from mqtool.declared import option
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
 from mqtool.recovering import Change, ZoneChoice, max_loss
 
@@ -29,9 +28,8 @@ _PANEL = "Where to cut"
 def run(
     out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, zone: ZoneChoice,
     consent: ChangeChoice,
-    to: Annotated[int, typer.Option(
-        "--to", help="Log offset; a record must begin or end there.", metavar="OFFSET", min=0, show_default=False,
-        rich_help_panel=_PANEL)],
+    to: Annotated[int, option(
+        "--to", "Log offset; a record must begin or end there.", _PANEL, metavar="OFFSET", min=0)],
     loss: Annotated[str | None, option(
         "--max-loss", "How many intact messages the cut may drop (default: 0).", _PANEL, metavar="N|all")] = None,
 ) -> int:

@@ -6,17 +6,16 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-import typer
-from rich.text import Text
-
 from mqtool import exits
 from mqtool.advice import to_type
 from mqtool.changing import ConsentChoice, ask
+from mqtool.declared import argument
 from mqtool.options import command
-from mqtool.output import Printer, make_console
+from mqtool.output import Printer
 from mqtool.plan_screen import show_plan
 from mqtool.progress import Steps
 from mqtool.runs import run_root
+from mqtool.shown import Text
 from mqtool.text import clean, count, human_time
 from recover.errors import Refusal
 
@@ -29,7 +28,7 @@ from recover.errors import Refusal
 def run(
     out: Printer,
     consent: ConsentChoice,
-    store: Annotated[str, typer.Argument(metavar="STORE", help="Store root.", show_default=False)],
+    store: Annotated[str, argument("STORE", "Store root.")],
 ) -> int:
     """Take the last applied (or unfinished) plan back: content, owner, mode, mtime, xattrs, sparseness.
 
@@ -59,8 +58,7 @@ def run(
 def _undo(out: Printer, root: Path) -> int:
     from recover.undo import undo
 
-    console = make_console(out.options.color, stderr=True)
-    with Steps("undoing", out.options.progress, console) as steps, exits.between_steps() as interrupted:
+    with Steps("undoing", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
         undone = undo(root, progress=steps, interrupted=interrupted)
     out.answer(plan=undone.run.plan_id, run=undone.run.id, restored=list(undone.restored))
     restored = count(len(undone.restored), "file")

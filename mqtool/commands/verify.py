@@ -5,11 +5,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated
 
-import typer
-
 from mqtool import exits
 from mqtool.advice import to_type
-from mqtool.options import FLAG, BrokerChoice, EngineChoice, StoreChoice, command
+from mqtool.declared import FLAG, option
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
 from mqtool.scanning import run_verify, store_options
 from mqtool.verify_screen import verify_line, verify_tables
@@ -41,11 +40,10 @@ def run(
     store: StoreChoice,
     broker: BrokerChoice,
     engine: EngineChoice,
-    only: Annotated[list[Part] | None, typer.Option(
-        "--only", help="Check this part only; repeat for several.", show_default=False, rich_help_panel=_WHAT)] = None,
-    include_deleted: Annotated[bool, typer.Option(
-        "--include-deleted", help="Expect queues and index of deleted topics, too.", metavar=FLAG, show_default=False,
-        rich_help_panel=_WHAT)] = False,
+    only: Annotated[list[Part] | None, option(
+        "--only", "Check this part only; repeat for several.", _WHAT)] = None,
+    include_deleted: Annotated[bool, option(
+        "--include-deleted", "Expect queues and index of deleted topics, too.", _WHAT, metavar=FLAG)] = False,
 ) -> int:
     """Check every byte of a store against every other; never stops at the first problem, never writes.
 

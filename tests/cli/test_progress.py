@@ -33,7 +33,7 @@ def test_estimate_hides_again_while_rates_scatter() -> None:
 
 def test_nothing_is_drawn_where_stderr_is_no_terminal() -> None:
     stream = io.StringIO()
-    with Progress("scanning", None, Console(file=stream), 100) as progress:
+    with Progress("scanning", None, lambda: Console(file=stream), 100) as progress:
         progress(100, 3)
     assert stream.getvalue() == ""
 
@@ -41,7 +41,7 @@ def test_nothing_is_drawn_where_stderr_is_no_terminal() -> None:
 def test_progress_is_drawn_when_asked_for() -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=100)
-    with Progress("scanning", True, console, 2048) as progress:
+    with Progress("scanning", True, lambda: console, 2048) as progress:
         progress(1024, 3)
         progress(1024, 4)
     assert "2.0 KiB of 2.0 KiB" in stream.getvalue()
@@ -50,7 +50,7 @@ def test_progress_is_drawn_when_asked_for() -> None:
 
 def test_steps_name_what_comes_next_without_raw_controls() -> None:
     stream = io.StringIO()
-    with Steps("applying", True, Console(file=stream, force_terminal=True, width=100)) as steps:
+    with Steps("applying", True, lambda: Console(file=stream, force_terminal=True, width=100)) as steps:
         steps(0, 2, "install evil\x1b]0;x\x07")
     assert "step 1 of 2" in stream.getvalue()
     assert "\x1b]0;" not in stream.getvalue()

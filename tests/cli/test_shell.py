@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import typer
 
-from mqtool import cli, exits
+from mqtool import exits
+from mqtool.commands import COMMANDS, HELP, Entry
 from mqtool.options import command, parse_size
 from mqtool.output import Printer
 from recover.errors import NotAStore, Refusal, UsageRefusal
@@ -41,7 +42,7 @@ def command_that(monkeypatch: pytest.MonkeyPatch, body: Any) -> Iterator[None]:
         result = body(out)
         return result if isinstance(result, int) else 0
 
-    monkeypatch.setitem(cli.COMMANDS, "probe", cli.Entry("probe", "Probe.", cli.HELP))
+    monkeypatch.setitem(COMMANDS, "probe", Entry("probe", "Probe.", HELP))
     monkeypatch.setitem(sys.modules, "mqtool.commands.probe", SimpleNamespace(run=run))
     yield
 
@@ -63,11 +64,11 @@ def test_help_lists_every_command_without_importing_the_heavy_parts() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0
     assert done.stderr.strip() == "[]"
-    for name in cli.COMMANDS:
+    for name in COMMANDS:
         assert f" {name} " in done.stdout
 
 
-@pytest.mark.parametrize("name", list(cli.COMMANDS))
+@pytest.mark.parametrize("name", list(COMMANDS))
 def test_every_command_has_help_with_examples_and_exit_codes(name: str) -> None:
     result = mqtool(name, "--help")
     assert result.code == 0
@@ -77,7 +78,7 @@ def test_every_command_has_help_with_examples_and_exit_codes(name: str) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "mqtool" / "commands").glob("[a-z]*.py")), ids=lambda path: path.stem)
 def test_every_command_module_is_in_the_registry(path: Path) -> None:
-    assert path.stem in {entry.module for entry in cli.COMMANDS.values()}
+    assert path.stem in {entry.module for entry in COMMANDS.values()}
 
 
 def test_no_arguments_show_the_help() -> None:

@@ -57,6 +57,21 @@ def test_two_processes_at_once_fill_one_cache_and_the_next_needs_no_numba(tmp_pa
     assert all(name.endswith(".kernel") and not name.startswith(".") for name in names)
 
 
+@pytest.mark.parametrize("line", [
+    "verify STORE", "predict STORE", "inspect STORE", "journal STORE", "query STORE --phy-offset 0",
+    "recover STORE --dry-run", "rebuild STORE --dry-run", "explain", "exit-codes",
+])
+def test_a_plain_line_is_answered_without_the_library_and_json_without_rich(line: str) -> None:
+    words = [str(unpacked("clean-5.3.3")) if word == "STORE" else word for word in line.split()]
+    for more, unwanted in (["--json"], {"typer", "pydantic", "rich"}), (["--quiet"], {"typer", "pydantic"}):
+        script = (
+            "import sys\nfrom mqtool.cli import main\ncode = main(sys.argv[1:])\n"
+            f"print(sorted({unwanted} & sys.modules.keys()), file=sys.stderr)\nsys.exit(code)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", script, *words, *more], cwd=ROOT, capture_output=True, text=True)
+        assert (done.returncode, done.stderr.strip()) == (0, "[]")
+
+
 def _said(root: Path) -> list[Any]:
     said: list[Any] = []
     for line in (("verify",), ("rebuild", "--dry-run"), ("recover", "--dry-run")):

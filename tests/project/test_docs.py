@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.damage import RECIPES
 from mqtool import exits
-from mqtool.cli import COMMANDS
+from mqtool.commands import COMMANDS
 from tests.support.command_docs import DOCS, PAGES, block, exit_table, page, parameters, render
 
 ROOT = DOCS.parent

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mqtool import exits
-from mqtool.cli import COMMANDS, load
+from mqtool.commands import COMMANDS, command_of
+from mqtool.grammar import load
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = DOCS / "commands"
@@ -47,9 +48,7 @@ def parameters(name: str) -> list[Any]:
 
 
 def _info(name: str) -> Any:
-    import importlib
-
-    return importlib.import_module(f"mqtool.commands.{COMMANDS[name].module}").run.info
+    return command_of(COMMANDS[name]).info
 
 
 def _examples(name: str) -> str:
