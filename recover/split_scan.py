@@ -18,7 +18,7 @@ from recover.reader import FileReader
 from recover.scan import WHOLE, WINDOW, FileScan, FileScanner, Hole
 from recover.window import Window
 
-SPLIT_SIZE = 64 << 20
+SPLIT_SIZE = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)

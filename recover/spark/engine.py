@@ -26,7 +26,7 @@ from recover.split_join import FileJoin
 from recover.split_scan import SplitRange, SplitScan, splits_of
 from recover.store import Store
 
-_WAVE = 32
+_WAVE = 16
 """Splits whose columns may be on their way home at one time, at least; they pass through the driver's heap."""
 
 

@@ -35,6 +35,8 @@ LOCAL_ONLY = {
     # the JVM only hands bytes on: what the second compiler takes is never earned back within one command
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.python.daemon.module": "recover.spark.daemon",
+    # what a task sends home goes straight to the driver, which is in the same JVM, and not through its block store
+    "spark.task.maxDirectResultSize": "64m",
 }
 
 
