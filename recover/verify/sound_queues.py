@@ -123,7 +123,9 @@ class _Batch:
 
     @property
     def is_full(self) -> bool:
-        """No other queue fits."""
+        """No other queue fits. Where none is followed, one pass over the log is to do for all."""
+        if not self.places:
+            return False
         return self.filled + max(_SMALL, _WINDOW) > self.buffer.size or len(self.streams) >= _MOST_STREAMS
 
     def take(self, member: Member) -> None:

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.opens import count_opens
 from formats.consumequeue import CQ_UNIT, CqUnit, ext_address
 from formats.queue_kernels import EXPIRED, RIGHT
-from recover.expected import QueueKey
+from recover.expected import Expectation, QueueKey
 from recover.reader import FileReader, ReadFailure
 from recover.store import Store
 from recover.survey import ScanOptions, survey
@@ -243,3 +243,21 @@ def test_bytes_that_were_read_before_need_no_file(tmp_path: Path) -> None:
         pass
     content.close()
     shutil.rmtree(tmp_path)
+
+
+def test_queues_without_files_are_looked_at_in_one_pass_over_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(unpacked("clean-plain-4.9.7"), root)
+    shutil.rmtree(root / "consumequeue")
+    passes = []
+    collect = Expectation._collect
+
+    def counted(self: Expectation, batch: list[int]) -> Any:
+        passes.append(len(batch))
+        return collect(self, batch)
+
+    monkeypatch.setattr(Expectation, "_collect", counted)
+    seen = verdicts(root)
+    assert passes == [len(seen)] and len(seen) > 1 and all(verdict["missing"] for verdict in seen)
