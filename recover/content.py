@@ -110,6 +110,12 @@ class LazyContent:
             raise RuntimeError(f"the content is not as announced: {size} bytes instead of {self.size}")
 
 
+def allocated(content: Content) -> int:
+    """How many bytes of blocks content will take at most; it may say so with an attribute `allocated`."""
+    value = getattr(content, "allocated", None)
+    return content.size if value is None else int(value)
+
+
 def as_content(value: Content | bytes | bytearray | memoryview) -> Content:
     """Bytes become `BytesContent`; content stays what it is."""
     return BytesContent(bytes(value)) if isinstance(value, (bytes, bytearray, memoryview)) else value

@@ -49,7 +49,7 @@ def document(plan: Plan, contents: Sequence[dict[str, Any] | None], sidecar: str
 
 
 def stands_inline(step: Step, content: Content) -> bool:
-    """Whether content is kept in the document. Whole files of a run are always staged, see `recover.run`."""
+    """Whether content is kept in the document. Whole files of a run are always staged, see `recover.staging`."""
     return content.size <= INLINE_LIMIT and isinstance(step, InPlace)
 
 

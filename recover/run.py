@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from recover import disk
-from recover.content import Content, inline_json
-from recover.errors import Interrupted, Refusal
 from recover.journal import FRESH_JOURNAL, FRESH_RUN, Run, decode_records, encode_record, leftovers, runs
 from recover.lock import ROOT_MTIME
 from recover.making import make
 from recover.plan import JOURNAL_DIR, InPlace, Plan, Step, resolve
-from recover.plan_file import document, stands_inline
-from recover.reading import file_crc
+from recover.plan_file import document
+from recover.staging import stage
 
 RESERVE = 64 << 10
 _FOLDERS = ("staged", "preimages", "retired")
@@ -91,8 +88,7 @@ def start(root: Path, plan: Plan, interrupted: Callable[[], bool]) -> Run:
         disk.mkdir(path, status)
     elsewhere = {run.staged(number): step.content for number, step in enumerate(plan.steps)}
     made = make(run.path / "making", elsewhere, interrupted=interrupted, like=status)
-    contents = [_stage(run, number, step, interrupted, made) for number, step in enumerate(plan.steps)]
-    disk.sync_all(sorted((run.path / "staged").iterdir()))
+    contents = stage(run, plan.steps, interrupted, made)
     disk.create_file(run.path / "plan.json", [document(plan, contents, "staged")])
     # Freed when the disk is full, so that taking the steps back can still be recorded.
     disk.create_file(run.path / "reserve", [b"\xff" * (RESERVE + 1024 * len(plan.steps))])
@@ -132,52 +128,3 @@ def touched_directories(root: Path, steps: Iterable[Step]) -> list[str]:
                 parent = parent.parent
             found.add(str(parent))
     return sorted(found)
-
-
-def _stage(
-    run: Run, number: int, step: Step, interrupted: Callable[[], bool], made: Mapping[Path, tuple[int, int]]
-) -> dict[str, Any] | None:
-    content = step.content
-    if content is None:
-        return None
-    path = run.staged(number)
-    if stands_inline(step, content) and path not in made:
-        return inline_json(content)
-    size, crc = made.get(path) or disk.create_file(path, _watched_chunks(content, interrupted), sync=False)
-    if not isinstance(step, InPlace):
-        _dress(run.root, step, path)
-    if file_crc(path) != (size, crc) or size != content.size:
-        raise Refusal(f"what was written for {step.file} reads back differently", "check the disk", file=step.file)
-    return {"size": size, "crc32c": crc, "file": path.name}
-
-
-def _watched_chunks(content: Content, interrupted: Callable[[], bool]) -> Iterable[bytes]:
-    for chunk in content.chunks():
-        if interrupted():
-            raise Interrupted("stopped before anything was changed", "run the command again")
-        yield chunk
-
-
-def _dress(root: Path, step: Step, staged: Path) -> None:
-    """Owner and mode as the broker left them on the old file or on its neighbours, and the old file's xattrs."""
-    target = resolve(root, step.file)
-    if target.exists():
-        disk.set_owner(staged, os.stat(target))
-        disk.copy_xattrs(target, staged)
-        return
-    directory = target.parent
-    while not directory.is_dir():
-        directory = directory.parent
-    disk.set_owner(staged, _neighbour(directory))
-
-
-def _neighbour(directory: Path) -> os.stat_result:
-    """Stat whose owner and mode a new file in a directory takes."""
-    parent = os.stat(directory)
-    for name in sorted(os.listdir(directory)):
-        status = os.lstat(directory / name)
-        if stat.S_ISREG(status.st_mode) and status.st_uid == parent.st_uid:
-            return status
-    fields = list(parent)
-    fields[stat.ST_MODE] = stat.S_IFREG | 0o644
-    return os.stat_result(fields)

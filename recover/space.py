@@ -6,6 +6,7 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
+from recover.content import allocated
 from recover.errors import Refusal
 from recover.plan import JOURNAL_DIR, InPlace, Plan, RetireFolder, resolve
 from recover.reading import data_extents
@@ -43,12 +44,6 @@ def check_space(root: Path, plan: Plan) -> None:
                 f"{needed[device]:,} bytes are needed on the file system of {place}, {free:,} are free",
                 "make room, or write a recovered copy elsewhere with --output", needed=needed[device], free=free,
             )
-
-
-def allocated(content: object) -> int:
-    """How many bytes of blocks content will take; content may say so with an attribute `allocated`."""
-    value = getattr(content, "allocated", None)
-    return int(value) if value is not None else int(getattr(content, "size", 0))
 
 
 def _existing(path: Path) -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from recover.columns import Rows
-from recover.content import Content
+from recover.content import Content, allocated
 from recover.errors import Interrupted, Refusal
 from recover.expected import Expectation, QueueKey
 from recover.index_layout import Target
@@ -25,7 +25,6 @@ from recover.making import MadeElsewhere, Manifest
 from recover.plan import Install, Step
 from recover.rebuild_consumequeue import QueueBuilder
 from recover.rebuild_index import FileBuilder, RebuiltIndexFile
-from recover.space import allocated
 from recover.spark.derived import (
     Chunk,
     IndexChunks,

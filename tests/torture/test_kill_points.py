@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import recover.disk.content
+import recover.staging
 from recover.apply import apply_plan, resume
 from recover.errors import Refusal
 from recover.journal import journal
@@ -141,6 +142,14 @@ def _each_undo_point(case: Case, deep: bool) -> int:
 @pytest.mark.parametrize(("name", "lock"), ALL)
 def test_a_kill_before_some_operations_of_apply(name: str, lock: bool, folder: Path) -> None:
     assert _each_point(Case(folder, name, lock), deep=False) > 10
+
+
+@pytest.mark.parametrize("name", ["everything", "whole-files"])
+def test_a_kill_while_large_content_is_written_beside_the_rest(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recover.staging, "LARGE", 5000)
+    assert _each_point(Case(folder, name, True), deep=False) > 10
 
 
 @pytest.mark.parametrize(("name", "lock"), ALL)
