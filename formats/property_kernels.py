@@ -31,11 +31,12 @@ _SCHEDULE = text_bytes("SCHEDULE_TOPIC_XXXX")
 @part
 def take_properties(
     data: Any, start: int, end: int, topic_at: int, topic_length: int, topic_hash: int, hashes: Any, hash_room: int,
-    first_hash: int,
+    first_hash: int, with_keys: bool,
 ) -> tuple[int, int, int, int]:
     """Read the properties that matter: (bits, number of index key hashes, tags code, status).
 
-    `data` and `hashes` are pointers (`byte_kernels.pointer_to`).
+    `data` and `hashes` are pointers (`byte_kernels.pointer_to`). Not `with_keys`: no hashes, and the tags code is 0
+    but for a delay level.
     """
     bits = 0
     tags_at, tags_length = -1, 0
@@ -73,6 +74,7 @@ def take_properties(
     prefix = (31 * topic_hash + 35) & 0xFFFFFFFF
     if uniq_length > 0:
         bits |= BIT_HAS_UNIQ
+    if uniq_length > 0 and with_keys:
         h, good = java_hash(data, uniq_at, uniq_at + uniq_length, prefix)
         if not good:
             return 0, 0, 0, DISLIKED
@@ -81,7 +83,7 @@ def take_properties(
         hashes[first_hash + count] = key_hash(h)
         count += 1
     word = keys_at
-    while keys_length > 0 and word < keys_at + keys_length:
+    while with_keys and keys_length > 0 and word < keys_at + keys_length:
         stop = word
         while stop < keys_at + keys_length and byte_at(data, stop) != 32:
             stop += 1
@@ -96,6 +98,8 @@ def take_properties(
         word = stop + 1
     tags_code = np.int64(0)
     if tags_length > 0:
+        bits |= BIT_HAS_TAGS
+    if tags_length > 0 and with_keys:
         h, good = java_hash(data, tags_at, tags_at + tags_length, 0)
         if not good:
             return 0, 0, 0, DISLIKED
@@ -106,7 +110,6 @@ def take_properties(
             return 0, 0, 0, OUTPUT_FULL
         hashes[first_hash + count] = key_hash(h)
         count += 1
-        bits |= BIT_HAS_TAGS
     if delay_length > 0 and same_bytes(data, topic_at, topic_length, _SCHEDULE):
         level = np.int64(0)
         if delay_length > 9:

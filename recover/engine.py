@@ -34,16 +34,20 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
-    """Threads of this process, a mapped file at a time each."""
+    """Threads of this process, a mapped file at a time each. `with_keys` is as `recover.scan.scan_file` has it."""
 
     threads: int = 1
+    with_keys: bool = True
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
         open_error: OpenError | None = None,
     ) -> LogView:
         """See `Engine`."""
-        return scan_log(queue, threads=self.threads, memory=memory, progress=progress, open_error=open_error)
+        return scan_log(
+            queue, threads=self.threads, memory=memory, progress=progress, open_error=open_error,
+            with_keys=self.with_keys,
+        )
 
     def json(self) -> dict[str, Any]:
         """Name, threads, and which CRC routine."""

@@ -78,6 +78,7 @@ class IndexStream:
     """Records of the log as index files see them. Keeps one bit a key hash, and the splits by reference."""
 
     def __init__(self, log: LogView, excluded: Collection[int] = ()) -> None:
+        assert log.has_keys, "units are made of keys"
         self.log = log
         self.splits: list[Split] = [split for split in log.splits() if split.records.size]
         self._first = np.array([int(s.records["phy_offset"][0]) for s in self.splits], dtype=np.int64)

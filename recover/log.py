@@ -58,7 +58,8 @@ class LogView:
 
     `queues[i]` is the (topic, queue id) that rows name as `queue` i. `valid_to` and `log_end` are
     as docs/commands/verify.md defines them. `tail` is None when only zeros follow the last record.
-    `written` holds, by phy offset, the records of a planned log that the disk does not have yet.
+    `written` holds, by phy offset, the records of a planned log that the disk does not have yet. Rows of a scan
+    without `has_keys` have no hashes and no tags codes: queues and index cannot be judged by it.
     """
 
     queue: MappedFileQueue
@@ -73,6 +74,7 @@ class LogView:
     superseded: int
     tally: Tally
     written: dict[int, Record] = field(default_factory=dict)
+    has_keys: bool = True
 
     @property
     def messages(self) -> int:
@@ -139,19 +141,20 @@ class LogView:
 
 def scan_log(
     queue: MappedFileQueue, *, threads: int = 1, memory: int = DEFAULT_MEMORY,
-    progress: ProgressCallback | None = None, window: int = WINDOW,
+    progress: ProgressCallback | None = None, window: int = WINDOW, with_keys: bool = True,
     open_error: Callable[[MappedFile, OSError], None] | None = None,
 ) -> LogView:
     """Scan every file of the commitlog, `threads` at a time, and put the results together.
 
     A file that cannot be opened is reported to `open_error` and counts as missing; without a
-    callback the `OSError` rises.
+    callback the `OSError` rises. `with_keys` is as `scan_file` has it.
     """
     columns = ColumnStore(memory)
 
     def scan(mapped_file: MappedFile) -> FileScan | None:
         try:
-            return scan_file(mapped_file, queue.file_size, columns, progress=progress, window=window)
+            return scan_file(mapped_file, queue.file_size, columns, progress=progress, window=window,
+                             with_keys=with_keys)
         except OSError as error:
             if open_error is None:
                 raise
@@ -163,7 +166,9 @@ def scan_log(
             scans = list(pool.map(scan, queue.files))
     else:
         scans = [scan(mapped_file) for mapped_file in queue.files]
-    return assemble(queue, [s for s in scans if s is not None])
+    log = assemble(queue, [s for s in scans if s is not None])
+    log.has_keys = with_keys
+    return log
 
 
 def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:

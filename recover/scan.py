@@ -18,10 +18,10 @@ from formats.crc_kernel import crc_address, crc_tables
 from formats.errors import FormatError
 from formats.kernels import walk_records
 from formats.queue_table_kernels import new_queue_slots
-from formats.record_columns import RECORD
+from formats.record_columns import BIT_DELAY, RECORD
 from formats.search_kernels import find_blank, find_record_head, last_nonzero
 from formats.walk_status import AT_BLANK, NEED_MORE, OUTPUT_FULL
-from recover.columns import LEAST_HASHES, LEAST_ROWS, ColumnStore, Split
+from recover.columns import LEAST_HASHES, LEAST_ROWS, ColumnStore, Rows, Split
 from recover.judge import envelope_size, judge, reason_of
 from recover.mapped_files import MappedFile
 from recover.reader import FileReader, ReadFailure
@@ -84,7 +84,8 @@ class FileScanner:
     """The state of one scan; `stop` is where in the file it ends, a split's when another begins there."""
 
     def __init__(
-        self, mapped_file: MappedFile, file_size: int, columns: ColumnStore, progress: ProgressCallback | None
+        self, mapped_file: MappedFile, file_size: int, columns: ColumnStore, progress: ProgressCallback | None,
+        *, with_keys: bool = True,
     ) -> None:
         self.base = mapped_file.file_from_offset
         self.length = min(mapped_file.length, file_size)
@@ -92,6 +93,7 @@ class FileScanner:
         self.result = FileScan(mapped_file, file_size)
         self.columns = columns
         self.progress = progress
+        self.with_keys = with_keys
         self.rows = Split(np.empty(0, dtype=RECORD), np.empty(0, dtype=np.int32))
         self.in_place = False
         self._new_room()
@@ -148,7 +150,7 @@ class FileScanner:
         return walk_records(
             window.data, inside, window.filled, self.base + window.start, self.result.file_end,
             crc_address(), crc_tables(), self.rows.records, self.rows.hashes, self.slots, self.names, self.queue_table,
-            self.state,
+            self.state, self.with_keys,
         )
 
     def _judge(self, window: Window, position: int) -> int | None:
@@ -159,9 +161,14 @@ class FileScanner:
             return None
         self._flush()
         row, hashes = row_of(record, self._queue_number(record.topic, record.queue_id))
-        self.result.splits.append(self.columns.keep(row, hashes))
+        self.result.splits.append(self.columns.keep(row, hashes) if self.with_keys else self._without_keys(row))
         self._report(record.total_size, 1)
         return record.total_size
+
+    def _without_keys(self, row: Rows) -> Split:
+        row["hashes"] = 0
+        row["tags_code"] *= (row["bits"] & BIT_DELAY) != 0
+        return self.columns.keep(row, np.empty(0, dtype=np.int32))
 
     def _queue_number(self, topic: bytes, queue_id: int) -> int:
         """Number of a queue, for a record that the compiled walk did not take."""
@@ -289,9 +296,10 @@ class FileScanner:
         """Somewhere to put rows: where they stay, or else in `scratch`, from where the store of columns takes them."""
         if self.in_place:
             self.columns.give_back(self.rows)
-        room = self.columns.room(_ROWS, _HASHES) if scratch is None else None
+        hashes = _HASHES if self.with_keys else LEAST_HASHES
+        room = self.columns.room(_ROWS, hashes) if scratch is None else None
         self.in_place = room is not None
-        self.rows = room or scratch or Split(np.empty(_ROWS, dtype=RECORD), np.empty(_HASHES, dtype=np.int32))
+        self.rows = room or scratch or Split(np.empty(_ROWS, dtype=RECORD), np.empty(hashes, dtype=np.int32))
 
     def _grow_tables(self) -> None:
         names = np.zeros(self.names.size * 4, dtype=np.uint8)
@@ -328,12 +336,13 @@ class FileScanner:
 
 def scan_file(
     mapped_file: MappedFile, file_size: int, columns: ColumnStore, *, progress: ProgressCallback | None = None,
-    window: int = WINDOW,
+    window: int = WINDOW, with_keys: bool = True,
 ) -> FileScan:
     """Scan one mapped commitlog file of `file_size` bytes. `OSError` when it cannot be opened at all.
 
+    Rows have neither key hashes nor tags codes unless `with_keys`; delay levels they have.
     `progress(bytes, records)` is called with what was done since the last call, from the calling thread.
     """
-    scanner = FileScanner(mapped_file, file_size, columns, progress)
+    scanner = FileScanner(mapped_file, file_size, columns, progress, with_keys=with_keys)
     with FileReader(mapped_file.path) as reader:
         return scanner.run(reader, window)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from formats.queue_kernels import RIGHT
 from recover.beyond import named_behind, note_damage_behind
@@ -63,14 +63,19 @@ class Survey:
 
 
 def survey(
-    store: Store, options: ScanOptions, *, with_queues: bool = True, scanned: Callable[[LogView], None] | None = None
+    store: Store, options: ScanOptions, *, with_queues: bool = True, with_keys: bool = True,
+    scanned: Callable[[LogView], None] | None = None,
 ) -> Survey:
     """Scan the log and, unless told not to, judge the queues against it. `Refusal` (8) when a file cannot be opened.
 
     `scanned` is called with the log before the queues are judged: they may show more damage behind its end.
+    `with_keys`: somebody looks at queues or index, so rows need their hashes and tags codes.
     """
     queue, misnamed = rightly_placed(live_copies(store.commitlog))
-    log = options.scanner.scan_log(
+    scanner = options.scanner
+    if isinstance(scanner, LocalEngine):
+        scanner = replace(scanner, with_keys=with_keys or with_queues)
+    log = scanner.scan_log(
         queue, memory=options.memory, progress=options.progress, open_error=_refuse(store)
     )
     if with_queues:

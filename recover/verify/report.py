@@ -91,7 +91,9 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     wanted = set(only) or set(PARTS)
     queues_needed = bool(wanted & {"consumequeue", "config"}) or wanted == set(PARTS)
     with _Beside(store, options.threads if "index" in wanted else 0) as beside:
-        look = survey(store, options, with_queues=queues_needed, scanned=beside.start)
+        look = survey(
+            store, options, with_queues=queues_needed, with_keys="index" in wanted, scanned=beside.start,
+        )
         index = beside.index(look.log) if "index" in wanted else None
     findings = FindingList()
     if "commitlog" in wanted:

@@ -53,6 +53,7 @@ class SoundQueues:
     """Follows the queues of a store beside its log."""
 
     def __init__(self, store: Store, log: LogView, expectation: Expectation) -> None:
+        assert log.has_keys, "units hold tags codes"
         self.store = store
         self.log = log
         self.counts = expectation.counts.tolist()

@@ -25,20 +25,21 @@ from formats.javahash import index_key_hash
 from formats.kernels import walk_records
 from formats.queue_table_kernels import new_queue_slots
 from formats.record_columns import BIT_DELAY, RECORD
+from recover.record_row import row_of
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES
 
 Row = tuple[Any, list[int]]
 
 
-def _walk(content: bytes, phy_offset: int) -> Row | None:
+def _walk(content: bytes, phy_offset: int, with_keys: bool = True) -> Row | None:
     """The row and hashes that the compiled walk makes of one record with room for a blank, None if it refuses."""
     names, queues = np.zeros(1 << 10, np.uint8), np.zeros((8, 3), np.int64)
     records, hashes, state = np.zeros(2, RECORD), np.zeros(1 << 10, np.int32), np.zeros(4, np.int64)
     data = np.frombuffer(content + bytes(BLANK_SIZE), np.uint8)
     walk_records(
         data, 0, data.size, phy_offset, phy_offset + data.size, crc_address(), crc_tables(),
-        records, hashes, new_queue_slots(16, names, queues, 0), names, queues, state,
+        records, hashes, new_queue_slots(16, names, queues, 0), names, queues, state, with_keys,
     )
     return (records[0], hashes[:state[1]].tolist()) if state[0] else None
 
@@ -51,6 +52,23 @@ def _judge(content: bytes, phy_offset: int) -> Record | None:
 
 
 def _disagreement(content: bytes, phy_offset: int) -> str:
+    return _differs(content, phy_offset) or _differs_without_keys(content, phy_offset)
+
+
+def _differs_without_keys(content: bytes, phy_offset: int) -> str:
+    walked = _walk(content, phy_offset, with_keys=False)
+    if walked is None:
+        return "refused without its keys" if _walk(content, phy_offset) is not None else ""
+    record = _judge(content, phy_offset)
+    if record is None:
+        return f"took without its keys what is damage: {content!r}"
+    expected, _ = row_of(record, int(walked[0]["queue"]))
+    expected["hashes"] = 0
+    expected["tags_code"] *= (expected["bits"] & BIT_DELAY) != 0
+    return "" if walked[0] == expected[0] and not walked[1] else f"other row without keys: {content!r}"
+
+
+def _differs(content: bytes, phy_offset: int) -> str:
     walked = _walk(content, phy_offset)
     if walked is None:
         return ""

@@ -12,10 +12,17 @@ import pytest
 
 from fixtures.synth import synth_store
 from formats.commitlog import decode
+from formats.record_columns import BIT_DELAY, RECORD
 from recover.columns import ColumnStore
+from recover.delays import DelayTable
+from recover.expected import expect
+from recover.log import scan_log
 from recover.mapped_files import MappedFile
 from recover.record_row import row_of
 from recover.scan import FileScan, scan_file
+from recover.topics import Topics
+from recover.verify.consumequeue import check_consumequeue
+from recover.verify.index import check_index
 from tests.support.commitlog import placed_records
 from tests.support.looks import opened
 from tests.support.stores import STORES, unpacked
@@ -135,3 +142,26 @@ def test_every_record_keeps_its_queue_when_the_first_one_of_a_queue_is_damaged(t
 
 def _named_rows(scan: FileScan) -> list[tuple[Any, tuple[bytes, int]]]:
     return [(row, scan.queues[row["queue"]]) for split in scan.splits for row in split.records]
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_without_keys_the_rows_are_the_same_but_for_hashes_and_tags_codes(name: str) -> None:
+    queue = opened(unpacked(name)).commitlog
+    whole, bare = scan_log(queue), scan_log(queue, with_keys=False)
+    assert (whole.queues, whole.damaged, whole.tally) == (bare.queues, bare.damaged, bare.tally)
+    rows = np.concatenate([split.records for split in whole.splits()] or [np.empty(0, dtype=RECORD)])
+    without = np.concatenate([split.records for split in bare.splits()] or [np.empty(0, dtype=RECORD)])
+    rows["hashes"] = 0
+    rows["tags_code"][(rows["bits"] & BIT_DELAY) == 0] = 0
+    assert np.array_equal(rows, without)
+    assert not any(split.hashes.size for split in bare.splits())
+
+
+def test_queues_and_index_are_never_judged_by_rows_without_keys() -> None:
+    store = opened(unpacked("clean-plain-4.9.7"))
+    log = scan_log(store.commitlog, with_keys=False)
+    with pytest.raises(AssertionError):
+        check_index(store, log)
+    topics = Topics(store)
+    with pytest.raises(AssertionError):
+        check_consumequeue(store, log, expect(log, topics), DelayTable({}))
