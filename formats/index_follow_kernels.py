@@ -11,9 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from formats.byte_kernels import i32, i64, pointer_to
+from formats.byte_kernels import i32, i64, pointer_to, prefetch
 from formats.compiled import INT, Array, kernel, part
-from formats.index_kernels import TAG_ABSENT, TAG_PRESENT, TAG_UNKNOWN, is_set, set_bit, time_diff
+from formats.index_kernels import (
+    TAG_ABSENT,
+    TAG_PRESENT,
+    TAG_UNKNOWN,
+    divisor_of,
+    is_set,
+    set_bit,
+    slot_of,
+    time_diff,
+)
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER, RECORD
 
 AT_UNIT = 0
@@ -31,6 +40,7 @@ UNIT = 20
 _AT_OFFSET = 4
 _AT_TIME = 12
 _AT_PREVIOUS = 16
+_AHEAD = 64
 _BYTES = Array(np.uint8)
 _BYTES_OUT = Array(np.uint8, out=True)
 _STATE = Array(np.int64, out=True)
@@ -38,11 +48,11 @@ _NOT_INDEXED = BIT_GHOST | BIT_FILLER | BIT_MARKER
 
 
 @kernel(
-    units=_BYTES, count=INT, number=INT, begin=INT, slots=INT, records=Array(RECORD), hashes=Array(np.int32),
+    units=_BYTES, count=INT, number=INT, begin=INT, records=Array(RECORD), hashes=Array(np.int32),
     found=_BYTES_OUT, tag_states=_BYTES_OUT, heads=Array(np.int32, out=True, some=True), state=_STATE, returns=INT,
 )
 def follow_units(
-    units: Any, count: int, number: int, begin: int, slots: int, records: Any, hashes: Any, found: Any,
+    units: Any, count: int, number: int, begin: int, records: Any, hashes: Any, found: Any,
     tag_states: Any, heads: Any, state: Any,
 ) -> int:
     """Take the units of a block while each is the next key of a record, right in every field and in its chain.
@@ -57,8 +67,12 @@ def follow_units(
     at, row, first = state[AT_UNIT], state[AT_ROW], state[AT_HASH]
     key, is_open = state[NEXT_KEY], state[IS_OPEN]
     status = MORE_UNITS
+    divisor = divisor_of(heads.size)
     while at < count:
         place = at * UNIT
+        if at + _AHEAD < count:
+            # the chains of all slots are more than the caches near the core hold
+            prefetch(heads, slot_of(i32(raw, place + _AHEAD * UNIT), divisor))
         offset = i64(raw, place + _AT_OFFSET)
         if is_open == 0 or records[row].phy_offset != offset:
             left, left_hash, passed = row, first, False
@@ -89,7 +103,7 @@ def follow_units(
         if number + at > 1 and difference != time_diff(begin, records[row].store_timestamp):
             status = DISLIKED
             break
-        slot = value % slots
+        slot = slot_of(value, divisor)
         if i32(raw, place + _AT_PREVIOUS) != heads[slot]:
             status = DISLIKED
             break

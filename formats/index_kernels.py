@@ -40,6 +40,7 @@ SLOT_WRONG = 2
 _STAND_IN = BIT_FILLER | BIT_MARKER
 _MAX_TIME_DIFF = 0x7FFFFFFF
 _LOW = 0xFFFFFFFF
+_POSITIVE = 0x7FFFFFFF
 _UNITS = Array(np.int32, 2)
 _RECORDS = Array(RECORD)
 _HASHES = Array(np.int32)
@@ -87,6 +88,27 @@ def time_diff(begin: int, timestamp: int) -> int:
     if begin <= 0 or timestamp <= begin:
         return 0
     return min((timestamp - begin) // 1000, _MAX_TIME_DIFF)
+
+
+@part
+def divisor_of(slots: int) -> tuple[int, int, int]:
+    """A number of slots with what divides by it: a factor, and by how many bits the product is too long.
+
+    Divisions take longer than all else that is done for a key, but for the wait for its slot.
+    """
+    size = min(slots, _POSITIVE + 1)
+    bits = 0
+    while 1 << bits < size:
+        bits += 1
+    return size, ((1 << 31 + bits) + size - 1) // size, 31 + bits
+
+
+@part
+def slot_of(value: int, divisor: tuple[int, int, int]) -> int:
+    """`value` modulo the number of slots; hashes are never negative."""
+    value = int(value) & _POSITIVE
+    size, factor, bits = divisor
+    return value - (value * factor >> bits) * size
 
 
 @part

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from formats.byte_kernels import prefetch
 from formats.compiled import BOOL, INT, Array, intrinsic, kernel, part
-from formats.index_kernels import time_diff, wanted_keys
+from formats.index_kernels import divisor_of, slot_of, time_diff, wanted_keys
 from formats.record_columns import RECORD
 
 STATE_NUMBER = 0
@@ -26,48 +27,24 @@ STATE_SIZE = 9
 
 _AHEAD = 96
 _LOW = 0xFFFFFFFF
-_POSITIVE = 0x7FFFFFFF
 _RECORDS = Array(RECORD)
 _HASHES = Array(np.int32)
 _BYTES = Array(np.uint8)
 
 _swapped = intrinsic("formats.byte_intrinsics", "swapped_i32")
-_prefetch = intrinsic("formats.byte_intrinsics", "prefetch_to_write")
-
-
-@part
-def _divisor(slots: int) -> tuple[int, int, int]:
-    """A number of slots with what divides by it: a factor, and by how many bits the product is too long.
-
-    Divisions take longer than all else that is done for a key, but for the wait for its slot.
-    """
-    size = min(slots, _POSITIVE + 1)
-    bits = 0
-    while 1 << bits < size:
-        bits += 1
-    return size, ((1 << 31 + bits) + size - 1) // size, 31 + bits
-
-
-@part
-def _slot(value: int, divisor: tuple[int, int, int]) -> int:
-    """`value` modulo the number of slots; hashes are never negative."""
-    value = int(value) & _POSITIVE
-    size, factor, bits = divisor
-    return value - (value * factor >> bits) * size
 
 
 @part
 def _fetch(slots: Any, hashes: Any, at: int, divisor: tuple[int, int, int]) -> None:
     """Have the slot of a key fetched that comes soon: 5,000,000 slots are more than the caches near the core hold."""
     if at < hashes.size:
-        _prefetch(slots, _slot(hashes[at], divisor))
+        prefetch(slots, slot_of(hashes[at], divisor))
 
 
 @part
 def _word(value: int, file_order: bool) -> Any:
     """A word as the file has it, or in native byte order."""
     return _swapped(np.int32(value)) if file_order else np.int32(value)
-
 
 
 @kernel(
@@ -103,7 +80,7 @@ def put_keys(
     at = state[STATE_HASH]
     number = state[STATE_NUMBER]
     used = state[STATE_USED_SLOTS]
-    divisor = _divisor(slots.size)
+    divisor = divisor_of(slots.size)
     while row < records.size:
         record = records[row]
         wanted = wanted_keys(record.hashes, record.bits, take[row])
@@ -120,7 +97,7 @@ def put_keys(
             state[STATE_END_OFFSET] = phy
             while key < wanted and number < limit:
                 _fetch(slots, hashes, at + key + _AHEAD, divisor)
-                slot = _slot(hashes[at + key], divisor)
+                slot = slot_of(hashes[at + key], divisor)
                 previous = slots[slot]
                 units[number - base, 0] = _word(hashes[at + key], file_order)
                 units[number - base, 1] = high
@@ -156,7 +133,7 @@ def head_keys(slots: Any, records: Any, hashes: Any, take: Any, limit: int, stat
     key = state[STATE_KEY]
     at = state[STATE_HASH]
     number = state[STATE_NUMBER]
-    divisor = _divisor(slots.size)
+    divisor = divisor_of(slots.size)
     while row < records.size:
         record = records[row]
         wanted = wanted_keys(record.hashes, record.bits, take[row])
@@ -168,7 +145,7 @@ def head_keys(slots: Any, records: Any, hashes: Any, take: Any, limit: int, stat
             state[STATE_END_OFFSET] = record.phy_offset
         while key < wanted and number < limit:
             _fetch(slots, hashes, at + key + _AHEAD, divisor)
-            slots[_slot(hashes[at + key], divisor)] = number
+            slots[slot_of(hashes[at + key], divisor)] = number
             number += 1
             key += 1
         if key < wanted:

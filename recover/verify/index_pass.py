@@ -137,7 +137,7 @@ class _Pass:
                         return runs + tag_runs(records, tag_states)
                     self._read(self.geometry.unit_offset(number), count * INDEX_UNIT.size)
                 status = follow_units(
-                    self.buffer, count, number, begin, self.geometry.slots, records, hashes, found, tag_states,
+                    self.buffer, count, number, begin, records, hashes, found, tag_states,
                     self.heads, state,
                 )
                 if status == MORE_RECORDS:
