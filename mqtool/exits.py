@@ -8,11 +8,9 @@ library's 2 can escape.
 from __future__ import annotations
 
 import os
-import platform
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -144,6 +142,9 @@ def _os_error_remedy(error: OSError) -> str:
 
 def bug_report(error: BaseException) -> str:
     """The text to send us: versions, command and traceback."""
+    import platform
+    import traceback
+
     from mqtool import version
 
     trace = "".join(traceback.format_exception(error))

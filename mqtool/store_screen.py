@@ -12,7 +12,7 @@ from mqtool.text import clean, count, exact_size, human_size, human_time
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, StoreChoice
     from mqtool.output import Printer
-    from recover.inspect_store import Start, StoreReport
+    from recover.inspect_store.report import Start, StoreReport
 
 _TOPICS_SHOWN = 15
 _STATES = {
@@ -25,7 +25,7 @@ def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
     """Look at the store and show one screen."""
     from mqtool.scanning import store_options
     from recover.brokers import BrokerVersion
-    from recover.inspect_store import inspect_store
+    from recover.inspect_store.report import inspect_store
     from recover.store import Store
 
     versions = [BrokerVersion.parse(broker.broker)] if broker.broker else []

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 from recover.content import Content, as_content
 from recover.errors import Refusal
+from recover.journal_dir import JOURNAL_DIR as JOURNAL_DIR
 
-JOURNAL_DIR = ".mqtool"
 _RESERVED = (JOURNAL_DIR, "lock")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from crc32c import crc32c
+from recover.crc import crc32c
 
 READ = 1 << 20
 BLANK = bytes(READ)

@@ -6,10 +6,11 @@ mistake it for a part of a store.
 
 from __future__ import annotations
 
-import tempfile
 from typing import IO
 
 
 def scratch_file() -> IO[bytes]:
     """An open, empty, unnamed temporary file in the system's temporary folder (`TMPDIR`)."""
+    import tempfile
+
     return tempfile.TemporaryFile(prefix="mqtool-")

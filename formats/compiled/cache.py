@@ -10,10 +10,7 @@ import atexit
 import contextlib
 import hashlib
 import os
-import secrets
-import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 
@@ -41,6 +38,9 @@ def write(name: str, environment: str, key: bytes, code: bytes) -> None:
     content = _head(environment, key, code) + code
     if any(_put(folder, _file_name(name, environment), content) for folder in folders()) or VARIABLE in os.environ:
         return
+    import shutil
+    import tempfile
+
     with contextlib.suppress(OSError):
         folder = tempfile.mkdtemp(prefix="mqtool-kernels-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -98,7 +98,7 @@ def _owners() -> frozenset[int]:
 
 def _put(folder: str, name: str, content: bytes) -> bool:
     """Put a whole file there at once; others who do the same are not disturbed. False if it cannot be."""
-    made = os.path.join(folder, f".{name}.{os.getpid()}.{secrets.token_hex(4)}")
+    made = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         os.makedirs(folder, mode=0o755, exist_ok=True)
         if not _trusted(os.lstat(folder), stat.S_ISDIR):

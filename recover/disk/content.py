@@ -8,8 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from crc32c import crc32c
-
+from recover.crc import crc32c
 from recover.disk.faults import fault
 from recover.reading import BLANK, crc_with_zeros, data_extents, gaps
 

@@ -13,7 +13,7 @@ from formats.errors import FormatError
 from formats.record_columns import BIT_PROP_CRC
 from recover.findings import Finding, finding
 from recover.index_files import list_index_files
-from recover.journal import run_findings
+from recover.journal_dir import has_journal
 from recover.lock import UNKNOWN_HOLDER, is_own_lock_file, probe
 from recover.log import LogView
 from recover.mapped_files import MappedFileQueue
@@ -44,7 +44,9 @@ def check_parts(
         findings.extend(log_is_gone(store))
     findings.extend(settings_findings(look.log, look.options.settings))
     findings.extend(others)
-    if whole:
+    if whole and has_journal(store.root):
+        from recover.journal import run_findings
+
         findings.extend(run_findings(store.root))
     if whole and store.commitlog.files:
         findings.extend(check_timer(store, look.log))

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from formats.commitlog import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from recover.findings import Finding, finding
-from recover.inspect_file.kinds import foreign
 from recover.log import LogView
 from recover.mapped_files import MappedFile
 from recover.reader import FileReader
@@ -29,6 +28,8 @@ def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> I
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.messages, lost=lost, index_units=units)
     odd = _without_a_record(log)
     if odd is not None:
+        from recover.inspect_file.kinds import foreign
+
         with FileReader(odd.path) as reader:
             yield finding(FOREIGN, store.relative(odd.path), 0, what=foreign(reader))
 

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -253,7 +254,7 @@ def test_a_private_folder_stands_in_where_nothing_can_be_written(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", home)
     monkeypatch.setattr(cache, "__file__", "/proc/nowhere/formats/compiled/cache.py")
-    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     registered: list[object] = []
     monkeypatch.setattr(cache.atexit, "register", lambda *args, **kwargs: registered.append(args))
     assert [_answer(_fresh()) for _ in range(2)] == [(True, 2)] * 2

@@ -37,7 +37,7 @@ def test_wheel_holds_every_module(wheel: zipfile.ZipFile) -> None:
 
 def test_wheel_names_its_command_and_carries_the_licence(wheel: zipfile.ZipFile) -> None:
     info = f"mqtool-{PROJECT['version']}.dist-info"
-    assert "mqtool = mqtool.cli:main" in wheel.read(f"{info}/entry_points.txt").decode()
+    assert "mqtool = mqtool.__main__:run" in wheel.read(f"{info}/entry_points.txt").decode()
     assert "Apache License" in wheel.read(f"{info}/licenses/LICENSE").decode()
 
 
