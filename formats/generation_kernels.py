@@ -6,9 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from formats.compiled import BOOL, Array, kernel, part
-from formats.record_columns import BIT_FILLER, BIT_STRAY, EXPECTED, RECORD
+from formats.compiled import BOOL, INT, Array, kernel, part
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED, EXPECTED, RECORD
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
+
+_NO_PLACE = BIT_GHOST | BIT_SUPERSEDED | BIT_STRAY
+_NUMBERS = Array(np.int64)
+_NUMBERS_OUT = Array(np.int64, out=True)
 
 
 @part
@@ -28,7 +32,59 @@ def note_last(records: Any, last_offset: Any) -> None:
 
 
 @kernel(
-    records=Array(RECORD), wanted=Array(np.bool_), next_place=Array(np.int64, out=True), stops=Array(np.int64),
+    records=Array(RECORD), first=INT, wanted=Array(np.bool_), next_place=_NUMBERS_OUT, stops=_NUMBERS,
+    order=_NUMBERS_OUT, returns=BOOL,
+)
+def order_rows(records: Any, first: int, wanted: Any, next_place: Any, stops: Any, order: Any) -> bool:
+    """Note where the live rows are that have a position in a wanted queue (bool, one a queue), queue by queue.
+
+    Rows are numbered in log order, the first of `records` is `first`. `next_place` (int64, one a queue) says where in
+    `order` (int64) the number of a queue's next row goes, and is updated; `stops` where its room ends. False when that
+    is too small.
+    """
+    for number in range(records.size):
+        record = records[number]
+        queue = record.queue
+        if not wanted[queue] or record.bits & _NO_PLACE or not is_numbered(record.sys_flag, record.bits):
+            continue
+        if next_place[queue] >= stops[queue]:
+            return False
+        order[next_place[queue]] = first + number
+        next_place[queue] += 1
+    return True
+
+
+@kernel(
+    records=Array(RECORD), first=INT, queues=_NUMBERS, next_place=_NUMBERS_OUT, stops=_NUMBERS, order=_NUMBERS,
+    start=INT, out=Array(EXPECTED, out=True), returns=None,
+)
+def take_rows(
+    records: Any, first: int, queues: Any, next_place: Any, stops: Any, order: Any, start: int, out: Any
+) -> None:
+    """Copy the rows of `records` that some queues have next in `order`, as `order_rows` has left it.
+
+    What is noted at `start` of `order` goes to the beginning of `out`. `next_place` (int64, one a queue) is updated,
+    `stops` is where the queue's rows end. Rows come split by split, `first` is the number of the first one here.
+    """
+    end = first + records.size
+    for queue in queues:
+        place = next_place[queue]
+        while place < stops[queue] and order[place] < end:
+            record = records[order[place] - first]
+            row = out[place - start]
+            row.queue_offset = record.queue_offset
+            row.phy_offset = record.phy_offset
+            row.tags_code = record.tags_code
+            row.store_timestamp = record.store_timestamp
+            row.size = record.size
+            row.queue = record.queue
+            row.bits = record.bits
+            place += 1
+        next_place[queue] = place
+
+
+@kernel(
+    records=Array(RECORD), wanted=Array(np.bool_), next_place=_NUMBERS_OUT, stops=_NUMBERS,
     out=Array(EXPECTED, out=True), returns=BOOL,
 )
 def group_rows(records: Any, wanted: Any, next_place: Any, stops: Any, out: Any) -> bool:

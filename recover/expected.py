@@ -11,7 +11,7 @@ import numpy as np
 from formats import properties as props
 from formats.commitlog import Record
 from formats.errors import FormatError
-from formats.generation_kernels import group_rows
+from formats.generation_kernels import order_rows, take_rows
 from formats.record_columns import BIT_DELAY, BIT_LMQ, BIT_MARKER, EXPECTED
 from recover.columns import Rows
 from recover.generations import numbered
@@ -20,7 +20,8 @@ from recover.log_reader import LogReader
 from recover.record_row import FILLER_TOPIC
 from recover.topics import LMQ_PREFIX, Topics, is_folder_name, topic_text
 
-BATCH_ROWS = 4_000_000
+_NOTED = 4_000_000
+_TAKEN = 700_000  # below the size from which on freed memory goes back to the system
 _LMQ_LIMIT = 10_000
 
 
@@ -59,35 +60,55 @@ class Expectation:
         yield from self.of(i for i, key in enumerate(self.keys) if counts[i] and (wanted is None or key in wanted))
 
     def of(self, numbers: Iterable[int]) -> Iterator[tuple[QueueKey, Rows]]:
-        """As `grouped`, the queues of these numbers, which have a position each."""
-        for batch in _batches(numbers, self.counts):
-            rows, starts, stops = self._collect(batch)
-            for number in batch:
-                part = rows[starts[number] : stops[number]]
-                offsets = part["queue_offset"]
-                if not (offsets[1:] > offsets[:-1]).all():
-                    part = part[np.lexsort((part["phy_offset"], offsets))]
-                yield self.keys[number], part
+        """As `grouped`, the queues of these numbers, which ascend and have a position each."""
+        for batch in _batches(numbers, self.counts, _NOTED):
+            order, starts, stops = self._noted(batch)
+            for few in _batches(batch, self.counts, _TAKEN):
+                start = int(starts[few[0]])
+                rows, ends = self._taken(few, order, starts, stops)
+                for number in few:
+                    part = rows[starts[number] - start : ends[number] - start]
+                    offsets = part["queue_offset"]
+                    if not (offsets[1:] > offsets[:-1]).all():
+                        part = part[np.lexsort((part["phy_offset"], offsets))]
+                    yield self.keys[number], part
 
-    def _collect(self, batch: list[int]) -> tuple[Rows, Rows, Rows]:
-        """The rows of some queues, one behind the other; where those of each begin and end (one a queue)."""
+    def _noted(self, batch: list[int]) -> tuple[Rows, Rows, Rows]:
+        """Which rows of the log some queues have, one behind the other; where those of each begin and end.
+
+        Between the end of one and the beginning of the next is room for its LMQ rows.
+        """
         wanted = np.zeros(len(self.keys), dtype=np.bool_)
         wanted[batch] = True
         room = np.where(wanted, self.counts, 0)
         stops = np.cumsum(room)
         starts = stops - room
-        rows = np.empty(int(room.sum()), dtype=EXPECTED)
+        order = np.empty(int(room.sum()), dtype=np.int64)
         places = starts.copy()
-        plain = wanted.copy()
-        plain[: self._skip.size] &= ~self._skip
-        for split in self.log.live():
-            fits = group_rows(np.asarray(split.records), plain, places, stops, rows)
+        wanted[: self._skip.size] &= ~self._skip
+        first = 0
+        for split in self.log.splits():
+            fits = order_rows(np.asarray(split.records), first, wanted, places, stops, order)
             assert fits, "the rows were counted by the same rule"
-        lmq = self.lmq_rows[wanted[self.lmq_rows["queue"]]]  # ascending by queue
-        in_queue = np.arange(lmq.size) - np.searchsorted(lmq["queue"], lmq["queue"])
-        rows[places[lmq["queue"]] + in_queue] = lmq
-        places += np.bincount(lmq["queue"], minlength=places.size)
-        return rows, starts, places
+            first += split.records.size
+        return order, starts, places
+
+    def _taken(self, few: list[int], order: Rows, starts: Rows, stops: Rows) -> tuple[Rows, Rows]:
+        """The rows of queues that stand side by side in `order`; where those of each end there (one a queue)."""
+        start, end = int(starts[few[0]]), int(starts[few[-1]] + self.counts[few[-1]])
+        rows = np.empty(end - start, dtype=EXPECTED)
+        places = starts.copy()
+        queues = np.array(few, dtype=np.int64)
+        first = 0
+        for split in self.log.splits():
+            take_rows(np.asarray(split.records), first, queues, places, stops, order, start, rows)
+            first += split.records.size
+        if self.lmq_rows.size:
+            lmq = self.lmq_rows[np.isin(self.lmq_rows["queue"], queues)]  # ascending by queue
+            in_queue = np.arange(lmq.size) - np.searchsorted(lmq["queue"], lmq["queue"])
+            rows[places[lmq["queue"]] + in_queue - start] = lmq
+            places += np.bincount(lmq["queue"], minlength=places.size)
+        return rows, places
 
 
 def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Expectation:
@@ -108,11 +129,12 @@ def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Ex
     return Expectation(log, topics, keys, counts, lmq_rows, deleted, unsafe, skip | batch)
 
 
-def _batches(numbers: Iterable[int], counts: Rows) -> Iterator[list[int]]:
+def _batches(numbers: Iterable[int], counts: Rows, most: int) -> Iterator[list[int]]:
+    """Queues in their order, as many together as have at most so many rows, or one."""
     batch: list[int] = []
     total = 0
     for number in numbers:
-        if batch and total + int(counts[number]) > BATCH_ROWS:
+        if batch and total + int(counts[number]) > most:
             yield batch
             batch, total = [], 0
         batch.append(number)

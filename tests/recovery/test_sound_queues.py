@@ -252,12 +252,12 @@ def test_queues_without_files_are_looked_at_in_one_pass_over_the_log(
     shutil.copytree(unpacked("clean-plain-4.9.7"), root)
     shutil.rmtree(root / "consumequeue")
     passes = []
-    collect = Expectation._collect
+    noted = Expectation._noted
 
     def counted(self: Expectation, batch: list[int]) -> Any:
         passes.append(len(batch))
-        return collect(self, batch)
+        return noted(self, batch)
 
-    monkeypatch.setattr(Expectation, "_collect", counted)
+    monkeypatch.setattr(Expectation, "_noted", counted)
     seen = verdicts(root)
     assert passes == [len(seen)] and len(seen) > 1 and all(verdict["missing"] for verdict in seen)

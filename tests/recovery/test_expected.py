@@ -1,0 +1,70 @@
+"""Positions grouped by queue: the same rows however many queues are taken at once, and those of the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from formats.record_columns import BIT_STRAY
+from recover import expected
+from recover.columns import Rows
+from recover.expected import Expectation, QueueKey
+from recover.generations import numbered
+from recover.survey import ScanOptions, survey
+from tests.support.looks import opened
+from tests.support.stores import STORES, unpacked
+
+
+def expectation(name: str) -> Expectation:
+    return survey(opened(unpacked(name)), ScanOptions(include_deleted=True), with_queues=False).expectation
+
+
+def plain(groups: list[tuple[QueueKey, Rows]]) -> list[tuple[QueueKey, bytes]]:
+    return [(key, rows.tobytes()) for key, rows in groups]
+
+
+@pytest.mark.parametrize(("noted", "taken"), [(1, 1), (100, 1), (100, 40), (1000, 100)])
+@pytest.mark.parametrize("name", STORES)
+def test_it_does_not_matter_how_many_rows_are_taken_at_once(
+    name: str, noted: int, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = expectation(name)
+    whole = plain(list(seen.grouped()))
+    monkeypatch.setattr(expected, "_NOTED", noted)
+    monkeypatch.setattr(expected, "_TAKEN", taken)
+    assert plain(list(seen.grouped())) == whole
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_the_rows_are_those_that_a_look_at_every_record_finds(name: str) -> None:
+    seen = expectation(name)
+    found: dict[int, list[tuple[int, ...]]] = {}
+    columns = ("queue_offset", "phy_offset", "tags_code", "store_timestamp", "size", "queue", "bits")
+    for split in seen.log.live():
+        rows = split.records[numbered(split.records)]
+        for row in rows[(rows["bits"] & BIT_STRAY) == 0]:
+            if not seen.skipped[row["queue"]]:
+                found.setdefault(int(row["queue"]), []).append(tuple(int(row[column]) for column in columns))
+    for row in seen.lmq_rows:
+        found.setdefault(int(row["queue"]), []).append(tuple(int(row[column]) for column in columns))
+    assert {key: [tuple(map(int, row)) for row in rows.tolist()] for key, rows in seen.grouped()} == {
+        seen.keys[number]: sorted(rows) for number, rows in found.items()
+    }
+
+
+def test_only_what_is_wanted_is_grouped() -> None:
+    seen = expectation(STORES[0])
+    wanted = {key for number, key in enumerate(seen.queues()) if number % 2}
+    chosen = plain(list(seen.grouped(wanted)))
+    assert chosen == [(key, rows) for key, rows in plain(list(seen.grouped())) if key in wanted]
+    assert len(chosen) == len(wanted) > 1
+
+
+def test_rows_that_were_given_out_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expected, "_TAKEN", 1)
+    seen = expectation(STORES[0])
+    kept, copies = [], []
+    for _, rows in seen.grouped():
+        kept.append(rows)
+        copies.append(rows.copy())
+    assert len(kept) > 1 and all(np.array_equal(a, b) for a, b in zip(kept, copies, strict=True))
