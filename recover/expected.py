@@ -12,7 +12,7 @@ from formats import properties as props
 from formats.commitlog import Record
 from formats.errors import FormatError
 from formats.generation_kernels import order_rows, take_rows
-from formats.record_columns import BIT_DELAY, BIT_LMQ, BIT_MARKER, EXPECTED
+from formats.record_columns import BIT_DELAY, BIT_LMQ, BIT_MARKER, BIT_STRAY, EXPECTED
 from recover.columns import Rows
 from recover.generations import numbered
 from recover.log import LogView
@@ -72,6 +72,19 @@ class Expectation:
                     if not (offsets[1:] > offsets[:-1]).all():
                         part = part[np.lexsort((part["phy_offset"], offsets))]
                     yield self.keys[number], part
+
+    def offsets(self, number: int) -> Rows | None:
+        """The queue offsets (int64) of a queue's positions, a message at each of them; None where counts cannot tell.
+
+        They tell it of a queue whose records step up one by one, where no record stands for a lost message.
+        """
+        tally = self.log.tally
+        if number >= tally.positions.size or tally.fallen[number] or tally.markers or tally.bits & BIT_STRAY:
+            return None
+        least, most = int(tally.least[number]), int(tally.most[number])
+        if not self.counts[number] == tally.positions[number] == most - least + 1:
+            return None
+        return np.arange(least, most + 1)
 
     def _noted(self, batch: list[int]) -> tuple[Rows, Rows, Rows]:
         """Which rows of the log some queues have, one behind the other; where those of each begin and end.

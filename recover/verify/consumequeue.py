@@ -22,7 +22,7 @@ from recover.queue_files import UNIT_SIZE, QueueBytes, QueueFiles, Stretch, cut_
 from recover.store import Store
 from recover.verify.consumequeue_ext import broken_finding, check_ext
 from recover.verify.queue_verdict import ConsumeQueueReport, QueueVerdict
-from recover.verify.sound_queues import Followed, SoundQueue, SoundQueues
+from recover.verify.sound_queues import Followed, Member, SoundQueue, SoundQueues
 
 NOTHING_KNOWN: Mapping[QueueKey, QueueVerdict] = MappingProxyType({})
 _LISTED = 10_000
@@ -90,14 +90,34 @@ class _Checker:
 
     def verdicts(self, followed: Followed, expectation: Expectation) -> Iterator[tuple[QueueKey, QueueVerdict]]:
         """The verdict on each of some queues; those that are not sound are looked at one by one."""
-        flawed = [member[0] for member, sound in zip(followed.members, followed.sound, strict=True) if sound is None]
+        known = [
+            _of_sound(member[1], sound) if sound is not None else self._of_gone(member, expectation)
+            for member, sound in zip(followed.members, followed.sound, strict=True)
+        ]
+        flawed = [number for (number, _), verdict in zip(followed.members, known, strict=True) if verdict is None]
         rows = expectation.of(number for number in flawed if number >= 0)
-        for (number, key), sound in zip(followed.members, followed.sound, strict=True):
-            if sound is not None:
-                yield key, _of_sound(key, sound)
+        for (number, key), verdict in zip(followed.members, known, strict=True):
+            if verdict is not None:
+                yield key, verdict
             else:
                 own = next(rows)[1] if number >= 0 else np.empty(0, dtype=EXPECTED)
                 yield key, self.check(key, own, followed.content)
+
+    def _of_gone(self, member: Member, expectation: Expectation) -> QueueVerdict | None:
+        """The verdict on a queue without any file, all of whose positions are known without its rows; else None."""
+        number, key = member
+        offsets = expectation.offsets(number) if number >= 0 and not self.has_ext else None
+        if offsets is None:
+            return None
+        files = QueueFiles(self.store, key.topic, key.queue_id)
+        try:
+            if files.mapped_files.files or files.mapped_files.odd:
+                return None
+        except OSError:
+            return None
+        verdict = QueueVerdict(key, expected=offsets.size, missing=offsets.size, missing_offsets=offsets)
+        self._missing(verdict, files, offsets)
+        return verdict
 
     def check(self, key: QueueKey, rows: Rows, content: QueueBytes) -> QueueVerdict:
         verdict = QueueVerdict(key, expected=int((~is_lost(rows)).sum()))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from formats.record_columns import BIT_STRAY
 from recover import expected
 from recover.columns import Rows
-from recover.expected import Expectation, QueueKey
+from recover.expected import Expectation, QueueKey, is_lost
 from recover.generations import numbered
 from recover.survey import ScanOptions, survey
 from tests.support.looks import opened
@@ -68,3 +70,30 @@ def test_rows_that_were_given_out_stay_what_they_are(monkeypatch: pytest.MonkeyP
         kept.append(rows)
         copies.append(rows.copy())
     assert len(kept) > 1 and all(np.array_equal(a, b) for a, b in zip(kept, copies, strict=True))
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_what_counts_tell_of_a_queue_s_offsets_is_what_its_rows_say(name: str) -> None:
+    seen = expectation(name)
+    told = 0
+    for key, rows in seen.grouped():
+        offsets = seen.offsets(seen.keys.index(key))
+        if offsets is not None:
+            told += 1
+            assert offsets.tolist() == rows["queue_offset"].tolist() and not is_lost(rows).any()
+    assert told or seen.log.markers or seen.log.tally.fallen.any()
+
+
+@pytest.mark.parametrize("column", ["markers", "bits", "fallen", "most", "positions"])
+def test_counts_tell_nothing_where_rows_must_be_looked_at(column: str) -> None:
+    seen = expectation("clean-plain-4.9.7")
+    number = next(number for number, count in enumerate(seen.counts) if count)
+    assert seen.offsets(number) is not None
+    assert seen.offsets(len(seen.log.queues)) is None
+    value = getattr(seen.log.tally, column)
+    if column in ("markers", "bits"):
+        value |= {"markers": 1, "bits": BIT_STRAY}[column]
+    else:
+        value[number] += 1
+    seen.log.tally = replace(seen.log.tally, **{column: value})
+    assert seen.offsets(number) is None
