@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,19 +82,20 @@ class IndexReport:
 
 def check_index(
     store: Store, log: LogView, *, excluded: Collection[int] = (), tags: bool | None = None,
-    tick: Callable[[], None] | None = None,
+    tick: Callable[[], None] | None = None, ahead: Executor | None = None,
 ) -> IndexReport:
     """Judge every index file of the store, one in memory at a time.
 
     `excluded` are numbers of `log.queues` whose messages need no unit; `tags` says whether tag units are
     expected where no file tells (None: what the store says of its broker). `tick` is called after each file.
+    `ahead` has a thread for reads that run beside the check.
     """
     listing = list_index_files(store.index_dir)
     report = IndexReport(listing, index_geometry(store, listing), IndexStream(log, excluded))
     checkpoint = _checkpoint(store.checkpoint_path)
     if tags is None:
         tags = _writes_tag_units(store, checkpoint)
-    _Check(store, report, tick).run(tags, None if checkpoint is None else checkpoint.index_msg_timestamp)
+    _Check(store, report, tick, ahead).run(tags, None if checkpoint is None else checkpoint.index_msg_timestamp)
     return report
 
 
@@ -115,10 +117,13 @@ def _writes_tag_units(store: Store, checkpoint: Checkpoint | None) -> bool:
 
 
 class _Check:
-    def __init__(self, store: Store, report: IndexReport, tick: Callable[[], None] | None) -> None:
+    def __init__(
+        self, store: Store, report: IndexReport, tick: Callable[[], None] | None, ahead: Executor | None
+    ) -> None:
         self.store = store
         self.report = report
         self.tick = tick
+        self.ahead = ahead
         self.stream = report.stream
         self.folder = store.relative(report.listing.directory)
 
@@ -186,7 +191,7 @@ class _Check:
         self, file: IndexFileName, reader: FileReader, geometry: IndexGeometry, previous: IndexFileVerdict | None
     ) -> tuple[IndexFileVerdict | None, ReadFailure | None]:
         try:
-            return follow_file(file, reader, geometry, self.stream, previous), None
+            return follow_file(file, reader, geometry, self.stream, previous, self.ahead), None
         except ReadFailure as failure:
             return None, failure
 

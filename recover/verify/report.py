@@ -121,7 +121,8 @@ class _Beside:
     def __init__(self, store: Store, threads: int) -> None:
         self.store = store
         self.damaged: list[Damage] = []
-        self._pool = ThreadPoolExecutor(1) if threads > 1 else None
+        # one for the check, one for its reads
+        self._pool = ThreadPoolExecutor(2) if threads > 1 else None
         self._result: Future[IndexReport] | None = None
 
     def __enter__(self) -> _Beside:
@@ -135,7 +136,7 @@ class _Beside:
         """The log was scanned."""
         self.damaged = log.damaged
         if self._pool is not None:
-            self._result = self._pool.submit(check_index, self.store, log)
+            self._result = self._pool.submit(check_index, self.store, log, ahead=self._pool)
 
     def index(self, log: LogView) -> IndexReport:
         """The result; looked for anew where the queues have shown more damage meanwhile."""

@@ -6,6 +6,7 @@ import random
 import shutil
 import struct
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 import pytest
 
 from fixtures.damage import damage
-from formats.index import INDEX_HEADER, IndexGeometry
+from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry
 from recover.index_stream import IndexStream, TagHistory, TagRun
 from recover.log import LogView
-from recover.reader import FileReader
+from recover.reader import FileReader, ReadFailure
 from recover.verify import index as verify_index
+from recover.verify import index_pass
 from recover.verify.index import check_index
 from recover.verify.index_file import IndexFileVerdict
 from recover.verify.index_pass import follow_file
@@ -302,3 +304,38 @@ def test_the_pass_dislikes_what_does_not_belong_to_the_units(place: str, store: 
         # one slot more or less can be true: brokers up to 4.7.0 count otherwise
         assert followed is None or at == INDEX_HEADER.offset("hash_slot_count") + 3
         assert followed or not any(stream.found(split).any() for split in range(len(stream.splits)))
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_blocks_that_are_read_ahead_give_the_same_verdicts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = checked(unpacked(name))
+    monkeypatch.setattr(index_pass, "_BLOCK", 7 * INDEX_UNIT.size)
+    with ThreadPoolExecutor(1) as ahead:
+        other = check_index(*opened(unpacked(name)), ahead=ahead)
+    assert one.verdicts == other.verdicts
+    assert one.findings == other.findings
+    assert (one.json(), one.stream.tags.changes) == (other.json(), other.stream.tags.changes)
+
+
+@pytest.mark.parametrize("block", [1, 2, -1])
+def test_block_that_cannot_be_read_ahead_is_a_part_that_cannot_be_read(
+    block: int, store: StoreCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, verdict, geometry = first_of_a_sound_index(store)
+    monkeypatch.setattr(index_pass, "_BLOCK", 7 * INDEX_UNIT.size)
+    place = [*range(geometry.unit_offset(1), geometry.unit_offset(verdict.end), 7 * INDEX_UNIT.size)][block]
+    root = verdict.file.path.parent.parent
+    failed = []
+    read = FileReader.read_into
+
+    def fails_once(self: FileReader, buffer: memoryview, offset: int) -> int:
+        if self.path == verdict.file.path and offset == place and not failed:
+            failed.append(offset)
+            raise ReadFailure(self.path, offset, len(buffer), 0)
+        return read(self, buffer, offset)
+
+    monkeypatch.setattr(FileReader, "read_into", fails_once)
+    with ThreadPoolExecutor(1) as ahead:
+        report = check_index(*opened(root), ahead=ahead)
+    assert failed
+    assert [item.file for item in report.findings if item.code == "index-unreadable"] == [f"index/{verdict.file.name}"]
