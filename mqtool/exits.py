@@ -13,9 +13,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from recover.errors import Refusal
 
@@ -30,8 +29,7 @@ UNSUPPORTED = 64
 BUG = 128
 
 
-@dataclass(frozen=True, slots=True)
-class ExitBit:
+class ExitBit(NamedTuple):
     """One bit of the exit code: its value, a short name, and what a person should know."""
 
     bit: int
@@ -64,8 +62,7 @@ class StdoutClosedError(Exception):
     """Nobody reads the answer any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """What a person and a script are told of an error: the exit bits, a kind, a message, a remedy."""
 
     code: int

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from mqtool import exits
 from mqtool.declared import FLAG, Parameter, argument, layout_of, option
@@ -215,12 +215,11 @@ class OutputChoice:
                              self.findings_out)
 
 
-@dataclass(frozen=True)
-class CommandInfo:
+class CommandInfo(NamedTuple):
     """What the help of a command needs beyond its options: examples, and which exit bits occur."""
 
     examples: tuple[tuple[str, str], ...]
-    bits: tuple[int, ...] = field(default=(exits.CLEAN, exits.OPERATIONAL, exits.USAGE, exits.BUG))
+    bits: tuple[int, ...] = (exits.CLEAN, exits.OPERATIONAL, exits.USAGE, exits.BUG)
 
 
 class Command:

@@ -11,9 +11,8 @@ import json
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqtool import exits
 from mqtool.advice import with_store
@@ -31,8 +30,7 @@ JSON_FINDINGS = 10_000
 _SEVERITIES = ("error", "warning", "info")
 
 
-@dataclass(frozen=True, slots=True)
-class OutputOptions:
+class OutputOptions(NamedTuple):
     """How a command shall answer. `max_findings` None: 10,000 in a document, 50 on a screen."""
 
     json: bool = False
@@ -63,7 +61,7 @@ class Printer:
     def begin(self, command: str, options: OutputOptions, store: str | None, parts: Iterable[Path] = ()) -> None:
         """Name the command and check, before anything long starts, that findings can be put where they shall go."""
         # until the place for findings has been judged, nothing may be written there, not even at the end of a failure
-        self.command, self.options, self.store = command, replace(options, findings_out=None), store
+        self.command, self.options, self.store = command, options._replace(findings_out=None), store
         if options.findings_out is not None:
             outside_store(options.findings_out, [Path(store)] if store else [], parts)
         self.options = options

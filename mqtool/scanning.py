@@ -50,7 +50,7 @@ def scan_options(
 
 def given_settings(broker: BrokerChoice | None) -> dict[str, str]:
     """What --broker-conf and --set say, by the broker's own names."""
-    if broker is None:
+    if broker is None or not (broker.broker_conf or broker.settings):
         return {}
     from recover.broker_settings import load_settings
     from recover.brokers import NEWEST_COMPARED

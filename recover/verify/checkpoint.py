@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from formats.checkpoint import CHECKPOINT, EMPTY, FILE_SIZE, Checkpoint, decode
 from formats.layout import Buffer
 from formats.record_columns import BIT_GHOST
-from recover.broker_check import ReadAt
-from recover.broker_settings import BrokerSettings
 from recover.brokers import BrokerVersion
 from recover.columns import Rows
 from recover.findings import Finding, finding
 from recover.log import LogView
 from recover.mapped_files import MappedFile
 from recover.reader import FileReader, read_small
-from recover.recovery import start_file
 from recover.store import CHECKPOINT as FILE_NAME
 from recover.store import Store
+
+if TYPE_CHECKING:
+    from recover.broker_check import ReadAt
 
 TIMES = ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp")
 OFFSET = "logics_physical_offset"
@@ -132,6 +132,10 @@ def offset_is_sound(log: LogView, offset: int) -> bool:
 
 def _rescan(store: Store, log: LogView, checkpoint: Checkpoint) -> dict[str, Any]:
     """What an abnormal start of each kind of broker would read, believing this checkpoint (bytes)."""
+    # of no use where all is well
+    from recover.broker_settings import BrokerSettings
+    from recover.recovery import start_file
+
     facts: dict[str, Any] = {"log_bytes": log.log_end - log.min_offset, "log_end": log.log_end, "rescan": []}
     source = _Log(store)
     if not source.files:

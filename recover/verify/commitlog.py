@@ -11,7 +11,6 @@ from formats.sysflag import HOSTS_V6
 from recover.brokers import DIRECTORIES_SKIPPED, IPV6_HOSTS, V2_RECORDS, Behaviour
 from recover.contradictions import Contradiction
 from recover.findings import Finding, finding
-from recover.inspect_store.evidence import find_generation
 from recover.inspect_store.pointers import read_checkpoint
 from recover.log import MISSING_FILE, Damage, LogView
 from recover.lost import Losses, record_count, was_a_message
@@ -131,6 +130,8 @@ def _old_records(store: Store, log: LogView) -> list[Finding]:
 
 def _at_least(store: Store, behaviour: Behaviour) -> bool:
     """True when the store's own traces show a broker that behaves so."""
+    from recover.inspect_store.evidence import find_generation
+
     return find_generation(store, read_checkpoint(store)).at_least >= behaviour.since
 
 
