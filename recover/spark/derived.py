@@ -212,7 +212,7 @@ class IndexChunks:
         spans = self.spans.get(number)
         if not spans:
             return
-        log: Any = SimpleNamespace(splits=lambda: [split])
+        log: Any = SimpleNamespace(splits=lambda: [split], has_keys=True)
         stream = IndexStream(log, self.excluded)
         stream.tags = self.tags
         wanted = stream.wanted(0, stream.take(0))

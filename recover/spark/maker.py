@@ -122,16 +122,15 @@ class SparkMaker:
     def write(
         self, folder: Path, contents: Mapping[str, MadeElsewhere], interrupted: Callable[[], bool]
     ) -> Manifest:
-        """See `Maker`: a job that writes the products that are kept, and one that builds index files."""
+        """See `Maker`: one job that builds index files and writes the products that are kept."""
         names = {content.key: name for name, content in contents.items()}
         index = {key[1]: name for key, name in names.items() if key[0] == "index"}
         stager = Stager(str(folder.absolute()), names, sync=not self.session.settings.is_local)
-        manifest: Manifest = {}
+        # index files first: of the tasks that follow the shuffle theirs are the longest
+        jobs = [self._index_job(replace(stager, names=index))] if index else []
         for number in sorted({key[0] for key in names if key[0] != "index"}):
-            manifest |= self._staged(partial(stage_products, stager, number), self._products[number], interrupted)
-        if index:
-            manifest |= self._staged(*self._index_job(replace(stager, names=index)), interrupted)
-        return manifest
+            jobs.append((partial(stage_products, stager, number), self._products[number]))
+        return self._staged(jobs, interrupted)
 
     def chunks(self, content: MadeElsewhere) -> Iterator[bytes]:
         """See `Maker`."""
@@ -143,14 +142,17 @@ class SparkMaker:
         found = watch(self.session, lambda: products.filter(partial(is_at, tuple(place))).collect(), "a queue's file")
         yield from padded(found[0].data, found[0].size)
 
-    def _staged(self, function: Any, rdd: Any, interrupted: Callable[[], bool]) -> Manifest:
+    def _staged(self, jobs: list[tuple[Any, Any]], interrupted: Callable[[], bool]) -> Manifest:
+        """What functions write of the partitions of RDDs."""
         def stop(_tasks: int) -> None:
             if interrupted():
                 raise Interrupted("stopped before anything was changed", "run the command again")
 
+        def run() -> list[Any]:
+            return list(self.session.context.union([rdd.mapPartitions(function) for function, rdd in jobs]).collect())
+
         manifest: Manifest = {}
-        done = watch(self.session, lambda: rdd.mapPartitions(function).collect(), "files", done=stop)
-        for line in done:
+        for line in watch(self.session, run, "files", done=stop) if jobs else ():
             if isinstance(line, NotStaged):
                 if line.no_folder:
                     raise invisible(line.host, str(Path(line.path).parent))
@@ -192,7 +194,8 @@ class SparkMaker:
         """The group of each queue, -1 for none, and how many groups: about as many positions in each."""
         total = int(counts[chosen].sum())
         cores = watch(self.session, lambda: self.session.cores, "how many cores")
-        number = min(len(chosen), max(_TASKS_A_CORE * cores, -(-total // _ROWS_A_TASK)))
+        # a multiple of the cores, so that none is idle at the end
+        number = min(len(chosen), max(_TASKS_A_CORE, -(-total // (_ROWS_A_TASK * cores))) * cores)
         groups = np.full(counts.size, -1, dtype=np.int64)
         heap = [(0, group) for group in range(number)]
         for queue in sorted(chosen, key=lambda n: -int(counts[n])):
