@@ -61,6 +61,24 @@ def folders() -> Iterator[str]:
         yield os.path.join(caches, "mqtool", "kernels")
 
 
+def trusted_folders(*, make: bool) -> Iterator[str]:
+    """Those of `folders` that nobody else can write, the best place first; made if need be, and then writable."""
+    for folder in folders():
+        with contextlib.suppress(OSError):
+            if make:
+                os.makedirs(folder, mode=0o755, exist_ok=True)
+            if _trusted(os.lstat(folder), stat.S_ISDIR) and (not make or os.access(folder, os.W_OK)):
+                yield folder
+
+
+def is_trusted_file(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file, no link, that nobody else could have written."""
+    try:
+        return _trusted(os.lstat(path), stat.S_ISREG)
+    except OSError:
+        return False
+
+
 def _file_name(name: str, environment: str) -> str:
     # machines that share a home keep files of their own
     return f"{name}-{hashlib.sha256(environment.encode()).hexdigest()[:16]}.kernel"

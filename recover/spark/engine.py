@@ -26,6 +26,8 @@ from recover.split_join import FileJoin
 from recover.split_scan import SplitRange, SplitScan, splits_of
 from recover.store import Store
 
+_LARGE = 1 << 30
+"""Bytes of a log beside whose scan it does not matter that Java keeps its classes for the next command."""
 _WAVE = 16
 """Splits whose columns may be on their way home at one time, at least; they pass through the driver's heap."""
 
@@ -45,7 +47,8 @@ class SparkEngine:
         """See `recover.engine.Engine`; `Refusal` (8) when Spark does not start or a task fails for good."""
         if not queue.files:
             return assemble(queue, [])
-        session = session_for(self.settings)
+        large = sum(file.length for file in queue.files) >= _LARGE
+        session = session_for(self.settings, archives=large)
         check_executors(session, [queue.files[0].path, queue.files[-1].path])
         self.kept.forget()
         kept = self.kept if self.keeps else None
