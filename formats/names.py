@@ -14,7 +14,6 @@ TOPIC_MAX_LENGTH = 127
 
 _TOPIC_CHARACTERS = frozenset("%|-_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _DIRECTORY_NAME_MAX_BYTES = 255
-_INDEX_SECONDS = "%Y%m%d%H%M%S"
 _INDEX_SECONDS_DIGITS = INDEX_NAME_DIGITS - 3
 
 
@@ -56,8 +55,10 @@ def parse_index_name(name: str, zone: datetime.tzinfo, *, fold: int = 0) -> int:
     try:
         if len(name) != INDEX_NAME_DIGITS or not (name.isascii() and name.isdecimal()):
             raise ValueError(name)
-        local = datetime.datetime.strptime(name[:_INDEX_SECONDS_DIGITS], _INDEX_SECONDS)
-        seconds = local.replace(tzinfo=zone, fold=fold).timestamp()
+        # strptime does the same, and takes 0.005 s to import what it needs
+        month, day, hour, minute, second = (int(name[at:at + 2]) for at in range(4, _INDEX_SECONDS_DIGITS, 2))
+        local = datetime.datetime(int(name[:4]), month, day, hour, minute, second, tzinfo=zone, fold=fold)
+        seconds = local.timestamp()
     except (OverflowError, ValueError):
         raise FormatError("bad-file-name", 0, f"{name!r} is not the name of an index file", name=name) from None
     return round(seconds) * 1000 + int(name[_INDEX_SECONDS_DIGITS:])

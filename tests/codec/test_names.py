@@ -69,6 +69,19 @@ def test_times_round_trip_in_a_zone_without_folds(timestamp: int) -> None:
     assert names.parse_index_name(names.index_name(timestamp, datetime.UTC), datetime.UTC) == timestamp
 
 
+@given(st.from_regex(r"(\d{4}|20\d\d)([01]\d|\d\d)([0-3]\d|\d\d)([012]\d|\d\d)([0-6]\d)([0-6]\d)\d{3}", fullmatch=True))
+def test_digits_are_an_index_name_where_they_are_a_date(name: str) -> None:
+    if not name.isascii():
+        assert not names.is_index_name(name)
+        return
+    try:
+        expected = datetime.datetime.strptime(name[:14], "%Y%m%d%H%M%S").replace(tzinfo=datetime.UTC).timestamp()
+    except ValueError:
+        assert not names.is_index_name(name)
+    else:
+        assert names.parse_index_name(name, datetime.UTC) == round(expected) * 1000 + int(name[14:])
+
+
 @pytest.mark.parametrize("name", ["", "20251301000000000", "2025010203040567", "20250102030405678.bak",
                                   "2025 102030405678", "0" * 17, "20250102 30405678"])
 def test_what_is_no_date_is_no_index_name(name: str) -> None:
