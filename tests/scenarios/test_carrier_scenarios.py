@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fixtures.damage.walk import Located
@@ -70,7 +68,7 @@ def test_claims_that_no_bit_or_more_than_one_explains_restore_nothing(drill: Sta
     record = carrier(drill(LMQ)).record
     (one, at), two = lmq_targets(record)
     assert restored_carrier(record, [(one, at)], [two]) is None  # as it is: any bit elsewhere would do
-    assert restored_carrier(record, [(replace(one, topic="%LMQ%none"), at)], [two]) is None
+    assert restored_carrier(record, [(one._replace(topic="%LMQ%none"), at)], [two]) is None
     near = restored_carrier(record, [(one, at ^ 1)], [two])
     assert near is not None and lmq_targets(near) == [(one, at ^ 1), two]
     assert changed_property(record, near) == ("INNER_MULTI_QUEUE_OFFSET", f"{at},{two[1]}")
