@@ -21,7 +21,7 @@ from recover.record_row import FILLER_TOPIC
 from recover.topics import LMQ_PREFIX, Topics, is_folder_name, topic_text
 
 _NOTED = 4_000_000
-_TAKEN = 700_000  # below the size from which on freed memory goes back to the system
+_TAKEN = 700_000
 _LMQ_LIMIT = 10_000
 
 
@@ -55,17 +55,22 @@ class Expectation:
         return {key: int(count) for key, count in zip(self.keys, self.counts, strict=True) if count}
 
     def grouped(self, wanted: set[QueueKey] | None = None) -> Iterator[tuple[QueueKey, Rows]]:
-        """Each wanted queue with its EXPECTED rows, ascending by queue offset; a few million rows at a time."""
+        """Each wanted queue with its EXPECTED rows, ascending by queue offset, which stand until the next ones come."""
         counts = self.counts.tolist()
         yield from self.of(i for i, key in enumerate(self.keys) if counts[i] and (wanted is None or key in wanted))
 
     def of(self, numbers: Iterable[int]) -> Iterator[tuple[QueueKey, Rows]]:
         """As `grouped`, the queues of these numbers, which ascend and have a position each."""
+        room = np.empty(0, dtype=EXPECTED)
         for batch in _batches(numbers, self.counts, _NOTED):
             order, starts, stops = self._noted(batch)
             for few in _batches(batch, self.counts, _TAKEN):
-                start = int(starts[few[0]])
-                rows, ends = self._taken(few, order, starts, stops)
+                start, count = int(starts[few[0]]), int(self.counts[few].sum())
+                if count > room.size:
+                    # one room for all: what is made of the rows meanwhile would break up another's place
+                    room = np.empty(max(count, min(_TAKEN, order.size)), dtype=EXPECTED)
+                rows = room[:count]
+                ends = self._take(few, order, starts, stops, rows)
                 for number in few:
                     part = rows[starts[number] - start : ends[number] - start]
                     offsets = part["queue_offset"]
@@ -106,10 +111,9 @@ class Expectation:
             first += split.records.size
         return order, starts, places
 
-    def _taken(self, few: list[int], order: Rows, starts: Rows, stops: Rows) -> tuple[Rows, Rows]:
-        """The rows of queues that stand side by side in `order`; where those of each end there (one a queue)."""
-        start, end = int(starts[few[0]]), int(starts[few[-1]] + self.counts[few[-1]])
-        rows = np.empty(end - start, dtype=EXPECTED)
+    def _take(self, few: list[int], order: Rows, starts: Rows, stops: Rows, rows: Rows) -> Rows:
+        """Fill `rows` with those of queues that stand side by side in `order`; where each queue's end there."""
+        start = int(starts[few[0]])
         places = starts.copy()
         queues = np.array(few, dtype=np.int64)
         first = 0
@@ -121,7 +125,7 @@ class Expectation:
             in_queue = np.arange(lmq.size) - np.searchsorted(lmq["queue"], lmq["queue"])
             rows[places[lmq["queue"]] + in_queue - start] = lmq
             places += np.bincount(lmq["queue"], minlength=places.size)
-        return rows, places
+        return places
 
 
 def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Expectation:
