@@ -11,7 +11,7 @@ from pathlib import Path
 
 from recover.plan import InPlace, Step, resolve
 
-LARGEST = 128
+LARGEST = 512
 _BYTES = 64 << 20
 
 
