@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -168,13 +168,19 @@ class Store:
         """Consume queue file size in bytes: the most frequent length of its files; without files as configured."""
         return self.queue_file_size_of(_lengths(self.queue_folders))
 
-    def list_queues(self) -> Iterator[tuple[QueueFolder, list[tuple[int, str, int]] | None]]:
+    def list_queues(
+        self, known: Container[tuple[str, int]] = ()
+    ) -> Iterator[tuple[QueueFolder, list[tuple[int, str, int]] | None]]:
         """Each queue folder with (offset, name, length in bytes) of its files, ascending, as they are now.
 
-        None where something else is among them. What is listed whole also settles `queue_file_size`. `OSError`.
+        None where something else is among them. Queues (topic, id) that are `known` are left out, unless
+        `queue_file_size` is not yet known: that is settled by the way. `OSError`.
         """
+        is_settled = "queue_file_size" in self.__dict__
         lengths: Counter[int] = Counter()
         for folder in self.queue_folders:
+            if is_settled and (folder.topic, folder.queue_id) in known:
+                continue
             files: list[tuple[int, str, int]] = []
             others = 0
             with os.scandir(folder.place) as entries:
@@ -195,7 +201,7 @@ class Store:
             if len(files) > 1:
                 files.sort()
             yield folder, None if others or (files and files[-1][0] > MAX_OFFSET) else files
-        if "queue_file_size" not in self.__dict__:
+        if not is_settled:
             self.queue_file_size = self.queue_file_size_of(lengths)
 
     def queue_file_size_of(self, lengths: Mapping[int, int]) -> int:

@@ -42,7 +42,7 @@ def check_consumequeue(
     on_disk = {QueueKey(folder.topic, folder.queue_id) for folder in store.queue_folders}
     verdicts = dict(known)
     checker = _Checker(store, log, delays)
-    queues = SoundQueues(store, log, expectation)
+    queues = SoundQueues(store, log, expectation, known)
     with_rows = [(number, key) for number, key in enumerate(expectation.keys)
                  if queues.counts[number] and key not in known]
     others = sorted(on_disk - known.keys() - {key for _, key in with_rows})

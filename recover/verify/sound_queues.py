@@ -7,7 +7,7 @@ Their units are followed beside the rows of the log, as both stand there. Any ot
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,9 +50,11 @@ class Followed:
 
 
 class SoundQueues:
-    """Follows the queues of a store beside its log."""
+    """Follows the queues of a store beside its log; those `known` will not be asked for."""
 
-    def __init__(self, store: Store, log: LogView, expectation: Expectation) -> None:
+    def __init__(
+        self, store: Store, log: LogView, expectation: Expectation, known: Container[QueueKey] = ()
+    ) -> None:
         assert log.has_keys, "units hold tags codes"
         self.store = store
         self.log = log
@@ -60,13 +62,13 @@ class SoundQueues:
         self._ext = store.consumequeue_ext_dir if store.consumequeue_ext_dir.is_dir() else None
         self._files: dict[QueueKey, tuple[str, list[tuple[int, str, int]]]] = {}
         if not is_elsewhere() and log.files:
-            self._list()
+            self._list(known)
         self.file_size = store.queue_file_size if self._files else 0
         self.buffer = np.empty(_ROOM if self._files else 0, dtype=np.uint8)
 
-    def _list(self) -> None:
+    def _list(self, known: Container[QueueKey]) -> None:
         try:
-            for folder, files in self.store.list_queues():
+            for folder, files in self.store.list_queues(known):
                 if files is not None and folder.place.endswith(f"{os.sep}{folder.queue_id}"):
                     self._files[QueueKey(folder.topic, folder.queue_id)] = folder.place, files
         except OSError:
