@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -58,7 +59,7 @@ class Line:
         self.active = wanted if wanted is not None else bool(stream is not None and stream.isatty())
         self._console = console
         self._live: Live | None = None
-        self._plain = -_PLAIN_EVERY
+        self._plain = -math.inf
 
     def __enter__(self) -> Self:
         if self.active and (console := self._console()).is_terminal:
@@ -123,6 +124,15 @@ class Progress(Line):
                 self._shown = now
                 self.show(self.line(now))
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._queues and self.active and self._live is None:
+            # a log file ends with all of them, however few seconds they took
+            self._plain = -math.inf
+            self._show_queues()
+        super().__exit__(kind, error, trace)
+
     def queue(self) -> None:
         """Count a queue that was checked, which follows the scan."""
         with self._lock:
@@ -130,7 +140,10 @@ class Progress(Line):
             now = time.monotonic()
             if now - self._shown >= 0.2:
                 self._shown = now
-                self.show(f"{self.title}  {self._queues:,} queues checked")
+                self._show_queues()
+
+    def _show_queues(self) -> None:
+        self.show(f"{self.title}  {self._queues:,} queues checked")
 
     def line(self, now: float) -> str:
         """What the line says at `now` (monotonic seconds)."""

@@ -48,6 +48,15 @@ def test_progress_is_drawn_when_asked_for() -> None:
     assert "7 records" in stream.getvalue()
 
 
+def test_a_log_file_ends_with_all_queues_that_were_checked() -> None:
+    stream = io.StringIO()
+    with Progress("verifying", True, lambda: Console(file=stream, width=100), 100) as progress:
+        progress(100, 3)
+        for _ in range(5_000):
+            progress.queue()
+    assert stream.getvalue().splitlines()[1:] == ["verifying  5,000 queues checked"]
+
+
 def test_steps_name_what_comes_next_without_raw_controls() -> None:
     stream = io.StringIO()
     with Steps("applying", True, lambda: Console(file=stream, force_terminal=True, width=100)) as steps:
