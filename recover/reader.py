@@ -73,9 +73,10 @@ def read_elsewhere(path: Path, source: Callable[[], Elsewhere]) -> None:
     _elsewhere[os.fspath(path)] = source
 
 
-def is_elsewhere() -> bool:
-    """Whether any file is read from another machine."""
-    return bool(_elsewhere)
+def is_elsewhere(folder: Path) -> bool:
+    """Whether any file below a folder is read from another machine."""
+    below = os.path.join(folder, "")
+    return any(path.startswith(below) for path in _elsewhere)
 
 
 def _open(path: Path) -> int:

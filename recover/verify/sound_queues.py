@@ -61,7 +61,7 @@ class SoundQueues:
         self.counts = expectation.counts.tolist()
         self._ext = store.consumequeue_ext_dir if store.consumequeue_ext_dir.is_dir() else None
         self._files: dict[QueueKey, tuple[str, list[tuple[int, str, int]]]] = {}
-        if not is_elsewhere() and log.files:
+        if not is_elsewhere(store.consumequeue_dir) and log.files:
             self._list(known)
         self.file_size = store.queue_file_size if self._files else 0
         self.buffer = np.empty(_ROOM if self._files else 0, dtype=np.uint8)

@@ -15,7 +15,7 @@ from benchmarks.opens import count_opens
 from formats.consumequeue import CQ_UNIT, CqUnit, ext_address
 from formats.queue_kernels import EXPIRED, RIGHT
 from recover.expected import Expectation, QueueKey
-from recover.reader import FileReader, ReadFailure
+from recover.reader import FileReader, Held, ReadFailure, read_elsewhere
 from recover.store import Store
 from recover.survey import ScanOptions, survey
 from recover.verify import sound_queues
@@ -291,3 +291,19 @@ def test_a_queue_without_a_file_is_judged_as_with_its_rows(
     told = verdicts(root)
     monkeypatch.setattr(Expectation, "offsets", lambda *_: None)
     assert told == verdicts(root)
+
+
+def test_a_queue_whose_bytes_are_elsewhere_is_left_to_who_reads_them(
+    store: StoreCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recover.reader._elsewhere", {})
+    root = store("clean-plain-4.9.7")
+    log = next(path for path in (root / "commitlog").iterdir())
+    read_elsewhere(log, lambda: Held(log.read_bytes()))
+    assert any(followed(root).values())
+    path = next(path for path in sorted((root / "consumequeue").rglob("*")) if path.is_file())
+    content = path.read_bytes()
+    read_elsewhere(path, lambda: Held(content))
+    path.write_bytes(bytes(len(content)))
+    assert not any(followed(root).values())
+    assert not [verdict for verdict in verdicts(root) if verdict["findings"]]
