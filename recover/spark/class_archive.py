@@ -65,8 +65,17 @@ def archive_for(java: Java, spark: Path, options: str, *, make: bool) -> ClassAr
         if is_trusted_file(path):
             return ClassArchive(path)
         if make:
+            _remove_abandoned(path)
             return ClassArchive(path, path.with_suffix(f".{os.getpid()}"))
     return None
+
+
+def _remove_abandoned(path: Path) -> None:
+    """What Java made for commands that were killed before they could put it in place."""
+    for made in path.parent.glob(f"{path.stem}.*"):
+        with suppress(OSError, ValueError):
+            if not Path("/proc", str(int(made.suffix[1:]))).exists():
+                made.unlink()
 
 
 def _key(home: Path, spark: Path) -> str:

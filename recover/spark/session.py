@@ -125,8 +125,8 @@ class Session:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-                self._settle(whole=False)
-            self._settle(whole=True)
+            # one that was killed may have been writing
+            self._settle(whole=process.returncode == 0)
         if not self.failed:
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pyspark
@@ -65,6 +66,18 @@ def test_what_java_did_not_finish_is_removed(java: Java, spark: Path, kept: Path
     archive.discard()
     archive.settle()
     assert os.listdir(kept) == []
+
+
+def test_what_was_made_for_a_command_that_was_killed_is_removed(java: Java, spark: Path, kept: Path) -> None:
+    archive = archive_for(java, spark, "", make=True)
+    assert archive is not None and archive.made is not None
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    abandoned, others = archive.path.with_suffix(f".{ended.pid}"), archive.path.with_suffix(".1")
+    for path in (archive.made, abandoned, others):
+        path.write_bytes(b"classes")
+    archive_for(java, spark, "", make=True)
+    assert sorted(kept.iterdir()) == sorted([archive.made, others])
 
 
 def test_another_java_or_spark_has_one_of_its_own(java: Java, spark: Path) -> None:
