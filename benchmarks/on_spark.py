@@ -85,7 +85,7 @@ def _work(stage: Stage) -> tuple[Work, int]:
 def _read(noted: Path, log_bytes: int, messages: int) -> tuple[Work, int]:
     stages = json.loads(noted.read_text())
     noted.unlink()
-    scan = stages[0]  # the first job of a command is its scan
+    scan = sum(stage["milliseconds"] for stage in stages if stage["job"] == "scan of the log")
     shuffled = sum(stage["shuffled"] for stage in stages)
-    work = Work(log_bytes / scan["milliseconds"] * 1000, shuffled / messages, sum(stage["tasks"] for stage in stages))
+    work = Work(log_bytes / scan * 1000, shuffled / messages, sum(stage["tasks"] for stage in stages))
     return work, messages

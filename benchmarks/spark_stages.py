@@ -12,7 +12,7 @@ from recover.spark.session import running_session
 
 
 def stages() -> list[dict[str, Any]]:
-    """Of each stage that ran: name, tasks, milliseconds of its tasks, bytes written for a shuffle, in order."""
+    """Of each stage that ran: what its job was for, tasks, milliseconds of its tasks, bytes shuffled; in order."""
     session = running_session()
     if session is None:
         return []
@@ -21,7 +21,7 @@ def stages() -> list[dict[str, Any]]:
     found = context._jsc.sc().statusStore().stageList(None, False, False, quantiles, None)
     ran = [found.apply(number) for number in range(found.size())]
     return [
-        {"stage": stage.stageId(), "tasks": stage.numCompleteTasks(), "milliseconds": stage.executorRunTime(),
+        {"job": stage.description().getOrElse(None), "tasks": stage.numCompleteTasks(), "milliseconds": stage.executorRunTime(),
          "shuffled": stage.shuffleWriteBytes()}
         for stage in sorted(ran, key=lambda item: int(item.stageId()))
     ]
