@@ -21,10 +21,14 @@ def stages() -> list[dict[str, Any]]:
     found = context._jsc.sc().statusStore().stageList(None, False, False, quantiles, None)
     ran = [found.apply(number) for number in range(found.size())]
     return [
-        {"job": stage.description().getOrElse(None), "tasks": stage.numCompleteTasks(), "milliseconds": stage.executorRunTime(),
-         "shuffled": stage.shuffleWriteBytes()}
+        {"job": _said(stage.description()), "tasks": stage.numCompleteTasks(),
+         "milliseconds": stage.executorRunTime(), "shuffled": stage.shuffleWriteBytes()}
         for stage in sorted(ran, key=lambda item: int(item.stageId()))
     ]
+
+
+def _said(option: Any) -> str:
+    return str(option.get()) if option.isDefined() else ""
 
 
 if __name__ == "__main__":
