@@ -16,10 +16,8 @@ from tests.support.stores import copy_store
 from tests.support.trees import tree_digest
 
 # Splits so small that every file of the stores is cut into many, at places that mean nothing.
-SPARK = (
-    "--engine", "spark", "--master", "local[2]", "--conf", "spark.driver.memory=512m",
-    "--conf", "mqtool.splitSize=300007",
-)
+SPLITS = "mqtool.splitSize=300007"
+SPARK = ("--engine", "spark", "--master", "local[2]", "--conf", "spark.driver.memory=512m", "--conf", SPLITS)
 _OWN = {"engine", "seconds", "id", "journal", "created", "next"}
 _TIME = re.compile(r" in (?:\d+ h \d+ min|(?:\d+ min )?[\d.]+ s)\b")
 
@@ -42,21 +40,21 @@ def plain(value: Any, root: Path) -> Any:
     return _TIME.sub("", value.replace(str(root), "STORE")) if isinstance(value, str) else value
 
 
-def same_answers(root: Path, command: str, *arguments: object) -> Result:
+def same_answers(root: Path, command: str, *arguments: object, spark: tuple[str, ...] = SPARK) -> Result:
     """Run a command that reads with either engine; the local result."""
     line = (command, root, *log_options(root), *arguments, "--json")
-    local, spark = mqtool(*line), mqtool(*line, *SPARK)
-    _assert_same(local, root, spark, root)
+    local, there = mqtool(*line), mqtool(*line, *spark)
+    _assert_same(local, root, there, root)
     return local
 
 
-def same_changes(root: Path, command: str, *arguments: object) -> Result:
+def same_changes(root: Path, command: str, *arguments: object, spark: tuple[str, ...] = SPARK) -> Result:
     """Change two copies of a store, one with either engine, and compare what is left; the local result."""
     other = copy_store(root, root.parent / f"{root.name}-spark")
     try:
         local = mqtool(command, root, *log_options(root), *arguments, "--yes", "--json")
-        spark = mqtool(command, other, *log_options(other), *arguments, "--yes", "--json", *SPARK)
-        _assert_same(local, root, spark, other)
+        there = mqtool(command, other, *log_options(other), *arguments, "--yes", "--json", *spark)
+        _assert_same(local, root, there, other)
         assert contents(root) == contents(other)
     finally:
         shutil.rmtree(other)
