@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from formats.compiled import BOOL, INT, Array, kernel, part
-from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED, EXPECTED, RECORD
+from formats.record_columns import BIT_FILLER, EXPECTED, NO_PLACE, RECORD
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 
-_NO_PLACE = BIT_GHOST | BIT_SUPERSEDED | BIT_STRAY
 _NUMBERS = Array(np.int64)
 _NUMBERS_OUT = Array(np.int64, out=True)
 
@@ -45,7 +44,7 @@ def order_rows(records: Any, first: int, wanted: Any, next_place: Any, stops: An
     for number in range(records.size):
         record = records[number]
         queue = record.queue
-        if not wanted[queue] or record.bits & _NO_PLACE or not is_numbered(record.sys_flag, record.bits):
+        if not wanted[queue] or record.bits & NO_PLACE or not is_numbered(record.sys_flag, record.bits):
             continue
         if next_place[queue] >= stops[queue]:
             return False
@@ -81,32 +80,3 @@ def take_rows(
             row.bits = record.bits
             place += 1
         next_place[queue] = place
-
-
-@kernel(
-    records=Array(RECORD), wanted=Array(np.bool_), next_place=_NUMBERS_OUT, stops=_NUMBERS,
-    out=Array(EXPECTED, out=True), returns=BOOL,
-)
-def group_rows(records: Any, wanted: Any, next_place: Any, stops: Any, out: Any) -> bool:
-    """Put the rows that have a position in a wanted queue (bool, one a queue) side by side, each queue in log order.
-
-    `next_place` (int64, one a queue) says where in `out` the next row of a queue goes, and is updated; `stops` where
-    its room ends. False when that is too small.
-    """
-    for number in range(records.size):
-        record = records[number]
-        queue = record.queue
-        if not wanted[queue] or record.bits & BIT_STRAY or not is_numbered(record.sys_flag, record.bits):
-            continue
-        if next_place[queue] >= stops[queue]:
-            return False
-        row = out[next_place[queue]]
-        row.queue_offset = record.queue_offset
-        row.phy_offset = record.phy_offset
-        row.tags_code = record.tags_code
-        row.store_timestamp = record.store_timestamp
-        row.size = record.size
-        row.queue = queue
-        row.bits = record.bits
-        next_place[queue] += 1
-    return True

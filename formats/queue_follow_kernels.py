@@ -15,7 +15,7 @@ from formats.byte_kernels import i32, i64, pointer_to
 from formats.compiled import INT, Array, kernel
 from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK
 from formats.generation_kernels import is_numbered
-from formats.record_columns import BIT_DELAY, BIT_GHOST, BIT_MARKER, BIT_STRAY, BIT_SUPERSEDED, RECORD
+from formats.record_columns import BIT_DELAY, BIT_MARKER, NO_PLACE, RECORD
 
 LEFT_OUT = -1
 UNIT = CQ_UNIT.size
@@ -23,7 +23,6 @@ UNIT = CQ_UNIT.size
 _AT_SIZE = CQ_UNIT.offset("size")
 _AT_TAGS = CQ_UNIT.offset("tags_code")
 _BLANK_OFFSET, _BLANK_SIZE, _BLANK_TAGS = PRE_BLANK
-_NO_PLACE = BIT_GHOST | BIT_SUPERSEDED | BIT_STRAY
 _NOT_PLAIN = BIT_DELAY | BIT_MARKER
 _BYTES = Array(np.uint8)
 _NUMBERS = Array(np.int64)
@@ -52,7 +51,7 @@ def follow_rows(
             continue
         here = at[queue]
         bits = record.bits
-        if here < 0 or bits & _NO_PLACE or not is_numbered(record.sys_flag, bits):
+        if here < 0 or bits & NO_PLACE or not is_numbered(record.sys_flag, bits):
             continue
         if bits & _NOT_PLAIN or record.queue_offset != due[queue] or record.phy_offset + record.size > log_end:
             at[queue] = LEFT_OUT

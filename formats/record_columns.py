@@ -37,6 +37,12 @@ BIT_MARKER = 512
 BIT_INNER_BATCH = 1024
 BIT_STRAY = 2048
 
+STALE = BIT_GHOST | BIT_SUPERSEDED
+NO_PLACE = STALE | BIT_STRAY
+"""Rows with any of these stand for nothing in a queue; what a scan of one file cannot tell yet."""
+NO_MESSAGE = STALE | BIT_FILLER | BIT_MARKER
+"""Rows with any of these are no message that a consumer could be given."""
+
 
 def column_offset(name: str) -> int:
     """Where a column begins in a row, in bytes."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from formats.compiled import Array, kernel
 from formats.generation_kernels import is_numbered
-from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_STRAY, BIT_SUPERSEDED, RECORD
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_STRAY, BIT_SUPERSEDED, NO_MESSAGE, RECORD
 
 TOTALS = 7
 MESSAGES = 0
@@ -20,8 +20,6 @@ BITS = 5
 FLAGS = 6
 
 _NUMBERS = Array(np.int64, out=True)
-_STALE = BIT_GHOST | BIT_SUPERSEDED
-_NO_MESSAGE = _STALE | BIT_FILLER | BIT_MARKER
 
 
 @kernel(
@@ -58,7 +56,7 @@ def tally_rows(
             totals[MARKERS] += 1
         if bits & BIT_SUPERSEDED:
             continue
-        if bits & _NO_MESSAGE == 0:
+        if bits & NO_MESSAGE == 0:
             totals[MESSAGES] += 1
         totals[BITS] |= bits
         totals[FLAGS] |= record.sys_flag

@@ -50,6 +50,7 @@ TABLE: tuple[ExitBit, ...] = (
     ExitBit(BUG, "bug", "a bug in mqtool"),
 )
 
+
 class Stopped(KeyboardInterrupt):
     """SIGINT, SIGTERM or SIGHUP arrived. Not an `Exception`, so that no handler takes it for damage."""
 

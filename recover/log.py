@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from formats.commitlog import Record
-from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_SUPERSEDED
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, NO_MESSAGE, STALE
 from recover.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
 from recover.generations import mark_ghosts, mark_superseded
 from recover.mapped_files import MappedFile, MappedFileQueue
@@ -19,7 +19,6 @@ from recover.tally import Tally, tally
 
 MISSING_FILE = "missing-file"
 GHOSTS = "ghosts"
-STALE_BITS = BIT_GHOST | BIT_SUPERSEDED
 
 
 @dataclass(slots=True)
@@ -117,7 +116,7 @@ class LogView:
             yield from self.splits()
             return
         for split in self.splits():
-            stale = (split.records["bits"] & STALE_BITS) != 0
+            stale = (split.records["bits"] & STALE) != 0
             yield _without(split, stale) if stale.any() else split
 
     def stand_in(self) -> tuple[int, int] | None:
@@ -224,7 +223,7 @@ def _intact_behind(scans: list[FileScan], offset: int) -> int:
         if scan.file_end <= offset:
             continue
         for split in scan.splits:
-            good = (split.records["bits"] & (STALE_BITS | BIT_FILLER | BIT_MARKER)) == 0
+            good = (split.records["bits"] & NO_MESSAGE) == 0
             total += int((good & (split.records["phy_offset"] >= offset)).sum())
     return total
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_SUPERSEDED
+from formats.record_columns import BIT_GHOST, NO_MESSAGE
 from recover.expected import QueueKey
 from recover.log import LogView
 from recover.log_changes import LogChanges
@@ -78,10 +78,9 @@ class _Statement:
 def loss_of_rows(log: LogView, cut_from: int) -> list[dict[str, Any]]:
     """One entry a queue for the intact messages that a cut at `cut_from` drops."""
     entries: dict[int, dict[str, Any]] = defaultdict(dict)
-    stale = BIT_GHOST | BIT_SUPERSEDED | BIT_FILLER | BIT_MARKER
     for split in log.splits():
         rows = split.records[(split.records["phy_offset"] + split.records["size"] > cut_from)]
-        rows = rows[(rows["bits"] & stale) == 0]
+        rows = rows[(rows["bits"] & NO_MESSAGE) == 0]
         for number in np.unique(rows["queue"]).tolist():
             own = rows[rows["queue"] == number]
             topic, queue_id = log.queues[number]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from crc32c import crc32c
 
-from formats.generation_kernels import group_rows
+from formats.generation_kernels import order_rows, take_rows
 from formats.index import IndexGeometry
 from formats.index_kernels import TAKE_ALL
 from formats.record_columns import EXPECTED, RECORD
@@ -27,7 +27,6 @@ from recover.expected import QueueKey
 from recover.ext_files import ExtFiles
 from recover.index_image import file_chunks
 from recover.index_stream import IndexStream, TagHistory
-from recover.log import STALE_BITS
 from recover.plan import Install, Step
 from recover.queue_files import QueueFiles
 from recover.reading import crc_with_zeros
@@ -51,15 +50,16 @@ class QueueChunks:
 
     def __call__(self, number: int, split: Split) -> Iterator[Chunk]:
         """A chunk for each group that the split has rows for."""
-        stale = (split.records["bits"] & STALE_BITS) != 0
-        records = split.records[~stale] if stale.any() else np.ascontiguousarray(split.records)
+        records = np.ascontiguousarray(split.records)
         wanted = self.groups >= 0
         stops = np.cumsum(np.where(wanted, np.bincount(records["queue"], minlength=wanted.size), 0))
         starts = np.r_[0, stops[:-1]]
-        places, rows = starts.copy(), np.empty(int(stops[-1]) if stops.size else 0, dtype=EXPECTED)
-        fits = group_rows(records, wanted, places, stops, rows)
+        places, order = starts.copy(), np.empty(int(stops[-1]) if stops.size else 0, dtype=np.int64)
+        fits = order_rows(records, 0, wanted, places, stops, order)
         assert fits, "every row has room"
         filled = np.flatnonzero(places > starts)
+        rows = np.empty(order.size, dtype=EXPECTED)
+        take_rows(records, 0, filled, starts.copy(), places, order, 0, rows)
         for group in np.unique(self.groups[filled]).tolist():
             queues = filled[self.groups[filled] == group]
             parts = [rows[starts[queue] : places[queue]] for queue in queues.tolist()]

@@ -14,13 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED, RECORD
+from formats.record_columns import NO_PLACE, RECORD
 from recover.columns import Rows, Split
 from recover.log import LogView
 from recover.spark.packing import PackedSplit, unpack_rows
 
-_LATE_BITS = BIT_GHOST | BIT_SUPERSEDED | BIT_STRAY
-"""What a scan of one file cannot tell."""
 _TRACED = tuple(name for name in RECORD.names or () if name not in ("queue", "bits"))
 
 
@@ -101,12 +99,12 @@ def _traced(number: int, split: Split, kept: Split) -> Piece | None:
         part = others[start:stop]
         if part.size != records.size or any((records[name] != part[name]).any() for name in _TRACED):
             return None
-        if ((records["bits"] ^ part["bits"]) & ~np.uint16(_LATE_BITS)).any():
+        if ((records["bits"] ^ part["bits"]) & ~np.uint16(NO_PLACE)).any():
             return None
         first = int(kept.records["hashes"][:start].astype(np.int64).sum())
         if not np.array_equal(split.hashes, kept.hashes[first : first + split.hashes.size]):
             return None
-    changed = np.flatnonzero((records["bits"] & _LATE_BITS) != 0).astype(np.int32)
+    changed = np.flatnonzero((records["bits"] & NO_PLACE) != 0).astype(np.int32)
     return Piece(number, start, stop, changed, records["bits"][changed])
 
 

@@ -100,8 +100,6 @@ def unpack_rows(content: bytes) -> Rows:
     return records
 
 
-
-
 def pack_numbers(columns: dict[str, Rows]) -> bytes:
     """Integer columns of one length as an Arrow IPC stream: differences from row to row, as narrow as they fit."""
     arrays = {name: _array(_narrow(np.diff(column.astype(np.int64), prepend=0))) for name, column in columns.items()}

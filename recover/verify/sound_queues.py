@@ -99,7 +99,6 @@ class SoundQueues:
             return None
         return place, files
 
-
     def only_file(self, key: QueueKey) -> str:
         """Path of the file of a queue that has one."""
         place, files = self._files[key]
