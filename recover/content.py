@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from crc32c import crc32c
-
+from recover.crc import crc32c
 from recover.errors import Refusal
 from recover.reading import crc_of, read_chunks
 
@@ -47,7 +46,7 @@ class BytesContent:
     @property
     def crc32c(self) -> int:
         """CRC-32C of all bytes."""
-        return int(crc32c(self.data))
+        return crc32c(self.data)
 
     def chunks(self) -> Iterator[bytes]:
         """The bytes, in one piece."""

@@ -7,8 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from crc32c import crc32c
-
+from recover.crc import crc32c
 from recover.errors import Refusal
 from recover.findings import Finding
 from recover.plan import JOURNAL_DIR, FileState, resolve

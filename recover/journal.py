@@ -15,8 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from crc32c import crc32c
-
+from recover.crc import crc32c
 from recover.errors import Refusal
 from recover.findings import Finding, finding
 from recover.lock import ROOT_MTIME

@@ -11,10 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from crc32c import crc32c
-
 from recover import disk
 from recover.content import INLINE_LIMIT, Content, content_from_json, inline_json
+from recover.crc import crc32c
 from recover.errors import Refusal
 from recover.making import make
 from recover.plan import STEP_KINDS, FileState, InPlace, Plan, Step, StoreIdentity

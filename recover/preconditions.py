@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from crc32c import crc32c
-
+from recover.crc import crc32c
 from recover.errors import Refusal
 from recover.folders import observe_folder
 from recover.lock import is_own_lock_file

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
-from crc32c import crc32c
 
 from formats.search_kernels import last_nonzero
 from recover.content import BytesContent, Content, LazyContent
+from recover.crc import crc32c
 from recover.reading import zeros
 from recover.scratch import scratch_file
 
@@ -53,7 +53,7 @@ class Spool:
         self._file.seek(start)
         self._file.write(content)
         self._file.flush()
-        return SpooledContent(self._file, start, len(content), int(crc32c(content)))
+        return SpooledContent(self._file, start, len(content), crc32c(content))
 
     def padded(self, content: bytes, size: int) -> Content:
         """The content followed by zeros up to `size` bytes; the zeros take no room."""

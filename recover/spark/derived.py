@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from crc32c import crc32c
 
 from formats.generation_kernels import order_rows, take_rows
 from formats.index import IndexGeometry
@@ -23,6 +22,7 @@ from formats.record_columns import EXPECTED, RECORD
 from formats.search_kernels import last_nonzero
 from recover.columns import Rows, Split
 from recover.content import Content
+from recover.crc import crc32c
 from recover.expected import QueueKey
 from recover.ext_files import ExtFiles
 from recover.index_image import file_chunks
@@ -138,7 +138,7 @@ class _Carrier(Spool):
 
     def padded(self, content: bytes, size: int) -> Content:
         data = content[: last_nonzero(np.frombuffer(content, dtype=np.uint8), 0, len(content)) + 1]
-        return _Carried(data, size, crc_with_zeros(int(crc32c(data)), size - len(data)))
+        return _Carried(data, size, crc_with_zeros(crc32c(data), size - len(data)))
 
 
 @dataclass(frozen=True, slots=True)
