@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from recover.crc import crc32c
 from recover.errors import Refusal
-from recover.reading import crc_of, read_chunks
+from recover.reading import crc_of, read_chunks, zeros
 
 INLINE_LIMIT = 64 << 10
 """Content up to this many bytes stands in the plan itself; above, in a file next to it."""
@@ -118,6 +118,16 @@ def allocated(content: Content) -> int:
 def as_content(value: Content | bytes | bytearray | memoryview) -> Content:
     """Bytes become `BytesContent`; content stays what it is."""
     return BytesContent(bytes(value)) if isinstance(value, (bytes, bytearray, memoryview)) else value
+
+
+def padded(value: Content | bytes, size: int) -> Iterator[bytes]:
+    """The content and zeros behind it up to `size` bytes, in pieces, most of them `BLANK`.
+
+    How many zeros is told by the content's own size, so content that comes up short is not made up for.
+    """
+    content = as_content(value)
+    yield from content.chunks()
+    yield from zeros(size - content.size)
 
 
 def inline_json(content: Content) -> dict[str, Any]:

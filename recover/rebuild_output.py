@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from recover import disk
-from recover.content import Content
+from recover.content import Content, padded
 from recover.copy_store import check_target, remove_copy
 from recover.errors import Interrupted, Refusal
 from recover.expected import QueueKey
@@ -17,7 +17,6 @@ from recover.making import Maker, make, maker_for
 from recover.mapped_files import MappedFileQueue
 from recover.preconditions import STALE
 from recover.reader import read_small
-from recover.reading import zeros
 from recover.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, chosen_queues, look
 from recover.rebuild_checkpoint import right_checkpoint
 from recover.rebuild_consumequeue import QueueBuilder, fresh_files
@@ -165,12 +164,7 @@ def _write_queues(writer: _Writer, seen: Survey, wanted: set[QueueKey] | None, m
         return
     for key, rows in seen.expectation.grouped(wanted):
         for name, content, size in fresh_files(builder, key, rows):
-            writer.write(name, _padded(content, size))
-
-
-def _padded(content: bytes, size: int) -> Iterator[bytes]:
-    yield content
-    yield from zeros(size - len(content))
+            writer.write(name, padded(content, size))
 
 
 def _write_index(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import IO
 
 import numpy as np
 
 from formats.search_kernels import last_nonzero
-from recover.content import BytesContent, Content, LazyContent
+from recover.content import BytesContent, Content, LazyContent, padded
 from recover.crc import crc32c
-from recover.reading import zeros
 from recover.scratch import scratch_file
 
 IN_MEMORY = 128 << 20
@@ -58,10 +58,4 @@ class Spool:
     def padded(self, content: bytes, size: int) -> Content:
         """The content followed by zeros up to `size` bytes; the zeros take no room."""
         data = content[: last_nonzero(np.frombuffer(content, dtype=np.uint8), 0, len(content)) + 1]
-        kept = self.keep(data)
-
-        def chunks() -> Iterator[bytes]:
-            yield from kept.chunks()
-            yield from zeros(size - len(data))
-
-        return LazyContent(size, chunks, allocated=len(data))
+        return LazyContent(size, partial(padded, self.keep(data), size), allocated=len(data))

@@ -21,7 +21,7 @@ from formats.index_kernels import TAKE_ALL
 from formats.record_columns import EXPECTED, RECORD
 from formats.search_kernels import last_nonzero
 from recover.columns import Rows, Split
-from recover.content import Content
+from recover.content import Content, padded
 from recover.crc import crc32c
 from recover.expected import QueueKey
 from recover.ext_files import ExtFiles
@@ -33,7 +33,7 @@ from recover.reading import crc_with_zeros
 from recover.rebuild_consumequeue import QueueBuilder, fresh_files, repaired_steps
 from recover.rebuild_index import FileHead, build_file
 from recover.spark.packing import pack_numbers, unpack_numbers
-from recover.spark.staging import Wanted, padded
+from recover.spark.staging import Wanted
 from recover.spool import Spool
 from recover.store import Store
 

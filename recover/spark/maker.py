@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from recover.columns import Rows
-from recover.content import Content, allocated
+from recover.content import Content, allocated, padded
 from recover.errors import Interrupted, Refusal
 from recover.expected import Expectation, QueueKey
 from recover.index_layout import Target
@@ -52,7 +52,7 @@ from recover.spark.stages import (
     stage_index,
     stage_products,
 )
-from recover.spark.staging import NotStaged, Stager, padded
+from recover.spark.staging import NotStaged, Stager
 from recover.store import Store
 
 _ROWS_A_TASK = 500_000

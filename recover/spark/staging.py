@@ -12,7 +12,6 @@ from typing import Any
 
 from recover import disk
 
-_CHUNK = 1 << 20
 _MODE = 0o600
 
 Wanted = tuple[Any, Iterable[bytes]]
@@ -65,10 +64,3 @@ class Stager:
                                 not os.path.isdir(self.folder))
                 return
             yield Staged(name, size, crc)
-
-
-def padded(data: bytes, size: int) -> Iterator[bytes]:
-    """The bytes and zeros behind them, up to `size`."""
-    yield data
-    for at in range(len(data), size, _CHUNK):
-        yield bytes(min(_CHUNK, size - at))

@@ -192,6 +192,16 @@ def test_a_big_queue_is_not_padded_in_memory(tmp_path: Path) -> None:
     assert max(map(len, chunks)) <= 1 << 20
 
 
+def test_zeros_do_not_stand_in_for_content_that_comes_up_short() -> None:
+    spool = Spool(in_memory=0)
+    content = spool.padded(b"unit" + bytes(4), 64)
+    assert b"".join(content.chunks()) == b"unit" + bytes(60)
+    assert spool._file is not None
+    spool._file.truncate(2)
+    with pytest.raises(RuntimeError, match="62 bytes instead of 64"):
+        list(content.chunks())
+
+
 
 
 @pytest.mark.parametrize("name", STORES)
