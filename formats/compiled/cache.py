@@ -23,8 +23,9 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 def read(name: str, environment: str, key: bytes) -> bytes | None:
     """The code of a kernel, None if no folder has it whole and for this source and environment."""
-    for folder in folders():
-        content = _content(folder, _file_name(name, environment))
+    file = _file_name(name, environment)
+    for folder in trusted_folders(make=False):
+        content = _content(os.path.join(folder, file))
         if content is not None and content[:_HEAD] == _head(environment, key, content[_HEAD:]):
             return content[_HEAD:]
     return None
@@ -35,8 +36,8 @@ def write(name: str, environment: str, key: bytes, code: bytes) -> None:
 
     Where none does, a private one serves this process and those that it starts, and ends with it.
     """
-    content = _head(environment, key, code) + code
-    if any(_put(folder, _file_name(name, environment), content) for folder in folders()) or VARIABLE in os.environ:
+    file, content = _file_name(name, environment), _head(environment, key, code) + code
+    if _keep(file, content) or VARIABLE in os.environ:
         return
     import shutil
     import tempfile
@@ -45,7 +46,7 @@ def write(name: str, environment: str, key: bytes, code: bytes) -> None:
         folder = tempfile.mkdtemp(prefix="mqtool-kernels-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         os.environ[VARIABLE] = folder
-        _put(next(folders()), _file_name(name, environment), content)
+        _keep(file, content)
 
 
 def folders() -> Iterator[str]:
@@ -88,11 +89,10 @@ def _head(environment: str, key: bytes, code: bytes) -> bytes:
     return b"".join((_MAGIC, hashlib.sha256(environment.encode()).digest(), key, hashlib.sha256(code).digest()))
 
 
-def _content(folder: str, name: str) -> bytes | None:
+def _content(path: str) -> bytes | None:
+    """The bytes of a file that nobody else could have written; it is the opened one that is looked at."""
     try:
-        if not _trusted(os.lstat(folder), stat.S_ISDIR):
-            return None
-        file = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         with open(file, "rb") as stream:
             if not _trusted(os.fstat(file), stat.S_ISREG):
                 return None
@@ -114,13 +114,15 @@ def _owners() -> frozenset[int]:
     return frozenset(owners)
 
 
+def _keep(name: str, content: bytes) -> bool:
+    """Put a file into the first trusted folder that takes it; False where none does."""
+    return any(_put(folder, name, content) for folder in trusted_folders(make=True))
+
+
 def _put(folder: str, name: str, content: bytes) -> bool:
     """Put a whole file there at once; others who do the same are not disturbed. False if it cannot be."""
     made = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        os.makedirs(folder, mode=0o755, exist_ok=True)
-        if not _trusted(os.lstat(folder), stat.S_ISDIR):
-            return False
         file = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         with open(file, "wb") as stream:
             os.fchmod(file, 0o644)

@@ -219,6 +219,20 @@ def test_the_file_of_a_stranger_is_not_run(folder: Path, monkeypatch: pytest.Mon
     assert cache.read("last_nonzero", environment(), key) is None
 
 
+@pytest.mark.parametrize("spoil", [
+    lambda folder, patch: folder.chmod(0o775), lambda folder, patch: folder.chmod(0o757),
+    lambda folder, patch: (folder.rename(folder.parent / "d"), folder.symlink_to(folder.parent / "d")),
+    lambda folder, patch: patch.setattr(cache, "_owners", lambda: frozenset({folder.stat().st_uid + 1})),
+])
+def test_nothing_is_kept_where_others_could_change_it(
+    spoil: Callable[[Path, pytest.MonkeyPatch], object], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir(parents=True)
+    spoil(folder, monkeypatch)
+    assert _answer(_fresh()) == (True, 2)
+    assert list(folder.iterdir()) == []
+
+
 def test_folders_are_ours_alone_whatever_the_umask(folder: Path) -> None:
     before = os.umask(0)
     try:
