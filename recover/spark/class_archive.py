@@ -36,15 +36,14 @@ class ClassArchive:
             return f"-XX:ArchiveClassesAtExit={self.made}"
         return f"-XX:SharedArchiveFile={self.path}"
 
-    def settle(self) -> None:
-        """Java has ended: what it made is put in place, for those that follow."""
-        if self.made is not None:
+    def end(self, *, whole: bool) -> None:
+        """Java has ended: what it made is put in place for those that follow if it is `whole`, else removed."""
+        if self.made is None:
+            return
+        if whole:
             with suppress(OSError):
                 os.replace(self.made, self.path)
-
-    def discard(self) -> None:
-        """Java was stopped: what it may have begun is removed."""
-        if self.made is not None:
+        else:
             self.made.unlink(missing_ok=True)
 
 

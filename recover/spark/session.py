@@ -118,24 +118,19 @@ class Session:
         self.context = None
         _forget_gateway()
         if process is not None:
-            making = self._archive is not None and self._archive.made is not None
+            archive = self._archive
+            making = archive is not None and archive.made is not None
             with suppress(Exception):
                 process.stdin.close()  # the JVM ends with it
                 process.wait(_SECONDS_TO_ARCHIVE if making else _SECONDS)
             if process.poll() is None:
                 process.kill()
                 process.wait()
-            # one that was killed may have been writing
-            self._settle(whole=process.returncode == 0)
+            if archive is not None:
+                # a JVM that was killed may have been writing
+                archive.end(whole=process.returncode == 0)
         if not self.failed:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _settle(self, *, whole: bool) -> None:
-        archive, self._archive = self._archive, None
-        if archive is not None and whole:
-            archive.settle()
-        elif archive is not None:
-            archive.discard()
 
 
 _current: list[Session] = []

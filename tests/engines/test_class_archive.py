@@ -46,7 +46,7 @@ def _made(java: Java, spark: Path) -> ClassArchive:
     archive = archive_for(java, spark, "", make=True)
     assert archive is not None and archive.made is not None
     archive.made.write_bytes(b"classes")
-    archive.settle()
+    archive.end(whole=True)
     return archive
 
 
@@ -63,8 +63,8 @@ def test_what_java_did_not_finish_is_removed(java: Java, spark: Path, kept: Path
     archive = archive_for(java, spark, "", make=True)
     assert archive is not None and archive.made is not None
     archive.made.write_bytes(b"clas")
-    archive.discard()
-    archive.settle()
+    archive.end(whole=False)
+    archive.end(whole=True)
     assert os.listdir(kept) == []
 
 
