@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,7 +11,6 @@ import numpy as np
 from formats.index_kernels import TAG_PRESENT, TAG_UNKNOWN, TAKE_ALL, TAKE_KEYS, TAKE_NOTHING
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER
 from recover.columns import Rows, Split
-from recover.log import LogView
 
 _UNINDEXED = BIT_GHOST | BIT_FILLER | BIT_MARKER
 _CHANGE_COST = 0.5
@@ -75,12 +74,13 @@ def _cost(costs: Sequence[float], mode: int, before: int) -> float:
 
 
 class IndexStream:
-    """Records of the log as index files see them. Keeps one bit a key hash, and the splits by reference."""
+    """Records of the log as index files see them. Keeps one bit a key hash, and the splits by reference.
 
-    def __init__(self, log: LogView, excluded: Collection[int] = ()) -> None:
-        assert log.has_keys, "units are made of keys"
-        self.log = log
-        self.splits: list[Split] = [split for split in log.splits() if split.records.size]
+    `splits` are those of a scan with keys, in log order.
+    """
+
+    def __init__(self, splits: Iterable[Split], excluded: Collection[int] = ()) -> None:
+        self.splits = [split for split in splits if split.records.size]
         self._first = np.array([int(s.records["phy_offset"][0]) for s in self.splits], dtype=np.int64)
         self._last = np.array([int(s.records["phy_offset"][-1]) for s in self.splits], dtype=np.int64)
         self._found: dict[int, Rows] = {}

@@ -122,7 +122,7 @@ def rebuild_index(
     numbers = KeyNumbers(report.stream)
     zone = zone or zone_of(report.verdicts)
     layout = _layout(report, numbers, geometry, zone, fresh)
-    builder = FileBuilder(report.stream, numbers, geometry, _counts_entries(report, counts_entries))
+    builder = FileBuilder(report.stream, numbers, geometry, _counts_entries(report, counts_entries), log.min_offset)
     files = tuple(builder.describe(target) for target in layout.targets)
     if maker is not None:
         files = tuple(maker.index_files(builder, layout.targets, files))
@@ -153,15 +153,17 @@ def _counts_entries(report: IndexReport, given: bool | None) -> bool:
 
 
 class FileBuilder:
-    """Builds index files of one log. `counts_entries`: the header counts units instead of slots."""
+    """Builds index files of one log, which begins at `min_offset`. `counts_entries`: the header counts units instead of
+    slots."""
 
     def __init__(
-        self, stream: IndexStream, numbers: KeyNumbers, geometry: IndexGeometry, counts_entries: bool
+        self, stream: IndexStream, numbers: KeyNumbers, geometry: IndexGeometry, counts_entries: bool, min_offset: int
     ) -> None:
         self.stream = stream
         self.numbers = numbers
         self.geometry = geometry
         self.counts_entries = counts_entries
+        self.min_offset = min_offset
 
     def describe(self, target: Target) -> RebuiltIndexFile:
         """The file that a target stands for, its content not yet made."""
@@ -181,7 +183,7 @@ class FileBuilder:
         if old is None:
             return FileHead(target.previous_end, _NO_UNITS, 0)
         units = load_words(old.file.path, self.geometry).units[1 : old.end]
-        expired = units[is_expired(units, self.stream.log.min_offset)][: old.expired_in_front]
+        expired = units[is_expired(units, self.min_offset)][: old.expired_in_front]
         return FileHead(target.previous_end, np.array(expired), old.header.begin_timestamp)
 
     def _chunks(self, target: Target, head: FileHead) -> Iterator[bytes]:

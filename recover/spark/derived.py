@@ -10,8 +10,6 @@ import pickle
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -212,8 +210,7 @@ class IndexChunks:
         spans = self.spans.get(number)
         if not spans:
             return
-        log: Any = SimpleNamespace(splits=lambda: [split], has_keys=True)
-        stream = IndexStream(log, self.excluded)
+        stream = IndexStream([split], self.excluded)
         stream.tags = self.tags
         wanted = stream.wanted(0, stream.take(0))
         for span in spans:

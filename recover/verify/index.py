@@ -90,12 +90,13 @@ def check_index(
     expected where no file tells (None: what the store says of its broker). `tick` is called after each file.
     `ahead` has a thread for reads that run beside the check.
     """
+    assert log.has_keys, "units are made of keys"
     listing = list_index_files(store.index_dir)
-    report = IndexReport(listing, index_geometry(store, listing), IndexStream(log, excluded))
+    report = IndexReport(listing, index_geometry(store, listing), IndexStream(log.splits(), excluded))
     checkpoint = _checkpoint(store.checkpoint_path)
     if tags is None:
         tags = _writes_tag_units(store, checkpoint)
-    _Check(store, report, tick, ahead).run(tags, None if checkpoint is None else checkpoint.index_msg_timestamp)
+    _Check(store, log, report, tick, ahead).run(tags, None if checkpoint is None else checkpoint.index_msg_timestamp)
     return report
 
 
@@ -118,9 +119,10 @@ def _writes_tag_units(store: Store, checkpoint: Checkpoint | None) -> bool:
 
 class _Check:
     def __init__(
-        self, store: Store, report: IndexReport, tick: Callable[[], None] | None, ahead: Executor | None
+        self, store: Store, log: LogView, report: IndexReport, tick: Callable[[], None] | None, ahead: Executor | None
     ) -> None:
         self.store = store
+        self.log = log
         self.report = report
         self.tick = tick
         self.ahead = ahead
@@ -179,7 +181,7 @@ class _Check:
             return
         if verdict is None:
             assert image is not None
-            verdict = check_file(file, self.store.relative(file.path), image, self.stream, previous)
+            verdict = check_file(file, self.store.relative(file.path), image, self.log, self.stream, previous)
         if file.length != geometry.size:
             verdict.findings.append(finding(
                 "index-file-length", self.store.relative(file.path), min(file.length, geometry.size),

@@ -34,6 +34,7 @@ from recover.findings import Finding, finding
 from recover.index_files import IndexFileName
 from recover.index_image import IndexWords
 from recover.index_stream import IndexStream, TagRun, tag_runs
+from recover.log import LogView
 
 _FLAWS = WRONG_TIME | WRONG_CHAIN | CHAIN_LOOP
 _UNIT_CODES = ((CHAIN_LOOP, "index-chain-loop"), (WRONG_CHAIN, "index-wrong-chain"), (WRONG_TIME, "index-wrong-time"))
@@ -78,29 +79,30 @@ class IndexFileVerdict:
 
 
 def check_file(
-    file: IndexFileName, name: str, image: IndexWords, stream: IndexStream, previous: IndexFileVerdict | None
+    file: IndexFileName, name: str, image: IndexWords, log: LogView, stream: IndexStream,
+    previous: IndexFileVerdict | None,
 ) -> IndexFileVerdict:
     """Judge one file that was read; `name` is what findings call it, `previous` the file loaded before it.
 
-    Notes in `stream` which keys were found.
+    Notes in `stream`, that of `log`, which keys were found.
     """
     verdict = IndexFileVerdict(file, image.header)
-    checker = _Checker(verdict, name, image, stream, previous)
+    checker = _Checker(verdict, name, image, log, stream, previous)
     checker.run()
     return verdict
 
 
 class _Checker:
     def __init__(
-        self, verdict: IndexFileVerdict, name: str, image: IndexWords, stream: IndexStream,
+        self, verdict: IndexFileVerdict, name: str, image: IndexWords, log: LogView, stream: IndexStream,
         previous: IndexFileVerdict | None,
     ) -> None:
         self.verdict = verdict
         self.name = name
         self.image = image
+        self.log = log
         self.stream = stream
         self.previous = previous
-        self.log = stream.log
         self.geometry: IndexGeometry = image.geometry
 
     def run(self) -> None:

@@ -275,7 +275,7 @@ def test_the_pass_dislikes_a_change_in_any_field_of_any_unit(field: int, store: 
             word = int.from_bytes(damaged[place : place + 4], "big") ^ 1 << bit
             damaged[place : place + 4] = word.to_bytes(4, "big")
             path.write_bytes(damaged)
-            stream = IndexStream(log)
+            stream = IndexStream(log.splits())
             with FileReader(path) as reader:
                 followed = follow_file(verdict.file, reader, geometry, stream, None)
             if number == 1 and field == 3 and 0 <= word <= 0x7FFFFFFF:
@@ -297,7 +297,7 @@ def test_the_pass_dislikes_what_does_not_belong_to_the_units(place: str, store: 
         damaged = bytearray(content)
         damaged[at] ^= 1
         path.write_bytes(damaged if place != "short" else content[:-1])
-        stream = IndexStream(log)
+        stream = IndexStream(log.splits())
         with FileReader(path) as reader:
             file = replace(verdict.file, length=path.stat().st_size)
             followed = follow_file(file, reader, geometry, stream, None)
