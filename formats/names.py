@@ -24,15 +24,16 @@ def offset_to_name(offset: int) -> str:
     return str(offset).zfill(OFFSET_DIGITS)
 
 
-def parse_offset_name(name: str) -> int:
-    """The start offset (bytes) in a mapped file's name; `FormatError("bad-file-name")` for any other name.
+def offset_in_name(name: str) -> int | None:
+    """The start offset (bytes) in a mapped file's name; None for any other name.
 
     Digits of every script count, as they do for Java: a broker formats names in its default
     locale. Names that Java could parse but no broker writes (a sign, fewer digits) are refused.
     """
-    if len(name) != OFFSET_DIGITS or not name.isdecimal() or int(name) > MAX_OFFSET:
-        raise FormatError("bad-file-name", 0, f"{name!r} is not the name of a mapped file", name=name)
-    return int(name)
+    if len(name) != OFFSET_DIGITS or not name.isdecimal():
+        return None
+    offset = int(name)
+    return offset if offset <= MAX_OFFSET else None
 
 
 def index_name(timestamp: int, zone: datetime.tzinfo) -> str:

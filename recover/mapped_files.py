@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from formats.errors import FormatError
-from formats.names import parse_offset_name
+from formats.names import offset_in_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class OddName:
     @property
     def stands_for_a_file(self) -> bool:
         """True when its name is that of a mapped file: a folder, a pipe or a link to nothing is where one should be."""
-        return _offset_of(self.path.name) is not None
+        return offset_in_name(self.path.name) is not None
 
 
 @dataclass(slots=True)
@@ -89,7 +88,7 @@ class MappedFileQueue:
                     if entry.is_symlink():
                         self.odd.append(OddName(directory / entry.name, False, 0))
                     continue
-                offset = _offset_of(entry.name)
+                offset = offset_in_name(entry.name)
                 path = directory / entry.name
                 if offset is None or not stat.S_ISREG(status.st_mode):
                     self.odd.append(OddName(path, stat.S_ISDIR(status.st_mode), status.st_size))
@@ -132,13 +131,6 @@ class MappedFileQueue:
             if mapped_file.path.stat().st_mtime_ns // 1_000_000 >= modified_ms:
                 return mapped_file
         return self.files[-1] if self.files else None
-
-
-def _offset_of(name: str) -> int | None:
-    try:
-        return parse_offset_name(name)
-    except FormatError:
-        return None
 
 
 def infer_file_size(files: Sequence[MappedFile]) -> int:

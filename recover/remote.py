@@ -14,8 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from formats.errors import FormatError
-from formats.names import parse_offset_name
+from formats.names import offset_in_name
 from recover.errors import NotAStore, Refusal
 from recover.reader import Elsewhere, read_elsewhere
 from recover.store import COMMITLOG
@@ -145,11 +144,7 @@ def _fill(place: str, folder: Path) -> None:
 
 def _is_log(name: str) -> bool:
     folder, _, file = name.rpartition("/")
-    try:
-        parse_offset_name(file)
-    except FormatError:
-        return False
-    return folder.split("/")[-1].startswith(COMMITLOG)
+    return offset_in_name(file) is not None and folder.split("/")[-1].startswith(COMMITLOG)
 
 
 def _stand_in(target: Path, info: Any) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from formats.consumequeue import file_size_for
-from formats.names import MAX_OFFSET, OFFSET_DIGITS
+from formats.names import offset_in_name
 from recover.errors import NotAStore, Refusal, UsageRefusal
 from recover.mapped_files import MappedFileQueue, infer_file_size
 
@@ -181,26 +181,7 @@ class Store:
         for folder in self.queue_folders:
             if is_settled and (folder.topic, folder.queue_id) in known:
                 continue
-            files: list[tuple[int, str, int]] = []
-            others = 0
-            with os.scandir(folder.place) as entries:
-                for entry in entries:
-                    name = entry.name
-                    try:
-                        status = entry.stat()
-                    except FileNotFoundError:
-                        others += 1
-                        continue
-                    regular = stat.S_ISREG(status.st_mode)
-                    if regular:
-                        lengths[status.st_size] += 1
-                    if regular and len(name) == OFFSET_DIGITS and name.isascii() and name.isdecimal():
-                        files.append((int(name), name, status.st_size))
-                    else:
-                        others += 1
-            if len(files) > 1:
-                files.sort()
-            yield folder, None if others or (files and files[-1][0] > MAX_OFFSET) else files
+            yield folder, _list_queue(folder.place, lengths)
         if not is_settled:
             self.queue_file_size = self.queue_file_size_of(lengths)
 
@@ -246,6 +227,37 @@ class Store:
     def path(self, name: str) -> Path:
         """The inverse of `relative`."""
         return self.root / name
+
+
+def _list_queue(place: str, lengths: Counter[int]) -> list[tuple[int, str, int]] | None:
+    """(offset, name, length) of the files in a queue's folder, ascending; None where something else is among them.
+
+    Their lengths are counted in `lengths` in any case. A name in digits of another script can stand for an offset that
+    has a file already: it counts as something else here.
+    """
+    files: list[tuple[int, str, int]] = []
+    only_files = True
+    with os.scandir(place) as entries:
+        for entry in entries:
+            status = _status(entry)
+            if status is None or not stat.S_ISREG(status.st_mode):
+                only_files = False
+                continue
+            lengths[status.st_size] += 1
+            offset = offset_in_name(entry.name) if entry.name.isascii() else None
+            if offset is None:
+                only_files = False
+            else:
+                files.append((offset, entry.name, status.st_size))
+    return sorted(files) if only_files else None
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """What a name stands for; None if that is gone, or a link leads nowhere."""
+    try:
+        return entry.stat()
+    except FileNotFoundError:
+        return None
 
 
 def _lengths(folders: Iterable[QueueFolder]) -> Counter[int]:

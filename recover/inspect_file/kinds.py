@@ -18,7 +18,7 @@ from formats.consumequeue_ext import CQ_EXT_HEAD, units
 from formats.errors import FormatError
 from formats.fastjson import salvage
 from formats.index import INDEX_HEADER, infer_geometry
-from formats.names import is_index_name, parse_offset_name
+from formats.names import is_index_name, offset_in_name
 from recover.errors import NotAStore
 from recover.inspect_file.log_items import next_data, next_record
 from recover.reader import FileReader
@@ -60,7 +60,7 @@ class Kind(NamedTuple):
 
 def detect(path: Path, reader: FileReader) -> Kind:
     """The kind of a file; `NotAStore` (16) when nothing of RocketMQ's looks like it."""
-    base = _offset(path.name)
+    base = offset_in_name(path.name)
     by_place = _by_name(path) or _by_place(path.absolute(), base)
     if by_place is not None:
         return Kind(*by_place, base)
@@ -69,13 +69,6 @@ def detect(path: Path, reader: FileReader) -> Kind:
         raise NotAStore(f"{path} is not a RocketMQ file: {foreign(reader)}",
                         "Give a store root, or a file out of a store; `mqtool verify STORE` checks whole stores.")
     return found
-
-
-def _offset(name: str) -> int | None:
-    try:
-        return parse_offset_name(name)
-    except FormatError:
-        return None
 
 
 def _by_name(path: Path) -> tuple[str, str] | None:

@@ -103,7 +103,7 @@ CODECS: dict[str, Codec] = {
     "zstd": lambda data: compression.decompress(data, 0x1 | 0x200),
     "offset id": lambda data: message_id.parse_offset_id(_text(data)),
     "unique key": lambda data: message_id.parse_uniq_key(_text(data)),
-    "file name": lambda data: names.parse_offset_name(_text(data)),
+    "file name": lambda data: names.offset_in_name(_text(data)),
 }
 
 BOMBS = (
