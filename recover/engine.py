@@ -20,12 +20,13 @@ class Engine(Protocol):
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
-        open_error: OpenError | None = None,
+        open_error: OpenError | None = None, with_keys: bool = True,
     ) -> LogView:
         """Scan every file; at most `memory` bytes of columns stay in memory.
 
         A file that cannot be opened is reported to `open_error` and counts as missing; without a callback the
-        `OSError` rises. `progress(bytes, records)` is called with what was done since the last call.
+        `OSError` rises. `progress(bytes, records)` is called with what was done since the last call. Not `with_keys`:
+        nobody looks at queues or index, so rows may come without hashes and tags codes; `has_keys` of the log says it.
         """
 
     def json(self) -> dict[str, Any]:
@@ -34,19 +35,18 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
-    """Threads of this process, a mapped file at a time each. `with_keys` is as `recover.scan.scan_file` has it."""
+    """Threads of this process, a mapped file at a time each."""
 
     threads: int = 1
-    with_keys: bool = True
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
-        open_error: OpenError | None = None,
+        open_error: OpenError | None = None, with_keys: bool = True,
     ) -> LogView:
         """See `Engine`."""
         return scan_log(
             queue, threads=self.threads, memory=memory, progress=progress, open_error=open_error,
-            with_keys=self.with_keys,
+            with_keys=with_keys,
         )
 
     def json(self) -> dict[str, Any]:

@@ -41,11 +41,13 @@ class KnownLog:
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
-        open_error: OpenError | None = None,
+        open_error: OpenError | None = None, with_keys: bool = True,
     ) -> LogView:
         """See `Engine`."""
-        if not self._holds(queue):
-            return self.engine.scan_log(queue, memory=memory, progress=progress, open_error=open_error)
+        if (with_keys and not self.log.has_keys) or not self._holds(queue):
+            return self.engine.scan_log(
+                queue, memory=memory, progress=progress, open_error=open_error, with_keys=with_keys
+            )
         if progress is not None:
             progress(sum(mapped_file.length for mapped_file in queue.files), self.log.messages)
         return self.log

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from formats.queue_kernels import RIGHT
 from recover.beyond import named_behind, note_damage_behind
@@ -72,11 +72,9 @@ def survey(
     `with_keys`: somebody looks at queues or index, so rows need their hashes and tags codes.
     """
     queue, misnamed = rightly_placed(live_copies(store.commitlog))
-    scanner = options.scanner
-    if isinstance(scanner, LocalEngine):
-        scanner = replace(scanner, with_keys=with_keys or with_queues)
-    log = scanner.scan_log(
-        queue, memory=options.memory, progress=options.progress, open_error=_refuse(store)
+    log = options.scanner.scan_log(
+        queue, memory=options.memory, progress=options.progress, open_error=_refuse(store),
+        with_keys=with_keys or with_queues,
     )
     if with_queues:
         # rows are changed in place: before anybody else looks at them

@@ -42,9 +42,12 @@ class SparkEngine:
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
-        open_error: OpenError | None = None,
+        open_error: OpenError | None = None, with_keys: bool = True,
     ) -> LogView:
-        """See `recover.engine.Engine`; `Refusal` (8) when Spark does not start or a task fails for good."""
+        """See `recover.engine.Engine`; `Refusal` (8) when Spark does not start or a task fails for good.
+
+        Rows have their keys even if nobody asks for them: splits are scanned in one way only.
+        """
         if not queue.files:
             return assemble(queue, [])
         large = sum(file.length for file in queue.files) >= _LARGE

@@ -14,6 +14,8 @@ from recover.known_log import KnownLog, stamps_of
 from recover.log import LogView
 from recover.mapped_files import MappedFileQueue
 from recover.store import Store
+from recover.survey import ScanOptions
+from recover.verify.report import verify
 
 
 class _Watched:
@@ -94,3 +96,19 @@ def test_a_log_with_damage_is_scanned_again_for_its_meaning_depends_on_the_queue
     known, watched, queue = _known(root)
     assert known.scan_log(queue).damaged
     assert watched.scans == 1
+
+
+def test_a_log_without_keys_is_scanned_again_for_those_who_need_them(root: Path) -> None:
+    queue, watched = Store.open(root).commitlog, _Watched()
+    known = KnownLog(LocalEngine().scan_log(queue, with_keys=False), stamps_of(queue), watched)
+    assert known.scan_log(queue, with_keys=False) is known.log
+    assert watched.scans == 0
+    assert known.scan_log(queue).has_keys
+    assert watched.scans == 1
+
+
+@pytest.mark.parametrize(("parts", "keys"), [("commitlog", False), ("checkpoint", False), ("index", True), ("", True)])
+def test_keys_are_asked_for_where_queues_or_index_are_looked_at(root: Path, parts: str, keys: bool) -> None:
+    options = ScanOptions(engine=_Watched())
+    look = verify(Store.open(root), options, parts.split()).survey
+    assert look.log.has_keys is keys
