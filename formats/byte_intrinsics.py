@@ -111,6 +111,44 @@ def prefetch_to_write(typingctx: Any, array: Any, i: Any) -> Any:
     return types.void(array, types.int64), codegen
 
 
+def _mask(test: str) -> Any:
+    """An intrinsic for 64 bytes from `data[i]` on: bit k is set where byte k compares so with `value`."""
+    @intrinsic
+    def mask(typingctx: Any, data: Any, i: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            octets = ir.VectorType(ir.IntType(8), 64)
+            block = builder.load(_place(context, builder, signature.args[0], args[0], args[1], octets), align=1)
+            value, nothing = builder.trunc(args[2], ir.IntType(8)), octets(ir.Undefined)
+            first = builder.insert_element(nothing, value, ir.IntType(32)(0))
+            every = builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(ir.IntType(32), 64), [0] * 64))
+            found = builder.bitcast(builder.icmp_unsigned(test, block, every), ir.IntType(64))
+            return found if sys.byteorder == "little" else builder.bitreverse(found)
+
+        return types.uint64(data, types.int64, types.int64), codegen
+
+    return mask
+
+
+mask_below = _mask("<")
+mask_equal = _mask("==")
+
+
+@intrinsic
+def weighted_sum(typingctx: Any, data: Any, i: Any, weights: Any, j: Any) -> Any:
+    """The 32 bytes from `data[i]` on, each times a uint32 from `weights[j]` on, and all that added; a uint32."""
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        octets, words = ir.VectorType(ir.IntType(8), 32), ir.VectorType(ir.IntType(32), 32)
+        block = builder.load(_place(context, builder, signature.args[0], args[0], args[1], octets), align=1)
+        at = builder.mul(args[3], ir.Constant(ir.IntType(64), 4))
+        factors = builder.load(_place(context, builder, signature.args[2], args[2], at, words), align=4)
+        kind = ir.FunctionType(ir.IntType(32), [words])
+        name = "llvm.vector.reduce.add.v32i32"
+        add = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        return builder.call(add, [builder.mul(builder.zext(block, words), factors)])
+
+    return types.uint32(data, types.int64, weights, types.int64), codegen
+
+
 @intrinsic
 def call_crc(typingctx: Any, address: Any, data: Any, start: Any, length: Any) -> Any:
     """`crc32_gzip_refl(0, &data[start], length)` through an address known at run time; `data` is a pointer."""

@@ -24,6 +24,9 @@ _u32 = intrinsic(_INTRINSICS, "u32")
 _u64 = intrinsic(_INTRINSICS, "u64")
 _word = intrinsic(_INTRINSICS, "word")
 _trailing_zeros = intrinsic(_INTRINSICS, "trailing_zeros")
+_mask_below = intrinsic(_INTRINSICS, "mask_below")
+_mask_equal = intrinsic(_INTRINSICS, "mask_equal")
+_weighted_sum = intrinsic(_INTRINSICS, "weighted_sum")
 pointer_to = intrinsic(_INTRINSICS, "pointer_to")
 prefetch = intrinsic(_INTRINSICS, "prefetch_to_write")
 put_u16 = intrinsic(_INTRINSICS, "put_u16")
@@ -31,9 +34,9 @@ put_i32 = intrinsic(_INTRINSICS, "put_i32")
 put_i64 = intrinsic(_INTRINSICS, "put_i64")
 put_file_i32 = intrinsic(_INTRINSICS, "put_file_i32")
 put_file_i64 = intrinsic(_INTRINSICS, "put_file_i64")
-_ONES = np.uint64(0x0101010101010101)
-_TOPS = np.uint64(0x8080808080808080)
 _TOPS_4 = 0x80808080
+_POWERS = np.array([pow(31, k, 1 << 32) for k in range(33)], dtype=np.int64)
+_WEIGHTS = np.array([pow(31, k, 1 << 32) for k in range(31, -1, -1)] + [0] * 32, dtype=np.uint32)
 
 
 @part
@@ -62,30 +65,56 @@ def i64(data: Any, i: int) -> int:
 
 
 @part
-def next_below(data: Any, start: int, stop: int, least: int) -> int:
-    """First place in data[start:stop] with a byte below `least` (at most 128), or `stop`."""
-    lasts = _ONES * np.uint64(least)
+def below_3(data: Any, start: int, stop: int, readable: int) -> Any:
+    """Of the 64 bytes from `start` on, those in front of `stop` that are below 3: a bit each, the lowest is the first.
+
+    Nothing is read at `readable` or behind it, and `stop` is not behind it.
+    """
+    if start + 64 <= readable:
+        found = _mask_below(data, start, 3)
+    else:
+        found = np.uint64(0)
+        for k in range(min(stop - start, 64)):
+            if np.int64(_byte(data, start + k)) < 3:
+                found |= np.uint64(1) << np.uint64(k)
+    if stop - start < 64:
+        found &= (np.uint64(1) << np.uint64(stop - start)) - np.uint64(1)
+    return found
+
+
+@part
+def first_bit(bits: Any) -> int:
+    """Number of the lowest bit that is set."""
+    return np.int64(_trailing_zeros(bits))
+
+
+@part
+def next_space(data: Any, start: int, stop: int, readable: int) -> int:
+    """First place in data[start:stop] with a space, or `stop`; as `below_3` reads."""
     i = start
-    while i + 8 <= stop:
-        # the top bit of each byte below `least`; a borrow sets more of them, but only behind a true one
-        word = _word(data, i)
-        below = (word - lasts) & ~word & _TOPS
-        if below != 0:
-            return i + np.int64(_trailing_zeros(below) >> np.uint64(3))
-        i += 8
-    while i < stop and np.int64(_byte(data, i)) >= least:
+    while i < stop and i + 64 <= readable:
+        found = _mask_equal(data, i, 32)
+        if found != 0:
+            return min(stop, i + np.int64(_trailing_zeros(found)))
+        i += 64
+    while i < stop and _byte(data, i) != 32:
         i += 1
-    return i
+    return min(i, stop)
 
 
 @part
 def equal_bytes(data: Any, i: int, other: Any, j: int, length: int) -> bool:
     """data[i:i+length] and other[j:j+length] are the same."""
     k = 0
-    while k + 8 <= length:
-        if _word(data, i + k) != _word(other, j + k):
-            return False
-        k += 8
+    if length >= 4:
+        # the last word overlaps the one in front of it
+        while k + 8 < length:
+            if _word(data, i + k) != _word(other, j + k):
+                return False
+            k += 8
+        if length >= 8:
+            return _word(data, i + length - 8) == _word(other, j + length - 8)
+        return _u32(data, i) == _u32(other, j) and _u32(data, i + length - 4) == _u32(other, j + length - 4)
     while k < length:
         if _byte(data, i + k) != _byte(other, j + k):
             return False
@@ -99,8 +128,23 @@ def same_bytes(data: Any, start: int, length: int, text: Any) -> bool:
 
 
 @part
-def java_hash(data: Any, start: int, stop: int, seed: int) -> tuple[int, bool]:
-    """Java String.hashCode over the UTF-16 units of strict UTF-8 text, continued from `seed`; False if malformed."""
+def java_hash(data: Any, start: int, stop: int, seed: int, readable: int) -> tuple[int, bool]:
+    """Java String.hashCode over the UTF-16 units of strict UTF-8 text, continued from `seed`; False if malformed.
+
+    Nothing is read at `readable` or behind it.
+    """
+    length = stop - start
+    if length <= 32 and start + 64 <= readable:
+        plain = _mask_below(data, start, 128)
+        if (~plain & ((np.uint64(1) << np.uint64(length)) - np.uint64(1))) == 0:
+            h = np.int64(seed) * _POWERS[length] + np.int64(_weighted_sum(data, start, _WEIGHTS, 32 - length))
+            return h & 0xFFFFFFFF, True
+    return java_hash_of_any(data, start, stop, seed)
+
+
+@part
+def java_hash_of_any(data: Any, start: int, stop: int, seed: int) -> tuple[int, bool]:
+    """As `java_hash`, of text of any length and characters."""
     h = np.int64(seed)
     i = start
     while i < stop:

@@ -19,6 +19,7 @@ from formats.byte_kernels import (
     i16,
     i32,
     i64,
+    java_hash,
     pointer_to,
     put_i32,
     put_i64,
@@ -31,7 +32,7 @@ from formats.commitlog import layout
 from formats.compiled import BOOL, INT, Array, kernel, part
 from formats.crc_kernel import crc32_inside
 from formats.property_kernels import take_properties
-from formats.queue_table_kernels import find_queue
+from formats.queue_table_kernels import enter_queue, find_queue
 from formats.record_columns import BIT_FILLER, BIT_PROP_CRC, BIT_V2, RECORD, column_offset
 from formats.walk_status import AT_BLANK, DISLIKED, NEED_MORE, OUTPUT_FULL
 
@@ -80,6 +81,14 @@ def _is_filler_topic(data: Any, start: int, length: int) -> bool:
     return length <= _FILLER.size and equal_bytes(data, start, _FILLER, 0, length)
 
 
+@part
+def _is_plain_topic(data: Any, start: int, length: int) -> bool:
+    plain = True
+    for i in range(start, start + length):
+        plain &= _TOPIC_BYTES[byte_at(data, i)] != 0
+    return plain
+
+
 @kernel(
     data=Array(np.uint8), position=INT, available=INT, window_offset=INT, file_end=INT, crc_address=INT,
     crc_table=Array(np.uint32, 2), records=Array(RECORD, out=True), hashes=Array(np.int32, out=True),
@@ -104,24 +113,25 @@ def walk_records(
     while True:
         if state[0] >= records.size:
             return position, OUTPUT_FULL
-        if position + _BLANK_SIZE > limit:
-            return position, NEED_MORE
-        magic = u32(data, position + _AT_MAGIC)
-        if magic == _MAGIC_BLANK:
-            return position, AT_BLANK
-        if magic not in (_MAGIC_V1, _MAGIC_V2):
-            return position, DISLIKED
-        size = i32(data, position)
-        offset = window_offset + position
-        if size < _MIN_RECORD or offset + size + _BLANK_SIZE > file_end:
-            return position, DISLIKED
+        size = np.int64(_BLANK_SIZE)
+        if position + size <= limit:
+            magic = u32(data, position + _AT_MAGIC)
+            if magic == _MAGIC_BLANK:
+                return position, AT_BLANK
+            if magic not in (_MAGIC_V1, _MAGIC_V2):
+                return position, DISLIKED
+            size = i32(data, position)
+            if size < _MIN_RECORD or window_offset + position + size + _BLANK_SIZE > file_end:
+                return position, DISLIKED
         if position + size > limit:
             return position, NEED_MORE
+        offset = window_offset + position
         if i64(data, position + _AT_PHY_OFFSET) != offset:
             return position, DISLIKED
         status = _take_record(
             raw, position, size, offset, magic == _MAGIC_V2, crc_address, tables, rows, keys, hashes.size,
             queue_slots, slots.size, queue_names, names.size, queue_rows, queue_table.shape[0], counts, with_keys,
+            limit,
         )
         if status != NEED_MORE:
             return position, status
@@ -132,7 +142,7 @@ def walk_records(
 def _take_record(
     data: Any, start: int, size: int, offset: int, is_v2: bool, crc_address: int, crc_table: Any,
     rows: Any, hashes: Any, hash_room: int, slots: Any, slot_count: int, names: Any, name_room: int,
-    queue_table: Any, queue_room: int, state: Any, with_keys: bool,
+    queue_table: Any, queue_room: int, state: Any, with_keys: bool, readable: int,
 ) -> int:
     """Check the record data[start:start+size] and fill one row; NEED_MORE (0) means taken. All arrays are pointers."""
     sys_flag = i32(data, start + _AT_SYS_FLAG)
@@ -159,12 +169,15 @@ def _take_record(
     properties_length = i16(data, properties_at - 2)
     if properties_length < 0 or properties_at + properties_length != end:
         return DISLIKED
-    topic_hash = np.int64(0)
-    for i in range(topic_at, topic_at + topic_length):
-        character = byte_at(data, i)
-        if _TOPIC_BYTES[character] == 0:
-            return DISLIKED
-        topic_hash = (31 * topic_hash + character) & 0xFFFFFFFF
+    topic_hash, is_text = java_hash(data, topic_at, topic_at + topic_length, 0, readable)
+    if not is_text:
+        return DISLIKED
+    queue = find_queue(
+        data, topic_at, topic_length, queue_id, topic_hash, slots, slot_count, names, queue_table,
+    )
+    # what the table has was looked at before
+    if queue < 0 and not _is_plain_topic(data, topic_at, topic_length):
+        return DISLIKED
     if body_length > 0:
         crc = np.int64(crc32_inside(crc_address, crc_table, data, body_at, body_length))
         if (crc & 0x7FFFFFFF) != i32(data, start + _AT_BODY_CRC):
@@ -178,17 +191,20 @@ def _take_record(
     first_hash = state[1]
     more_bits, count, tags_code, status = take_properties(
         data, properties_at, end, topic_at, topic_length, topic_hash, hashes, hash_room, first_hash,
-        with_keys,
+        with_keys, readable,
     )
     if status != NEED_MORE:
         return status
     # last of all: a queue enters the table only with a record that is taken, or its number would be given twice
-    queue, queues, names_used = find_queue(
-        data, topic_at, topic_length, queue_id, topic_hash, slots, slot_count, names, name_room, queue_table,
-        queue_room, state[2], state[3],
-    )
     if queue < 0:
-        return OUTPUT_FULL
+        queue = enter_queue(
+            data, topic_at, topic_length, queue_id, topic_hash, slots, slot_count, names, name_room, queue_table,
+            queue_room, state[2], state[3],
+        )
+        if queue < 0:
+            return OUTPUT_FULL
+        state[2] += 1
+        state[3] += topic_length
     bits |= more_bits
     if (sys_flag & _TRANSACTION) == _ROLLBACK:
         count = 0  # IndexService.buildIndex skips these
@@ -206,8 +222,6 @@ def _take_record(
     put_u16(rows, row + _ROW_HASHES, count)
     state[0] += 1
     state[1] += count
-    state[2] = queues
-    state[3] = names_used
     return NEED_MORE
 
 

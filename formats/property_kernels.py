@@ -6,7 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from formats.byte_kernels import byte_at, java_hash, key_hash, next_below, same_bytes, signed, text_bytes
+from formats.byte_kernels import (
+    below_3,
+    byte_at,
+    first_bit,
+    java_hash,
+    key_hash,
+    next_space,
+    same_bytes,
+    signed,
+    text_bytes,
+)
 from formats.compiled import part
 from formats.record_columns import (
     BIT_DELAY,
@@ -31,7 +41,7 @@ _SCHEDULE = text_bytes("SCHEDULE_TOPIC_XXXX")
 @part
 def take_properties(
     data: Any, start: int, end: int, topic_at: int, topic_length: int, topic_hash: int, hashes: Any, hash_room: int,
-    first_hash: int, with_keys: bool,
+    first_hash: int, with_keys: bool, readable: int,
 ) -> tuple[int, int, int, int]:
     """Read the properties that matter: (bits, number of index key hashes, tags code, status).
 
@@ -44,13 +54,23 @@ def take_properties(
     uniq_at, uniq_length = -1, 0
     delay_at, delay_length = -1, 0
     i = start
+    block = start
+    marks = below_3(data, block, end, readable)
     while i < end:
         # the next byte below 3 has to split name from value, the one behind it to end the item; a zero
         # instead is most likely a page that never reached the disk
-        split = next_below(data, i, end, 3)
-        if split == end or byte_at(data, split) != 1:
+        while marks == 0 and block + 64 < end:
+            block += 64
+            marks = below_3(data, block, end, readable)
+        split = block + first_bit(marks)
+        if marks == 0 or byte_at(data, split) != 1:
             return 0, 0, 0, DISLIKED
-        item_end = next_below(data, split + 1, end, 3)
+        marks &= marks - np.uint64(1)
+        while marks == 0 and block + 64 < end:
+            block += 64
+            marks = below_3(data, block, end, readable)
+        item_end = end if marks == 0 else block + first_bit(marks)
+        marks &= marks - np.uint64(1)
         if split == i or split + 1 == item_end or (item_end < end and byte_at(data, item_end) != 2):
             return 0, 0, 0, DISLIKED
         length = split - i
@@ -75,7 +95,7 @@ def take_properties(
     if uniq_length > 0:
         bits |= BIT_HAS_UNIQ
     if uniq_length > 0 and with_keys:
-        h, good = java_hash(data, uniq_at, uniq_at + uniq_length, prefix)
+        h, good = java_hash(data, uniq_at, uniq_at + uniq_length, prefix, readable)
         if not good:
             return 0, 0, 0, DISLIKED
         if first_hash + count >= hash_room:
@@ -84,11 +104,9 @@ def take_properties(
         count += 1
     word = keys_at
     while with_keys and keys_length > 0 and word < keys_at + keys_length:
-        stop = word
-        while stop < keys_at + keys_length and byte_at(data, stop) != 32:
-            stop += 1
+        stop = next_space(data, word, keys_at + keys_length, readable)
         if stop > word:
-            h, good = java_hash(data, word, stop, prefix)
+            h, good = java_hash(data, word, stop, prefix, readable)
             if not good:
                 return 0, 0, 0, DISLIKED
             if first_hash + count >= hash_room:
@@ -100,12 +118,12 @@ def take_properties(
     if tags_length > 0:
         bits |= BIT_HAS_TAGS
     if tags_length > 0 and with_keys:
-        h, good = java_hash(data, tags_at, tags_at + tags_length, 0)
+        h, good = java_hash(data, tags_at, tags_at + tags_length, 0, readable)
         if not good:
             return 0, 0, 0, DISLIKED
         tags_code = signed(h)
         seed = (31 * ((31 * prefix + 84) & 0xFFFFFFFF) + 35) & 0xFFFFFFFF
-        h, good = java_hash(data, tags_at, tags_at + tags_length, seed)
+        h, good = java_hash(data, tags_at, tags_at + tags_length, seed, readable)
         if first_hash + count >= hash_room:
             return 0, 0, 0, OUTPUT_FULL
         hashes[first_hash + count] = key_hash(h)

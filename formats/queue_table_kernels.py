@@ -41,26 +41,39 @@ def _fill_slots(slots: Any, names: Any, queue_table: Any, queues: int) -> None:
 
 @part
 def find_queue(
-    data: Any, start: int, length: int, queue_id: int, topic_hash: int, slots: Any, slot_count: int,
-    names: Any, name_room: int, queue_table: Any, queue_room: int, queues: int, names_used: int,
-) -> tuple[int, int, int]:
-    """Number of (topic, queue id) in the table, adding it if new: (number, queues, names_used); -1 when full.
+    data: Any, start: int, length: int, queue_id: int, topic_hash: int, slots: Any, slot_count: int, names: Any,
+    queue_table: Any,
+) -> int:
+    """Number of (topic, queue id) in the table, -1 where it has none.
 
     `data`, `slots`, `names` and `queue_table` are pointers (`byte_kernels.pointer_to`).
     """
     mask = slot_count - 1
     slot = _queue_slot(topic_hash, queue_id, mask)
     for _ in range(slot_count):
-        number = slots[slot]
+        number = np.int64(slots[slot])
         if number < 0:
             break
         at = number * _COLUMNS
         known = queue_table[at + 2] == queue_id and queue_table[at + 1] == length
         if known and equal_bytes(names, queue_table[at], data, start, length):
-            return number, queues, names_used
+            return number
         slot = (slot + 1) & mask
+    return np.int64(-1)
+
+
+@part
+def enter_queue(
+    data: Any, start: int, length: int, queue_id: int, topic_hash: int, slots: Any, slot_count: int,
+    names: Any, name_room: int, queue_table: Any, queue_room: int, queues: int, names_used: int,
+) -> int:
+    """Give (topic, queue id), which the table does not have, the number `queues` there; -1 when it is full."""
     if queues * 2 >= slot_count or queues >= queue_room or names_used + length > name_room:
-        return -1, queues, names_used
+        return np.int64(-1)
+    mask = slot_count - 1
+    slot = _queue_slot(topic_hash, queue_id, mask)
+    while slots[slot] >= 0:
+        slot = (slot + 1) & mask
     for i in range(length):
         names[names_used + i] = data[start + i]
     at = queues * _COLUMNS
@@ -68,4 +81,4 @@ def find_queue(
     queue_table[at + 1] = length
     queue_table[at + 2] = queue_id
     slots[slot] = queues
-    return queues, queues + 1, names_used + length
+    return queues

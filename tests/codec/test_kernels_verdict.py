@@ -33,10 +33,20 @@ Row = tuple[Any, list[int]]
 
 
 def _walk(content: bytes, phy_offset: int, with_keys: bool = True) -> Row | None:
-    """The row and hashes that the compiled walk makes of one record with room for a blank, None if it refuses."""
+    """The row and hashes that the compiled walk makes of one record, None if it refuses; whatever stands behind it."""
+    room = BLANK_SIZE + random.Random(content[-1]).randrange(80)
+    first, *others = (
+        _walk_in_front_of(rest, content, phy_offset, with_keys)
+        for rest in (bytes(BLANK_SIZE), b"\x01\x02 \xff" * 20, bytes([content[-1]]) * room)
+    )
+    assert all(other == first for other in others)
+    return first
+
+
+def _walk_in_front_of(rest: bytes, content: bytes, phy_offset: int, with_keys: bool) -> Row | None:
     names, queues = np.zeros(1 << 10, np.uint8), np.zeros((8, 3), np.int64)
     records, hashes, state = np.zeros(2, RECORD), np.zeros(1 << 10, np.int32), np.zeros(4, np.int64)
-    data = np.frombuffer(content + bytes(BLANK_SIZE), np.uint8)
+    data = np.frombuffer(bytearray(content + rest), np.uint8)
     walk_records(
         data, 0, data.size, phy_offset, phy_offset + data.size, crc_address(), crc_tables(),
         records, hashes, new_queue_slots(16, names, queues, 0), names, queues, state, with_keys,
