@@ -166,6 +166,30 @@ def call_crc(typingctx: Any, address: Any, data: Any, start: Any, length: Any) -
     return signature, codegen
 
 
+@intrinsic
+def call_preadv2(typingctx: Any, address: Any, descriptor: Any, vector: Any, offset: Any, flags: Any) -> Any:
+    """`preadv2(descriptor, vector, 1, offset, flags)` through an address known at run time; all are numbers."""
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number, long = ir.IntType(32), ir.IntType(64)
+        kind = ir.FunctionType(long, [number, long, number, long, number])
+        address, descriptor, vector, offset, flags = args
+        descriptor, flags = builder.trunc(descriptor, number), builder.trunc(flags, number)
+        function = builder.inttoptr(address, kind.as_pointer())
+        return builder.call(function, [descriptor, vector, number(1), offset, flags])
+
+    return types.int64(*[types.int64] * 5), codegen
+
+
+@intrinsic
+def address_of(typingctx: Any, data: Any, i: Any) -> Any:
+    """The address of byte `i` behind a pointer."""
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _place(context, builder, signature.args[0], args[0], args[1], ir.IntType(8))
+        return builder.ptrtoint(place, ir.IntType(64))
+
+    return types.int64(data, types.int64), codegen
+
+
 byte = _load(8, swap=False)
 u16 = _load(16)
 u32 = _load(32)

@@ -34,7 +34,8 @@ from formats.crc_kernel import crc32_inside
 from formats.property_kernels import take_properties
 from formats.queue_table_kernels import enter_queue, find_queue
 from formats.record_columns import BIT_FILLER, BIT_PROP_CRC, BIT_V2, RECORD, column_offset
-from formats.walk_status import AT_BLANK, DISLIKED, NEED_MORE, OUTPUT_FULL
+from formats.refill_kernels import fill_again, may_refill
+from formats.walk_status import AT_BLANK, DISLIKED, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
 
 _MAGIC_V1 = layout.MAGIC_V1 & 0xFFFFFFFF
 _MAGIC_V2 = layout.MAGIC_V2 & 0xFFFFFFFF
@@ -90,26 +91,28 @@ def _is_plain_topic(data: Any, start: int, length: int) -> bool:
 
 
 @kernel(
-    data=Array(np.uint8), position=INT, available=INT, window_offset=INT, file_end=INT, crc_address=INT,
+    data=Array(np.uint8, out=True), position=INT, available=INT, window_offset=INT, file_end=INT, crc_address=INT,
     crc_table=Array(np.uint32, 2), records=Array(RECORD, out=True), hashes=Array(np.int32, out=True),
     slots=Array(np.int32, out=True), names=Array(np.uint8, out=True), queue_table=Array(np.int64, 2, out=True),
-    state=Array(np.int64, out=True), with_keys=BOOL, returns=(INT, INT),
+    state=Array(np.int64, out=True), with_keys=BOOL, refill=Array(np.int64, out=True), returns=(INT, INT),
 )
 def walk_records(
     data: Any, position: int, available: int, window_offset: int, file_end: int, crc_address: int, crc_table: Any,
-    records: Any, hashes: Any, slots: Any, names: Any, queue_table: Any, state: Any, with_keys: bool,
+    records: Any, hashes: Any, slots: Any, names: Any, queue_table: Any, state: Any, with_keys: bool, refill: Any,
 ) -> tuple[int, int]:
     """Take records from data[position:available] while sure that each is intact.
 
     data[0] lies at physical offset `window_offset`; the mapped file ends at `file_end`. Rows go to
     `records`, index key hashes to `hashes`, new queues to the tables; `state` is int64
     [rows, hashes, queues, names_used] and is updated. Unless `with_keys` there are no hashes and no tags codes,
-    a third of the work. Returns (position, status).
+    a third of the work. `refill` says how `data` is filled again (`formats.refill_kernels`): positions then count
+    from its START; full of zeros, not at all. Returns (position, status).
     """
     limit = min(available, data.size)
     rows = pointer_to(records)
     raw, tables, keys, counts = pointer_to(data), pointer_to(crc_table), pointer_to(hashes), pointer_to(state)
     queue_slots, queue_names, queue_rows = pointer_to(slots), pointer_to(names), pointer_to(queue_table)
+    filling = pointer_to(refill)
     while True:
         if state[0] >= records.size:
             return position, OUTPUT_FULL
@@ -124,7 +127,14 @@ def walk_records(
             if size < _MIN_RECORD or window_offset + position + size + _BLANK_SIZE > file_end:
                 return position, DISLIKED
         if position + size > limit:
-            return position, NEED_MORE
+            if not may_refill(filling, position):
+                return position, NEED_MORE
+            window_offset += position
+            limit = fill_again(filling, raw, data.size, position)
+            position = 0
+            if limit == 0:
+                return position, NOT_RESIDENT
+            continue
         offset = window_offset + position
         if i64(data, position + _AT_PHY_OFFSET) != offset:
             return position, DISLIKED

@@ -22,6 +22,11 @@ class Pace:
         self._lock = threading.Lock()
         self._free_at = 0.0
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether reads have to be told of."""
+        return self._rate is not None
+
     def spend(self, size: int) -> None:
         """Say that `size` bytes were read; returns when the next may be."""
         if self._rate is None or size <= 0:
@@ -41,6 +46,11 @@ def set_rate(rate: int | None) -> None:
     """Limit the reads of this process to `rate` bytes a second from now on; None lifts the limit."""
     global _pace
     _pace = Pace(rate)
+
+
+def is_limited() -> bool:
+    """Whether the reads of this process have to be told of."""
+    return _pace.is_limited
 
 
 def spend(size: int) -> None:

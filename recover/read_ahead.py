@@ -6,10 +6,22 @@ behind it, or a check of a large store would push out all that the broker has.
 
 from __future__ import annotations
 
+import ctypes
 import os
+from functools import cache
 
 BLOCK = 1 << 20
 AHEAD = 8 * BLOCK
+
+
+@cache
+def preadv2_address() -> int:
+    """Address of the system's `preadv2`, which reads what is in the page cache and nothing else if told so; or 0."""
+    try:
+        function = ctypes.CDLL(None).preadv2
+    except (OSError, AttributeError):
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0 if hasattr(os, "RWF_NOWAIT") else 0
 
 
 class ReadAhead:
@@ -27,6 +39,16 @@ class ReadAhead:
         if self._works:
             # the system's own reading ahead would make everything look as if it had been there before
             self._advise(0, os.POSIX_FADV_RANDOM, 0)
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether all that was asked about was in the cache, or nobody can tell."""
+        return self._descriptor >= 0 and not self._cold
+
+    @property
+    def flags(self) -> int:
+        """With which `preadv2` reads what is in the cache; 0 where the file system cannot tell."""
+        return os.RWF_NOWAIT if self._works else 0
 
     def come_to(self, position: int, size: int) -> None:
         """The bytes [position, position + size) are read next; nothing in front of them is needed any more."""

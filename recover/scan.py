@@ -20,7 +20,7 @@ from formats.kernels import walk_records
 from formats.queue_table_kernels import new_queue_slots
 from formats.record_columns import BIT_DELAY, RECORD
 from formats.search_kernels import find_blank, find_record_head, last_nonzero
-from formats.walk_status import AT_BLANK, NEED_MORE, OUTPUT_FULL
+from formats.walk_status import AT_BLANK, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
 from recover.columns import LEAST_HASHES, LEAST_ROWS, ColumnStore, Rows, Split
 from recover.judge import envelope_size, judge, reason_of
 from recover.mapped_files import MappedFile
@@ -124,9 +124,9 @@ class FileScanner:
         window.load(position)
         inside = 0
         while True:
-            before, taken = inside, int(self.state[0])
+            taken = int(self.state[0])
             inside, status = self._kernel(window, inside)
-            self._report(inside - before, int(self.state[0]) - taken)
+            self._report(window.start + inside - position, int(self.state[0]) - taken)
             position = window.start + inside
             self.result.end = self.base + position
             if position >= self.stop:
@@ -135,6 +135,9 @@ class FileScanner:
                 self._make_room()
             elif status == AT_BLANK:
                 return self._at_blank(window, position)
+            elif status == NOT_RESIDENT:
+                window.reload(position)
+                inside = 0
             elif status == NEED_MORE and window.advance(position):
                 inside = 0
             else:
@@ -147,11 +150,13 @@ class FileScanner:
                 inside = position - window.start
 
     def _kernel(self, window: Window, inside: int) -> tuple[int, int]:
-        return walk_records(
-            window.data, inside, window.filled, self.base + window.start, self.result.file_end,
-            crc_address(), crc_tables(), self.rows.records, self.rows.hashes, self.slots, self.names, self.queue_table,
-            self.state, self.with_keys,
-        )
+        with window.lent() as refill:
+            inside, status = walk_records(
+                window.data, inside, window.filled, self.base + window.start, self.result.file_end,
+                crc_address(), crc_tables(), self.rows.records, self.rows.hashes, self.slots, self.names,
+                self.queue_table, self.state, self.with_keys, refill,
+            )
+        return inside, status
 
     def _judge(self, window: Window, position: int) -> int | None:
         """Size of the record at `position` if the reference codec takes it, and its row is kept; else None."""

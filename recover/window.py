@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import numpy as np
 
-from recover.pace import spend
-from recover.read_ahead import ReadAhead
+from formats.refill_kernels import CALL, DESCRIPTOR, FILLED, FLAGS, LENGTH, LOADS, REFILL_SIZE, START, STOP
+from recover.pace import is_limited, spend
+from recover.read_ahead import ReadAhead, preadv2_address
 from recover.reader import FileReader, ReadFailure
 
 _BEHIND = 64 << 10
+_ALONE = 32
+"""Times that compiled code fills the buffer until the interpreter looks what lies ahead, and tells how far it is."""
 
 
 class Window:
@@ -25,8 +32,12 @@ class Window:
         self.start = 0
         self.filled = 0
         self._wanted = 0
+        self._slow_loads = 0
         self.failures: list[ReadFailure] = []
         self._ahead = ReadAhead(reader.descriptor, self.stop)
+        self._refill = np.zeros(REFILL_SIZE, dtype=np.int64)
+        self._refill[[STOP, LENGTH]] = self.stop, min(self.length, self.stop + _BEHIND)
+        self._refill[[CALL, DESCRIPTOR]] = preadv2_address(), reader.descriptor
 
     def close(self) -> None:
         """No more is read."""
@@ -38,8 +49,24 @@ class Window:
             self.data = np.zeros(needed, dtype=np.uint8)
         most = min(self.data.size, self.length - position)
         self._wanted = min(most, max(needed, self.stop + _BEHIND - position, _BEHIND))
+        self._slow_loads -= 1
         self.start = position
         self.filled = self._read(position, self._wanted)
+
+    @contextmanager
+    def lent(self) -> Iterator[np.ndarray[Any, Any]]:
+        """The buffer is compiled code's, which fills it again with what is in the page cache (`refill_kernels`)."""
+        refill = self._refill
+        alone = refill[CALL] and self._slow_loads <= 0 and self._ahead.is_warm and not is_limited()
+        refill[[START, FILLED]] = self.start, self.filled
+        refill[[LOADS, FLAGS]] = _ALONE if alone else 0, self._ahead.flags
+        yield refill
+        self.start, self.filled = int(refill[START]), int(refill[FILLED])
+
+    def reload(self, position: int) -> None:
+        """Load what follows `position`, which was not in the page cache; what comes next will hardly be, either."""
+        self._slow_loads = _ALONE
+        self.load(position)
 
     def advance(self, position: int) -> bool:
         """Load more of what follows `position`; False when buffer or file have no more."""

@@ -25,6 +25,7 @@ from formats.javahash import index_key_hash
 from formats.kernels import walk_records
 from formats.queue_table_kernels import new_queue_slots
 from formats.record_columns import BIT_DELAY, RECORD
+from formats.refill_kernels import REFILL_SIZE
 from recover.record_row import row_of
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES
@@ -50,6 +51,7 @@ def _walk_in_front_of(rest: bytes, content: bytes, phy_offset: int, with_keys: b
     walk_records(
         data, 0, data.size, phy_offset, phy_offset + data.size, crc_address(), crc_tables(),
         records, hashes, new_queue_slots(16, names, queues, 0), names, queues, state, with_keys,
+        np.zeros(REFILL_SIZE, np.int64),
     )
     return (records[0], hashes[:state[1]].tolist()) if state[0] else None
 

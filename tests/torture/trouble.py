@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import random
@@ -9,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from recover import window
 
 Verdict = Callable[[str, int, int], bool]
 """(path, offset, length) of a read: whether it fails."""
@@ -55,12 +58,27 @@ def short_reads(chance: random.Random) -> Iterator[None]:
 
 @contextmanager
 def _replaced(pread: Callable[..., bytes], preadv: Callable[..., int]) -> Iterator[None]:
-    kept = os.pread, os.preadv
+    kept = os.pread, os.preadv, window.preadv2_address
+    function = _system_call(preadv)
     os.pread, os.preadv = pread, preadv
+    window.preadv2_address = lambda: ctypes.cast(function, ctypes.c_void_p).value or 0
     try:
         yield
     finally:
-        os.pread, os.preadv = kept
+        os.pread, os.preadv, window.preadv2_address = kept
+
+
+def _system_call(preadv: Callable[..., int]) -> Any:
+    """The function for compiled code, which calls the system by address."""
+    @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int)
+    def preadv2(fd: int, vector: int, count: int, offset: int, flags: int) -> int:
+        base, length = (ctypes.c_uint64 * 2).from_address(vector)
+        try:
+            return preadv(fd, [(ctypes.c_char * length).from_address(base)], offset, flags)
+        except OSError:
+            return -1
+
+    return preadv2
 
 
 def inside(file: Path, start: int, stop: int) -> Verdict:
