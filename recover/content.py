@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from formats.layout import Buffer
 from recover.crc import crc32c
 from recover.errors import Refusal
 from recover.reading import crc_of, read_chunks, zeros
@@ -34,9 +35,9 @@ class Content(Protocol):
 
 @dataclass(frozen=True)
 class BytesContent:
-    """Content that is in memory."""
+    """Content that is in memory, in bytes or a part of some that nobody changes."""
 
-    data: bytes
+    data: Buffer
 
     @property
     def size(self) -> int:
@@ -50,7 +51,7 @@ class BytesContent:
 
     def chunks(self) -> Iterator[bytes]:
         """The bytes, in one piece."""
-        yield self.data
+        yield bytes(self.data)
 
 
 @dataclass(frozen=True)
@@ -115,12 +116,12 @@ def allocated(content: Content) -> int:
     return content.size if value is None else int(value)
 
 
-def as_content(value: Content | bytes | bytearray | memoryview) -> Content:
+def as_content(value: Content | Buffer) -> Content:
     """Bytes become `BytesContent`; content stays what it is."""
     return BytesContent(bytes(value)) if isinstance(value, (bytes, bytearray, memoryview)) else value
 
 
-def padded(value: Content | bytes, size: int) -> Iterator[bytes]:
+def padded(value: Content | Buffer, size: int) -> Iterator[bytes]:
     """The content and zeros behind it up to `size` bytes, in pieces, most of them `BLANK`.
 
     How many zeros is told by the content's own size, so content that comes up short is not made up for.

@@ -78,8 +78,8 @@ class Expectation:
                         part = part[np.lexsort((part["phy_offset"], offsets))]
                     yield self.keys[number], part
 
-    def offsets(self, number: int) -> Rows | None:
-        """The queue offsets (int64) of a queue's positions, a message at each of them; None where counts cannot tell.
+    def span(self, number: int) -> range | None:
+        """The queue offsets of a queue's positions, a message at each of them; None where counts cannot tell.
 
         They tell it of a queue whose records step up one by one, where no record stands for a lost message.
         """
@@ -89,7 +89,7 @@ class Expectation:
         least, most = int(tally.least[number]), int(tally.most[number])
         if not self.counts[number] == tally.positions[number] == most - least + 1:
             return None
-        return np.arange(least, most + 1)
+        return range(least, most + 1)
 
     def _noted(self, batch: list[int]) -> tuple[Rows, Rows, Rows]:
         """Which rows of the log some queues have, one behind the other; where those of each begin and end.

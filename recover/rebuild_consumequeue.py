@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
+from formats.layout import Buffer
 from formats.names import offset_to_name
 from formats.queue_put_kernels import put_rows
 from recover.columns import Rows
@@ -39,9 +40,9 @@ class QueueCells:
         """True when no cell is left."""
         return self.cells.size == 0
 
-    def files(self, file_size: int) -> Iterator[tuple[int, bytes]]:
+    def files(self, file_size: int) -> Iterator[tuple[int, memoryview]]:
         """(file_from_offset, content) of each queue file of `file_size` bytes; zeros follow the last one's content."""
-        content = self.cells.tobytes()
+        content = self.cells.view(np.uint8).data
         start = self.first_index * UNIT_SIZE
         for at in range(0, max(len(content), 1), file_size):
             yield start + at, content[at : at + file_size]
@@ -97,12 +98,16 @@ class QueueBuilder:
         self.bridge = bridge
         self.file_cells = store.queue_file_size // UNIT_SIZE
 
+    def first_in_file(self, queue_offset: int) -> int:
+        """The queue offset at which the file with the unit of this one begins."""
+        return queue_offset // self.file_cells * self.file_cells
+
     def fresh(self, key: QueueKey, rows: Rows, *, from_nothing: bool = True) -> QueueCells:
         """The queue as a broker would build it from the log alone: pre-blanks up to the first live position.
 
         Its ext files are built `from_nothing` too, or else such that those on disk can stay.
         """
-        first = int(rows["queue_offset"][0]) // self.file_cells * self.file_cells
+        first = self.first_in_file(int(rows["queue_offset"][0]))
         return self._fill(key, first, int(rows["queue_offset"][-1]) + 1 - first, rows, None, from_nothing=from_nothing)
 
     def repaired(self, key: QueueKey, rows: Rows) -> QueueCells | None:
@@ -124,7 +129,7 @@ class QueueBuilder:
             self._stand_in(queue.cells, inside[: queue.cells.size] & _is_hole(queue.cells))
             return queue
         first_live, last_live = int(rows["queue_offset"][0]), int(rows["queue_offset"][-1])
-        first = first_live // self.file_cells * self.file_cells
+        first = self.first_in_file(first_live)
         if old.first_index < first:
             if self._inside(old, self.min_offset)[: first - old.first_index].any():
                 first = old.first_index
@@ -291,14 +296,14 @@ def repaired_steps(builder: QueueBuilder, key: QueueKey, rows: Rows, spool: Spoo
         yield from queue_steps(builder.store, queue, spool)
 
 
-def fresh_files(builder: QueueBuilder, key: QueueKey, rows: Rows) -> Iterator[tuple[str, bytes, int]]:
+def fresh_files(store: Store, queue: QueueCells) -> Iterator[tuple[str, Buffer, int]]:
     """The files of a queue built from the log alone: name below an output folder, content, and size with the zeros
     that follow it."""
-    store, queue = builder.store, builder.fresh(key, rows)
+    key = queue.key
     for offset, content in queue.files(store.queue_file_size):
         yield f"{CONSUMEQUEUE}/{key.topic}/{key.queue_id}/{offset_to_name(offset)}", content, store.queue_file_size
-    for offset, content in queue.ext.files() if queue.ext is not None else ():
-        yield f"{CONSUMEQUEUE_EXT}/{key.topic}/{key.queue_id}/{offset_to_name(offset)}", content, store.ext_file_size
+    for offset, units in queue.ext.files() if queue.ext is not None else ():
+        yield f"{CONSUMEQUEUE_EXT}/{key.topic}/{key.queue_id}/{offset_to_name(offset)}", units, store.ext_file_size
 
 
 def queue_steps(store: Store, queue: QueueCells, spool: Spool) -> Iterator[Step]:
@@ -320,7 +325,7 @@ def queue_steps(store: Store, queue: QueueCells, spool: Spool) -> Iterator[Step]
         if mapped_file is None or mapped_file.length != size:
             yield Install(store.relative(path), spool.padded(content, size))
         else:
-            yield from patches(store.relative(path), path.read_bytes(), content)
+            yield from patches(store.relative(path), path.read_bytes(), bytes(content))
     for offset, mapped_file in on_disk.items():
         if offset not in wanted:
             yield Retire(store.relative(mapped_file.path))

@@ -15,6 +15,7 @@ from recover.expected import QueueKey
 from recover.findings import Finding, FindingList
 from recover.making import Maker, make, maker_for
 from recover.mapped_files import MappedFileQueue
+from recover.plain_queues import fresh_queues
 from recover.preconditions import STALE
 from recover.reader import read_small
 from recover.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, chosen_queues, look
@@ -162,8 +163,8 @@ def _write_queues(writer: _Writer, seen: Survey, wanted: set[QueueKey] | None, m
         queues = maker.queues(builder, seen.expectation, wanted, fresh=True)
         writer.take({step.file: step.content for _, steps in queues for step in steps if step.content is not None})
         return
-    for key, rows in seen.expectation.grouped(wanted):
-        for name, content, size in fresh_files(builder, key, rows):
+    for queue in fresh_queues(builder, seen.expectation, wanted):
+        for name, content, size in fresh_files(seen.store, queue):
             writer.write(name, padded(content, size))
 
 

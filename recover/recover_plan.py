@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,10 +25,11 @@ from recover.log_cut import cut_log
 from recover.loss import loss_of_damage, loss_of_rows, loss_of_unproven
 from recover.lost import record_count
 from recover.making import Maker, maker_for
+from recover.plain_queues import plain_queues
 from recover.plan import Plan, Retire, RetireFolder, Step
 from recover.predict import Prediction, limited_search_cuts, predict
 from recover.rebuild_checkpoint import checkpoint_steps
-from recover.rebuild_consumequeue import NO_EVIDENCE, Evidence, QueueBuilder, repaired_steps
+from recover.rebuild_consumequeue import NO_EVIDENCE, Evidence, QueueBuilder, queue_steps, repaired_steps
 from recover.rebuild_index import rebuild_index
 from recover.recovery import RECOVERED_BY_LAST_FILES, Mode
 from recover.repair_config import repair_config
@@ -237,14 +238,26 @@ def consumequeue_steps(
         bridge=log.stand_in(),
     )
     done = set()
-    filled = maker.queues(builder, expectation, unsound, fresh=False) if maker is not None else (
-        (key, repaired_steps(builder, key, rows, spool)) for key, rows in expectation.grouped(unsound)
-    )
-    for key, steps in filled:
+    for key, steps in (
+        maker.queues(builder, expectation, unsound, fresh=False) if maker is not None
+        else _filled(builder, expectation, unsound, spool)
+    ):
         done.add(key)
         yield from steps
     for key in sorted(unsound - done, key=lambda k: (k.topic, k.queue_id)):
         yield from repaired_steps(builder, key, np.empty(0, dtype=EXPECTED), spool)
+
+
+def _filled(
+    builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey], spool: Spool
+) -> Iterator[tuple[QueueKey, Iterable[Step]]]:
+    """Each wanted queue that the log fills, and the steps that put it right."""
+    done = set()
+    for queue in plain_queues(builder, expectation, wanted):
+        done.add(queue.key)
+        yield queue.key, queue_steps(builder.store, queue, spool)
+    for key, rows in expectation.grouped(wanted - done):
+        yield key, repaired_steps(builder, key, rows, spool)
 
 
 def _parts(store: Store) -> list[str]:

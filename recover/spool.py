@@ -10,6 +10,7 @@ from typing import IO
 
 import numpy as np
 
+from formats.layout import Buffer
 from formats.search_kernels import last_nonzero
 from recover.content import BytesContent, Content, LazyContent, padded
 from recover.crc import crc32c
@@ -42,7 +43,7 @@ class Spool:
         self._file: IO[bytes] | None = None
         self._end = 0
 
-    def keep(self, content: bytes) -> Content:
+    def keep(self, content: Buffer) -> Content:
         """The content, for as long as the plan lives."""
         if len(content) <= self._left:
             self._left -= len(content)
@@ -55,7 +56,7 @@ class Spool:
         self._file.flush()
         return SpooledContent(self._file, start, len(content), crc32c(content))
 
-    def padded(self, content: bytes, size: int) -> Content:
+    def padded(self, content: Buffer, size: int) -> Content:
         """The content followed by zeros up to `size` bytes; the zeros take no room."""
         data = content[: last_nonzero(np.frombuffer(content, dtype=np.uint8), 0, len(content)) + 1]
         return LazyContent(size, partial(padded, self.keep(data), size), allocated=len(data))

@@ -16,6 +16,7 @@ import numpy as np
 from formats.generation_kernels import order_rows, take_rows
 from formats.index import IndexGeometry
 from formats.index_kernels import TAKE_ALL
+from formats.layout import Buffer
 from formats.record_columns import EXPECTED, RECORD
 from formats.search_kernels import last_nonzero
 from recover.columns import Rows, Split
@@ -134,8 +135,8 @@ class _Carried:
 class _Carrier(Spool):
     """Hands contents on instead of keeping them."""
 
-    def padded(self, content: bytes, size: int) -> Content:
-        data = content[: last_nonzero(np.frombuffer(content, dtype=np.uint8), 0, len(content)) + 1]
+    def padded(self, content: Buffer, size: int) -> Content:
+        data = bytes(content[: last_nonzero(np.frombuffer(content, dtype=np.uint8), 0, len(content)) + 1])
         return _Carried(data, size, crc_with_zeros(crc32c(data), size - len(data)))
 
 
@@ -177,7 +178,7 @@ class QueueFilesTask:
         if not self.fresh:
             yield from repaired_steps(self.builder, key, rows, carrier)
             return
-        for name, content, size in fresh_files(self.builder, key, rows):
+        for name, content, size in fresh_files(self.builder.store, self.builder.fresh(key, rows)):
             yield Install(name, carrier.padded(content, size))
 
 

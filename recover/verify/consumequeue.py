@@ -106,9 +106,10 @@ class _Checker:
     def _of_gone(self, member: Member, expectation: Expectation) -> QueueVerdict | None:
         """The verdict on a queue without any file, all of whose positions are known without its rows; else None."""
         number, key = member
-        offsets = expectation.offsets(number) if number >= 0 and not self.has_ext else None
-        if offsets is None:
+        span = expectation.span(number) if number >= 0 and not self.has_ext else None
+        if span is None:
             return None
+        offsets = np.arange(span.start, span.stop)
         files = QueueFiles(self.store, key.topic, key.queue_id)
         try:
             if files.mapped_files.files or files.mapped_files.odd:

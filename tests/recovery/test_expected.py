@@ -70,10 +70,10 @@ def test_what_counts_tell_of_a_queue_s_offsets_is_what_its_rows_say(name: str) -
     seen = expectation(name)
     told = 0
     for key, rows in seen.grouped():
-        offsets = seen.offsets(seen.keys.index(key))
+        offsets = seen.span(seen.keys.index(key))
         if offsets is not None:
             told += 1
-            assert offsets.tolist() == rows["queue_offset"].tolist() and not is_lost(rows).any()
+            assert list(offsets) == rows["queue_offset"].tolist() and not is_lost(rows).any()
     assert told or seen.log.markers or seen.log.tally.fallen.any()
 
 
@@ -81,12 +81,12 @@ def test_what_counts_tell_of_a_queue_s_offsets_is_what_its_rows_say(name: str) -
 def test_counts_tell_nothing_where_rows_must_be_looked_at(column: str) -> None:
     seen = expectation("clean-plain-4.9.7")
     number = next(number for number, count in enumerate(seen.counts) if count)
-    assert seen.offsets(number) is not None
-    assert seen.offsets(len(seen.log.queues)) is None
+    assert seen.span(number) is not None
+    assert seen.span(len(seen.log.queues)) is None
     value = getattr(seen.log.tally, column)
     if column in ("markers", "bits"):
         value |= {"markers": 1, "bits": BIT_STRAY}[column]
     else:
         value[number] += 1
     seen.log.tally = replace(seen.log.tally, **{column: value})
-    assert seen.offsets(number) is None
+    assert seen.span(number) is None

@@ -85,7 +85,7 @@ def test_queues_built_from_nothing_are_the_broker_s_from_the_first_live_unit_on(
     for key, rows in seen.expectation.grouped():
         for base, content in builder(seen).fresh(key, rows).files(opened_store.queue_file_size):
             path = opened_store.consumequeue_dir / key.topic / str(key.queue_id) / offset_to_name(base)
-            ours = np.frombuffer(content.ljust(opened_store.queue_file_size, b"\0"), dtype=CQ_UNIT.dtype)
+            ours = np.frombuffer(bytes(content).ljust(opened_store.queue_file_size, b"\0"), dtype=CQ_UNIT.dtype)
             theirs = np.frombuffer(path.read_bytes(), dtype=CQ_UNIT.dtype)
             gone = (theirs["phy_offset"] < live) & (theirs["size"] > 0)
             assert (ours[~gone] == theirs[~gone]).all(), path

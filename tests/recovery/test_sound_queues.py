@@ -270,7 +270,7 @@ def test_queues_without_files_are_looked_at_in_one_pass_over_the_log(
     monkeypatch.setattr(Expectation, "_noted", counted)
     told = verdicts(root)
     assert passes == []  # counts tell it all
-    monkeypatch.setattr(Expectation, "offsets", lambda *_: None)
+    monkeypatch.setattr(Expectation, "span", lambda *_: None)
     seen = verdicts(root)
     assert passes == [len(seen)] and len(seen) > 1 and all(verdict["missing"] for verdict in seen)
     assert told == seen
@@ -289,7 +289,7 @@ def test_a_queue_without_a_file_is_judged_as_with_its_rows(
             for path in folder.iterdir():
                 path.unlink()
     told = verdicts(root)
-    monkeypatch.setattr(Expectation, "offsets", lambda *_: None)
+    monkeypatch.setattr(Expectation, "span", lambda *_: None)
     assert told == verdicts(root)
 
 
