@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from formats.crc_kernel import crc_name
 from recover.columns import DEFAULT_MEMORY
-from recover.log import LogView, scan_log
+from recover.log import LogView, count_log, scan_log
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.scan import ProgressCallback
 
@@ -26,7 +26,8 @@ class Engine(Protocol):
 
         A file that cannot be opened is reported to `open_error` and counts as missing; without a callback the
         `OSError` rises. `progress(bytes, records)` is called with what was done since the last call. Not `with_keys`:
-        nobody looks at queues or index, so rows may come without hashes and tags codes; `has_keys` of the log says it.
+        nobody looks at anything but the log, so rows may come without hashes and tags codes, which `has_keys` of the
+        log says, or be scanned again for whoever asks for them.
         """
 
     def json(self) -> dict[str, Any]:
@@ -44,7 +45,8 @@ class LocalEngine:
         open_error: OpenError | None = None, with_keys: bool = True,
     ) -> LogView:
         """See `Engine`."""
-        return scan_log(
+        counted = None if with_keys else count_log(queue, threads=self.threads, progress=progress)
+        return counted or scan_log(
             queue, threads=self.threads, memory=memory, progress=progress, open_error=open_error,
             with_keys=with_keys,
         )

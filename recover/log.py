@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import numpy as np
 from formats.commitlog import Record
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, NO_MESSAGE, STALE
 from recover.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
+from recover.counted_scan import CountedScan, Counting
 from recover.generations import mark_ghosts, mark_superseded
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.scan import WINDOW, FileScan, Hole, ProgressCallback, scan_file
-from recover.tally import Tally, tally
+from recover.tally import Counter, Tally, tally
 
 MISSING_FILE = "missing-file"
 GHOSTS = "ghosts"
@@ -170,6 +172,25 @@ def scan_log(
     return log
 
 
+def count_log(
+    queue: MappedFileQueue, *, threads: int = 1, progress: ProgressCallback | None = None, window: int = WINDOW,
+) -> LogView | None:
+    """Scan a sound log without keeping its rows, which are scanned again for whoever asks for them.
+
+    None as soon as something shows that the log takes its rows to be judged; `progress` is then taken back.
+    """
+    counting = Counting(queue.file_size, progress, window)
+    with ThreadPoolExecutor(threads) as pool:
+        scans = list(pool.map(counting.scan, queue.files))
+    whole = [scan for scan in scans if scan is not None]
+    log = assemble_counted(queue, whole) if len(whole) == len(scans) else None
+    if log is None:
+        counting.take_back()
+        return None
+    log.has_keys = False
+    return log
+
+
 def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
     """The whole log out of the scans of its files, in name order."""
     queues = _merge_queues(scans)
@@ -180,7 +201,34 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
         superseded = mark_superseded(scans, np.flatnonzero(counts.fallen).tolist())
         counts = tally(scans, len(queues))
     min_offset = scans[0].mapped_file.file_from_offset if scans else 0
-    log_end = _log_end(scans, min_offset)
+    return _view(queue, scans, queues, _log_end(scans, min_offset), ghosts, superseded, counts)
+
+
+def assemble_counted(queue: MappedFileQueue, scans: list[CountedScan]) -> LogView | None:
+    """The whole log out of the counts of its files, in name order; None where that takes their rows."""
+    filled = [scan for scan in scans if scan.record_count]
+    for scan, behind in pairwise(scans):
+        if scan.file_end != behind.mapped_file.file_from_offset:
+            return None
+    for scan in filled[:-1]:
+        if scan.holes or scan.blank is None:
+            return None
+    if not filled or any(scan.blank is not None or scan.record_count for scan in scans[len(filled) :]):
+        return None
+    numbers: dict[tuple[bytes, int], int] = {}
+    for scan in scans:
+        scan.numbers = np.array([numbers.setdefault(key, len(numbers)) for key in scan.queues], dtype=np.int32)
+    counter = Counter(len(numbers))
+    if not all(counter.join(scan.counter, scan.numbers) for scan in scans):
+        return None
+    return _view(queue, [*scans], list(numbers), filled[-1].end, 0, 0, counter.result(len(numbers)))
+
+
+def _view(
+    queue: MappedFileQueue, scans: list[FileScan], queues: list[tuple[bytes, int]], log_end: int, ghosts: int,
+    superseded: int, counts: Tally,
+) -> LogView:
+    min_offset = scans[0].mapped_file.file_from_offset if scans else 0
     damaged, tail = _damage(scans, log_end, ghosts > 0)
     for damage in damaged:
         damage.intact_after = _intact_behind(scans, damage.stop)

@@ -85,7 +85,7 @@ class FileScanner:
 
     def __init__(
         self, mapped_file: MappedFile, file_size: int, columns: ColumnStore, progress: ProgressCallback | None,
-        *, with_keys: bool = True,
+        *, with_keys: bool = True, counts: Callable[[Rows, int], None] | None = None,
     ) -> None:
         self.base = mapped_file.file_from_offset
         self.length = min(mapped_file.length, file_size)
@@ -94,6 +94,7 @@ class FileScanner:
         self.columns = columns
         self.progress = progress
         self.with_keys = with_keys
+        self.counts = counts
         self.rows = Split(np.empty(0, dtype=RECORD), np.empty(0, dtype=np.int32))
         self.in_place = False
         self._new_room()
@@ -166,14 +167,15 @@ class FileScanner:
             return None
         self._flush()
         row, hashes = row_of(record, self._queue_number(record.topic, record.queue_id))
-        self.result.splits.append(self.columns.keep(row, hashes) if self.with_keys else self._without_keys(row))
+        if not self.with_keys:
+            row["hashes"], hashes = 0, np.empty(0, dtype=np.int32)
+            row["tags_code"] *= (row["bits"] & BIT_DELAY) != 0
+        if self.counts is not None:
+            self.counts(row, int(self.state[2]))
+        else:
+            self.result.splits.append(self.columns.keep(row, hashes))
         self._report(record.total_size, 1)
         return record.total_size
-
-    def _without_keys(self, row: Rows) -> Split:
-        row["hashes"] = 0
-        row["tags_code"] *= (row["bits"] & BIT_DELAY) != 0
-        return self.columns.keep(row, np.empty(0, dtype=np.int32))
 
     def _queue_number(self, topic: bytes, queue_id: int) -> int:
         """Number of a queue, for a record that the compiled walk did not take."""
@@ -302,7 +304,7 @@ class FileScanner:
         if self.in_place:
             self.columns.give_back(self.rows)
         hashes = _HASHES if self.with_keys else LEAST_HASHES
-        room = self.columns.room(_ROWS, hashes) if scratch is None else None
+        room = self.columns.room(_ROWS, hashes) if scratch is None and self.counts is None else None
         self.in_place = room is not None
         self.rows = room or scratch or Split(np.empty(_ROWS, dtype=RECORD), np.empty(hashes, dtype=np.int32))
 
@@ -320,6 +322,9 @@ class FileScanner:
         if not rows:
             return
         records, values = self.rows.records, self.rows.hashes
+        if self.counts is not None:
+            self.counts(records[:rows], int(self.state[2]))
+            return
         if not self.in_place:
             self.result.splits.append(self.columns.keep(records[:rows], values[:hashes]))
             self._new_room()
@@ -341,13 +346,15 @@ class FileScanner:
 
 def scan_file(
     mapped_file: MappedFile, file_size: int, columns: ColumnStore, *, progress: ProgressCallback | None = None,
-    window: int = WINDOW, with_keys: bool = True,
+    window: int = WINDOW, with_keys: bool = True, counts: Callable[[Rows, int], None] | None = None,
 ) -> FileScan:
     """Scan one mapped commitlog file of `file_size` bytes. `OSError` when it cannot be opened at all.
 
     Rows have neither key hashes nor tags codes unless `with_keys`; delay levels they have.
     `progress(bytes, records)` is called with what was done since the last call, from the calling thread.
+    With `counts` rows are not kept: it is called with some of them at a time, in their order, and how many queues there
+    are so far.
     """
-    scanner = FileScanner(mapped_file, file_size, columns, progress, with_keys=with_keys)
+    scanner = FileScanner(mapped_file, file_size, columns, progress, with_keys=with_keys, counts=counts)
     with FileReader(mapped_file.path) as reader:
         return scanner.run(reader, window)

@@ -69,7 +69,7 @@ def survey(
     """Scan the log and, unless told not to, judge the queues against it. `Refusal` (8) when a file cannot be opened.
 
     `scanned` is called with the log before the queues are judged: they may show more damage behind its end.
-    `with_keys`: somebody looks at queues or index, so rows need their hashes and tags codes.
+    `with_keys`: somebody looks at rows, and they need their hashes and tags codes.
     """
     queue, misnamed = rightly_placed(live_copies(store.commitlog))
     log = options.scanner.scan_log(

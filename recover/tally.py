@@ -44,19 +44,64 @@ class Tally:
     flags: int
 
 
+class Counter:
+    """Counts rows as they come, in log order; `queues` are as many as their numbers need by then."""
+
+    def __init__(self, queues: int = 0) -> None:
+        self.last_offset = np.full(queues, -1, dtype=np.int64)
+        self.fallen = np.zeros(queues, dtype=np.bool_)
+        self.positions = np.zeros(queues, dtype=np.int64)
+        self.least = np.full(queues, np.iinfo(np.int64).max)
+        self.most = np.full(queues, -1, dtype=np.int64)
+        self.totals = np.zeros(TOTALS, dtype=np.int64)
+        self.rows = 0
+
+    def add(self, records: Rows, queues: int) -> None:
+        """Count these rows."""
+        self.rows += records.size
+        if queues > self.fallen.size:
+            more, size = Counter(max(queues, 2 * self.fallen.size)), self.fallen.size
+            for name in ("last_offset", "fallen", "positions", "least", "most"):
+                getattr(more, name)[:size] = getattr(self, name)
+                setattr(self, name, getattr(more, name))
+        tally_rows(
+            np.asarray(records), self.last_offset, self.fallen, self.positions, self.least, self.most, self.totals
+        )
+
+    def join(self, behind: Counter, numbers: Rows) -> bool:
+        """Take over what was counted of the file behind, whose queue i is queue `numbers[i]` here (int, one a queue).
+
+        False where a queue falls back between the two, or in that file.
+        """
+        own = behind.result(numbers.size)
+        numbered = own.most >= 0
+        if own.fallen.any() or (own.least[numbered] <= self.most[numbers[numbered]]).any():
+            return False
+        self.positions[numbers] += own.positions
+        self.least[numbers] = np.minimum(self.least[numbers], own.least)
+        self.most[numbers[numbered]] = own.most[numbered]
+        if behind.rows:
+            self.rows += behind.rows
+            for at in (MESSAGES, FILLERS, MARKERS):
+                self.totals[at] += behind.totals[at]
+            for at in (BITS, FLAGS):
+                self.totals[at] |= behind.totals[at]
+            self.totals[LAST_TIME] = behind.totals[LAST_TIME]
+            self.totals[NEWEST_TIME] = max(self.totals[NEWEST_TIME], behind.totals[NEWEST_TIME])
+        return True
+
+    def result(self, queues: int) -> Tally:
+        """What was counted, of the first so many queues."""
+        return Tally(
+            self.positions[:queues], self.least[:queues], self.most[:queues], self.fallen[:queues],
+            *(int(self.totals[at]) for at in (MESSAGES, FILLERS, MARKERS, LAST_TIME, NEWEST_TIME, BITS, FLAGS)),
+        )
+
+
 def tally(scans: Iterable[FileScan], queues: int) -> Tally:
     """Count the rows of these scans, whose rows number `queues` queues."""
-    last_offset = np.full(queues, -1, dtype=np.int64)
-    fallen = np.zeros(queues, dtype=np.bool_)
-    positions = np.zeros(queues, dtype=np.int64)
-    least = np.full(queues, np.iinfo(np.int64).max)
-    most = np.full(queues, -1, dtype=np.int64)
-    totals = np.zeros(TOTALS, dtype=np.int64)
+    counter = Counter(queues)
     for scan in scans:
         for split in scan.splits:
-            tally_rows(np.asarray(split.records), last_offset, fallen, positions, least, most, totals)
-    return Tally(
-        positions, least, most, fallen, *(int(totals[at]) for at in (
-            MESSAGES, FILLERS, MARKERS, LAST_TIME, NEWEST_TIME, BITS, FLAGS,
-        )),
-    )
+            counter.add(split.records, queues)
+    return counter.result(queues)

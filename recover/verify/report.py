@@ -92,7 +92,8 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     queues_needed = bool(wanted & {"consumequeue", "config"}) or wanted == set(PARTS)
     with _Beside(store, options.threads if "index" in wanted else 0) as beside:
         look = survey(
-            store, options, with_queues=queues_needed, with_keys="index" in wanted, scanned=beside.start,
+            store, options, with_queues=queues_needed, with_keys=not wanted.isdisjoint({"index", "checkpoint"}),
+            scanned=beside.start,
         )
         index = beside.index(look.log) if "index" in wanted else None
     findings = FindingList()

@@ -107,8 +107,8 @@ def test_a_log_without_keys_is_scanned_again_for_those_who_need_them(root: Path)
     assert watched.scans == 1
 
 
-@pytest.mark.parametrize(("parts", "keys"), [("commitlog", False), ("checkpoint", False), ("index", True), ("", True)])
-def test_keys_are_asked_for_where_queues_or_index_are_looked_at(root: Path, parts: str, keys: bool) -> None:
+@pytest.mark.parametrize(("parts", "keys"), [("commitlog", False), ("checkpoint", True), ("index", True), ("", True)])
+def test_keys_are_asked_for_where_more_is_looked_at_than_the_log(root: Path, parts: str, keys: bool) -> None:
     options = ScanOptions(engine=_Watched())
     look = verify(Store.open(root), options, parts.split()).survey
     assert look.log.has_keys is keys

@@ -1,0 +1,110 @@
+"""A sound file of the log counted as it is scanned, without keeping a row of it: rows are for damage, queues and index.
+
+A row takes 48 bytes for each message. Of a terabyte of log that is a large scratch file; of two gigabytes the memory
+for it, fresh from the system, takes as long as the checks.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from formats.record_columns import BIT_FILLER, BIT_LMQ, BIT_MARKER, BIT_V2
+from formats.sysflag import HOSTS_V6
+from formats.tally_kernels import BITS, FLAGS
+from recover.columns import ColumnStore, Rows, Split
+from recover.errors import Refusal
+from recover.mapped_files import MappedFile
+from recover.scan import FileScan, ProgressCallback, scan_file
+from recover.tally import Counter
+
+_ASKED_FOR = BIT_LMQ | BIT_V2 | BIT_FILLER | BIT_MARKER
+"""Where there are records with any of these, verify looks at rows."""
+
+
+class RowsWantedError(Exception):
+    """Counts do not say all of this log."""
+
+
+class CountedScan(FileScan):
+    """What one mapped file holds, its rows only counted. `numbers`: what each of its queues is called in the log."""
+
+    def __init__(self, scan: FileScan, counter: Counter) -> None:
+        self._rows: list[Split] | None = None
+        super().__init__(
+            scan.mapped_file, scan.file_size, [], scan.queues, scan.holes, scan.blank, scan.blank_size, scan.end,
+            scan.unreadable,
+        )
+        self.counter = counter
+        self.numbers: Rows = np.arange(len(scan.queues), dtype=np.int32)
+
+    @property
+    def record_count(self) -> int:
+        return self.counter.rows
+
+    @property
+    def splits(self) -> list[Split]:
+        """The rows: the file is scanned again for who asks first. `Refusal` (8) when it holds others by now."""
+        if self._rows is None:
+            scan = scan_file(self.mapped_file, self.file_size, ColumnStore(), with_keys=False)
+            if scan.queues != self.queues or scan.record_count != self.record_count:
+                raise Refusal("the log changed while it was read", "Stop the broker, or work on a copy.",
+                              file=self.mapped_file.name)
+            for split in scan.splits:
+                split.records["queue"] = self.numbers[split.records["queue"]]
+            self._rows = scan.splits
+        return self._rows
+
+    @splits.setter
+    def splits(self, value: list[Split]) -> None:
+        self._rows = value or None
+
+
+class Counting:
+    """Counts the files of one log, several at once, until one of them shows that counts will not do."""
+
+    def __init__(self, file_size: int, progress: ProgressCallback | None, window: int) -> None:
+        self._file_size = file_size
+        self._progress = progress
+        self._window = window
+        self._is_over = False
+        self._told = [0, 0]
+        self._lock = threading.Lock()
+
+    def scan(self, mapped_file: MappedFile) -> CountedScan | None:
+        """The file, or None."""
+        counter = Counter()
+
+        def add(records: Rows, queues: int) -> None:
+            counter.add(records, queues)
+            asked_for = counter.totals[BITS] & _ASKED_FOR or counter.totals[FLAGS] & HOSTS_V6
+            if self._is_over or asked_for or counter.fallen.any():
+                raise RowsWantedError
+
+        try:
+            scan = scan_file(
+                mapped_file, self._file_size, ColumnStore(), progress=self._report, window=self._window,
+                with_keys=False, counts=add,
+            )
+            if scan.unreadable or any(hole.last_data > hole.start for hole in scan.holes):
+                raise RowsWantedError
+        except (RowsWantedError, OSError):
+            # what cannot be opened is for the scan that keeps rows to report
+            self._is_over = True
+            return None
+        return CountedScan(scan, counter)
+
+    def _report(self, size: int, records: int) -> None:
+        if self._is_over:
+            raise RowsWantedError
+        if self._progress is not None:
+            with self._lock:
+                self._told[0] += size
+                self._told[1] += records
+            self._progress(size, records)
+
+    def take_back(self) -> None:
+        """All that was reported will be done once more."""
+        if self._progress is not None:
+            self._progress(-self._told[0], -self._told[1])
