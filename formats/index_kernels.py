@@ -37,7 +37,12 @@ TAKE_ALL = 2
 SLOT_OUT_OF_RANGE = 1
 SLOT_WRONG = 2
 
+SPAN = 4
+SPAN_UNITS, SPAN_RECORDS, SPAN_FIRST, SPAN_LAST = range(SPAN)
+
 _STAND_IN = BIT_FILLER | BIT_MARKER
+UNINDEXED = BIT_GHOST | _STAND_IN
+"""Records with any of these have no units."""
 _MAX_TIME_DIFF = 0x7FFFFFFF
 _LOW = 0xFFFFFFFF
 _POSITIVE = 0x7FFFFFFF
@@ -278,6 +283,25 @@ def _stands_between(classes: Any, low: int, number: int, high: int) -> bool:
         return False
     kind = classes[number] & CLASS
     return bool(kind not in (RIGHT, DUPLICATE))
+
+
+@kernel(records=_RECORDS, take=INT, span=Array(np.int64, out=True), returns=None)
+def add_wanted(records: Any, take: int, span: Any) -> None:
+    """Add to `span` (int64[SPAN]) what the records of a split should have, `take` of each that is indexed at all.
+
+    Units, records that should have any, and phy offset of the first of these (as it was if not below 0) and the last.
+    """
+    for row in range(records.size):
+        record = records[row]
+        if record.bits & UNINDEXED:
+            continue
+        wanted = wanted_keys(record.hashes, record.bits, take)
+        if wanted:
+            span[SPAN_UNITS] += wanted
+            span[SPAN_RECORDS] += 1
+            span[SPAN_LAST] = record.phy_offset
+            if span[SPAN_FIRST] < 0:
+                span[SPAN_FIRST] = record.phy_offset
 
 
 @kernel(records=_RECORDS, found=_BYTES, take=_BYTES, missing=Array(np.int32, out=True), returns=INT)

@@ -8,11 +8,21 @@ from functools import partial
 
 import numpy as np
 
-from formats.index_kernels import TAG_PRESENT, TAG_UNKNOWN, TAKE_ALL, TAKE_KEYS, TAKE_NOTHING
-from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER
+from formats.index_kernels import (
+    SPAN,
+    SPAN_RECORDS,
+    SPAN_UNITS,
+    TAG_PRESENT,
+    TAG_UNKNOWN,
+    TAKE_ALL,
+    TAKE_KEYS,
+    TAKE_NOTHING,
+    UNINDEXED,
+    add_wanted,
+)
+from formats.record_columns import BIT_GHOST, BIT_HAS_TAGS
 from recover.columns import Rows, Split
 
-_UNINDEXED = BIT_GHOST | BIT_FILLER | BIT_MARKER
 _CHANGE_COST = 0.5
 
 
@@ -112,7 +122,7 @@ class IndexStream:
         """What to index of each record of a split (uint8 TAKE_NOTHING, TAKE_KEYS or TAKE_ALL)."""
         records = self.splits[number].records
         take = np.where(self.tags.at(records["phy_offset"]), TAKE_ALL, TAKE_KEYS).astype(np.uint8)
-        nothing = (records["bits"] & _UNINDEXED) != 0
+        nothing = (records["bits"] & UNINDEXED) != 0
         if self._excluded.size:
             nothing |= np.isin(records["queue"], self._excluded)
         take[nothing] = TAKE_NOTHING
@@ -125,6 +135,21 @@ class IndexStream:
         wanted -= (take == TAKE_KEYS) & ((records["bits"] & BIT_HAS_TAGS) != 0) & (wanted > 0)
         wanted[take == TAKE_NOTHING] = 0
         return wanted
+
+    def all_wanted(self) -> tuple[int, int, int, int] | None:
+        """Units that the whole log should have, records with any, phy offsets of the first and the last of these.
+
+        None where one rule does not tell it of all records.
+        """
+        if self._excluded.size or len(self.tags.changes) > 1:
+            return None
+        take = TAKE_ALL if self.tags.changes[0][1] else TAKE_KEYS
+        span = np.full(SPAN, -1, dtype=np.int64)
+        span[[SPAN_UNITS, SPAN_RECORDS]] = 0
+        for split in self.splits:
+            add_wanted(np.asarray(split.records), take, span)
+        units, records, first, last = span.tolist()
+        return units, records, first, last
 
     def find(self, phy_offset: int) -> tuple[int, int] | None:
         """(split number, row) of the intact record that starts at `phy_offset`; None without one."""

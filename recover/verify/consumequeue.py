@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -117,7 +117,7 @@ class _Checker:
         except OSError:
             return None
         verdict = QueueVerdict(key, expected=offsets.size, missing=offsets.size, missing_offsets=offsets)
-        self._missing(verdict, files, offsets)
+        self._missing(verdict, files, [(span.start, span.stop)])
         return verdict
 
     def check(self, key: QueueKey, rows: Rows, content: QueueBytes) -> QueueVerdict:
@@ -199,7 +199,7 @@ class _Checker:
         missing[taken:] = ~lost[taken:]
         verdict.missing = int(missing.sum())
         verdict.missing_offsets = rows["queue_offset"][missing]
-        self._missing(verdict, files, verdict.missing_offsets)
+        self._missing(verdict, files, _ranges(verdict.missing_offsets))
 
     def _classify(
         self, stretch: Stretch, ext: ExtFiles, rows: Rows, lost: Rows, missing: Rows
@@ -259,18 +259,15 @@ class _Checker:
             facts["log_end"] = self.log.log_end
         return finding(code, self.store.relative(mapped_file.path), position, **facts)
 
-    def _missing(self, verdict: QueueVerdict, files: QueueFiles, offsets: Rows) -> None:
-        if not offsets.size:
-            return
-        folder = files.mapped_files.directories[0]
-        cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
-        for run in np.split(offsets, cuts):
-            place = files.mapped_files.find(int(run[0]) * UNIT_SIZE)
-            path = place.path if place is not None else folder
-            position = int(run[0]) * UNIT_SIZE - place.file_from_offset if place is not None else None
+    def _missing(self, verdict: QueueVerdict, files: QueueFiles, runs: Iterable[tuple[int, int]]) -> None:
+        """A finding for each run [first, stop) of queue offsets without a unit."""
+        for first, stop in runs:
+            place = files.mapped_files.find(first * UNIT_SIZE)
+            path = place.path if place is not None else files.mapped_files.directories[0]
+            position = first * UNIT_SIZE - place.file_from_offset if place is not None else None
             verdict.findings.append(finding(
                 "consumequeue-missing-units", self.store.relative(path), position, topic=verdict.key.topic,
-                queue=verdict.key.queue_id, first=int(run[0]), last=int(run[-1]), count=int(run.size),
+                queue=verdict.key.queue_id, first=first, last=stop - 1, count=stop - first,
             ))
 
 

@@ -198,6 +198,17 @@ class _Check:
             return None, failure
 
     def _look_for_missing(self) -> None:
+        report = self.report
+        wanted = None if report.verdicts or report.unreadable else self.stream.all_wanted()
+        if wanted is None:
+            self._look_at_each()
+            return
+        report.expected, records, first, last = wanted
+        if records:
+            report.missing = report.expected
+            report.findings.append(_missing_units(None, first, last, records, report.expected))
+
+    def _look_at_each(self) -> None:
         blind = self._blind_ranges()
         spans = _Spans(self.report.verdicts)
         run = _MissingRun(self.report, self.store)
@@ -264,6 +275,10 @@ class _Spans:
         return np.where(inside, self.numbers[np.maximum(at, 0)], -1)
 
 
+def _missing_units(name: str | None, first: int, last: int, records: int, count: int) -> Finding:
+    return finding("index-missing-units", name, None, first=first, last=last, records=records, count=count)
+
+
 class _MissingRun:
     """Merges neighbouring messages that lack units, over all splits."""
 
@@ -302,9 +317,6 @@ class _MissingRun:
             covering = None if self.file < 0 else self.report.verdicts[self.file].file.path
             name = None if covering is None else self.store.relative(covering)
             self.report.missing += self.count
-            self.report.findings.append(finding(
-                "index-missing-units", name, None, first=self.first, last=self.last, records=self.records,
-                count=self.count,
-            ))
+            self.report.findings.append(_missing_units(name, self.first, self.last, self.records, self.count))
         self.open = False
         self.records = self.count = 0

@@ -339,3 +339,19 @@ def test_block_that_cannot_be_read_ahead_is_a_part_that_cannot_be_read(
         report = check_index(*opened(root), ahead=ahead)
     assert failed
     assert [item.file for item in report.findings if item.code == "index-unreadable"] == [f"index/{verdict.file.name}"]
+
+
+@pytest.mark.parametrize("tags", [False, True])
+@pytest.mark.parametrize("name", ["clean-4.5.1", "killed-5.5.0", "killed-v2-ipv6-5.3.3", "killed-lmq-4.9.7"])
+def test_what_a_log_without_index_files_lacks_is_counted_as_record_by_record(
+    name: str, tags: bool, store: StoreCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = store(name)
+    shutil.rmtree(root / "index")
+    (root / "checkpoint").unlink()
+    opened_store, log = opened(root)
+    at_once = check_index(opened_store, log, tags=tags)
+    monkeypatch.setattr(IndexStream, "all_wanted", lambda _: None)
+    one_by_one = check_index(opened_store, log, tags=tags)
+    assert [item.json() for item in at_once.findings] == [item.json() for item in one_by_one.findings]
+    assert at_once.json() == one_by_one.json() and at_once.missing > 0
