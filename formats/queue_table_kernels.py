@@ -8,6 +8,7 @@ import numpy as np
 
 from formats.byte_kernels import equal_bytes
 from formats.compiled import INT, Array, kernel, part
+from formats.record_columns import RECORD
 
 _COLUMNS = 3
 
@@ -37,6 +38,15 @@ def _fill_slots(slots: Any, names: Any, queue_table: Any, queues: int) -> None:
         while slots[slot] >= 0:
             slot = (slot + 1) & mask
         slots[slot] = number
+
+
+@kernel(records=Array(RECORD, out=True), numbers=Array(np.int32, some=True), returns=None)
+def renumber(records: Any, numbers: Any) -> None:
+    """Call the queue of each row (RECORD) what `numbers` (int32, one a queue) says that it is called."""
+    for row in range(records.size):
+        queue = records[row].queue
+        if 0 <= queue < numbers.size:
+            records[row].queue = numbers[queue]
 
 
 @part

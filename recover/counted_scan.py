@@ -30,13 +30,14 @@ class RowsWantedError(Exception):
 class CountedScan(FileScan):
     """What one mapped file holds, its rows only counted. `numbers`: what each of its queues is called in the log."""
 
-    def __init__(self, scan: FileScan, counter: Counter) -> None:
+    counter: Counter
+
+    def __init__(self, scan: FileScan) -> None:
         self._rows: list[Split] | None = None
         super().__init__(
             scan.mapped_file, scan.file_size, [], scan.queues, scan.holes, scan.blank, scan.blank_size, scan.end,
-            scan.unreadable,
+            scan.unreadable, scan.counter,
         )
-        self.counter = counter
         self.numbers: Rows = np.arange(len(scan.queues), dtype=np.int32)
 
     @property
@@ -61,6 +62,20 @@ class CountedScan(FileScan):
         self._rows = value or None
 
 
+class _Watched(Counter):
+    """Counts until that will not do any more."""
+
+    def __init__(self, counting: Counting) -> None:
+        super().__init__()
+        self.counting = counting
+
+    def add(self, records: Rows, queues: int) -> None:
+        super().add(records, queues)
+        asked_for = self.totals[BITS] & _ASKED_FOR or self.totals[FLAGS] & HOSTS_V6
+        if self.counting.is_over or asked_for or self.fallen.any():
+            raise RowsWantedError
+
+
 class Counting:
     """Counts the files of one log, several at once, until one of them shows that counts will not do."""
 
@@ -68,35 +83,27 @@ class Counting:
         self._file_size = file_size
         self._progress = progress
         self._window = window
-        self._is_over = False
+        self.is_over = False
         self._told = [0, 0]
         self._lock = threading.Lock()
 
     def scan(self, mapped_file: MappedFile) -> CountedScan | None:
         """The file, or None."""
-        counter = Counter()
-
-        def add(records: Rows, queues: int) -> None:
-            counter.add(records, queues)
-            asked_for = counter.totals[BITS] & _ASKED_FOR or counter.totals[FLAGS] & HOSTS_V6
-            if self._is_over or asked_for or counter.fallen.any():
-                raise RowsWantedError
-
         try:
             scan = scan_file(
                 mapped_file, self._file_size, ColumnStore(), progress=self._report, window=self._window,
-                with_keys=False, counts=add,
+                with_keys=False, counter=_Watched(self), keep_rows=False,
             )
             if scan.unreadable or any(hole.last_data > hole.start for hole in scan.holes):
                 raise RowsWantedError
         except (RowsWantedError, OSError):
             # what cannot be opened is for the scan that keeps rows to report
-            self._is_over = True
+            self.is_over = True
             return None
-        return CountedScan(scan, counter)
+        return CountedScan(scan)
 
     def _report(self, size: int, records: int) -> None:
-        if self._is_over:
+        if self.is_over:
             raise RowsWantedError
         if self._progress is not None:
             with self._lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from formats.commitlog import Record
+from formats.queue_table_kernels import renumber
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, NO_MESSAGE, STALE
 from recover.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
 from recover.counted_scan import CountedScan, Counting
@@ -167,7 +168,7 @@ def scan_log(
             scans = list(pool.map(scan, queue.files))
     else:
         scans = [scan(mapped_file) for mapped_file in queue.files]
-    log = assemble(queue, [s for s in scans if s is not None])
+    log = assemble(queue, [s for s in scans if s is not None], as_scanned=True)
     log.has_keys = with_keys
     return log
 
@@ -191,11 +192,14 @@ def count_log(
     return log
 
 
-def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
-    """The whole log out of the scans of its files, in name order."""
+def assemble(queue: MappedFileQueue, scans: list[FileScan], *, as_scanned: bool = False) -> LogView:
+    """The whole log out of the scans of its files, in name order.
+
+    `as_scanned`: nobody changed their rows, so that what was counted of them holds.
+    """
     queues = _merge_queues(scans)
     ghosts = mark_ghosts(scans, len(queues))
-    counts = tally(scans, len(queues))
+    counts = (_joined(scans, queues) if as_scanned and not ghosts else None) or tally(scans, len(queues))
     superseded = 0
     if counts.fallen.any():
         superseded = mark_superseded(scans, np.flatnonzero(counts.fallen).tolist())
@@ -215,13 +219,22 @@ def assemble_counted(queue: MappedFileQueue, scans: list[CountedScan]) -> LogVie
             return None
     if not filled or any(scan.blank is not None or scan.record_count for scan in scans[len(filled) :]):
         return None
-    numbers: dict[tuple[bytes, int], int] = {}
+    queues = _number_queues(scans)
     for scan in scans:
-        scan.numbers = np.array([numbers.setdefault(key, len(numbers)) for key in scan.queues], dtype=np.int32)
-    counter = Counter(len(numbers))
-    if not all(counter.join(scan.counter, scan.numbers) for scan in scans):
-        return None
-    return _view(queue, [*scans], list(numbers), filled[-1].end, 0, 0, counter.result(len(numbers)))
+        scan.numbers = np.array([queues[key] for key in scan.queues], dtype=np.int32)
+    counts = _joined(scans, list(queues))
+    return None if counts is None else _view(queue, [*scans], list(queues), filled[-1].end, 0, 0, counts)
+
+
+def _joined(scans: Sequence[FileScan], queues: list[tuple[bytes, int]]) -> Tally | None:
+    """What the scans of the files counted, put together; None where queues fall back, or a file was not counted."""
+    numbers = {key: number for number, key in enumerate(queues)}
+    counter = Counter(len(queues))
+    for scan in scans:
+        own = np.array([numbers[key] for key in scan.queues], dtype=np.int64)
+        if scan.counter is None or not counter.join(scan.counter, own):
+            return None
+    return counter.result(len(queues))
 
 
 def _view(
@@ -245,14 +258,22 @@ def _without(split: Split, drop: Rows) -> Split:
 
 def _merge_queues(scans: list[FileScan]) -> list[tuple[bytes, int]]:
     """One numbering of queues for all files; the rows are renumbered in place."""
-    numbers: dict[tuple[bytes, int], int] = {}
+    numbers = _number_queues(scans)
     for scan in scans:
-        mapping = np.array([numbers.setdefault(key, len(numbers)) for key in scan.queues], dtype=np.int32)
+        mapping = np.array([numbers[key] for key in scan.queues], dtype=np.int32)
         if (mapping == np.arange(mapping.size)).all():
             continue
         for split in scan.splits:
-            split.records["queue"] = mapping[split.records["queue"]]
+            renumber(np.asarray(split.records), mapping)
     return list(numbers)
+
+
+def _number_queues(scans: Sequence[FileScan]) -> dict[tuple[bytes, int], int]:
+    numbers: dict[tuple[bytes, int], int] = {}
+    for scan in scans:
+        for key in scan.queues:
+            numbers.setdefault(key, len(numbers))
+    return numbers
 
 
 def _log_end(scans: list[FileScan], min_offset: int) -> int:

@@ -26,6 +26,7 @@ from recover.judge import envelope_size, judge, reason_of
 from recover.mapped_files import MappedFile
 from recover.reader import FileReader, ReadFailure
 from recover.record_row import row_of
+from recover.tally import Counter
 from recover.window import Window
 
 WINDOW = 1 << 20  # what is read stays in the processor's cache until it is checked
@@ -58,7 +59,10 @@ class Hole:
 
 @dataclass(slots=True)
 class FileScan:
-    """What one mapped file holds. `blank` is the physical offset of its end mark, `blank_size` what it says."""
+    """What one mapped file holds. `blank` is the physical offset of its end mark, `blank_size` what it says.
+
+    `counter` counted its rows as they came, where that is the whole file.
+    """
 
     mapped_file: MappedFile
     file_size: int
@@ -69,6 +73,7 @@ class FileScan:
     blank_size: int = 0
     end: int = 0
     unreadable: list[ReadFailure] = field(default_factory=list)
+    counter: Counter | None = field(default=None, compare=False)
 
     @property
     def file_end(self) -> int:
@@ -85,7 +90,7 @@ class FileScanner:
 
     def __init__(
         self, mapped_file: MappedFile, file_size: int, columns: ColumnStore, progress: ProgressCallback | None,
-        *, with_keys: bool = True, counts: Callable[[Rows, int], None] | None = None,
+        *, with_keys: bool = True, keep_rows: bool = True,
     ) -> None:
         self.base = mapped_file.file_from_offset
         self.length = min(mapped_file.length, file_size)
@@ -94,7 +99,7 @@ class FileScanner:
         self.columns = columns
         self.progress = progress
         self.with_keys = with_keys
-        self.counts = counts
+        self.keep_rows = keep_rows
         self.rows = Split(np.empty(0, dtype=RECORD), np.empty(0, dtype=np.int32))
         self.in_place = False
         self._new_room()
@@ -170,9 +175,8 @@ class FileScanner:
         if not self.with_keys:
             row["hashes"], hashes = 0, np.empty(0, dtype=np.int32)
             row["tags_code"] *= (row["bits"] & BIT_DELAY) != 0
-        if self.counts is not None:
-            self.counts(row, int(self.state[2]))
-        else:
+        self._count(row)
+        if self.keep_rows:
             self.result.splits.append(self.columns.keep(row, hashes))
         self._report(record.total_size, 1)
         return record.total_size
@@ -304,7 +308,7 @@ class FileScanner:
         if self.in_place:
             self.columns.give_back(self.rows)
         hashes = _HASHES if self.with_keys else LEAST_HASHES
-        room = self.columns.room(_ROWS, hashes) if scratch is None and self.counts is None else None
+        room = self.columns.room(_ROWS, hashes) if scratch is None and self.keep_rows else None
         self.in_place = room is not None
         self.rows = room or scratch or Split(np.empty(_ROWS, dtype=RECORD), np.empty(hashes, dtype=np.int32))
 
@@ -322,8 +326,8 @@ class FileScanner:
         if not rows:
             return
         records, values = self.rows.records, self.rows.hashes
-        if self.counts is not None:
-            self.counts(records[:rows], int(self.state[2]))
+        self._count(records[:rows])
+        if not self.keep_rows:
             return
         if not self.in_place:
             self.result.splits.append(self.columns.keep(records[:rows], values[:hashes]))
@@ -333,6 +337,10 @@ class FileScanner:
         self.rows = Split(records[rows:], values[hashes:])
         if self.rows.records.size < LEAST_ROWS or self.rows.hashes.size < LEAST_HASHES:
             self._new_room()
+
+    def _count(self, rows: Rows) -> None:
+        if self.result.counter is not None:
+            self.result.counter.add(rows, int(self.state[2]))
 
     def _queues(self) -> list[tuple[bytes, int]]:
         names = self.names.tobytes()
@@ -346,15 +354,15 @@ class FileScanner:
 
 def scan_file(
     mapped_file: MappedFile, file_size: int, columns: ColumnStore, *, progress: ProgressCallback | None = None,
-    window: int = WINDOW, with_keys: bool = True, counts: Callable[[Rows, int], None] | None = None,
+    window: int = WINDOW, with_keys: bool = True, counter: Counter | None = None, keep_rows: bool = True,
 ) -> FileScan:
     """Scan one mapped commitlog file of `file_size` bytes. `OSError` when it cannot be opened at all.
 
     Rows have neither key hashes nor tags codes unless `with_keys`; delay levels they have.
     `progress(bytes, records)` is called with what was done since the last call, from the calling thread.
-    With `counts` rows are not kept: it is called with some of them at a time, in their order, and how many queues there
-    are so far.
+    Rows are given to the `counter`, or a new one, in their order, some at a time. Unless `keep_rows` that is all.
     """
-    scanner = FileScanner(mapped_file, file_size, columns, progress, with_keys=with_keys, counts=counts)
+    scanner = FileScanner(mapped_file, file_size, columns, progress, with_keys=with_keys, keep_rows=keep_rows)
+    scanner.result.counter = counter or Counter()
     with FileReader(mapped_file.path) as reader:
         return scanner.run(reader, window)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from formats.tally_kernels import (
     tally_rows,
 )
 from recover.columns import Rows
-from recover.scan import FileScan
+
+if TYPE_CHECKING:
+    from recover.scan import FileScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,10 @@ class Tally:
 
 
 class Counter:
-    """Counts rows as they come, in log order; `queues` are as many as their numbers need by then."""
+    """Counts rows as they come, in log order, as if none of them was a ghost or superseded.
+
+    `queues` are as many as the numbers of rows call for by then.
+    """
 
     def __init__(self, queues: int = 0) -> None:
         self.last_offset = np.full(queues, -1, dtype=np.int64)
@@ -59,20 +65,25 @@ class Counter:
     def add(self, records: Rows, queues: int) -> None:
         """Count these rows."""
         self.rows += records.size
-        if queues > self.fallen.size:
-            more, size = Counter(max(queues, 2 * self.fallen.size)), self.fallen.size
-            for name in ("last_offset", "fallen", "positions", "least", "most"):
-                getattr(more, name)[:size] = getattr(self, name)
-                setattr(self, name, getattr(more, name))
+        self._make_room(queues)
         tally_rows(
             np.asarray(records), self.last_offset, self.fallen, self.positions, self.least, self.most, self.totals
         )
+
+    def _make_room(self, queues: int) -> None:
+        size = self.fallen.size
+        if queues > size:
+            more = Counter(max(queues, 2 * size))
+            for name in ("last_offset", "fallen", "positions", "least", "most"):
+                getattr(more, name)[:size] = getattr(self, name)
+                setattr(self, name, getattr(more, name))
 
     def join(self, behind: Counter, numbers: Rows) -> bool:
         """Take over what was counted of the file behind, whose queue i is queue `numbers[i]` here (int, one a queue).
 
         False where a queue falls back between the two, or in that file.
         """
+        behind._make_room(numbers.size)
         own = behind.result(numbers.size)
         numbered = own.most >= 0
         if own.fallen.any() or (own.least[numbered] <= self.most[numbers[numbered]]).any():

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import StoreWriter, synth_store
 from formats.commitlog import HEAD, Record, encode, make_record
 from formats.record_columns import BIT_STRAY
 from recover.log import LogView, scan_log
 from recover.survey import ScanOptions, Survey, survey
+from recover.tally import tally
 from tests.support.looks import opened
+from tests.support.stores import unpacked
 
 Copies = Callable[[str], Path]
 
@@ -160,3 +163,13 @@ def test_a_file_under_a_wrong_name_is_read_where_its_records_belong(tmp_path: Pa
     look = _look(tmp_path / "s")
     assert [(f.name, right) for f, right in look.misnamed] == [(f"{32768 * 40:020d}", 32768)]
     assert (look.log.messages, look.log.damaged) == (written.records, [])
+
+
+@pytest.mark.parametrize("name", (*WHOLE_BROKER, *made()))
+def test_what_is_counted_beside_the_scan_is_what_its_rows_say(name: str) -> None:
+    log = scan_log(opened(unpacked(name)).commitlog, threads=2)
+    if not (log.ghosts or log.superseded):
+        counted, again = log.tally, tally(log.files, len(log.queues))
+        assert counted == again
+        for numbers in ("positions", "least", "most", "fallen"):
+            assert getattr(counted, numbers).tolist() == getattr(again, numbers).tolist()
