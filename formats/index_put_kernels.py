@@ -71,9 +71,10 @@ def put_keys(
 ) -> None:
     """Put the keys of a split, from the record and key in `state` on, until `limit` numbers are in use.
 
-    `units` begins with number `base`; their words are as the file has them, or native without `file_order`. `state`
-    (int64[STATE_SIZE]) begins with number 1 and the end time of the file before in STATE_BEGIN, and carries the
-    header's values along. Ends with STATE_RECORD at the split's size when all was put.
+    `units` begins with number `base`; their words are as the file has them, or native without `file_order`. Where it is
+    empty slots and `state` become what they would be, and no unit is made. `state` (int64[STATE_SIZE]) begins with
+    number 1 and the end time of the file before in STATE_BEGIN, and carries the header's values along. Ends with
+    STATE_RECORD at the split's size when all was put.
     """
     row = state[STATE_RECORD]
     key = state[STATE_KEY]
@@ -81,6 +82,7 @@ def put_keys(
     number = state[STATE_NUMBER]
     used = state[STATE_USED_SLOTS]
     divisor = divisor_of(slots.size)
+    makes_units = units.size > 0
     while row < records.size:
         record = records[row]
         wanted = wanted_keys(record.hashes, record.bits, take[row])
@@ -99,11 +101,12 @@ def put_keys(
                 _fetch(slots, hashes, at + key + _AHEAD, divisor)
                 slot = slot_of(hashes[at + key], divisor)
                 previous = slots[slot]
-                units[number - base, 0] = _word(hashes[at + key], file_order)
-                units[number - base, 1] = high
-                units[number - base, 2] = low
-                units[number - base, 3] = seconds
-                units[number - base, 4] = _word(previous, file_order)
+                if makes_units:
+                    units[number - base, 0] = _word(hashes[at + key], file_order)
+                    units[number - base, 1] = high
+                    units[number - base, 2] = low
+                    units[number - base, 3] = seconds
+                    units[number - base, 4] = _word(previous, file_order)
                 # a branch would be guessed wrong every second time, and have to wait for the slot
                 used += previous == 0
                 slots[slot] = number
@@ -121,39 +124,3 @@ def put_keys(
     state[STATE_HASH] = at
     state[STATE_NUMBER] = number
     state[STATE_USED_SLOTS] = used
-
-
-@kernel(
-    slots=Array(np.int32, out=True, some=True), records=_RECORDS, hashes=_HASHES, take=_BYTES, limit=INT,
-    state=Array(np.int64, out=True), returns=None,
-)
-def head_keys(slots: Any, records: Any, hashes: Any, take: Any, limit: int, state: Any) -> None:
-    """What `put_keys` does to slots and `state`, but for STATE_USED_SLOTS, without making a unit."""
-    row = state[STATE_RECORD]
-    key = state[STATE_KEY]
-    at = state[STATE_HASH]
-    number = state[STATE_NUMBER]
-    divisor = divisor_of(slots.size)
-    while row < records.size:
-        record = records[row]
-        wanted = wanted_keys(record.hashes, record.bits, take[row])
-        if key < wanted and number < limit:
-            if number == 1:
-                state[STATE_BEGIN] = record.store_timestamp
-                state[STATE_BEGIN_OFFSET] = record.phy_offset
-            state[STATE_END] = record.store_timestamp
-            state[STATE_END_OFFSET] = record.phy_offset
-        while key < wanted and number < limit:
-            _fetch(slots, hashes, at + key + _AHEAD, divisor)
-            slots[slot_of(hashes[at + key], divisor)] = number
-            number += 1
-            key += 1
-        if key < wanted:
-            break
-        at += record.hashes
-        key = 0
-        row += 1
-    state[STATE_RECORD] = row
-    state[STATE_KEY] = key
-    state[STATE_HASH] = at
-    state[STATE_NUMBER] = number

@@ -19,7 +19,7 @@ from formats.index_put_kernels import (
     STATE_NUMBER,
     STATE_RECORD,
     STATE_SIZE,
-    head_keys,
+    STATE_USED_SLOTS,
     put_keys,
 )
 from recover.columns import Rows
@@ -32,6 +32,7 @@ KeyPart = tuple[Rows, Rows, Rows]
 CHUNK = 2 << 20
 _UNITS = CHUNK // INDEX_UNIT.size
 _AHEAD = 4
+_NO_UNITS = np.empty((0, INDEX_UNIT.size // 4), dtype=np.int32)
 
 
 def start_state(previous_end: int, first: Place | None) -> Rows:
@@ -63,11 +64,11 @@ def unit_by_unit(
     slots = np.zeros(geometry.slots, dtype=np.int32)
     state = start_state(previous_end, first)
     for records, hashes, take in parts():
-        head_keys(slots, records, hashes, take, count + 1, state)
+        put_keys(_NO_UNITS, 0, True, slots, records, hashes, take, count + 1, state)
         if state[STATE_NUMBER] > count:
             break
         state[STATE_RECORD] = state[STATE_KEY] = state[STATE_HASH] = 0
-    yield INDEX_HEADER.encode(header_of(state, int(np.count_nonzero(slots)), counts_entries=counts_entries))
+    yield INDEX_HEADER.encode(header_of(state, int(state[STATE_USED_SLOTS]), counts_entries=counts_entries))
     for at in range(0, geometry.slots, CHUNK // 4):
         yield slots[at : at + CHUNK // 4].astype(">i4").tobytes()
     slots[:] = 0
