@@ -14,7 +14,8 @@ import numpy as np
 from formats.commitlog import Record
 from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
 from recover.columns import Split
-from recover.log import LogView, assemble
+from recover.log import LogView
+from recover.log_scan import assemble
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.record_row import row_of
 from recover.scan import FileScan, Hole

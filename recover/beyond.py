@@ -14,7 +14,8 @@ import numpy as np
 
 from formats.commitlog import BLANK_SIZE, MIN_RECORD_SIZE
 from recover.expected import Expectation
-from recover.log import MISSING_FILE, Damage, LogView, Tail, dead_ranges
+from recover.log import MISSING_FILE, Damage, LogView, Tail
+from recover.log_scan import dead_ranges
 from recover.lost import LostPosition
 from recover.scan import FileScan, Hole
 from recover.verify.queue_verdict import ConsumeQueueReport

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from formats.crc_kernel import crc_name
 from recover.columns import DEFAULT_MEMORY
-from recover.log import LogView, count_log, scan_log
+from recover.log import LogView
+from recover.log_scan import count_log, scan_log
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.scan import ProgressCallback
 

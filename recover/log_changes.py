@@ -16,8 +16,9 @@ from recover.changed_file import changed_file
 from recover.columns import Rows
 from recover.contradictions import Contradiction
 from recover.errors import Refusal
-from recover.log import Damage, LogView, dead_ranges
+from recover.log import Damage, LogView
 from recover.log_reader import LogReader
+from recover.log_scan import dead_ranges
 from recover.lost import LostPosition
 from recover.mapped_files import MappedFile
 from recover.patches import zeroes

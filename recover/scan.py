@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from formats.commitlog import BLANK_SIZE, HEAD_SIZE, decode_blank
+from formats.commitlog import BLANK_SIZE, decode_blank
 from formats.crc_kernel import crc_address, crc_tables
 from formats.errors import FormatError
 from formats.kernels import walk_records
 from formats.queue_table_kernels import new_queue_slots
 from formats.record_columns import BIT_DELAY, RECORD
-from formats.search_kernels import find_blank, find_record_head, last_nonzero
 from formats.walk_status import AT_BLANK, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
 from recover.columns import LEAST_HASHES, LEAST_ROWS, ColumnStore, Rows, Split
+from recover.hole_search import Found, HoleSearch
 from recover.judge import envelope_size, judge, reason_of
 from recover.mapped_files import MappedFile
 from recover.reader import FileReader, ReadFailure
@@ -219,24 +219,9 @@ class FileScanner:
         self._end_in_hole(hole, position)
         return None
 
-    def _search(
-        self, window: Window, position: int, first: int, last_data: int
-    ) -> tuple[tuple[str, int] | None, int]:
-        """The first intact record or end mark at or behind `first`, and the end of the last data from `position` on."""
-        for start, stop in window.reader.data_ranges(position, min(self.length, self.stop)):
-            at = start
-            while at < stop:
-                window.load(at)
-                filled = min(window.filled, stop - at + HEAD_SIZE)
-                data_end = last_nonzero(window.data, 0, window.filled)
-                if data_end >= 0:
-                    last_data = max(last_data, min(self.base + at + data_end + 1, self.base + self.length))
-                found = self._next_candidate(window, at, max(at, first), filled)
-                if found is not None and found[1] < self.stop:
-                    return found, last_data
-                step = max(1, window.filled - HEAD_SIZE)
-                at += step if at + window.filled < self.length else window.filled
-        return None, last_data
+    def _search(self, window: Window, position: int, first: int, last_data: int) -> tuple[Found | None, int]:
+        search = HoleSearch(window, self.base, self.length, self.stop, self.result.file_end)
+        return search.first_intact(position, first, last_data)
 
     def _end_in_hole(self, hole: Hole, position: int) -> None:
         """Nothing intact follows `position`: note the hole up to where the file ends at its full size."""
@@ -248,34 +233,6 @@ class FileScanner:
             hole.reason, hole.stop = "short-file", self.result.file_end
             self.result.holes.append(hole)
         self._report(self.length - position, 0)
-
-    def _next_candidate(self, window: Window, start: int, first: int, filled: int) -> tuple[str, int] | None:
-        at = first - start
-        base = self.base + start
-        while at < filled:
-            head = find_record_head(window.data, at, filled, base)
-            behind = filled if head < 0 else min(filled, head + BLANK_SIZE - 1)
-            blank = find_blank(window.data, at, behind, base, self.result.file_end)
-            if blank >= 0:
-                return "blank", start + blank
-            if head < 0:
-                return None
-            if self._is_intact(window, start, start + head):
-                return "record", start + head
-            if window.start != start:
-                window.load(start)
-            at = head + 1
-        return None
-
-    def _is_intact(self, window: Window, start: int, position: int) -> bool:
-        try:
-            judge(window.bytes_at, position, self.base, self.result.file_end)
-        except FormatError:
-            return False
-        finally:
-            if window.start != start:
-                window.load(start)
-        return True
 
     def _close_hole(self, hole: Hole, position: int, where: int, kind: str) -> int | None:
         hole.stop, hole.ended_by = self.base + where, kind

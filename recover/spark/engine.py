@@ -9,7 +9,8 @@ from typing import Any
 from formats.crc_kernel import crc_name
 from recover.columns import DEFAULT_MEMORY, ColumnStore
 from recover.engine import OpenError
-from recover.log import LogView, assemble
+from recover.log import LogView
+from recover.log_scan import assemble
 from recover.making import Maker
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.remote import url_of

@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.damage import damage
 from fixtures.lab.observe import observe
-from recover.log import scan_log
+from recover.log_scan import scan_log
 from recover.predict import predict
 from recover.store import Store
 from tests.recovery.test_predict_observed import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from recover.log import scan_log
 from recover.log_reader import LogReader
+from recover.log_scan import scan_log
 from recover.store import Store
 from tests.cli.runner import mqtool
 from tests.support.stores import STORES, real_store, unpacked

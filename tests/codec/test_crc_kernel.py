@@ -14,7 +14,7 @@ from fixtures.synth import synth_store
 from formats import crc_kernel
 from formats.crc_kernel import crc32_kernel, crc_address, crc_name, crc_tables
 from recover import scan as scan_module
-from recover.log import scan_log
+from recover.log_scan import scan_log
 from tests.support.looks import opened
 
 

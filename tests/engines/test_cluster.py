@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fixtures.synth import synth_store
-from recover.log import scan_log
+from recover.log_scan import scan_log
 from recover.spark import maker as makers
 from recover.spark.engine import SparkEngine
 from recover.spark.maker import SparkMaker

@@ -16,7 +16,7 @@ import pytest
 
 from fixtures.synth import synth_store
 from recover.errors import Refusal
-from recover.log import scan_log
+from recover.log_scan import scan_log
 from recover.spark import engine as engines
 from recover.spark.engine import SparkEngine
 from recover.spark.session import session_for, stop_session

@@ -13,7 +13,8 @@ from fixtures.synth import synth_store
 from formats.record_columns import BIT_SUPERSEDED
 from recover.after import after_replacing
 from recover.columns import ColumnStore
-from recover.log import LogView, assemble
+from recover.log import LogView
+from recover.log_scan import assemble
 from recover.scan import FileScan
 from recover.spark.kept import Kept, rows_of
 from recover.spark.packing import PackedSplit, pack, pack_numbers, unpack, unpack_numbers

@@ -17,7 +17,8 @@ from formats.sysflag import HOSTS_V6
 from recover import counted_scan, engine
 from recover.engine import LocalEngine
 from recover.errors import Refusal
-from recover.log import LogView, count_log, scan_log
+from recover.log import LogView
+from recover.log_scan import count_log, scan_log
 from recover.mapped_files import MappedFile
 from recover.scan import FileScan
 from recover.split_scan import one_split

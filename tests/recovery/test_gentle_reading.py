@@ -14,7 +14,7 @@ import pytest
 
 from fixtures.synth import synth_store
 from recover import pace, read_ahead
-from recover.log import scan_log
+from recover.log_scan import scan_log
 from recover.pace import Pace
 from recover.read_ahead import BLOCK, ReadAhead
 from recover.store import Store

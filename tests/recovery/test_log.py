@@ -11,7 +11,8 @@ from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import StoreWriter, synth_store
 from formats.commitlog import HEAD, Record, encode, make_record
 from formats.record_columns import BIT_STRAY
-from recover.log import LogView, scan_log
+from recover.log import LogView
+from recover.log_scan import scan_log
 from recover.survey import ScanOptions, Survey, survey
 from recover.tally import tally
 from tests.support.looks import opened

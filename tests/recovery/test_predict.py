@@ -12,7 +12,7 @@ import pytest
 from recover.broker_settings import BrokerSettings
 from recover.brokers import BrokerVersion
 from recover.codes.predict import PREDICT_CODES
-from recover.log import scan_log
+from recover.log_scan import scan_log
 from recover.predict import Prediction, predict, releases_that_cut
 from recover.store import Store
 from tests.support.stores import CLEAN, EXPECTED, KILLED, STORES

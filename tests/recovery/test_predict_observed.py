@@ -13,7 +13,7 @@ from fixtures.lab.observe import OBSERVED, SOUND
 from fixtures.lab.packed import settings as packed_settings
 from recover.broker_settings import BrokerSettings
 from recover.brokers import BrokerVersion
-from recover.log import scan_log
+from recover.log_scan import scan_log
 from recover.predict import Prediction, predict
 from recover.store import Store
 from tests.support.stores import real_store

@@ -15,7 +15,7 @@ from recover.broker_check import Checked, CheckRules
 from recover.broker_settings import BrokerSettings
 from recover.brokers import BrokerVersion
 from recover.columns import Rows
-from recover.log import scan_log
+from recover.log_scan import scan_log
 from recover.mapped_files import MappedFile
 from recover.predict.broker_log import BrokerLog
 from recover.predict.queue_file import QueueFile

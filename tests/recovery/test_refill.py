@@ -14,7 +14,7 @@ from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.synth import synth_store
 from recover import pace, window
 from recover.columns import ColumnStore
-from recover.log import assemble
+from recover.log_scan import assemble
 from recover.pace import Pace
 from recover.reader import FileReader
 from recover.scan import FileScan, scan_file

@@ -16,7 +16,7 @@ from formats.record_columns import BIT_DELAY, RECORD
 from recover.columns import ColumnStore
 from recover.delays import DelayTable
 from recover.expected import expect
-from recover.log import scan_log
+from recover.log_scan import scan_log
 from recover.mapped_files import MappedFile
 from recover.record_row import row_of
 from recover.scan import FileScan, scan_file

@@ -15,7 +15,7 @@ from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.synth import synth_store
 from formats.commitlog import HEAD, layout
 from recover.columns import ColumnStore
-from recover.log import assemble
+from recover.log_scan import assemble
 from recover.mapped_files import MappedFile
 from recover.scan import FileScan, scan_file
 from recover.split_join import FileJoin

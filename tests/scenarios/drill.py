@@ -17,8 +17,8 @@ from formats import commitlog, sysflag
 from formats.record_columns import BIT_FILLER, BIT_MARKER
 from mqtool import exits
 from recover.false_restart import without_false_restarts
-from recover.log import scan_log
 from recover.log_files import live_copies, rightly_placed
+from recover.log_scan import scan_log
 from recover.store import Store, StoreOptions
 from tests.cli.runner import Result, mqtool
 from tests.support.stores import EXPECTED, real_store, unpacked

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from recover.log import LogView, scan_log
+from recover.log import LogView
+from recover.log_scan import scan_log
 from recover.rebuild_index import IndexRebuild, rebuild_index
 from recover.store import Store, StoreOptions
 from recover.verify.index import IndexReport, check_index

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mqtool import exits
-from recover.log import scan_log
+from recover.log_scan import scan_log
 from recover.store import Store
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import Drill, messages

@@ -20,7 +20,7 @@ import recover.window
 from formats.commitlog import encode, make_record
 from formats.errors import FormatError
 from mqtool import exits
-from recover.log import scan_log
+from recover.log_scan import scan_log
 from recover.store import Store
 from tests.cli.runner import mqtool
 from tests.support.counts import Count, Note
