@@ -30,8 +30,11 @@ def compare_checks(stage: Stage, runs: int, start_up: float) -> tuple[str, list[
     name = stage.shape.name
     goals = [
         at_least(f"{name}: log checked, against {VERSIONS[0]}", 2.5, broker / times[LOG].least),
-        at_most(f"{name}: log checked, against isal and start-up", times[_CRC].least * 1.5 + start_up, times[LOG].least,
+        # the goal can be read in two ways; the first is the stricter one
+        at_most(f"{name}: log checked, 1.5 x isal, and start-up", times[_CRC].least * 1.5 + start_up, times[LOG].least,
                 "s"),
+        at_most(f"{name}: log checked, 1.5 x (isal and start-up)", (times[_CRC].least + start_up) * 1.5,
+                times[LOG].least, "s"),
         at_least(f"{name}: everything checked, against {VERSIONS[0]}", 1, broker / times[ALL].least),
     ]
     return times_table(times, LOG), goals
