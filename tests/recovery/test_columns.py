@@ -54,7 +54,13 @@ def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(small_disk: Path
     assert full.value.errno == errno.ENOSPC
 
 
-def test_a_full_temporary_folder_ends_the_command_with_8(small_disk: Path) -> None:
-    result = mqtool("verify", unpacked("clean-5.3.3"), "--memory", "1K", "--json")
+@pytest.fixture
+def root() -> Path:
+    """A store that is there before the disk is a small one."""
+    return unpacked("clean-5.3.3")
+
+
+def test_a_full_temporary_folder_ends_the_command_with_8(root: Path, small_disk: Path) -> None:
+    result = mqtool("verify", root, "--memory", "1K", "--json")
     assert result.code & exits.OPERATIONAL
     assert "No space left" in result.document["error"]["message"]
