@@ -23,7 +23,6 @@ from recover.scan import ProgressCallback
 from recover.store import Store
 from recover.topics import Topics
 from recover.verify.commitlog import is_end_mark_only
-from recover.verify.consumequeue import check_consumequeue
 from recover.verify.queue_verdict import ConsumeQueueReport
 
 
@@ -87,6 +86,8 @@ def survey(
     queues = None
     behind: list[LostPosition] = []
     if with_queues:
+        from recover.verify.consumequeue import check_consumequeue
+
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         behind = named_behind(log, expectation, queues)
         if behind and note_damage_behind(log, behind, _last_time(store), indexed_to(store)):

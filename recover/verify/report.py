@@ -6,24 +6,26 @@ import time
 from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recover.findings import FindingList
 from recover.log import Damage, LogView
 from recover.reader import opened_once
 from recover.store import Store
 from recover.survey import ScanOptions, Survey, survey
-from recover.verify.checkpoint import CheckpointReport, check_checkpoint
 from recover.verify.commitlog import (
     check_commitlog,
     contradiction_findings,
     damaged_messages,
     misnamed_findings,
 )
-from recover.verify.config import ConfigReport, check_config
-from recover.verify.index import IndexReport, check_index
 from recover.verify.parts import check_parts, log_is_gone
 from recover.verify.remains import remains_findings
+
+if TYPE_CHECKING:
+    from recover.verify.checkpoint import CheckpointReport
+    from recover.verify.config import ConfigReport
+    from recover.verify.index import IndexReport
 
 PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 
@@ -93,7 +95,7 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     with _Beside(store, options.threads if "index" in wanted else 0) as beside:
         look = survey(
             store, options, with_queues=queues_needed, with_keys=not wanted.isdisjoint({"index", "checkpoint"}),
-            scanned=beside.start,
+            scanned=beside.start if "index" in wanted else None,
         )
         index = beside.index(look.log) if "index" in wanted else None
     findings = FindingList()
@@ -103,17 +105,32 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
         findings.extend(misnamed_findings(store, look.misnamed))
     if "commitlog" in wanted:
         findings.extend(remains_findings(store, look, index))
-    checkpoint = check_checkpoint(store, look.log) if "checkpoint" in wanted else None
+    checkpoint = _checkpoint(store, look) if "checkpoint" in wanted else None
     if next(log_is_gone(store), None) is None:
         # without a log every unit would be "behind its end": one finding says it better
         for part, name in ((look.queues, "consumequeue"), (index, "index"), (checkpoint, "checkpoint")):
             if part is not None and name in wanted:
                 findings.extend(part.findings)
-    config = check_config(store, look) if "config" in wanted else None
+    config = _config(store, look) if "config" in wanted else None
     if config is not None:
         findings.extend(config.findings)
     findings.extend(check_parts(store, look, wanted))
     return VerifyReport(look, index, checkpoint, config, findings, time.monotonic() - began, tuple(sorted(wanted)))
+
+
+# what is not asked for is not imported
+
+
+def _checkpoint(store: Store, look: Survey) -> CheckpointReport:
+    from recover.verify.checkpoint import check_checkpoint
+
+    return check_checkpoint(store, look.log)
+
+
+def _config(store: Store, look: Survey) -> ConfigReport:
+    from recover.verify.config import check_config
+
+    return check_config(store, look)
 
 
 class _Beside:
@@ -135,12 +152,16 @@ class _Beside:
 
     def start(self, log: LogView) -> None:
         """The log was scanned."""
+        from recover.verify.index import check_index
+
         self.damaged = log.damaged
         if self._pool is not None:
             self._result = self._pool.submit(check_index, self.store, log, ahead=self._pool)
 
     def index(self, log: LogView) -> IndexReport:
         """The result; looked for anew where the queues have shown more damage meanwhile."""
+        from recover.verify.index import check_index
+
         if self._result is None or log.damaged is not self.damaged:
             return check_index(self.store, log)
         return self._result.result()
