@@ -12,6 +12,7 @@ from mqtool import freed_memory
 from mqtool.output import Printer
 from mqtool.progress import Progress
 from mqtool.text import human_size
+from recover import fresh_memory
 
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from recover.verify.report import VerifyReport
 
 
+_ROWS = 128 << 20
+"""Bytes of memory asked for before there is a row, at most. A sixteenth of the log is less than its rows take."""
 HAND_OVER = 256 << 30
 """Bytes of log from which on the local engine names the cluster engine. Below, one machine is done within minutes."""
 
@@ -29,13 +32,19 @@ HAND_OVER = 256 << 30
 @contextmanager
 def scan_options(
     out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None = None, *, title: str = "scanning",
-    include_deleted: bool = False, rebuilds: bool = False,
+    include_deleted: bool = False, rebuilds: bool = False, keeps_rows: bool = True,
 ) -> Iterator[ScanOptions]:
-    """How to scan, with a line of progress while the block runs; `rebuilds`: files are made of what is found."""
-    from recover.survey import ScanOptions
+    """How to scan, with a line of progress while the block runs; `rebuilds`: files are made of what is found.
 
+    `keeps_rows`: the rows of the log are wanted.
+    """
     freed_memory.keep()
     total = sum(mapped_file.length for mapped_file in store.commitlog.files)
+    if keeps_rows and not engine.on_spark:
+        fresh_memory.ask(min(total // 16, _ROWS, engine.memory or _ROWS))
+
+    from recover.survey import ScanOptions
+
     if total >= HAND_OVER and engine.is_auto:
         out.say(f"{human_size(total)} of log: a cluster that sees the same path is handed it with "
                 f"{shlex.join(['mqtool', *out.arguments, '--master', 'spark://HOST:7077'])}")
@@ -72,7 +81,10 @@ def run_verify(
     """Verify a store with a line of progress. `known`: its log as scanned before, if it did not change since."""
     from recover.verify.report import verify
 
-    with scan_options(out, store, engine, broker, title=title, include_deleted=include_deleted) as options:
+    with scan_options(
+        out, store, engine, broker, title=title, include_deleted=include_deleted,
+        keeps_rows=known is None and set(only) != {"commitlog"},
+    ) as options:
         if known is not None:
             from recover.known_log import KnownLog
 

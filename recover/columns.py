@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from formats.record_columns import RECORD
+from recover.fresh_memory import BLOCK, take
 from recover.scratch import scratch_file
 
 Rows = np.ndarray[Any, Any]
 DEFAULT_MEMORY = 256 << 20
-_BLOCK = 32 << 20
 _ALIGNMENT = 64
 LEAST_ROWS = 1 << 10
 LEAST_HASHES = 1 << 12
@@ -96,7 +96,8 @@ class ColumnStore:
         """`size` bytes of a block: for large blocks the system hands out large pages, and fewer of them."""
         taken = -(-size // _ALIGNMENT) * _ALIGNMENT
         if taken > self._block.size:
-            self._block = np.empty(max(_BLOCK, taken), dtype=np.uint8)
+            ready = take() if taken <= BLOCK else None
+            self._block = np.empty(max(BLOCK, taken), np.uint8) if ready is None else np.frombuffer(ready, np.uint8)
         place, self._block = self._block[:size], self._block[taken:]
         return place
 

@@ -1,0 +1,49 @@
+"""Memory for rows, asked of the system while the process still starts: one core has nothing else to do then.
+
+The system hands memory out when it is written to first, page by page and zeroed; for rows that takes as long as to
+make them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+from collections import deque
+
+BLOCK = 32 << 20
+_STEP = 2 << 20
+_HUGE_PAGES, _POPULATE_WRITE = 14, 23
+
+_ready: deque[mmap.mmap] = deque()
+
+
+def ask(size: int) -> None:
+    """Have blocks made ready on a thread of its own, at most `size` bytes in all."""
+    if size >= BLOCK:
+        threading.Thread(target=_fill, args=(size // BLOCK,), daemon=True).start()
+
+
+def take() -> mmap.mmap | None:
+    """A block of BLOCK bytes of zeros that nobody else has; None where none is ready."""
+    try:
+        return _ready.popleft()
+    except IndexError:
+        return None
+
+
+def _fill(count: int) -> None:
+    try:
+        madvise = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for _ in range(count):
+        block = mmap.mmap(-1, BLOCK)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(block))
+        madvise(address, BLOCK, _HUGE_PAGES)
+        # in steps: whoever else maps memory waits for one of them
+        for at in range(0, BLOCK, _STEP):
+            if madvise(address + at, _STEP, _POPULATE_WRITE):
+                return
+        _ready.append(block)
