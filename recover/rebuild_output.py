@@ -37,7 +37,7 @@ _STAGING = ".mqtool-making"
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What was written: file names below the output folder, and the bytes that they take when read.
+    """What was written: file names below the output folder, ascending, and the bytes that they take when read.
 
     `findings` are about the log of the store and about the written files, which were read again and compared with it.
     `corrected`: the store's own derived files have problems that the written ones do not have.
@@ -84,7 +84,7 @@ def write_rebuild(
     derived = [item for item in before.findings if _is_derived(item, options)]
     findings = FindingList(item for item in before.findings if item not in derived)
     findings.extend(checked)
-    return Rebuilt(before, tuple(writer.files), writer.size, findings, any(item.bits for item in derived))
+    return Rebuilt(before, tuple(sorted(writer.files)), writer.size, findings, any(item.bits for item in derived))
 
 
 def _log_files(store: Store) -> dict[str, tuple[int, int]]:

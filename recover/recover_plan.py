@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -250,14 +250,14 @@ def consumequeue_steps(
 
 def _filled(
     builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey], spool: Spool
-) -> Iterator[tuple[QueueKey, Iterable[Step]]]:
-    """Each wanted queue that the log fills, and the steps that put it right."""
-    done = set()
+) -> Iterator[tuple[QueueKey, list[Step]]]:
+    """Each wanted queue that the log fills, in the order of their numbers, and the steps that put it right."""
+    found = {}
     for queue in plain_queues(builder, expectation, wanted):
-        done.add(queue.key)
-        yield queue.key, queue_steps(builder.store, queue, spool)
-    for key, rows in expectation.grouped(wanted - done):
-        yield key, repaired_steps(builder, key, rows, spool)
+        found[queue.key] = [*queue_steps(builder.store, queue, spool)]
+    for key, rows in expectation.grouped(wanted - found.keys()):
+        found[key] = [*repaired_steps(builder, key, rows, spool)]
+    yield from ((key, found[key]) for key in expectation.keys if key in found)
 
 
 def _parts(store: Store) -> list[str]:

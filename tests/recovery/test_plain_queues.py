@@ -18,7 +18,10 @@ from formats.record_columns import BIT_DELAY, BIT_GHOST, BIT_MARKER, RECORD
 from recover import plain_queues as module
 from recover.plain_queues import fresh_queues, plain_queues
 from recover.rebuild_consumequeue import Evidence, QueueBuilder, QueueCells
+from recover.recover_plan import consumequeue_steps
+from recover.spool import Spool
 from recover.survey import Survey
+from recover.verify.consumequeue import check_consumequeue
 from tests.support.looks import looked_at
 
 Copy = Callable[[str], Path]
@@ -148,3 +151,16 @@ def test_no_unit_is_put_behind_the_room_of_its_queue() -> None:
 def _blank() -> bytes:
     offset, size, tags = PRE_BLANK
     return offset.to_bytes(8, "big") + size.to_bytes(4, "big") + tags.to_bytes(8, "big", signed=True)
+
+
+def test_steps_stand_in_the_order_of_the_log_s_queues_whoever_makes_them(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    synth_store(root, messages=200)
+    seen = _bare(root)
+    (root / "consumequeue" / "Topic1" / "2").mkdir(parents=True)
+    steps = list(consumequeue_steps(
+        seen.store, seen.log, seen.expectation, check_consumequeue(seen.store, seen.log, seen.expectation, seen.delays),
+        Spool(),
+    ))
+    queues = [Path(step.file).parts[1:3] for step in steps]
+    assert queues == [(key.topic, str(key.queue_id)) for key in seen.expectation.keys]
