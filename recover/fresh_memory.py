@@ -39,7 +39,8 @@ def _fill(count: int) -> None:
         return
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     for _ in range(count):
-        block = mmap.mmap(-1, BLOCK)
+        # private: what can be shared counts as another kind of memory, and comes in small pages
+        block = mmap.mmap(-1, BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         address = ctypes.addressof(ctypes.c_char.from_buffer(block))
         madvise(address, BLOCK, _HUGE_PAGES)
         # in steps: whoever else maps memory waits for one of them

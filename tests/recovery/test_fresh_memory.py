@@ -43,6 +43,16 @@ def test_blocks_are_whole_zero_and_given_once() -> None:
     assert second[:3] == bytes(3) and first[3:] == bytes(BLOCK - 3)
 
 
+def test_blocks_count_as_memory_of_this_process_alone() -> None:
+    def anonymous() -> int:
+        status = Path("/proc/self/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1]) << 10
+
+    before = anonymous()
+    assert _asked(2 * BLOCK) == 2
+    assert anonymous() - before > BLOCK
+
+
 def test_less_than_a_block_is_not_asked_for() -> None:
     assert _asked(BLOCK - 1) == 0
 
