@@ -95,7 +95,7 @@ def next_space(data: Any, start: int, stop: int, readable: int) -> int:
     while i < stop and i + 64 <= readable:
         found = _mask_equal(data, i, 32)
         if found != 0:
-            return min(stop, i + np.int64(_trailing_zeros(found)))
+            return min(stop, i + first_bit(found))
         i += 64
     while i < stop and _byte(data, i) != 32:
         i += 1

@@ -23,7 +23,7 @@ UNIT = CQ_UNIT.size
 _AT_SIZE = CQ_UNIT.offset("size")
 _AT_TAGS = CQ_UNIT.offset("tags_code")
 _BLANK_OFFSET, _BLANK_SIZE, _BLANK_TAGS = PRE_BLANK
-_NOT_PLAIN = BIT_DELAY | BIT_MARKER
+NOT_PLAIN = BIT_DELAY | BIT_MARKER
 _BYTES = Array(np.uint8)
 _NUMBERS = Array(np.int64)
 _NUMBERS_OUT = Array(np.int64, out=True)
@@ -53,7 +53,7 @@ def follow_rows(
         bits = record.bits
         if here < 0 or bits & NO_PLACE or not is_numbered(record.sys_flag, bits):
             continue
-        if bits & _NOT_PLAIN or record.queue_offset != due[queue] or record.phy_offset + record.size > log_end:
+        if bits & NOT_PLAIN or record.queue_offset != due[queue] or record.phy_offset + record.size > log_end:
             at[queue] = LEFT_OUT
             continue
         if here + UNIT > stops[queue]:

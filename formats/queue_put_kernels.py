@@ -13,17 +13,15 @@ from formats.byte_kernels import pointer_to, put_file_i32, put_file_i64
 from formats.compiled import BOOL, INT, Array, kernel, part
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
 from formats.generation_kernels import is_numbered
-from formats.record_columns import BIT_DELAY, BIT_MARKER, EXPECTED, NO_PLACE, RECORD
+from formats.queue_follow_kernels import LEFT_OUT, NOT_PLAIN
+from formats.record_columns import BIT_MARKER, EXPECTED, NO_PLACE, RECORD
 
 _UNIT = CQ_UNIT.size
 _AT_OFFSET = CQ_UNIT.offset("phy_offset")
 _AT_SIZE = CQ_UNIT.offset("size")
 _AT_TAGS = CQ_UNIT.offset("tags_code")
 _BLANK_OFFSET, _BLANK_SIZE, _BLANK_TAGS = PRE_BLANK
-_NOT_PLAIN = BIT_DELAY | BIT_MARKER
 _NUMBERS = Array(np.int64, out=True)
-
-LEFT_OUT = -1
 
 
 @part
@@ -58,7 +56,7 @@ def put_plain(records: Any, at: Any, stops: Any, due: Any, units: Any) -> None:
         if here < 0 or bits & NO_PLACE or not is_numbered(record.sys_flag, bits):
             continue
         end = here + _UNIT
-        if bits & _NOT_PLAIN or record.queue_offset != due[queue] or end > stops[queue] or end > units.size:
+        if bits & NOT_PLAIN or record.queue_offset != due[queue] or end > stops[queue] or end > units.size:
             at[queue] = LEFT_OUT
             continue
         _put_unit(raw, here, record.phy_offset, record.size, record.tags_code)

@@ -10,6 +10,7 @@ import threading
 
 import numpy as np
 
+from formats.queue_table_kernels import renumber
 from formats.record_columns import BIT_FILLER, BIT_LMQ, BIT_MARKER, BIT_V2
 from formats.sysflag import HOSTS_V6
 from formats.tally_kernels import BITS, FLAGS
@@ -53,7 +54,7 @@ class CountedScan(FileScan):
                 raise Refusal("the log changed while it was read", "Stop the broker, or work on a copy.",
                               file=self.mapped_file.name)
             for split in scan.splits:
-                split.records["queue"] = self.numbers[split.records["queue"]]
+                renumber(np.asarray(split.records), self.numbers)
             self._rows = scan.splits
         return self._rows
 

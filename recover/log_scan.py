@@ -11,7 +11,7 @@ import numpy as np
 
 from formats.queue_table_kernels import renumber
 from formats.record_columns import BIT_GHOST, NO_MESSAGE
-from recover.columns import DEFAULT_MEMORY, ColumnStore
+from recover.columns import DEFAULT_MEMORY, ColumnStore, Rows
 from recover.counted_scan import CountedScan, Counting
 from recover.generations import mark_ghosts, mark_superseded
 from recover.log import GHOSTS, MISSING_FILE, Damage, LogView, Tail
@@ -61,7 +61,11 @@ def count_log(
     """
     counting = Counting(queue.file_size, progress, window)
     with ThreadPoolExecutor(threads) as pool:
-        scans = list(pool.map(counting.scan, queue.files))
+        try:
+            scans = list(pool.map(counting.scan, queue.files))
+        finally:
+            # whoever is stopped does not wait for files that are being counted
+            counting.is_over = True
     whole = [scan for scan in scans if scan is not None]
     log = assemble_counted(queue, whole) if len(whole) == len(scans) else None
     if log is None:
@@ -76,9 +80,14 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan], *, as_scanned: bool 
 
     `as_scanned`: nobody changed their rows, so that what was counted of them holds.
     """
-    queues = _merge_queues(scans)
+    numbers = _number_queues(scans)
+    for scan in scans:
+        own = _numbers_of(scan, numbers)
+        for split in scan.splits if (own != np.arange(own.size)).any() else ():
+            renumber(np.asarray(split.records), own)
+    queues = list(numbers)
     ghosts = mark_ghosts(scans, len(queues))
-    counts = (_joined(scans, queues) if as_scanned and not ghosts else None) or tally(scans, len(queues))
+    counts = (_joined(scans, numbers) if as_scanned and not ghosts else None) or tally(scans, len(queues))
     superseded = 0
     if counts.fallen.any():
         superseded = mark_superseded(scans, np.flatnonzero(counts.fallen).tolist())
@@ -98,22 +107,20 @@ def assemble_counted(queue: MappedFileQueue, scans: list[CountedScan]) -> LogVie
             return None
     if not filled or any(scan.blank is not None or scan.record_count for scan in scans[len(filled) :]):
         return None
-    queues = _number_queues(scans)
+    numbers = _number_queues(scans)
     for scan in scans:
-        scan.numbers = np.array([queues[key] for key in scan.queues], dtype=np.int32)
-    counts = _joined(scans, list(queues))
-    return None if counts is None else _view(queue, [*scans], list(queues), filled[-1].end, 0, 0, counts)
+        scan.numbers = _numbers_of(scan, numbers)
+    counts = _joined(scans, numbers)
+    return None if counts is None else _view(queue, [*scans], list(numbers), filled[-1].end, 0, 0, counts)
 
 
-def _joined(scans: Sequence[FileScan], queues: list[tuple[bytes, int]]) -> Tally | None:
+def _joined(scans: Sequence[FileScan], numbers: dict[tuple[bytes, int], int]) -> Tally | None:
     """What the scans of the files counted, put together; None where queues fall back, or a file was not counted."""
-    numbers = {key: number for number, key in enumerate(queues)}
-    counter = Counter(len(queues))
+    counter = Counter(len(numbers))
     for scan in scans:
-        own = np.array([numbers[key] for key in scan.queues], dtype=np.int64)
-        if scan.counter is None or not counter.join(scan.counter, own):
+        if scan.counter is None or not counter.join(scan.counter, _numbers_of(scan, numbers)):
             return None
-    return counter.result(len(queues))
+    return counter.result(len(numbers))
 
 
 def _view(
@@ -130,19 +137,13 @@ def _view(
     )
 
 
-def _merge_queues(scans: list[FileScan]) -> list[tuple[bytes, int]]:
-    """One numbering of queues for all files; the rows are renumbered in place."""
-    numbers = _number_queues(scans)
-    for scan in scans:
-        mapping = np.array([numbers[key] for key in scan.queues], dtype=np.int32)
-        if (mapping == np.arange(mapping.size)).all():
-            continue
-        for split in scan.splits:
-            renumber(np.asarray(split.records), mapping)
-    return list(numbers)
+def _numbers_of(scan: FileScan, numbers: dict[tuple[bytes, int], int]) -> Rows:
+    """What each queue of a file is called in the log (int32)."""
+    return np.array([numbers[key] for key in scan.queues], dtype=np.int32)
 
 
 def _number_queues(scans: Sequence[FileScan]) -> dict[tuple[bytes, int], int]:
+    """One numbering of queues for all files, in the order in which they come."""
     numbers: dict[tuple[bytes, int], int] = {}
     for scan in scans:
         for key in scan.queues:

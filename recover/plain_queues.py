@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from formats.consumequeue import CQ_UNIT
-from formats.queue_put_kernels import LEFT_OUT, put_blanks, put_plain
+from formats.queue_follow_kernels import LEFT_OUT
+from formats.queue_put_kernels import put_blanks, put_plain
 from recover.expected import Expectation, QueueKey
 from recover.queue_files import UNIT_SIZE
 from recover.rebuild_consumequeue import QueueBuilder, QueueCells

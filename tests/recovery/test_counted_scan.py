@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import synth_store
 from formats.record_columns import BIT_FILLER, BIT_LMQ, BIT_MARKER, BIT_V2
 from formats.sysflag import HOSTS_V6
-from recover import counted_scan, engine
+from recover import counted_scan, engine, log_scan
 from recover.engine import LocalEngine
 from recover.errors import Refusal
 from recover.log import LogView
@@ -140,3 +142,30 @@ def test_rows_of_a_file_that_changed_since_are_refused(tmp_path: Path) -> None:
     path.write_bytes(bytes(32 * 1024))
     with pytest.raises(Refusal, match="changed"):
         list(log.splits())
+
+
+def test_who_is_stopped_does_not_wait_for_the_rest_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synth_store(tmp_path / "s", messages=3000, mapped_file_size=4 << 20)
+    queue = opened(tmp_path / "s").commitlog
+    (file,) = queue.files
+    begun, stopped, told = Event(), Event(), []
+
+    def progress(size: int, records: int) -> None:
+        told.append(size)
+        begun.set()
+        stopped.wait(10)
+
+    class Pool(ThreadPoolExecutor):
+        def map(self, *given: Any, **options: Any) -> Any:
+            super().map(*given, **options)
+            assert begun.wait(10)
+            raise KeyboardInterrupt
+
+        def __exit__(self, *error: Any) -> None:
+            stopped.set()
+            super().__exit__(*error)
+
+    monkeypatch.setattr(log_scan, "ThreadPoolExecutor", Pool)
+    with pytest.raises(KeyboardInterrupt):
+        count_log(queue, progress=progress, window=4096)
+    assert 0 < sum(told) < file.length

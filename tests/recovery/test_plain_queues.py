@@ -13,7 +13,8 @@ from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.lab.packed import WHOLE_BROKER, made, settings
 from fixtures.synth import synth_store
 from formats.consumequeue import PRE_BLANK
-from formats.queue_put_kernels import LEFT_OUT, put_blanks, put_plain
+from formats.queue_follow_kernels import LEFT_OUT
+from formats.queue_put_kernels import put_blanks, put_plain
 from formats.record_columns import BIT_DELAY, BIT_GHOST, BIT_MARKER, RECORD
 from recover import plain_queues as module
 from recover.plain_queues import fresh_queues, plain_queues
