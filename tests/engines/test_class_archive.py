@@ -11,8 +11,8 @@ import pytest
 
 from recover.spark.class_archive import ClassArchive, archive_for
 from recover.spark.java import Java, find_java
-from recover.spark.session import Session
-from recover.spark.settings import spark_settings
+from recover.spark.session import session_for, stop_session
+from recover.spark.settings import SparkSettings, spark_settings
 from tests.engines.twice import no_java
 
 
@@ -118,16 +118,22 @@ def test_a_path_that_java_would_misread_is_not_used(
     assert archive_for(java, spark, "", make=True) is None
 
 
+def _one_session(settings: SparkSettings, *, archives: bool = False) -> None:
+    # stops the one that a test before this may have left to those behind it, too
+    session_for(settings, archives=archives)
+    stop_session()
+
+
 @pytest.mark.deep
 @pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, the Spark engine: {no_java()}")
 def test_the_session_behind_one_that_made_it_takes_its_classes_from_it(tmp_path: Path, kept: Path) -> None:
     if archive_for(find_java(), Path(pyspark.__file__).parent, "", make=True) is None:
         pytest.skip("NOT RUN, Java's archive: this Java has none of its own classes")
     settings = spark_settings("local[1]", ["spark.driver.memory=512m"])
-    Session(settings, archives=True).stop()
+    _one_session(settings, archives=True)
     assert [path.suffix for path in kept.iterdir()] == [".jsa"]
     seen = tmp_path / "classes"
     settings = spark_settings("local[1]", [f"spark.driver.extraJavaOptions=-Xlog:class+load:file={seen}"])
-    Session(settings).stop()
+    _one_session(settings)
     loaded = [line for line in seen.read_text().splitlines() if " org.apache.spark.SparkContext " in line]
     assert loaded and "shared objects file (top)" in loaded[0]
