@@ -71,10 +71,9 @@ def put_keys(
 ) -> None:
     """Put the keys of a split, from the record and key in `state` on, until `limit` numbers are in use.
 
-    `units` begins with number `base`; their words are as the file has them, or native without `file_order`. Where it is
-    empty slots and `state` become what they would be, and no unit is made. `state` (int64[STATE_SIZE]) begins with
-    number 1 and the end time of the file before in STATE_BEGIN, and carries the header's values along. Ends with
-    STATE_RECORD at the split's size when all was put.
+    `units` begins with number `base`; their words are as the file has them, or native without `file_order`. `state`
+    (int64[STATE_SIZE]) begins with number 1 and the end time of the file before in STATE_BEGIN, and carries the
+    header's values along. Ends with STATE_RECORD at the split's size when all was put.
     """
     row = state[STATE_RECORD]
     key = state[STATE_KEY]
@@ -82,7 +81,6 @@ def put_keys(
     number = state[STATE_NUMBER]
     used = state[STATE_USED_SLOTS]
     divisor = divisor_of(slots.size)
-    makes_units = units.size > 0
     while row < records.size:
         record = records[row]
         wanted = wanted_keys(record.hashes, record.bits, take[row])
@@ -101,12 +99,11 @@ def put_keys(
                 _fetch(slots, hashes, at + key + _AHEAD, divisor)
                 slot = slot_of(hashes[at + key], divisor)
                 previous = slots[slot]
-                if makes_units:
-                    units[number - base, 0] = _word(hashes[at + key], file_order)
-                    units[number - base, 1] = high
-                    units[number - base, 2] = low
-                    units[number - base, 3] = seconds
-                    units[number - base, 4] = _word(previous, file_order)
+                units[number - base, 0] = _word(hashes[at + key], file_order)
+                units[number - base, 1] = high
+                units[number - base, 2] = low
+                units[number - base, 3] = seconds
+                units[number - base, 4] = _word(previous, file_order)
                 # a branch would be guessed wrong every second time, and have to wait for the slot
                 used += previous == 0
                 slots[slot] = number

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from formats.layout import Buffer
 from recover.crc import crc32c
 from recover.errors import Refusal
-from recover.reading import crc_of, read_chunks, zeros
+from recover.reading import Piece, crc_of, in_order, read_chunks, zeros
 
 INLINE_LIMIT = 64 << 10
 """Content up to this many bytes stands in the plan itself; above, in a file next to it."""
@@ -86,17 +86,19 @@ class LazyContent:
     """Content made chunk by chunk when it is wanted, so that a rebuilt store never sits in memory.
 
     `produce` is called for each pass and must give the same bytes each time, `size` of them. `allocated` is an upper
-    bound of the bytes that are not in long stretches of zeros; the space check believes it.
+    bound of the bytes that are not in long stretches of zeros; the space check believes it. `pieces` gives them, too,
+    where they take less work or memory in another order.
     """
 
     def __init__(
         self, size: int, produce: Callable[[], Iterable[bytes]], crc32c: int | None = None,
-        allocated: int | None = None,
+        allocated: int | None = None, pieces: Callable[[], Iterable[Piece]] | None = None,
     ) -> None:
         self.size = size
         self.crc32c = crc32c
         self.allocated = allocated
         self._produce = produce
+        self._pieces = pieces
 
     def chunks(self) -> Iterator[bytes]:
         """The bytes; `RuntimeError` if they are not as many as announced, or have another CRC-32C."""
@@ -109,11 +111,26 @@ class LazyContent:
         if size != self.size or self.crc32c not in (None, crc):
             raise RuntimeError(f"the content is not as announced: {size} bytes instead of {self.size}")
 
+    def pieces(self) -> Iterator[Piece]:
+        """The bytes, each once, in the order in which they are made; `RuntimeError` if they are not so many."""
+        size = 0
+        for at, piece in self._pieces() if self._pieces is not None else in_order(self.chunks()):
+            size += len(piece)
+            yield at, piece
+        if size != self.size:
+            raise RuntimeError(f"the content is not as announced: {size} bytes instead of {self.size}")
+
 
 def allocated(content: Content) -> int:
     """How many bytes of blocks content will take at most; it may say so with an attribute `allocated`."""
     value = getattr(content, "allocated", None)
     return content.size if value is None else int(value)
+
+
+def pieces_of(content: Content) -> Iterator[Piece]:
+    """All bytes for a file that is written anew, where nobody minds in which order; content may have its own."""
+    made = getattr(content, "pieces", None)
+    return in_order(content.chunks()) if made is None else made()
 
 
 def as_content(value: Content | Buffer) -> Content:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from formats.index_put_kernels import (
 )
 from recover.columns import Rows
 from recover.index_layout import Place
-from recover.reading import zeros
+from recover.reading import Piece, in_order, zeros
 
 KeyPart = tuple[Rows, Rows, Rows]
 """RECORD rows, their hashes, and what to take of each row."""
@@ -32,7 +33,6 @@ KeyPart = tuple[Rows, Rows, Rows]
 CHUNK = 2 << 20
 _UNITS = CHUNK // INDEX_UNIT.size
 _AHEAD = 4
-_NO_UNITS = np.empty((0, INDEX_UNIT.size // 4), dtype=np.int32)
 
 
 def start_state(previous_end: int, first: Place | None) -> Rows:
@@ -53,27 +53,28 @@ def header_of(state: Rows, used: int, *, counts_entries: bool) -> IndexHeader:
     )
 
 
-def unit_by_unit(
-    geometry: IndexGeometry, parts: Callable[[], Iterable[KeyPart]], count: int, *, previous_end: int,
-    first: Place | None = None, counts_entries: bool,
-) -> Iterator[bytes]:
-    """A file of `count` keys of the parts, which are gone through twice, in pieces of at most `CHUNK` bytes.
+def pieces_of_file(
+    geometry: IndexGeometry, parts: Iterable[KeyPart], count: int, *, previous_end: int, first: Place | None = None,
+    counts_entries: bool,
+) -> Iterator[Piece]:
+    """A file of `count` keys of the parts, in pieces of at most `CHUNK` bytes.
 
-    The slots stand in front of the units and name the last of them, so they are found first.
+    Header and slots stand in front of the units, and come last: they are what the units make of them.
     """
     slots = np.zeros(geometry.slots, dtype=np.int32)
     state = start_state(previous_end, first)
-    for records, hashes, take in parts():
-        put_keys(_NO_UNITS, 0, True, slots, records, hashes, take, count + 1, state)
-        if state[STATE_NUMBER] > count:
-            break
-        state[STATE_RECORD] = state[STATE_KEY] = state[STATE_HASH] = 0
-    yield INDEX_HEADER.encode(header_of(state, int(state[STATE_USED_SLOTS]), counts_entries=counts_entries))
-    for at in range(0, geometry.slots, CHUNK // 4):
+    at = geometry.units_offset
+    for block in _units(parts, count, state, slots):
+        yield at, block
+        at += len(block)
+    yield from in_order(zeros((geometry.capacity - count) * INDEX_UNIT.size), at)
+    header = INDEX_HEADER.encode(header_of(state, int(state[STATE_USED_SLOTS]), counts_entries=counts_entries))
+    yield from in_order(chain([header], _in_file_order(slots)))
+
+
+def _in_file_order(slots: Rows) -> Iterator[bytes]:
+    for at in range(0, slots.size, CHUNK // 4):
         yield slots[at : at + CHUNK // 4].astype(">i4").tobytes()
-    slots[:] = 0
-    yield from _units(parts(), count, start_state(previous_end, first), slots)
-    yield from zeros((geometry.capacity - count) * INDEX_UNIT.size)
 
 
 def _units(parts: Iterable[KeyPart], count: int, state: Rows, slots: Rows) -> Iterator[bytes]:
@@ -94,13 +95,13 @@ def _units(parts: Iterable[KeyPart], count: int, state: Rows, slots: Rows) -> It
         state[STATE_RECORD] = state[STATE_KEY] = state[STATE_HASH] = 0
 
 
-def ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
     """The same pieces, made on a thread of their own while those in front of them are used."""
     with ThreadPoolExecutor(1) as pool:
-        waiting = deque(pool.submit(next, chunks, b"") for _ in range(_AHEAD))
+        waiting = deque(pool.submit(next, pieces, None) for _ in range(_AHEAD))
         try:
-            while piece := waiting.popleft().result():
-                waiting.append(pool.submit(next, chunks, b""))
+            while (piece := waiting.popleft().result()) is not None:
+                waiting.append(pool.submit(next, pieces, None))
                 yield piece
         finally:
             pool.shutdown(cancel_futures=True)

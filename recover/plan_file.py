@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from recover import disk
-from recover.content import INLINE_LIMIT, Content, content_from_json, inline_json
+from recover.content import INLINE_LIMIT, Content, content_from_json, inline_json, pieces_of
 from recover.crc import crc32c
 from recover.errors import Refusal
 from recover.making import make
@@ -76,7 +76,7 @@ def save_plan(plan: Plan, path: Path) -> None:
                 contents.append(inline_json(content))
             else:
                 kept = _kept(sidecar, number)
-                size, crc = made.get(kept) or disk.create_file(kept, content.chunks())
+                size, crc = made.get(kept) or disk.create_from_pieces(kept, pieces_of(content))
                 contents.append({"size": size, "crc32c": crc, "file": kept.name})
         temporary = path.with_name(f".{path.name}.{plan.id}")
         disk.unlink(temporary)

@@ -8,11 +8,15 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from formats.layout import Buffer
 from recover.crc import crc32c
 
 READ = 1 << 20
 BLANK = bytes(READ)
 """Zeros, whose identity says so: nobody has to look at them."""
+
+Piece = tuple[int, Buffer]
+"""Where in a file, and the bytes."""
 
 
 def data_extents(fd: int, start: int, stop: int) -> list[tuple[int, int]]:
@@ -102,6 +106,11 @@ def crc_with_zeros(crc: int, count: int) -> int:
     return _times(crc ^ 0xFFFFFFFF, _power(count)) ^ 0xFFFFFFFF if count > 0 else crc
 
 
+def crc_joined(first: int, second: int, length: int) -> int:
+    """The CRC-32C of some bytes followed by `length` others, from that of each."""
+    return _times(first, _power(length)) ^ second
+
+
 @lru_cache(maxsize=256)
 def _power(count: int) -> int:
     """x to the 8 * count, modulo the CRC-32C polynomial, bits reflected."""
@@ -132,6 +141,13 @@ def zeros(size: int) -> Iterator[bytes]:
         size -= READ
     if size > 0:
         yield bytes(size)
+
+
+def in_order(chunks: Iterable[Buffer], start: int = 0) -> Iterator[Piece]:
+    """Chunks that stand one behind the other, the first of them at `start`."""
+    for chunk in chunks:
+        yield start, chunk
+        start += len(chunk)
 
 
 def exists(path: Path) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from formats.index_put_kernels import (
 from recover.columns import Rows
 from recover.content import Content, LazyContent
 from recover.errors import Refusal
-from recover.index_bytes import KeyPart, ahead, header_of, start_state, unit_by_unit
+from recover.index_bytes import KeyPart, ahead, header_of, pieces_of_file, start_state
 from recover.index_image import IndexWords, blank_words, file_chunks, load_words
 from recover.index_layout import KeyNumbers, Layout, Place, Target, fresh_layout, layout_in_place
 from recover.index_names import Names, zone_of
@@ -32,6 +31,7 @@ from recover.index_stream import IndexStream
 from recover.log import LogView
 from recover.making import Maker
 from recover.plan import Install, Retire, Step
+from recover.reading import Piece, in_order
 from recover.store import Store
 from recover.verify.index import IndexReport, check_index
 from recover.verify.index_file import is_expired
@@ -170,7 +170,10 @@ class FileBuilder:
         head = self.head(target)
         units = target.stop - target.start + len(head.expired)
         used = self.geometry.units_offset + (units + 1) * INDEX_UNIT.size
-        content = LazyContent(self.geometry.size, lambda: self._chunks(target, head), allocated=used)
+        content = LazyContent(
+            self.geometry.size, lambda: file_chunks(self._image(target, head)), allocated=used,
+            pieces=lambda: self._pieces(target, head),
+        )
         numbers, last = self.numbers, target.stop - 1
         return RebuiltIndexFile(
             target.name, content, units, numbers.phy_offset(target.start), numbers.phy_offset(last),
@@ -186,16 +189,20 @@ class FileBuilder:
         expired = units[is_expired(units, self.min_offset)][: old.expired_in_front]
         return FileHead(target.previous_end, np.array(expired), old.header.begin_timestamp)
 
-    def _chunks(self, target: Target, head: FileHead) -> Iterator[bytes]:
-        """The bytes of one file: its own keys, behind the units kept of the old one."""
+    def _image(self, target: Target, head: FileHead) -> IndexWords:
+        """One file as a whole: its own keys, behind the units kept of the old one."""
         first, count = self.numbers.place(target.start), target.stop - target.start
+        return build_file(
+            self.geometry, head, self._parts(first), count, first=first, counts_entries=self.counts_entries
+        )
+
+    def _pieces(self, target: Target, head: FileHead) -> Iterator[Piece]:
+        """The same without the whole file in memory, where nothing is kept of an old one."""
         if len(head.expired):
-            parts = self._parts(first)
-            return file_chunks(
-                build_file(self.geometry, head, parts, count, first=first, counts_entries=self.counts_entries)
-            )
-        return ahead(unit_by_unit(
-            self.geometry, partial(self._parts, first), count, previous_end=head.previous_end, first=first,
+            return in_order(file_chunks(self._image(target, head)))
+        first, count = self.numbers.place(target.start), target.stop - target.start
+        return ahead(pieces_of_file(
+            self.geometry, self._parts(first), count, previous_end=head.previous_end, first=first,
             counts_entries=self.counts_entries,
         ))
 

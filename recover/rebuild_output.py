@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from recover import disk
-from recover.content import Content, padded
+from recover.content import Content, padded, pieces_of
 from recover.copy_store import check_target, remove_copy
 from recover.errors import Interrupted, Refusal
 from recover.expected import QueueKey
@@ -18,6 +18,7 @@ from recover.mapped_files import MappedFileQueue
 from recover.plain_queues import fresh_queues
 from recover.preconditions import STALE
 from recover.reader import read_small
+from recover.reading import Piece, in_order
 from recover.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, chosen_queues, look
 from recover.rebuild_checkpoint import right_checkpoint
 from recover.rebuild_consumequeue import QueueBuilder, fresh_files
@@ -104,13 +105,13 @@ class _Writer:
         self.size = 0
         self._folders: set[Path] = {output}
 
-    def write(self, name: str, chunks: Iterable[bytes]) -> None:
+    def write(self, name: str, pieces: Iterable[Piece]) -> None:
         """A new file below the output folder, synced."""
         if self.interrupted():
             raise Interrupted("stopped; what was written so far was removed", "run the command again")
         path = self.output / name
         self._make(path.parent)
-        size, _ = disk.create_file(path, chunks, _MODE)
+        size, _ = disk.create_from_pieces(path, pieces, _MODE)
         self._note(name, size)
 
     def take(self, files: Mapping[str, Content]) -> None:
@@ -154,7 +155,7 @@ def _write_parts(
     if INDEX in options.parts:
         index = _write_index(writer, before, options, maker)
     if CHECKPOINT in options.parts:
-        writer.write(CHECKPOINT_FILE, [_checkpoint(before.survey, index)])
+        writer.write(CHECKPOINT_FILE, in_order([_checkpoint(before.survey, index)]))
 
 
 def _write_queues(writer: _Writer, seen: Survey, wanted: set[QueueKey] | None, maker: Maker | None) -> None:
@@ -165,7 +166,7 @@ def _write_queues(writer: _Writer, seen: Survey, wanted: set[QueueKey] | None, m
         return
     for queue in fresh_queues(builder, seen.expectation, wanted):
         for name, content, size in fresh_files(seen.store, queue):
-            writer.write(name, padded(content, size))
+            writer.write(name, in_order(padded(content, size)))
 
 
 def _write_index(
@@ -182,7 +183,7 @@ def _write_index(
         writer.take(files)
         return rebuilt
     for name, content in files.items():
-        writer.write(name, content.chunks())
+        writer.write(name, pieces_of(content))
     return rebuilt
 
 

@@ -11,12 +11,12 @@ from threading import Event
 from typing import Any
 
 from recover import disk
-from recover.content import Content, allocated, inline_json
+from recover.content import Content, allocated, inline_json, pieces_of
 from recover.errors import Interrupted, Refusal
 from recover.journal import Run
 from recover.plan import InPlace, Step, resolve
 from recover.plan_file import stands_inline
-from recover.reading import file_crc
+from recover.reading import Piece, file_crc
 
 LARGE = 16 << 20
 """From so many bytes on content is written on a thread of its own: compiled code makes and checks it."""
@@ -65,7 +65,7 @@ def _stage(
     path = run.staged(number)
     if stands_inline(step, content) and path not in made:
         return inline_json(content)
-    size, crc = made.get(path) or disk.create_file(path, _watched_chunks(content, interrupted), sync=False)
+    size, crc = made.get(path) or disk.create_from_pieces(path, _watched(content, interrupted), sync=False)
     if not isinstance(step, InPlace):
         _dress(run.root, step, path)
     if file_crc(path) != (size, crc) or size != content.size:
@@ -73,11 +73,11 @@ def _stage(
     return {"size": size, "crc32c": crc, "file": path.name}
 
 
-def _watched_chunks(content: Content, interrupted: Callable[[], bool]) -> Iterable[bytes]:
-    for chunk in content.chunks():
+def _watched(content: Content, interrupted: Callable[[], bool]) -> Iterable[Piece]:
+    for piece in pieces_of(content):
         if interrupted():
             raise Interrupted("stopped before anything was changed", "run the command again")
-        yield chunk
+        yield piece
 
 
 def _dress(root: Path, step: Step, staged: Path) -> None:

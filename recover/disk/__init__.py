@@ -7,7 +7,7 @@ for a plan is decided by the callers.
 
 from __future__ import annotations
 
-from recover.disk.content import append, create_file, punch_holes, truncate, write_range, zero_range
+from recover.disk.content import append, create_file, create_from_pieces, punch_holes, truncate, write_range, zero_range
 from recover.disk.copies import copy_file, copy_into_place, create_locked, open_for_lock
 from recover.disk.faults import Operation, set_hook
 from recover.disk.metadata import copy_metadata, copy_xattrs, set_metadata, set_owner, set_times
@@ -15,7 +15,7 @@ from recover.disk.names import fsync, fsync_dir, link, mkdir, remove_tree, renam
 
 __all__ = [
     "Operation", "append", "copy_file", "copy_into_place", "copy_metadata", "copy_xattrs", "create_file",
-    "create_locked", "fsync", "fsync_dir", "link", "mkdir", "open_for_lock", "punch_holes", "remove_tree", "rename",
-    "rmdir", "set_hook", "set_metadata", "set_owner", "set_times", "sync_all", "truncate", "unlink", "write_range",
-    "zero_range",
+    "create_from_pieces", "create_locked", "fsync", "fsync_dir", "link", "mkdir", "open_for_lock", "punch_holes",
+    "remove_tree", "rename", "rmdir", "set_hook", "set_metadata", "set_owner", "set_times", "sync_all", "truncate",
+    "unlink", "write_range", "zero_range",
 ]

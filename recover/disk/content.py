@@ -6,11 +6,13 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from formats.layout import Buffer
 from recover.crc import crc32c
 from recover.disk.faults import fault
-from recover.reading import BLANK, crc_with_zeros, data_extents, gaps
+from recover.reading import BLANK, Piece, crc_joined, crc_with_zeros, data_extents, gaps, in_order
 
 CHUNK = 1 << 20
 _ZERO_BLOCK = 64 << 10
@@ -87,13 +89,20 @@ def truncate(path: Path, size: int) -> None:
 
 
 def create_file(
-    path: Path, chunks: Iterable[bytes], mode: int = 0o600, *, sync: bool = True
+    path: Path, chunks: Iterable[Buffer], mode: int = 0o600, *, sync: bool = True
 ) -> tuple[int, int]:
     """Write a new file, and sync it unless the caller does; returns (size, CRC-32C). Blocks of zeros become holes."""
+    return create_from_pieces(path, in_order(chunks), mode, sync=sync)
+
+
+def create_from_pieces(
+    path: Path, pieces: Iterable[Piece], mode: int = 0o600, *, sync: bool = True
+) -> tuple[int, int]:
+    """The same from pieces in any order that hold each byte once; `RuntimeError` where they do not."""
     fault("create", path)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        size, crc = _fill(fd, path, chunks)
+        size, crc = _fill(fd, path, pieces)
         if sync:
             fault("fsync", path)
             os.fsync(fd)
@@ -102,19 +111,41 @@ def create_file(
     return size, crc
 
 
-def _fill(fd: int, path: Path, chunks: Iterable[bytes]) -> tuple[int, int]:
-    size = crc = 0
-    for chunk in chunks:
-        view = memoryview(chunk)
-        stop = 0
-        for first, last in _written(view) if chunk is not BLANK else ():
-            pwrite(fd, path, size + first, view[first:last])
-            crc = crc32c(view[first:last], crc_with_zeros(crc, first - stop))
+@dataclass(slots=True)
+class _Run:
+    """Bytes [start, stop) that were written one behind the other, and their CRC-32C."""
+
+    start: int
+    stop: int
+    crc: int = 0
+
+
+def _fill(fd: int, path: Path, pieces: Iterable[Piece]) -> tuple[int, int]:
+    runs: list[_Run] = []
+    for at, piece in pieces:
+        if not piece:
+            continue
+        if not runs or runs[-1].stop != at:
+            runs.append(_Run(at, at))
+        run, view, stop = runs[-1], memoryview(piece), 0
+        for first, last in _written(view) if piece is not BLANK else ():
+            pwrite(fd, path, at + first, view[first:last])
+            run.crc = crc32c(view[first:last], crc_with_zeros(run.crc, first - stop))
             stop = last
-        crc = crc_with_zeros(crc, len(view) - stop)
-        size += len(view)
+        run.crc = crc_with_zeros(run.crc, len(view) - stop)
+        run.stop += len(view)
+    size, crc = _joined(runs)
     fault("truncate", path, length=size)
     os.ftruncate(fd, size)
+    return size, crc
+
+
+def _joined(runs: list[_Run]) -> tuple[int, int]:
+    size = crc = 0
+    for run in sorted(runs, key=lambda run: run.start):
+        if run.start != size:
+            raise RuntimeError(f"the content is not as announced: a piece at {run.start} instead of {size}")
+        size, crc = run.stop, crc_joined(crc, run.crc, run.stop - run.start)
     return size, crc
 
 

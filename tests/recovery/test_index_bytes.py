@@ -8,42 +8,51 @@ from collections.abc import Iterator
 import pytest
 
 from recover import index_bytes
+from recover.content import pieces_of
 from recover.index_bytes import ahead
+from recover.reading import Piece
 from recover.rebuild_index import rebuild_index
 from tests.support.indexes import opened
 from tests.support.stores import STORES, unpacked
 
 
+def _put_together(pieces: Iterator[Piece], size: int) -> bytes:
+    whole = bytearray(size)
+    for at, piece in pieces:
+        whole[at : at + len(piece)] = piece
+    return bytes(whole)
+
+
 @pytest.mark.parametrize("units", [1, 2, 7, 1000])
 @pytest.mark.parametrize("name", STORES)
-def test_blocks_of_every_size_make_the_same_files(name: str, units: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_every_size_make_the_bytes_of_the_whole_file(
+    name: str, units: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, log = opened(unpacked(name))
-
-    def files() -> list[tuple[str, bytes]]:
-        made = rebuild_index(store, log, fresh=True)
-        return [(file.name, b"".join(file.content.chunks())) for file in made.files]
-
-    whole = files()
+    made = rebuild_index(store, log, fresh=True).files
     monkeypatch.setattr(index_bytes, "_UNITS", units)
     monkeypatch.setattr(index_bytes, "CHUNK", 1024)
-    assert files() == whole
+    for file in made:
+        whole = b"".join(file.content.chunks())
+        assert _put_together(pieces_of(file.content), file.content.size) == whole
+        assert sum(len(piece) for _, piece in pieces_of(file.content)) == len(whole) == file.content.size
 
 
 def test_pieces_are_made_on_another_thread_and_come_in_order() -> None:
     threads = set()
 
-    def pieces() -> Iterator[bytes]:
+    def pieces() -> Iterator[Piece]:
         for number in range(100):
             threads.add(threading.get_ident())
-            yield b"%d" % number
+            yield number, b"%d" % number
 
-    assert list(ahead(pieces())) == [b"%d" % number for number in range(100)]
+    assert list(ahead(pieces())) == [(number, b"%d" % number) for number in range(100)]
     assert len(threads) == 1 and threading.get_ident() not in threads
 
 
 def test_what_goes_wrong_on_the_thread_comes_to_who_takes_the_pieces() -> None:
-    def pieces() -> Iterator[bytes]:
-        yield b"one"
+    def pieces() -> Iterator[Piece]:
+        yield 0, b"one"
         raise OSError(5, "gone")
 
     taken = []
@@ -53,7 +62,7 @@ def test_what_goes_wrong_on_the_thread_comes_to_who_takes_the_pieces() -> None:
 
 def test_who_stops_early_leaves_no_thread_behind() -> None:
     before = threading.active_count()
-    made = ahead(iter([b"x"] * 1000))
-    assert next(made) == b"x"
+    made = ahead(iter([(0, b"x")] * 1000))
+    assert next(made) == (0, b"x")
     made.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
