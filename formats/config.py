@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from formats.config_tables import (
     ConsumerFilters,
@@ -42,8 +42,7 @@ TEMPORARY_SUFFIX = ".tmp"
 """Text on its way, up to 5.0.0; left behind only by a crash."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
+class ConfigFile(Struct, frozen=True):
     """One known file: the broker class that keeps it, the keys a whole file has, and what its loss means.
 
     `required` are the top-level keys of every version, `optional` those of some. `since`: first

@@ -8,7 +8,8 @@ hide the others. Missing members read as the broker's own defaults.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from formats.fastjson import Json
 
@@ -17,8 +18,7 @@ TOPIC_GROUP_SEPARATOR = "@"
 Object = dict[str | int, Json]
 
 
-@dataclass(frozen=True, slots=True)
-class DataVersion:
+class DataVersion(Struct, frozen=True):
     """How often a file changed and when (ms); `state_version` only in 5.x."""
 
     counter: int = 0
@@ -26,8 +26,7 @@ class DataVersion:
     state_version: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
+class TopicConfig(Struct, frozen=True):
     """One topic; `perm`: 2 write, 4 read. Defaults: broker class TopicConfig."""
 
     name: str
@@ -40,8 +39,7 @@ class TopicConfig:
     attributes: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionGroup:
+class SubscriptionGroup(Struct, frozen=True):
     """One consumer group. Defaults: broker class SubscriptionGroupConfig."""
 
     name: str
@@ -51,8 +49,7 @@ class SubscriptionGroup:
     broker_id: int = 0
 
 
-@dataclass(slots=True)
-class Topics:
+class Topics(Struct):
     """topics.json, by topic name."""
 
     topics: dict[str, TopicConfig] = field(default_factory=dict)
@@ -60,8 +57,7 @@ class Topics:
     rejected: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class SubscriptionGroups:
+class SubscriptionGroups(Struct):
     """subscriptionGroup.json, by group name."""
 
     groups: dict[str, SubscriptionGroup] = field(default_factory=dict)
@@ -69,8 +65,7 @@ class SubscriptionGroups:
     rejected: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class ConsumerOffsets:
+class ConsumerOffsets(Struct):
     """consumerOffset.json or lmqConsumerOffset.json.
 
     `offsets`: (topic, group) -> {queue id: next queue offset to consume}; `pull_offsets` (5.5.0): the
@@ -84,8 +79,7 @@ class ConsumerOffsets:
     rejected: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class DelayOffsets:
+class DelayOffsets(Struct):
     """delayOffset.json: delay level (from 1) -> next queue offset of delay queue level - 1."""
 
     levels: dict[int, int] = field(default_factory=dict)
@@ -93,24 +87,21 @@ class DelayOffsets:
     rejected: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class ConsumerFilters:
+class ConsumerFilters(Struct):
     """consumerFilter.json: (topic, group) -> (expression, expression type)."""
 
     expressions: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     rejected: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class ConsumerOrderInfo:
+class ConsumerOrderInfo(Struct):
     """consumerOrderInfo.json: (topic, group) -> {queue id: the broker's bookkeeping of that queue, as it stands}."""
 
     queues: dict[tuple[str, str], dict[int, Object]] = field(default_factory=dict)
     rejected: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Metrics:
+class Metrics(Struct):
     """timermetrics or transactionMetrics: topic -> count of pending messages."""
 
     counts: dict[str, int] = field(default_factory=dict)

@@ -11,8 +11,9 @@ import functools
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Union
+
+from msgspec import Struct
 
 from formats.errors import FormatError
 
@@ -34,8 +35,7 @@ _LITERALS: dict[bytes, Json] = {b"true": True, b"false": False, b"null": None, b
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(Struct, frozen=True):
     """What a config file holds.
 
     `end`: byte offset just behind the value (where reading stopped, with an `error`).

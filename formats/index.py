@@ -8,8 +8,9 @@ IndexService.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from msgspec import Struct
 
 from formats.errors import FormatError
 from formats.layout import I32, I64, Buffer, Layout
@@ -52,8 +53,7 @@ INDEX_UNIT = Layout.of(IndexUnit)
 MAX_TIME_DIFF = 0x7FFFFFFF
 
 
-@dataclass(frozen=True, slots=True)
-class IndexGeometry:
+class IndexGeometry(Struct, frozen=True):
     """Where things lie in an index file of `slots` hash slots and room for `entries` unit numbers (0 included)."""
 
     slots: int
@@ -95,8 +95,7 @@ class IndexGeometry:
 DEFAULT_GEOMETRY = IndexGeometry(5_000_000, 20_000_000)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexImage:
+class IndexImage(Struct, frozen=True):
     """A whole file: header, slots (int32, big-endian, one a slot) and units (`INDEX_UNIT.dtype`, row = number)."""
 
     geometry: IndexGeometry

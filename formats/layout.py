@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_type_hints
+
+from msgspec import Struct
 
 from formats.errors import FormatError
 
@@ -49,8 +50,7 @@ def raw(length: int) -> Wire:
     return Wire(f"{length}s", f"V{length}", f"binary[{length}]", f"bytes[{length}]")
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutField:
+class LayoutField(Struct, frozen=True):
     """One field: its name, byte offset from the start of the layout, wire type, and note."""
 
     name: str

@@ -6,14 +6,14 @@ The reference in docs/format.md and the project's own tests walk this list.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from formats.layout import Layout
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """One format: its name in the docs, what it is found in (below the store root), its module, its layouts there."""
 
     name: str

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Struct
 
 from mqtool import exits
 from mqtool.declared import FLAG, option
@@ -27,8 +29,7 @@ _PANEL = "Before anything is changed"
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConsentChoice:
+class ConsentChoice(Struct, frozen=True, kw_only=True):
     """Whether to ask, and whether to stop before the first write."""
 
     yes: Annotated[bool, option("--yes", "Do it without asking.", _PANEL, metavar=FLAG)] = False
@@ -36,8 +37,7 @@ class ConsentChoice:
         "--dry-run", "Stop after the plan; nothing is written.", _PANEL, metavar=FLAG)] = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChangeChoice(ConsentChoice):
+class ChangeChoice(ConsentChoice, frozen=True, kw_only=True):
     """The same for commands that make a plan of their own."""
 
     plan_out: Annotated[Path | None, option(

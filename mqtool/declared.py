@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter as Given
 from inspect import signature
 from typing import Any, NamedTuple, get_type_hints
+
+from msgspec import NODEFAULT, Struct
 
 FLAG = " "  # what stands behind the name of a flag in the help: nothing
 REQUIRED = Given.empty
@@ -69,7 +70,7 @@ def layout_of(function: Callable[..., int], last: type[Any]) -> Layout:
     own: list[str] = []
     for name, given in list(signature(function).parameters.items())[1:]:
         hint = hints[name]
-        if is_dataclass(hint) and isinstance(hint, type):
+        if isinstance(hint, type) and issubclass(hint, Struct):
             groups[name] = hint
             flat += _of_group(hint)
         else:
@@ -79,10 +80,12 @@ def layout_of(function: Callable[..., int], last: type[Any]) -> Layout:
     return Layout(tuple(flat), groups, tuple(own))
 
 
-def _of_group(group: type[Any]) -> list[Parameter]:
+def _of_group(group: type[Struct]) -> list[Parameter]:
     hints = get_type_hints(group, include_extras=True)
-    return [_parameter(item.name, hints[item.name], REQUIRED if item.default is MISSING else item.default)
-            for item in fields(group)]
+    names, defaults = group.__struct_fields__, group.__struct_defaults__
+    # defaults are those of the last fields
+    given = [REQUIRED] * (len(names) - len(defaults)) + [REQUIRED if it is NODEFAULT else it for it in defaults]
+    return [_parameter(name, hints[name], default) for name, default in zip(names, given, strict=True)]
 
 
 def _parameter(name: str, hint: Any, default: Any) -> Parameter:

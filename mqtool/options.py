@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from msgspec import Struct
 
 from mqtool import exits
 from mqtool.declared import FLAG, Parameter, argument, layout_of, option
@@ -62,8 +63,7 @@ class Engine(StrEnum):
     spark = "spark"
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoreChoice:
+class StoreChoice(Struct, frozen=True, kw_only=True):
     """Which store, and what the files alone may not tell."""
 
     store: Annotated[str, argument("STORE", "Store root: the folder that holds commitlog/.")]
@@ -104,8 +104,7 @@ class StoreChoice:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class BrokerChoice:
+class BrokerChoice(Struct, frozen=True, kw_only=True):
     """Whose rules hold: a version and its settings."""
 
     broker: Annotated[str | None, option(
@@ -126,8 +125,7 @@ class BrokerChoice:
         return result
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineChoice:
+class EngineChoice(Struct, frozen=True, kw_only=True):
     """Who does the work, and with how much."""
 
     engine: Annotated[Engine, option(
@@ -192,8 +190,7 @@ class EngineChoice:
         return spark_settings(self.master, self.conf or (), self.threads)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutputChoice:
+class OutputChoice(Struct, frozen=True, kw_only=True):
     """How to answer."""
 
     json: Annotated[bool, option("--json", "One JSON document on stdout.", _OUTPUT, metavar=FLAG)] = False
@@ -250,8 +247,8 @@ def command(examples: list[tuple[str, str]], bits: tuple[int, ...] = ()) -> Call
     return lambda function: Command(function, CommandInfo(tuple(examples), ends))
 
 
-def _gather(group: type[Any], values: dict[str, Any]) -> Any:
-    return group(**{item.name: values[item.name] for item in fields(group)})
+def _gather(group: type[Struct], values: dict[str, Any]) -> Any:
+    return group(**{name: values[name] for name in group.__struct_fields__})
 
 
 def _begin(printer: Printer, name: str, output: OutputChoice, groups: dict[str, Any], own: dict[str, Any]) -> None:

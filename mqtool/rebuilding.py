@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Struct
 
 from mqtool import exits
 from mqtool.changing import ChangeChoice
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 _PANEL = "What and where"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RebuildChoice:
+class RebuildChoice(Struct, frozen=True, kw_only=True):
     """Where to, and whether deleted topics count."""
 
     output: Annotated[Path | None, option(
@@ -39,8 +39,7 @@ class RebuildChoice:
         "--include-deleted", "Rebuild queues of deleted topics, too.", _PANEL, metavar=FLAG)] = False
 
 
-@dataclass(frozen=True)
-class Rebuild:
+class Rebuild(Struct, frozen=True):
     """One run of a rebuild command for some `parts` of a store; `topic` and `queue` narrow the consume queues."""
 
     out: Printer

@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Struct, structs
 
 from mqtool import exits
 from mqtool.changing import (
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
     Planner = Callable[[VerifyReport], RecoverPlan]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ZoneChoice:
+class ZoneChoice(Struct, frozen=True, kw_only=True):
     """The broker's time zone, which names index files."""
 
     timezone: Annotated[str | None, option(
@@ -61,8 +61,7 @@ class ZoneChoice:
                                "Write it like Asia/Shanghai or UTC.") from error
 
 
-@dataclass(slots=True)
-class Change:
+class Change(Struct):
     """One run of a changing command on one store."""
 
     out: Printer
@@ -72,7 +71,7 @@ class Change:
     consent: ChangeChoice
     output: Path | None = None
     include_deleted: bool = False
-    stamps: Stamps = field(default_factory=dict)
+    stamps: Stamps = {}
 
     def run(self, make: Callable[[Store], Planner]) -> int:
         """Plan, then go through with it as far as the user wants; the exit code.
@@ -157,7 +156,7 @@ class Change:
             names = copy_store(sources, target, interrupted=interrupted,
                                progress=lambda path, size: line.show(f"copying {path}"))
         moved = relocated(plan, names)
-        options = replace(store.options, commitlog=(), consumequeue=None, index=None)
+        options = structs.replace(store.options, commitlog=(), consumequeue=None, index=None)
         copied = Store.open(target, options)
         moved = with_options(moved, copied)
         applied = carry_out(self.out, target, seal(moved, target.absolute()))

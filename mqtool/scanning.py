@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from mqtool import freed_memory
 from mqtool.output import Printer
@@ -70,7 +71,7 @@ def given_settings(broker: BrokerChoice | None) -> dict[str, str]:
 def store_options(choice: StoreChoice, broker: BrokerChoice | None) -> StoreOptions:
     """What the user said about the store, with broker version and settings: they decide where no file tells."""
     named = None if broker is None else broker.broker
-    return replace(choice.options(), settings=given_settings(broker), broker=named)
+    return structs.replace(choice.options(), settings=given_settings(broker), broker=named)
 
 
 def run_verify(
@@ -88,5 +89,5 @@ def run_verify(
         if known is not None:
             from recover.known_log import KnownLog
 
-            options = replace(options, engine=KnownLog(*known, options.scanner))
+            options = structs.replace(options, engine=KnownLog(*known, options.scanner))
         return verify(store, options, only)

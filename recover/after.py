@@ -7,9 +7,10 @@ log asks for, and the proof afterwards is an ordinary verify.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct, structs
 
 from formats.commitlog import Record
 from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
@@ -21,8 +22,7 @@ from recover.record_row import row_of
 from recover.scan import FileScan, Hole
 
 
-@dataclass(frozen=True, slots=True)
-class Replaced:
+class Replaced(Struct, frozen=True):
     """A dead range [start, stop) of one file that will hold `records`; `blank` is where its end mark will stand."""
 
     mapped_file: MappedFile
@@ -74,9 +74,10 @@ def _changed_scan(scan: FileScan, changes: list[Replaced], splits: list[Split], 
     end = blank if blank is not None else min(max(cut_from, base), scan.file_end)
     if blank is None and end < scan.file_end:
         holes.append(Hole(end, scan.file_end, "zeroed", "file-end", False, end))
+    whole = structs.replace(scan.mapped_file, length=scan.file_size)
     return replace(
-        scan, mapped_file=replace(scan.mapped_file, length=scan.file_size), splits=splits, holes=_distinct(holes),
-        blank=blank, blank_size=0 if blank is None else scan.file_end - blank, end=end, unreadable=[],
+        scan, mapped_file=whole, splits=splits, holes=_distinct(holes), blank=blank,
+        blank_size=0 if blank is None else scan.file_end - blank, end=end, unreadable=[],
     )
 
 

@@ -7,8 +7,9 @@ the run stay unfinished. A signal stops between two steps and leaves the run for
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from recover import disk
 from recover.batches import batches
@@ -27,8 +28,7 @@ Progress = Callable[[int, int, str], None]
 """Called with (steps done, steps in all, what comes next)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Struct, frozen=True):
     """What came of a plan. `run` is None if there was nothing to do; `journal` is its folder relative to the root."""
 
     changed: bool

@@ -9,7 +9,8 @@ was tried on real brokers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from formats import sysflag
 from formats.commitlog import (
@@ -37,8 +38,7 @@ _MARKER_BODY = 1
 (ProcessQueue.putMessage)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """A range [start, stop) of one mapped file to be bridged; `to_file_end` when it ends with the file.
 
     `timestamp` (ms) is that of the last good record in front; `property_crc` when the neighbours carry one.
@@ -51,8 +51,7 @@ class Gap:
     property_crc: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Bridge:
+class Bridge(Struct, frozen=True):
     """What is written over a gap: `content` from `start` on; markers by lost position, filler, and the blank if any.
 
     `content` can be shorter than the gap: behind a blank the bytes do not matter.

@@ -8,7 +8,8 @@ this judgement alone, so it is reproduced clause by clause, exceptions of the Ja
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from formats import properties as props
 from formats import sysflag
@@ -52,8 +53,7 @@ UNKNOWN_LEVEL_MS = 1000
 _SIZE_FIELD = 4
 
 
-@dataclass(frozen=True, slots=True)
-class CheckRules:
+class CheckRules(Struct, frozen=True):
     """What of the check depends on release and settings.
 
     `heap` (bytes): a record size above it kills a broker that does not know `room`. `delays` is level -> ms.
@@ -90,8 +90,7 @@ class CheckRules:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """The verdict as `(size, ok)`: `(n > 0, True)` a message, `(0, True)` a blank, `(n > 0, False)` lengths that do
     not add up, `(-1, False)` anything else.
 

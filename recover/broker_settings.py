@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from formats import javaproperties
 from formats.errors import FormatError
@@ -13,8 +14,7 @@ from recover.delays import DEFAULT_LEVELS, parse_levels
 from recover.errors import UsageRefusal
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One known setting: its default, what it changes, and the release that brought it ("" for all)."""
 
     name: str
@@ -62,8 +62,7 @@ KNOWN = {
 _SIZES = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
 
 
-@dataclass(frozen=True)
-class BrokerSettings:
+class BrokerSettings(Struct, frozen=True):
     """Settings of one broker: what was given (canonical names), over the defaults of `version`.
 
     `unknown` are given keys that decide nothing here, `too_new` those that `version` does not have yet.

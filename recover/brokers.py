@@ -6,15 +6,15 @@ Everything that differs between releases is one line of `BEHAVIOURS`; nobody els
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from recover.errors import UsageRefusal
 
 _VERSION = re.compile(r"(?:rocketmq-(?:all-)?|v)?(\d+)[._](\d+)(?:[._](\d+))?(?:[-_.][a-z0-9]+)*", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class BrokerVersion:
+class BrokerVersion(Struct, frozen=True, order=True):
     """A release such as 5.3.3."""
 
     major: int
@@ -37,8 +37,7 @@ class BrokerVersion:
         return behaviour.since <= self and (behaviour.until is None or self < behaviour.until)
 
 
-@dataclass(frozen=True, slots=True)
-class Behaviour:
+class Behaviour(Struct, frozen=True):
     """One thing that a broker does from release `since` on, and no longer from `until` on."""
 
     name: str

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct, structs
 
 from formats.queue_kernels import EXPIRED, HOLE, RIGHT
 from formats.record_columns import EXPECTED
@@ -26,8 +25,7 @@ _PLAIN = {RIGHT, EXPIRED, HOLE}
 _NO_ROWS = np.empty(0, dtype=EXPECTED)
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """The derived files on disk against the changed log; `look` is the survey with that log and its queues."""
 
     look: Survey
@@ -40,13 +38,13 @@ def judge_against(store: Store, before: VerifyReport, changes: LogChanges, after
     """Hold queues, index, checkpoint and config of the store, of which all is in `before`, against the log `after`."""
     look = before.survey
     if _says_the_same(look.log, after, changes) and before.index and before.checkpoint and before.config:
-        return Judged(replace(look, log=after), before.index, before.checkpoint, before.config)
+        return Judged(structs.replace(look, log=after), before.index, before.checkpoint, before.config)
     delays = DelayTable(look.delays.levels)
     delays.observed = dict(look.delays.observed)
     expectation = expect(after, look.topics, include_deleted=look.options.include_deleted)
     known = sound_queues(look, after, expectation)
     queues = check_consumequeue(store, after, expectation, delays, known=known, tick=look.options.tick)
-    then = replace(look, log=after, expectation=expectation, delays=delays, queues=queues)
+    then = structs.replace(look, log=after, expectation=expectation, delays=delays, queues=queues)
     return Judged(then, check_index(store, after), check_checkpoint(store, after), check_config(store, then))
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from formats.record_columns import RECORD
 from recover.fresh_memory import BLOCK, take
@@ -24,8 +24,7 @@ LEAST_HASHES = 1 << 12
 _HASH = np.dtype(np.int32)
 
 
-@dataclass(slots=True)
-class Split:
+class Split(Struct):
     """Rows of one stretch of one mapped file, ascending by phy_offset, and the key hashes of their records.
 
     `records` has dtype RECORD; `hashes` is int32, `records["hashes"].sum()` long, in record order.

@@ -6,10 +6,11 @@ starts with nothing; where the backup is no JSON either, it does not start (Conf
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from formats.config import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, Json, Parsed, salvage
 from recover.reader import read_small
@@ -31,8 +32,7 @@ STATE_TEXT: dict[State, str] = {
 }
 
 
-@dataclass(frozen=True)
-class ConfigText:
+class ConfigText(Struct, frozen=True, dict=True):
     """One copy of a config file as it stands on disk. `error` says why it is unreadable."""
 
     path: Path
@@ -103,8 +103,7 @@ class ConfigText:
         return {"state": self.state, "bytes": len(self.content), "members": len(self.table)}
 
 
-@dataclass(frozen=True)
-class ConfigPair:
+class ConfigPair(Struct, frozen=True):
     """A known config file and its backup."""
 
     known: ConfigFile

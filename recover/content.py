@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from formats.layout import Buffer
 from recover.crc import crc32c
@@ -33,8 +34,7 @@ class Content(Protocol):
         """All bytes in pieces of a bounded size; may be called more than once, with equal results."""
 
 
-@dataclass(frozen=True)
-class BytesContent:
+class BytesContent(Struct, frozen=True):
     """Content that is in memory, in bytes or a part of some that nobody changes."""
 
     data: Buffer
@@ -54,8 +54,7 @@ class BytesContent:
         yield bytes(self.data)
 
 
-@dataclass(frozen=True)
-class FileContent:
+class FileContent(Struct, frozen=True):
     """Content of a file whose size and CRC-32C were noted when it was written."""
 
     path: Path

@@ -7,7 +7,8 @@ units still do: they name its place and its length.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+
+from msgspec import structs
 
 from formats import properties as props
 from formats.commitlog import Record
@@ -47,4 +48,4 @@ def _a_bit_away(record: Record) -> Iterator[Record]:
         for bit in range(8):
             content = bytearray(record.properties)
             content[position] ^= 1 << bit
-            yield replace(record, properties=bytes(content))
+            yield structs.replace(record, properties=bytes(content))

@@ -7,9 +7,9 @@ field explains everything: then that field was damaged, not the queue.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct, structs
 
 from formats.commitlog import Record
 from formats.consumequeue import CQ_UNIT
@@ -30,8 +30,7 @@ _LIMIT = 10_000
 _CARRIER_LIMIT = 100  # each is tried with every bit of its properties changed
 
 
-@dataclass(frozen=True, slots=True)
-class Contradiction:
+class Contradiction(Struct, frozen=True):
     """The record at `phy_offset` says `field` = `stored`; queues say that it is the message at `places`.
 
     `record` is what is stored, `right` the record with that field as the queues have it; its property CRC,
@@ -170,5 +169,5 @@ def _denied(record: Record, key: QueueKey, queue_offset: int) -> Iterator[Contra
     field, stored = differing[0]
     if field == "topic" and len(key.topic.encode()) != len(record.topic):
         return
-    right = replace(record, topic=key.topic.encode(), queue_id=key.queue_id, queue_offset=queue_offset)
+    right = structs.replace(record, topic=key.topic.encode(), queue_id=key.queue_id, queue_offset=queue_offset)
     yield Contradiction(record.phy_offset, record.total_size, ((key, queue_offset),), field, stored, record, right)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from formats.crc_kernel import crc_name
 from recover.columns import DEFAULT_MEMORY
@@ -35,8 +36,7 @@ class Engine(Protocol):
         """The `engine` object of the documents."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalEngine:
+class LocalEngine(Struct, frozen=True):
     """Threads of this process, a mapped file at a time each."""
 
     threads: int = 1

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from formats import properties as props
 from formats.commitlog import Record
@@ -32,8 +32,7 @@ class QueueKey(NamedTuple):
     queue_id: int
 
 
-@dataclass
-class Expectation:
+class Expectation(Struct):
     """The queues that a log fills. `keys[i]` is the queue that rows call i; LMQ queues come behind those of the log."""
 
     log: LogView

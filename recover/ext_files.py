@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct, field
 
 from formats.consumequeue import MAX_EXT_ADDRESS, ext_address, ext_offset
 from formats.consumequeue_ext import CQ_EXT_END, CQ_EXT_HEAD, END, CqExtUnit, decode
@@ -20,8 +20,7 @@ _BASE = np.int64(ext_address(0))
 _FIRST_RUN, _LONGEST_RUN = 64, 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class ExtUnits:
+class ExtUnits(Struct, frozen=True):
     """Units in the order of their positions (bytes from the queue's beginning), columns int64.
 
     `cut` holds the positions at which a file stops making sense; a broker looks no further in it.
@@ -56,8 +55,7 @@ def addresses_of(positions: Rows) -> Rows:
     return np.asarray(positions + _BASE)
 
 
-@dataclass
-class ExtFiles:
+class ExtFiles(Struct, dict=True):
     """The ext files of one queue on disk. What cannot be read counts as empty and goes to `failures`."""
 
     store: Store

@@ -7,9 +7,8 @@ place follows on the one in front; a queue that was really made anew has no such
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec import structs
 
 from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
 from recover.generations import numbered
@@ -42,7 +41,7 @@ def without_false_restarts(log: LogView, store: Store) -> LogView:
             bits |= np.where(last, BIT_STRAY, 0).astype(np.uint16)
     counts = tally(log.files, len(log.queues))
     superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum()) for split in log.splits())
-    return replace(log, tally=counts, superseded=superseded)
+    return structs.replace(log, tally=counts, superseded=superseded)
 
 
 def _lone_restarts(log: LogView) -> list[tuple[int, int, int, int]]:

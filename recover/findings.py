@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 Severity = Literal["info", "warning", "error"]
 
@@ -16,8 +17,7 @@ BIT_UNSUPPORTED = 64
 _SEVERITY_BITS = {"info": 0, "warning": BIT_DERIVED, "error": BIT_MESSAGES}
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(Struct, frozen=True):
     """A kind of finding: what it is called, how bad it is, and what `explain` says of it.
 
     `message` and `remedy` are format strings over the finding's facts (`{store}` is the store
@@ -40,8 +40,7 @@ class Code:
         return _SEVERITY_BITS[self.severity] if self.bits is None else self.bits
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One problem, or one stretch of adjacent problems of one code in one file.
 
     `file` is relative to the store, `offset` is a byte position in that file; both may be None.

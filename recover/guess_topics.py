@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from formats.config import Json, Style, dumps
 from formats.names import is_legal_topic
@@ -25,8 +26,7 @@ _ONE_QUEUE = ("%RETRY%", "%DLQ%")
 Members = dict[str | int, Json]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicGuess:
+class TopicGuess(Struct, frozen=True):
     """Members of topicConfigTable by topic; `read` are those taken from the broken text as they stand."""
 
     topics: dict[str, Members]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from formats.commitlog import BLANK_SIZE, HEAD_SIZE
 from formats.errors import FormatError
@@ -14,8 +14,7 @@ Found = tuple[str, int]
 """What stands there, "record" or "blank", and its position in the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class HoleSearch:
+class HoleSearch(Struct, frozen=True):
     """In one mapped file, through a window over it: `base` is its physical offset, `file_end` where it ends at its full
     size, `length` what of it is there, and what begins at `stop` in it belongs to another scan."""
 

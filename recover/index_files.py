@@ -10,8 +10,9 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry
 from formats.names import is_index_name
@@ -24,8 +25,7 @@ from recover.store import Store
 _VOTERS = 7
 
 
-@dataclass(frozen=True, slots=True)
-class IndexFileName:
+class IndexFileName(Struct, frozen=True):
     """One file that a broker loads as an index file; `is_time` is false when its name is a number but no time."""
 
     path: Path
@@ -37,8 +37,7 @@ class IndexFileName:
         return self.path.name
 
 
-@dataclass(frozen=True, slots=True)
-class IndexListing:
+class IndexListing(Struct, frozen=True):
     """What lies in the index folder: files in the order that a broker loads them, and what it skips."""
 
     directory: Path

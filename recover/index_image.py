@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexHeader
 from recover.columns import Rows
@@ -20,8 +20,7 @@ _HEADER_WORDS = INDEX_HEADER.size // _WORD
 _UNIT_WORDS = INDEX_UNIT.size // _WORD
 
 
-@dataclass(slots=True)
-class IndexWords:
+class IndexWords(Struct):
     """Header, slots (int32, one a slot) and units (int32, shape (entries, 5)); views of one buffer of words."""
 
     geometry: IndexGeometry

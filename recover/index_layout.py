@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from recover.columns import Rows
 from recover.index_names import Names
@@ -12,8 +11,7 @@ from recover.index_stream import IndexStream
 from recover.verify.index_file import IndexFileVerdict
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """One key: split, row in it, key of that record, and the record's first hash in the split."""
 
     split: int
@@ -102,8 +100,7 @@ def _joined(ranges: Rows) -> Rows:
     return np.stack([ranges[firsts, 0], ranges[lasts, 1]], axis=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """One file to build: keys [start, stop). `previous_end` is the end time (ms) of the file before, 0 for none.
 
     `expired_from` is a file whose first units, of messages that the log lost to its retention, come first.
@@ -117,8 +114,7 @@ class Target:
     expired_from: IndexFileVerdict | None = None
 
 
-@dataclass(slots=True)
-class Layout:
+class Layout(Struct):
     """Files to build in order, names of files that stay as they are, names of files that nothing is left for."""
 
     targets: list[Target]
@@ -169,8 +165,7 @@ class _Builder:
             start = end
 
 
-@dataclass(slots=True)
-class _Anchor:
+class _Anchor(Struct):
     """A file whose place in the log is known, and those between the anchor before and it, free to be built anew."""
 
     verdict: IndexFileVerdict

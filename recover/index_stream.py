@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from formats.index_kernels import (
     SPAN,
@@ -26,8 +26,7 @@ from recover.columns import Rows, Split
 _CHANGE_COST = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class TagRun:
+class TagRun(Struct, frozen=True):
     """A run of tagged records in one index file: all with their tag unit, or all without."""
 
     first: int

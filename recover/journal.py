@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from recover.crc import crc32c
 from recover.errors import Refusal
@@ -30,8 +31,7 @@ _STATUS: dict[str, StepStatus] = {"begin": "begun", "done": "done", "revert": "r
 _STATES: dict[str, State] = {"finish": "applied", "undo": "undoing", "undone": "undone"}
 
 
-@dataclass(frozen=True, slots=True)
-class RunInfo:
+class RunInfo(Struct, frozen=True):
     """One run as the journal tells it. Times in ms since the epoch; `plan_path` is relative to the store root."""
 
     id: str
@@ -54,8 +54,7 @@ class RunInfo:
         }
 
 
-@dataclass
-class Run:
+class Run(Struct, dict=True):
     """A run's folder and what its journal says so far (`records`, added to with `add`).
 
     `statuses`: how far each step is; `promised`: the directories that begun steps make.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from recover.columns import DEFAULT_MEMORY
 from recover.engine import Engine, OpenError
@@ -28,8 +29,7 @@ def stamps_of(queue: MappedFileQueue) -> Stamps:
     return stamps
 
 
-@dataclass(frozen=True, slots=True)
-class KnownLog:
+class KnownLog(Struct, frozen=True):
     """An engine that answers with an earlier scan if no file has changed since `stamps` were taken, before that scan.
 
     A log with damage, a tail or old records is scanned again: what it means depends on its queues, too.

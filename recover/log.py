@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from formats.commitlog import Record
 from formats.record_columns import BIT_FILLER, BIT_MARKER, STALE
@@ -19,8 +19,7 @@ MISSING_FILE = "missing-file"
 GHOSTS = "ghosts"
 
 
-@dataclass(slots=True)
-class Damage:
+class Damage(Struct):
     """Bytes [start, stop) of the log that hold no intact record although the log goes on behind them, or a
     damaged last message. `file` is None for a missing file; `ended_by` is as in `Hole`, or "next-file"."""
 
@@ -38,8 +37,7 @@ class Damage:
         return {"start": self.start, "stop": self.stop, "reason": self.reason, "intact_after": self.intact_after}
 
 
-@dataclass(slots=True)
-class Tail:
+class Tail(Struct):
     """Bytes [start, stop) behind the last record of the log that are not all zero, but no whole message either."""
 
     start: int
@@ -49,8 +47,7 @@ class Tail:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class LogView:
+class LogView(Struct):
     """What a scan of the whole commitlog found. Offsets are physical, in bytes.
 
     `queues[i]` is the (topic, queue id) that rows name as `queue` i. `valid_to` and `log_end` are

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from formats.commitlog import encode, encode_blank, with_property_crc
 from formats.names import offset_to_name
@@ -30,8 +31,7 @@ from recover.survey import Survey
 Lost = Literal["repeat", "visible", "gap"]
 
 
-@dataclass(slots=True)
-class LogChanges:
+class LogChanges(Struct):
     """Steps on commitlog files, and the log that they leave. `bridged` is what the reports show of each range."""
 
     steps: list[Step] = field(default_factory=list)

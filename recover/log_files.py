@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from formats.commitlog import HEAD
 from formats.errors import FormatError
@@ -29,7 +29,7 @@ def rightly_placed(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[tuple[
             continue
         taken.add(right)
         wrong.append((mapped_file, right))
-        files.append(replace(mapped_file, file_from_offset=right))
+        files.append(structs.replace(mapped_file, file_from_offset=right))
     if not wrong:
         return queue, []
     files.sort(key=lambda f: f.file_from_offset)

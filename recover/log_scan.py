@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+from msgspec import structs
 
 from formats.queue_table_kernels import renumber
 from formats.record_columns import BIT_GHOST, NO_MESSAGE
@@ -223,7 +223,7 @@ def dead_ranges(scan: FileScan, *, ghosts: bool = True) -> list[Hole]:
     for part in sorted(parts, key=lambda p: p.start):
         if merged and merged[-1].stop >= part.start:
             last = merged[-1]
-            merged[-1] = replace(
+            merged[-1] = structs.replace(
                 last, stop=max(last.stop, part.stop), ended_by=part.ended_by,
                 last_data=max(last.last_data, part.last_data),
             )

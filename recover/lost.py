@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from formats.commitlog import MIN_RECORD_SIZE
 from recover.columns import Rows
@@ -18,8 +18,7 @@ from recover.verify.queue_verdict import ConsumeQueueReport
 _GAP_LIMIT = 10_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class LostPosition:
+class LostPosition(Struct, frozen=True):
     """One message that is gone: its place in a queue, and where its record stood if a unit still says so."""
 
     key: QueueKey
@@ -38,8 +37,7 @@ class LostPosition:
         return -1 if self.phy_offset is None else self.phy_offset + (self.size or 0)
 
 
-@dataclass(slots=True)
-class Losses:
+class Losses(Struct):
     """Lost positions of each damaged range (`by_damage[i]` belongs to `LogView.damaged[i]`), and queue offset
     steps that no damage explains: (queue, first missing, last missing, phy_offset of the record behind).
 

@@ -7,15 +7,15 @@ import stat
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from formats.names import offset_in_name
 
 
-@dataclass(frozen=True, slots=True)
-class MappedFile:
+class MappedFile(Struct, frozen=True):
     """One file of a queue: its first byte is `file_from_offset` of the queue; `length` is what stat says."""
 
     path: Path
@@ -32,8 +32,7 @@ class MappedFile:
         return self.path.name
 
 
-@dataclass(frozen=True, slots=True)
-class OddName:
+class OddName(Struct, frozen=True):
     """Something in a data folder that is no mapped file: a directory, or a name that is no number."""
 
     path: Path
@@ -46,8 +45,7 @@ class OddName:
         return offset_in_name(self.path.name) is not None
 
 
-@dataclass(slots=True)
-class MappedFileQueue:
+class MappedFileQueue(Struct):
     """Mapped files in name order, over one folder or several (multi-path commitlog).
 
     `duplicates` are files whose name stands in another folder too (MultiPathMappedFileQueue loads

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from formats.commitlog import MIN_RECORD_SIZE
 from formats.consumequeue import CQ_UNIT, PRE_BLANK, CqUnit, is_ext_address
@@ -22,8 +22,7 @@ UNIT_SIZE = CQ_UNIT.size
 _MOST_OPEN = 200
 
 
-@dataclass(slots=True)
-class Stretch:
+class Stretch(Struct):
     """Units of adjoining files: cell i is queue offset `first_index + i`. Columns are native int64/int32.
 
     There are `cells` cells in the files; those of the columns, and behind them only zeros.
@@ -96,8 +95,7 @@ class QueueBytes:
             yield reader
 
 
-@dataclass
-class QueueFiles:
+class QueueFiles(Struct, dict=True):
     """One consume queue on disk. Units are read when asked for and not kept."""
 
     store: Store

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from recover.errors import Refusal, UsageRefusal
 from recover.evidence import evidence_of
@@ -27,8 +28,7 @@ from recover.verify.report import VerifyReport, verify
 CONSUMEQUEUE, INDEX, CHECKPOINT = PARTS = ("consumequeue", "index", "checkpoint")
 
 
-@dataclass(frozen=True, slots=True)
-class RebuildOptions:
+class RebuildOptions(Struct, frozen=True):
     """What to rebuild. `topic` and `queue` narrow the consume queues; `zone` names new index files."""
 
     scan: ScanOptions = field(default_factory=ScanOptions)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from formats.checkpoint import EMPTY, FILE_SIZE, Checkpoint, decode, encode, rest_is_zero
 from formats.errors import FormatError
@@ -19,8 +18,7 @@ from recover.store import Store
 from recover.verify.checkpoint import offset_is_sound
 
 
-@dataclass(frozen=True, slots=True)
-class LogEdge:
+class LogEdge(Struct, frozen=True):
     """The last live record in front of `stop`, and the newest store timestamp there (ms); zeros without a record."""
 
     stop: int

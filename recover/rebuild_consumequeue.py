@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
 from formats.layout import Buffer
@@ -23,8 +23,7 @@ from recover.spool import Spool
 from recover.store import CONSUMEQUEUE, CONSUMEQUEUE_EXT, Store
 
 
-@dataclass(frozen=True, slots=True)
-class QueueCells:
+class QueueCells(Struct, frozen=True):
     """All cells of a queue from queue offset `first_index` on, dtype CQ_UNIT.dtype; `first_index` begins a file.
 
     `ext` is what their ext addresses lead to; None for a queue without.
@@ -48,8 +47,7 @@ class QueueCells:
             yield start + at, content[at : at + file_size]
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """What units say that the log does not, and that has to stay as long as the log is not mended.
 
     They name messages in the damaged ranges [starts, stops), or stand at `denied` queue offsets, whose records (by phy

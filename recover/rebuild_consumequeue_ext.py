@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from formats.consumequeue_ext import CQ_EXT_END, CQ_EXT_HEAD, END, END_ROOM, CqExtUnit, encode
 from formats.names import offset_to_name
@@ -19,8 +19,7 @@ _NOWHERE = -1
 _PLAIN = CQ_EXT_HEAD.size
 
 
-@dataclass(frozen=True, slots=True)
-class ExtRows:
+class ExtRows(Struct, frozen=True):
     """What ext units are wanted for, in queue order: `tags_code` and `store_timestamp` of each row's message, and
     `position` (bytes) where its unit should be already, -1 where nothing tells. int64 each."""
 
@@ -33,8 +32,7 @@ class ExtRows:
         return int(self.position.size)
 
 
-@dataclass(frozen=True, slots=True)
-class ExtImage:
+class ExtImage(Struct, frozen=True):
     """Where the unit of each row is (`positions`, bytes, int64), and what has to be written for that.
 
     `writes` are (position, bytes) in ascending order, none across files. From `zero_from` on nothing is left that

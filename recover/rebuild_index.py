@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from formats.index import INDEX_UNIT, IndexGeometry
 from formats.index_put_kernels import (
@@ -37,8 +37,7 @@ from recover.verify.index import IndexReport, check_index
 from recover.verify.index_file import is_expired
 
 
-@dataclass(frozen=True, slots=True)
-class RebuiltIndexFile:
+class RebuiltIndexFile(Struct, frozen=True):
     """One index file to write. Its bytes are made when they are asked for, one file in memory at a time.
 
     `first` and `last` are the phy offsets of the messages of its first and last unit,
@@ -55,8 +54,7 @@ class RebuiltIndexFile:
     replaces: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FileHead:
+class FileHead(Struct, frozen=True):
     """What stands in front of a file's own keys: units of expired messages (int32, shape (n, 5)) with the time (ms)
     that their file began at, or none, and then the end time of the file before counts."""
 
@@ -68,8 +66,7 @@ class FileHead:
 _NO_UNITS = np.empty((0, 5), dtype=np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexRebuild:
+class IndexRebuild(Struct, frozen=True):
     """What rebuilding the index comes to. `kept` files stay as they are, `retired` ones have nothing to hold.
 
     `zone` is where new names come from: None is this machine's local time. `end_timestamp` is that

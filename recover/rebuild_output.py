@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct, structs
 
 from recover import disk
 from recover.content import Content, padded, pieces_of
@@ -36,8 +37,7 @@ _MODE = 0o644
 _STAGING = ".mqtool-making"
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
+class Rebuilt(Struct, frozen=True):
     """What was written: file names below the output folder, ascending, and the bytes that they take when read.
 
     `findings` are about the log of the store and about the written files, which were read again and compared with it.
@@ -205,7 +205,7 @@ def _check(
 ) -> FindingList:
     """Read what was written and compare it with the log."""
     found = FindingList()
-    written = Store(output, replace(
+    written = Store(output, structs.replace(
         store.options, commitlog=tuple(folder.absolute() for folder in store.commitlog_dirs), consumequeue=None,
         index=None,
     ))

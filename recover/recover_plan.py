@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct, field
 
 from formats.index import IndexGeometry
 from formats.record_columns import EXPECTED
@@ -47,8 +47,7 @@ Policy = Literal["keep", "broker"]
 DEFAULT_GEOMETRY = IndexGeometry(5_000_000, 20_000_000)
 
 
-@dataclass(frozen=True, slots=True)
-class RecoverOptions:
+class RecoverOptions(Struct, frozen=True):
     """How to recover. `max_loss` is the number of messages that may go, None for any number: of intact ones, and of
     those that queues name where hardly anything of the log is left.
     """
@@ -65,8 +64,7 @@ class RecoverOptions:
     command: str = "recover"
 
 
-@dataclass(slots=True)
-class RecoverPlan:
+class RecoverPlan(Struct):
     """A plan, what it was made from, and what it will cost.
 
     `lost_messages` are intact ones that it drops, `damaged_messages` those that damage has taken, and

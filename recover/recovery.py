@@ -7,10 +7,10 @@ MappedFileQueue.truncateDirtyFiles. Nothing is written here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from formats.checkpoint import Checkpoint, min_timestamp, min_timestamp_index
 from formats.commitlog import (
@@ -74,8 +74,7 @@ class DispatchTarget(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ScanEnd:
+class ScanEnd(Struct, frozen=True):
     """Where a scan ended: `process_offset` is the broker's new end of the log.
 
     `last_valid` is the start of the last accepted record (-1: none), `reason` why no record stands at
@@ -90,8 +89,7 @@ class ScanEnd:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StartFile:
+class StartFile(Struct, frozen=True):
     """The file that recovery begins with: its index, and whether a rule chose it or the search gave up there."""
 
     index: int

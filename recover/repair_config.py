@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from formats.config import BACKUP_SUFFIX, Json, detect_style, dumps
 from recover.config_files import ConfigPair, ConfigText, tables_of
@@ -29,8 +30,7 @@ _PULLED = "pullOffsetTable"
 Members = dict[str | int, Json]
 
 
-@dataclass(slots=True)
-class ConfigRepair:
+class ConfigRepair(Struct):
     """Steps, and for each file what was decided and why.
 
     A choice has `file`, `action` (cut, restored, guessed, put-together, backup-renewed, taken-away, clamped),

@@ -7,7 +7,8 @@ reference codec then takes the whole record and its place in a queue is one that
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from formats import sysflag
 from formats.commitlog import (
@@ -28,8 +29,7 @@ from recover.lost import LostPosition
 _LARGEST = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     """The record as it was stored, and the one field that had to change: its position in the record, its bytes."""
 
     record: Record

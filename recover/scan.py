@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from formats.commitlog import BLANK_SIZE, decode_blank
 from formats.crc_kernel import crc_address, crc_tables
@@ -39,8 +40,7 @@ _NAMES = 1 << 17
 ProgressCallback = Callable[[int, int], None]
 
 
-@dataclass(slots=True)
-class Hole:
+class Hole(Struct):
     """Bytes [start, stop) of the log that hold no intact record; physical offsets.
 
     `ended_by` says what stands at `stop`: "record", "blank", or "file-end". `envelope` is true when
@@ -54,7 +54,7 @@ class Hole:
     ended_by: str
     envelope: bool
     last_data: int
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = {}
 
 
 @dataclass(slots=True)

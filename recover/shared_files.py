@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
 
 from recover.content import LazyContent
 from recover.plan import FileState, InPlace, Install, Plan, Step, resolve
@@ -48,8 +50,7 @@ def _shared(path: Path) -> bool:
     return path.is_symlink() or os.stat(path).st_nlink > 1
 
 
-@dataclass(frozen=True)
-class _Patched:
+class _Patched(Struct, frozen=True):
     path: Path
     size: int
     steps: tuple[InPlace, ...]

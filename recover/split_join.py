@@ -8,9 +8,9 @@ again from where the walk arrives.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field, structs
 
 from recover.reader import ReadFailure
 from recover.scan import FileScan, Hole
@@ -20,8 +20,7 @@ Again = tuple[SplitRange, int]
 """A split, and the position in its file to enter it at."""
 
 
-@dataclass(slots=True)
-class FileJoin:
+class FileJoin(Struct):
     """The splits of one file, ascending, as they come in."""
 
     scans: Sequence[SplitScan]
@@ -79,7 +78,7 @@ class _Walk:
     def take(self, scan: SplitScan) -> None:
         """Go through a split that the walk enters where the split's own scan began."""
         found = scan.scan
-        self.position, self.hole = scan.crossed, None if scan.open_hole is None else replace(scan.open_hole)
+        self.position, self.hole = scan.crossed, None if scan.open_hole is None else structs.replace(scan.open_hole)
         if scan.entry is None:
             # only a guess of a split that is scanned again comes here: nothing intact begins in it
             self.hole = Hole(0, 0, "", "file-end", False, 0)
@@ -97,7 +96,7 @@ class _Walk:
             self.result.unreadable += scan.scan.unreadable
             return
         stop = self.base + scan.entry
-        self.result.holes.append(replace(self.hole, stop=stop, ended_by=scan.enters_at, last_data=stop))
+        self.result.holes.append(structs.replace(self.hole, stop=stop, ended_by=scan.enters_at, last_data=stop))
         self.take(scan)
 
     def whole(self) -> FileScan:
@@ -107,7 +106,7 @@ class _Walk:
             self._renumber(found)
             result.splits += found.splits
         if self.hole is not None:
-            result.holes.append(replace(self.hole, stop=result.file_end))
+            result.holes.append(structs.replace(self.hole, stop=result.file_end))
             result.end = self.hole.start
         result.queues = list(self._queues)
         result.unreadable = list(_once(result.unreadable))

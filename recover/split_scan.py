@@ -7,9 +7,9 @@ behind damage; whether the log really comes to that place is for `recover.split_
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from formats.record_columns import RECORD
 from recover.columns import ColumnStore, Split
@@ -21,8 +21,7 @@ from recover.window import Window
 SPLIT_SIZE = 128 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class SplitRange:
+class SplitRange(Struct, frozen=True):
     """Bytes [start, stop) of a mapped file of `file_size` bytes; the last split of a file ends where the file does."""
 
     mapped_file: MappedFile
@@ -36,8 +35,7 @@ class SplitRange:
         return self.stop >= min(self.mapped_file.length, self.file_size)
 
 
-@dataclass(slots=True)
-class SplitScan:
+class SplitScan(Struct):
     """What one split holds, from `entry` on: a position in the file; None when nothing intact begins in it.
 
     `enters_at` says what stands there: "record", "blank", or "chain" when the position was given.

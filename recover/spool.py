@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import IO
 
 import numpy as np
+from msgspec import Struct
 
 from formats.layout import Buffer
 from formats.search_kernels import last_nonzero
@@ -20,8 +20,7 @@ IN_MEMORY = 128 << 20
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True)
-class SpooledContent:
+class SpooledContent(Struct, frozen=True):
     """Bytes [start, start + size) of the scratch file."""
 
     file: IO[bytes]

@@ -6,12 +6,13 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from formats.consumequeue import file_size_for
 from formats.names import offset_in_name
@@ -39,8 +40,7 @@ _SIGNS = (
 _CONFIG_SIGNS = ("topics.json", "consumerOffset.json", "delayOffset.json", "subscriptionGroup.json")
 
 
-@dataclass(frozen=True, slots=True)
-class StoreOptions:
+class StoreOptions(Struct, frozen=True):
     """What the user says about the store: parts kept elsewhere and sizes (bytes; None = infer)."""
 
     commitlog: tuple[Path, ...] = ()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from formats.queue_kernels import RIGHT
 from recover.beyond import named_behind, note_damage_behind
@@ -26,8 +27,7 @@ from recover.verify.commitlog import is_end_mark_only
 from recover.verify.queue_verdict import ConsumeQueueReport
 
 
-@dataclass(frozen=True, slots=True)
-class ScanOptions:
+class ScanOptions(Struct, frozen=True):
     """How to look: threads, bytes of memory for columns, what counts."""
 
     threads: int = 1
@@ -44,8 +44,7 @@ class ScanOptions:
         return self.engine or LocalEngine(self.threads)
 
 
-@dataclass(slots=True)
-class Survey:
+class Survey(Struct):
     """The log, what its queues should hold and do hold, and what is lost. `queues` is None when not asked for."""
 
     store: Store

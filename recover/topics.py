@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from formats.commitlog import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE
 from formats.fastjson import Json
@@ -19,8 +20,7 @@ LMQ_PREFIX = "%LMQ%"
 ALWAYS_LIVE = frozenset({TOPIC_SCHEDULE, TOPIC_HALF, TOPIC_OP_HALF})
 
 
-@dataclass
-class Topics:
+class Topics(Struct, dict=True):
     """What topics.json and the folders of a store say about its topics."""
 
     store: Store

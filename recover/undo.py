@@ -6,8 +6,9 @@ Every part may be repeated, so an undo that is killed is undone by running it ag
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from recover import disk
 from recover.batches import batches
@@ -21,8 +22,7 @@ from recover.run import record, record_all, tidy
 Progress = Callable[[int, int, str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Undone:
+class Undone(Struct, frozen=True):
     """A run that was taken back, and the files it had changed (as the plan names them)."""
 
     run: RunInfo

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec import structs
 
 from formats import properties as props
 from formats import sysflag
@@ -73,7 +74,7 @@ def with_property_crc(record: Record) -> Record:
     """The record with the digits of its property CRC computed anew; it must have that property."""
     covered = encode(record)[:-PROPERTY_CRC_SIZE]
     text = record.properties[:-PROPERTY_CRC_SIZE]
-    return replace(
+    return structs.replace(
         record,
         properties=text + PROPERTY_CRC_START + property_crc_digits(covered) + props.PROPERTY_BYTE,
     )

@@ -6,8 +6,9 @@ file (or of the readable range).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NoReturn
+
+from msgspec import Struct
 
 from formats import sysflag
 from formats.commitlog.layout import (
@@ -32,8 +33,7 @@ from formats.errors import FormatError
 from formats.layout import Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class Blank:
+class Blank(Struct, frozen=True):
     """The end of a mapped file: `size` is the bytes from its start to the end of the file."""
 
     size: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from formats import javahash, sysflag
 from formats import properties as props
@@ -27,8 +28,7 @@ TAG_JOIN = "#T#"
 PROPERTY_CRC_START = props.CRC32.encode() + props.NAME_VALUE_BYTE
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """One stored message, field by field in the order of the bytes.
 
     Hosts are (address of 4 or 16 bytes, port), timestamps are ms, `body` is as stored

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 from operator import index
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from msgspec import Struct
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -18,8 +18,7 @@ FRONT = (0, 0, 0)
 """The words in front of the arguments: two for the result, one for the exception that no kernel raises."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(Struct, frozen=True):
     """A whole number of 64 bits with sign, or a truth."""
 
     name: str
@@ -71,8 +70,7 @@ Kind = Scalar | Array
 Result = Scalar | tuple[Scalar, Scalar] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Intrinsic:
+class Intrinsic(Struct, frozen=True):
     """A name in a module that needs numba: nothing but the compilation of kernels imports it."""
 
     module: str

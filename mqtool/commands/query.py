@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Struct
 
 from mqtool import exits
 from mqtool.declared import FLAG, option
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 _WHAT, _HOW = "What to look for", "How"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Search:
+class Search(Struct, frozen=True, kw_only=True):
     """What to look for."""
 
     topic: Annotated[str | None, option("--topic", "Topic.", _WHAT, metavar="T")] = None

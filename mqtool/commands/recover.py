@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Struct
 
 from mqtool.changing import BITS, ChangeChoice
 from mqtool.declared import FLAG, option
@@ -46,8 +47,7 @@ class Lost(StrEnum):
     gap = "gap"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecoverChoice:
+class RecoverChoice(Struct, frozen=True, kw_only=True):
     """How to recover."""
 
     policy: Annotated[Policy, option(

@@ -6,8 +6,9 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from formats.layout import Buffer
 from recover.crc import crc32c
@@ -111,8 +112,7 @@ def create_from_pieces(
     return size, crc
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     """Bytes [start, stop) that were written one behind the other, and their CRC-32C."""
 
     start: int

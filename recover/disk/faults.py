@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+
+class Operation(Struct, frozen=True):
     """One operation on a disk: what, on which path; `offset`, `length` and `data` in bytes where they apply."""
 
     name: str

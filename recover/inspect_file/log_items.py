@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec import structs
 
 from formats.commitlog import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAGIC, OFFSET_PHY_OFFSET
 from formats.commitlog.layout import I32_STRUCT, I64_STRUCT
@@ -25,7 +26,7 @@ def log_items(reader: FileReader, base: int, start: int) -> Iterator[Item]:
         item = _item(reader, position, base, length)
         if item.kind in ("damage", "zeros"):
             stop = next_record(reader, position + 1, base, length)
-            item = replace(item, size=stop - position)
+            item = structs.replace(item, size=stop - position)
         yield item
         position += item.size
 

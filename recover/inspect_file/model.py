@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from formats.layout import Layout
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One field of an item: where it is in the file (bytes), what it holds, what it is for."""
 
     name: str
@@ -25,8 +25,7 @@ class Field:
         return {"name": self.name, "offset": self.offset, "size": self.size, "value": value}
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One check: `ok` None means that it does not apply here, or could not be made."""
 
     name: str
@@ -38,8 +37,7 @@ class Check:
         return {"name": self.name, "ok": self.ok, "detail": self.detail}
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """A stretch of the file: a record, a blank, a unit, zeros, damage.
 
     `number` is what the broker calls it (physical offset, queue offset, entry number), `raw` its
@@ -73,8 +71,7 @@ class Item:
         }
 
 
-@dataclass(slots=True)
-class FileReport:
+class FileReport(Struct):
     """One file: kind (kebab-case), title, why it is taken for that, length in bytes, further facts, items.
 
     `complete` is false when the limit ended the list; `next_offset` is where to go on then.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from formats import properties as props
 from formats.checkpoint import SINCE, Checkpoint
@@ -19,8 +20,7 @@ from recover.store import Store
 _SAMPLED = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """One trace: the first release that leaves it, and what it is."""
 
     since: BrokerVersion
@@ -31,8 +31,7 @@ class Evidence:
         return {"since": str(self.since), "why": self.why}
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Struct, frozen=True):
     """The newest release that the traces prove, and the traces. Later ones may have started on the store, too, but none
     from `before` on; None where nothing tells."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from formats.index import INDEX_HEADER
 from recover.brokers import BrokerVersion
@@ -14,8 +15,7 @@ from recover.store import Store
 _STARTED = ("lock", "checkpoint")
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """One reason why the broker that ran last is older than `before`."""
 
     before: BrokerVersion

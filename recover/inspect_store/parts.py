@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from recover.store import Store
 
@@ -40,8 +41,7 @@ _DLEDGER = re.compile(r"dledger-.*")
 _COUNTED = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One name of the root: what it is, whether this version reads it, how many files and bytes (file lengths)."""
 
     name: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from formats.checkpoint import CHECKPOINT, Checkpoint, decode
 from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
@@ -18,8 +19,7 @@ from recover.scan import FileScan, scan_file
 from recover.store import Store
 
 
-@dataclass(slots=True)
-class Pointers:
+class Pointers(Struct):
     """Offsets in bytes of the log, times in ms. `dispatched_to`: the largest end of a unit; None without one."""
 
     min_offset: int = 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from formats import abort
 from formats.checkpoint import EMPTY
@@ -30,8 +31,7 @@ __all__ = ["ConfigHealth", "Evidence", "ExitState", "Generation", "Part", "Point
 _LARGEST_CONFIG = 256 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ExitState:
+class ExitState(Struct, frozen=True):
     """How the last broker stopped. `holder` is the pid that has the lock (-1: unknown), None if nobody has."""
 
     abort: bool
@@ -55,8 +55,7 @@ class ExitState:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigHealth:
+class ConfigHealth(Struct, frozen=True):
     """One config file: `state` is "whole", "missing", or what is wrong; `backup` the same for its .bak."""
 
     name: str
@@ -69,8 +68,7 @@ class ConfigHealth:
         return {"name": self.name, "state": self.state, "backup": self.backup}
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """What a release (and the later ones up to the next in the list) would do first: mode and file."""
 
     broker: BrokerVersion
@@ -83,8 +81,7 @@ class Start:
         return {"mode": self.mode, "file": self.file, "matched": self.matched}
 
 
-@dataclass(slots=True)
-class StoreReport:
+class StoreReport(Struct):
     """All of it."""
 
     root: str

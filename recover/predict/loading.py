@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from formats.consumequeue import file_size_for
 from recover.broker_settings import BrokerSettings
@@ -16,8 +17,7 @@ from recover.predict.queue_state import QueueState
 from recover.store import Store
 
 
-@dataclass
-class Loaded:
+class Loaded(Struct):
     """What is in the broker's memory after loading: `refusal` is None if it goes on to recover."""
 
     log: list[MappedFile] = field(default_factory=list)
@@ -27,8 +27,7 @@ class Loaded:
     refusal: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(Struct, frozen=True):
     path: Path
     is_directory: bool
     length: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from recover.broker_check import CheckRules
 from recover.broker_settings import BrokerSettings
@@ -14,8 +14,7 @@ from recover.recovery import oldest_searched, scan
 from recover.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """Releases from `first` on, and before `until` (None: up to the newest), end the log at `offset` for `reason`.
 
     `fatal`: they do not get over that place at all.

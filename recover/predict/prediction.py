@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from recover.findings import BIT_DERIVED, BIT_MESSAGES, BIT_UNSUPPORTED, Finding, finding
 from recover.recovery import Mode
 
 
-@dataclass(slots=True)
-class Prediction:
+class Prediction(Struct):
     """The end state of one broker's start on one store; offsets in bytes of the log, queue ranges as [min, max).
 
     `min_phy`, `max_phy` (-1 and 0 without a log) are those after load; the rest holds when dispatch has

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from formats.commitlog import Record
 from formats.errors import FormatError
@@ -23,8 +23,7 @@ from recover.store import Store
 Callback = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """What to look for; None leaves a condition out. Times in ms; `ghosts`: take old bytes, too, or `only_ghosts`."""
 
     topic: str | None = None

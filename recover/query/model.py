@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from formats.commitlog import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """One message. `ghost`: old bytes behind a break of the log; `superseded`: its queue offset was given out again."""
 
     record: Record
@@ -16,8 +15,7 @@ class Found:
     superseded: bool = False
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(Struct):
     """`complete` is false when a part that could hold a hit was not looked at; `notes` say which, and other facts.
 
     `way` is how it was looked for: index, queue, id, offset or scan.

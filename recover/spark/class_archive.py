@@ -11,8 +11,9 @@ import hashlib
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from formats.compiled.cache import is_trusted_file, trusted_folders
 from recover.spark.java import Java
@@ -22,8 +23,7 @@ _PLAIN = re.compile(r"[\w./+@%=-]+")
 _SETS = ("SharedArchiveFile", "ArchiveClassesAtExit", "AutoCreateSharedArchive")
 
 
-@dataclass(frozen=True, slots=True)
-class ClassArchive:
+class ClassArchive(Struct, frozen=True):
     """The file at `path`; one that Java is to make is at `made` until it is whole."""
 
     path: Path

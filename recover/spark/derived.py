@@ -9,9 +9,9 @@ from __future__ import annotations
 import pickle
 import socket
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct, structs
 
 from formats.generation_kernels import order_rows, take_rows
 from formats.index import IndexGeometry
@@ -41,8 +41,7 @@ Chunk = tuple[int, tuple[int, bytes]]
 """Which group of queues, or which index file; number of the split in log order, and its packed rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueChunks:
+class QueueChunks(Struct, frozen=True):
     """Packs the positions that a split fills. `groups`: the group of each queue of the log, -1 for none."""
 
     groups: Rows
@@ -83,8 +82,7 @@ def _positions(chunks: Iterable[tuple[int, bytes]]) -> Rows:
     return np.asarray(rows[np.argsort(rows["queue"], kind="stable")])
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(Struct, frozen=True):
     """One `step` for one queue, or a whole `file`: `data` and zeros up to `size`, and the CRC-32C of that.
 
     A product without either says how many positions the queue has: `size`.
@@ -100,8 +98,7 @@ class Product:
     crc32c: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OtherView:
+class OtherView(Struct, frozen=True):
     """A host that sees other files of a queue than the driver: it has no such mount."""
 
     host: str
@@ -110,7 +107,7 @@ class OtherView:
 
 def announced(product: Product | OtherView) -> Product | OtherView:
     """The product without its bytes."""
-    return product if isinstance(product, OtherView) else replace(product, data=b"")
+    return product if isinstance(product, OtherView) else structs.replace(product, data=b"")
 
 
 def contents(rdd: int, products: Iterable[Product | OtherView]) -> Iterator[Wanted]:
@@ -120,8 +117,7 @@ def contents(rdd: int, products: Iterable[Product | OtherView]) -> Iterator[Want
             yield (rdd, product.queue, product.number), padded(product.data, product.size)
 
 
-@dataclass(frozen=True)
-class _Carried:
+class _Carried(Struct, frozen=True):
     """Content on its way out of a task."""
 
     data: bytes
@@ -140,8 +136,7 @@ class _Carrier(Spool):
         return _Carried(data, size, crc_with_zeros(crc32c(data), size - len(data)))
 
 
-@dataclass(frozen=True, slots=True)
-class QueueFilesTask:
+class QueueFilesTask(Struct, frozen=True):
     """Makes the files of the queues of one group. `keys`: the queue of each number of the log.
 
     `listed`: what the driver sees of the files of a queue, where that has to be compared.
@@ -188,8 +183,7 @@ def listing(store: Store, key: QueueKey) -> Listing:
     return tuple((file.name, file.length) for queue in queues for file in queue.mapped_files.files)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """Rows [first, last] of a split go to index file `file`; of the first row, keys from `key` on."""
 
     file: int
@@ -198,8 +192,7 @@ class Span:
     key: int
 
 
-@dataclass(frozen=True, slots=True)
-class IndexChunks:
+class IndexChunks(Struct, frozen=True):
     """Packs the keys of a split for the files that they go to. `excluded` are queues of the log without keys."""
 
     spans: dict[int, list[Span]]
@@ -241,8 +234,7 @@ def _keys(chunks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[Rows, Rows, Row
         yield records, np.frombuffer(hashes, dtype=np.int32).copy(), np.full(records.size, TAKE_ALL, dtype=np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexFileTask:
+class IndexFileTask(Struct, frozen=True):
     """Builds one index file. `files`: number -> (what it begins with, how many keys follow)."""
 
     files: dict[int, tuple[FileHead, int]]

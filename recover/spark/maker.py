@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from recover.columns import Rows
 from recover.content import Content, allocated, padded
@@ -117,7 +117,7 @@ class SparkMaker:
             number = len(self._index)
             self._index[number] = builder, target, file.content
             content = MadeElsewhere(self, ("index", number), file.content.size, allocated(file.content))
-            yield replace(file, content=content)
+            yield structs.replace(file, content=content)
 
     def write(
         self, folder: Path, contents: Mapping[str, MadeElsewhere], interrupted: Callable[[], bool]
@@ -127,7 +127,7 @@ class SparkMaker:
         index = {key[1]: name for key, name in names.items() if key[0] == "index"}
         stager = Stager(str(folder.absolute()), names, sync=not self.session.settings.is_local)
         # index files first: of the tasks that follow the shuffle theirs are the longest
-        jobs = [self._index_job(replace(stager, names=index))] if index else []
+        jobs = [self._index_job(structs.replace(stager, names=index))] if index else []
         for number in sorted({key[0] for key in names if key[0] != "index"}):
             jobs.append((partial(stage_products, stager, number), self._products[number]))
         return self._staged(jobs, interrupted)
@@ -173,7 +173,7 @@ class SparkMaker:
                 spans.setdefault(split, []).append(span)
         pack = IndexChunks(spans, builder.stream.tags, builder.stream.excluded)
         task = IndexFileTask(files, builder.geometry, builder.counts_entries)
-        named = replace(stager, names={place: stager.names[number] for place, number in enumerate(order)})
+        named = structs.replace(stager, names={place: stager.names[number] for place, number in enumerate(order)})
         return partial(stage_index, named, task), self._shuffled(pack, len(order), [])
 
     def _shuffled(self, pack: Pack, partitions: int, sent: list[Chunk]) -> Any:
@@ -214,7 +214,7 @@ class SparkMaker:
 def seen_elsewhere(store: Store) -> Store | None:
     """The store by absolute paths, its sizes known; None where its parts would go by other names then."""
     options, root = store.options, store.root.absolute()
-    seen = Store(root, replace(
+    seen = Store(root, structs.replace(
         options, commitlog=tuple(folder.absolute() for folder in options.commitlog),
         consumequeue=None if options.consumequeue is None else options.consumequeue.absolute(),
         index=None if options.index is None else options.index.absolute(),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from formats.record_columns import RECORD
 from recover.columns import ColumnStore, Rows
@@ -20,8 +20,7 @@ _COLUMNS = pa.schema([(name, pa.from_numpy_dtype(RECORD[name])) for name in RECO
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-@dataclass(frozen=True, slots=True)
-class Unopened:
+class Unopened(Struct, frozen=True):
     """A file that a task could not open, and on which host."""
 
     number: int
@@ -38,8 +37,7 @@ class Unopened:
         return OSError(self.number, self.text, str(path))
 
 
-@dataclass(frozen=True, slots=True)
-class PackedSplit:
+class PackedSplit(Struct, frozen=True):
     """One split without what the driver knows: file and range. `columns` and `hashes` are Arrow IPC and int32 bytes."""
 
     columns: bytes

@@ -13,7 +13,7 @@ from recover.spark.jobs import run_job, watch
 from recover.spark.session import Session
 
 PACKAGES = ("formats", "recover")
-NEEDED = ("numpy", "numba", "pyarrow", "crc32c")
+NEEDED = ("numpy", "numba", "msgspec", "pyarrow", "crc32c")
 _ZIP = "mqtool-code.zip"
 _EACH_CORE = 2
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from recover.errors import UsageRefusal
 from recover.split_scan import SPLIT_SIZE
@@ -40,8 +41,7 @@ LOCAL_ONLY = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SparkSettings:
+class SparkSettings(Struct, frozen=True):
     """A master URL, Spark's settings, and the size of a split in bytes."""
 
     master: str

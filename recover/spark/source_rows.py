@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from formats.commitlog import Record, decode, host_text
 from formats.consumequeue import PRE_BLANK
@@ -70,16 +70,14 @@ _DECODED: dict[str, Callable[[Record], Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LogPart:
+class LogPart(Struct, frozen=True):
     """One mapped file of the commitlog."""
 
     mapped_file: MappedFile
     file_size: int
 
 
-@dataclass(frozen=True, slots=True)
-class QueuePart:
+class QueuePart(Struct, frozen=True):
     """One consume queue of a store."""
 
     store: Store
@@ -87,8 +85,7 @@ class QueuePart:
     queue_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class IndexPart:
+class IndexPart(Struct, frozen=True):
     """One index file."""
 
     path: Path

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from recover.columns import Split
 from recover.spark.derived import Chunk, IndexFileTask, OtherView, Product, QueueFilesTask, contents
@@ -18,8 +18,7 @@ from recover.spark.tasks import enter
 Pack = Callable[[int, Split], Iterable[Chunk]]
 
 
-@dataclass(frozen=True, slots=True)
-class SentSplit:
+class SentSplit(Struct, frozen=True):
     """A split of the log, by its number, that no executor kept."""
 
     number: int

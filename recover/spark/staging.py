@@ -6,9 +6,10 @@ import os
 import socket
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from recover import disk
 
@@ -18,8 +19,7 @@ Wanted = tuple[Any, Iterable[bytes]]
 """Which content, and its bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
+class Staged(Struct, frozen=True):
     """A line of the manifest: length in bytes and CRC-32C of the file under that name."""
 
     name: str
@@ -27,8 +27,7 @@ class Staged:
     crc32c: int
 
 
-@dataclass(frozen=True, slots=True)
-class NotStaged:
+class NotStaged(Struct, frozen=True):
     """A file that could not be written, where, and why. `no_folder`: that host does not see the staging folder."""
 
     host: str
@@ -38,8 +37,7 @@ class NotStaged:
     no_folder: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Stager:
+class Stager(Struct, frozen=True):
     """Writes those contents that have a name into `folder`. `sync`: on this host, for nobody else can."""
 
     folder: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from recover.remote import serve
 from recover.spark.packing import PackedSplit, Unopened, pack
@@ -13,8 +14,7 @@ from recover.split_scan import SplitRange, scan_split
 _state = {"frozen": False}
 
 
-@dataclass(frozen=True, slots=True)
-class ScanTask:
+class ScanTask(Struct, frozen=True):
     """One split to scan; `number` says which, for the driver. `url`: where the bytes are if not at the file's path."""
 
     number: int

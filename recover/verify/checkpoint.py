@@ -6,10 +6,10 @@ Zeros and old times are healthy: some fields are published late, and by 5.5.0 so
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from formats.checkpoint import CHECKPOINT, EMPTY, FILE_SIZE, Checkpoint, decode
 from formats.layout import Buffer
@@ -33,8 +33,7 @@ _TRACES_OF_5_4 = ("rocksdbstore", "consumequeue_rocksdb")
 _START_RULES = (BrokerVersion(5, 3, 3), BrokerVersion(5, 4, 0), BrokerVersion(5, 5, 0))
 
 
-@dataclass(slots=True)
-class CheckpointReport:
+class CheckpointReport(Struct):
     """What the checkpoint holds. `checkpoint` is None without a file; `in_damage` is true when its offset lies in a
     damaged range, so that nobody can tell whether a record started there."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from formats.config import BACKUP_SUFFIX
 from recover.config_files import STATE_TEXT, ConfigPair, ConfigText, read_pairs
@@ -22,8 +23,7 @@ _ROCKSDB = {"topics", "rdb"}
 _NAMED = 20
 
 
-@dataclass(slots=True)
-class ConfigReport:
+class ConfigReport(Struct):
     """All known config files. `above` are the offsets behind the end of their queues."""
 
     pairs: list[ConfigPair]

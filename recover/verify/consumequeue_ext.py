@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from formats.names import offset_to_name
 from recover.columns import Rows
@@ -13,8 +12,7 @@ from recover.findings import Finding, finding
 from recover.queue_files import Stretch
 
 
-@dataclass(frozen=True, slots=True)
-class ExtVerdict:
+class ExtVerdict(Struct, frozen=True):
     """`tags_codes`: those of a stretch of queue units, with the addresses of intact ext units replaced by what they
     hold. `broken`: cells that name the right message, but an ext unit that is none of its own (bool array)."""
 

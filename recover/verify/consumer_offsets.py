@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from formats.config import read_consumer_offsets, read_delay_offsets
 from formats.queue_kernels import EXPIRED
@@ -25,16 +26,14 @@ _MAPPING_FILE = "topicQueueMapping.json"
 _SHOWN = 8
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRange:
+class QueueRange(Struct, frozen=True):
     """Queue offsets of one queue: that of the first message left, and the one behind the last."""
 
     first: int
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class AboveMax:
+class AboveMax(Struct, frozen=True):
     """An offset behind the end of its queue: where it stands (file, table, member, queue id), and the queue's end.
 
     For delay offsets `member` is empty and `queue_id` the delay level.
@@ -48,8 +47,7 @@ class AboveMax:
     end: int
 
 
-@dataclass(slots=True)
-class OffsetReport:
+class OffsetReport(Struct):
     """What the offsets say: findings, and each offset that --clamp-offsets would lower."""
 
     above: list[AboveMax]

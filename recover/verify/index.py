@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from formats.checkpoint import CHECKPOINT, Checkpoint, decode
 from formats.errors import FormatError
@@ -30,8 +30,7 @@ _NEAR_EMPTY_PART = 100
 _NEAR_EMPTY_FILES = 3
 
 
-@dataclass(slots=True)
-class IndexReport:
+class IndexReport(Struct):
     """All index files. Counts are units; `stream` knows which keys of the log were found.
 
     `switched_off`: there is no index and there seems never to have been one; nothing is expected then.

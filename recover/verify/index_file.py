@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from formats.index import IndexGeometry, IndexHeader, time_diff
 from formats.index_kernels import (
@@ -40,8 +40,7 @@ _FLAWS = WRONG_TIME | WRONG_CHAIN | CHAIN_LOOP
 _UNIT_CODES = ((CHAIN_LOOP, "index-chain-loop"), (WRONG_CHAIN, "index-wrong-chain"), (WRONG_TIME, "index-wrong-time"))
 
 
-@dataclass(slots=True)
-class IndexFileVerdict:
+class IndexFileVerdict(Struct):
     """What one index file holds. Counts are units; `end` is the number behind the last unit.
 
     `first_right` is (number, phy offset, key hash) of its first unit that names a live message, no

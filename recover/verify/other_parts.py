@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from formats.config import BY_NAME
 from formats.names import OFFSET_DIGITS
@@ -27,8 +28,7 @@ _TIERED_PATH = "tieredStoreFilePath"
 _TIERED_TABLE = "tieredStoreMetadata.json"
 
 
-@dataclass(frozen=True, slots=True)
-class OtherPart:
+class OtherPart(Struct, frozen=True):
     """One such part. `needed_for`: the question (a part of verify) that its data belongs to, None if to no question
     that mqtool answers. `holds` describes the data found, "" for an empty skeleton."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
+from msgspec import Struct, field
 
 from formats.queue_kernels import BEYOND_LOG, EXPIRED, HOLE, LOST, RIGHT, WRONG
 from recover.columns import Rows
@@ -13,8 +12,7 @@ from recover.expected import QueueKey
 from recover.findings import Finding
 
 
-@dataclass(slots=True)
-class QueueVerdict:
+class QueueVerdict(Struct):
     """What one queue holds. `end` is the queue offset behind its last unit, `min_index` that of its first
     file's start; `sound` is false when a rebuild would change it. `lost` lists its (queue offset, phy_offset,
     size) units in damaged ranges, `beyond` those behind the log's end, `wrong`
@@ -39,8 +37,7 @@ class QueueVerdict:
         return all(item.severity == "info" for item in self.findings)
 
 
-@dataclass(slots=True)
-class ConsumeQueueReport:
+class ConsumeQueueReport(Struct):
     """All queues. Counts are units (cells in use) and expected positions."""
 
     queues: int

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from recover.findings import FindingList
 from recover.log import Damage, LogView
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 
 
-@dataclass(slots=True)
-class VerifyReport:
+class VerifyReport(Struct):
     """What verify found. Parts that were not asked for are None; sizes in bytes, times in seconds."""
 
     survey: Survey

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from formats.queue_follow_kernels import LEFT_OUT, UNIT, follow_rows, nothing_behind, pass_expired
 from recover.expected import Expectation, QueueKey
@@ -31,8 +31,7 @@ Member = tuple[int, QueueKey]
 """A queue by its number in the log, -1 for one without a row there."""
 
 
-@dataclass(frozen=True, slots=True)
-class SoundQueue:
+class SoundQueue(Struct, frozen=True):
     """A queue without a flaw: queue offsets of its first unit, of its first live one, and the one behind the last."""
 
     first: int
@@ -40,8 +39,7 @@ class SoundQueue:
     end: int
 
 
-@dataclass(slots=True)
-class Followed:
+class Followed(Struct):
     """Some queues in the order that was asked for: what is to say of each, None where it has to be looked at."""
 
     members: list[Member] = field(default_factory=list)

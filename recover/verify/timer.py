@@ -7,9 +7,9 @@ units stop, a broker's own recovery cuts the timerlog (TimerMessageStore.recover
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from formats.errors import FormatError
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER
@@ -28,8 +28,7 @@ _CHUNK = TIMER_LOG_UNIT.size * 20_000
 _STANDS_IN = BIT_FILLER | BIT_MARKER
 
 
-@dataclass(slots=True)
-class _Units:
+class _Units(Struct):
     """Units of one file: their positions in the timerlog and the columns that matter."""
 
     position: Rows

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from formats import commitlog as log
 from formats.commitlog import Record, decode, encode, make_record
@@ -160,13 +160,13 @@ def test_overwritten_bytes_raise_nothing_but_format_errors(record: Record, at: i
 
 
 def test_a_body_crc_is_checked_over_the_stored_body() -> None:
-    content = encode(replace(decode(BATCH_RECORD), body_crc=1))
+    content = encode(structs.replace(decode(BATCH_RECORD), body_crc=1))
     assert _reason(content) == "bad-body-crc"
     assert decode(content, check_crc=False).body == b"b"
 
 
 def test_the_crc_of_an_empty_body_is_not_checked() -> None:
-    content = encode(replace(make_record("T", store_timestamp=1), body_crc=4711))
+    content = encode(structs.replace(make_record("T", store_timestamp=1), body_crc=4711))
     assert decode(content).body_crc == 4711
 
 
@@ -192,7 +192,7 @@ def test_property_crc_digits_that_are_none_are_damage() -> None:
 @pytest.mark.parametrize("name", ["queue_offset", "phy_offset", "store_timestamp"])
 def test_a_changed_record_can_get_its_property_crc_again(name: str) -> None:
     change: dict[str, Any] = {name: 4711}
-    changed = replace(decode(PROPERTY_CRC_RECORD), **change)
+    changed = structs.replace(decode(PROPERTY_CRC_RECORD), **change)
     assert _reason(encode(changed)) == "bad-property-crc"
     content = encode(log.with_property_crc(changed))
     assert getattr(decode(content), name) == 4711
@@ -219,13 +219,13 @@ def test_lengths_that_do_not_add_up_are_a_bad_sum(at: int, change: int) -> None:
 
 def test_hosts_must_have_the_length_that_the_sys_flag_says() -> None:
     with pytest.raises(FormatError) as caught:
-        encode(replace(decode(BATCH_RECORD), sys_flag=0x10))
+        encode(structs.replace(decode(BATCH_RECORD), sys_flag=0x10))
     assert caught.value.reason == "bad-host"
 
 
 def test_a_stale_size_is_not_written() -> None:
     with pytest.raises(FormatError) as caught:
-        encode(replace(decode(BATCH_RECORD), body=b"longer"))
+        encode(structs.replace(decode(BATCH_RECORD), body=b"longer"))
     assert caught.value.reason == "bad-length-sum"
 
 

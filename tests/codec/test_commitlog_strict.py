@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from formats import commitlog as log
 from formats.commitlog import Record, check_strict, encode, make_record
@@ -37,7 +37,7 @@ def _reason(record: Record | bytes, room: int | None = None) -> str:
 
 def _with_properties(properties: bytes) -> Record:
     size = GOOD.total_size - len(GOOD.properties) + len(properties)
-    return replace(GOOD, properties=properties, total_size=size)
+    return structs.replace(GOOD, properties=properties, total_size=size)
 
 
 def _named(topic: str) -> Record:
@@ -100,7 +100,7 @@ def test_size_off_by_one_is_damage(change: int) -> None:
 
 
 def test_own_offset_of_another_place_is_damage() -> None:
-    error = _error(replace(GOOD, phy_offset=POSITION + 1))
+    error = _error(structs.replace(GOOD, phy_offset=POSITION + 1))
     assert (error.reason, error.offset) == ("bad-phy-offset", log.OFFSET_PHY_OFFSET)
     assert error.facts == {"stored": POSITION + 1, "expected": POSITION}
 
@@ -114,7 +114,7 @@ def test_own_offset_of_another_place_is_damage() -> None:
 ])
 def test_a_value_that_no_broker_writes_is_damage(field: str, value: int, reason: str) -> None:
     change: dict[str, Any] = {field: value}
-    error = _error(replace(GOOD, **change))
+    error = _error(structs.replace(GOOD, **change))
     assert (error.reason, error.offset) == (reason, log.HEAD.offset(field))
 
 

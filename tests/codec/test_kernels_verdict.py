@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from formats.commitlog import (
     BLANK_SIZE,
@@ -129,7 +129,7 @@ def test_properties_of_any_bytes_get_the_same_verdict_or_a_refusal(name: str) ->
                 patch = dice.choices(b"\x00\x01\x02 a\xc3\xa9\xed\xa0", k=dice.randint(0, 4))
                 text[at:at + dice.randint(0, 4)] = bytes(patch)
             size = it.record.total_size - len(it.record.properties) + len(text)
-            record = replace(it.record, properties=bytes(text), total_size=size)
+            record = structs.replace(it.record, properties=bytes(text), total_size=size)
             assert _disagreement(encode(record), it.phy_offset) == ""
 
 

@@ -198,11 +198,11 @@ def test_a_log_file_that_goes_before_files_are_made_is_refused(folder: Path, mon
 
 def test_what_was_not_made_as_announced_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(stager: Any, number: int, products: Iterable[Any]) -> Iterator[Any]:
-        from dataclasses import replace
+        from msgspec import structs
 
         from recover.spark.stages import stage_products as right
 
-        yield from right(stager, number, (replace(p, data=b"\x01" * len(p.data)) for p in products))
+        yield from right(stager, number, (structs.replace(p, data=b"\x01" * len(p.data)) for p in products))
 
     monkeypatch.setattr(makers, "stage_products", wrong)
     root = bare(folder)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from formats.commitlog import (
     MAGIC_BLANK,
@@ -107,10 +107,10 @@ def test_size_beyond_any_array_kills_brokers_up_to_5_3_1() -> None:
 
 def test_large_size_kills_a_small_heap_only() -> None:
     content = patched(record(), 0, struct.pack(">i", 1 << 30)) + ROOM
-    assert check_bytes(content, rules("4.9.7")) == replace(
+    assert check_bytes(content, rules("4.9.7")) == structs.replace(
         check_bytes(content, rules("4.9.7")), size=1 << 30, ok=False, fatal=False
     )
-    assert check_bytes(content, replace(rules("4.9.7"), heap=1 << 29)).fatal
+    assert check_bytes(content, structs.replace(rules("4.9.7"), heap=1 << 29)).fatal
     assert rules("4.9.7").heap == LARGEST_JAVA_ARRAY
 
 
@@ -235,7 +235,7 @@ def test_forced_property_crc_replaces_that_of_the_body_from_5_2_0() -> None:
     assert verdict(patched(content, 12, b"\1"), "5.3.3")[1]
     # the body's own checksum is not looked at any more
     other = make_record("T", b"hello", store_timestamp=STORED, property_crc=True)
-    wrong = encode(with_property_crc(replace(other, body_crc=crc31(b"hullo"))))
+    wrong = encode(with_property_crc(structs.replace(other, body_crc=crc31(b"hullo"))))
     assert not verdict(wrong, "5.3.3")[1] and verdict(wrong, "5.3.3", forceVerifyPropCRC="true")[1]
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from fixtures import shapes
 from fixtures.damage import RECIPES, NotApplicable, damage
@@ -81,7 +81,7 @@ def _compare(root: Path, cut: int | None = None) -> None:
     got, want = judged.look.queues.verdicts, queues.verdicts
     assert {key: _plain(verdict) for key, verdict in got.items()} == {key: _plain(v) for key, v in want.items()}
     assert sorted(map(repr, judged.look.queues.findings)) == sorted(map(repr, queues.findings))
-    whole = replace(look, log=after, expectation=expectation, delays=delays, queues=queues)
+    whole = structs.replace(look, log=after, expectation=expectation, delays=delays, queues=queues)
     assert judged.index.json() == check_index(store, after).json()
     assert judged.checkpoint.sound == check_checkpoint(store, after).sound
     assert judged.config.findings == check_config(store, whole).findings

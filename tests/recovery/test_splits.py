@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.synth import synth_store
@@ -78,7 +78,7 @@ def test_a_damaged_log_is_the_same_in_splits_of_every_size(store: Copies, recipe
     # ghosts and generations are told by what stands in front, which is not where the rows happen to be cut
     one, other = assemble(queue, whole), assemble(queue, joined)
     assert one_split(one.splits()).records.tolist() == one_split(other.splits()).records.tolist()
-    assert replace(one, files=[]) == replace(other, files=[])
+    assert structs.replace(one, files=[]) == structs.replace(other, files=[])
     for name in ("positions", "least", "most"):
         assert getattr(one.tally, name).tolist() == getattr(other.tally, name).tolist()
 

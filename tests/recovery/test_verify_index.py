@@ -7,11 +7,11 @@ import shutil
 import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from fixtures.damage import damage
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry
@@ -299,7 +299,7 @@ def test_the_pass_dislikes_what_does_not_belong_to_the_units(place: str, store: 
         path.write_bytes(damaged if place != "short" else content[:-1])
         stream = IndexStream(log.splits())
         with FileReader(path) as reader:
-            file = replace(verdict.file, length=path.stat().st_size)
+            file = structs.replace(verdict.file, length=path.stat().st_size)
             followed = follow_file(file, reader, geometry, stream, None)
         # one slot more or less can be true: brokers up to 4.7.0 count otherwise
         assert followed is None or at == INDEX_HEADER.offset("hash_slot_count") + 3

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from fixtures import shapes
 from fixtures.damage import walk
@@ -103,7 +103,7 @@ def short_of_a_blank(store: Drill, left: int) -> Located:
     hit = store.records(0)[-1]
     old, room = hit.record, hit.file.path.stat().st_size - hit.position
     body = old.body + b"x" * (room - left - old.total_size)
-    record = dataclasses.replace(old, body=body, body_crc=crc31(body), total_size=room - left)
+    record = structs.replace(old, body=body, body_crc=crc31(body), total_size=room - left)
     overwrite(store.root, hit.file.path, hit.position, encode(record) + bytes(left), "longer")
     for queue in walk.queues(store.root):
         for unit in walk.units(queue):
@@ -134,7 +134,7 @@ def test_t10_extreme_checksums_are_accepted(drill: Start, crc: int) -> None:
     store = drill(PLAIN)
     hit = next(r for r in store.records() if len(r.record.body) > 20)
     body = shapes.body_with_crc(hit.record.body[:-4], crc)
-    record = dataclasses.replace(hit.record, body=body, body_crc=crc31(body))
+    record = structs.replace(hit.record, body=body, body_crc=crc31(body))
     assert record.body_crc == crc & 0x7FFFFFFF
     overwrite(store.root, hit.file.path, hit.position, encode(record), "body")
     result = store.verify()

@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import structs
 
 from recover import disk
 
@@ -103,7 +105,7 @@ def recorded(work: Callable[[], object]) -> list[Noted]:
 
     def hook(operation: disk.Operation) -> None:
         look()
-        notes.append(Noted(replace(operation, data=bytes(operation.data)), {}))
+        notes.append(Noted(structs.replace(operation, data=bytes(operation.data)), {}))
 
     disk.set_hook(hook)
     try:
