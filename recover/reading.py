@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from formats.layout import Buffer
@@ -114,13 +114,17 @@ def crc_joined(first: int, second: int, length: int) -> int:
 @lru_cache(maxsize=256)
 def _power(count: int) -> int:
     """x to the 8 * count, modulo the CRC-32C polynomial, bits reflected."""
-    result, square = _ONE, _ONE >> 8
-    while count:
-        if count & 1:
-            result = _times(result, square)
-        square = _times(square, square)
-        count >>= 1
+    result = _ONE
+    for bit in range(count.bit_length()):
+        if count >> bit & 1:
+            result = _times(result, _square(bit))
     return result
+
+
+@cache
+def _square(bit: int) -> int:
+    """x to the 8 * 2**bit."""
+    return _times(_square(bit - 1), _square(bit - 1)) if bit else _ONE >> 8
 
 
 def _times(a: int, b: int) -> int:
