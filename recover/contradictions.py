@@ -118,6 +118,8 @@ def _is_shifted(item: Contradiction, expectation: Expectation) -> bool:
 
 def _places_of_strays(log: LogView, expectation: Expectation) -> Iterator[tuple[int, _Claim]]:
     """Stray records whose neighbours in the queue leave room for exactly one queue offset."""
+    if not log.tally.bits & BIT_STRAY:
+        return
     strays: dict[QueueKey, list[np.void]] = {}
     for split in log.splits():
         for row in split.records[(split.records["bits"] & BIT_STRAY) != 0]:
@@ -150,9 +152,7 @@ def _stands(queues: ConsumeQueueReport, key: QueueKey, queue_offset: int) -> boo
     verdict = queues.verdicts.get(key)
     if verdict is None or not verdict.expected:
         return False
-    at = int(np.searchsorted(verdict.missing_offsets, queue_offset))
-    missing = at < verdict.missing_offsets.size and verdict.missing_offsets[at] == queue_offset
-    return not missing and queue_offset not in {index for index, _, _ in verdict.wrong}
+    return not verdict.misses(queue_offset) and queue_offset not in {index for index, _, _ in verdict.wrong}
 
 
 def _denied(record: Record, key: QueueKey, queue_offset: int) -> Iterator[Contradiction]:

@@ -109,14 +109,13 @@ class _Checker:
         span = expectation.span(number) if number >= 0 and not self.has_ext else None
         if span is None:
             return None
-        offsets = np.arange(span.start, span.stop)
         files = QueueFiles(self.store, key.topic, key.queue_id)
         try:
             if files.mapped_files.files or files.mapped_files.odd:
                 return None
         except OSError:
             return None
-        verdict = QueueVerdict(key, expected=offsets.size, missing=offsets.size, missing_offsets=offsets)
+        verdict = QueueVerdict(key, expected=len(span), missing=len(span), missing_offsets=span)
         self._missing(verdict, files, [(span.start, span.stop)])
         return verdict
 

@@ -16,7 +16,8 @@ class QueueVerdict(Struct):
     """What one queue holds. `end` is the queue offset behind its last unit, `min_index` that of its first
     file's start; `sound` is false when a rebuild would change it. `lost` lists its (queue offset, phy_offset,
     size) units in damaged ranges, `beyond` those behind the log's end, `wrong`
-    those that name no right record; `missing_offsets` (int64, ascending) are the positions without a unit."""
+    those that name no right record; `missing_offsets` (int64, ascending, or a range) are the positions without a
+    unit."""
 
     key: QueueKey
     units: int = 0
@@ -28,13 +29,21 @@ class QueueVerdict(Struct):
     lost: list[tuple[int, int, int]] = field(default_factory=list)
     beyond: list[tuple[int, int, int]] = field(default_factory=list)
     wrong: list[tuple[int, int, int]] = field(default_factory=list)
-    missing_offsets: Rows = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    missing_offsets: Rows | range = range(0)
     findings: list[Finding] = field(default_factory=list)
 
     @property
     def sound(self) -> bool:
         """True when nothing in the queue needs to change."""
         return all(item.severity == "info" for item in self.findings)
+
+    def misses(self, queue_offset: int) -> bool:
+        """True when no unit stands at this position, and one should."""
+        missing = self.missing_offsets
+        if isinstance(missing, range):
+            return queue_offset in missing
+        at = int(np.searchsorted(missing, queue_offset))
+        return at < missing.size and bool(missing[at] == queue_offset)
 
 
 class ConsumeQueueReport(Struct):

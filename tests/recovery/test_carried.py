@@ -59,7 +59,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
 def _plain(verdict: QueueVerdict) -> tuple[object, ...]:
     return (*(getattr(verdict, name) for name in (
         "key", "units", "expected", "counts", "missing", "end", "min_index", "lost", "beyond", "wrong", "findings",
-    )), verdict.missing_offsets.tolist())
+    )), [*map(int, verdict.missing_offsets)])
 
 
 def _compare(root: Path, cut: int | None = None) -> None:

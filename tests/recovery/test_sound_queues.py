@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.opens import count_opens
@@ -29,7 +30,7 @@ StoreCopy = Callable[[str], Path]
 
 def plain(verdict: QueueVerdict) -> dict[str, Any]:
     fields = {name: getattr(verdict, name) for name in QueueVerdict.__slots__}
-    return fields | {"missing_offsets": verdict.missing_offsets.tolist()}
+    return fields | {"missing_offsets": [*map(int, verdict.missing_offsets)]}
 
 
 def verdicts(root: Path) -> list[dict[str, Any]]:
@@ -307,3 +308,10 @@ def test_a_queue_whose_bytes_are_elsewhere_is_left_to_who_reads_them(
     path.write_bytes(bytes(len(content)))
     assert not any(followed(root).values())
     assert not [verdict for verdict in verdicts(root) if verdict["findings"]]
+
+
+@pytest.mark.parametrize("missing", [range(3, 6), np.array([3, 4, 5])], ids=["range", "array"])
+def test_a_verdict_tells_which_positions_it_misses(missing: Any) -> None:
+    verdict = QueueVerdict(QueueKey("T", 0), missing_offsets=missing)
+    assert [place for place in range(10) if verdict.misses(place)] == [3, 4, 5]
+    assert not QueueVerdict(QueueKey("T", 0)).misses(0)
