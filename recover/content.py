@@ -53,6 +53,10 @@ class BytesContent(Struct, frozen=True):
         """The bytes, in one piece."""
         yield bytes(self.data)
 
+    def pieces(self) -> Iterator[Piece]:
+        """The bytes as they stand there."""
+        yield 0, self.data
+
 
 class FileContent(Struct, frozen=True):
     """Content of a file whose size and CRC-32C were noted when it was written."""
@@ -145,6 +149,13 @@ def padded(value: Content | Buffer, size: int) -> Iterator[bytes]:
     content = as_content(value)
     yield from content.chunks()
     yield from zeros(size - content.size)
+
+
+def padded_pieces(value: Content | Buffer, size: int) -> Iterator[Piece]:
+    """The same for a file that is written anew."""
+    content = as_content(value)
+    yield from pieces_of(content)
+    yield from in_order(zeros(size - content.size), content.size)
 
 
 def inline_json(content: Content) -> dict[str, Any]:

@@ -106,15 +106,15 @@ class Run(Struct, dict=True):
 
     def staged(self, step: int) -> Path:
         """Where the new content of a step is."""
-        return self.path / "staged" / f"{step:06d}"
+        return self.path / f"staged/{step:06d}"
 
     def preimage(self, step: int) -> Path:
         """Where the bytes are that an in-place step overwrites."""
-        return self.path / "preimages" / f"{step:06d}"
+        return self.path / f"preimages/{step:06d}"
 
     def retired(self, step: int) -> Path:
         """Where the file is that a step replaced or took away."""
-        return self.path / "retired" / f"{step:06d}"
+        return self.path / f"retired/{step:06d}"
 
     @property
     def header(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -284,6 +285,7 @@ def check_path(file: str, parts: Sequence[str] = ()) -> None:
         raise Refusal(f"the plan touches {file!r}, which is outside of the store's files", "make the plan again")
 
 
+@lru_cache(maxsize=4096)
 def resolve(root: Path, file: str) -> Path:
     """The path of a step's file; the part behind `root` if it is relative."""
     return root / file

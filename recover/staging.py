@@ -32,9 +32,10 @@ def stage(
     `OSError`; `Refusal` for what reads back differently; `Interrupted`. Then nothing more is being written.
     """
     failed = Event()
+    neighbours: dict[Path, os.stat_result] = {}
 
     def one(number: int) -> dict[str, Any] | None:
-        return _stage(run, number, steps[number], lambda: failed.is_set() or interrupted(), made)
+        return _stage(run, number, steps[number], lambda: failed.is_set() or interrupted(), made, neighbours)
 
     def one_beside(number: int) -> dict[str, Any] | None:
         kept = one(number)
@@ -57,7 +58,8 @@ def stage(
 
 
 def _stage(
-    run: Run, number: int, step: Step, interrupted: Callable[[], bool], made: Made
+    run: Run, number: int, step: Step, interrupted: Callable[[], bool], made: Made,
+    neighbours: dict[Path, os.stat_result],
 ) -> dict[str, Any] | None:
     content = step.content
     if content is None:
@@ -67,7 +69,7 @@ def _stage(
         return inline_json(content)
     size, crc = made.get(path) or disk.create_from_pieces(path, _watched(content, interrupted), sync=False)
     if not isinstance(step, InPlace):
-        _dress(run.root, step, path)
+        _dress(run.root, step, path, neighbours)
     if file_crc(path) != (size, crc) or size != content.size:
         raise Refusal(f"what was written for {step.file} reads back differently", "check the disk", file=step.file)
     return {"size": size, "crc32c": crc, "file": path.name}
@@ -80,7 +82,7 @@ def _watched(content: Content, interrupted: Callable[[], bool]) -> Iterable[Piec
         yield piece
 
 
-def _dress(root: Path, step: Step, staged: Path) -> None:
+def _dress(root: Path, step: Step, staged: Path, neighbours: dict[Path, os.stat_result]) -> None:
     """Owner and mode as the broker left them on the old file or on its neighbours, and the old file's xattrs."""
     target = resolve(root, step.file)
     if target.exists():
@@ -90,7 +92,9 @@ def _dress(root: Path, step: Step, staged: Path) -> None:
     directory = target.parent
     while not directory.is_dir():
         directory = directory.parent
-    disk.set_owner(staged, _neighbour(directory))
+    if directory not in neighbours:
+        neighbours[directory] = _neighbour(directory)
+    disk.set_owner(staged, neighbours[directory])
 
 
 def _neighbour(directory: Path) -> os.stat_result:
