@@ -68,16 +68,20 @@ def follow_units(
     key, is_open = state[NEXT_KEY], state[IS_OPEN]
     status = MORE_UNITS
     divisor = divisor_of(heads.size)
+    phy_offset, keys, difference = 0, 0, 0
+    if is_open != 0:
+        phy_offset, keys = records[row].phy_offset, int(records[row].hashes)
+        difference = time_diff(begin, records[row].store_timestamp)
     while at < count:
         place = at * UNIT
         if at + _AHEAD < count:
             # the chains of all slots are more than the caches near the core hold
             prefetch(heads, slot_of(i32(raw, place + _AHEAD * UNIT), divisor))
         offset = i64(raw, place + _AT_OFFSET)
-        if is_open == 0 or records[row].phy_offset != offset:
+        if is_open == 0 or phy_offset != offset:
             left, left_hash, passed = row, first, False
             if is_open != 0:
-                first += records[row].hashes
+                first += keys
                 row += 1
             while row < records.size and records[row].phy_offset < offset:
                 plain = records[row].hashes - (records[row].bits & BIT_HAS_TAGS)
@@ -94,13 +98,14 @@ def follow_units(
                 status = DISLIKED
                 break
             key, is_open = 0, 1
+            phy_offset, keys = offset, int(records[row].hashes)
+            difference = time_diff(begin, records[row].store_timestamp)
         value = i32(raw, place)
-        key = _find_key(value, hashes, first, records[row].hashes, key, found)
+        key = _find_key(value, hashes, first, keys, key, found)
         if key < 0:
             status = DISLIKED
             break
-        difference = i32(raw, place + _AT_TIME)
-        if number + at > 1 and difference != time_diff(begin, records[row].store_timestamp):
+        if number + at > 1 and i32(raw, place + _AT_TIME) != difference:
             status = DISLIKED
             break
         slot = slot_of(value, divisor)
