@@ -20,7 +20,6 @@ from recover.mapped_files import MappedFileQueue
 from recover.reader import read_small
 from recover.store import ABORT, COMMITLOG, LOCK, Store
 from recover.verify.other_parts import check_other_parts
-from recover.verify.timer import check_timer
 
 if TYPE_CHECKING:
     from recover.survey import Survey
@@ -49,6 +48,8 @@ def check_parts(
 
         findings.extend(run_findings(store.root))
     if whole and store.commitlog.files:
+        from recover.verify.timer import check_timer
+
         findings.extend(check_timer(store, look.log))
     return findings
 
