@@ -31,11 +31,12 @@ class Times:
 def in_turn(parties: Mapping[str, Callable[[], float]], runs: int = RUNS) -> dict[str, Times]:
     """Let every party run once, then all again, `runs` times; one turn before that is not counted.
 
-    A party is a function that does the job and returns the seconds that count.
+    A party is a function that does the job and returns the seconds that count. Every other turn goes backwards, or one
+    of them would always come behind a process that gave much memory back, and wait for its pages.
     """
     times = {name: Times(name) for name in parties}
     for turn in range(runs + 1):
-        for name, run in parties.items():
+        for name, run in list(parties.items())[:: -1 if turn % 2 else 1]:
             note(f"{'warm-up' if turn == 0 else f'run {turn} of {runs}'}: {name}")
             seconds = run()
             if turn:
