@@ -63,8 +63,9 @@ def link_units(units: Any, count: int, slots: Any) -> int:
 
 
 @kernel(
-    units=Array(np.int32, 2, out=True), base=INT, file_order=BOOL, slots=Array(np.int32, out=True, some=True),
-    records=_RECORDS, hashes=_HASHES, take=_BYTES, limit=INT, state=Array(np.int64, out=True), returns=None,
+    units=Array(np.int32, 2, out=True, some=True), base=INT, file_order=BOOL,
+    slots=Array(np.int32, out=True, some=True), records=_RECORDS, hashes=_HASHES, take=_BYTES, limit=INT,
+    state=Array(np.int64, out=True), returns=None,
 )
 def put_keys(
     units: Any, base: int, file_order: bool, slots: Any, records: Any, hashes: Any, take: Any, limit: int, state: Any

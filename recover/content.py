@@ -90,7 +90,7 @@ class LazyContent:
 
     `produce` is called for each pass and must give the same bytes each time, `size` of them. `allocated` is an upper
     bound of the bytes that are not in long stretches of zeros; the space check believes it. `pieces` gives them, too,
-    where they take less work or memory in another order.
+    where they take less work or memory in another order; with `crc32c` they come in order, so that it is checked.
     """
 
     def __init__(
@@ -117,7 +117,8 @@ class LazyContent:
     def pieces(self) -> Iterator[Piece]:
         """The bytes, each once, in the order in which they are made; `RuntimeError` if they are not so many."""
         size = 0
-        for at, piece in self._pieces() if self._pieces is not None else in_order(self.chunks()):
+        own = self._pieces if self.crc32c is None else None
+        for at, piece in own() if own is not None else in_order(self.chunks()):
             size += len(piece)
             yield at, piece
         if size != self.size:
@@ -153,7 +154,7 @@ def padded(value: Content | Buffer, size: int) -> Iterator[bytes]:
 
 def padded_pieces(value: Content | Buffer, size: int) -> Iterator[Piece]:
     """The same for a file that is written anew."""
-    content = as_content(value)
+    content = BytesContent(value) if isinstance(value, (bytes, bytearray, memoryview)) else value
     yield from pieces_of(content)
     yield from in_order(zeros(size - content.size), content.size)
 

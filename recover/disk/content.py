@@ -112,7 +112,7 @@ def create_from_pieces(
     return size, crc
 
 
-class _Run(Struct):
+class _Stretch(Struct):
     """Bytes [start, stop) that were written one behind the other, and their CRC-32C."""
 
     start: int
@@ -121,13 +121,14 @@ class _Run(Struct):
 
 
 def _fill(fd: int, path: Path, pieces: Iterable[Piece]) -> tuple[int, int]:
-    runs: list[_Run] = []
+    runs: list[_Stretch] = []
     for at, piece in pieces:
-        if not piece:
+        view, stop = memoryview(piece).cast("B"), 0
+        if not view:
             continue
         if not runs or runs[-1].stop != at:
-            runs.append(_Run(at, at))
-        run, view, stop = runs[-1], memoryview(piece), 0
+            runs.append(_Stretch(at, at))
+        run = runs[-1]
         for first, last in _written(view) if piece is not BLANK else ():
             pwrite(fd, path, at + first, view[first:last])
             run.crc = crc32c(view[first:last], crc_with_zeros(run.crc, first - stop))
@@ -140,7 +141,7 @@ def _fill(fd: int, path: Path, pieces: Iterable[Piece]) -> tuple[int, int]:
     return size, crc
 
 
-def _joined(runs: list[_Run]) -> tuple[int, int]:
+def _joined(runs: list[_Stretch]) -> tuple[int, int]:
     size = crc = 0
     for run in sorted(runs, key=lambda run: run.start):
         if run.start != size:

@@ -115,12 +115,14 @@ def test_new_files_take_owner_and_mode_of_the_old_one_or_of_their_neighbours(tmp
         os.chown(path, *owner)
     (store / "config/topics.json").chmod(0o600)
     (store / "index").chmod(0o750)
+    (store / INDEX).chmod(0o640)
     steps = [WriteFile("config/topics.json", b"{}"), Install("index/2", b"i"), Install(NEW_QUEUE, b"q")]
     apply_plan(store, seal(Plan.of("recover", steps), store))
     paths = [path for path in store.rglob("*") if ".mqtool" not in path.parts]
     assert {(path.stat().st_uid, path.stat().st_gid) for path in paths} == {owner}
     assert (store / "config/topics.json").stat().st_mode & 0o777 == 0o600
-    assert (store / "index/2").stat().st_mode & 0o777 == (store / INDEX).stat().st_mode & 0o777
+    assert (store / "index/2").stat().st_mode & 0o777 == 0o640
+    assert (store / NEW_QUEUE).stat().st_mode & 0o777 not in (0o600, 0o640)
     assert (store / "consumequeue/TopicB").stat().st_mode == (store / "consumequeue").stat().st_mode
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from fixtures.damage import damage
 from recover import index_bytes
 from recover.content import pieces_of
 from recover.index_bytes import ahead
@@ -36,6 +38,15 @@ def test_blocks_of_every_size_make_the_bytes_of_the_whole_file(
         whole = b"".join(file.content.chunks())
         assert _put_together(pieces_of(file.content), file.content.size) == whole
         assert sum(len(piece) for _, piece in pieces_of(file.content)) == len(whole) == file.content.size
+
+
+def test_pieces_of_a_file_that_keeps_expired_units_make_the_whole_file(store: Callable[[str], Path]) -> None:
+    root = store("clean-expired-5.5.0")
+    damage("index-slot-zeroed", root, 1)
+    (file,) = rebuild_index(*opened(root)).files
+    whole = b"".join(file.content.chunks())
+    assert whole == (unpacked("clean-expired-5.5.0") / "index" / file.name).read_bytes()
+    assert _put_together(pieces_of(file.content), file.content.size) == whole
 
 
 def test_pieces_are_made_on_another_thread_and_come_in_order() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recover import disk
-from recover.content import BytesContent, LazyContent, pieces_of
+from recover.content import BytesContent, LazyContent, padded_pieces, pieces_of
 from recover.crc import crc32c
 from recover.reading import BLANK, crc_joined, file_crc, in_order
 
@@ -61,3 +62,25 @@ def test_content_comes_in_its_own_order_and_as_long_as_announced() -> None:
     assert list(pieces_of(content(3))) == [(1, b"bc"), (0, b"a")]
     with pytest.raises(RuntimeError, match="3 bytes instead of 4"):
         list(pieces_of(content(4)))
+
+
+def test_content_with_an_announced_sum_comes_in_order_and_is_checked() -> None:
+    def content(crc: int) -> LazyContent:
+        return LazyContent(3, lambda: [b"a", b"bc"], crc32c=crc, pieces=lambda: [(1, b"bc"), (0, b"a")])
+
+    assert list(pieces_of(content(crc32c(b"abc")))) == [(0, b"a"), (1, b"bc")]
+    with pytest.raises(RuntimeError, match="not as announced"):
+        list(pieces_of(content(1)))
+
+
+def test_a_piece_of_words_is_as_long_as_its_bytes(tmp_path: Path) -> None:
+    words = memoryview(array("q", [1, 2, 3]))
+    assert disk.create_from_pieces(tmp_path / "f", [(0, words)]) == (24, crc32c(words.tobytes()))
+    assert (tmp_path / "f").read_bytes() == words.tobytes()
+
+
+def test_content_is_padded_without_a_copy_of_it() -> None:
+    view = memoryview(bytearray(b"abc"))
+    pieces = list(padded_pieces(view, 5))
+    assert pieces == [(0, b"abc"), (3, bytes(2))]
+    assert pieces[0][1] is view
