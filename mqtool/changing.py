@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from mqtool import exits
 from mqtool.declared import FLAG, option
@@ -62,7 +61,7 @@ def with_options(plan: Plan, store: Store) -> Plan:
         "mapped_file_size": options.mapped_file_size, "index_slots": options.index_slots,
         "index_entries": options.index_entries, "broker": options.broker, "settings": dict(options.settings),
     }
-    return replace(plan, summary={**plan.summary, "store_options": said})
+    return structs.replace(plan, summary={**plan.summary, "store_options": said})
 
 
 def options_of(plan: Plan) -> StoreOptions:

@@ -1,6 +1,6 @@
 """The options that commands share, each written once, and the decorator that hands them out.
 
-A command is a function of a `Printer`, of groups of options (the dataclasses below) and of its
+A command is a function of a `Printer`, of groups of options (the structs below) and of its
 own `Annotated` parameters. The decorator lays the groups out as flat options for whoever reads the
 command line, gathers them again, and sees to it that every command ends through the printer.
 """

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from mqtool import exits
 from mqtool.changing import (
@@ -71,7 +71,7 @@ class Change(Struct):
     consent: ChangeChoice
     output: Path | None = None
     include_deleted: bool = False
-    stamps: Stamps = {}
+    stamps: Stamps = field(default_factory=dict)
 
     def run(self, make: Callable[[Store], Planner]) -> int:
         """Plan, then go through with it as far as the user wants; the exit code.

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import structs
 
 from recover import disk
 from recover.errors import Interrupted, Refusal
@@ -66,7 +67,7 @@ def copy_store(
 def relocated(plan: Plan, names: Mapping[str, str]) -> Plan:
     """A plan of the original as a plan of its copy, not yet sealed; `names` is what `copy_store` returned."""
     steps = tuple(step.renamed(names.get(step.file, step.file)) for step in plan.steps)
-    return replace(plan, steps=steps, parts=(), store=None, preconditions=(), watched=())
+    return structs.replace(plan, steps=steps, parts=(), store=None, preconditions=(), watched=())
 
 
 def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:

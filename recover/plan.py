@@ -7,14 +7,17 @@ and a line in `STEP_KINDS`.
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
+
+from msgspec import Struct, field, structs
 
 from recover.content import Content, as_content
 from recover.errors import Refusal
@@ -78,7 +81,7 @@ class WriteRange(InPlace):
     """Overwrites the bytes from `start` on with `content`."""
 
     kind: ClassVar[str] = "write-range"
-    _content: Content = field(repr=False)
+    _content: Content = dataclasses.field(repr=False)
 
     def __init__(self, file: str, start: int, content: Content | bytes) -> None:
         value = as_content(content)
@@ -142,7 +145,7 @@ class Install(Replace):
     """
 
     kind: ClassVar[str] = "install"
-    _content: Content = field(repr=False)
+    _content: Content = dataclasses.field(repr=False)
 
     def __init__(self, file: str, content: Content | bytes) -> None:
         object.__setattr__(self, "file", file)
@@ -177,8 +180,7 @@ def _required(content: Content | None) -> Content:
     return content
 
 
-@dataclass(frozen=True)
-class FileState:
+class FileState(Struct, frozen=True):
     """What a plan was made on: times in ns since the epoch, `crc32c` of [start, stop) of the file.
 
     Of a `folder`, `size` is that of all files in it, and `crc32c` that of their names, sizes and times.
@@ -195,11 +197,10 @@ class FileState:
 
     def json(self) -> dict[str, Any]:
         """The state as the plan file holds it."""
-        return asdict(self)
+        return structs.asdict(self)
 
 
-@dataclass(frozen=True)
-class StoreIdentity:
+class StoreIdentity(Struct, frozen=True):
     """Which store a plan is for: its real path, the inode of its root, a digest of its commitlog's file names."""
 
     root: str
@@ -207,8 +208,7 @@ class StoreIdentity:
     commitlog: int
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Steps in the order they run, with what they cost and what they were planned on.
 
     `loss` has one dict per topic, queue and time span that loses messages; `summary` is free for the command.
@@ -247,7 +247,7 @@ class Plan:
 
     def with_steps(self, steps: Sequence[Step], preconditions: Sequence[FileState]) -> Plan:
         """The same plan with other steps."""
-        return replace(self, steps=tuple(steps), preconditions=tuple(preconditions))
+        return structs.replace(self, steps=tuple(steps), preconditions=tuple(preconditions))
 
 
 def check_steps(steps: Sequence[Step], parts: Sequence[str] = ()) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from recover import disk
 from recover.content import INLINE_LIMIT, Content, content_from_json, inline_json, pieces_of
@@ -40,7 +41,7 @@ def document(plan: Plan, contents: Sequence[dict[str, Any] | None], sidecar: str
         steps.append(value)
     body = {
         "id": plan.id, "command": plan.command, "created_ms": plan.created_ms, "sidecar": sidecar,
-        "store": asdict(plan.store) if plan.store else None, "parts": list(plan.parts), "loss": list(plan.loss),
+        "store": structs.asdict(plan.store) if plan.store else None, "parts": list(plan.parts), "loss": list(plan.loss),
         "summary": plan.summary, "steps": steps, "watched": [state.json() for state in plan.watched],
     }
     whole = {"format": FORMAT, "version": VERSION, "crc32c": crc32c(canonical(body)), "body": body}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import structs
 
 from recover.crc import crc32c
 from recover.errors import Refusal
@@ -38,7 +39,7 @@ def seal(
     touched = {step.file for step in plan.steps}
     names = sorted((set(_default_watch(root, plan.parts)) | set(watch)) - touched)
     watched = tuple(observe(root, name) for name in names)
-    return replace(plan, store=identify(root, plan.parts), preconditions=preconditions, watched=watched)
+    return structs.replace(plan, store=identify(root, plan.parts), preconditions=preconditions, watched=watched)
 
 
 def identify(root: Path, parts: Iterable[str] = ()) -> StoreIdentity:
@@ -89,7 +90,7 @@ def observe_step(root: Path, step: Step) -> FileState:
             raise Refusal(f"{step.file} does not exist, {step.kind} needs it", STALE, file=step.file)
         return state
     start, stop = (step.start, min(step.stop, state.size)) if isinstance(step, InPlace) else (0, state.size)
-    return replace(state, start=start, stop=stop, crc32c=checksum(root, step.file, start, stop))
+    return structs.replace(state, start=start, stop=stop, crc32c=checksum(root, step.file, start, stop))
 
 
 def checksum(root: Path, file: str, start: int, stop: int) -> int:

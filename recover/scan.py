@@ -54,7 +54,7 @@ class Hole(Struct):
     ended_by: str
     envelope: bool
     last_data: int
-    facts: dict[str, Any] = {}
+    facts: dict[str, Any] = {}  # each has its own: msgspec copies it
 
 
 @dataclass(slots=True)

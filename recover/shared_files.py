@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from recover.content import LazyContent
 from recover.plan import FileState, InPlace, Install, Plan, Step, resolve
@@ -41,7 +40,7 @@ def detach(plan: Plan, root: Path) -> Plan:
         elif patches[step.file]:
             install = Install(step.file, _patched(resolve(root, step.file), patches[step.file]))
             steps.append(install)
-            states.append(replace(observe_step(root, install), mtime_ns=sealed.mtime_ns))
+            states.append(structs.replace(observe_step(root, install), mtime_ns=sealed.mtime_ns))
             patches[step.file] = []
     return plan.with_steps(steps, states)
 

@@ -22,7 +22,7 @@ from recover.spark.packing import PackedSplit, unpack_rows
 _TRACED = tuple(name for name in RECORD.names or () if name not in ("queue", "bits"))
 
 
-class Piece(Struct, frozen=True):
+class KeptPiece(Struct, frozen=True):
     """Split `number` of a log as rows [start, stop) of a kept split, where rows `changed` have other `bits`."""
 
     number: int
@@ -35,7 +35,7 @@ class Piece(Struct, frozen=True):
 class Sources(Struct):
     """Where the rows of a log are: pieces of kept splits by their task, and splits that have to be sent."""
 
-    pieces: dict[int, list[Piece]] = field(default_factory=dict)
+    pieces: dict[int, list[KeptPiece]] = field(default_factory=dict)
     sent: list[tuple[int, Split]] = field(default_factory=list)
 
 
@@ -87,7 +87,7 @@ def _with_rows(log: LogView) -> Iterator[Split]:
     return (split for split in log.splits() if split.records.size)
 
 
-def _traced(number: int, split: Split, kept: Split) -> Piece | None:
+def _traced(number: int, split: Split, kept: Split) -> KeptPiece | None:
     """The split as a piece of a kept one; None when it is not."""
     records, others = split.records, kept.records
     start = int(np.searchsorted(others["phy_offset"], int(records["phy_offset"][0])))
@@ -102,10 +102,10 @@ def _traced(number: int, split: Split, kept: Split) -> Piece | None:
         if not np.array_equal(split.hashes, kept.hashes[first : first + split.hashes.size]):
             return None
     changed = np.flatnonzero((records["bits"] & NO_PLACE) != 0).astype(np.int32)
-    return Piece(number, start, stop, changed, records["bits"][changed])
+    return KeptPiece(number, start, stop, changed, records["bits"][changed])
 
 
-def rows_of(packed: PackedSplit, pieces: list[Piece], queues: dict[tuple[bytes, int], int]) -> Iterator[
+def rows_of(packed: PackedSplit, pieces: list[KeptPiece], queues: dict[tuple[bytes, int], int]) -> Iterator[
     tuple[int, Split]
 ]:
     """On an executor: the splits of the log that are pieces of this one, queues numbered as the log does."""

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from recover.columns import Split
 from recover.spark.derived import Chunk, IndexFileTask, OtherView, Product, QueueFilesTask, contents
-from recover.spark.kept import Piece, rows_of
+from recover.spark.kept import KeptPiece, rows_of
 from recover.spark.packing import PackedSplit, unpack_rows
 from recover.spark.staging import NotStaged, Staged, Stager
 from recover.spark.tasks import enter
@@ -31,7 +31,7 @@ class SentSplit(Struct, frozen=True):
 
 
 def pack_elements(
-    pieces: dict[int, list[Piece]], numbers: dict[tuple[bytes, int], int], pack: Pack, elements: Iterable[Any],
+    pieces: dict[int, list[KeptPiece]], numbers: dict[tuple[bytes, int], int], pack: Pack, elements: Iterable[Any],
 ) -> Iterator[Chunk]:
     """Chunks of what executors kept (see `pieces`, by task) and of splits that were sent; chunks stay what they are.
 
