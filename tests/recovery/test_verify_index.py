@@ -10,17 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
 
 from fixtures.damage import damage
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry
-from formats.index_kernels import TAG_ABSENT, TAG_PRESENT, TAG_UNKNOWN
-from formats.record_columns import RECORD
-from recover.index_stream import IndexStream, TagHistory, TagRun, tag_runs
+from recover.index_stream import IndexStream, TagHistory, TagRun
 from recover.log import LogView
 from recover.reader import FileReader, ReadFailure
 from recover.verify import index as verify_index
@@ -360,17 +355,3 @@ def test_what_a_log_without_index_files_lacks_is_counted_as_record_by_record(
     one_by_one = check_index(opened_store, log, tags=tags)
     assert [item.json() for item in at_once.findings] == [item.json() for item in one_by_one.findings]
     assert at_once.json() == one_by_one.json() and at_once.missing > 0
-
-
-@given(st.lists(st.sampled_from([TAG_UNKNOWN, TAG_ABSENT, TAG_PRESENT]), max_size=12))
-def test_runs_of_tags_are_those_of_one_record_after_the_other(states: list[int]) -> None:
-    records = np.zeros(len(states), dtype=RECORD)
-    records["phy_offset"] = np.arange(len(states)) * 100
-    known = [(100 * place, state == TAG_PRESENT) for place, state in enumerate(states) if state != TAG_UNKNOWN]
-    wanted: list[TagRun] = []
-    for first, present in known:
-        if wanted and wanted[-1].present == present:
-            wanted[-1] = TagRun(wanted[-1].first, wanted[-1].count + 1, present)
-        else:
-            wanted.append(TagRun(first, 1, present))
-    assert tag_runs(records, np.array(states, dtype=np.uint8)) == wanted
