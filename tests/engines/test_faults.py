@@ -108,7 +108,9 @@ def test_ctrl_c_ends_within_seconds_and_leaves_nothing(root: Path, tmp_path: Pat
     stop_session()
     place = tmp_path / "tmp"
     place.mkdir()
-    code = "import sys; from mqtool.cli import main; sys.exit(main())"
+    # whoever runs the tests in the background ignores it, and what is ignored stays ignored
+    code = ("import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+            "from mqtool.cli import main; sys.exit(main())")
     line = ["verify", str(root), "--master", "local[2]", "--conf", "mqtool.splitSize=2003", "--progress",
             "--conf", "spark.driver.memory=512m"]
     environment = {**os.environ, "TMPDIR": str(place), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
