@@ -7,7 +7,7 @@ from inspect import Parameter as Given
 from inspect import signature
 from typing import Any, NamedTuple, get_type_hints
 
-from msgspec import NODEFAULT, Struct
+from msgspec import Struct, structs
 
 FLAG = " "  # what stands behind the name of a flag in the help: nothing
 REQUIRED = Given.empty
@@ -81,11 +81,8 @@ def layout_of(function: Callable[..., int], last: type[Any]) -> Layout:
 
 
 def _of_group(group: type[Struct]) -> list[Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    names, defaults = group.__struct_fields__, group.__struct_defaults__
-    # defaults are those of the last fields
-    given = [REQUIRED] * (len(names) - len(defaults)) + [REQUIRED if it is NODEFAULT else it for it in defaults]
-    return [_parameter(name, hints[name], default) for name, default in zip(names, given, strict=True)]
+    return [_parameter(item.name, item.type, REQUIRED if item.required else item.default)
+            for item in structs.fields(group)]
 
 
 def _parameter(name: str, hint: Any, default: Any) -> Parameter:

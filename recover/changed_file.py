@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from formats.layout import Buffer
 from recover.content import LazyContent
 from recover.plan import InPlace
 from recover.reader import FileReader
@@ -25,7 +26,7 @@ def changed_file(path: Path, size: int, changes: Sequence[InPlace]) -> LazyConte
     return LazyContent(size, lambda: _limited(_pieces(path, size, ordered), size))
 
 
-def _pieces(path: Path, size: int, changes: Sequence[InPlace]) -> Iterator[bytes]:
+def _pieces(path: Path, size: int, changes: Sequence[InPlace]) -> Iterator[Buffer]:
     position = 0
     with FileReader(path) as reader:
         for change in changes:
@@ -41,7 +42,7 @@ def _as_it_is(reader: FileReader, start: int, stop: int) -> Iterator[bytes]:
         yield reader.read(at, length).ljust(length, b"\0")
 
 
-def _limited(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
+def _limited(pieces: Iterator[Buffer], size: int) -> Iterator[Buffer]:
     for piece in pieces:
         if size <= 0:
             return

@@ -30,7 +30,7 @@ class Content(Protocol):
     def crc32c(self) -> int | None:
         """CRC-32C of all bytes, where it is known."""
 
-    def chunks(self) -> Iterator[bytes]:
+    def chunks(self) -> Iterator[Buffer]:
         """All bytes in pieces of a bounded size; may be called more than once, with equal results."""
 
 
@@ -49,13 +49,9 @@ class BytesContent(Struct, frozen=True):
         """CRC-32C of all bytes."""
         return crc32c(self.data)
 
-    def chunks(self) -> Iterator[bytes]:
-        """The bytes, in one piece."""
-        yield bytes(self.data)
-
-    def pieces(self) -> Iterator[Piece]:
-        """The bytes as they stand there."""
-        yield 0, self.data
+    def chunks(self) -> Iterator[Buffer]:
+        """The bytes as they stand there, in one piece."""
+        yield self.data
 
 
 class FileContent(Struct, frozen=True):
@@ -94,7 +90,7 @@ class LazyContent:
     """
 
     def __init__(
-        self, size: int, produce: Callable[[], Iterable[bytes]], crc32c: int | None = None,
+        self, size: int, produce: Callable[[], Iterable[Buffer]], crc32c: int | None = None,
         allocated: int | None = None, pieces: Callable[[], Iterable[Piece]] | None = None,
     ) -> None:
         self.size = size
@@ -103,7 +99,7 @@ class LazyContent:
         self._produce = produce
         self._pieces = pieces
 
-    def chunks(self) -> Iterator[bytes]:
+    def chunks(self) -> Iterator[Buffer]:
         """The bytes; `RuntimeError` if they are not as many as announced, or have another CRC-32C."""
         size = crc = 0
         for chunk in self._produce():
@@ -142,21 +138,14 @@ def as_content(value: Content | Buffer) -> Content:
     return BytesContent(bytes(value)) if isinstance(value, (bytes, bytearray, memoryview)) else value
 
 
-def padded(value: Content | Buffer, size: int) -> Iterator[bytes]:
+def padded(value: Content | Buffer, size: int) -> Iterator[Buffer]:
     """The content and zeros behind it up to `size` bytes, in pieces, most of them `BLANK`.
 
     How many zeros is told by the content's own size, so content that comes up short is not made up for.
     """
-    content = as_content(value)
+    content = BytesContent(value) if isinstance(value, (bytes, bytearray, memoryview)) else value
     yield from content.chunks()
     yield from zeros(size - content.size)
-
-
-def padded_pieces(value: Content | Buffer, size: int) -> Iterator[Piece]:
-    """The same for a file that is written anew."""
-    content = BytesContent(value) if isinstance(value, (bytes, bytearray, memoryview)) else value
-    yield from pieces_of(content)
-    yield from in_order(zeros(size - content.size), content.size)
 
 
 def inline_json(content: Content) -> dict[str, Any]:

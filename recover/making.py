@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from formats.layout import Buffer
 from recover import disk
 from recover.content import Content
 from recover.errors import Refusal
@@ -41,7 +42,7 @@ class MadeElsewhere:
     allocated: int
     crc32c: int | None = None
 
-    def chunks(self) -> Iterator[bytes]:
+    def chunks(self) -> Iterator[Buffer]:
         """The bytes, fetched: for the few readers that want one content by itself."""
         return self.maker.chunks(self)
 
@@ -64,7 +65,7 @@ class Maker(Protocol):
     ) -> Manifest:
         """Write each content into the folder under its name. `OSError` where a disk fails, `Interrupted`."""
 
-    def chunks(self, content: MadeElsewhere) -> Iterator[bytes]:
+    def chunks(self, content: MadeElsewhere) -> Iterator[Buffer]:
         """The bytes of one content."""
 
 

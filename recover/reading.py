@@ -65,7 +65,7 @@ def read_chunks(path: Path, start: int = 0, stop: int | None = None) -> Iterator
         os.close(fd)
 
 
-def crc_of(chunks: Iterable[bytes]) -> tuple[int, int]:
+def crc_of(chunks: Iterable[Buffer]) -> tuple[int, int]:
     """(size, CRC-32C) of some bytes."""
     size = crc = 0
     for chunk in chunks:

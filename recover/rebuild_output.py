@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from recover import disk
-from recover.content import Content, padded_pieces, pieces_of
+from recover.content import Content, padded, pieces_of
 from recover.copy_store import check_target, remove_copy
 from recover.errors import Interrupted, Refusal
 from recover.expected import QueueKey
@@ -166,7 +166,7 @@ def _write_queues(writer: _Writer, seen: Survey, wanted: set[QueueKey] | None, m
         return
     for queue in fresh_queues(builder, seen.expectation, wanted):
         for name, content, size in fresh_files(seen.store, queue):
-            writer.write(name, padded_pieces(content, size))
+            writer.write(name, in_order(padded(content, size)))
 
 
 def _write_index(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
+from formats.layout import Buffer
 from recover.content import LazyContent
 from recover.plan import FileState, InPlace, Install, Plan, Step, resolve
 from recover.reading import READ, data_extents, read_chunks, zeros
@@ -54,7 +55,7 @@ class _Patched(Struct, frozen=True):
     size: int
     steps: tuple[InPlace, ...]
 
-    def __call__(self) -> Iterator[bytes]:
+    def __call__(self) -> Iterator[Buffer]:
         position = 0
         for step in self.steps:
             yield from self._old(position, step.start)

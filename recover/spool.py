@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from formats.layout import Buffer
 from formats.search_kernels import last_nonzero
-from recover.content import BytesContent, Content, LazyContent, padded, padded_pieces
+from recover.content import BytesContent, Content, LazyContent, padded
 from recover.crc import crc32c
 from recover.scratch import scratch_file
 
@@ -58,7 +58,4 @@ class Spool:
     def padded(self, content: Buffer, size: int) -> Content:
         """The content followed by zeros up to `size` bytes; the zeros take no room."""
         data = content[: last_nonzero(np.frombuffer(content, dtype=np.uint8), 0, len(content)) + 1]
-        kept = self.keep(data)
-        return LazyContent(
-            size, partial(padded, kept, size), allocated=len(data), pieces=partial(padded_pieces, kept, size)
-        )
+        return LazyContent(size, partial(padded, self.keep(data), size), allocated=len(data))

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -32,10 +33,10 @@ def stage(
     `OSError`; `Refusal` for what reads back differently; `Interrupted`. Then nothing more is being written.
     """
     failed = Event()
-    neighbours: dict[Path, os.stat_result] = {}
+    neighbour = cache(_neighbour)
 
     def one(number: int) -> dict[str, Any] | None:
-        return _stage(run, number, steps[number], lambda: failed.is_set() or interrupted(), made, neighbours)
+        return _stage(run, number, steps[number], lambda: failed.is_set() or interrupted(), made, neighbour)
 
     def one_beside(number: int) -> dict[str, Any] | None:
         kept = one(number)
@@ -59,7 +60,7 @@ def stage(
 
 def _stage(
     run: Run, number: int, step: Step, interrupted: Callable[[], bool], made: Made,
-    neighbours: dict[Path, os.stat_result],
+    neighbour: Callable[[Path], os.stat_result],
 ) -> dict[str, Any] | None:
     content = step.content
     if content is None:
@@ -69,7 +70,7 @@ def _stage(
         return inline_json(content)
     size, crc = made.get(path) or disk.create_from_pieces(path, _watched(content, interrupted), sync=False)
     if not isinstance(step, InPlace):
-        _dress(run.root, step, path, neighbours)
+        _dress(run.root, step, path, neighbour)
     if file_crc(path) != (size, crc) or size != content.size:
         raise Refusal(f"what was written for {step.file} reads back differently", "check the disk", file=step.file)
     return {"size": size, "crc32c": crc, "file": path.name}
@@ -82,7 +83,7 @@ def _watched(content: Content, interrupted: Callable[[], bool]) -> Iterable[Piec
         yield piece
 
 
-def _dress(root: Path, step: Step, staged: Path, neighbours: dict[Path, os.stat_result]) -> None:
+def _dress(root: Path, step: Step, staged: Path, neighbour: Callable[[Path], os.stat_result]) -> None:
     """Owner and mode as the broker left them on the old file or on its neighbours, and the old file's xattrs."""
     target = resolve(root, step.file)
     if target.exists():
@@ -92,9 +93,7 @@ def _dress(root: Path, step: Step, staged: Path, neighbours: dict[Path, os.stat_
     directory = target.parent
     while not directory.is_dir():
         directory = directory.parent
-    if directory not in neighbours:
-        neighbours[directory] = _neighbour(directory)
-    disk.set_owner(staged, neighbours[directory])
+    disk.set_owner(staged, neighbour(directory))
 
 
 def _neighbour(directory: Path) -> os.stat_result:

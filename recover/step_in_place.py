@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from formats.layout import Buffer
 from recover import disk
 from recover.errors import Refusal
 from recover.journal import Run
@@ -17,7 +18,7 @@ from recover.plan import InPlace, resolve
 from recover.reading import READ, crc_of, data_extents, file_crc, gaps, read_chunks, zeros
 
 
-def new_bytes(step: InPlace) -> Iterator[bytes]:
+def new_bytes(step: InPlace) -> Iterator[Buffer]:
     """What the range holds when the step is done."""
     return zeros(step.stop - step.start) if step.content is None else step.content.chunks()
 
@@ -129,7 +130,7 @@ def _padded(chunks: Iterator[bytes], step: InPlace) -> Iterator[bytes]:
     return _even(longer())
 
 
-def _even(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def _even(chunks: Iterator[Buffer]) -> Iterator[bytes]:
     """The same bytes in pieces of one size."""
     waiting = bytearray()
     for chunk in chunks:

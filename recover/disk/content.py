@@ -24,7 +24,7 @@ UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOTTY, errno
 """What file systems answer that cannot do something, as opposed to one that fails."""
 
 
-def pwrite(fd: int, path: Path, offset: int, data: bytes | memoryview) -> None:
+def pwrite(fd: int, path: Path, offset: int, data: Buffer) -> None:
     """Write all of `data` at `offset`, in pieces of at most `CHUNK` bytes."""
     view = memoryview(data)
     while len(view):
@@ -34,7 +34,7 @@ def pwrite(fd: int, path: Path, offset: int, data: bytes | memoryview) -> None:
         view, offset = view[written:], offset + written
 
 
-def write_range(path: Path, offset: int, chunks: Iterable[bytes]) -> int:
+def write_range(path: Path, offset: int, chunks: Iterable[Buffer]) -> int:
     """Overwrite bytes of an existing file from `offset` on; returns how many. Not synced yet."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:

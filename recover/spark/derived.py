@@ -124,7 +124,7 @@ class _Carried(Struct, frozen=True):
     size: int
     crc32c: int
 
-    def chunks(self) -> Iterator[bytes]:
+    def chunks(self) -> Iterator[Buffer]:
         yield from padded(self.data, self.size)
 
 

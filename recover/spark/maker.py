@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
+from formats.layout import Buffer
 from recover.columns import Rows
 from recover.content import Content, allocated, padded
 from recover.errors import Interrupted, Refusal
@@ -132,7 +133,7 @@ class SparkMaker:
             jobs.append((partial(stage_products, stager, number), self._products[number]))
         return self._staged(jobs, interrupted)
 
-    def chunks(self, content: MadeElsewhere) -> Iterator[bytes]:
+    def chunks(self, content: MadeElsewhere) -> Iterator[Buffer]:
         """See `Maker`."""
         kind, *place = content.key
         if kind == "index":

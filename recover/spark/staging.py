@@ -11,11 +11,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from formats.layout import Buffer
 from recover import disk
 
 _MODE = 0o600
 
-Wanted = tuple[Any, Iterable[bytes]]
+Wanted = tuple[Any, Iterable[Buffer]]
 """Which content, and its bytes."""
 
 

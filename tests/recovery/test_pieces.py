@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recover import disk
-from recover.content import BytesContent, LazyContent, padded_pieces, pieces_of
+from recover.content import BytesContent, LazyContent, padded, pieces_of
 from recover.crc import crc32c
 from recover.reading import BLANK, crc_joined, file_crc, in_order
 
@@ -81,6 +81,6 @@ def test_a_piece_of_words_is_as_long_as_its_bytes(tmp_path: Path) -> None:
 
 def test_content_is_padded_without_a_copy_of_it() -> None:
     view = memoryview(bytearray(b"abc"))
-    pieces = list(padded_pieces(view, 5))
-    assert pieces == [(0, b"abc"), (3, bytes(2))]
-    assert pieces[0][1] is view
+    chunks = list(padded(view, 5))
+    assert chunks == [b"abc", bytes(2)]
+    assert chunks[0] is view
