@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 
-from mqtool.cli import main
+from mqtool.__main__ import run
 
 if __name__ == "__main__":
     os.fsync = os.fdatasync = lambda fd: None
-    sys.exit(main())
+    run()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import unsynced
 from benchmarks.contest import in_turn
 from benchmarks.floor import pass_over
 from benchmarks.ours import mqtool
@@ -13,6 +14,7 @@ from benchmarks.rebuilding import differing_files
 from benchmarks.shapes import plain
 from benchmarks.stage import Stage, first_files
 from benchmarks.table import at_least, at_most, markdown, times_table
+from mqtool import __main__ as command
 
 
 def test_parties_run_in_turn_back_and_forth_and_the_first_turn_does_not_count() -> None:
@@ -65,6 +67,24 @@ def test_a_stage_of_the_first_files_shares_them_and_goes_without_them(tmp_path: 
     assert pass_over(part.log_files, crc=True) > 0
     stage.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_party_begins_anew_and_what_it_left_goes_with_the_stage(tmp_path: Path) -> None:
+    stage = Stage(plain(500), tmp_path / "store", 3)
+    stage.commitlog.mkdir(parents=True)
+    (stage.root / "config").mkdir()
+    left = stage.bare("broker") / "queue"
+    left.write_bytes(b"x" * 5000)
+    inode = left.stat().st_ino
+    assert sorted(path.name for path in stage.bare("broker").iterdir()) == ["abort", "config"]
+    [aside] = [path for path in tmp_path.rglob("queue")]
+    assert (aside.stat().st_ino, aside.stat().st_size) == (inode, 0)
+    stage.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_measured_without_fsync_starts_like_the_command_itself() -> None:
+    assert unsynced.run is command.run
 
 
 def test_the_benchmarks_say_what_they_can_measure() -> None:
