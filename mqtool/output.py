@@ -21,6 +21,7 @@ from mqtool.shown import Shown, Text
 from mqtool.text import clean, count
 from recover.errors import UsageRefusal
 from recover.findings import Finding, FindingList
+from recover.json_text import laid_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -214,7 +215,9 @@ class Printer:
 
 def to_json(value: Any, indent: int | None = 2) -> str:
     """JSON in pure ASCII, so that no name from a store reaches a terminal raw."""
-    return json.dumps(value, indent=indent, ensure_ascii=True, default=_json_default)
+    if indent is None:
+        return json.dumps(value, default=_json_default)
+    return laid_out(value, indent, default=_json_default)
 
 
 def _json_default(value: Any) -> Any:

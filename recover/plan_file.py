@@ -16,6 +16,7 @@ from recover import disk
 from recover.content import INLINE_LIMIT, Content, content_from_json, inline_json, pieces_of
 from recover.crc import crc32c
 from recover.errors import Refusal
+from recover.json_text import laid_out
 from recover.making import make
 from recover.plan import STEP_KINDS, FileState, InPlace, Plan, Step, StoreIdentity
 
@@ -45,7 +46,7 @@ def document(plan: Plan, contents: Sequence[dict[str, Any] | None], sidecar: str
         "summary": plan.summary, "steps": steps, "watched": [state.json() for state in plan.watched],
     }
     whole = {"format": FORMAT, "version": VERSION, "crc32c": crc32c(canonical(body)), "body": body}
-    return json.dumps(whole, indent=1, sort_keys=True, allow_nan=False).encode("ascii") + b"\n"
+    return laid_out(whole, 1, sort_keys=True, allow_nan=False).encode("ascii") + b"\n"
 
 
 def stands_inline(step: Step, content: Content) -> bool:
