@@ -6,15 +6,16 @@ has left nothing but a folder to remove.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from recover import disk
 from recover.journal import FRESH_JOURNAL, FRESH_RUN, Run, decode_records, encode_record, leftovers, runs
+from recover.json_text import laid_out
 from recover.lock import ROOT_MTIME
 from recover.making import make
 from recover.plan import JOURNAL_DIR, InPlace, Plan, Step, resolve
@@ -53,7 +54,7 @@ def write_report(root: Path, run_id: str, report: dict[str, Any]) -> None:
     path = root / JOURNAL_DIR / "runs" / run_id / "report.json"
     temporary = path.with_suffix(".new")
     disk.unlink(temporary)
-    disk.create_file(temporary, [json.dumps(report, indent=1).encode("ascii") + b"\n"])
+    disk.create_file(temporary, [laid_out(report, 1).encode("ascii") + b"\n"])
     disk.rename(temporary, path)
     disk.fsync_dir(path.parent)
 
@@ -120,11 +121,9 @@ def _number(run_id: str) -> int:
 
 def touched_directories(root: Path, steps: Iterable[Step]) -> list[str]:
     """The existing directories in which steps make or remove names, relative to the root (`.`) or absolute."""
-    found = {"."}
-    for step in steps:
-        if not isinstance(step, InPlace):
-            parent = Path(step.file).parent
-            while not resolve(root, str(parent)).is_dir():
-                parent = parent.parent
-            found.add(str(parent))
-    return sorted(found)
+
+    @cache
+    def existing(directory: Path) -> Path:
+        return directory if resolve(root, str(directory)).is_dir() else existing(directory.parent)
+
+    return sorted({".", *(str(existing(Path(step.file).parent)) for step in steps if not isinstance(step, InPlace))})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 from recover.content import allocated
@@ -20,23 +21,28 @@ def check_space(root: Path, plan: Plan) -> None:
     """`Refusal` if a file system that the plan writes to has fewer free bytes than it may need."""
     home = root / JOURNAL_DIR if (root / JOURNAL_DIR).is_dir() else root
     needed: dict[int, int] = defaultdict(int)
-    places = {home.stat().st_dev: home}
-    needed[home.stat().st_dev] += RESERVE + _SLACK + _PER_STEP * len(plan.steps)
+    journal = home.stat().st_dev
+    places = {journal: home}
+    needed[journal] += RESERVE + _SLACK + _PER_STEP * len(plan.steps)
+
+    @cache
+    def above(directory: Path) -> tuple[Path, int]:
+        return (directory, directory.stat().st_dev) if directory.exists() else above(directory.parent)
+
     for step in plan.steps:
         if isinstance(step, RetireFolder):
             continue
         path = resolve(root, step.file)
         content = allocated(step.content) if step.content is not None else 0
-        place = _existing(path)
-        device = place.stat().st_dev
+        place, device = (path, path.stat().st_dev) if path.exists() else above(path.parent)
         places.setdefault(device, place)
-        needed[home.stat().st_dev] += content
+        needed[journal] += content
         if isinstance(step, InPlace):
-            needed[home.stat().st_dev] += _data_bytes(path, step.start, step.stop)
+            needed[journal] += _data_bytes(path, step.start, step.stop)
             needed[device] += content
-        elif device != home.stat().st_dev:
+        elif device != journal:
             needed[device] += content
-            needed[home.stat().st_dev] += _data_bytes(path, 0, path.stat().st_size) if path.exists() else 0
+            needed[journal] += _data_bytes(path, 0, path.stat().st_size) if path.exists() else 0
     for device, place in places.items():
         free = _free(place)
         if free < needed[device]:
@@ -44,12 +50,6 @@ def check_space(root: Path, plan: Plan) -> None:
                 f"{needed[device]:,} bytes are needed on the file system of {place}, {free:,} are free",
                 "make room, or write a recovered copy elsewhere with --output", needed=needed[device], free=free,
             )
-
-
-def _existing(path: Path) -> Path:
-    while not path.exists():
-        path = path.parent
-    return path
 
 
 def _data_bytes(path: Path, start: int, stop: int) -> int:

@@ -33,7 +33,10 @@ def stage(
     `OSError`; `Refusal` for what reads back differently; `Interrupted`. Then nothing more is being written.
     """
     failed = Event()
-    neighbour = cache(_neighbour)
+
+    @cache
+    def neighbour(directory: Path) -> os.stat_result:
+        return _neighbour(directory) if directory.is_dir() else neighbour(directory.parent)
 
     def one(number: int) -> dict[str, Any] | None:
         return _stage(run, number, steps[number], lambda: failed.is_set() or interrupted(), made, neighbour)
@@ -90,10 +93,7 @@ def _dress(root: Path, step: Step, staged: Path, neighbour: Callable[[Path], os.
         disk.set_owner(staged, os.stat(target))
         disk.copy_xattrs(target, staged)
         return
-    directory = target.parent
-    while not directory.is_dir():
-        directory = directory.parent
-    disk.set_owner(staged, neighbour(directory))
+    disk.set_owner(staged, neighbour(target.parent))
 
 
 def _neighbour(directory: Path) -> os.stat_result:

@@ -29,8 +29,9 @@ def prepare(run: Run, number: int, step: Replace, promised: set[str]) -> tuple[d
     missing: list[str] = []
     directory = Path(step.file).parent
     while step.content is not None and not resolve(run.root, str(directory)).is_dir():
-        if str(directory) not in promised:
-            missing.append(str(directory))
+        if str(directory) in promised:
+            break  # what it stands in is there, or promised with it
+        missing.append(str(directory))
         directory = directory.parent
     promised.update(missing)
     how = _set_aside(path, retired) if exists(path) else None

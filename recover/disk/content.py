@@ -113,11 +113,17 @@ def create_from_pieces(
 
 
 class _Stretch(Struct):
-    """Bytes [start, stop) that were written one behind the other, and their CRC-32C."""
+    """Bytes [start, stop) that were written one behind the other: the CRC-32C of all but the `zeros` at their end."""
 
     start: int
     stop: int
     crc: int = 0
+    zeros: int = 0
+
+    def add(self, data: Buffer) -> None:
+        """Bytes behind all others, the zeros included."""
+        self.crc = crc32c(data, crc_with_zeros(self.crc, self.zeros))
+        self.zeros = 0
 
 
 def _fill(fd: int, path: Path, pieces: Iterable[Piece]) -> tuple[int, int]:
@@ -131,9 +137,10 @@ def _fill(fd: int, path: Path, pieces: Iterable[Piece]) -> tuple[int, int]:
         run = runs[-1]
         for first, last in _written(view) if piece is not BLANK else ():
             pwrite(fd, path, at + first, view[first:last])
-            run.crc = crc32c(view[first:last], crc_with_zeros(run.crc, first - stop))
+            run.zeros += first - stop
+            run.add(view[first:last])
             stop = last
-        run.crc = crc_with_zeros(run.crc, len(view) - stop)
+        run.zeros += len(view) - stop
         run.stop += len(view)
     size, crc = _joined(runs)
     fault("truncate", path, length=size)
@@ -146,7 +153,8 @@ def _joined(runs: list[_Stretch]) -> tuple[int, int]:
     for run in sorted(runs, key=lambda run: run.start):
         if run.start != size:
             raise RuntimeError(f"the content is not as announced: a piece at {run.start} instead of {size}")
-        size, crc = run.stop, crc_joined(crc, run.crc, run.stop - run.start)
+        whole = crc_with_zeros(run.crc, run.zeros)
+        size, crc = run.stop, crc_joined(crc, whole, run.stop - run.start) if size else whole
     return size, crc
 
 
