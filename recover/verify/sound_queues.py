@@ -256,7 +256,7 @@ class _Stream:
         self.size = files[0][2]
         self.count = len(files)
         self.number = 0
-        self.position = self.end = 0
+        self.position = self.stored = self.end = 0
         self.reader: FileReader | None = None
 
     def fill(self, room: memoryview) -> int:
@@ -273,17 +273,20 @@ class _Stream:
             except OSError:
                 return -1
             self.position = 0
-            self.end = self.size
+            self.stored = self.end = self.size
             if self.number == self.count:
-                stored = max((stop for _, stop in self.reader.data_ranges(0, self.size)), default=0)
-                self.end = -(-stored // UNIT) * UNIT
+                self.stored = max((stop for _, stop in self.reader.data_ranges(0, self.size)), default=0)
+                self.end = -(-self.stored // UNIT) * UNIT
         assert self.reader is not None
-        wanted = min(len(room), self.end - self.position)
+        filled = min(len(room), self.end - self.position)
+        # who reads a byte of a hole has the system read ahead in it, and make pages for it
+        wanted = min(filled, self.stored - self.position)
         spend(wanted)
         try:
             got = self.reader.read_into(room[:wanted], self.position)
         except ReadFailure as failure:
             self.content.failed(failure)
             return -1
-        self.position += got
-        return got if got == wanted else -1
+        room[wanted:filled] = bytes(filled - wanted)
+        self.position += filled
+        return filled if got == wanted else -1
