@@ -50,6 +50,8 @@ _UNITS = Array(np.int32, 2)
 _RECORDS = Array(RECORD)
 _HASHES = Array(np.int32)
 _BYTES = Array(np.uint8)
+TAKE = Array(np.uint8, some=True)
+"""TAKE_NOTHING, TAKE_KEYS or TAKE_ALL of each record of a split, or one of them for all; see `wanted_keys`."""
 _BYTES_OUT = Array(np.uint8, out=True)
 
 
@@ -117,11 +119,15 @@ def slot_of(value: int, divisor: tuple[int, int, int]) -> int:
 
 
 @part
-def wanted_keys(hashes: int, bits: int, take: int) -> int:
-    """How many of a record's hashes are put: all, those of its keys without the one of its tags, or none."""
-    if take == TAKE_NOTHING:
+def wanted_keys(hashes: int, bits: int, row: int, take: Any) -> int:
+    """How many of a record's hashes are put: all, those of its keys without the one of its tags, or none.
+
+    `take` has one for each row of the split, or one for all.
+    """
+    kind = take[row] if take.size > 1 else take[0]
+    if kind == TAKE_NOTHING or bits & UNINDEXED:
         return 0
-    if take == TAKE_KEYS and bits & BIT_HAS_TAGS and hashes > 0:
+    if kind == TAKE_KEYS and bits & BIT_HAS_TAGS and hashes > 0:
         return hashes - 1
     return hashes
 
@@ -285,17 +291,15 @@ def _stands_between(classes: Any, low: int, number: int, high: int) -> bool:
     return bool(kind not in (RIGHT, DUPLICATE))
 
 
-@kernel(records=_RECORDS, take=INT, span=Array(np.int64, out=True), returns=None)
-def add_wanted(records: Any, take: int, span: Any) -> None:
-    """Add to `span` (int64[SPAN]) what the records of a split should have, `take` of each that is indexed at all.
+@kernel(records=_RECORDS, take=TAKE, span=Array(np.int64, out=True), returns=None)
+def add_wanted(records: Any, take: Any, span: Any) -> None:
+    """Add to `span` (int64[SPAN]) what the records of a split should have, `take` (uint8) of each, or of all.
 
     Units, records that should have any, and phy offset of the first of these (as it was if not below 0) and the last.
     """
     for row in range(records.size):
         record = records[row]
-        if record.bits & UNINDEXED:
-            continue
-        wanted = wanted_keys(record.hashes, record.bits, take)
+        wanted = wanted_keys(record.hashes, record.bits, row, take)
         if wanted:
             span[SPAN_UNITS] += wanted
             span[SPAN_RECORDS] += 1
@@ -304,14 +308,14 @@ def add_wanted(records: Any, take: int, span: Any) -> None:
                 span[SPAN_FIRST] = record.phy_offset
 
 
-@kernel(records=_RECORDS, found=_BYTES, take=_BYTES, missing=Array(np.int32, out=True), returns=INT)
+@kernel(records=_RECORDS, found=_BYTES, take=TAKE, missing=Array(np.int32, out=True), returns=INT)
 def count_missing(records: Any, found: Any, take: Any, missing: Any) -> int:
     """How many units each record lacks, into `missing` (int32); how many units the split should have."""
     first = 0
     expected = 0
     for row in range(records.size):
         keys = records[row].hashes
-        wanted = wanted_keys(keys, records[row].bits, take[row])
+        wanted = wanted_keys(keys, records[row].bits, row, take)
         lacking = 0
         for key in range(wanted):
             if not is_set(found, first + key):

@@ -11,7 +11,7 @@ import numpy as np
 
 from formats.byte_kernels import prefetch
 from formats.compiled import BOOL, INT, Array, intrinsic, kernel, part
-from formats.index_kernels import divisor_of, slot_of, time_diff, wanted_keys
+from formats.index_kernels import TAKE, divisor_of, slot_of, time_diff, wanted_keys
 from formats.record_columns import RECORD
 
 STATE_NUMBER = 0
@@ -29,7 +29,6 @@ _AHEAD = 96
 _LOW = 0xFFFFFFFF
 _RECORDS = Array(RECORD)
 _HASHES = Array(np.int32)
-_BYTES = Array(np.uint8)
 
 _swapped = intrinsic("formats.byte_intrinsics", "swapped_i32")
 
@@ -64,7 +63,7 @@ def link_units(units: Any, count: int, slots: Any) -> int:
 
 @kernel(
     units=Array(np.int32, 2, out=True, some=True), base=INT, file_order=BOOL,
-    slots=Array(np.int32, out=True, some=True), records=_RECORDS, hashes=_HASHES, take=_BYTES, limit=INT,
+    slots=Array(np.int32, out=True, some=True), records=_RECORDS, hashes=_HASHES, take=TAKE, limit=INT,
     state=Array(np.int64, out=True), returns=None,
 )
 def put_keys(
@@ -84,7 +83,7 @@ def put_keys(
     divisor = divisor_of(slots.size)
     while row < records.size:
         record = records[row]
-        wanted = wanted_keys(record.hashes, record.bits, take[row])
+        wanted = wanted_keys(record.hashes, record.bits, row, take)
         if key < wanted and number < limit:
             phy = record.phy_offset
             high = _word(phy >> 32, file_order)

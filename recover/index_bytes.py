@@ -28,7 +28,7 @@ from recover.index_layout import Place
 from recover.reading import Piece, in_order, zeros
 
 KeyPart = tuple[Rows, Rows, Rows]
-"""RECORD rows, their hashes, and what to take of each row."""
+"""RECORD rows, their hashes, and what to take of each row, or of all."""
 
 CHUNK = 2 << 20
 _UNITS = CHUNK // INDEX_UNIT.size

@@ -25,8 +25,7 @@ class KeyNumbers:
 
     def __init__(self, stream: IndexStream) -> None:
         self.stream = stream
-        sums = [int(stream.wanted(i, stream.take(i)).sum()) for i in range(len(stream.splits))]
-        self._starts = np.concatenate([[0], np.cumsum(sums, dtype=np.int64)]).astype(np.int64)
+        self._starts = np.concatenate([[0], np.cumsum(stream.units(), dtype=np.int64)]).astype(np.int64)
         self._open: tuple[int, Rows] = (-1, np.empty(0, dtype=np.int64))
 
     @property

@@ -95,6 +95,7 @@ class IndexStream:
         self._found: dict[int, Rows] = {}
         self._excluded = np.array(sorted(excluded), dtype=np.int32)
         self.tags = TagHistory([(0, False)])
+        self._units: tuple[TagHistory, list[int]] | None = None
 
     @property
     def excluded(self) -> tuple[int, ...]:
@@ -117,14 +118,24 @@ class IndexStream:
         start = int(np.searchsorted(self._last, low, side="left"))
         return range(start, max(start, int(np.searchsorted(self._first, high, side="right"))))
 
+    @property
+    def rule(self) -> int | None:
+        """TAKE_KEYS or TAKE_ALL where one of them is right for all records that are indexed at all."""
+        if self._excluded.size or len(self.tags.changes) > 1:
+            return None
+        return TAKE_ALL if self.tags.changes[0][1] else TAKE_KEYS
+
     def take(self, number: int) -> Rows:
-        """What to index of each record of a split (uint8 TAKE_NOTHING, TAKE_KEYS or TAKE_ALL)."""
+        """What to index of each record of a split, or of all of them (uint8 TAKE_NOTHING, TAKE_KEYS or TAKE_ALL).
+
+        Of records that brokers never index, it does not say so.
+        """
+        if self.rule is not None:
+            return np.array([self.rule], dtype=np.uint8)
         records = self.splits[number].records
         take = np.where(self.tags.at(records["phy_offset"]), TAKE_ALL, TAKE_KEYS).astype(np.uint8)
-        nothing = (records["bits"] & UNINDEXED) != 0
         if self._excluded.size:
-            nothing |= np.isin(records["queue"], self._excluded)
-        take[nothing] = TAKE_NOTHING
+            take[np.isin(records["queue"], self._excluded)] = TAKE_NOTHING
         return take
 
     def wanted(self, number: int, take: Rows) -> Rows:
@@ -132,23 +143,35 @@ class IndexStream:
         records = self.splits[number].records
         wanted = records["hashes"].astype(np.int64)
         wanted -= (take == TAKE_KEYS) & ((records["bits"] & BIT_HAS_TAGS) != 0) & (wanted > 0)
-        wanted[take == TAKE_NOTHING] = 0
+        wanted[(take == TAKE_NOTHING) | ((records["bits"] & UNINDEXED) != 0)] = 0
         return wanted
+
+    def units(self) -> list[int]:
+        """How many units each split should have."""
+        if self._units is None or self._units[0] is not self.tags:
+            self._count()
+        assert self._units is not None
+        return self._units[1]
 
     def all_wanted(self) -> tuple[int, int, int, int] | None:
         """Units that the whole log should have, records with any, phy offsets of the first and the last of these.
 
         None where one rule does not tell it of all records.
         """
-        if self._excluded.size or len(self.tags.changes) > 1:
+        if self.rule is None:
             return None
-        take = TAKE_ALL if self.tags.changes[0][1] else TAKE_KEYS
+        units, records, first, last = self._count().tolist()
+        return units, records, first, last
+
+    def _count(self) -> Rows:
         span = np.full(SPAN, -1, dtype=np.int64)
         span[[SPAN_UNITS, SPAN_RECORDS]] = 0
-        for split in self.splits:
-            add_wanted(np.asarray(split.records), take, span)
-        units, records, first, last = span.tolist()
-        return units, records, first, last
+        ends = []
+        for number, split in enumerate(self.splits):
+            add_wanted(np.asarray(split.records), self.take(number), span)
+            ends.append(int(span[SPAN_UNITS]))
+        self._units = self.tags, [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        return span
 
     def find(self, phy_offset: int) -> tuple[int, int] | None:
         """(split number, row) of the intact record that starts at `phy_offset`; None without one."""

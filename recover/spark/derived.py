@@ -231,7 +231,7 @@ def _keys(chunks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[Rows, Rows, Row
         records = np.zeros(columns["phy_offset"].size, dtype=RECORD)
         for name, values in columns.items():
             records[name] = values
-        yield records, np.frombuffer(hashes, dtype=np.int32).copy(), np.full(records.size, TAKE_ALL, dtype=np.uint8)
+        yield records, np.frombuffer(hashes, dtype=np.int32).copy(), np.array([TAKE_ALL], dtype=np.uint8)
 
 
 class IndexFileTask(Struct, frozen=True):
