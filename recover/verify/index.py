@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +80,12 @@ class IndexReport(Struct):
 
 def check_index(
     store: Store, log: LogView, *, excluded: Collection[int] = (), tags: bool | None = None,
-    tick: Callable[[], None] | None = None, ahead: Executor | None = None,
+    tick: Callable[[], None] | None = None,
 ) -> IndexReport:
     """Judge every index file of the store, one in memory at a time.
 
     `excluded` are numbers of `log.queues` whose messages need no unit; `tags` says whether tag units are
     expected where no file tells (None: what the store says of its broker). `tick` is called after each file.
-    `ahead` has a thread for reads that run beside the check.
     """
     assert log.has_keys, "units are made of keys"
     listing = list_index_files(store.index_dir)
@@ -95,7 +93,7 @@ def check_index(
     checkpoint = _checkpoint(store.checkpoint_path)
     if tags is None:
         tags = _writes_tag_units(store, checkpoint)
-    _Check(store, log, report, tick, ahead).run(tags, None if checkpoint is None else checkpoint.index_msg_timestamp)
+    _Check(store, log, report, tick).run(tags, None if checkpoint is None else checkpoint.index_msg_timestamp)
     return report
 
 
@@ -118,13 +116,12 @@ def _writes_tag_units(store: Store, checkpoint: Checkpoint | None) -> bool:
 
 class _Check:
     def __init__(
-        self, store: Store, log: LogView, report: IndexReport, tick: Callable[[], None] | None, ahead: Executor | None
+        self, store: Store, log: LogView, report: IndexReport, tick: Callable[[], None] | None
     ) -> None:
         self.store = store
         self.log = log
         self.report = report
         self.tick = tick
-        self.ahead = ahead
         self.stream = report.stream
         self.folder = store.relative(report.listing.directory)
 
@@ -192,7 +189,7 @@ class _Check:
         self, file: IndexFileName, reader: FileReader, geometry: IndexGeometry, previous: IndexFileVerdict | None
     ) -> tuple[IndexFileVerdict | None, ReadFailure | None]:
         try:
-            return follow_file(file, reader, geometry, self.stream, previous, self.ahead), None
+            return follow_file(file, reader, geometry, self.stream, previous), None
         except ReadFailure as failure:
             return None, failure
 

@@ -5,12 +5,6 @@ Most files are such. Another gets no verdict here: `recover.verify.index_file` r
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from concurrent.futures import Executor, Future, wait
-from contextlib import closing
-from functools import partial
-from itertools import cycle
-
 import numpy as np
 
 from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, IndexHeader, IndexUnit, time_diff
@@ -36,17 +30,16 @@ _BLOCK = (1 << 20) // INDEX_UNIT.size * INDEX_UNIT.size
 
 def follow_file(
     file: IndexFileName, reader: FileReader, geometry: IndexGeometry, stream: IndexStream,
-    previous: IndexFileVerdict | None, ahead: Executor | None = None,
+    previous: IndexFileVerdict | None,
 ) -> IndexFileVerdict | None:
     """What `check_file` would say of a file without a flaw; None for any other. Then `stream` knows nothing new.
 
-    `previous` is the verdict on the file loaded before it. `ReadFailure` when a part of it cannot be read. While a
-    block of units is followed, the next one is read on a thread of `ahead`.
+    `previous` is the verdict on the file loaded before it. `ReadFailure` when a part of it cannot be read.
     """
     if file.length != geometry.size:
         return None
     try:
-        return _Pass(file, reader, geometry, stream, ahead).run(previous)
+        return _Pass(file, reader, geometry, stream).run(previous)
     except _FlawError:
         return None
 
@@ -57,14 +50,12 @@ class _FlawError(Exception):
 
 class _Pass:
     def __init__(
-        self, file: IndexFileName, reader: FileReader, geometry: IndexGeometry, stream: IndexStream,
-        ahead: Executor | None,
+        self, file: IndexFileName, reader: FileReader, geometry: IndexGeometry, stream: IndexStream
     ) -> None:
         self.file = file
         self.reader = reader
         self.geometry = geometry
         self.stream = stream
-        self.ahead = ahead
         self.buffer = np.empty(min(_BLOCK, geometry.size), dtype=np.uint8)
         self.heads = np.zeros(geometry.slots, dtype=np.int32)
         self.before: dict[int, Rows] = {}
@@ -117,43 +108,16 @@ class _Pass:
                 self._read(at, size)
                 _require(last_nonzero(self.buffer, 0, size) < 0)
 
-    def _read(self, at: int, size: int, buffer: Rows | None = None) -> None:
+    def _read(self, at: int, size: int) -> None:
         spend(size)
-        room = memoryview((self.buffer if buffer is None else buffer).data)
-        _require(self.reader.read_into(room[:size], at) == size)
-
-    def _blocks(self, end: int) -> Generator[tuple[Rows, int], None, None]:
-        """The units [1, end) as the file has them: a buffer that is good until the next one, and how many it holds."""
-        step = self.buffer.size // INDEX_UNIT.size
-        buffers = self.buffer, np.empty_like(self.buffer)
-        reads = [
-            partial(self._read, self.geometry.unit_offset(number), min(step, end - number) * INDEX_UNIT.size, buffer)
-            for number, buffer in zip(range(1, end, step), cycle(buffers))
-        ]
-        begun: Future[None] | None = None
-        try:
-            for number, read in enumerate(reads):
-                if begun is None:
-                    read()
-                else:
-                    begun.result()
-                if self.ahead is not None and number + 1 < len(reads):
-                    begun = self.ahead.submit(reads[number + 1])
-                yield buffers[number % 2], min(step, end - 1 - number * step)
-        finally:
-            if begun is not None:
-                wait([begun])  # the file is closed next
+        _require(self.reader.read_into(memoryview(self.buffer.data)[:size], at) == size)
 
     def _follow(self, first: IndexUnit, last: IndexUnit, end: int) -> list[TagRun]:
         """Take all units; runs of records with and without a unit for their tags."""
-        with closing(self._blocks(end)) as blocks:
-            return self._take(blocks, first, last)
-
-    def _take(self, blocks: Iterator[tuple[Rows, int]], first: IndexUnit, last: IndexUnit) -> list[TagRun]:
         begin = self.stream.timestamp(first.phy_offset) or 0
         runs: list[TagRun] = []
         state = np.zeros(STATE, dtype=np.int64)
-        number, count, buffer = 1, 0, self.buffer
+        number, count = 1, 0
         for split_number in self.stream.overlapping(first.phy_offset, last.phy_offset):
             split = self.stream.splits[split_number]
             records, hashes = np.asarray(split.records), np.asarray(split.hashes)
@@ -164,14 +128,14 @@ class _Pass:
             while True:
                 if state[AT_UNIT] == count:
                     number += count
-                    buffer, count = next(blocks, (buffer, 0))
-                    state[AT_UNIT] = 0
-                    if count == 0:
+                    if number == end:
                         end_units(records, found, tag_states, state)
                         return runs + tag_runs(records, tag_states)
+                    count = min(self.buffer.size // INDEX_UNIT.size, end - number)
+                    self._read(self.geometry.unit_offset(number), count * INDEX_UNIT.size)
+                    state[AT_UNIT] = 0
                 status = follow_units(
-                    buffer, count, number, begin, records, hashes, found, tag_states,
-                    self.heads, state,
+                    self.buffer, count, number, begin, records, hashes, found, tag_states, self.heads, state
                 )
                 if status == MORE_RECORDS:
                     break

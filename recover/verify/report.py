@@ -139,8 +139,7 @@ class _Beside:
     def __init__(self, store: Store, threads: int) -> None:
         self.store = store
         self.damaged: list[Damage] = []
-        # one for the check, one for its reads
-        self._pool = ThreadPoolExecutor(2) if threads > 1 else None
+        self._pool = ThreadPoolExecutor(1) if threads > 1 else None
         self._result: Future[IndexReport] | None = None
 
     def __enter__(self) -> _Beside:
@@ -156,7 +155,7 @@ class _Beside:
 
         self.damaged = log.damaged
         if self._pool is not None:
-            self._result = self._pool.submit(check_index, self.store, log, ahead=self._pool)
+            self._result = self._pool.submit(check_index, self.store, log)
 
     def index(self, log: LogView) -> IndexReport:
         """The result; looked for anew where the queues have shown more damage meanwhile."""

@@ -6,7 +6,6 @@ import random
 import shutil
 import struct
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -307,18 +306,17 @@ def test_the_pass_dislikes_what_does_not_belong_to_the_units(place: str, store: 
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_blocks_that_are_read_ahead_give_the_same_verdicts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_blocks_give_the_same_verdicts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one = checked(unpacked(name))
     monkeypatch.setattr(index_pass, "_BLOCK", 7 * INDEX_UNIT.size)
-    with ThreadPoolExecutor(1) as ahead:
-        other = check_index(*opened(unpacked(name)), ahead=ahead)
+    other = check_index(*opened(unpacked(name)))
     assert one.verdicts == other.verdicts
     assert one.findings == other.findings
     assert (one.json(), one.stream.tags.changes) == (other.json(), other.stream.tags.changes)
 
 
 @pytest.mark.parametrize("block", [1, 2, -1])
-def test_block_that_cannot_be_read_ahead_is_a_part_that_cannot_be_read(
+def test_block_that_cannot_be_read_is_a_part_that_cannot_be_read(
     block: int, store: StoreCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, verdict, geometry = first_of_a_sound_index(store)
@@ -335,8 +333,7 @@ def test_block_that_cannot_be_read_ahead_is_a_part_that_cannot_be_read(
         return read(self, buffer, offset)
 
     monkeypatch.setattr(FileReader, "read_into", fails_once)
-    with ThreadPoolExecutor(1) as ahead:
-        report = check_index(*opened(root), ahead=ahead)
+    report = check_index(*opened(root))
     assert failed
     assert [item.file for item in report.findings if item.code == "index-unreadable"] == [f"index/{verdict.file.name}"]
 
