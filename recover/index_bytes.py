@@ -23,7 +23,9 @@ from formats.index_put_kernels import (
     STATE_USED_SLOTS,
     put_keys,
 )
+from formats.layout import Buffer
 from recover.columns import Rows
+from recover.huge_pages import scattered
 from recover.index_layout import Place
 from recover.reading import Piece, in_order, zeros
 
@@ -61,7 +63,7 @@ def pieces_of_file(
 
     Header and slots stand in front of the units, and come last: they are what the units make of them.
     """
-    slots = np.zeros(geometry.slots, dtype=np.int32)
+    slots = scattered(geometry.slots, np.int32)
     state = start_state(previous_end, first)
     at = geometry.units_offset
     for block in _units(parts, count, state, slots):
@@ -72,13 +74,14 @@ def pieces_of_file(
     yield from in_order(chain([header], _in_file_order(slots)))
 
 
-def _in_file_order(slots: Rows) -> Iterator[bytes]:
+def _in_file_order(slots: Rows) -> Iterator[Buffer]:
     for at in range(0, slots.size, CHUNK // 4):
-        yield slots[at : at + CHUNK // 4].astype(">i4").tobytes()
+        yield slots[at : at + CHUNK // 4].astype(">i4").view(np.uint8).data
 
 
 def _units(parts: Iterable[KeyPart], count: int, state: Rows, slots: Rows) -> Iterator[bytes]:
     """Unit 0, which stays zero, and `count` units behind it."""
+    # used again for each block: units are put more slowly into memory that no cache holds than copied there
     units = np.zeros((min(count + 1, _UNITS), INDEX_UNIT.size // 4), dtype=np.int32)
     base = 0
     for records, hashes, take in parts:

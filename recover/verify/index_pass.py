@@ -19,6 +19,7 @@ from formats.index_follow_kernels import (
 )
 from formats.search_kernels import last_nonzero
 from recover.columns import Rows
+from recover.huge_pages import scattered
 from recover.index_files import IndexFileName
 from recover.index_stream import IndexStream, TagRun, tag_runs
 from recover.pace import spend
@@ -57,7 +58,7 @@ class _Pass:
         self.geometry = geometry
         self.stream = stream
         self.buffer = np.empty(min(_BLOCK, geometry.size), dtype=np.uint8)
-        self.heads = np.zeros(geometry.slots, dtype=np.int32)
+        self.heads = scattered(geometry.slots, np.int32)
         self.before: dict[int, Rows] = {}
 
     def run(self, previous: IndexFileVerdict | None) -> IndexFileVerdict:
