@@ -16,13 +16,12 @@ from benchmarks.opens import count_opens
 from formats.consumequeue import CQ_UNIT, CqUnit, ext_address
 from formats.queue_kernels import EXPIRED, RIGHT
 from recover.expected import Expectation, QueueKey
-from recover.queue_files import QueueBytes
 from recover.reader import FileReader, Held, ReadFailure, read_elsewhere
 from recover.store import Store
 from recover.survey import ScanOptions, survey
 from recover.verify import sound_queues
 from recover.verify.queue_verdict import QueueVerdict
-from recover.verify.sound_queues import SoundQueues, _Stream
+from recover.verify.sound_queues import SoundQueues
 from tests.support.stores import STORES, unpacked
 
 FEW = ("clean-plain-4.9.7", "killed-expired-5.3.3", "clean-expired-5.5.0", "killed-lmq-4.9.7", "killed-ext-5.5.0")
@@ -83,42 +82,6 @@ def test_all_queues_of_a_sound_store_are_followed(name: str) -> None:
     assert sound
     # what a delayed message's unit holds is more than the log says
     assert {key.topic for key, so in sound.items() if not so} <= {"SCHEDULE_TOPIC_XXXX"}
-
-
-def test_what_the_file_system_does_not_store_is_not_read(
-    store: StoreCopy, in_windows: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = store("clean-plain-4.9.7")
-    ends: dict[str, int] = {}
-    for path in (root / "consumequeue").glob("*/*/*"):
-        units = path.read_bytes().rstrip(b"\0")
-        with path.open("wb") as file:
-            file.write(units.ljust(4096, b"\0"))
-            file.truncate(6_000_000)
-        ends[str(path)] = 4096
-    read: list[tuple[str, int]] = []
-    plainly = FileReader.read_into
-
-    def noted(self: FileReader, buffer: memoryview, offset: int) -> int:
-        read.append((str(self.path), offset + len(buffer)))
-        return plainly(self, buffer, offset)
-
-    monkeypatch.setattr(FileReader, "read_into", noted)
-    sound = followed(root)
-    asked = [(ends[path], stop) for path, stop in read if path in ends]
-    assert asked and all(stop <= end for end, stop in asked)
-    assert any(sound.values()) and 4096 % CQ_UNIT.size
-
-
-def test_a_unit_that_is_stored_in_part_ends_in_zeros(tmp_path: Path) -> None:
-    path = tmp_path / f"{0:020}"
-    path.write_bytes(b"x" * 4096)
-    os.truncate(path, 6_000_000)
-    stream = _Stream(QueueBytes(), str(tmp_path), [(0, path.name, 6_000_000)])
-    room, content = bytearray(60), b""
-    while (got := stream.fill(memoryview(room))) > 0:
-        content += room[:got]
-    assert content == b"x" * 4096 + bytes(4)
 
 
 def test_units_of_expired_messages_are_counted_in_front() -> None:
