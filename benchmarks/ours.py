@@ -41,7 +41,7 @@ def mqtool(*arguments: str, expect: int | None = 0, module: str = "mqtool") -> R
         peak = 0
         status = Path(f"/proc/{process.pid}/status")
         while True:
-            peak = max(peak, _anonymous(status))
+            peak = max(peak, anonymous_bytes(status))
             try:
                 output, errors = process.communicate(timeout=_SAMPLE_SECONDS)
                 break
@@ -53,7 +53,7 @@ def mqtool(*arguments: str, expect: int | None = 0, module: str = "mqtool") -> R
     return Ran(seconds, peak, process.returncode, output)
 
 
-def _anonymous(status: Path) -> int:
+def anonymous_bytes(status: Path) -> int:
     """RssAnon of a process in bytes; 0 when it is gone."""
     try:
         lines = status.read_text().splitlines()

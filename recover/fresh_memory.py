@@ -6,14 +6,15 @@ make them.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import threading
 from collections import deque
 
 BLOCK = 32 << 20
-_STEP = 2 << 20
-_HUGE_PAGES, _POPULATE_WRITE = 14, 23
+HUGE_PAGE = 2 << 20
+_POPULATE_WRITE = 23
 
 _ready: deque[mmap.mmap] = deque()
 
@@ -32,6 +33,15 @@ def take() -> mmap.mmap | None:
         return None
 
 
+def private(size: int) -> mmap.mmap:
+    """Memory of this process alone, zeros, in huge pages where the system has them."""
+    # what can be shared counts as another kind of memory, and comes in small pages
+    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError, AttributeError):
+        block.madvise(mmap.MADV_HUGEPAGE)
+    return block
+
+
 def _fill(count: int) -> None:
     try:
         madvise = ctypes.CDLL(None).madvise
@@ -39,12 +49,10 @@ def _fill(count: int) -> None:
         return
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     for _ in range(count):
-        # private: what can be shared counts as another kind of memory, and comes in small pages
-        block = mmap.mmap(-1, BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        block = private(BLOCK)
         address = ctypes.addressof(ctypes.c_char.from_buffer(block))
-        madvise(address, BLOCK, _HUGE_PAGES)
         # in steps: whoever else maps memory waits for one of them
-        for at in range(0, BLOCK, _STEP):
-            if madvise(address + at, _STEP, _POPULATE_WRITE):
+        for at in range(0, BLOCK, HUGE_PAGE):
+            if madvise(address + at, HUGE_PAGE, _POPULATE_WRITE):
                 return
         _ready.append(block)

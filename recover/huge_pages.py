@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 from typing import Any
 
 import numpy as np
 
-HUGE_PAGE = 2 << 20
+from recover.fresh_memory import HUGE_PAGE, private
 
 
 def scattered(count: int, dtype: Any) -> np.ndarray[Any, Any]:
@@ -16,9 +14,6 @@ def scattered(count: int, dtype: Any) -> np.ndarray[Any, Any]:
     size = count * np.dtype(dtype).itemsize
     if size < HUGE_PAGE:
         return np.zeros(count, dtype=dtype)
-    block = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError, AttributeError):
-        block.madvise(mmap.MADV_HUGEPAGE)
-    room = np.frombuffer(block, dtype=np.uint8)
+    room = np.frombuffer(private(size + HUGE_PAGE), dtype=np.uint8)
     start = -room.ctypes.data % HUGE_PAGE
     return room[start : start + size].view(dtype)

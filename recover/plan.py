@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -289,3 +289,13 @@ def check_path(file: str, parts: Sequence[str] = ()) -> None:
 def resolve(root: Path, file: str) -> Path:
     """The path of a step's file; the part behind `root` if it is relative."""
     return root / file
+
+
+def existing_folders(root: Path) -> Callable[[str], str]:
+    """A function from a step's file to the nearest folder above it that is there; it looks at each folder once."""
+
+    @cache
+    def nearest(folder: Path) -> str:
+        return str(folder) if resolve(root, str(folder)).is_dir() else nearest(folder.parent)
+
+    return lambda file: nearest(Path(file).parent)

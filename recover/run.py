@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from recover.journal import FRESH_JOURNAL, FRESH_RUN, Run, decode_records, encod
 from recover.json_text import laid_out
 from recover.lock import ROOT_MTIME
 from recover.making import make
-from recover.plan import JOURNAL_DIR, InPlace, Plan, Step, resolve
+from recover.plan import JOURNAL_DIR, InPlace, Plan, Step, existing_folders, resolve
 from recover.plan_file import document
 from recover.staging import stage
 
@@ -121,9 +120,5 @@ def _number(run_id: str) -> int:
 
 def touched_directories(root: Path, steps: Iterable[Step]) -> list[str]:
     """The existing directories in which steps make or remove names, relative to the root (`.`) or absolute."""
-
-    @cache
-    def existing(directory: Path) -> Path:
-        return directory if resolve(root, str(directory)).is_dir() else existing(directory.parent)
-
-    return sorted({".", *(str(existing(Path(step.file).parent)) for step in steps if not isinstance(step, InPlace))})
+    existing = existing_folders(root)
+    return sorted({".", *(existing(step.file) for step in steps if not isinstance(step, InPlace))})

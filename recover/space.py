@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from functools import cache
 from pathlib import Path
 
 from recover.content import allocated
 from recover.errors import Refusal
-from recover.plan import JOURNAL_DIR, InPlace, Plan, RetireFolder, resolve
+from recover.plan import JOURNAL_DIR, InPlace, Plan, RetireFolder, existing_folders, resolve
 from recover.reading import data_extents
 from recover.run import RESERVE
 
@@ -24,17 +23,14 @@ def check_space(root: Path, plan: Plan) -> None:
     journal = home.stat().st_dev
     places = {journal: home}
     needed[journal] += RESERVE + _SLACK + _PER_STEP * len(plan.steps)
-
-    @cache
-    def above(directory: Path) -> tuple[Path, int]:
-        return (directory, directory.stat().st_dev) if directory.exists() else above(directory.parent)
-
+    existing = existing_folders(root)
     for step in plan.steps:
         if isinstance(step, RetireFolder):
             continue
         path = resolve(root, step.file)
         content = allocated(step.content) if step.content is not None else 0
-        place, device = (path, path.stat().st_dev) if path.exists() else above(path.parent)
+        place = path if path.exists() else resolve(root, existing(step.file))
+        device = place.stat().st_dev
         places.setdefault(device, place)
         needed[journal] += content
         if isinstance(step, InPlace):

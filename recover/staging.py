@@ -15,7 +15,7 @@ from recover import disk
 from recover.content import Content, allocated, inline_json, pieces_of
 from recover.errors import Interrupted, Refusal
 from recover.journal import Run
-from recover.plan import InPlace, Step, resolve
+from recover.plan import InPlace, Step, existing_folders, resolve
 from recover.plan_file import stands_inline
 from recover.reading import Piece, file_crc
 
@@ -33,13 +33,13 @@ def stage(
     `OSError`; `Refusal` for what reads back differently; `Interrupted`. Then nothing more is being written.
     """
     failed = Event()
+    neighbour, existing = cache(_neighbour), existing_folders(run.root)
 
-    @cache
-    def neighbour(directory: Path) -> os.stat_result:
-        return _neighbour(directory) if directory.is_dir() else neighbour(directory.parent)
+    def like(file: str) -> os.stat_result:
+        return neighbour(resolve(run.root, existing(file)))
 
     def one(number: int) -> dict[str, Any] | None:
-        return _stage(run, number, steps[number], lambda: failed.is_set() or interrupted(), made, neighbour)
+        return _stage(run, number, steps[number], lambda: failed.is_set() or interrupted(), made, like)
 
     def one_beside(number: int) -> dict[str, Any] | None:
         kept = one(number)
@@ -63,7 +63,7 @@ def stage(
 
 def _stage(
     run: Run, number: int, step: Step, interrupted: Callable[[], bool], made: Made,
-    neighbour: Callable[[Path], os.stat_result],
+    like: Callable[[str], os.stat_result],
 ) -> dict[str, Any] | None:
     content = step.content
     if content is None:
@@ -73,7 +73,7 @@ def _stage(
         return inline_json(content)
     size, crc = made.get(path) or disk.create_from_pieces(path, _watched(content, interrupted), sync=False)
     if not isinstance(step, InPlace):
-        _dress(run.root, step, path, neighbour)
+        _dress(run.root, step, path, like)
     if file_crc(path) != (size, crc) or size != content.size:
         raise Refusal(f"what was written for {step.file} reads back differently", "check the disk", file=step.file)
     return {"size": size, "crc32c": crc, "file": path.name}
@@ -86,14 +86,14 @@ def _watched(content: Content, interrupted: Callable[[], bool]) -> Iterable[Piec
         yield piece
 
 
-def _dress(root: Path, step: Step, staged: Path, neighbour: Callable[[Path], os.stat_result]) -> None:
+def _dress(root: Path, step: Step, staged: Path, like: Callable[[str], os.stat_result]) -> None:
     """Owner and mode as the broker left them on the old file or on its neighbours, and the old file's xattrs."""
     target = resolve(root, step.file)
     if target.exists():
         disk.set_owner(staged, os.stat(target))
         disk.copy_xattrs(target, staged)
         return
-    disk.set_owner(staged, neighbour(target.parent))
+    disk.set_owner(staged, like(step.file))
 
 
 def _neighbour(directory: Path) -> os.stat_result:

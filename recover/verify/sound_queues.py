@@ -256,12 +256,12 @@ class _Stream:
         self.size = files[0][2]
         self.count = len(files)
         self.number = 0
-        self.position = self.stored = self.end = 0
+        self.position = self.stored = 0
         self.reader: FileReader | None = None
 
     def fill(self, room: memoryview) -> int:
         """Read what is next; bytes read, 0 at the end, -1 where it cannot be read."""
-        while self.position == self.end:
+        while self.position >= self.stored:
             if self.number == self.count:
                 return 0
             if self.reader is not None:
@@ -273,12 +273,11 @@ class _Stream:
             except OSError:
                 return -1
             self.position = 0
-            self.stored = self.end = self.size
+            self.stored = self.size
             if self.number == self.count:
                 self.stored = max((stop for _, stop in self.reader.data_ranges(0, self.size)), default=0)
-                self.end = -(-self.stored // UNIT) * UNIT
         assert self.reader is not None
-        filled = min(len(room), self.end - self.position)
+        filled = min(len(room), -(-self.stored // UNIT) * UNIT - self.position)
         # who reads a byte of a hole has the system read ahead in it, and make pages for it
         wanted = min(filled, self.stored - self.position)
         spend(wanted)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.ours import anonymous_bytes
 from fixtures.synth import synth_store
 from recover import columns, fresh_memory
 from recover.fresh_memory import BLOCK, ask, take
@@ -44,13 +45,10 @@ def test_blocks_are_whole_zero_and_given_once() -> None:
 
 
 def test_blocks_count_as_memory_of_this_process_alone() -> None:
-    def anonymous() -> int:
-        status = Path("/proc/self/status").read_text()
-        return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1]) << 10
-
-    before = anonymous()
+    status = Path("/proc/self/status")
+    before = anonymous_bytes(status)
     assert _asked(2 * BLOCK) == 2
-    assert anonymous() - before > BLOCK
+    assert anonymous_bytes(status) - before > BLOCK
 
 
 def test_less_than_a_block_is_not_asked_for() -> None:

@@ -7,13 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recover.huge_pages import HUGE_PAGE, scattered
+from benchmarks.ours import anonymous_bytes
+from recover.fresh_memory import HUGE_PAGE
+from recover.huge_pages import scattered
 
-
-def _anonymous() -> int:
-    """Bytes of memory that are this process's alone."""
-    status = Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1]) << 10
+STATUS = Path("/proc/self/status")
 
 
 @pytest.mark.parametrize("count", [0, 1, 524_287, 524_288, 5_000_000])
@@ -25,10 +23,10 @@ def test_it_is_zero_and_nobody_elses(count: int) -> None:
 
 
 def test_it_begins_with_a_huge_page_and_is_given_back() -> None:
-    before = _anonymous()
+    before = anonymous_bytes(STATUS)
     heads = scattered(5_000_000, np.int32)
     assert heads.ctypes.data % HUGE_PAGE == 0
     heads[::1024] = 1
-    assert _anonymous() - before >= heads.nbytes
+    assert anonymous_bytes(STATUS) - before >= heads.nbytes
     del heads
-    assert _anonymous() - before < 5 << 20
+    assert anonymous_bytes(STATUS) - before < 5 << 20
