@@ -25,11 +25,11 @@ from recover.log_cut import cut_log
 from recover.loss import loss_of_damage, loss_of_rows, loss_of_unproven
 from recover.lost import record_count
 from recover.making import Maker, maker_for
-from recover.plain_queues import plain_queues
+from recover.plain_queues import plain_steps
 from recover.plan import Plan, Retire, RetireFolder, Step
 from recover.predict import Prediction, limited_search_cuts, predict
 from recover.rebuild_checkpoint import checkpoint_steps
-from recover.rebuild_consumequeue import NO_EVIDENCE, Evidence, QueueBuilder, queue_steps, repaired_steps
+from recover.rebuild_consumequeue import NO_EVIDENCE, Evidence, QueueBuilder, repaired_steps
 from recover.rebuild_index import rebuild_index
 from recover.recovery import RECOVERED_BY_LAST_FILES, Mode
 from recover.repair_config import repair_config
@@ -250,9 +250,7 @@ def _filled(
     builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey], spool: Spool
 ) -> Iterator[tuple[QueueKey, list[Step]]]:
     """Each wanted queue that the log fills, in the order of their numbers, and the steps that put it right."""
-    found = {}
-    for queue in plain_queues(builder, expectation, wanted):
-        found[queue.key] = [*queue_steps(builder.store, queue, spool)]
+    found = dict(plain_steps(builder, expectation, wanted, spool))
     for key, rows in expectation.grouped(wanted - found.keys()):
         found[key] = [*repaired_steps(builder, key, rows, spool)]
     yield from ((key, found[key]) for key in expectation.keys if key in found)

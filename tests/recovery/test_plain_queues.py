@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,13 @@ from formats.queue_follow_kernels import LEFT_OUT
 from formats.queue_put_kernels import put_blanks, put_plain
 from formats.record_columns import BIT_DELAY, BIT_GHOST, BIT_MARKER, RECORD
 from recover import plain_queues as module
-from recover.plain_queues import fresh_queues, plain_queues
-from recover.rebuild_consumequeue import Evidence, QueueBuilder, QueueCells
+from recover.plain_queues import fresh_queues, plain_queues, plain_steps
+from recover.plan import Step
+from recover.rebuild_consumequeue import Evidence, QueueBuilder, QueueCells, queue_steps
 from recover.recover_plan import consumequeue_steps
 from recover.spool import Spool
 from recover.survey import Survey
+from recover.tally import tally
 from recover.verify.consumequeue import check_consumequeue
 from tests.support.looks import looked_at
 
@@ -114,6 +117,84 @@ def test_records_that_are_evidence_leave_all_to_the_builder_of_single_queues(tmp
     nothing = np.empty(0, dtype=np.int64)
     denied = _builder(seen, evidence=Evidence(nothing, nothing, {}, records=(0,)))
     assert not list(plain_queues(denied, seen.expectation, None))
+
+
+def _files(steps: Iterable[Step]) -> dict[str, bytes]:
+    return {step.file: b"".join(map(bytes, step.content.chunks())) for step in steps if step.content is not None}
+
+
+def _put_counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each time that units are made."""
+    made: list[int] = []
+    put = module._put
+    monkeypatch.setattr(module, "_put", lambda log, batch: (made.append(len(batch)), put(log, batch))[1])
+    return made
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_steps_for_plain_queues_write_the_files_of_those_built_one_by_one(name: str, store: Copy) -> None:
+    seen = _bare(store(name))
+    expected = _one_by_one(seen)
+    steps = dict(plain_steps(_builder(seen), seen.expectation, None, Spool()))
+    assert steps or not expected
+    for key, own in steps.items():
+        assert _files(own) == _files(queue_steps(seen.store, expected[key], Spool()))
+
+
+def test_units_are_made_when_they_are_written_once_for_all_queues_of_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    synth_store(tmp_path / "s", messages=900, topics=4, queues=6, queue_file_size=400)
+    for topic in range(1, 4):
+        # those of the first topic stay, and tell how long a file is
+        shutil.rmtree(tmp_path / f"s/consumequeue/Topic{topic}")
+    seen = looked_at(tmp_path / "s")[1]
+    expected = _one_by_one(seen)
+    made = _put_counted(monkeypatch)
+    monkeypatch.setattr(module, "_AT_ONCE", 4600)
+    steps = dict(plain_steps(_builder(seen), seen.expectation, None, Spool()))
+    assert len(steps) == 18 and not made
+    for _ in range(2):
+        for key, own in steps.items():
+            assert len(own) > 1 and _files(own) == _files(queue_steps(seen.store, expected[key], Spool()))
+    assert made == [6, 6, 6] * 2
+
+
+def test_two_who_write_at_once_both_get_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synth_store(tmp_path / "s", messages=900, topics=5, queues=6)
+    seen = _bare(tmp_path / "s")
+    expected = {key: _files(queue_steps(seen.store, queue, Spool())) for key, queue in _one_by_one(seen).items()}
+    monkeypatch.setattr(module, "_AT_ONCE", 2000)
+    steps = dict(plain_steps(_builder(seen), seen.expectation, None, Spool()))
+    with ThreadPoolExecutor(4) as pool:
+        found = dict(zip(steps, pool.map(_files, steps.values()), strict=True))
+    assert found == expected
+
+
+def test_rows_that_are_no_longer_what_was_counted_are_not_written(tmp_path: Path) -> None:
+    synth_store(tmp_path / "s", messages=200)
+    seen = _bare(tmp_path / "s")
+    steps = [step for _, own in plain_steps(_builder(seen), seen.expectation, None, Spool()) for step in own]
+    for split in seen.log.splits():
+        split.records["queue_offset"][5] += 1
+    with pytest.raises(RuntimeError, match="not as they were counted"):
+        _files(steps)
+
+
+@pytest.mark.parametrize(("bit", "taken"), [(BIT_DELAY, 7), (BIT_MARKER, 0)])
+def test_where_counts_do_not_prove_it_units_are_made_to_see_which_queues_are_plain(
+    bit: int, taken: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    synth_store(tmp_path / "s", messages=200, topics=2, queues=4)
+    seen = _bare(tmp_path / "s")
+    expected = _one_by_one(seen)
+    made = _put_counted(monkeypatch)
+    next(iter(seen.log.splits())).records["bits"][0] |= bit
+    seen.log.tally = tally(seen.log.files, len(seen.log.queues))
+    steps = dict(plain_steps(_builder(seen), seen.expectation, None, Spool()))
+    assert len(steps) == taken and made == [8] * bool(taken)
+    for key, own in steps.items():
+        assert _files(own) == _files(queue_steps(seen.store, expected[key], Spool()))
 
 
 def _rows(*places: tuple[int, int, int]) -> np.ndarray[object, np.dtype[np.void]]:
