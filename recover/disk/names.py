@@ -74,11 +74,16 @@ def sync_all(paths: Iterable[Path]) -> None:
     for path in distinct:
         fault("fsync-dir" if path.is_dir() else "fsync", path)
     if len(distinct) < 3:
-        for path in distinct:
-            _sync(path)
+        _sync_each(distinct)
         return
-    with ThreadPoolExecutor(min(_SYNCS, len(distinct))) as pool:
-        list(pool.map(_sync, distinct))
+    # so many tasks and no more: to hand over each path by itself takes as long as to sync it
+    with ThreadPoolExecutor(_SYNCS) as pool:
+        list(pool.map(_sync_each, [distinct[number::_SYNCS] for number in range(_SYNCS)]))
+
+
+def _sync_each(paths: Iterable[Path]) -> None:
+    for path in paths:
+        _sync(path)
 
 
 def _sync(path: Path) -> None:
