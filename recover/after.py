@@ -7,7 +7,6 @@ log asks for, and the proof afterwards is an ordinary verify.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 from msgspec import Struct, structs
@@ -74,11 +73,11 @@ def _changed_scan(scan: FileScan, changes: list[Replaced], splits: list[Split], 
     end = blank if blank is not None else min(max(cut_from, base), scan.file_end)
     if blank is None and end < scan.file_end:
         holes.append(Hole(end, scan.file_end, "zeroed", "file-end", False, end))
-    whole = structs.replace(scan.mapped_file, length=scan.file_size)
-    return replace(
-        scan, mapped_file=whole, splits=splits, holes=_distinct(holes), blank=blank,
-        blank_size=0 if blank is None else scan.file_end - blank, end=end, unreadable=[],
-    )
+    changed = FileScan(structs.replace(scan.mapped_file, length=scan.file_size), scan.file_size)
+    changed.splits, changed.queues, changed.holes = splits, scan.queues, _distinct(holes)
+    changed.blank, changed.blank_size = blank, 0 if blank is None else scan.file_end - blank
+    changed.end = end
+    return changed
 
 
 def _distinct(holes: list[Hole]) -> list[Hole]:

@@ -32,13 +32,12 @@ class CountedScan(FileScan):
     """What one mapped file holds, its rows only counted. `numbers`: what each of its queues is called in the log."""
 
     counter: Counter
+    _rows: list[Split] | None
 
     def __init__(self, scan: FileScan) -> None:
-        self._rows: list[Split] | None = None
-        super().__init__(
-            scan.mapped_file, scan.file_size, [], scan.queues, scan.holes, scan.blank, scan.blank_size, scan.end,
-            scan.unreadable, scan.counter,
-        )
+        super().__init__(scan.mapped_file, scan.file_size)
+        for name in ("queues", "holes", "blank", "blank_size", "end", "unreadable", "counter"):
+            setattr(self, name, getattr(scan, name))
         self.numbers: Rows = np.arange(len(scan.queues), dtype=np.int32)
 
     @property

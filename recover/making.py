@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from formats.layout import Buffer
 from recover import disk
@@ -32,11 +33,10 @@ Manifest = dict[str, tuple[int, int]]
 """File name -> (length in bytes, CRC-32C)."""
 
 
-@dataclass(frozen=True)
-class MadeElsewhere:
+class MadeElsewhere(Struct, frozen=True, eq=False):
     """Content that `maker` knows under `key`. `crc32c` is None as long as it was not made."""
 
-    maker: Maker = field(repr=False, compare=False)
+    maker: Maker
     key: Any
     size: int
     allocated: int

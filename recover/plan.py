@@ -7,11 +7,9 @@ and a line in `STEP_KINDS`.
 
 from __future__ import annotations
 
-import dataclasses
-import secrets
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -26,8 +24,7 @@ from recover.journal_dir import JOURNAL_DIR as JOURNAL_DIR
 _RESERVED = (JOURNAL_DIR, "lock")
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """One change of one file. `file` is relative to the store root, or absolute for a part kept elsewhere."""
 
     kind: ClassVar[str]
@@ -51,24 +48,30 @@ class Step:
         """The same change of another file."""
         return self.from_json({**self.json(), "file": file}, self.content)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.json()})"
 
-@dataclass(frozen=True)
-class InPlace(Step):
+
+class InPlace(Step, frozen=True):
     """Changes [start, stop) of a file (bytes) and nothing else; `stop` behind the end lengthens the file."""
 
     start: int
-    stop: int
+
+    @property
+    def stop(self) -> int:
+        """Where the change ends."""
+        raise NotImplementedError
 
     def json(self) -> dict[str, Any]:
         """Kind, file and range."""
         return {**super().json(), "start": self.start, "stop": self.stop}
 
 
-@dataclass(frozen=True)
-class ZeroRange(InPlace):
+class ZeroRange(InPlace, frozen=True):
     """Zeroes [start, stop) without allocating blocks."""
 
     kind: ClassVar[str] = "zero-range"
+    stop: int
 
     @classmethod
     def from_json(cls, value: dict[str, Any], content: Content | None) -> ZeroRange:
@@ -76,24 +79,21 @@ class ZeroRange(InPlace):
         return cls(str(value["file"]), int(value["start"]), int(value["stop"]))
 
 
-@dataclass(frozen=True, init=False)
-class WriteRange(InPlace):
-    """Overwrites the bytes from `start` on with `content`."""
+class WriteRange(InPlace, frozen=True):
+    """Overwrites the bytes from `start` on with its content."""
 
     kind: ClassVar[str] = "write-range"
-    _content: Content = dataclasses.field(repr=False)
-
-    def __init__(self, file: str, start: int, content: Content | bytes) -> None:
-        value = as_content(content)
-        object.__setattr__(self, "file", file)
-        object.__setattr__(self, "start", start)
-        object.__setattr__(self, "stop", start + value.size)
-        object.__setattr__(self, "_content", value)
+    given: Content | bytes
 
     @property
     def content(self) -> Content:
         """The bytes for the range."""
-        return self._content
+        return as_content(self.given)
+
+    @property
+    def stop(self) -> int:
+        """Where its content ends."""
+        return self.start + self.content.size
 
     @classmethod
     def from_json(cls, value: dict[str, Any], content: Content | None) -> WriteRange:
@@ -104,13 +104,11 @@ class WriteRange(InPlace):
         return step
 
 
-@dataclass(frozen=True)
-class Replace(Step):
+class Replace(Step, frozen=True):
     """Gives the name a new file, or none; the old file is kept in the journal."""
 
 
-@dataclass(frozen=True)
-class Retire(Replace):
+class Retire(Replace, frozen=True):
     """Moves a file out of the store into the journal's `retired` folder."""
 
     kind: ClassVar[str] = "retire"
@@ -121,8 +119,7 @@ class Retire(Replace):
         return cls(str(value["file"]))
 
 
-@dataclass(frozen=True)
-class RetireFolder(Step):
+class RetireFolder(Step, frozen=True):
     """Moves a folder with all that is in it out of the store into the journal's `retired` folder.
 
     On another file system than the journal's only an empty one can go.
@@ -136,8 +133,7 @@ class RetireFolder(Step):
         return cls(str(value["file"]))
 
 
-@dataclass(frozen=True, init=False)
-class Install(Replace):
+class Install(Replace, frozen=True):
     """Puts a whole file in place of the old one, or where none was; missing directories are made.
 
     It is staged, read back and compared before it gets its name. It takes owner, mode and xattrs from the file it
@@ -145,16 +141,12 @@ class Install(Replace):
     """
 
     kind: ClassVar[str] = "install"
-    _content: Content = dataclasses.field(repr=False)
-
-    def __init__(self, file: str, content: Content | bytes) -> None:
-        object.__setattr__(self, "file", file)
-        object.__setattr__(self, "_content", as_content(content))
+    given: Content | bytes
 
     @property
     def content(self) -> Content:
         """The bytes of the new file."""
-        return self._content
+        return as_content(self.given)
 
     @classmethod
     def from_json(cls, value: dict[str, Any], content: Content | None) -> Install:
@@ -162,8 +154,7 @@ class Install(Replace):
         return cls(str(value["file"]), _required(content))
 
 
-@dataclass(frozen=True, init=False)
-class WriteFile(Install):
+class WriteFile(Install, frozen=True):
     """A small file written whole, such as checkpoint or a config file. Done the way `Install` is."""
 
     kind: ClassVar[str] = "write-file"
@@ -221,7 +212,7 @@ class Plan(Struct, frozen=True):
     loss: tuple[dict[str, Any], ...] = ()
     summary: dict[str, Any] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
-    id: str = field(default_factory=lambda: secrets.token_hex(4))
+    id: str = field(default_factory=lambda: os.urandom(4).hex())
     created_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     store: StoreIdentity | None = None
     preconditions: tuple[FileState, ...] = ()

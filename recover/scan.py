@@ -8,7 +8,6 @@ offset and goes on behind the damage.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -57,23 +56,23 @@ class Hole(Struct):
     facts: dict[str, Any] = {}  # each has its own: msgspec copies it
 
 
-@dataclass(slots=True)
 class FileScan:
     """What one mapped file holds. `blank` is the physical offset of its end mark, `blank_size` what it says.
 
     `counter` counted its rows as they came, where that is the whole file.
     """
 
-    mapped_file: MappedFile
-    file_size: int
-    splits: list[Split] = field(default_factory=list)
-    queues: list[tuple[bytes, int]] = field(default_factory=list)
-    holes: list[Hole] = field(default_factory=list)
-    blank: int | None = None
-    blank_size: int = 0
-    end: int = 0
-    unreadable: list[ReadFailure] = field(default_factory=list)
-    counter: Counter | None = field(default=None, compare=False)
+    def __init__(self, mapped_file: MappedFile, file_size: int) -> None:
+        self.mapped_file = mapped_file
+        self.file_size = file_size
+        self.splits: list[Split] = []
+        self.queues: list[tuple[bytes, int]] = []
+        self.holes: list[Hole] = []
+        self.blank: int | None = None
+        self.blank_size = 0
+        self.end = 0
+        self.unreadable: list[ReadFailure] = []
+        self.counter: Counter | None = None
 
     @property
     def file_end(self) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct, structs
 
 from formats.tally_kernels import (
     BITS,
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from recover.scan import FileScan
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(Struct, frozen=True, eq=False):
     """Counts over the live rows of a log, those without ghosts and superseded records.
 
     One a queue: `positions` (int64) in it, `least` and `most` its queue offsets (int64, `most` -1 where it has none),
@@ -34,10 +33,10 @@ class Tally:
     Fillers, markers and times (ms) are also those of superseded records.
     """
 
-    positions: Rows = field(compare=False)
-    least: Rows = field(compare=False)
-    most: Rows = field(compare=False)
-    fallen: Rows = field(compare=False)
+    positions: Rows
+    least: Rows
+    most: Rows
+    fallen: Rows
     messages: int
     fillers: int
     markers: int
@@ -45,6 +44,10 @@ class Tally:
     newest_timestamp: int
     bits: int
     flags: int
+
+    def __eq__(self, other: object) -> bool:
+        mine = structs.astuple(self)
+        return isinstance(other, Tally) and all(map(np.array_equal, mine, structs.astuple(other)))
 
 
 class Counter:

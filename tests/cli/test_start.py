@@ -87,6 +87,29 @@ def test_a_process_of_our_own_starts_no_threads_for_algebra_and_looks_for_no_gar
     assert done.stdout.splitlines()[-1] == "0 True True 1 0"
 
 
+@pytest.mark.parametrize("line", [
+    "verify STORE --json", "rebuild STORE --dry-run --json", "recover STORE --dry-run --json",
+])
+def test_a_process_of_our_own_imports_neither_what_makes_classes_nor_older_typing(line: str) -> None:
+    script = (
+        "import sys\nfrom mqtool.__main__ import run\ntry:\n    run()\nexcept SystemExit as end:\n    code = end.code\n"
+        "unwanted = {'typing_extensions', 'dataclasses', 'secrets'}\n"
+        "print(code, sorted(unwanted & sys.modules.keys()), file=sys.stderr)\n"
+    )
+    words = [str(unpacked("clean-5.3.3")) if word == "STORE" else word for word in line.split()]
+    done = subprocess.run([sys.executable, "-c", script, *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "0 []"
+
+
+def test_the_cli_library_finds_what_msgspec_did_without() -> None:
+    script = (
+        "import sys\nfrom mqtool.__main__ import run\ntry:\n    run()\nexcept SystemExit as end:\n    code = end.code\n"
+        "print(code, {'typing_extensions', 'typer'} <= sys.modules.keys(), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, "verify", "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "0 True" and "--only" in done.stdout
+
+
 def test_verify_imports_nothing_that_plans_writes_or_starts_like_a_broker() -> None:
     script = (
         "import sys\nfrom mqtool.cli import main\ncode = main(sys.argv[1:])\n"

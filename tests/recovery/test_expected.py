@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from formats.record_columns import BIT_STRAY
 from recover import expected
@@ -88,5 +88,5 @@ def test_counts_tell_nothing_where_rows_must_be_looked_at(column: str) -> None:
         value |= {"markers": 1, "bits": BIT_STRAY}[column]
     else:
         value[number] += 1
-    seen.log.tally = replace(seen.log.tally, **{column: value})
+    seen.log.tally = structs.replace(seen.log.tally, **{column: value})
     assert seen.span(number) is None
