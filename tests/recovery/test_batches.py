@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recover import reading
 from recover.apply import apply_plan
 from recover.batches import LARGEST, batches
 from recover.plan import Install, Plan, Retire, Step, WriteFile, WriteRange, ZeroRange
@@ -69,7 +71,11 @@ def test_zeros_add_up(first: int, second: int, crc: int) -> None:
     ("start", "stop"),
     [(0, None), (0, 0), (5, 70_000), (30_000, 200_000), (65_000, 65_900), (199_999, 999_999)],
 )
-def test_a_checksum_over_holes_is_that_of_the_bytes(start: int, stop: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [1, reading._LARGE])
+def test_a_checksum_over_holes_is_that_of_the_bytes(
+    start: int, stop: int | None, large: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "_LARGE", large)
     path = tmp_path / "file"
     with path.open("wb") as file:
         file.write(b"a" * 9000)
@@ -80,3 +86,20 @@ def test_a_checksum_over_holes_is_that_of_the_bytes(start: int, stop: int | None
     assert file_crc(path, start, stop) == (len(data), crc32c(data))
     with path.open("rb") as file:
         assert all(start <= a < b <= 200_000 for a, b in data_extents(file.fileno(), start, 200_000))
+
+
+@pytest.mark.parametrize("left", [0, 20_000, 70_000])
+@pytest.mark.parametrize("large", [1, reading._LARGE])
+def test_of_a_file_that_is_cut_while_it_is_read_the_checksum_is_that_of_fewer_bytes(
+    left: int, large: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"a" * 100_000)
+
+    def cut(fd: int, start: int, stop: int) -> list[tuple[int, int]]:
+        os.truncate(path, left)
+        return [(start, stop)]
+
+    monkeypatch.setattr(reading, "_LARGE", large)
+    monkeypatch.setattr(reading, "data_extents", cut)
+    assert file_crc(path) == (left, crc32c(b"a" * left))
