@@ -77,8 +77,9 @@ def sync_all(paths: Iterable[Path]) -> None:
         _sync_each(distinct)
         return
     # so many tasks and no more: to hand over each path by itself takes as long as to sync it
-    with ThreadPoolExecutor(_SYNCS) as pool:
-        list(pool.map(_sync_each, [distinct[number::_SYNCS] for number in range(_SYNCS)]))
+    tasks = min(_SYNCS, len(distinct))
+    with ThreadPoolExecutor(tasks) as pool:
+        list(pool.map(_sync_each, [distinct[number::tasks] for number in range(tasks)]))
 
 
 def _sync_each(paths: Iterable[Path]) -> None:
