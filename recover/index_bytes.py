@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -75,8 +76,12 @@ def pieces_of_file(
 
 
 def _in_file_order(slots: Rows) -> Iterator[Buffer]:
+    """The slots as a file has them; they are turned where they stand."""
     for at in range(0, slots.size, CHUNK // 4):
-        yield slots[at : at + CHUNK // 4].astype(">i4").view(np.uint8).data
+        part = slots[at : at + CHUNK // 4]
+        if sys.byteorder == "little":
+            part.byteswap(inplace=True)
+        yield part.view(np.uint8).data
 
 
 def _units(parts: Iterable[KeyPart], count: int, state: Rows, slots: Rows) -> Iterator[bytes]:

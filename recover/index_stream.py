@@ -10,6 +10,8 @@ from msgspec import Struct
 
 from formats.index_kernels import (
     SPAN,
+    SPAN_FIRST,
+    SPAN_LAST,
     SPAN_RECORDS,
     SPAN_UNITS,
     TAG_PRESENT,
@@ -19,9 +21,11 @@ from formats.index_kernels import (
     TAKE_NOTHING,
     UNINDEXED,
     add_wanted,
+    count_missing,
 )
 from formats.record_columns import BIT_GHOST, BIT_HAS_TAGS
 from recover.columns import Rows, Split
+from recover.side_by_side import side_by_side
 
 _CHANGE_COST = 0.5
 
@@ -164,14 +168,23 @@ class IndexStream:
         return units, records, first, last
 
     def _count(self) -> Rows:
-        span = np.full(SPAN, -1, dtype=np.int64)
-        span[[SPAN_UNITS, SPAN_RECORDS]] = 0
-        ends = []
-        for number, split in enumerate(self.splits):
-            add_wanted(np.asarray(split.records), self.take(number), span)
-            ends.append(int(span[SPAN_UNITS]))
-        self._units = self.tags, [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        spans = np.array([*side_by_side(self._span, len(self.splits))], dtype=np.int64).reshape(-1, SPAN)
+        self._units = self.tags, spans[:, SPAN_UNITS].tolist()
+        ends = spans[spans[:, SPAN_RECORDS] > 0]
+        first, last = (ends[0, SPAN_FIRST], ends[-1, SPAN_LAST]) if len(ends) else (-1, -1)
+        return np.array([*spans[:, :SPAN_FIRST].sum(axis=0), first, last])
+
+    def _span(self, number: int) -> Rows:
+        span = np.array([0, 0, -1, -1], dtype=np.int64)
+        add_wanted(np.asarray(self.splits[number].records), self.take(number), span)
         return span
+
+    def missing(self, number: int) -> tuple[int, Rows | None]:
+        """How many units a split should have; how many of each record were not found (int32), None for none at all."""
+        records = np.asarray(self.splits[number].records)
+        missing = np.zeros(records.size, dtype=np.int32)
+        expected = int(count_missing(records, self.found(number), self.take(number), missing))
+        return expected, missing if missing.any() else None
 
     def find(self, phy_offset: int) -> tuple[int, int] | None:
         """(split number, row) of the intact record that starts at `phy_offset`; None without one."""

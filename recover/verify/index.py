@@ -12,7 +12,6 @@ from msgspec import Struct, field
 from formats.checkpoint import CHECKPOINT, Checkpoint, decode
 from formats.errors import FormatError
 from formats.index import IndexGeometry
-from formats.index_kernels import count_missing
 from recover.brokers import TAG_INDEX, BrokerVersion
 from recover.columns import Rows
 from recover.findings import Finding, finding
@@ -21,6 +20,7 @@ from recover.index_image import read_words
 from recover.index_stream import IndexStream, TagHistory
 from recover.log import LogView
 from recover.reader import FileReader, ReadFailure, read_small
+from recover.side_by_side import side_by_side
 from recover.store import Store
 from recover.verify.index_file import IndexFileVerdict, check_file
 from recover.verify.index_pass import follow_file
@@ -208,20 +208,17 @@ class _Check:
         blind = self._blind_ranges()
         spans = _Spans(self.report.verdicts)
         run = _MissingRun(self.report, self.store)
-        for number, split in enumerate(self.stream.splits):
-            records = np.asarray(split.records)
-            take = self.stream.take(number)
-            missing = np.zeros(records.size, dtype=np.int32)
-            expected = int(count_missing(records, self.stream.found(number), take, missing))
+        looks = side_by_side(self.stream.missing, len(self.stream.splits))
+        for number, (expected, missing) in enumerate(looks):
             self.report.expected += expected
-            if not missing.any():
+            if missing is None:
                 if expected:
                     run.close()
                 continue
-            offsets = records["phy_offset"]
+            offsets = self.stream.splits[number].records["phy_offset"]
             for low, high in blind:
                 missing[(offsets >= low) & (offsets <= high)] = 0
-            asked = np.flatnonzero(self.stream.wanted(number, take))
+            asked = np.flatnonzero(self.stream.wanted(number, self.stream.take(number)))
             run.extend(offsets[asked], missing[asked], spans.of(offsets[asked]))
         run.close()
 
