@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import unsynced
+from benchmarks import contest, unsynced
 from benchmarks.contest import in_turn
 from benchmarks.floor import pass_over
-from benchmarks.ours import mqtool
+from benchmarks.ours import anonymous_bytes, mqtool
 from benchmarks.rebuilding import differing_files
 from benchmarks.shapes import plain
 from benchmarks.stage import Stage, first_files
@@ -17,8 +17,11 @@ from benchmarks.table import at_least, at_most, markdown, times_table
 from mqtool import __main__ as command
 
 
-def test_parties_run_in_turn_back_and_forth_and_the_first_turn_does_not_count() -> None:
+def test_parties_run_in_turn_back_and_forth_and_the_first_turn_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ran: list[str] = []
+    monkeypatch.setattr(contest, "_warm_memory", lambda: ran.append("-"))
     seconds = iter([9.0, 9.0, 4.0, 1.0, 3.0, 2.0])
 
     def party(name: str) -> float:
@@ -26,9 +29,16 @@ def test_parties_run_in_turn_back_and_forth_and_the_first_turn_does_not_count() 
         return next(seconds)
 
     times = in_turn({"a": lambda: party("a"), "b": lambda: party("b")}, runs=2)
-    assert ran == ["a", "b", "b", "a", "a", "b"]
+    assert "".join(ran) == "-a-b-b-a-a-b"
     assert (times["a"].least, times["a"].median, times["b"].least) == (1.0, 2.0, 2.0)
     assert "| b |  2.00 |     3.00 |  2.00 |" in times_table(times, "a")
+
+
+def test_memory_that_was_warmed_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contest, "_MEMORY", 64 << 20)
+    before = anonymous_bytes(Path("/proc/self/status"))
+    contest._warm_memory()
+    assert anonymous_bytes(Path("/proc/self/status")) - before < 32 << 20
 
 
 def test_goals_say_whether_they_are_met() -> None:
