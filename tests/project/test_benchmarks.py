@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from benchmarks.shapes import plain
 from benchmarks.stage import Stage, first_files
 from benchmarks.table import at_least, at_most, markdown, times_table
 from mqtool import __main__ as command
+from recover.disk import content as writing
 
 
 def test_parties_run_in_turn_back_and_forth_and_the_first_turn_does_not_count(
@@ -95,6 +99,18 @@ def test_a_party_begins_anew_and_what_it_left_goes_with_the_stage(tmp_path: Path
 
 def test_what_is_measured_without_fsync_starts_like_the_command_itself() -> None:
     assert unsynced.run is command.run
+
+
+def test_what_is_measured_without_fsync_waits_for_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = writing._begin_writeback
+    for owner, name in ((os, "fsync"), (os, "fdatasync"), (writing, "_begin_writeback")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setattr(command, "run", lambda: None)
+    monkeypatch.delitem(sys.modules, "benchmarks.unsynced")
+    runpy.run_module("benchmarks.unsynced", run_name="__main__")
+    for sync in (os.fsync, os.fdatasync):
+        sync(-1)
+    assert writing._begin_writeback is not begin
 
 
 def test_the_benchmarks_say_what_they_can_measure() -> None:
