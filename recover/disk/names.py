@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from pathlib import Path
 
@@ -79,7 +79,11 @@ def sync_all(paths: Iterable[Path]) -> None:
         return
     # so many tasks and no more: to hand over each path by itself takes as long as to sync it
     tasks = min(_SYNCS, len(distinct))
-    list(_threads().map(_sync_each, [distinct[number::tasks] for number in range(tasks)]))
+    syncs = [_threads().submit(_sync_each, distinct[number::tasks]) for number in range(tasks)]
+    # nothing is being synced any more when the first failure is told
+    wait(syncs)
+    for sync in syncs:
+        sync.result()
 
 
 @cache
