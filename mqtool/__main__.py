@@ -12,7 +12,7 @@ _CONTAINERS = 100_000
 
 
 def _import_msgspec() -> None:
-    """Without `typing_extensions`, where it looks first: 0.007 s to import, for what `typing` has as well."""
+    """Without `typing_extensions`, where it looks first: 0.004 s to import, for what `typing` has as well."""
     name = "typing_extensions"
     if name in sys.modules:
         return

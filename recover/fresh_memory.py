@@ -14,7 +14,7 @@ from collections import deque
 
 BLOCK = 32 << 20
 HUGE_PAGE = 2 << 20
-_POPULATE_WRITE = 23
+POPULATE_WRITE = 23
 
 _ready: deque[mmap.mmap] = deque()
 
@@ -53,6 +53,6 @@ def _fill(count: int) -> None:
         address = ctypes.addressof(ctypes.c_char.from_buffer(block))
         # in steps: whoever else maps memory waits for one of them
         for at in range(0, BLOCK, HUGE_PAGE):
-            if madvise(address + at, HUGE_PAGE, _POPULATE_WRITE):
+            if madvise(address + at, HUGE_PAGE, POPULATE_WRITE):
                 return
         _ready.append(block)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -25,7 +25,7 @@ from formats.index_kernels import (
 )
 from formats.record_columns import BIT_GHOST, BIT_HAS_TAGS
 from recover.columns import Rows, Split
-from recover.side_by_side import side_by_side
+from recover.side_by_side import Result, side_by_side
 
 _CHANGE_COST = 0.5
 
@@ -89,10 +89,11 @@ def _cost(costs: Sequence[float], mode: int, before: int) -> float:
 class IndexStream:
     """Records of the log as index files see them. Keeps one bit a key hash, and the splits by reference.
 
-    `splits` are those of a scan with keys, in log order.
+    `splits` are those of a scan with keys, in log order; so many `threads` look at them.
     """
 
-    def __init__(self, splits: Iterable[Split], excluded: Collection[int] = ()) -> None:
+    def __init__(self, splits: Iterable[Split], excluded: Collection[int] = (), threads: int = 1) -> None:
+        self.threads = threads
         self.splits = [split for split in splits if split.records.size]
         self._first = np.array([int(s.records["phy_offset"][0]) for s in self.splits], dtype=np.int64)
         self._last = np.array([int(s.records["phy_offset"][-1]) for s in self.splits], dtype=np.int64)
@@ -168,11 +169,15 @@ class IndexStream:
         return units, records, first, last
 
     def _count(self) -> Rows:
-        spans = np.array([*side_by_side(self._span, len(self.splits))], dtype=np.int64).reshape(-1, SPAN)
+        spans = np.array([*self.each(self._span)], dtype=np.int64).reshape(-1, SPAN)
         self._units = self.tags, spans[:, SPAN_UNITS].tolist()
         ends = spans[spans[:, SPAN_RECORDS] > 0]
         first, last = (ends[0, SPAN_FIRST], ends[-1, SPAN_LAST]) if len(ends) else (-1, -1)
         return np.array([*spans[:, :SPAN_FIRST].sum(axis=0), first, last])
+
+    def each(self, look: Callable[[int], Result]) -> Iterator[Result]:
+        """What `look` says of each split by its number, in their order."""
+        return side_by_side(look, len(self.splits), self.threads)
 
     def _span(self, number: int) -> Rows:
         span = np.array([0, 0, -1, -1], dtype=np.int64)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from msgspec import Struct, field, structs
 
@@ -85,10 +85,13 @@ class WriteRange(InPlace, frozen=True):
     kind: ClassVar[str] = "write-range"
     given: Content | bytes
 
+    def __post_init__(self) -> None:
+        structs.force_setattr(self, "given", as_content(self.given))
+
     @property
     def content(self) -> Content:
         """The bytes for the range."""
-        return as_content(self.given)
+        return cast(Content, self.given)
 
     @property
     def stop(self) -> int:
@@ -143,10 +146,13 @@ class Install(Replace, frozen=True):
     kind: ClassVar[str] = "install"
     given: Content | bytes
 
+    def __post_init__(self) -> None:
+        structs.force_setattr(self, "given", as_content(self.given))
+
     @property
     def content(self) -> Content:
         """The bytes of the new file."""
-        return as_content(self.given)
+        return cast(Content, self.given)
 
     @classmethod
     def from_json(cls, value: dict[str, Any], content: Content | None) -> Install:

@@ -20,7 +20,6 @@ from recover.index_image import read_words
 from recover.index_stream import IndexStream, TagHistory
 from recover.log import LogView
 from recover.reader import FileReader, ReadFailure, read_small
-from recover.side_by_side import side_by_side
 from recover.store import Store
 from recover.verify.index_file import IndexFileVerdict, check_file
 from recover.verify.index_pass import follow_file
@@ -80,7 +79,7 @@ class IndexReport(Struct):
 
 def check_index(
     store: Store, log: LogView, *, excluded: Collection[int] = (), tags: bool | None = None,
-    tick: Callable[[], None] | None = None,
+    tick: Callable[[], None] | None = None, threads: int = 1,
 ) -> IndexReport:
     """Judge every index file of the store, one in memory at a time.
 
@@ -89,7 +88,7 @@ def check_index(
     """
     assert log.has_keys, "units are made of keys"
     listing = list_index_files(store.index_dir)
-    report = IndexReport(listing, index_geometry(store, listing), IndexStream(log.splits(), excluded))
+    report = IndexReport(listing, index_geometry(store, listing), IndexStream(log.splits(), excluded, threads))
     checkpoint = _checkpoint(store.checkpoint_path)
     if tags is None:
         tags = _writes_tag_units(store, checkpoint)
@@ -208,8 +207,7 @@ class _Check:
         blind = self._blind_ranges()
         spans = _Spans(self.report.verdicts)
         run = _MissingRun(self.report, self.store)
-        looks = side_by_side(self.stream.missing, len(self.stream.splits))
-        for number, (expected, missing) in enumerate(looks):
+        for number, (expected, missing) in enumerate(self.stream.each(self.stream.missing)):
             self.report.expected += expected
             if missing is None:
                 if expected:

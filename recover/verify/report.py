@@ -138,6 +138,7 @@ class _Beside:
 
     def __init__(self, store: Store, threads: int) -> None:
         self.store = store
+        self.threads = threads
         self.damaged: list[Damage] = []
         self._pool = ThreadPoolExecutor(1) if threads > 1 else None
         self._result: Future[IndexReport] | None = None
@@ -155,12 +156,12 @@ class _Beside:
 
         self.damaged = log.damaged
         if self._pool is not None:
-            self._result = self._pool.submit(check_index, self.store, log)
+            self._result = self._pool.submit(check_index, self.store, log, threads=self.threads)
 
     def index(self, log: LogView) -> IndexReport:
         """The result; looked for anew where the queues have shown more damage meanwhile."""
         from recover.verify.index import check_index
 
         if self._result is None or log.damaged is not self.damaged:
-            return check_index(self.store, log)
+            return check_index(self.store, log, threads=self.threads)
         return self._result.result()

@@ -79,6 +79,8 @@ def test_a_damaged_log_is_the_same_in_splits_of_every_size(store: Copies, recipe
     one, other = assemble(queue, whole), assemble(queue, joined)
     assert one_split(one.splits()).records.tolist() == one_split(other.splits()).records.tolist()
     assert structs.replace(one, files=[]) == structs.replace(other, files=[])
+    for name in ("positions", "least", "most"):
+        assert getattr(one.tally, name).tolist() == getattr(other.tally, name).tolist()
 
 
 def test_a_new_generation_behind_a_break_is_told_the_same_however_its_rows_are_cut(tmp_path: Path) -> None:

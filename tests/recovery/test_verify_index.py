@@ -349,6 +349,6 @@ def test_what_a_log_without_index_files_lacks_is_counted_as_record_by_record(
     opened_store, log = opened(root)
     at_once = check_index(opened_store, log, tags=tags)
     monkeypatch.setattr(IndexStream, "all_wanted", lambda _: None)
-    one_by_one = check_index(opened_store, log, tags=tags)
+    one_by_one = check_index(opened_store, log, tags=tags, threads=3)
     assert [item.json() for item in at_once.findings] == [item.json() for item in one_by_one.findings]
     assert at_once.json() == one_by_one.json() and at_once.missing > 0
