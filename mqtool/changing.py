@@ -19,8 +19,7 @@ from recover.errors import Refusal
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, EngineChoice
     from recover.apply import Applied
-    from recover.known_log import Stamps
-    from recover.log import LogView
+    from recover.known_parts import KnownParts
     from recover.plan import Plan
     from recover.store import Store, StoreOptions
 
@@ -121,11 +120,11 @@ def undo_hint(store: str) -> str:
 
 def conclude(
     out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None, *, corrected: bool,
-    known: tuple[LogView, Stamps] | None = None,
+    known: KnownParts | None = None,
 ) -> tuple[int, dict[str, Any]]:
     """The final verify: its findings take the place of the earlier ones; (exit bits, document).
 
-    A log that is `known`, and did not change since, is not read again.
+    What is `known` and did not change since is not read again: the log, and with it the queues and the index.
     """
     from recover.store import Store as Opened
 

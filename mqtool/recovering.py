@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 
 from mqtool import exits
 from mqtool.changing import (
@@ -31,7 +31,7 @@ from mqtool.verify_screen import verify_line
 from recover.errors import UsageRefusal
 
 if TYPE_CHECKING:
-    from recover.known_log import Stamps
+    from recover.known_parts import KnownParts
     from recover.plan import Plan
     from recover.recover_plan import RecoverPlan
     from recover.store import Store
@@ -71,7 +71,7 @@ class Change(Struct):
     consent: ChangeChoice
     output: Path | None = None
     include_deleted: bool = False
-    stamps: Stamps = field(default_factory=dict)
+    known: KnownParts | None = None
 
     def run(self, make: Callable[[Store], Planner]) -> int:
         """Plan, then go through with it as far as the user wants; the exit code.
@@ -79,6 +79,7 @@ class Change(Struct):
         `make` looks at what was asked for and gives what plans it, once the store has been verified.
         """
         from recover.known_log import stamps_of
+        from recover.known_parts import KnownParts
         from recover.preconditions import seal
         from recover.seen import files_now
         from recover.store import Store
@@ -87,9 +88,9 @@ class Change(Struct):
         store = Store.open(root, store_options(self.choice, self.broker))
         if not self.consent.dry_run and self.output is None:
             refuse_while_running(root)
-        seen = files_now(store)
-        self.stamps.update(stamps_of(store.commitlog))
+        seen, stamps = files_now(store), stamps_of(store.commitlog)
         made = self._plan(store, make(store))
+        self.known = KnownParts(made.before, seen, stamps)
         plan = seal(with_options(made.plan, store), root.absolute(), seen=seen)
         self.out.answer(
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
@@ -138,8 +139,9 @@ class Change(Struct):
         return self._conclude(store, made, plan, undo_hint(self.choice.store))
 
     def _conclude(self, store: Store, made: RecoverPlan, plan: Plan, hint: str) -> int:
-        known = made.before.survey.log, self.stamps
-        code, document = conclude(self.out, store, self.engine, self.broker, corrected=bool(plan.steps), known=known)
+        code, document = conclude(
+            self.out, store, self.engine, self.broker, corrected=bool(plan.steps), known=self.known
+        )
         self.out.answer(verify=document)
         self.out.summary(f"{count(len(plan.steps), 'step')} done, {_losses(made)}. {verify_line(document, code)}", hint)
         return code

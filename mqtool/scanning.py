@@ -17,8 +17,7 @@ from recover import fresh_memory
 
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
-    from recover.known_log import Stamps
-    from recover.log import LogView
+    from recover.known_parts import KnownParts
     from recover.store import Store, StoreOptions
     from recover.survey import ScanOptions
     from recover.verify.report import VerifyReport
@@ -77,9 +76,9 @@ def store_options(choice: StoreChoice, broker: BrokerChoice | None) -> StoreOpti
 def run_verify(
     out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None = None, *,
     only: Collection[str] = (), title: str = "verifying", include_deleted: bool = False,
-    known: tuple[LogView, Stamps] | None = None,
+    known: KnownParts | None = None,
 ) -> VerifyReport:
-    """Verify a store with a line of progress. `known`: its log as scanned before, if it did not change since."""
+    """Verify a store with a line of progress. What is `known` and did not change since is not looked at again."""
     from recover.verify.report import verify
 
     with scan_options(
@@ -87,7 +86,5 @@ def run_verify(
         keeps_rows=known is None and set(only) != {"commitlog"},
     ) as options:
         if known is not None:
-            from recover.known_log import KnownLog
-
-            options = structs.replace(options, engine=KnownLog(*known, options.scanner))
+            options = structs.replace(options, engine=known.engine(options.scanner), known=known)
         return verify(store, options, only)

@@ -11,6 +11,7 @@ from recover.columns import Rows
 from recover.errors import UsageRefusal
 from recover.expected import is_delayed
 
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 MISSING_LEVEL_MS = 1000
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

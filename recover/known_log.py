@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,15 @@ from recover.engine import Engine, OpenError
 from recover.log import LogView
 from recover.mapped_files import MappedFileQueue
 from recover.scan import ProgressCallback
+from recover.seen import Stamp, stamp_of
 
-Stamps = dict[Path, tuple[int, int, int]]
+Stamps = dict[Path, Stamp]
 
 
 def stamps_of(queue: MappedFileQueue) -> Stamps:
-    """Path -> (inode, size in bytes, mtime in ns) of the files of a log as they are, without those that are gone."""
-    stamps: Stamps = {}
-    for mapped_file in queue.files:
-        try:
-            status = os.stat(mapped_file.path)
-        except OSError:
-            continue
-        stamps[mapped_file.path.absolute()] = status.st_ino, status.st_size, status.st_mtime_ns
-    return stamps
+    """Path -> stamp of the files of a log as they are, without those that are gone."""
+    paths = [mapped_file.path.absolute() for mapped_file in queue.files]
+    return {path: stamp for path in paths if (stamp := stamp_of(path)) is not None}
 
 
 class KnownLog(Struct, frozen=True):

@@ -19,21 +19,22 @@ from recover.folders import observe_folder
 from recover.lock import is_own_lock_file
 from recover.plan import FileState, InPlace, Plan, RetireFolder, Step, StoreIdentity, resolve
 from recover.reading import file_crc
+from recover.seen import Stamp
 
 STALE = "something changed the store since it was looked at; run the command again to plan on what is there now"
 
 
 def seal(
-    plan: Plan, root: Path, *, watch: Iterable[str] = (), seen: Mapping[str, tuple[int, int]] | None = None
+    plan: Plan, root: Path, *, watch: Iterable[str] = (), seen: Mapping[str, Stamp] | None = None
 ) -> Plan:
     """The plan bound to this store as it is now.
 
-    `watch`: further files the plan was derived from; a change of size or mtime refuses it. `seen`: (size, mtime_ns)
-    of files as the scan found them; a file that changed between scan and seal is refused here.
+    `watch`: further files the plan was derived from; a change of size or mtime refuses it. `seen`: files
+    as the scan found them; one that changed between scan and seal is refused here.
     """
-    for file, (size, mtime_ns) in (seen or {}).items():
+    for file, stamp in (seen or {}).items():
         now = observe(root, file)
-        if not now.exists or (now.size, now.mtime_ns) != (size, mtime_ns):
+        if not now.exists or (now.size, now.mtime_ns) != (stamp.size, stamp.mtime_ns):
             raise Refusal(f"{file} changed while the store was read", STALE, file=file)
     preconditions = tuple(observe_step(root, step) for step in plan.steps)
     touched = {step.file for step in plan.steps}

@@ -1,25 +1,42 @@
-"""How a store's files looked just before they were read, so that a plan can notice what changed meanwhile."""
+"""How a store's files looked just before they were read, so that a plan or a later look can notice what changed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from recover.store import JOURNAL, Store
 
 
-def files_now(store: Store) -> dict[str, tuple[int, int]]:
-    """Name as plans have it -> (size in bytes, mtime in ns) of every file that recover reads; for `seal(seen=...)`."""
+class Stamp(NamedTuple):
+    """One file as it is: size in bytes, mtime in ns, inode, ctime in ns."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+    ctime_ns: int
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """The stamp of a file, or of what a link leads to; None where there is nothing."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return Stamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+
+
+def files_now(store: Store) -> dict[str, Stamp]:
+    """Name as plans have it -> stamp of every file that recover reads; for `seal(seen=...)` and `KnownParts`."""
     folders = [*store.commitlog_dirs, store.consumequeue_dir, store.consumequeue_ext_dir, store.index_dir,
                store.config_dir]
-    seen: dict[str, tuple[int, int]] = {}
+    seen: dict[str, Stamp] = {}
     for path in (*_files(folders), store.checkpoint_path, store.abort_path):
-        try:
-            status = os.stat(path)
-        except OSError:
-            continue
-        seen[store.relative(path)] = (status.st_size, status.st_mtime_ns)
+        stamp = stamp_of(path)
+        if stamp is not None:
+            seen[store.relative(path)] = stamp
     return seen
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -26,9 +27,12 @@ from recover.topics import Topics
 from recover.verify.commitlog import is_end_mark_only
 from recover.verify.queue_verdict import ConsumeQueueReport
 
+if TYPE_CHECKING:
+    from recover.known_parts import KnownParts, Standing
+
 
 class ScanOptions(Struct, frozen=True):
-    """How to look: threads, bytes of memory for columns, what counts."""
+    """How to look: threads, bytes of memory for columns, what counts; `known` need not be looked at again."""
 
     threads: int = 1
     memory: int = DEFAULT_MEMORY
@@ -37,6 +41,7 @@ class ScanOptions(Struct, frozen=True):
     progress: ProgressCallback | None = None
     tick: Callable[[], None] | None = None
     engine: Engine | None = None
+    known: KnownParts | None = None
 
     @property
     def scanner(self) -> Engine:
@@ -62,11 +67,12 @@ class Survey(Struct):
 
 def survey(
     store: Store, options: ScanOptions, *, with_queues: bool = True, with_keys: bool = True,
-    scanned: Callable[[LogView], None] | None = None,
+    scanned: Callable[[LogView, Standing | None], None] | None = None,
 ) -> Survey:
     """Scan the log and, unless told not to, judge the queues against it. `Refusal` (8) when a file cannot be opened.
 
-    `scanned` is called with the log before the queues are judged: they may show more damage behind its end.
+    `scanned` is called with the log, and what is known of all that derives from it, before the queues are judged:
+    they may show more damage behind its end.
     `with_keys`: somebody looks at rows, and they need their hashes and tags codes.
     """
     queue, misnamed = rightly_placed(live_copies(store.commitlog))
@@ -77,8 +83,9 @@ def survey(
     if with_queues:
         # rows are changed in place: before anybody else looks at them
         log = without_false_restarts(log, store)
+    standing = None if options.known is None else options.known.standing(store, log)
     if scanned is not None:
-        scanned(log)
+        scanned(log, standing)
     topics = Topics(store)
     delays = DelayTable(parse_levels(options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
     expectation = expect(log, topics, include_deleted=options.include_deleted)
@@ -87,7 +94,8 @@ def survey(
     if with_queues:
         from recover.verify.consumequeue import check_consumequeue
 
-        queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
+        known = {} if standing is None else standing.queues(expectation, delays)
+        queues = check_consumequeue(store, log, expectation, delays, known=known, tick=options.tick)
         behind = named_behind(log, expectation, queues)
         if behind and note_damage_behind(log, behind, _last_time(store), indexed_to(store)):
             queues = check_consumequeue(store, log, expectation, delays)

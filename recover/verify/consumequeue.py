@@ -40,18 +40,19 @@ def check_consumequeue(
     `delays` learns the store's own delay levels on the way.
     """
     on_disk = {QueueKey(folder.topic, folder.queue_id) for folder in store.queue_folders}
-    verdicts = dict(known)
     checker = _Checker(store, log, delays)
     queues = SoundQueues(store, log, expectation, known)
-    with_rows = [(number, key) for number, key in enumerate(expectation.keys)
-                 if queues.counts[number] and key not in known]
-    others = sorted(on_disk - known.keys() - {key for _, key in with_rows})
-    for members in (with_rows, [(-1, key) for key in others]):
-        for followed in queues.follow(members):
+    with_rows = [(number, key) for number, key in enumerate(expectation.keys) if queues.counts[number]]
+    others = [(-1, key) for key in sorted(on_disk - {key for _, key in with_rows})]
+    found = dict(known)
+    for members in (with_rows, others):
+        for followed in queues.follow(member for member in members if member[1] not in known):
             for key, verdict in checker.verdicts(followed, expectation):
-                verdicts[key] = verdict
+                found[key] = verdict
                 if tick is not None:
                     tick()
+    # in their order, whichever of them were known
+    verdicts = {key: found[key] for _, key in (*with_rows, *others)}
     findings = list(_topic_findings(expectation))
     if delays.observed:
         levels = {str(level): delay for level, delay in sorted(delays.observed.items())}

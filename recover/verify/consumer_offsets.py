@@ -10,6 +10,7 @@ from msgspec import Struct
 from formats.config import read_consumer_offsets, read_delay_offsets
 from formats.queue_kernels import EXPIRED
 from recover.config_files import ConfigPair
+from recover.delays import SCHEDULE_TOPIC
 from recover.expected import QueueKey
 from recover.findings import Finding, finding
 from recover.log import LogView
@@ -19,7 +20,6 @@ from recover.topics import LMQ_PREFIX, topic_text
 if TYPE_CHECKING:
     from recover.survey import Survey
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
 DELAY_FILE = "delayOffset.json"
 _MAPPING_FILE = "topicQueueMapping.json"

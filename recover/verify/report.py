@@ -24,6 +24,7 @@ from recover.verify.parts import check_parts, log_is_gone
 from recover.verify.remains import remains_findings
 
 if TYPE_CHECKING:
+    from recover.known_parts import Standing
     from recover.verify.checkpoint import CheckpointReport
     from recover.verify.config import ConfigReport
     from recover.verify.index import IndexReport
@@ -142,6 +143,7 @@ class _Beside:
         self.damaged: list[Damage] = []
         self._pool = ThreadPoolExecutor(1) if threads > 1 else None
         self._result: Future[IndexReport] | None = None
+        self._known: IndexReport | None = None
 
     def __enter__(self) -> _Beside:
         return self
@@ -150,18 +152,22 @@ class _Beside:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def start(self, log: LogView) -> None:
-        """The log was scanned."""
+    def start(self, log: LogView, standing: Standing | None) -> None:
+        """The log was scanned; what is `standing` of the report on the index is taken as it is."""
         from recover.verify.index import check_index
 
         self.damaged = log.damaged
-        if self._pool is not None:
+        self._known = None if standing is None else standing.index()
+        if self._pool is not None and self._known is None:
             self._result = self._pool.submit(check_index, self.store, log, threads=self.threads)
 
     def index(self, log: LogView) -> IndexReport:
         """The result; looked for anew where the queues have shown more damage meanwhile."""
         from recover.verify.index import check_index
 
-        if self._result is None or log.damaged is not self.damaged:
-            return check_index(self.store, log, threads=self.threads)
-        return self._result.result()
+        if log.damaged is self.damaged:
+            if self._known is not None:
+                return self._known
+            if self._result is not None:
+                return self._result.result()
+        return check_index(self.store, log, threads=self.threads)

@@ -169,10 +169,18 @@ def test_a_refusal_knows_what_was_found_from_the_one_look(tmp_path: Path, checks
     assert checks() == queues, "a wrong option is seen before anything is read"
 
 
-def test_a_change_is_planned_from_one_look_and_proved_by_another(tmp_path: Path, checks: Checks) -> None:
+def test_a_change_is_planned_from_one_look_and_proved_by_another_at_what_it_changed(
+    tmp_path: Path, checks: Checks
+) -> None:
     root = real_store("clean-plain-4.9.7", tmp_path)
     queues = verify(opened(root)).json()["consumequeue"]["queues"]
     (root / "abort").touch()
     checks()
     assert mqtool("recover", root, "--yes").code == 1
-    assert checks() == 2 * queues
+    assert checks() == queues
+    damage("queue-missing", root)
+    assert mqtool("recover", root, "--yes").code == 1
+    assert checks() == queues + 1
+    damage("bit-in-body", root)
+    assert mqtool("recover", root, "--yes").code == 1
+    assert checks() >= 2 * queues

@@ -15,6 +15,7 @@ from recover.errors import Refusal
 from recover.plan import STEP_KINDS, Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange
 from recover.plan_file import load_plan, save_plan
 from recover.preconditions import check, seal
+from recover.seen import stamp_of
 from tests.support.plans import INDEX, LOG, NEW_QUEUE, PLANS, QUEUE, contents, make_old, sealed, small_store
 from tests.support.trees import assert_unchanged
 
@@ -150,8 +151,9 @@ def test_a_store_that_changed_since_the_plan_is_refused_and_left_alone(
 
 def test_a_file_that_changed_under_the_scan_is_refused(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
-    status = (store / LOG).stat()
-    seen = {LOG: (status.st_size, status.st_mtime_ns)}
+    stamp = stamp_of(store / LOG)
+    assert stamp is not None
+    seen = {LOG: stamp}
     seal(PLANS["in-place"](), store, seen=seen)
     _append(store / LOG)
     with pytest.raises(Refusal, match="changed while the store was read"):
