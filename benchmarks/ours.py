@@ -16,7 +16,7 @@ _SAMPLE_SECONDS = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run: wall seconds of the process, the highest RssAnon seen (bytes), exit code, what it printed."""
+    """One run: wall seconds of the process, the highest RssAnon seen (bytes, 0 if nobody looked), exit code, output."""
 
     seconds: float
     anonymous: int
@@ -29,8 +29,11 @@ class Ran:
         return document
 
 
-def mqtool(*arguments: str, expect: int | None = 0, module: str = "mqtool") -> Ran:
-    """Run a command line. RuntimeError if it ends with another code than `expect` (None: any)."""
+def mqtool(*arguments: str, expect: int | None = 0, module: str = "mqtool", watched: bool = False) -> Ran:
+    """Run a command line. RuntimeError if it ends with another code than `expect` (None: any).
+
+    Only if `watched` is its memory looked at all the while: who looks takes from the cores that it runs on.
+    """
     command = [sys.executable, "-m", module, *arguments]
     # an installation has its bytecode; without it a start compiles 150 modules
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -41,9 +44,9 @@ def mqtool(*arguments: str, expect: int | None = 0, module: str = "mqtool") -> R
         peak = 0
         status = Path(f"/proc/{process.pid}/status")
         while True:
-            peak = max(peak, anonymous_bytes(status))
+            peak = max(peak, anonymous_bytes(status)) if watched else 0
             try:
-                output, errors = process.communicate(timeout=_SAMPLE_SECONDS)
+                output, errors = process.communicate(timeout=_SAMPLE_SECONDS if watched else None)
                 break
             except subprocess.TimeoutExpired:
                 continue
