@@ -78,7 +78,6 @@ class Change(Struct):
 
         `make` looks at what was asked for and gives what plans it, once the store has been verified.
         """
-        from recover.known_log import stamps_of
         from recover.known_parts import KnownParts
         from recover.preconditions import seal
         from recover.seen import files_now
@@ -88,9 +87,9 @@ class Change(Struct):
         store = Store.open(root, store_options(self.choice, self.broker))
         if not self.consent.dry_run and self.output is None:
             refuse_while_running(root)
-        seen, stamps = files_now(store), stamps_of(store.commitlog)
+        seen = files_now(store)
         made = self._plan(store, make(store))
-        self.known = KnownParts(made.before, seen, stamps)
+        self.known = KnownParts(made.before, seen)
         plan = seal(with_options(made.plan, store), root.absolute(), seen=seen)
         self.out.answer(
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,

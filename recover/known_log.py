@@ -14,13 +14,12 @@ from recover.mapped_files import MappedFileQueue
 from recover.scan import ProgressCallback
 from recover.seen import Stamp, stamp_of
 
-Stamps = dict[Path, Stamp]
+Stamps = dict[Path, Stamp | None]
 
 
 def stamps_of(queue: MappedFileQueue) -> Stamps:
-    """Path -> stamp of the files of a log as they are, without those that are gone."""
-    paths = [mapped_file.path.absolute() for mapped_file in queue.files]
-    return {path: stamp for path in paths if (stamp := stamp_of(path)) is not None}
+    """Path -> stamp of the files of a log as they are, None for those that are gone."""
+    return {mapped_file.path.absolute(): stamp_of(mapped_file.path) for mapped_file in queue.files}
 
 
 class KnownLog(Struct, frozen=True):

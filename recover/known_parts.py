@@ -16,7 +16,7 @@ from recover.delays import SCHEDULE_TOPIC, DelayTable
 from recover.engine import Engine
 from recover.expected import Expectation, QueueKey
 from recover.index_files import list_index_files
-from recover.known_log import KnownLog, Stamps
+from recover.known_log import KnownLog
 from recover.log import LogView
 from recover.seen import Stamp, files_now
 from recover.store import Store
@@ -28,15 +28,16 @@ if TYPE_CHECKING:
 
 
 class KnownParts(Struct, frozen=True):
-    """`report` says how everything stood; `seen` are the files before that look (`files_now`), `stamps` the log's."""
+    """`report` says how everything stood; `seen` are the files as they were before that look (`files_now`)."""
 
     report: VerifyReport
     seen: Mapping[str, Stamp]
-    stamps: Stamps
 
     def engine(self, engine: Engine) -> KnownLog:
         """Answers with the log as it was, if it did not change since; else `engine` scans it."""
-        return KnownLog(self.report.survey.log, self.stamps, engine)
+        log, relative = self.report.survey.log, self.report.survey.store.relative
+        stamps = {it.path.absolute(): self.seen.get(relative(it.path)) for it in log.queue.files}
+        return KnownLog(log, stamps, engine)
 
     def standing(self, store: Store, log: LogView) -> Standing | None:
         """What is still to be said of a store; None where its log was read anew, for then that may say otherwise."""

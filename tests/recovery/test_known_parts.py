@@ -16,9 +16,9 @@ from fixtures.damage import RECIPES, NotApplicable, damage, of_area
 from recover.delays import SCHEDULE_TOPIC
 from recover.engine import LocalEngine
 from recover.expected import QueueKey
-from recover.known_log import stamps_of
 from recover.known_parts import KnownParts
 from recover.seen import files_now
+from recover.store import Store, StoreOptions
 from recover.survey import ScanOptions
 from recover.verify.report import VerifyReport, verify
 from tests.support.looks import opened
@@ -33,8 +33,8 @@ StoreCopy = Callable[[str], Path]
 
 def looked_at(root: Path, options: ScanOptions | None = None) -> KnownParts:
     store = opened(root)
-    seen, stamps = files_now(store), stamps_of(store.commitlog)
-    return KnownParts(verify(store, options), seen, stamps)
+    seen = files_now(store)
+    return KnownParts(verify(store, options), seen)
 
 
 def again(root: Path, known: KnownParts, **options: Any) -> VerifyReport:
@@ -74,13 +74,30 @@ def first_queue(root: Path) -> tuple[QueueKey, Path]:
     return QueueKey(folder.topic, folder.queue_id), sorted(folder.path.iterdir())[0]
 
 
-@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-expired-5.5.0", "clean-4.5.1"])
+@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-expired-5.5.0", "clean-4.5.1", "clean-multipath-4.9.7"])
 def test_of_a_store_that_did_not_change_nothing_is_judged_again(name: str, store: StoreCopy) -> None:
     root = store(name)
     known = looked_at(root)
     now = again(root, known)
     assert kept(known, now) == (queues_of(now), True)
     assert says(now) == says(known.report) == says(verify(opened(root)))
+
+
+@pytest.mark.parametrize("part", ["commitlog", "consumequeue", "index"])
+def test_parts_that_lie_elsewhere_keep_their_verdicts_too(
+    part: str, store: StoreCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = store("clean-plain-4.9.7")
+    (root / part).rename(root.with_name("elsewhere"))
+    monkeypatch.chdir(root)
+    place = Path("..", "elsewhere")
+    options = StoreOptions(**{part: (place,) if part == "commitlog" else place})  # type: ignore[arg-type]
+    opened_there = Store.open(root, options)
+    seen = files_now(opened_there)
+    known = KnownParts(verify(opened_there), seen)
+    now = verify(Store.open(root, options), ScanOptions(engine=known.engine(LocalEngine()), known=known))
+    assert kept(known, now) == (queues_of(now), True)
+    assert now.survey.log is known.report.survey.log
 
 
 def test_a_changed_queue_alone_is_judged_again(store: StoreCopy) -> None:
