@@ -80,17 +80,17 @@ class Change(Struct):
         """
         from recover.known_parts import KnownParts
         from recover.preconditions import seal
-        from recover.seen import files_now
+        from recover.seen import seen_now
         from recover.store import Store
 
         root = self.choice.root
         store = Store.open(root, store_options(self.choice, self.broker))
         if not self.consent.dry_run and self.output is None:
             refuse_while_running(root)
-        seen = files_now(store)
+        seen = seen_now(store)
         made = self._plan(store, make(store))
         self.known = KnownParts(made.before, seen)
-        plan = seal(with_options(made.plan, store), root.absolute(), seen=seen)
+        plan = seal(with_options(made.plan, store), root.absolute(), seen=seen.files)
         self.out.answer(
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
             lost_messages=made.lost_messages, damaged_messages=made.damaged_messages,

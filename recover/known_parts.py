@@ -6,7 +6,6 @@ A change to one queue of a thousand is proven by looking at that queue, not at a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,10 +14,9 @@ from msgspec import Struct
 from recover.delays import SCHEDULE_TOPIC, DelayTable
 from recover.engine import Engine
 from recover.expected import Expectation, QueueKey
-from recover.index_files import list_index_files
 from recover.known_log import KnownLog
 from recover.log import LogView
-from recover.seen import Stamp, files_now
+from recover.seen import Seen, Stamp, seen_now
 from recover.store import Store
 from recover.verify.queue_verdict import QueueVerdict
 
@@ -28,28 +26,28 @@ if TYPE_CHECKING:
 
 
 class KnownParts(Struct, frozen=True):
-    """`report` says how everything stood; `seen` are the files as they were before that look (`files_now`)."""
+    """`report` says how everything stood; `seen` is what its files and folders looked like before that look."""
 
     report: VerifyReport
-    seen: Mapping[str, Stamp]
+    seen: Seen
 
     def engine(self, engine: Engine) -> KnownLog:
         """Answers with the log as it was, if it did not change since; else `engine` scans it."""
         log, relative = self.report.survey.log, self.report.survey.store.relative
-        stamps = {it.path.absolute(): self.seen.get(relative(it.path)) for it in log.queue.files}
+        stamps = {it.path.absolute(): self.seen.files.get(relative(it.path)) for it in log.queue.files}
         return KnownLog(log, stamps, engine)
 
     def standing(self, store: Store, log: LogView) -> Standing | None:
         """What is still to be said of a store; None where its log was read anew, for then that may say otherwise."""
-        return Standing(self, store, files_now(store)) if log is self.report.survey.log else None
+        return Standing(self, store, seen_now(store)) if log is self.report.survey.log else None
 
 
 class Standing(Struct, frozen=True):
-    """The parts of a store whose log is the one that `known` was found with; `now` are its files."""
+    """The parts of a store whose log is the one that `known` was found with; `now` is how they look."""
 
     known: KnownParts
     store: Store
-    now: Mapping[str, Stamp]
+    now: Seen
 
     def queues(self, expectation: Expectation, delays: DelayTable) -> dict[QueueKey, QueueVerdict]:
         """The verdicts on queues of which no file changed; none where something changed that all are judged by.
@@ -61,12 +59,12 @@ class Standing(Struct, frozen=True):
             return {}
         if self._has_ext() or self.store.queue_file_size != before.store.queue_file_size:
             return {}
-        files = _by_folder(self.known.seen), _by_folder(self.now)
+        looks = _by_folder(self.known.seen), _by_folder(self.now)
         folders = _folders(before.store), _folders(self.store)
         known = {}
         for key, verdict in before.queues.verdicts.items():
             own = folders[0].get(key, [])
-            same = own == folders[1].get(key, []) and all(files[0].get(it) == files[1].get(it) for it in own)
+            same = own == folders[1].get(key, []) and all(looks[0].get(it) == looks[1].get(it) for it in own)
             if same and not any(it.code == "consumequeue-unreadable" for it in verdict.findings):
                 known[key] = verdict
         scheduled = {key for key in (*before.queues.verdicts, *folders[1]) if key.topic == SCHEDULE_TOPIC}
@@ -79,16 +77,17 @@ class Standing(Struct, frozen=True):
     def index(self) -> IndexReport | None:
         """The report on the index files, if none of them changed, nor what it is judged by."""
         report = self.known.report.index
-        if report is None or report.unreadable or list_index_files(self.store.index_dir) != report.listing:
+        if report is None or report.unreadable:
             return None
-        beside = {self.store.relative(self.store.checkpoint_path), self.store.relative(self.store.abort_path)}
-        folder = f"{self.store.relative(self.store.index_dir)}/"
-        names = {name for name in (*self.known.seen, *self.now) if name in beside or name.startswith(folder)}
-        return report if all(self.known.seen.get(name) == self.now.get(name) for name in names) else None
+        beside = [self.store.relative(path) for path in (self.store.checkpoint_path, self.store.abort_path)]
+        folder = self.store.relative(self.store.index_dir)
+        looks = [(_by_folder(seen).get(folder), [seen.files.get(name) for name in beside])
+                 for seen in (self.known.seen, self.now)]
+        return report if looks[0] == looks[1] else None
 
     def _has_ext(self) -> bool:
-        folder = f"{self.store.relative(self.store.consumequeue_ext_dir)}/"
-        return self.store.consumequeue_ext_dir.is_dir() or any(name.startswith(folder) for name in self.known.seen)
+        folder = self.store.relative(self.store.consumequeue_ext_dir)
+        return folder in self.known.seen.folders or folder in self.now.folders
 
 
 def _same(before: Expectation, now: Expectation) -> bool:
@@ -97,11 +96,12 @@ def _same(before: Expectation, now: Expectation) -> bool:
     return before.keys == now.keys and all(np.array_equal(*pair) for pair in arrays)
 
 
-def _by_folder(files: Mapping[str, Stamp]) -> dict[str, dict[str, Stamp]]:
-    folders: dict[str, dict[str, Stamp]] = defaultdict(dict)
-    for name, stamp in files.items():
+def _by_folder(seen: Seen) -> dict[str, dict[str, Stamp]]:
+    """Each folder as it looks: the stamps of its files by their names, and its own."""
+    folders = {folder: {"": stamp} for folder, stamp in seen.folders.items()}
+    for name, stamp in seen.files.items():
         folder, _, file = name.rpartition("/")
-        folders[folder][file] = stamp
+        folders.setdefault(folder, {})[file] = stamp
     return folders
 
 

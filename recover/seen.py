@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from recover.store import JOURNAL, Store
 
 
 class Stamp(NamedTuple):
-    """One file as it is: size in bytes, mtime in ns, inode, ctime in ns."""
+    """One file or folder as it is: size in bytes, mtime in ns, inode, ctime in ns."""
 
     size: int
     mtime_ns: int
@@ -20,7 +22,7 @@ class Stamp(NamedTuple):
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """The stamp of a file, or of what a link leads to; None where there is nothing."""
+    """The stamp of a file or folder, or of what a link leads to; None where there is nothing."""
     try:
         status = os.stat(path)
     except OSError:
@@ -28,22 +30,30 @@ def stamp_of(path: Path) -> Stamp | None:
     return Stamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
 
-def files_now(store: Store) -> dict[str, Stamp]:
-    """Name as plans have it -> stamp of every file that recover reads; for `seal(seen=...)` and `KnownParts`."""
-    folders = [*store.commitlog_dirs, store.consumequeue_dir, store.consumequeue_ext_dir, store.index_dir,
-               store.config_dir]
-    seen: dict[str, Stamp] = {}
-    for path in (*_files(folders), store.checkpoint_path, store.abort_path):
-        stamp = stamp_of(path)
-        if stamp is not None:
-            seen[store.relative(path)] = stamp
-    return seen
+class Seen(Struct, frozen=True):
+    """Name as plans have it -> stamp of every file that recover reads, and of every folder that it lists.
+
+    A folder's stamp tells whether a name in it came or went.
+    """
+
+    files: dict[str, Stamp]
+    folders: dict[str, Stamp]
 
 
-def _files(folders: list[Path]) -> Iterator[Path]:
-    for folder in folders:
-        for directory, _, names in os.walk(folder):
-            yield from (Path(directory, name) for name in names)
+def seen_now(store: Store) -> Seen:
+    """The store as it is."""
+    tops = [*store.commitlog_dirs, store.consumequeue_dir, store.consumequeue_ext_dir, store.index_dir,
+            store.config_dir]
+    listed = [entry for top in tops for entry in os.walk(top)]
+    files = [Path(directory, name) for directory, _, names in listed for name in names]
+    return Seen(
+        _stamps(store, [*files, store.checkpoint_path, store.abort_path]),
+        _stamps(store, [Path(directory) for directory, _, _ in listed]),
+    )
+
+
+def _stamps(store: Store, paths: Iterable[Path]) -> dict[str, Stamp]:
+    return {store.relative(path): stamp for path in paths if (stamp := stamp_of(path)) is not None}
 
 
 def changed_since(root: Path, when_ns: int) -> str | None:

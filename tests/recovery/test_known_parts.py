@@ -17,7 +17,7 @@ from recover.delays import SCHEDULE_TOPIC
 from recover.engine import LocalEngine
 from recover.expected import QueueKey
 from recover.known_parts import KnownParts
-from recover.seen import files_now
+from recover.seen import seen_now
 from recover.store import Store, StoreOptions
 from recover.survey import ScanOptions
 from recover.verify.report import VerifyReport, verify
@@ -33,7 +33,7 @@ StoreCopy = Callable[[str], Path]
 
 def looked_at(root: Path, options: ScanOptions | None = None) -> KnownParts:
     store = opened(root)
-    seen = files_now(store)
+    seen = seen_now(store)
     return KnownParts(verify(store, options), seen)
 
 
@@ -93,7 +93,7 @@ def test_parts_that_lie_elsewhere_keep_their_verdicts_too(
     place = Path("..", "elsewhere")
     options = StoreOptions(**{part: (place,) if part == "commitlog" else place})  # type: ignore[arg-type]
     opened_there = Store.open(root, options)
-    seen = files_now(opened_there)
+    seen = seen_now(opened_there)
     known = KnownParts(verify(opened_there), seen)
     now = verify(Store.open(root, options), ScanOptions(engine=known.engine(LocalEngine()), known=known))
     assert kept(known, now) == (queues_of(now), True)
@@ -122,6 +122,20 @@ def test_a_queue_that_went_or_came_is_judged_again(gone: bool, store: StoreCopy)
     now = again(root, known)
     assert kept(known, now) == (queues_of(now) - {key}, True)
     assert bool(now.exit_code) is gone
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_queue_in_whose_folder_another_one_came_or_went_is_judged_again(first: bool, store: StoreCopy) -> None:
+    root = store("clean-plain-4.9.7")
+    key, path = first_queue(root)
+    stray = path.with_name("backup")
+    if first:
+        stray.mkdir()
+    known = looked_at(root)
+    stray.rmdir() if first else stray.mkdir()
+    now = again(root, known)
+    assert kept(known, now) == (queues_of(now) - {key}, True)
+    assert bool(now.exit_code) is not first
 
 
 def test_a_queue_that_could_not_be_read_is_judged_again(store: StoreCopy, monkeypatch: pytest.MonkeyPatch) -> None:
