@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from recover.verify.report import VerifyReport
 
 
+_ROOT = ""
+"""Of the files in the root a store's `Seen` has checkpoint and abort."""
+
+
 class KnownParts(Struct, frozen=True):
     """`report` says how everything stood; `seen` is what its files and folders looked like before that look."""
 
@@ -39,32 +43,35 @@ class KnownParts(Struct, frozen=True):
 
     def standing(self, store: Store, log: LogView) -> Standing | None:
         """What is still to be said of a store; None where its log was read anew, for then that may say otherwise."""
-        return Standing(self, store, seen_now(store)) if log is self.report.survey.log else None
+        if log is not self.report.survey.log:
+            return None
+        return Standing(self.report, store, _by_folder(self.seen), _by_folder(seen_now(store)))
 
 
 class Standing(Struct, frozen=True):
-    """The parts of a store whose log is the one that `known` was found with; `now` is how they look."""
+    """The parts of a store whose log is that of `report`; how each folder looked `then`, and looks `now`."""
 
-    known: KnownParts
+    report: VerifyReport
     store: Store
-    now: Seen
+    then: dict[str, dict[str, Stamp]]
+    now: dict[str, dict[str, Stamp]]
 
     def queues(self, expectation: Expectation, delays: DelayTable) -> dict[QueueKey, QueueVerdict]:
         """The verdicts on queues of which no file changed; none where something changed that all are judged by.
 
         `delays` learns from them what it learnt before.
         """
-        before = self.known.report.survey
+        before = self.report.survey
         if before.queues is None or not _same(before.expectation, expectation):
             return {}
         if self._has_ext() or self.store.queue_file_size != before.store.queue_file_size:
             return {}
-        looks = _by_folder(self.known.seen), _by_folder(self.now)
         folders = _folders(before.store), _folders(self.store)
         known = {}
         for key, verdict in before.queues.verdicts.items():
             own = folders[0].get(key, [])
-            same = own == folders[1].get(key, []) and all(looks[0].get(it) == looks[1].get(it) for it in own)
+            # behind a link nobody looked
+            same = own == folders[1].get(key, []) and all(it in self.then and self._is_as_it_was(it) for it in own)
             if same and not any(it.code == "consumequeue-unreadable" for it in verdict.findings):
                 known[key] = verdict
         scheduled = {key for key in (*before.queues.verdicts, *folders[1]) if key.topic == SCHEDULE_TOPIC}
@@ -76,18 +83,18 @@ class Standing(Struct, frozen=True):
 
     def index(self) -> IndexReport | None:
         """The report on the index files, if none of them changed, nor what it is judged by."""
-        report = self.known.report.index
+        report = self.report.index
         if report is None or report.unreadable:
             return None
-        beside = [self.store.relative(path) for path in (self.store.checkpoint_path, self.store.abort_path)]
-        folder = self.store.relative(self.store.index_dir)
-        looks = [(_by_folder(seen).get(folder), [seen.files.get(name) for name in beside])
-                 for seen in (self.known.seen, self.now)]
-        return report if looks[0] == looks[1] else None
+        folders = self.store.relative(self.store.index_dir), _ROOT
+        return report if all(map(self._is_as_it_was, folders)) else None
+
+    def _is_as_it_was(self, folder: str) -> bool:
+        return self.then.get(folder) == self.now.get(folder)
 
     def _has_ext(self) -> bool:
         folder = self.store.relative(self.store.consumequeue_ext_dir)
-        return folder in self.known.seen.folders or folder in self.now.folders
+        return folder in self.then or folder in self.now
 
 
 def _same(before: Expectation, now: Expectation) -> bool:

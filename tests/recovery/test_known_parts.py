@@ -138,6 +138,21 @@ def test_a_queue_in_whose_folder_another_one_came_or_went_is_judged_again(first:
     assert bool(now.exit_code) is not first
 
 
+@pytest.mark.parametrize("linked", ["topic", "queue"])
+def test_a_queue_behind_a_link_is_judged_again(linked: str, store: StoreCopy) -> None:
+    root = store("clean-plain-4.9.7")
+    key, path = first_queue(root)
+    folder = path.parent if linked == "queue" else path.parent.parent
+    folder.rename(aside := root.with_name("aside"))
+    folder.symlink_to(aside)
+    known = looked_at(root)
+    assert known.report.exit_code == 0
+    change(path, 7)
+    now = again(root, known)
+    assert key not in kept(known, now)[0]
+    assert {finding.code for finding in now.findings} == {"consumequeue-wrong-units"}
+
+
 def test_a_queue_that_could_not_be_read_is_judged_again(store: StoreCopy, monkeypatch: pytest.MonkeyPatch) -> None:
     root = store("clean-plain-4.9.7")
     key, path = first_queue(root)
