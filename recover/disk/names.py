@@ -89,7 +89,7 @@ def sync_all(paths: Iterable[Path]) -> None:
 @cache
 def _threads() -> ThreadPoolExecutor:
     """Kept for the next syncs: to start sixteen takes as long as half of them."""
-    return ThreadPoolExecutor(_SYNCS)
+    return ThreadPoolExecutor(_SYNCS, thread_name_prefix="sync")
 
 
 # threads do not survive in a child, which would wait for them
