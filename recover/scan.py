@@ -17,24 +17,21 @@ from formats.commitlog import BLANK_SIZE, decode_blank
 from formats.crc_kernel import crc_address, crc_tables
 from formats.errors import FormatError
 from formats.kernels import walk_records
-from formats.queue_table_kernels import new_queue_slots
-from formats.record_columns import BIT_DELAY, RECORD
+from formats.record_columns import BIT_DELAY
 from formats.walk_status import AT_BLANK, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
-from recover.columns import LEAST_HASHES, LEAST_ROWS, ColumnStore, Rows, Split
+from recover.columns import ColumnStore, Rows, Split
 from recover.hole_search import Found, HoleSearch
 from recover.judge import envelope_size, judge, reason_of
 from recover.mapped_files import MappedFile
+from recover.queue_table import QueueTable
 from recover.reader import FileReader, ReadFailure
 from recover.record_row import row_of
+from recover.row_room import PassingRows, RowRoom
 from recover.tally import Counter
 from recover.window import Window
 
 WINDOW = 1 << 20  # what is read stays in the processor's cache until it is checked
 WHOLE = 1 << 62
-_ROWS = 1 << 16
-_HASHES = 1 << 18
-_QUEUE_SLOTS = 1 << 12
-_NAMES = 1 << 17
 
 ProgressCallback = Callable[[int, int], None]
 
@@ -95,17 +92,12 @@ class FileScanner:
         self.length = min(mapped_file.length, file_size)
         self.stop = WHOLE
         self.result = FileScan(mapped_file, file_size)
-        self.columns = columns
         self.progress = progress
         self.with_keys = with_keys
-        self.keep_rows = keep_rows
-        self.rows = Split(np.empty(0, dtype=RECORD), np.empty(0, dtype=np.int32))
-        self.in_place = False
-        self._new_room()
-        self.slots = np.full(_QUEUE_SLOTS, -1, dtype=np.int32)
-        self.names = np.zeros(_NAMES, dtype=np.uint8)
-        self.queue_table = np.zeros((_QUEUE_SLOTS // 2, 3), dtype=np.int64)
         self.state = np.zeros(4, dtype=np.int64)
+        self.queues = QueueTable(self.state)
+        self.room = RowRoom(columns, with_hashes=with_keys) if keep_rows else PassingRows()
+        self.result.splits = self.room.splits
 
     def run(self, reader: FileReader, window_size: int) -> FileScan:
         window = Window(reader, self.length, window_size)
@@ -120,9 +112,8 @@ class FileScanner:
     def _end(self) -> None:
         """All rows were found."""
         self._flush()
-        if self.in_place:
-            self.columns.give_back(self.rows)
-        self.result.queues = self._queues()
+        self.room.end()
+        self.result.queues = self.queues.keys()
 
     def _walk(self, window: Window, position: int) -> int | None:
         """Walk from `position` in the file to the end or to the next damage; where to go on, or None."""
@@ -158,8 +149,8 @@ class FileScanner:
         with window.lent() as refill:
             inside, status = walk_records(
                 window.data, inside, window.filled, self.base + window.start, self.result.file_end,
-                crc_address(), crc_tables(), self.rows.records, self.rows.hashes, self.slots, self.names,
-                self.queue_table, self.state, self.with_keys, refill,
+                crc_address(), crc_tables(), self.room.rows.records, self.room.rows.hashes, self.queues.slots,
+                self.queues.names, self.queues.table, self.state, self.with_keys, refill,
             )
         return inside, status
 
@@ -170,29 +161,14 @@ class FileScanner:
         except FormatError:
             return None
         self._flush()
-        row, hashes = row_of(record, self._queue_number(record.topic, record.queue_id))
+        row, hashes = row_of(record, self.queues.number(record.topic, record.queue_id))
         if not self.with_keys:
             row["hashes"], hashes = 0, np.empty(0, dtype=np.int32)
             row["tags_code"] *= (row["bits"] & BIT_DELAY) != 0
         self._count(row)
-        if self.keep_rows:
-            self.result.splits.append(self.columns.keep(row, hashes))
+        self.room.keep(row, hashes)
         self._report(record.total_size, 1)
         return record.total_size
-
-    def _queue_number(self, topic: bytes, queue_id: int) -> int:
-        """Number of a queue, for a record that the compiled walk did not take."""
-        queues = self._queues()
-        if (topic, queue_id) in queues:
-            return queues.index((topic, queue_id))
-        while self.state[3] + len(topic) > self.names.size or len(queues) + 1 >= self.queue_table.shape[0]:
-            self._grow_tables()
-        at, number = int(self.state[3]), len(queues)
-        self.names[at : at + len(topic)] = np.frombuffer(topic, dtype=np.uint8)
-        self.queue_table[number] = at, len(topic), queue_id
-        self.state[2], self.state[3] = number + 1, at + len(topic)
-        self.slots = new_queue_slots(self.slots.size, self.names, self.queue_table, number + 1)
-        return number
 
     def _at_blank(self, window: Window, position: int) -> int | None:
         blank = decode_blank(window.bytes_at(position, BLANK_SIZE))
@@ -253,55 +229,21 @@ class FileScanner:
         """Flush the rows; grow whatever was too small for a single record."""
         rows = int(self.state[0])
         self._flush()
-        if self.state[2] * 2 >= self.slots.size - 2 or self.state[3] * 2 > self.names.size:
-            self._grow_tables()
+        if self.queues.is_nearly_full:
+            self.queues.grow()
         elif not rows:
-            hashes = np.empty(max(_HASHES, self.rows.hashes.size * 2), dtype=np.int32)
-            self._new_room(Split(np.empty(_ROWS, dtype=RECORD), hashes))
-
-    def _new_room(self, scratch: Split | None = None) -> None:
-        """Somewhere to put rows: where they stay, or else in `scratch`, from where the store of columns takes them."""
-        if self.in_place:
-            self.columns.give_back(self.rows)
-        hashes = _HASHES if self.with_keys else LEAST_HASHES
-        room = self.columns.room(_ROWS, hashes) if scratch is None and self.keep_rows else None
-        self.in_place = room is not None
-        self.rows = room or scratch or Split(np.empty(_ROWS, dtype=RECORD), np.empty(hashes, dtype=np.int32))
-
-    def _grow_tables(self) -> None:
-        names = np.zeros(self.names.size * 4, dtype=np.uint8)
-        names[: self.names.size] = self.names
-        table = np.zeros((self.queue_table.shape[0] * 4, 3), dtype=np.int64)
-        table[: self.queue_table.shape[0]] = self.queue_table
-        self.names, self.queue_table = names, table
-        self.slots = new_queue_slots(self.slots.size * 4, names, table, int(self.state[2]))
+            self.room.widen()
 
     def _flush(self) -> None:
         rows, hashes = int(self.state[0]), int(self.state[1])
         self.state[0] = self.state[1] = 0
-        if not rows:
-            return
-        records, values = self.rows.records, self.rows.hashes
-        self._count(records[:rows])
-        if not self.keep_rows:
-            return
-        if not self.in_place:
-            self.result.splits.append(self.columns.keep(records[:rows], values[:hashes]))
-            self._new_room()
-            return
-        self.result.splits.append(Split(records[:rows], values[:hashes]))
-        self.rows = Split(records[rows:], values[hashes:])
-        if self.rows.records.size < LEAST_ROWS or self.rows.hashes.size < LEAST_HASHES:
-            self._new_room()
+        if rows:
+            self._count(self.room.rows.records[:rows])
+            self.room.take(rows, hashes)
 
     def _count(self, rows: Rows) -> None:
         if self.result.counter is not None:
-            self.result.counter.add(rows, int(self.state[2]))
-
-    def _queues(self) -> list[tuple[bytes, int]]:
-        names = self.names.tobytes()
-        table = self.queue_table[: int(self.state[2])].tolist()
-        return [(names[at : at + length], queue_id) for at, length, queue_id in table]
+            self.result.counter.add(rows, len(self.queues))
 
     def _report(self, size: int, records: int) -> None:
         if self.progress is not None and (size or records):
