@@ -29,9 +29,9 @@ from formats.byte_kernels import (
     u32,
 )
 from formats.commitlog import layout
-from formats.compiled import BOOL, INT, Array, kernel, part
+from formats.compiled import INT, Array, kernel, part
 from formats.crc_kernel import crc32_inside
-from formats.property_kernels import take_properties
+from formats.property_kernels import KEYS_HASHED, take_properties
 from formats.queue_table_kernels import enter_queue, find_queue
 from formats.record_columns import BIT_FILLER, BIT_PROP_CRC, BIT_V2, RECORD, column_offset
 from formats.refill_kernels import fill_again, may_refill
@@ -94,23 +94,24 @@ def _is_plain_topic(data: Any, start: int, length: int) -> bool:
     data=Array(np.uint8, out=True), position=INT, available=INT, window_offset=INT, file_end=INT, crc_address=INT,
     crc_table=Array(np.uint32, 2), records=Array(RECORD, out=True), hashes=Array(np.int32, out=True),
     slots=Array(np.int32, out=True), names=Array(np.uint8, out=True), queue_table=Array(np.int64, 2, out=True),
-    state=Array(np.int64, out=True), with_keys=BOOL, refill=Array(np.int64, out=True), returns=(INT, INT),
+    state=Array(np.int64, out=True), keys=INT, refill=Array(np.int64, out=True), returns=(INT, INT),
 )
 def walk_records(
     data: Any, position: int, available: int, window_offset: int, file_end: int, crc_address: int, crc_table: Any,
-    records: Any, hashes: Any, slots: Any, names: Any, queue_table: Any, state: Any, with_keys: bool, refill: Any,
+    records: Any, hashes: Any, slots: Any, names: Any, queue_table: Any, state: Any, keys: int, refill: Any,
 ) -> tuple[int, int]:
     """Take records from data[position:available] while sure that each is intact.
 
     data[0] lies at physical offset `window_offset`; the mapped file ends at `file_end`. Rows go to
     `records`, index key hashes to `hashes`, new queues to the tables; `state` is int64
-    [rows, hashes, queues, names_used] and is updated. Unless `with_keys` there are no hashes and no tags codes,
-    a third of the work. `refill` says how `data` is filled again (`formats.refill_kernels`): positions then count
-    from its START; full of zeros, not at all. Returns (position, status).
+    [rows, hashes, queues, names_used] and is updated. `keys` says what is made of those for the index
+    (`formats.property_kernels`): where they are not hashed, `hashes` is left alone. `refill` says
+    how `data` is filled again (`formats.refill_kernels`): positions then count from its START; full of zeros, not at
+    all. Returns (position, status).
     """
     limit = min(available, data.size)
     rows = pointer_to(records)
-    raw, tables, keys, counts = pointer_to(data), pointer_to(crc_table), pointer_to(hashes), pointer_to(state)
+    raw, tables, key_hashes, counts = pointer_to(data), pointer_to(crc_table), pointer_to(hashes), pointer_to(state)
     queue_slots, queue_names, queue_rows = pointer_to(slots), pointer_to(names), pointer_to(queue_table)
     filling = pointer_to(refill)
     while True:
@@ -139,8 +140,8 @@ def walk_records(
         if i64(data, position + _AT_PHY_OFFSET) != offset:
             return position, DISLIKED
         status = _take_record(
-            raw, position, size, offset, magic == _MAGIC_V2, crc_address, tables, rows, keys, hashes.size,
-            queue_slots, slots.size, queue_names, names.size, queue_rows, queue_table.shape[0], counts, with_keys,
+            raw, position, size, offset, magic == _MAGIC_V2, crc_address, tables, rows, key_hashes, hashes.size,
+            queue_slots, slots.size, queue_names, names.size, queue_rows, queue_table.shape[0], counts, keys,
             limit,
         )
         if status != NEED_MORE:
@@ -152,7 +153,7 @@ def walk_records(
 def _take_record(
     data: Any, start: int, size: int, offset: int, is_v2: bool, crc_address: int, crc_table: Any,
     rows: Any, hashes: Any, hash_room: int, slots: Any, slot_count: int, names: Any, name_room: int,
-    queue_table: Any, queue_room: int, state: Any, with_keys: bool, readable: int,
+    queue_table: Any, queue_room: int, state: Any, keys: int, readable: int,
 ) -> int:
     """Check the record data[start:start+size] and fill one row; NEED_MORE (0) means taken. All arrays are pointers."""
     sys_flag = i32(data, start + _AT_SYS_FLAG)
@@ -201,7 +202,7 @@ def _take_record(
     first_hash = state[1]
     more_bits, count, tags_code, status = take_properties(
         data, properties_at, end, topic_at, topic_length, topic_hash, hashes, hash_room, first_hash,
-        with_keys, readable,
+        keys, readable,
     )
     if status != NEED_MORE:
         return status
@@ -231,7 +232,8 @@ def _take_record(
     put_u16(rows, row + _ROW_BITS, bits)
     put_u16(rows, row + _ROW_HASHES, count)
     state[0] += 1
-    state[1] += count
+    if keys == KEYS_HASHED:
+        state[1] += count
     return NEED_MORE
 
 

@@ -28,6 +28,11 @@ from formats.record_columns import (
 )
 from formats.walk_status import DISLIKED, NEED_MORE, OUTPUT_FULL
 
+NO_KEYS = 0
+KEYS_COUNTED = 1
+KEYS_HASHED = 2
+"""What a walk is to make of index keys. Unless NO_KEYS it has tags codes, too."""
+
 _TAGS = text_bytes("TAGS")
 _KEYS = text_bytes("KEYS")
 _UNIQ_KEY = text_bytes("UNIQ_KEY")
@@ -41,12 +46,12 @@ _SCHEDULE = text_bytes("SCHEDULE_TOPIC_XXXX")
 @part
 def take_properties(
     data: Any, start: int, end: int, topic_at: int, topic_length: int, topic_hash: int, hashes: Any, hash_room: int,
-    first_hash: int, with_keys: bool, readable: int,
+    first_hash: int, keys: int, readable: int,
 ) -> tuple[int, int, int, int]:
-    """Read the properties that matter: (bits, number of index key hashes, tags code, status).
+    """Read the properties that matter: (bits, number of index keys, tags code, status).
 
-    `data` and `hashes` are pointers (`byte_kernels.pointer_to`). Not `with_keys`: no hashes, and the tags code is 0
-    but for a delay level.
+    `data` and `hashes` are pointers (`byte_kernels.pointer_to`). `keys`: KEYS_HASHED; KEYS_COUNTED leaves out their
+    hashes; NO_KEYS their number as well, and the tags code is 0 but for a delay level.
     """
     bits = 0
     tags_at, tags_length = -1, 0
@@ -94,40 +99,43 @@ def take_properties(
     prefix = (31 * topic_hash + 35) & 0xFFFFFFFF
     if uniq_length > 0:
         bits |= BIT_HAS_UNIQ
-    if uniq_length > 0 and with_keys:
+    if uniq_length > 0 and keys == KEYS_HASHED:
         h, good = java_hash(data, uniq_at, uniq_at + uniq_length, prefix, readable)
         if not good:
             return 0, 0, 0, DISLIKED
         if first_hash + count >= hash_room:
             return 0, 0, 0, OUTPUT_FULL
         hashes[first_hash + count] = key_hash(h)
+    if uniq_length > 0 and keys != NO_KEYS:
         count += 1
     word = keys_at
-    while with_keys and keys_length > 0 and word < keys_at + keys_length:
+    while keys != NO_KEYS and keys_length > 0 and word < keys_at + keys_length:
         stop = next_space(data, word, keys_at + keys_length, readable)
-        if stop > word:
+        if stop > word and keys == KEYS_HASHED:
             h, good = java_hash(data, word, stop, prefix, readable)
             if not good:
                 return 0, 0, 0, DISLIKED
             if first_hash + count >= hash_room:
                 return 0, 0, 0, OUTPUT_FULL
             hashes[first_hash + count] = key_hash(h)
+        if stop > word:
             count += 1
         word = stop + 1
     tags_code = np.int64(0)
     if tags_length > 0:
         bits |= BIT_HAS_TAGS
-    if tags_length > 0 and with_keys:
+    if tags_length > 0 and keys != NO_KEYS:
         h, good = java_hash(data, tags_at, tags_at + tags_length, 0, readable)
         if not good:
             return 0, 0, 0, DISLIKED
         tags_code = signed(h)
+        count += 1
+    if tags_length > 0 and keys == KEYS_HASHED:
         seed = (31 * ((31 * prefix + 84) & 0xFFFFFFFF) + 35) & 0xFFFFFFFF
         h, good = java_hash(data, tags_at, tags_at + tags_length, seed, readable)
-        if first_hash + count >= hash_room:
+        if first_hash + count > hash_room:
             return 0, 0, 0, OUTPUT_FULL
-        hashes[first_hash + count] = key_hash(h)
-        count += 1
+        hashes[first_hash + count - 1] = key_hash(h)
     if delay_length > 0 and same_bytes(data, topic_at, topic_length, _SCHEDULE):
         level = np.int64(0)
         if delay_length > 9:

@@ -22,6 +22,7 @@ from mqtool.text import count, human_size
 
 if TYPE_CHECKING:
     from mqtool.recovering import Planner
+    from recover.chosen import Chosen
     from recover.rebuild import RebuildOptions
     from recover.store import Store
     from recover.survey import ScanOptions
@@ -58,9 +59,15 @@ class Rebuild(Struct, frozen=True):
         if self.what.output is not None:
             return self._write(self.what.output)
         change = Change(
-            self.out, self.choice, self.engine, self.broker, self.consent, include_deleted=self.what.include_deleted
+            self.out, self.choice, self.engine, self.broker, self.consent, include_deleted=self.what.include_deleted,
+            made=self._made(),
         )
         return change.run(self._plan)
+
+    def _made(self) -> Chosen | None:
+        from recover.chosen import Chosen
+
+        return None if self.topic is None else Chosen(frozenset({self.topic}), self.queue)
 
     def _options(self, scan: ScanOptions) -> RebuildOptions:
         from recover.rebuild import RebuildOptions

@@ -31,6 +31,7 @@ from mqtool.verify_screen import verify_line
 from recover.errors import UsageRefusal
 
 if TYPE_CHECKING:
+    from recover.chosen import Chosen
     from recover.known_parts import KnownParts
     from recover.plan import Plan
     from recover.recover_plan import RecoverPlan
@@ -62,7 +63,7 @@ class ZoneChoice(Struct, frozen=True, kw_only=True):
 
 
 class Change(Struct):
-    """One run of a changing command on one store."""
+    """One run of a changing command on one store. `made`: the queues of which files are made (None: of all)."""
 
     out: Printer
     choice: StoreChoice
@@ -71,6 +72,7 @@ class Change(Struct):
     consent: ChangeChoice
     output: Path | None = None
     include_deleted: bool = False
+    made: Chosen | None = None
     known: KnownParts | None = None
 
     def run(self, make: Callable[[Store], Planner]) -> int:
@@ -105,7 +107,8 @@ class Change(Struct):
         from recover.verify.report import verify
 
         with scan_options(
-            self.out, store, self.engine, self.broker, include_deleted=self.include_deleted, rebuilds=True
+            self.out, store, self.engine, self.broker, include_deleted=self.include_deleted, rebuilds=True,
+            made=self.made,
         ) as scan:
             before = verify(store, scan)
             self.out.found(before.findings)

@@ -17,6 +17,7 @@ from recover import fresh_memory
 
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
+    from recover.chosen import Chosen
     from recover.known_parts import KnownParts
     from recover.store import Store, StoreOptions
     from recover.survey import ScanOptions
@@ -32,15 +33,18 @@ HAND_OVER = 256 << 30
 @contextmanager
 def scan_options(
     out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None = None, *, title: str = "scanning",
-    include_deleted: bool = False, rebuilds: bool = False, keeps_rows: bool = True,
+    include_deleted: bool = False, rebuilds: bool = False, keeps_rows: bool = True, made: Chosen | None = None,
 ) -> Iterator[ScanOptions]:
     """How to scan, with a line of progress while the block runs; `rebuilds`: files are made of what is found.
 
-    `keeps_rows`: the rows of the log are wanted.
+    `keeps_rows`: the rows of the log are wanted. `made`: nothing is made of other queues than these (None: of all).
     """
     freed_memory.keep()
+    from recover.chosen import rows_asked_for
+
+    chosen = rows_asked_for(store, made)
     total = sum(mapped_file.length for mapped_file in store.commitlog.files)
-    if keeps_rows and not engine.on_spark:
+    if keeps_rows and chosen is None and not engine.on_spark:
         fresh_memory.ask(min(total // 16, _ROWS, engine.memory or _ROWS))
 
     from recover.survey import ScanOptions
@@ -53,7 +57,7 @@ def scan_options(
         yield ScanOptions(
             threads=engine.thread_count, engine=engine.scanner(rebuilds=rebuilds), include_deleted=include_deleted,
             settings=store.options.settings or given_settings(broker),
-            progress=progress, tick=progress.queue, **more,
+            progress=progress, tick=progress.queue, chosen=chosen, **more,
         )
 
 
@@ -79,11 +83,12 @@ def run_verify(
     known: KnownParts | None = None,
 ) -> VerifyReport:
     """Verify a store with a line of progress. What is `known` and did not change since is not looked at again."""
+    from recover.chosen import NOTHING
     from recover.verify.report import verify
 
     with scan_options(
         out, store, engine, broker, title=title, include_deleted=include_deleted,
-        keeps_rows=known is None and set(only) != {"commitlog"},
+        keeps_rows=known is None and set(only) != {"commitlog"}, made=NOTHING,
     ) as options:
         if known is not None:
             options = structs.replace(options, engine=known.engine(options.scanner), known=known)

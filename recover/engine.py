@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from formats.crc_kernel import crc_name
+from recover.chosen import Chosen
 from recover.columns import DEFAULT_MEMORY
 from recover.log import LogView
 from recover.log_scan import count_log, scan_log
@@ -22,14 +23,14 @@ class Engine(Protocol):
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
-        open_error: OpenError | None = None, with_keys: bool = True,
+        open_error: OpenError | None = None, with_keys: bool = True, chosen: Chosen | None = None,
     ) -> LogView:
         """Scan every file; at most `memory` bytes of columns stay in memory.
 
         A file that cannot be opened is reported to `open_error` and counts as missing; without a callback the
         `OSError` rises. `progress(bytes, records)` is called with what was done since the last call. Not `with_keys`:
         nobody looks at anything but the log, so rows may come without hashes and tags codes, which `has_keys` of the
-        log says, or be scanned again for whoever asks for them.
+        log says. Somebody looks at the rows of `chosen` queues (None: all); others may be scanned again for who asks.
         """
 
     def json(self) -> dict[str, Any]:
@@ -43,10 +44,12 @@ class LocalEngine(Struct, frozen=True):
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
-        open_error: OpenError | None = None, with_keys: bool = True,
+        open_error: OpenError | None = None, with_keys: bool = True, chosen: Chosen | None = None,
     ) -> LogView:
         """See `Engine`."""
-        counted = None if with_keys else count_log(queue, threads=self.threads, progress=progress)
+        counted = None if chosen is None else count_log(
+            queue, threads=self.threads, memory=memory, progress=progress, with_keys=with_keys, chosen=chosen
+        )
         return counted or scan_log(
             queue, threads=self.threads, memory=memory, progress=progress, open_error=open_error,
             with_keys=with_keys,

@@ -69,7 +69,7 @@ class Expectation(Struct):
                     # one room for all: what is made of the rows meanwhile would break up another's place
                     room = np.empty(max(count, min(_TAKEN, order.size)), dtype=EXPECTED)
                 rows = room[:count]
-                ends = self._take(few, order, starts, stops, rows)
+                ends = self._take(few, batch, order, starts, stops, rows)
                 for number in few:
                     part = rows[starts[number] - start : ends[number] - start]
                     offsets = part["queue_offset"]
@@ -104,19 +104,19 @@ class Expectation(Struct):
         places = starts.copy()
         wanted[: self._skip.size] &= ~self._skip
         first = 0
-        for split in self.log.splits():
+        for split in self.log.splits_with(batch):
             fits = order_rows(np.asarray(split.records), first, wanted, places, stops, order)
             assert fits, "the rows were counted by the same rule"
             first += split.records.size
         return order, starts, places
 
-    def _take(self, few: list[int], order: Rows, starts: Rows, stops: Rows, rows: Rows) -> Rows:
-        """Fill `rows` with those of queues that stand side by side in `order`; where each queue's end there."""
+    def _take(self, few: list[int], batch: list[int], order: Rows, starts: Rows, stops: Rows, rows: Rows) -> Rows:
+        """Fill `rows` with those of queues that stand side by side in `order`, the batch's; where each queue's end."""
         start = int(starts[few[0]])
         places = starts.copy()
         queues = np.array(few, dtype=np.int64)
         first = 0
-        for split in self.log.splits():
+        for split in self.log.splits_with(batch):
             take_rows(np.asarray(split.records), first, queues, places, stops, order, start, rows)
             first += split.records.size
         if self.lmq_rows.size:

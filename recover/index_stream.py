@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from msgspec import Struct
@@ -26,6 +26,7 @@ from formats.index_kernels import (
 from formats.record_columns import BIT_GHOST, BIT_HAS_TAGS
 from recover.columns import Rows, Split
 from recover.side_by_side import Result, side_by_side
+from recover.unit_counts import UnitCounts
 
 _CHANGE_COST = 0.5
 
@@ -89,18 +90,41 @@ def _cost(costs: Sequence[float], mode: int, before: int) -> float:
 class IndexStream:
     """Records of the log as index files see them. Keeps one bit a key hash, and the splits by reference.
 
-    `splits` are those of a scan with keys, in log order; so many `threads` look at them.
+    `splits` are those of a scan with keys, in log order; so many `threads` look at them. Nobody does where units were
+    `counted` and no file has any.
     """
 
-    def __init__(self, splits: Iterable[Split], excluded: Collection[int] = (), threads: int = 1) -> None:
+    def __init__(
+        self, splits: Iterable[Split], excluded: Collection[int] = (), threads: int = 1,
+        counted: UnitCounts | None = None,
+    ) -> None:
         self.threads = threads
-        self.splits = [split for split in splits if split.records.size]
-        self._first = np.array([int(s.records["phy_offset"][0]) for s in self.splits], dtype=np.int64)
-        self._last = np.array([int(s.records["phy_offset"][-1]) for s in self.splits], dtype=np.int64)
+        self._given = splits
+        self._counted = counted
         self._found: dict[int, Rows] = {}
         self._excluded = np.array(sorted(excluded), dtype=np.int32)
         self.tags = TagHistory([(0, False)])
         self._units: tuple[TagHistory, list[int]] | None = None
+
+    @cached_property
+    def splits(self) -> list[Split]:
+        """The splits with a row."""
+        return [split for split in self._given if split.records.size]
+
+    @cached_property
+    def _first(self) -> Rows:
+        return np.array([int(split.records["phy_offset"][0]) for split in self.splits], dtype=np.int64)
+
+    @cached_property
+    def _last(self) -> Rows:
+        return np.array([int(split.records["phy_offset"][-1]) for split in self.splits], dtype=np.int64)
+
+    @property
+    def has_units(self) -> bool:
+        """Some record has a key or tags."""
+        if self._counted is not None:
+            return self._counted.wanted(TAKE_ALL)[0] > 0
+        return any(split.hashes.size for split in self.splits)
 
     @property
     def excluded(self) -> tuple[int, ...]:
@@ -165,6 +189,8 @@ class IndexStream:
         """
         if self.rule is None:
             return None
+        if self._counted is not None:
+            return self._counted.wanted(self.rule)
         units, records, first, last = self._count().tolist()
         return units, records, first, last
 

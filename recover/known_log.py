@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from recover.chosen import Chosen
 from recover.columns import DEFAULT_MEMORY
 from recover.engine import Engine, OpenError
 from recover.log import LogView
@@ -34,12 +35,13 @@ class KnownLog(Struct, frozen=True):
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
-        open_error: OpenError | None = None, with_keys: bool = True,
+        open_error: OpenError | None = None, with_keys: bool = True, chosen: Chosen | None = None,
     ) -> LogView:
         """See `Engine`."""
         if (with_keys and not self.log.has_keys) or not self._holds(queue):
             return self.engine.scan_log(
-                queue, memory=memory, progress=progress, open_error=open_error, with_keys=with_keys
+                queue, memory=memory, progress=progress, open_error=open_error, with_keys=with_keys,
+                chosen=chosen,
             )
         if progress is not None:
             progress(sum(mapped_file.length for mapped_file in queue.files), self.log.messages)

@@ -11,8 +11,9 @@ from msgspec import structs
 
 from formats.queue_table_kernels import renumber
 from formats.record_columns import BIT_GHOST, NO_MESSAGE
+from recover.chosen import NOTHING, Chosen
 from recover.columns import DEFAULT_MEMORY, ColumnStore, Rows
-from recover.counted_scan import CountedScan, Counting
+from recover.counted_scan import CountedScan, Counting, unit_counts
 from recover.generations import mark_ghosts, mark_superseded
 from recover.log import GHOSTS, MISSING_FILE, Damage, LogView, Tail
 from recover.mapped_files import MappedFile, MappedFileQueue
@@ -53,13 +54,15 @@ def scan_log(
 
 
 def count_log(
-    queue: MappedFileQueue, *, threads: int = 1, progress: ProgressCallback | None = None, window: int = WINDOW,
+    queue: MappedFileQueue, *, threads: int = 1, memory: int = DEFAULT_MEMORY,
+    progress: ProgressCallback | None = None, window: int = WINDOW, with_keys: bool = False, chosen: Chosen = NOTHING,
 ) -> LogView | None:
-    """Scan a sound log without keeping its rows, which are scanned again for whoever asks for them.
+    """Scan a sound log and keep the rows of `chosen` queues alone; it is scanned again for who asks for others.
 
-    None as soon as something shows that the log takes its rows to be judged; `progress` is then taken back.
+    `with_keys`: units of an index are counted. None as soon as something shows that the log takes its rows to be
+    judged; `progress` is then taken back.
     """
-    counting = Counting(queue.file_size, progress, window)
+    counting = Counting(queue.file_size, ColumnStore(memory), progress, window, with_keys=with_keys, chosen=chosen)
     with ThreadPoolExecutor(threads) as pool:
         try:
             scans = list(pool.map(counting.scan, queue.files))
@@ -67,11 +70,11 @@ def count_log(
             # whoever is stopped does not wait for files that are being counted
             counting.is_over = True
     whole = [scan for scan in scans if scan is not None]
-    log = assemble_counted(queue, whole) if len(whole) == len(scans) else None
+    log = assemble_counted(queue, whole, with_keys=with_keys) if len(whole) == len(scans) else None
     if log is None:
         counting.take_back()
         return None
-    log.has_keys = False
+    log.has_keys = with_keys
     return log
 
 
@@ -96,8 +99,11 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan], *, as_scanned: bool 
     return _view(queue, scans, queues, _log_end(scans, min_offset), ghosts, superseded, counts)
 
 
-def assemble_counted(queue: MappedFileQueue, scans: list[CountedScan]) -> LogView | None:
-    """The whole log out of the counts of its files, in name order; None where that takes their rows."""
+def assemble_counted(queue: MappedFileQueue, scans: list[CountedScan], *, with_keys: bool) -> LogView | None:
+    """The whole log out of the counts of its files, in name order; None where that takes their rows.
+
+    `with_keys`: units of an index were counted, too.
+    """
     filled = [scan for scan in scans if scan.record_count]
     for scan, behind in pairwise(scans):
         if scan.file_end != behind.mapped_file.file_from_offset:
@@ -109,14 +115,16 @@ def assemble_counted(queue: MappedFileQueue, scans: list[CountedScan]) -> LogVie
         return None
     numbers = _number_queues(scans)
     for scan in scans:
-        scan.numbers = _numbers_of(scan, numbers)
-    counts = _joined(scans, numbers)
+        scan.renumber(_numbers_of(scan, numbers))
+    counts = _joined(scans, numbers, with_keys=with_keys)
     return None if counts is None else _view(queue, [*scans], list(numbers), filled[-1].end, 0, 0, counts)
 
 
-def _joined(scans: Sequence[FileScan], numbers: dict[tuple[bytes, int], int]) -> Tally | None:
+def _joined(
+    scans: Sequence[FileScan], numbers: dict[tuple[bytes, int], int], *, with_keys: bool = False
+) -> Tally | None:
     """What the scans of the files counted, put together; None where queues fall back, or a file was not counted."""
-    counter = Counter(len(numbers))
+    counter = Counter(len(numbers), unit_counts(with_keys=with_keys))
     for scan in scans:
         if scan.counter is None or not counter.join(scan.counter, _numbers_of(scan, numbers)):
             return None

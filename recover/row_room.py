@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from formats.record_columns import RECORD
+from recover.chosen import NOTHING, Chosen
 from recover.columns import LEAST_HASHES, LEAST_ROWS, ColumnStore, Rows, Split
+from recover.queue_table import QueueTable
 
 _ROWS = 1 << 16
 _HASHES = 1 << 18
@@ -59,13 +61,31 @@ class RowRoom:
 
 
 class PassingRows(RowRoom):
-    """Scratch room for rows that are counted, and gone when the next ones come."""
+    """Scratch room for rows of which those of `chosen` queues are kept, without hashes; others pass.
 
-    def __init__(self) -> None:
-        super().__init__(ColumnStore(0), with_hashes=False)
+    `queues` are those that the rows name.
+    """
+
+    def __init__(self, columns: ColumnStore, chosen: Chosen, queues: QueueTable) -> None:
+        self._chosen = chosen
+        self._queues = queues
+        self._takes: list[bool] = []
+        super().__init__(columns, with_hashes=False)
 
     def take(self, rows: int, hashes: int) -> None:
         """See `RowRoom`."""
+        self.keep(self.rows.records[:rows], self.rows.hashes[:0])
 
     def keep(self, records: Rows, hashes: Rows) -> None:
         """See `RowRoom`."""
+        if self._chosen == NOTHING:
+            return
+        self._takes += (self._chosen.takes_raw(*key) for key in self._queues.keys(len(self._takes)))
+        own = records[np.array(self._takes, dtype=np.bool_)[records["queue"]]]
+        if own.size:
+            own["hashes"] = 0
+            super().keep(own, hashes[:0])
+
+    def _new(self, scratch: Split | None = None) -> None:
+        # once and for all: nothing stays here
+        self.rows = scratch or Split(np.empty(_ROWS, dtype=RECORD), np.empty(self._hashes, dtype=np.int32))

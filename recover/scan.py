@@ -7,7 +7,7 @@ offset and goes on behind the damage.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,10 @@ from formats.commitlog import BLANK_SIZE, decode_blank
 from formats.crc_kernel import crc_address, crc_tables
 from formats.errors import FormatError
 from formats.kernels import walk_records
+from formats.property_kernels import KEYS_COUNTED, KEYS_HASHED, NO_KEYS
 from formats.record_columns import BIT_DELAY
 from formats.walk_status import AT_BLANK, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
+from recover.chosen import Chosen
 from recover.columns import ColumnStore, Rows, Split
 from recover.hole_search import Found, HoleSearch
 from recover.judge import envelope_size, judge, reason_of
@@ -76,6 +78,10 @@ class FileScan:
         """Physical offset of the end of the file at its full size."""
         return self.mapped_file.file_from_offset + self.file_size
 
+    def splits_with(self, queues: Collection[int]) -> list[Split]:
+        """Splits with all rows of these queues of the log, and maybe of others, in log order."""
+        return self.splits
+
     @property
     def record_count(self) -> int:
         return sum(split.records.size for split in self.splits)
@@ -86,17 +92,19 @@ class FileScanner:
 
     def __init__(
         self, mapped_file: MappedFile, file_size: int, columns: ColumnStore, progress: ProgressCallback | None,
-        *, with_keys: bool = True, keep_rows: bool = True,
+        *, with_keys: bool = True, chosen: Chosen | None = None,
     ) -> None:
         self.base = mapped_file.file_from_offset
         self.length = min(mapped_file.length, file_size)
         self.stop = WHOLE
         self.result = FileScan(mapped_file, file_size)
         self.progress = progress
-        self.with_keys = with_keys
+        self.keys = NO_KEYS if not with_keys else KEYS_HASHED if chosen is None else KEYS_COUNTED
         self.state = np.zeros(4, dtype=np.int64)
         self.queues = QueueTable(self.state)
-        self.room = RowRoom(columns, with_hashes=with_keys) if keep_rows else PassingRows()
+        self.room = (
+            RowRoom(columns, with_hashes=with_keys) if chosen is None else PassingRows(columns, chosen, self.queues)
+        )
         self.result.splits = self.room.splits
 
     def run(self, reader: FileReader, window_size: int) -> FileScan:
@@ -150,7 +158,7 @@ class FileScanner:
             inside, status = walk_records(
                 window.data, inside, window.filled, self.base + window.start, self.result.file_end,
                 crc_address(), crc_tables(), self.room.rows.records, self.room.rows.hashes, self.queues.slots,
-                self.queues.names, self.queues.table, self.state, self.with_keys, refill,
+                self.queues.names, self.queues.table, self.state, self.keys, refill,
             )
         return inside, status
 
@@ -162,7 +170,7 @@ class FileScanner:
             return None
         self._flush()
         row, hashes = row_of(record, self.queues.number(record.topic, record.queue_id))
-        if not self.with_keys:
+        if self.keys == NO_KEYS:
             row["hashes"], hashes = 0, np.empty(0, dtype=np.int32)
             row["tags_code"] *= (row["bits"] & BIT_DELAY) != 0
         self._count(row)
@@ -252,15 +260,16 @@ class FileScanner:
 
 def scan_file(
     mapped_file: MappedFile, file_size: int, columns: ColumnStore, *, progress: ProgressCallback | None = None,
-    window: int = WINDOW, with_keys: bool = True, counter: Counter | None = None, keep_rows: bool = True,
+    window: int = WINDOW, with_keys: bool = True, counter: Counter | None = None, chosen: Chosen | None = None,
 ) -> FileScan:
     """Scan one mapped commitlog file of `file_size` bytes. `OSError` when it cannot be opened at all.
 
     Rows have neither key hashes nor tags codes unless `with_keys`; delay levels they have.
     `progress(bytes, records)` is called with what was done since the last call, from the calling thread.
-    Rows are given to the `counter`, or a new one, in their order, some at a time. Unless `keep_rows` that is all.
+    Rows are given to the `counter`, or a new one, in their order, some at a time. With `chosen` queues those of others
+    are not kept, and those of them without hashes.
     """
-    scanner = FileScanner(mapped_file, file_size, columns, progress, with_keys=with_keys, keep_rows=keep_rows)
+    scanner = FileScanner(mapped_file, file_size, columns, progress, with_keys=with_keys, chosen=chosen)
     scanner.result.counter = counter or Counter()
     with FileReader(mapped_file.path) as reader:
         return scanner.run(reader, window)

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from formats.queue_kernels import RIGHT
 from recover.beyond import named_behind, note_damage_behind
+from recover.chosen import NOTHING, Chosen
 from recover.columns import DEFAULT_MEMORY
 from recover.contradictions import Contradiction, contradictions
 from recover.delays import DEFAULT_LEVELS, DelayTable, parse_levels
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
 
 class ScanOptions(Struct, frozen=True):
-    """How to look: threads, bytes of memory for columns, what counts; `known` need not be looked at again."""
+    """How to look: threads, bytes of memory for columns, what counts; `known` need not be looked at again.
+
+    `chosen`: nobody will look at rows of other queues (None: at those of all).
+    """
 
     threads: int = 1
     memory: int = DEFAULT_MEMORY
@@ -42,6 +46,7 @@ class ScanOptions(Struct, frozen=True):
     tick: Callable[[], None] | None = None
     engine: Engine | None = None
     known: KnownParts | None = None
+    chosen: Chosen | None = None
 
     @property
     def scanner(self) -> Engine:
@@ -78,7 +83,7 @@ def survey(
     queue, misnamed = rightly_placed(live_copies(store.commitlog))
     log = options.scanner.scan_log(
         queue, memory=options.memory, progress=options.progress, open_error=_refuse(store),
-        with_keys=with_keys or with_queues,
+        with_keys=with_keys or with_queues, chosen=options.chosen if with_keys or with_queues else NOTHING,
     )
     if with_queues:
         # rows are changed in place: before anybody else looks at them

@@ -23,6 +23,7 @@ from recover.columns import Rows
 
 if TYPE_CHECKING:
     from recover.scan import FileScan
+    from recover.unit_counts import UnitCounts
 
 
 class Tally(Struct, frozen=True, eq=False):
@@ -30,7 +31,8 @@ class Tally(Struct, frozen=True, eq=False):
 
     One a queue: `positions` (int64) in it, `least` and `most` its queue offsets (int64, `most` -1 where it has none),
     `fallen` (bool) whether they fall back somewhere along the log. `bits` and `flags` are those of all rows, or-ed.
-    Fillers, markers and times (ms) are also those of superseded records.
+    Fillers, markers and times (ms) are also those of superseded records. `units` are those that an index should have,
+    where nobody has the keys any more.
     """
 
     positions: Rows
@@ -44,6 +46,7 @@ class Tally(Struct, frozen=True, eq=False):
     newest_timestamp: int
     bits: int
     flags: int
+    units: UnitCounts | None = None
 
     def __eq__(self, other: object) -> bool:
         mine = structs.astuple(self)
@@ -53,10 +56,11 @@ class Tally(Struct, frozen=True, eq=False):
 class Counter:
     """Counts rows as they come, in log order, as if none of them was a ghost or superseded.
 
-    `queues` are as many as the numbers of rows call for by then.
+    `queues` are as many as the numbers of rows call for by then. Units of an index are counted into `units`, if given.
     """
 
-    def __init__(self, queues: int = 0) -> None:
+    def __init__(self, queues: int = 0, units: UnitCounts | None = None) -> None:
+        self.units = units
         self.last_offset = np.full(queues, -1, dtype=np.int64)
         self.fallen = np.zeros(queues, dtype=np.bool_)
         self.positions = np.zeros(queues, dtype=np.int64)
@@ -69,6 +73,8 @@ class Counter:
         """Count these rows."""
         self.rows += records.size
         self._make_room(queues)
+        if self.units is not None:
+            self.units.add(records)
         tally_rows(
             np.asarray(records), self.last_offset, self.fallen, self.positions, self.least, self.most, self.totals
         )
@@ -94,6 +100,8 @@ class Counter:
         self.positions[numbers] += own.positions
         self.least[numbers] = np.minimum(self.least[numbers], own.least)
         self.most[numbers[numbered]] = own.most[numbered]
+        if self.units is not None and behind.units is not None:
+            self.units.join(behind.units)
         if behind.rows:
             self.rows += behind.rows
             for at in (MESSAGES, FILLERS, MARKERS):
@@ -106,9 +114,11 @@ class Counter:
 
     def result(self, queues: int) -> Tally:
         """What was counted, of the first so many queues."""
+        totals = self.totals.tolist()
         return Tally(
-            self.positions[:queues], self.least[:queues], self.most[:queues], self.fallen[:queues],
-            *(int(self.totals[at]) for at in (MESSAGES, FILLERS, MARKERS, LAST_TIME, NEWEST_TIME, BITS, FLAGS)),
+            self.positions[:queues], self.least[:queues], self.most[:queues], self.fallen[:queues], totals[MESSAGES],
+            totals[FILLERS], totals[MARKERS], totals[LAST_TIME], totals[NEWEST_TIME], totals[BITS], totals[FLAGS],
+            self.units,
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from formats.crc_kernel import crc_name
+from recover.chosen import Chosen
 from recover.columns import DEFAULT_MEMORY, ColumnStore
 from recover.engine import OpenError
 from recover.log import LogView
@@ -45,11 +46,11 @@ class SparkEngine:
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
-        open_error: OpenError | None = None, with_keys: bool = True,
+        open_error: OpenError | None = None, with_keys: bool = True, chosen: Chosen | None = None,
     ) -> LogView:
         """See `recover.engine.Engine`; `Refusal` (8) when Spark does not start or a task fails for good.
 
-        Rows have their keys even if nobody asks for them: splits are scanned in one way only.
+        All rows have their keys even if nobody asks for them: splits are scanned in one way only.
         """
         if not queue.files:
             return assemble(queue, [])

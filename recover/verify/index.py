@@ -88,7 +88,8 @@ def check_index(
     """
     assert log.has_keys, "units are made of keys"
     listing = list_index_files(store.index_dir)
-    report = IndexReport(listing, index_geometry(store, listing), IndexStream(log.splits(), excluded, threads))
+    stream = IndexStream(log.splits(), excluded, threads, log.tally.units)
+    report = IndexReport(listing, index_geometry(store, listing), stream)
     checkpoint = _checkpoint(store.checkpoint_path)
     if tags is None:
         tags = _writes_tag_units(store, checkpoint)
@@ -137,7 +138,7 @@ class _Check:
                 self.tick()
         runs = [run for verdict in report.verdicts for run in verdict.tag_runs]
         self.stream.tags = TagHistory.infer(runs, tags)
-        if not report.listing.files and checkpoint_time == 0 and any(s.hashes.size for s in self.stream.splits):
+        if not report.listing.files and checkpoint_time == 0 and self.stream.has_units:
             report.switched_off = True
             report.findings.append(finding("index-switched-off", self.folder))
         else:

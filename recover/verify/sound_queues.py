@@ -190,7 +190,7 @@ class _Batch:
             number = self.result.members[self.places[queue]][0]
             if 0 <= number < numbers.size:
                 numbers[number] = queue
-        for split in log.splits():
+        for split in log.splits_with(np.flatnonzero(numbers != LEFT_OUT).tolist()):
             records = np.asarray(split.records)
             row = 0
             while row < records.size:

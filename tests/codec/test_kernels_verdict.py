@@ -23,6 +23,7 @@ from formats.crc_kernel import crc_address, crc_tables
 from formats.errors import FormatError
 from formats.javahash import index_key_hash
 from formats.kernels import walk_records
+from formats.property_kernels import KEYS_COUNTED, KEYS_HASHED, NO_KEYS
 from formats.queue_table_kernels import new_queue_slots
 from formats.record_columns import BIT_DELAY, RECORD
 from formats.refill_kernels import REFILL_SIZE
@@ -33,24 +34,24 @@ from tests.support.stores import STORES
 Row = tuple[Any, list[int]]
 
 
-def _walk(content: bytes, phy_offset: int, with_keys: bool = True) -> Row | None:
+def _walk(content: bytes, phy_offset: int, keys: int = KEYS_HASHED) -> Row | None:
     """The row and hashes that the compiled walk makes of one record, None if it refuses; whatever stands behind it."""
     room = BLANK_SIZE + random.Random(content[-1]).randrange(80)
     first, *others = (
-        _walk_in_front_of(rest, content, phy_offset, with_keys)
+        _walk_in_front_of(rest, content, phy_offset, keys)
         for rest in (bytes(BLANK_SIZE), b"\x01\x02 \xff" * 20, bytes([content[-1]]) * room)
     )
     assert all(other == first for other in others)
     return first
 
 
-def _walk_in_front_of(rest: bytes, content: bytes, phy_offset: int, with_keys: bool) -> Row | None:
+def _walk_in_front_of(rest: bytes, content: bytes, phy_offset: int, keys: int) -> Row | None:
     names, queues = np.zeros(1 << 10, np.uint8), np.zeros((8, 3), np.int64)
     records, hashes, state = np.zeros(2, RECORD), np.zeros(1 << 10, np.int32), np.zeros(4, np.int64)
     data = np.frombuffer(bytearray(content + rest), np.uint8)
     walk_records(
         data, 0, data.size, phy_offset, phy_offset + data.size, crc_address(), crc_tables(),
-        records, hashes, new_queue_slots(16, names, queues, 0), names, queues, state, with_keys,
+        records, hashes, new_queue_slots(16, names, queues, 0), names, queues, state, keys,
         np.zeros(REFILL_SIZE, np.int64),
     )
     return (records[0], hashes[:state[1]].tolist()) if state[0] else None
@@ -64,20 +65,22 @@ def _judge(content: bytes, phy_offset: int) -> Record | None:
 
 
 def _disagreement(content: bytes, phy_offset: int) -> str:
-    return _differs(content, phy_offset) or _differs_without_keys(content, phy_offset)
+    differing = (_differs_without_hashes(content, phy_offset, keys) for keys in (NO_KEYS, KEYS_COUNTED))
+    return _differs(content, phy_offset) or next(filter(None, differing), "")
 
 
-def _differs_without_keys(content: bytes, phy_offset: int) -> str:
-    walked = _walk(content, phy_offset, with_keys=False)
+def _differs_without_hashes(content: bytes, phy_offset: int, keys: int) -> str:
+    walked = _walk(content, phy_offset, keys)
     if walked is None:
-        return "refused without its keys" if _walk(content, phy_offset) is not None else ""
+        return "refused without its keys' hashes" if _walk(content, phy_offset) is not None else ""
     record = _judge(content, phy_offset)
     if record is None:
-        return f"took without its keys what is damage: {content!r}"
+        return f"took without its keys' hashes what is damage: {content!r}"
     expected, _ = row_of(record, int(walked[0]["queue"]))
-    expected["hashes"] = 0
-    expected["tags_code"] *= (expected["bits"] & BIT_DELAY) != 0
-    return "" if walked[0] == expected[0] and not walked[1] else f"other row without keys: {content!r}"
+    if keys == NO_KEYS:
+        expected["hashes"] = 0
+        expected["tags_code"] *= (expected["bits"] & BIT_DELAY) != 0
+    return "" if walked[0] == expected[0] and not walked[1] else f"other row ({keys}): {content!r}"
 
 
 def _differs(content: bytes, phy_offset: int) -> str:
