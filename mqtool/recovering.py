@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from recover.chosen import Chosen
     from recover.known_parts import KnownParts
     from recover.plan import Plan
-    from recover.recover_plan import RecoverPlan
+    from recover.planned import RecoverPlan
     from recover.store import Store
     from recover.verify.report import VerifyReport
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from formats.record_columns import BIT_GHOST, NO_MESSAGE
 from recover.expected import QueueKey
 from recover.log import LogView
-from recover.log_changes import LogChanges
 from recover.lost import was_a_message
 from recover.survey import Survey
 from recover.topics import topic_text
+
+if TYPE_CHECKING:
+    from recover.log_changes import LogChanges
 
 
 def loss_of_damage(look: Survey, changes: LogChanges) -> list[dict[str, Any]]:

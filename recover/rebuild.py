@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from formats.index import DEFAULT_GEOMETRY
 from recover.errors import Refusal, UsageRefusal
 from recover.evidence import evidence_of
 from recover.expected import QueueKey
@@ -15,13 +16,12 @@ from recover.loss import loss_of_unproven
 from recover.lost import record_count
 from recover.making import maker_for
 from recover.plan import Plan, Step
-from recover.rebuild_checkpoint import checkpoint_steps
-from recover.rebuild_index import rebuild_index
-from recover.recover_plan import DEFAULT_GEOMETRY, RecoverPlan, consumequeue_steps, refuse_without_log
+from recover.planned import RecoverPlan
+from recover.queue_steps import consumequeue_steps
 from recover.spool import Spool
 from recover.store import Store
 from recover.survey import ScanOptions, Survey
-from recover.unreadable import refuse_unreadable
+from recover.unreadable import refuse_unreadable, refuse_without_log
 from recover.verify.index import IndexReport
 from recover.verify.report import VerifyReport, verify
 
@@ -127,8 +127,13 @@ def _steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] 
             # a rebuild does not mend the log, so it must not remove what tells recover how
             evidence=evidence_of(seen, seen.log.damaged), maker=maker,
         )
+    # what is not asked for is not imported
     if INDEX in options.parts and index_needs_work(before.index, options):
+        from recover.rebuild_index import rebuild_index
+
         before.index.geometry = before.index.geometry or DEFAULT_GEOMETRY
         yield from rebuild_index(store, log, report=before.index, zone=options.zone, maker=maker).steps(store)
     if CHECKPOINT in options.parts and not before.checkpoint.sound:
+        from recover.rebuild_checkpoint import checkpoint_steps
+
         yield from checkpoint_steps(store, log)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
+from formats.index import DEFAULT_GEOMETRY
 from recover import disk
 from recover.content import Content, padded, pieces_of
 from recover.copy_store import check_target, remove_copy
@@ -24,7 +25,6 @@ from recover.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, cho
 from recover.rebuild_checkpoint import right_checkpoint
 from recover.rebuild_consumequeue import QueueBuilder, fresh_files
 from recover.rebuild_index import IndexRebuild, rebuild_index
-from recover.recover_plan import DEFAULT_GEOMETRY
 from recover.store import CHECKPOINT as CHECKPOINT_FILE
 from recover.store import Store
 from recover.survey import Survey

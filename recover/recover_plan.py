@@ -6,45 +6,38 @@ import datetime
 from collections.abc import Iterator
 from typing import Any, Literal
 
-import numpy as np
 from msgspec import Struct, field
 
-from formats.index import IndexGeometry
-from formats.record_columns import EXPECTED
+from formats.index import DEFAULT_GEOMETRY
 from recover.after import after_replacing
 from recover.broker_settings import BrokerSettings
 from recover.carried import judge_against
 from recover.errors import Refusal
 from recover.evidence import evidence_of
-from recover.expected import Expectation, QueueKey
-from recover.findings import BIT_UNSUPPORTED, Finding
+from recover.findings import BIT_UNSUPPORTED
 from recover.folders import can_be_retired, stray_folders
 from recover.log import LogView
 from recover.log_changes import LogChanges, Lost, keep_everything
 from recover.log_cut import cut_log
 from recover.loss import loss_of_damage, loss_of_rows, loss_of_unproven
 from recover.lost import record_count
-from recover.making import Maker, maker_for
-from recover.plain_queues import plain_steps
+from recover.making import maker_for
 from recover.plan import Plan, Retire, RetireFolder, Step
+from recover.planned import RecoverPlan
 from recover.predict import Prediction, limited_search_cuts, predict
+from recover.queue_steps import consumequeue_steps
 from recover.rebuild_checkpoint import checkpoint_steps
-from recover.rebuild_consumequeue import NO_EVIDENCE, Evidence, QueueBuilder, repaired_steps
+from recover.rebuild_consumequeue import NO_EVIDENCE
 from recover.rebuild_index import rebuild_index
 from recover.recovery import RECOVERED_BY_LAST_FILES, Mode
 from recover.repair_config import repair_config
 from recover.spool import Spool
 from recover.store import Store
 from recover.survey import ScanOptions, Survey
-from recover.unreadable import refuse_unreadable
-from recover.verify.commitlog import NOT_A_FILE
-from recover.verify.parts import NO_LOG
-from recover.verify.queue_verdict import ConsumeQueueReport
-from recover.verify.remains import FOREIGN, MOSTLY_GONE
+from recover.unreadable import refuse_unreadable, refuse_without_log
 from recover.verify.report import VerifyReport, verify
 
 Policy = Literal["keep", "broker"]
-DEFAULT_GEOMETRY = IndexGeometry(5_000_000, 20_000_000)
 
 
 class RecoverOptions(Struct, frozen=True):
@@ -62,23 +55,6 @@ class RecoverOptions(Struct, frozen=True):
     clamp_offsets: bool = False
     zone: datetime.tzinfo | None = None
     command: str = "recover"
-
-
-class RecoverPlan(Struct):
-    """A plan, what it was made from, and what it will cost.
-
-    `lost_messages` are intact ones that it drops, `damaged_messages` those that damage has taken, and
-    `unproven_messages` those that nothing but the units of a queue names, behind the end of the log.
-    """
-
-    plan: Plan
-    before: VerifyReport
-    prediction: Prediction | None
-    bridged: list[dict[str, Any]]
-    lost_messages: int
-    damaged_messages: int
-    unproven_messages: int
-    valid_to: int
 
 
 def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | None = None) -> RecoverPlan:
@@ -130,26 +106,6 @@ def plan_from_changes(
                "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}
     plan = Plan.of(options.command, steps, loss=loss, summary=summary, parts=_parts(store))
     return RecoverPlan(plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.valid_to)
-
-
-def refuse_without_log(report: VerifyReport, max_loss: int | None = 0) -> None:
-    """`Refusal` (8) when the log is gone while queues or index are there: rebuilding them would empty them.
-
-    So too where something else stands in place of a log file, and, unless `max_loss` allows for that, where hardly
-    anything of the log can be read, or nothing in it is a log's.
-    """
-    for code in (NO_LOG, NOT_A_FILE, MOSTLY_GONE, FOREIGN):
-        for item in report.findings:
-            if item.code == code and not _allowed(item, max_loss):
-                raise Refusal(item.message, item.remedy, code=code)
-
-
-def _allowed(item: Finding, max_loss: int | None) -> bool:
-    if item.code in (NO_LOG, NOT_A_FILE):
-        return False
-    if max_loss is None:
-        return True
-    return item.code == MOSTLY_GONE and not item.facts["index_units"] and item.facts["lost"] <= max_loss
 
 
 def _predict(look: Survey, options: RecoverOptions) -> Prediction | None:
@@ -217,43 +173,6 @@ def _abnormal_is_better(
         return True
     moved = prediction.search_limited and bool(changes.dropped)
     return not (moved and limited_search_cuts(log, options.settings))
-
-
-def consumequeue_steps(
-    store: Store, log: LogView, expectation: Expectation, queues: ConsumeQueueReport, spool: Spool,
-    *, visible: bool = False, wanted: set[QueueKey] | None = None, evidence: Evidence = NO_EVIDENCE,
-    maker: Maker | None = None,
-) -> Iterator[Step]:
-    """Steps that put every unsound queue right (of `wanted`, if given); units that are `evidence` stay.
-
-    `maker` makes those that the log fills, if given.
-    """
-    unsound = {key for key, verdict in queues.verdicts.items() if not verdict.sound}
-    if wanted is not None:
-        unsound &= wanted
-    builder = QueueBuilder(
-        store, queues.delays, log.min_offset, log.log_end, visible=visible, evidence=evidence,
-        bridge=log.stand_in(),
-    )
-    done = set()
-    for key, steps in (
-        maker.queues(builder, expectation, unsound, fresh=False) if maker is not None
-        else _filled(builder, expectation, unsound, spool)
-    ):
-        done.add(key)
-        yield from steps
-    for key in sorted(unsound - done, key=lambda k: (k.topic, k.queue_id)):
-        yield from repaired_steps(builder, key, np.empty(0, dtype=EXPECTED), spool)
-
-
-def _filled(
-    builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey], spool: Spool
-) -> Iterator[tuple[QueueKey, list[Step]]]:
-    """Each wanted queue that the log fills, in the order of their numbers, and the steps that put it right."""
-    found = dict(plain_steps(builder, expectation, wanted, spool))
-    for key, rows in expectation.grouped(wanted - found.keys()):
-        found[key] = [*repaired_steps(builder, key, rows, spool)]
-    yield from ((key, found[key]) for key in expectation.keys if key in found)
 
 
 def _parts(store: Store) -> list[str]:

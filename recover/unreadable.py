@@ -1,8 +1,12 @@
-"""No change is planned on what could not be read: a second try might show intact messages there."""
+"""No change is planned on what could not be read, where a second try might show intact messages, nor without a log."""
 
 from __future__ import annotations
 
 from recover.errors import Refusal
+from recover.findings import Finding
+from recover.verify.commitlog import NOT_A_FILE
+from recover.verify.parts import NO_LOG
+from recover.verify.remains import FOREIGN, MOSTLY_GONE
 from recover.verify.report import VerifyReport
 
 _CODES = frozenset(
@@ -19,3 +23,23 @@ def refuse_unreadable(report: VerifyReport) -> None:
             "Copy the store with a tool that reads on past errors, such as ddrescue, and recover the copy.",
             file=found.file, offset=found.offset,
         )
+
+
+def refuse_without_log(report: VerifyReport, max_loss: int | None = 0) -> None:
+    """`Refusal` (8) when the log is gone while queues or index are there: rebuilding them would empty them.
+
+    So too where something else stands in place of a log file, and, unless `max_loss` allows for that, where hardly
+    anything of the log can be read, or nothing in it is a log's.
+    """
+    for code in (NO_LOG, NOT_A_FILE, MOSTLY_GONE, FOREIGN):
+        for item in report.findings:
+            if item.code == code and not _allowed(item, max_loss):
+                raise Refusal(item.message, item.remedy, code=code)
+
+
+def _allowed(item: Finding, max_loss: int | None) -> bool:
+    if item.code in (NO_LOG, NOT_A_FILE):
+        return False
+    if max_loss is None:
+        return True
+    return item.code == MOSTLY_GONE and not item.facts["index_units"] and item.facts["lost"] <= max_loss

@@ -17,7 +17,7 @@ from mqtool.recovering import Change, ZoneChoice, max_loss
 
 if TYPE_CHECKING:
     from mqtool.recovering import Planner
-    from recover.recover_plan import RecoverPlan
+    from recover.planned import RecoverPlan
     from recover.store import Store
     from recover.verify.report import VerifyReport
 
