@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator
 from functools import cache
 
+from formats.compiled.digests import SIZE, digest_of
+
 VARIABLE = "NUMBA_CACHE_DIR"
-_MAGIC = b"mqtool kernel 1\n"
-_HEAD = len(_MAGIC) + 3 * 32
+_MAGIC = b"mqtool kernel 2\n"
+_HEAD = len(_MAGIC) + 3 * SIZE
 _LARGEST = 8 << 20
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -82,11 +83,11 @@ def is_trusted_file(path: str | os.PathLike[str]) -> bool:
 
 def _file_name(name: str, environment: str) -> str:
     # machines that share a home keep files of their own
-    return f"{name}-{hashlib.sha256(environment.encode()).hexdigest()[:16]}.kernel"
+    return f"{name}-{digest_of(environment.encode()).hex()[:16]}.kernel"
 
 
 def _head(environment: str, key: bytes, code: bytes) -> bytes:
-    return b"".join((_MAGIC, hashlib.sha256(environment.encode()).digest(), key, hashlib.sha256(code).digest()))
+    return b"".join((_MAGIC, digest_of(environment.encode()), key, digest_of(code)))
 
 
 def _content(path: str) -> bytes | None:

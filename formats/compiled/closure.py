@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 from collections.abc import Iterator
 from functools import cache
@@ -12,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from formats.compiled.declare import Array, Intrinsic, Kernel, Result, Scalar
+from formats.compiled.digests import digest_of
 
 
 def digest(kernel: Kernel) -> bytes:
-    """SHA-256 of all that decides which machine code the kernel becomes on a given machine with a given numba."""
-    sha = hashlib.sha256()
+    """Digest of all that decides which machine code the kernel becomes on a given machine with a given numba."""
+    parts: list[bytes] = []
     for module in ("build", "machine", "image"):
-        sha.update(source_of(f"formats.compiled.{module}"))
-    sha.update(repr([_kind(kind) for kind in kernel.kinds] + [_result(kernel.returns)]).encode())
+        parts.append(source_of(f"formats.compiled.{module}"))
+    parts.append(repr([_kind(kind) for kind in kernel.kinds] + [_result(kernel.returns)]).encode())
     seen: set[FunctionType] = set()
     rest = [kernel.function]
     while rest:
@@ -27,17 +27,17 @@ def digest(kernel: Kernel) -> bytes:
         if function in seen:
             continue
         seen.add(function)
-        sha.update(repr((function.__name__, _code(function.__code__))).encode())
+        parts.append(repr((function.__name__, _code(function.__code__))).encode())
         for name, value in references(function):
             behind = called(value)
             if behind is not None:
                 rest.append(behind)
-                sha.update(f"{name} calls".encode())
+                parts.append(f"{name} calls".encode())
             elif isinstance(value, Intrinsic):
-                sha.update(repr((name, value)).encode() + source_of(value.module))
+                parts.append(repr((name, value)).encode() + source_of(value.module))
             else:
-                sha.update(repr((name, _constant(function, name, value))).encode())
-    return sha.digest()
+                parts.append(repr((name, _constant(function, name, value))).encode())
+    return digest_of(*parts)
 
 
 def references(function: FunctionType) -> Iterator[tuple[str, Any]]:

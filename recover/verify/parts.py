@@ -47,7 +47,7 @@ def check_parts(
         from recover.journal import run_findings
 
         findings.extend(run_findings(store.root))
-    if whole and store.commitlog.files:
+    if whole and store.commitlog.files and any(store.root.glob("timer*")):
         from recover.verify.timer import check_timer
 
         findings.extend(check_timer(store, look.log))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from formats.commitlog import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from recover.findings import Finding, finding
@@ -11,7 +12,9 @@ from recover.mapped_files import MappedFile
 from recover.reader import FileReader
 from recover.store import COMMITLOG, Store
 from recover.survey import Survey
-from recover.verify.index import IndexReport
+
+if TYPE_CHECKING:
+    from recover.verify.index import IndexReport
 
 MOSTLY_GONE = "commitlog-mostly-gone"
 FOREIGN = "commitlog-foreign"

@@ -123,6 +123,28 @@ def test_verify_imports_nothing_that_plans_writes_or_starts_like_a_broker() -> N
     assert (done.returncode, done.stderr.strip()) == (0, "[] 0")
 
 
+@pytest.mark.parametrize(("line", "unwanted"), [
+    ("verify STORE --only commitlog --json", {"recover.verify.index", "recover.verify.checkpoint"}),
+    ("verify STORE --json", {"recover.verify.timer"}),
+    ("rebuild-consumequeue STORE --dry-run --json",
+     {"recover.predict", "recover.log_changes", "recover.bridge", "recover.rebuild_index", "recover.verify.timer"}),
+])
+def test_what_is_not_asked_for_is_not_imported(line: str, unwanted: set[str]) -> None:
+    script = (
+        "import sys\nfrom mqtool.cli import main\ncode = main(sys.argv[1:])\n"
+        f"print(code, sorted({unwanted} & sys.modules.keys()), file=sys.stderr)\n"
+    )
+    words = [str(unpacked("clean-plain-4.9.7")) if word == "STORE" else word for word in line.split()]
+    done = subprocess.run([sys.executable, "-c", script, *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.stderr.strip() == "0 []"
+
+
+def test_kernels_are_told_apart_without_openssl() -> None:
+    script = "import formats.compiled.cache, formats.compiled.closure, sys\nprint('_hashlib' in sys.modules)\n"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "False"
+
+
 def _said(root: Path) -> list[Any]:
     said: list[Any] = []
     for line in (("verify",), ("rebuild", "--dry-run"), ("recover", "--dry-run")):
