@@ -70,7 +70,7 @@ class Standing(Struct, frozen=True):
         known = {}
         for key, verdict in before.queues.verdicts.items():
             own = folders[0].get(key, [])
-            # behind a link nobody looked
+            # what has no stamp was not looked at
             same = own == folders[1].get(key, []) and all(it in self.then and self._is_as_it_was(it) for it in own)
             if same and not any(it.code == "consumequeue-unreadable" for it in verdict.findings):
                 known[key] = verdict

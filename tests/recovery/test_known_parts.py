@@ -15,8 +15,11 @@ from fixtures import shapes
 from fixtures.damage import RECIPES, NotApplicable, damage, of_area
 from recover.delays import SCHEDULE_TOPIC
 from recover.engine import LocalEngine
+from recover.errors import Refusal
 from recover.expected import QueueKey
 from recover.known_parts import KnownParts
+from recover.plan import Plan
+from recover.preconditions import seal
 from recover.seen import seen_now
 from recover.store import Store, StoreOptions
 from recover.survey import ScanOptions
@@ -139,7 +142,7 @@ def test_a_queue_in_whose_folder_another_one_came_or_went_is_judged_again(first:
 
 
 @pytest.mark.parametrize("linked", ["topic", "queue"])
-def test_a_queue_behind_a_link_is_judged_again(linked: str, store: StoreCopy) -> None:
+def test_a_queue_behind_a_link_is_judged_again_if_it_changed(linked: str, store: StoreCopy) -> None:
     root = store("clean-plain-4.9.7")
     key, path = first_queue(root)
     folder = path.parent if linked == "queue" else path.parent.parent
@@ -147,10 +150,38 @@ def test_a_queue_behind_a_link_is_judged_again(linked: str, store: StoreCopy) ->
     folder.symlink_to(aside)
     known = looked_at(root)
     assert known.report.exit_code == 0
+    assert kept(known, again(root, known)) == (queues_of(known.report), True)
     change(path, 7)
     now = again(root, known)
     assert key not in kept(known, now)[0]
     assert {finding.code for finding in now.findings} == {"consumequeue-wrong-units"}
+
+
+@pytest.mark.parametrize("linked", ["topic", "queue"])
+def test_a_file_behind_a_link_that_changed_is_no_longer_as_it_was_seen(linked: str, store: StoreCopy) -> None:
+    root = store("clean-plain-4.9.7")
+    _, path = first_queue(root)
+    folder = path.parent if linked == "queue" else path.parent.parent
+    folder.rename(aside := root.with_name("aside"))
+    folder.symlink_to(aside)
+    seen = seen_now(opened(root)).files
+    assert path.relative_to(root).as_posix() in seen
+    os.truncate(path, path.stat().st_size - 20)
+    with pytest.raises(Refusal, match="changed while the store was read"):
+        seal(Plan.of("rebuild", []), root, seen=seen)
+
+
+def test_a_link_that_leads_out_of_the_store_is_not_followed_deeper_than_queues_lie(store: StoreCopy) -> None:
+    root = store("clean-plain-4.9.7")
+    (deep := root.with_name("deep") / "0" / "far" / "away").mkdir(parents=True)
+    (deep / "file").touch()
+    (deep.parent / "loop").symlink_to(root.with_name("deep"))
+    (root / "consumequeue" / "Linked").symlink_to(root.with_name("deep"))
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "linked").symlink_to(root.with_name("deep"))
+    (root / "consumequeue" / "broken").symlink_to(root / "nowhere")
+    folders = {name for name in seen_now(opened(root)).folders if "inked" in name}
+    assert folders == {"consumequeue/Linked", "consumequeue/Linked/0"}
 
 
 def test_a_queue_that_could_not_be_read_is_judged_again(store: StoreCopy, monkeypatch: pytest.MonkeyPatch) -> None:
