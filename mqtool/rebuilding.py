@@ -92,7 +92,8 @@ class Rebuild(Struct, frozen=True):
             out.summary(f"Dry run, nothing was written: {names} would be built in {output}")
             return exits.CLEAN
         with scan_options(
-            out, store, self.engine, self.broker, include_deleted=self.what.include_deleted, rebuilds=True
+            out, store, self.engine, self.broker, include_deleted=self.what.include_deleted, rebuilds=True,
+            made=self._made(),
         ) as scan:
             options = self._options(scan)
             with Line(False, out.stderr_console) as line, exits.between_steps() as interrupted:

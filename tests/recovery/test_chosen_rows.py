@@ -54,8 +54,12 @@ def both(monkeypatch: pytest.MonkeyPatch, root: Path, *command: object) -> Itera
 
 
 def queue_files(root: Path) -> dict[str, bytes]:
-    files = sorted(path for path in (root / "consumequeue").rglob("*") if path.is_file())
-    return {path.relative_to(root).as_posix(): sha256(path.read_bytes()).digest() for path in files}
+    return queue_files_of(root / "consumequeue")
+
+
+def queue_files_of(folder: Path) -> dict[str, bytes]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): sha256(path.read_bytes()).digest() for path in files}
 
 
 def without_seconds(verify: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -160,7 +164,10 @@ def test_a_bare_log_is_read_once_for_a_topic_and_once_for_a_verify(
     assert mqtool("verify", root, "--json").document["consumequeue"]["missing"] == 900
     result = mqtool("rebuild-consumequeue", root, "--topic", "Topic1", "--yes", "--json")
     assert result.document["verify"]["consumequeue"]["missing"] == 675
-    assert len(scanned) == 2 * len(set(scanned)) > 10
+    (root / "consumequeue").rename(tmp_path / "in place")
+    mqtool("rebuild-consumequeue", root, "--topic", "Topic1", "--output", tmp_path / "output", "--json")
+    assert queue_files(tmp_path / "output") == queue_files_of(tmp_path / "in place")
+    assert len(scanned) == 3 * len(set(scanned)) > 10
 
 
 @pytest.mark.parametrize(
