@@ -88,7 +88,7 @@ def run_verify(
 
     with scan_options(
         out, store, engine, broker, title=title, include_deleted=include_deleted,
-        keeps_rows=known is None and set(only) != {"commitlog"}, made=NOTHING,
+        keeps_rows=known is None and set(only) != {"commitlog"}, made=None if set(only) == {"commitlog"} else NOTHING,
     ) as options:
         if known is not None:
             options = structs.replace(options, engine=known.engine(options.scanner), known=known)

@@ -35,6 +35,9 @@ def rows_asked_for(store: Store, made: Chosen | None) -> Chosen | None:
         return None
     from recover.index_files import list_index_files
 
-    if list_index_files(store.index_dir).files:
-        return None
-    return made if all(made.takes(folder.topic, folder.queue_id) for folder in store.queue_folders) else None
+    try:
+        if list_index_files(store.index_dir).files:
+            return None
+        return made if all(made.takes(folder.topic, folder.queue_id) for folder in store.queue_folders) else None
+    except OSError:
+        return None  # for who looks at them to report

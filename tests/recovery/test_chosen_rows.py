@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from hashlib import sha256
@@ -168,6 +169,28 @@ def test_a_bare_log_is_read_once_for_a_topic_and_once_for_a_verify(
     mqtool("rebuild-consumequeue", root, "--topic", "Topic1", "--output", tmp_path / "output", "--json")
     assert queue_files(tmp_path / "output") == queue_files_of(tmp_path / "in place")
     assert len(scanned) == 3 * len(set(scanned)) > 10
+
+
+@pytest.mark.parametrize("folder", ["consumequeue", "index"])
+def test_a_folder_that_cannot_be_listed_is_left_to_who_looks_at_it(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synth_store(tmp_path / "s", messages=100)
+    root = bare(tmp_path / "s")
+    (root / folder).mkdir(parents=True)
+    known, asked = os.listdir, []
+
+    def listdir(path: Any) -> list[str]:
+        if Path(path) == root / folder:
+            asked.append(path)
+            raise PermissionError(13, "Permission denied", str(path))
+        return known(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    assert rows_asked_for(opened(root), NOTHING) is None and asked
+    asked.clear()
+    assert mqtool("verify", root, "--only", "commitlog", "--json").document["commitlog"]["messages"] == 100
+    assert not asked
 
 
 @pytest.mark.parametrize(
