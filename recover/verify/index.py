@@ -6,14 +6,12 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from msgspec import Struct, field
 
 from formats.checkpoint import CHECKPOINT, Checkpoint, decode
 from formats.errors import FormatError
 from formats.index import IndexGeometry
 from recover.brokers import TAG_INDEX, BrokerVersion
-from recover.columns import Rows
 from recover.findings import Finding, finding
 from recover.index_files import IndexFileName, IndexListing, index_geometry, list_index_files
 from recover.index_image import read_words
@@ -22,6 +20,7 @@ from recover.log import LogView
 from recover.reader import FileReader, ReadFailure, read_small
 from recover.store import Store
 from recover.verify.index_file import IndexFileVerdict, check_file
+from recover.verify.index_missing import look_for_missing
 from recover.verify.index_pass import follow_file
 
 _NEAR_EMPTY_PART = 100
@@ -142,7 +141,7 @@ class _Check:
             report.switched_off = True
             report.findings.append(finding("index-switched-off", self.folder))
         else:
-            self._look_for_missing()
+            look_for_missing(report, self.store)
         if report.geometry is None:
             report.findings.append(finding("index-sizes-unknown", self.folder))
         self._note_near_empty()
@@ -193,44 +192,6 @@ class _Check:
         except ReadFailure as failure:
             return None, failure
 
-    def _look_for_missing(self) -> None:
-        report = self.report
-        wanted = None if report.verdicts or report.unreadable else self.stream.all_wanted()
-        if wanted is None:
-            self._look_at_each()
-            return
-        report.expected, records, first, last = wanted
-        if records:
-            report.missing = report.expected
-            report.findings.append(_missing_units(None, first, last, records, report.expected))
-
-    def _look_at_each(self) -> None:
-        blind = self._blind_ranges()
-        spans = _Spans(self.report.verdicts)
-        run = _MissingRun(self.report, self.store)
-        for number, (expected, missing) in enumerate(self.stream.each(self.stream.missing)):
-            self.report.expected += expected
-            if missing is None:
-                if expected:
-                    run.close()
-                continue
-            offsets = self.stream.splits[number].records["phy_offset"]
-            for low, high in blind:
-                missing[(offsets >= low) & (offsets <= high)] = 0
-            asked = np.flatnonzero(self.stream.wanted(number, self.stream.take(number)))
-            run.extend(offsets[asked], missing[asked], spans.of(offsets[asked]))
-        run.close()
-
-    def _blind_ranges(self) -> list[tuple[int, int]]:
-        """What files that could not be read may cover: from the file before to the file behind."""
-        verdicts = self.report.verdicts
-        ranges = []
-        for place in self.report.unreadable.values():
-            before = [v.last_right for v in verdicts[:place] if v.last_right is not None]
-            behind = [v.first_right[1] for v in verdicts[place:] if v.first_right is not None]
-            ranges.append((max(before, default=0), min(behind, default=1 << 62)))
-        return ranges
-
     def _note_near_empty(self) -> None:
         geometry = self.report.geometry
         if geometry is None:
@@ -245,70 +206,3 @@ class _Check:
         if newer:
             self._add(newer[0].file.path, "index-newer-than-checkpoint", None, first=newer[0].file.name,
                       last=newer[-1].file.name, count=len(newer), more=len(newer) - 1, checkpoint=checkpoint_time)
-
-
-class _Spans:
-    """Which index file covers a phy offset, by the messages that its units name."""
-
-    def __init__(self, verdicts: list[IndexFileVerdict]) -> None:
-        with_units = [(v.first_right[1], i) for i, v in enumerate(verdicts) if v.first_right is not None]
-        with_units.sort()
-        self.numbers = np.array([i for _, i in with_units], dtype=np.int64)
-        self.lows = np.array([low for low, _ in with_units], dtype=np.int64)
-        last = (max(verdicts[i].last_right or 0, verdicts[i].header.end_phy_offset) for _, i in with_units)
-        self.highs = np.array(list(last), dtype=np.int64)
-
-    def of(self, offsets: Rows) -> Rows:
-        """Numbers of the verdicts (int64), -1 where no file covers the offset."""
-        if not self.lows.size:
-            return np.full(offsets.size, -1, dtype=np.int64)
-        at = np.searchsorted(self.lows, offsets, side="right") - 1
-        inside = (at >= 0) & (offsets <= self.highs[np.maximum(at, 0)])
-        return np.where(inside, self.numbers[np.maximum(at, 0)], -1)
-
-
-def _missing_units(name: str | None, first: int, last: int, records: int, count: int) -> Finding:
-    return finding("index-missing-units", name, None, first=first, last=last, records=records, count=count)
-
-
-class _MissingRun:
-    """Merges neighbouring messages that lack units, over all splits."""
-
-    def __init__(self, report: IndexReport, store: Store) -> None:
-        self.report = report
-        self.store = store
-        self.open = False
-        self.file = -1
-        self.first = self.last = self.records = self.count = 0
-
-    def extend(self, offsets: Rows, missing: Rows, files: Rows) -> None:
-        """Take messages in log order: phy offset, how many units each lacks, the file that covers each."""
-        if not offsets.size:
-            return
-        lacking = missing > 0
-        if not lacking.any():
-            self.close()
-            return
-        key = np.where(lacking, files, -2)
-        cuts = np.flatnonzero(key[1:] != key[:-1]) + 1
-        for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), offsets.size], strict=True):
-            if not lacking[start]:
-                self.close()
-                continue
-            if self.open and self.file != int(files[start]):
-                self.close()
-            if not self.open:
-                self.open, self.file, self.first = True, int(files[start]), int(offsets[start])
-            self.last = int(offsets[stop - 1])
-            self.records += stop - start
-            self.count += int(missing[start:stop].sum())
-
-    def close(self) -> None:
-        """Report the run that is open, if one is."""
-        if self.open:
-            covering = None if self.file < 0 else self.report.verdicts[self.file].file.path
-            name = None if covering is None else self.store.relative(covering)
-            self.report.missing += self.count
-            self.report.findings.append(_missing_units(name, self.first, self.last, self.records, self.count))
-        self.open = False
-        self.records = self.count = 0
