@@ -67,7 +67,7 @@ class Rebuild(Struct, frozen=True):
     def _made(self) -> Chosen | None:
         from recover.chosen import Chosen
 
-        return None if self.topic is None else Chosen(frozenset({self.topic}), self.queue)
+        return None if self.topic is None else Chosen(self.topic, self.queue)
 
     def _options(self, scan: ScanOptions) -> RebuildOptions:
         from recover.rebuild import RebuildOptions

@@ -86,9 +86,10 @@ def run_verify(
     from recover.chosen import NOTHING
     from recover.verify.report import verify
 
+    log_alone = set(only) == {"commitlog"}
     with scan_options(
         out, store, engine, broker, title=title, include_deleted=include_deleted,
-        keeps_rows=known is None and set(only) != {"commitlog"}, made=None if set(only) == {"commitlog"} else NOTHING,
+        keeps_rows=known is None and not log_alone, made=None if log_alone else NOTHING,
     ) as options:
         if known is not None:
             options = structs.replace(options, engine=known.engine(options.scanner), known=known)

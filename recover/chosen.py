@@ -9,18 +9,18 @@ from recover.topics import topic_text
 
 
 class Chosen(Struct, frozen=True):
-    """Queues of some `topics`, of one number if `queue_id` says so."""
+    """The queues of a topic, the one of a number if `queue_id` says so; none without a topic."""
 
-    topics: frozenset[str] = frozenset()
+    topic: str | None = None
     queue_id: int | None = None
 
     def takes(self, topic: str, queue_id: int) -> bool:
         """Whether a queue is among them."""
-        return topic in self.topics and self.queue_id in (None, queue_id)
+        return topic == self.topic and self.queue_id in (None, queue_id)
 
     def takes_raw(self, topic: bytes, queue_id: int) -> bool:
         """The same of a queue as the log names it."""
-        return bool(self.topics) and self.takes(topic_text(topic), queue_id)
+        return self.topic is not None and self.takes(topic_text(topic), queue_id)
 
 
 NOTHING = Chosen()

@@ -49,8 +49,8 @@ class CountedScan(FileScan):
             setattr(self, name, getattr(scan, name))
         self._counting = counting
         self._kept = scan.splits
-        self._passed: frozenset[int] = frozenset()
-        self.renumber(np.arange(len(scan.queues), dtype=np.int32))
+        self._passed = frozenset(range(len(scan.queues)))
+        self.numbers: Rows = np.arange(len(scan.queues), dtype=np.int32)
 
     def renumber(self, numbers: Rows) -> None:
         """Call its queues what they are called in the log; not twice."""

@@ -16,14 +16,14 @@ from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import StoreWriter, synth_store
 from formats.index_kernels import TAKE_ALL, TAKE_KEYS
 from formats.record_columns import RECORD
-from recover import chosen, counted_scan, engine
+from recover import chosen, engine
 from recover.chosen import NOTHING, Chosen, rows_asked_for
 from recover.index_stream import IndexStream, TagHistory
 from recover.log import LogView
 from recover.log_scan import count_log, scan_log
 from recover.split_scan import one_split
 from tests.cli.runner import mqtool
-from tests.support.looks import opened
+from tests.support.looks import counted_files, opened
 from tests.support.stores import unpacked
 
 STORES = (*WHOLE_BROKER, *made())
@@ -76,7 +76,7 @@ def test_kept_rows_are_all_of_the_chosen_queues_and_units_are_counted_as_of_rows
     queue = opened(unpacked(name)).commitlog
     whole = scan_log(queue)
     for topic in topics_of(whole)[:3]:
-        log = count_log(queue, threads=2, with_keys=True, chosen=Chosen(frozenset({topic})))
+        log = count_log(queue, threads=2, with_keys=True, chosen=Chosen(topic))
         if log is None:
             continue
         own = [number for number, key in enumerate(log.queues) if key[0].decode() == topic]
@@ -95,7 +95,7 @@ def test_kept_rows_are_all_of_the_chosen_queues_and_units_are_counted_as_of_rows
 def test_rows_of_other_queues_come_whole_for_who_asks(tmp_path: Path) -> None:
     synth_store(tmp_path / "s", messages=900, mapped_file_size=32 * 1024)
     queue = opened(tmp_path / "s").commitlog
-    log, whole = count_log(queue, with_keys=True, chosen=Chosen(frozenset({"Topic1"}), 2)), scan_log(queue)
+    log, whole = count_log(queue, with_keys=True, chosen=Chosen("Topic1", 2)), scan_log(queue)
     assert log is not None
     chosen_one, other = log.queues.index((b"Topic1", 2)), log.queues.index((b"Topic1", 1))
     assert 0 < sum(split.records.size for split in log.splits_with([chosen_one])) < 100
@@ -112,7 +112,7 @@ def test_a_record_that_only_the_reference_codec_takes_is_kept_too(tmp_path: Path
         writer.put("Topic1", b"body", {"KEYS": "plain"})
     writer.close()
     queue = opened(tmp_path / "s").commitlog
-    log, whole = count_log(queue, with_keys=True, chosen=Chosen(frozenset({"Topic0"}))), scan_log(queue)
+    log, whole = count_log(queue, with_keys=True, chosen=Chosen("Topic0")), scan_log(queue)
     assert log is not None and log.tally.units is not None
     rows = one_split(whole.splits()).records
     mine = rows[rows["queue"] == 0]
@@ -153,14 +153,7 @@ def test_a_bare_log_is_read_once_for_a_topic_and_once_for_a_verify(
 ) -> None:
     synth_store(tmp_path / "s", messages=900, mapped_file_size=32 * 1024)
     root = bare(tmp_path / "s")
-    scanned: list[Path] = []
-    known = counted_scan.scan_file
-
-    def scan_file(mapped_file: Any, *rest: Any, **options: Any) -> Any:
-        scanned.append(mapped_file.path)
-        return known(mapped_file, *rest, **options)
-
-    monkeypatch.setattr(counted_scan, "scan_file", scan_file)
+    scanned = counted_files(monkeypatch)
     monkeypatch.setattr(engine, "scan_log", lambda *a, **k: pytest.fail("rows of all queues were kept"))
     assert mqtool("verify", root, "--json").document["consumequeue"]["missing"] == 900
     result = mqtool("rebuild-consumequeue", root, "--topic", "Topic1", "--yes", "--json")
@@ -207,7 +200,7 @@ def test_what_is_held_against_all_rows_has_them(beside: str, all_rows: bool, tmp
         path.write_bytes(bytes(4096))
     else:
         path.mkdir(parents=True)
-    made = Chosen(frozenset({"Topic1"}), 0)
+    made = Chosen("Topic1", 0)
     assert rows_asked_for(opened(root), made) == (None if all_rows else made)
     assert rows_asked_for(opened(root), None) is None
     assert (rows_asked_for(opened(root), NOTHING) is None) == (all_rows or beside != "index")

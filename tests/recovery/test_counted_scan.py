@@ -16,16 +16,14 @@ from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import synth_store
 from formats.record_columns import BIT_FILLER, BIT_LMQ, BIT_MARKER, BIT_V2
 from formats.sysflag import HOSTS_V6
-from recover import counted_scan, engine, log_scan
+from recover import engine, log_scan
 from recover.engine import LocalEngine
 from recover.errors import Refusal
 from recover.log import LogView
 from recover.log_scan import count_log, scan_log
-from recover.mapped_files import MappedFile
-from recover.scan import FileScan
 from recover.split_scan import one_split
 from tests.cli.runner import mqtool
-from tests.support.looks import opened
+from tests.support.looks import counted_files, opened
 from tests.support.stores import unpacked
 
 Copy = Callable[[str], Path]
@@ -82,14 +80,7 @@ def test_a_sound_log_of_many_files_is_counted_and_no_file_is_scanned_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synth_store(tmp_path / "s", messages=900, mapped_file_size=32 * 1024)
-    scanned: list[Path] = []
-    known = counted_scan.scan_file
-
-    def scan_file(mapped_file: MappedFile, *rest: Any, **options: Any) -> FileScan:
-        scanned.append(mapped_file.path)
-        return known(mapped_file, *rest, **options)
-
-    monkeypatch.setattr(counted_scan, "scan_file", scan_file)
+    scanned = counted_files(monkeypatch)
     monkeypatch.setattr(engine, "scan_log", lambda *a, **k: pytest.fail("the log is sound"))
     result = mqtool("verify", tmp_path / "s", "--only", "commitlog", "--json")
     assert result.code == 0 and result.document["commitlog"]["messages"] == 900

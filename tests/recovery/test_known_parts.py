@@ -56,6 +56,15 @@ def says(report: VerifyReport) -> dict[str, Any]:
     return {**report.json(), "seconds": 0, "findings": [structs.asdict(finding) for finding in report.findings]}
 
 
+def queue_behind_a_link(root: Path, linked: str) -> tuple[QueueKey, Path]:
+    """A queue, and a file of it, whose folder or whose topic's is now a link to one beside the store."""
+    key, path = first_queue(root)
+    folder = path.parent if linked == "queue" else path.parent.parent
+    folder.rename(aside := root.with_name("aside"))
+    folder.symlink_to(aside)
+    return key, path
+
+
 def change(path: Path, at: int = 0) -> None:
     """Flip a bit, and leave size and mtime as they were."""
     status = path.stat()
@@ -144,10 +153,7 @@ def test_a_queue_in_whose_folder_another_one_came_or_went_is_judged_again(first:
 @pytest.mark.parametrize("linked", ["topic", "queue"])
 def test_a_queue_behind_a_link_is_judged_again_if_it_changed(linked: str, store: StoreCopy) -> None:
     root = store("clean-plain-4.9.7")
-    key, path = first_queue(root)
-    folder = path.parent if linked == "queue" else path.parent.parent
-    folder.rename(aside := root.with_name("aside"))
-    folder.symlink_to(aside)
+    key, path = queue_behind_a_link(root, linked)
     known = looked_at(root)
     assert known.report.exit_code == 0
     assert kept(known, again(root, known)) == (queues_of(known.report), True)
@@ -160,10 +166,7 @@ def test_a_queue_behind_a_link_is_judged_again_if_it_changed(linked: str, store:
 @pytest.mark.parametrize("linked", ["topic", "queue"])
 def test_a_file_behind_a_link_that_changed_is_no_longer_as_it_was_seen(linked: str, store: StoreCopy) -> None:
     root = store("clean-plain-4.9.7")
-    _, path = first_queue(root)
-    folder = path.parent if linked == "queue" else path.parent.parent
-    folder.rename(aside := root.with_name("aside"))
-    folder.symlink_to(aside)
+    _, path = queue_behind_a_link(root, linked)
     seen = seen_now(opened(root)).files
     assert path.relative_to(root).as_posix() in seen
     os.truncate(path, path.stat().st_size - 20)

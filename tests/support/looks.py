@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from recover import counted_scan
+from recover.mapped_files import MappedFile
 from recover.plan import Install, Retire, Step
+from recover.scan import FileScan
 from recover.store import Store, StoreOptions
 from recover.survey import ScanOptions, Survey, survey
 
@@ -22,6 +28,19 @@ def looked_at(root: Path, **settings: str) -> tuple[Store, Survey]:
     """The store and a survey of it, with broker settings."""
     store = opened(root)
     return store, survey(store, ScanOptions(settings=settings))
+
+
+def counted_files(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Paths of log files in the order in which they are counted, or scanned behind that, from now on."""
+    scanned: list[Path] = []
+    known = counted_scan.scan_file
+
+    def scan_file(mapped_file: MappedFile, *rest: Any, **options: Any) -> FileScan:
+        scanned.append(mapped_file.path)
+        return known(mapped_file, *rest, **options)
+
+    monkeypatch.setattr(counted_scan, "scan_file", scan_file)
+    return scanned
 
 
 def carry_out(root: Path, steps: Iterable[Step]) -> None:
