@@ -21,8 +21,9 @@ from recover.columns import Rows
 from recover.content import LazyContent, padded
 from recover.expected import Expectation, QueueKey
 from recover.plan import Install, Step
+from recover.queue_cells import QueueCells, file_spans, queue_steps
 from recover.queue_files import UNIT_SIZE
-from recover.rebuild_consumequeue import QueueBuilder, QueueCells, queue_steps
+from recover.rebuild_consumequeue import QueueBuilder
 from recover.spool import Spool
 from recover.store import Store
 
@@ -139,11 +140,11 @@ class _Made:
 def _files(store: Store, key: QueueKey, member: _Member, units: Callable[[], Rows]) -> Iterator[Step]:
     """A step for each file of a queue of which nothing is on disk; `units` are those of its batch."""
     folder, size = store.consumequeue_dir / key.topic / str(key.queue_id), store.queue_file_size
-    for start in range(member.start, member.stop, size):
-        stop = min(start + size, member.stop)
-        path = folder / offset_to_name(member.first * UNIT_SIZE + start - member.start)
-        produce = partial(_content, units, start, stop, size)
-        yield Install(store.relative(path), LazyContent(size, produce, allocated=stop - start))
+    for offset, start, stop in file_spans(member.first, member.stop - member.start, size):
+        content = LazyContent(
+            size, partial(_content, units, member.start + start, member.start + stop, size), allocated=stop - start
+        )
+        yield Install(store.relative(folder / offset_to_name(offset)), content)
 
 
 def _content(units: Callable[[], Rows], start: int, stop: int, size: int) -> Iterator[Buffer]:

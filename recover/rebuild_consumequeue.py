@@ -1,4 +1,4 @@
-"""Consume queues computed from the log: the cells of one queue, and the steps that put them on disk."""
+"""Consume queues computed from the log: which cells a queue shall have."""
 
 from __future__ import annotations
 
@@ -8,43 +8,17 @@ import numpy as np
 from msgspec import Struct
 
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
-from formats.layout import Buffer
-from formats.names import offset_to_name
 from formats.queue_put_kernels import put_rows
 from recover.columns import Rows
 from recover.delays import DelayTable
 from recover.expected import QueueKey, is_lost
 from recover.ext_files import ExtFiles, addresses_of, is_address, positions_of
-from recover.patches import patches
-from recover.plan import Install, Retire, Step
+from recover.plan import Step
+from recover.queue_cells import QueueCells, cells_on_disk, queue_steps
 from recover.queue_files import UNIT_SIZE, QueueFiles, cut_off
-from recover.rebuild_consumequeue_ext import ExtImage, ExtRows, end_of, ext_steps, fresh_ext, repaired_ext, wants_ext
+from recover.rebuild_consumequeue_ext import ExtImage, ExtRows, end_of, fresh_ext, repaired_ext, wants_ext
 from recover.spool import Spool
-from recover.store import CONSUMEQUEUE, CONSUMEQUEUE_EXT, Store
-
-
-class QueueCells(Struct, frozen=True):
-    """All cells of a queue from queue offset `first_index` on, dtype CQ_UNIT.dtype; `first_index` begins a file.
-
-    `ext` is what their ext addresses lead to; None for a queue without.
-    """
-
-    key: QueueKey
-    first_index: int
-    cells: Rows
-    ext: ExtImage | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """True when no cell is left."""
-        return self.cells.size == 0
-
-    def files(self, file_size: int) -> Iterator[tuple[int, memoryview]]:
-        """(file_from_offset, content) of each queue file of `file_size` bytes; zeros follow the last one's content."""
-        content = self.cells.view(np.uint8).data
-        start = self.first_index * UNIT_SIZE
-        for at in range(0, max(len(content), 1), file_size):
-            yield start + at, content[at : at + file_size]
+from recover.store import Store
 
 
 class Evidence(Struct, frozen=True):
@@ -113,7 +87,7 @@ class QueueBuilder:
 
         None when neither the disk nor the log has anything of it.
         """
-        stretches = list(_old_cells(QueueFiles(self.store, key.topic, key.queue_id)))
+        stretches = list(cells_on_disk(QueueFiles(self.store, key.topic, key.queue_id)))
         rows = rows[~np.isin(rows["phy_offset"], list(self.evidence.records))] if self.evidence.records else rows
         if not stretches:
             return self.fresh(key, rows, from_nothing=False) if rows.size else None
@@ -265,15 +239,6 @@ def _repeat_neighbours(cells: Rows, missing: Rows, good: Rows) -> None:
     cells[usable] = cells[source[usable]]
 
 
-def _old_cells(files: QueueFiles) -> Iterator[QueueCells]:
-    """The cells on disk over whole files, one stretch for each run of adjoining files."""
-    for stretch in files.stretches():
-        cells = np.zeros(stretch.cells, dtype=CQ_UNIT.dtype)
-        for name in ("phy_offset", "size", "tags_code"):
-            cells[name] = getattr(stretch, name)
-        yield QueueCells(QueueKey(files.topic, files.queue_id), stretch.first_index, cells)
-
-
 def _on_disk(files: QueueFiles, rows: Rows) -> tuple[Rows, Rows]:
     """For which rows the queue on disk names the right record (bool array), and the tags codes there (int64)."""
     found = np.zeros(rows.size, dtype=bool)
@@ -292,41 +257,3 @@ def repaired_steps(builder: QueueBuilder, key: QueueKey, rows: Rows, spool: Spoo
     queue = builder.repaired(key, rows)
     if queue is not None:
         yield from queue_steps(builder.store, queue, spool)
-
-
-def fresh_files(store: Store, queue: QueueCells) -> Iterator[tuple[str, Buffer, int]]:
-    """The files of a queue built from the log alone: name below an output folder, content, and size with the zeros
-    that follow it."""
-    key = queue.key
-    for offset, content in queue.files(store.queue_file_size):
-        yield f"{CONSUMEQUEUE}/{key.topic}/{key.queue_id}/{offset_to_name(offset)}", content, store.queue_file_size
-    for offset, units in queue.ext.files() if queue.ext is not None else ():
-        yield f"{CONSUMEQUEUE_EXT}/{key.topic}/{key.queue_id}/{offset_to_name(offset)}", units, store.ext_file_size
-
-
-def queue_steps(store: Store, queue: QueueCells, spool: Spool) -> Iterator[Step]:
-    """Steps that make the files of a queue on disk hold exactly these cells; nothing for a file that does.
-
-    A queue without a cell goes, as after a broker's own cut: of a file of zeros brokers make one unit, or do not start.
-    """
-    files = QueueFiles(store, queue.key.topic, queue.key.queue_id)
-    folder = store.consumequeue_dir / queue.key.topic / str(queue.key.queue_id)
-    size = store.queue_file_size
-    if queue.ext is not None:
-        yield from ext_steps(ExtFiles(store, queue.key.topic, queue.key.queue_id), queue.ext, spool)
-    contents = [] if queue.is_empty else list(queue.files(size))
-    wanted = {offset for offset, _ in contents}
-    on_disk = {mapped_file.file_from_offset: mapped_file for mapped_file in files.mapped_files.files}
-    for offset, content in contents:
-        path = folder / offset_to_name(offset)
-        mapped_file = on_disk.get(offset)
-        if mapped_file is None or mapped_file.length != size:
-            yield Install(store.relative(path), spool.padded(content, size))
-        else:
-            yield from patches(store.relative(path), path.read_bytes(), bytes(content))
-    for offset, mapped_file in on_disk.items():
-        if offset not in wanted:
-            yield Retire(store.relative(mapped_file.path))
-    for odd in files.mapped_files.odd:
-        if not odd.is_directory:
-            yield Retire(store.relative(odd.path))

@@ -19,11 +19,12 @@ from recover.making import Maker, make, maker_for
 from recover.mapped_files import MappedFileQueue
 from recover.plain_queues import fresh_queues
 from recover.preconditions import STALE
+from recover.queue_cells import fresh_files
 from recover.reader import read_small
 from recover.reading import Piece, in_order
 from recover.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, chosen_queues, look
 from recover.rebuild_checkpoint import right_checkpoint
-from recover.rebuild_consumequeue import QueueBuilder, fresh_files
+from recover.rebuild_consumequeue import QueueBuilder
 from recover.rebuild_index import IndexRebuild, rebuild_index
 from recover.store import CHECKPOINT as CHECKPOINT_FILE
 from recover.store import Store

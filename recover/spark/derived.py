@@ -27,9 +27,10 @@ from recover.ext_files import ExtFiles
 from recover.index_image import file_chunks
 from recover.index_stream import IndexStream, TagHistory
 from recover.plan import Install, Step
+from recover.queue_cells import fresh_files
 from recover.queue_files import QueueFiles
 from recover.reading import crc_with_zeros
-from recover.rebuild_consumequeue import QueueBuilder, fresh_files, repaired_steps
+from recover.rebuild_consumequeue import QueueBuilder, repaired_steps
 from recover.rebuild_index import FileHead, build_file
 from recover.spark.packing import pack_numbers, unpack_numbers
 from recover.spark.staging import Wanted

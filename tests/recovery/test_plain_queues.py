@@ -20,8 +20,9 @@ from formats.record_columns import BIT_DELAY, BIT_GHOST, BIT_MARKER, RECORD
 from recover import plain_queues as module
 from recover.plain_queues import fresh_queues, plain_queues, plain_steps
 from recover.plan import Step
+from recover.queue_cells import QueueCells, queue_steps
 from recover.queue_steps import consumequeue_steps
-from recover.rebuild_consumequeue import Evidence, QueueBuilder, QueueCells, queue_steps
+from recover.rebuild_consumequeue import Evidence, QueueBuilder
 from recover.spool import Spool
 from recover.survey import Survey
 from recover.tally import tally

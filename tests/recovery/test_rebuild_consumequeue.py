@@ -20,8 +20,9 @@ from recover import rebuild_consumequeue
 from recover.apply import apply_plan
 from recover.expected import QueueKey
 from recover.preconditions import seal
+from recover.queue_cells import queue_steps
 from recover.rebuild import RebuildOptions, plan_rebuild
-from recover.rebuild_consumequeue import QueueBuilder, queue_steps
+from recover.rebuild_consumequeue import QueueBuilder
 from recover.spool import Spool
 from recover.survey import ScanOptions, Survey
 from tests.support.looks import looked_at, opened

@@ -17,7 +17,8 @@ from recover.ext_files import ExtFiles
 from recover.findings import Finding
 from recover.plan import Plan, Step
 from recover.preconditions import seal
-from recover.rebuild_consumequeue import QueueBuilder, queue_steps
+from recover.queue_cells import queue_steps
+from recover.rebuild_consumequeue import QueueBuilder
 from recover.rebuild_consumequeue_ext import ExtRows, fresh_ext, repaired_ext
 from recover.spool import Spool
 from recover.store import Store
