@@ -18,11 +18,10 @@ from formats.index_kernels import (
     TAG_PRESENT,
     TAG_UNKNOWN,
     divisor_of,
-    is_set,
-    set_bit,
     slot_of,
     time_diff,
 )
+from formats.index_wanted_kernels import is_set, set_bit
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER, RECORD
 
 AT_UNIT = 0

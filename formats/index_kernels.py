@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from formats.compiled import BOOL, INT, Array, kernel, part
-from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER, RECORD
+from formats.index_wanted_kernels import STAND_IN, UNINDEXED, is_set, set_bit
+from formats.record_columns import BIT_GHOST, BIT_HAS_TAGS, RECORD
 
 NO_RECORD = 0
 RIGHT = 1
@@ -30,28 +31,15 @@ TAG_UNKNOWN = 0
 TAG_ABSENT = 1
 TAG_PRESENT = 2
 
-TAKE_NOTHING = 0
-TAKE_KEYS = 1
-TAKE_ALL = 2
-
 SLOT_OUT_OF_RANGE = 1
 SLOT_WRONG = 2
 
-SPAN = 4
-SPAN_UNITS, SPAN_RECORDS, SPAN_FIRST, SPAN_LAST = range(SPAN)
-
-_STAND_IN = BIT_FILLER | BIT_MARKER
-UNINDEXED = BIT_GHOST | _STAND_IN
-"""Records with any of these have no units."""
 _MAX_TIME_DIFF = 0x7FFFFFFF
 _LOW = 0xFFFFFFFF
 _POSITIVE = 0x7FFFFFFF
 _UNITS = Array(np.int32, 2)
 _RECORDS = Array(RECORD)
 _HASHES = Array(np.int32)
-_BYTES = Array(np.uint8)
-TAKE = Array(np.uint8, some=True)
-"""TAKE_NOTHING, TAKE_KEYS or TAKE_ALL of each record of a split, or one of them for all; see `wanted_keys`."""
 _BYTES_OUT = Array(np.uint8, out=True)
 
 
@@ -119,30 +107,6 @@ def slot_of(value: int, divisor: tuple[int, int, int]) -> int:
 
 
 @part
-def wanted_keys(hashes: int, bits: int, row: int, take: Any) -> int:
-    """How many of a record's hashes are put: all, those of its keys without the one of its tags, or none.
-
-    `take` has one for each row of the split, or one for all.
-    """
-    kind = take[row] if take.size > 1 else take[0]
-    if kind == TAKE_NOTHING or bits & UNINDEXED:
-        return 0
-    if kind == TAKE_KEYS and bits & BIT_HAS_TAGS and hashes > 0:
-        return hashes - 1
-    return hashes
-
-
-@part
-def is_set(bits: Any, at: int) -> bool:
-    return bool((bits[at >> 3] >> (at & 7)) & 1 != 0)
-
-
-@part
-def set_bit(bits: Any, at: int) -> None:
-    bits[at >> 3] |= 1 << (at & 7)
-
-
-@part
 def _match_group(
     units: Any, order: Any, ordered: bool, start: int, stop: int, hashes: Any, first: int, keys: int, found: Any,
     classes: Any, expected_time: int,
@@ -190,7 +154,7 @@ def _tag_state(units: Any, count: int, newest: int, records: Any, row: int, firs
         if records[later].phy_offset == following:
             return TAG_ABSENT
         plain = records[later].hashes - (records[later].bits & BIT_HAS_TAGS)
-        if plain > 0 and records[later].bits & (BIT_GHOST | _STAND_IN) == 0:
+        if plain > 0 and records[later].bits & UNINDEXED == 0:
             return TAG_UNKNOWN
     return TAG_ABSENT if following > records[row].phy_offset else TAG_UNKNOWN
 
@@ -229,7 +193,7 @@ def match_records(
         start = place
         while place < count and unit_phy_offset(units, place if ordered else order[place - 1]) == phy:
             place += 1
-        if record.bits & _STAND_IN:
+        if record.bits & STAND_IN:
             state[1] = phy + record.size
             for at in range(start, place):
                 classes[at if ordered else order[at - 1]] = LOST
@@ -289,38 +253,3 @@ def _stands_between(classes: Any, low: int, number: int, high: int) -> bool:
         return False
     kind = classes[number] & CLASS
     return bool(kind not in (RIGHT, DUPLICATE))
-
-
-@kernel(records=_RECORDS, take=TAKE, span=Array(np.int64, out=True), returns=None)
-def add_wanted(records: Any, take: Any, span: Any) -> None:
-    """Add to `span` (int64[SPAN]) what the records of a split should have, `take` (uint8) of each, or of all.
-
-    Units, records that should have any, and phy offset of the first of these (as it was if not below 0) and the last.
-    """
-    for row in range(records.size):
-        record = records[row]
-        wanted = wanted_keys(record.hashes, record.bits, row, take)
-        if wanted:
-            span[SPAN_UNITS] += wanted
-            span[SPAN_RECORDS] += 1
-            span[SPAN_LAST] = record.phy_offset
-            if span[SPAN_FIRST] < 0:
-                span[SPAN_FIRST] = record.phy_offset
-
-
-@kernel(records=_RECORDS, found=_BYTES, take=TAKE, missing=Array(np.int32, out=True), returns=INT)
-def count_missing(records: Any, found: Any, take: Any, missing: Any) -> int:
-    """How many units each record lacks, into `missing` (int32); how many units the split should have."""
-    first = 0
-    expected = 0
-    for row in range(records.size):
-        keys = records[row].hashes
-        wanted = wanted_keys(keys, records[row].bits, row, take)
-        lacking = 0
-        for key in range(wanted):
-            if not is_set(found, first + key):
-                lacking += 1
-        missing[row] = lacking
-        expected += wanted
-        first += keys
-    return expected

@@ -11,7 +11,8 @@ import numpy as np
 
 from formats.byte_kernels import prefetch
 from formats.compiled import BOOL, INT, Array, intrinsic, kernel, part
-from formats.index_kernels import TAKE, divisor_of, slot_of, time_diff, wanted_keys
+from formats.index_kernels import divisor_of, slot_of, time_diff
+from formats.index_wanted_kernels import TAKE, wanted_keys
 from formats.record_columns import RECORD
 
 STATE_NUMBER = 0

@@ -8,14 +8,13 @@ from functools import cached_property, partial
 import numpy as np
 from msgspec import Struct
 
-from formats.index_kernels import (
+from formats.index_kernels import TAG_PRESENT, TAG_UNKNOWN
+from formats.index_wanted_kernels import (
     SPAN,
     SPAN_FIRST,
     SPAN_LAST,
     SPAN_RECORDS,
     SPAN_UNITS,
-    TAG_PRESENT,
-    TAG_UNKNOWN,
     TAKE_ALL,
     TAKE_KEYS,
     TAKE_NOTHING,

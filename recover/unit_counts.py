@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from formats.index_kernels import SPAN_FIRST, SPAN_LAST, SPAN_RECORDS, TAKE_ALL, TAKE_KEYS, add_wanted
+from formats.index_wanted_kernels import SPAN_FIRST, SPAN_LAST, SPAN_RECORDS, TAKE_ALL, TAKE_KEYS, add_wanted
 from recover.columns import Rows
 
 _RULES = (TAKE_KEYS, TAKE_ALL)

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from formats.generation_kernels import order_rows, take_rows
 from formats.index import IndexGeometry
-from formats.index_kernels import TAKE_ALL
+from formats.index_wanted_kernels import TAKE_ALL
 from formats.layout import Buffer
 from formats.record_columns import EXPECTED, RECORD
 from formats.search_kernels import last_nonzero

@@ -14,7 +14,7 @@ import pytest
 from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import StoreWriter, synth_store
-from formats.index_kernels import TAKE_ALL, TAKE_KEYS
+from formats.index_wanted_kernels import TAKE_ALL, TAKE_KEYS
 from formats.record_columns import RECORD
 from recover import chosen, engine
 from recover.chosen import NOTHING, Chosen, rows_asked_for
