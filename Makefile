@@ -9,7 +9,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 # What docs/guarantees.md promises is proved here. Without JDK and Maven the tests with real brokers are skipped, and say so.
-TORTURE := tests/torture tests/codec/test_compiled.py tests/recovery/test_apply.py tests/recovery/test_journal.py tests/recovery/test_lock.py \
+TORTURE := tests/torture tests/codec/test_compiled.py tests/codec/test_compiled_call.py tests/recovery/test_apply.py \
+	tests/recovery/test_apply_failures.py tests/recovery/test_copy_store.py tests/recovery/test_journal.py tests/recovery/test_lock.py \
 	tests/recovery/test_plan.py tests/recovery/test_undo.py tests/scenarios/test_interrupted_scenarios.py \
 	tests/scenarios/test_operation_scenarios.py tests/broker/test_locks.py
 

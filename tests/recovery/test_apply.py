@@ -1,21 +1,15 @@
-"""Applying plans: what they leave, what stops them, and what disks do to them."""
+"""Applying plans: what they leave, and what stops them between two steps."""
 
 from __future__ import annotations
 
-import errno
 import os
-import resource
 import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from recover.apply import apply_plan, refuse_if_unfinished, resume
 from recover.content import LazyContent
-from recover.copy_store import copy_store, relocated
 from recover.errors import Interrupted, Refusal
 from recover.journal import journal
 from recover.lock import StoreLock
@@ -28,11 +22,8 @@ from tests.support.plans import (
     LOG_SIZE,
     NEW_QUEUE,
     NEXT_LOG,
-    PLANS,
     QUEUE,
     contents,
-    count_operations,
-    failing,
     hole_map,
     make_old,
     quick_folder,
@@ -40,37 +31,6 @@ from tests.support.plans import (
     small_store,
 )
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
-
-
-@contextmanager
-def mounted(folder: Path, *options: str) -> Iterator[Path]:
-    """A small file system of its own; skips where we may not mount."""
-    folder.mkdir()
-    if subprocess.run(["mount", *options, str(folder)], capture_output=True, check=False).returncode:
-        pytest.skip("mounting needs root")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def as_nobody(work: object) -> str:
-    """What `work` says when it runs without rights, in a forked process: the refusal's message and remedy."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgid(65534)
-            os.setuid(65534)
-            work()  # type: ignore[operator]
-        except Refusal as refusal:
-            os.write(write, f"{refusal.message}; {refusal.remedy}".encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    os.waitpid(child, 0)
-    with os.fdopen(read) as answer:
-        return answer.read()
 
 
 def test_ranges_files_and_names_are_as_planned(tmp_path: Path) -> None:
@@ -243,152 +203,3 @@ def test_two_mqtools_one_refuses(tmp_path: Path) -> None:
     with StoreLock(store), pytest.raises(Refusal, match="another mqtool"):
         apply_plan(store, plan)
     assert contents(store) == before
-
-
-@pytest.mark.parametrize("name", sorted(PLANS))
-def test_a_full_disk_at_any_operation_changes_nothing(name: str) -> None:
-    with quick_folder() as folder:
-        store = small_store(folder / "s")
-        operations = len(count_operations(lambda: apply_plan(store, sealed(name, store))))
-        for stop in range(0, operations, 3):
-            shutil.rmtree(store)
-            small_store(store)
-            plan, before, holes = sealed(name, store), tree_digest(store), hole_map(store)
-            mtime = store.stat().st_mtime_ns
-            try:
-                with failing(lambda number, _operation, stop=stop: number == stop, errno.ENOSPC):
-                    apply_plan(store, plan)
-            except Refusal as refusal:
-                if "failed too" in refusal.message:
-                    undo(store)
-                assert_same_tree(before, tree_digest(store))
-                assert hole_map(store) == holes
-                assert store.stat().st_mtime_ns == mtime
-
-
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
-def test_a_disk_that_fails_for_good_leaves_a_run_that_can_be_undone(code: int) -> None:
-    with quick_folder() as folder:
-        store = small_store(folder / "s")
-        operations = len(count_operations(lambda: apply_plan(store, sealed("everything", store))))
-        outcomes = set()
-        for stop in range(0, operations, 2):
-            shutil.rmtree(store)
-            small_store(store)
-            plan, before = sealed("everything", store), tree_digest(store)
-            try:
-                with failing(lambda number, _operation, stop=stop: number >= stop, code):
-                    apply_plan(store, plan)
-            except Refusal as refused:
-                assert refused.remedy
-            else:
-                assert journal(store)[0].state == "applied", "only the lock file could not be removed"
-            states = [run.state for run in journal(store)]
-            outcomes.add(tuple(states))
-            try:
-                undo(store)
-            except Refusal:
-                assert not states
-            assert_same_tree(before, tree_digest(store))
-        assert ("unfinished",) in outcomes and () in outcomes
-
-
-def test_a_file_size_limit_is_refused_with_nothing_changed(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
-    plan = seal(Plan.of("rebuild", [Retire(INDEX), Install(QUEUE, b"q" * 3_000_000)]), store)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
-    try:
-        with assert_unchanged(store), pytest.raises(Refusal, match="File too large"):
-            apply_plan(store, plan)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=2m", "tmpfs") as small:
-        store = small_store(small / "s")
-        plan = seal(Plan.of("rebuild", [Install(QUEUE, b"q" * 1_500_000)]), store)
-        with assert_unchanged(store), pytest.raises(Refusal, match="bytes are needed"):
-            apply_plan(store, plan)
-        lying = LazyContent(1_900_000, lambda: [b"q" * 1_900_000], allocated=0)
-        plan = seal(Plan.of("rebuild", [Retire(INDEX), Install(QUEUE, lying)]), store)
-        with assert_unchanged(store), pytest.raises(Refusal, match="No space left"):
-            apply_plan(store, plan)
-
-
-def test_a_read_only_file_system_is_refused(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
-    plan = sealed("everything", store)
-    with mounted(tmp_path / "readonly", "--bind", str(store)) as folder:
-        subprocess.run(["mount", "-o", "remount,ro,bind", str(folder)], check=True)
-        with assert_unchanged(store), pytest.raises(Refusal, match="Read-only") as refused:
-            apply_plan(folder, plan)
-        assert "--output" in refused.value.remedy
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
-@pytest.mark.parametrize("lock", [True, False])
-def test_without_permission_nothing_is_touched(lock: bool) -> None:
-    with quick_folder() as folder:
-        folder.chmod(0o755)
-        store = small_store(folder / "s")
-        if lock:
-            (store / "lock").write_bytes(b"lock")
-            make_old(store)
-        for path in store.rglob("*"):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        plan = sealed("everything", store)
-        with assert_unchanged(store):
-            answer = as_nobody(lambda: apply_plan(store, plan))
-        assert "Permission denied" in answer and "broker's user" in answer
-
-
-def test_a_copy_is_recovered_and_the_original_left_alone(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
-    shutil.move(store / "commitlog", tmp_path / "log")
-    (store / "commitlog").mkdir()
-    (store / "config/link").symlink_to(store / "checkpoint")
-    (store / "lock").write_bytes(b"lock")
-    make_old(store), make_old(tmp_path / "log")
-    log = tmp_path / "log"
-    plan = Plan.of("recover", [ZeroRange(f"{log}/00000000000000000000", 9, 9000), Retire("abort")], parts=[log])
-    target = tmp_path / "copy"
-    with assert_unchanged(store), assert_unchanged(log):
-        names = copy_store([(store, "."), (log, "commitlog")], target)
-        assert_same_tree(tree_digest(log), tree_digest(target / "commitlog"))
-        assert (target / "abort").stat().st_mtime_ns == (store / "abort").stat().st_mtime_ns
-        assert hole_map(target)[NEXT_LOG] == hole_map(log)["00000000000000131072"]
-        assert not (target / "config/link").is_symlink()
-        apply_plan(target, seal(relocated(plan, names), target))
-    assert (target / LOG).read_bytes()[9:9000] == bytes(8991)
-    assert not (target / "abort").exists()
-
-
-@pytest.mark.parametrize("where", ["s", "s/inside", "full", "missing/new", ".", "file"])
-def test_a_copy_needs_an_empty_place_of_its_own(where: str, tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full/x").touch()
-    (tmp_path / "file").touch()
-    with assert_unchanged(tmp_path), pytest.raises(Refusal):
-        copy_store([(store, ".")], tmp_path / where)
-
-
-def test_a_copy_that_fails_is_removed(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
-    for place in (tmp_path / "new", tmp_path / "empty"):
-        if place.name == "empty":
-            place.mkdir()
-        with assert_unchanged(store):
-            with (
-                failing(lambda _number, operation: operation.path.endswith("checkpoint"), errno.ENOSPC),
-                pytest.raises(Refusal, match="removed"),
-            ):
-                copy_store([(store, ".")], place)
-            with pytest.raises(Interrupted):
-                copy_store([(store, ".")], place, interrupted=lambda: True)
-        assert place.exists() == (place.name == "empty")
-    os.symlink(store, store / "config/loop")
-    with pytest.raises(Refusal, match="leads back"):
-        copy_store([(store, ".")], tmp_path / "new")
