@@ -41,8 +41,10 @@ class HoleSearch(Struct, frozen=True):
                 found = self._next_candidate(at, max(at, first), filled)
                 if found is not None and found[1] < self.stop:
                     return found, last_data
-                step = max(1, window.filled - HEAD_SIZE)
-                at += step if at + window.filled < self.length else window.filled
+                if window.is_last:
+                    # also where the file has become shorter under the scan: nothing of it is left further on
+                    return None, last_data
+                at += max(1, window.filled - HEAD_SIZE)
         return None, last_data
 
     def _next_candidate(self, start: int, first: int, filled: int) -> Found | None:

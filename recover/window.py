@@ -80,6 +80,11 @@ class Window:
             return True
         return False
 
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing of the file follows the buffer, as far as the last load saw."""
+        return self.filled < self._wanted or self.start + self.filled >= self.length
+
     def _read(self, position: int, wanted: int) -> int:
         self._ahead.come_to(position, wanted)
         spend(wanted)
