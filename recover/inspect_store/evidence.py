@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from formats import properties as props
 from formats.checkpoint import SINCE, Checkpoint
 from formats.commitlog import MAGIC_V2, Record
+from formats.errors import FormatError
 from formats.sysflag import BORNHOST_V6, COMPRESSION_TYPE, INNER_BATCH, NEED_UNWRAP, STOREHOST_V6
 from recover.brokers import OLDEST_COMPARED, BrokerVersion
 from recover.columns import ColumnStore
@@ -97,7 +98,15 @@ def _of_records(store: Store) -> Iterator[Evidence]:
             scan = scan_file(mapped_file, store.commitlog.file_size, ColumnStore())
             for split in scan.splits:
                 for row in split.records[:_SAMPLED]:
-                    yield from _of_record(reader.record(int(row["phy_offset"]), int(row["size"])))
+                    yield from _at(reader, int(row["phy_offset"]), int(row["size"]))
+
+
+def _at(reader: LogReader, phy_offset: int, size: int) -> Iterator[Evidence]:
+    try:
+        record = reader.record(phy_offset, size)
+    except FormatError:  # it went after it was scanned, as in a log that its broker cleans up
+        return
+    yield from _of_record(record)
 
 
 def _of_record(record: Record) -> Iterator[Evidence]:

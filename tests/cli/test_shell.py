@@ -132,6 +132,27 @@ def test_bug_shows_a_traceback_and_asks_for_a_report(monkeypatch: pytest.MonkeyP
     assert "bug in mqtool" in result.stderr
 
 
+def test_a_failure_over_a_file_that_just_changed_is_no_bug(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stores = [tmp_path / str(number) for number in range(20)]
+    for store in stores:
+        store.mkdir()
+        (store / "checkpoint").write_bytes(b"checkpoint")
+    time.sleep(0.05)
+    left = iter(stores)
+
+    def changing(out: Printer) -> int:
+        store = next(left)
+        # stamped by a clock that is milliseconds behind, as long as this run takes
+        os.truncate(store / "checkpoint", 1)
+        out.store = str(store)
+        raise ValueError("surprise")
+
+    with command_that(monkeypatch, changing):
+        results = [mqtool("probe") for _ in stores]
+    assert {result.code for result in results} == {8}
+    assert "checkpoint changed while the store was read" in results[0].stderr
+
+
 def test_names_from_a_store_never_reach_the_terminal_raw(monkeypatch: pytest.MonkeyPatch) -> None:
     nasty = "a\x1b[2Jb\nc\x9bd\u202ee"
     with command_that(monkeypatch, raising(Refusal(nasty, nasty))):

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from formats.commitlog import Record
 from recover.brokers import BrokerVersion
 from recover.inspect_store.default_broker import default_broker
 from recover.inspect_store.evidence import Generation, find_generation
 from recover.inspect_store.pointers import read_checkpoint
+from recover.log_reader import LogReader
 from recover.store import Store
 from tests.support.stores import EXPECTED, STORES
 
@@ -44,6 +46,21 @@ def test_what_is_missing_counts_less_than_what_is_there(store: Callable[[str], P
     found = generation(root)
     assert found.before is None or found.before > found.at_least
     assert found.json()["at_least"] == str(found.at_least)
+
+
+def test_a_record_that_goes_after_it_was_scanned_leaves_no_trace(
+    store: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = store("killed-v2-ipv6-5.3.3")
+    record, gone = LogReader.record, iter([True, False])
+
+    def cut(reader: LogReader, phy_offset: int, size: int) -> Record:
+        return record(reader, phy_offset, size + (1 << 22) * next(gone, False))
+
+    whole = generation(root)
+    monkeypatch.setattr(LogReader, "record", cut)
+    assert generation(root) == whole
+    assert next(gone, None) is None
 
 
 def test_earliest_recovery_decides_between_generations_that_fit(store: Callable[[str], Path]) -> None:
