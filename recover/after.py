@@ -6,6 +6,7 @@ log asks for, and the proof afterwards is an ordinary verify.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ from msgspec import Struct, structs
 
 from formats.commitlog import Record
 from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
-from recover.columns import Split
+from recover.columns import Rows, Split
 from recover.log import LogView
 from recover.log_scan import assemble
 from recover.mapped_files import MappedFile, MappedFileQueue
@@ -46,8 +47,8 @@ def after_replacing(
         if str(scan.mapped_file.path) in dropped:
             continue
         own = [change for change in changes if change.mapped_file == scan.mapped_file]
-        new_rows = [_rows(change, numbers, queues) for change in own]
-        splits = list(_cut(_insert(_live(scan.splits, own), [rows for pair in new_rows for rows in pair]), cut_from))
+        new_rows = [_rows(change, numbers, queues) for change in own if change.records]
+        splits = list(_cut(_insert(_live(scan.splits, own), new_rows), cut_from))
         scans.append(_changed_scan(scan, own, splits, cut_from))
     for scan in scans:
         scan.queues = queues
@@ -58,10 +59,9 @@ def after_replacing(
 
 
 def _changed_scan(scan: FileScan, changes: list[Replaced], splits: list[Split], cut_from: int) -> FileScan:
-    ranges = [(change.start, change.stop) for change in changes]
+    filled = _inside(changes, np.array([hole.start for hole in scan.holes], dtype=np.int64)).tolist()
     holes = [
-        hole for hole in scan.holes
-        if hole.start < cut_from and not any(start <= hole.start < stop for start, stop in ranges)
+        hole for hole, is_filled in zip(scan.holes, filled, strict=True) if hole.start < cut_from and not is_filled
     ]
     blank = scan.blank
     for change in changes:
@@ -87,23 +87,33 @@ def _distinct(holes: list[Hole]) -> list[Hole]:
     return [seen[start] for start in sorted(seen)]
 
 
-def _rows(change: Replaced, numbers: dict[tuple[bytes, int], int], queues: list[tuple[bytes, int]]) -> list[Split]:
-    splits = []
-    for record in change.records:
+def _rows(change: Replaced, numbers: dict[tuple[bytes, int], int], queues: list[tuple[bytes, int]]) -> Split:
+    rows, hashes = [], []
+    for record in sorted(change.records, key=lambda record: record.phy_offset):
         key = (record.topic, record.queue_id)
         number = numbers.setdefault(key, len(numbers))
         if number == len(queues):
             queues.append(key)
-        splits.append(Split(*row_of(record, number)))
-    return splits
+        row, keys = row_of(record, number)
+        rows.append(row)
+        hashes.append(keys)
+    return Split(np.concatenate(rows), np.concatenate(hashes))
 
 
-def _live(splits: Iterable[Split], changes: Iterable[Replaced]) -> Iterator[Split]:
+def _inside(changes: Sequence[Replaced], offsets: Rows) -> Rows:
+    """Which of these physical offsets lie in a range that is replaced (bool array)."""
+    if not changes:
+        return np.zeros(offsets.size, dtype=bool)
+    ranges = sorted((change.start, change.stop) for change in changes)
+    starts, stops = np.array(ranges, dtype=np.int64).T
+    at = np.searchsorted(starts, offsets, side="right") - 1
+    return np.asarray((at >= 0) & (offsets < np.maximum.accumulate(stops)[at]))
+
+
+def _live(splits: Iterable[Split], changes: Sequence[Replaced]) -> Iterator[Split]:
     """Copies without ghosts and replaced records, and without marks that are found again in what is left."""
     for split in splits:
-        ghosts = (split.records["bits"] & BIT_GHOST) != 0
-        for change in changes:
-            ghosts |= (split.records["phy_offset"] >= change.start) & (split.records["phy_offset"] < change.stop)
+        ghosts = ((split.records["bits"] & BIT_GHOST) != 0) | _inside(changes, split.records["phy_offset"])
         counts = split.records["hashes"].astype(np.int64)
         records = split.records[~ghosts].copy()
         records["bits"] &= np.uint16(~(BIT_SUPERSEDED | BIT_STRAY) & 0xFFFF)
@@ -111,8 +121,8 @@ def _live(splits: Iterable[Split], changes: Iterable[Replaced]) -> Iterator[Spli
 
 
 def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:
-    """Splits in log order with single-record splits put where they belong."""
-    waiting = sorted(new, key=lambda s: int(s.records["phy_offset"][0]))
+    """Splits in log order with new ones put where they belong; nothing else stands between the rows of one of them."""
+    waiting = deque(sorted(new, key=lambda s: int(s.records["phy_offset"][0])))
     for split in splits:
         while waiting and split.records.size:
             place = int(waiting[0].records["phy_offset"][0])
@@ -122,7 +132,7 @@ def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:
             if at:
                 head, split = _divide(split, at)
                 yield head
-            yield waiting.pop(0)
+            yield waiting.popleft()
         yield split
     yield from waiting
 

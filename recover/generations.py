@@ -18,6 +18,9 @@ from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 from recover.columns import Rows
 from recover.scan import FileScan
 
+_AT_ONCE = 1 << 21
+"""Rows of queues that are put in order together."""
+
 
 def numbered(records: Rows) -> Rows:
     """Rows whose queue offset counts in a queue (bool array): ordinary and committed messages, no filler."""
@@ -89,28 +92,76 @@ def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
     queue's order while its neighbours go on is no new generation: it gets BIT_STRAY, for its own queue offset is what
     is wrong.
     """
-    restarts: list[tuple[int, int, int]] = []
-    for queue, rows in _sequences(scans, fallen):
-        stray = _strays(rows["queue_offset"])
-        _set_bit(scans, queue, set(rows["phy_offset"][stray].tolist()), BIT_STRAY)
-        rows = rows[~stray]
-        falls = np.flatnonzero(np.diff(rows["queue_offset"]) <= 0) + 1
-        restarts += [(queue, int(rows["phy_offset"][at]), int(rows["queue_offset"][at])) for at in falls]
+    restarts: dict[int, _Restarts] = {}
+    strays = [np.empty(0, dtype=np.int64)]
+    for queue, places, offsets in _sequences(scans, fallen):
+        stray = _strays(offsets)
+        strays.append(places[stray])
+        places, offsets = places[~stray], offsets[~stray]
+        falls = np.flatnonzero(np.diff(offsets) <= 0) + 1
+        if falls.size:
+            restarts[queue] = _Restarts(places[falls], offsets[falls])
+    _mark_strays(scans, np.sort(np.concatenate(strays)))
     return _mark_older(scans, restarts)
+
+
+class _Restarts:
+    """Where a queue began to number its messages again: phy offsets in log order, and the queue offset of each."""
+
+    def __init__(self, places: Rows, offsets: Rows) -> None:
+        self._places = places
+        # of all restarts behind a record the one from the lowest number takes the most
+        self._lowest = np.minimum.accumulate(offsets[::-1])[::-1]
+
+    def left_behind(self, records: Rows) -> Rows:
+        """Which rows of the queue a later restart took the number of again (bool array)."""
+        following = np.searchsorted(self._places, records["phy_offset"], side="right")
+        behind = following < self._places.size
+        following[~behind] = 0
+        return np.asarray(behind & (self._lowest[following] <= records["queue_offset"]))
 
 
 def _counted(records: Rows) -> Rows:
     return np.asarray(numbered(records) & ((records["bits"] & BIT_GHOST) == 0))
 
 
-def _sequences(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[int, Rows]]:
-    """Each of these queues with its counted rows in log order."""
+def _sequences(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[int, Rows, Rows]]:
+    """Each of these queues with phy and queue offsets (int64) of its counted rows in log order."""
+    sizes = np.zeros(max(queues, default=-1) + 1, dtype=np.int64)
+    for records in _rows(scans):
+        sizes += np.bincount(records["queue"][records["queue"] < sizes.size], minlength=sizes.size)
+    for some in _batches(queues, sizes.tolist()):
+        chosen = np.zeros(sizes.size + 1, dtype=bool)
+        chosen[some] = True
+        parts = [[np.empty(0, dtype=np.int64)] * 3]
+        for records in _rows(scans):
+            own = records[chosen[np.minimum(records["queue"], sizes.size)]]
+            own = own[_counted(own)]
+            parts.append([own[name].astype(np.int64) for name in ("queue", "phy_offset", "queue_offset")])
+        numbers, places, offsets = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(numbers, kind="stable")
+        numbers, places, offsets = numbers[order], places[order], offsets[order]
+        for queue in some:
+            first, stop = np.searchsorted(numbers, [queue, queue + 1])
+            yield queue, places[first:stop], offsets[first:stop]
+
+
+def _rows(scans: list[FileScan]) -> Iterator[Rows]:
+    return (split.records for scan in scans for split in scan.splits)
+
+
+def _batches(queues: list[int], sizes: list[int]) -> Iterator[list[int]]:
+    """So many queues together as have at most _AT_ONCE rows, or one."""
+    batch: list[int] = []
+    room = 0
     for queue in queues:
-        parts = [
-            split.records[_counted(split.records) & (split.records["queue"] == queue)]
-            for scan in scans for split in scan.splits
-        ]
-        yield queue, np.concatenate(parts)
+        if batch and room + sizes[queue] > _AT_ONCE:
+            yield batch
+            batch, room = [], 0
+        batch.append(queue)
+        room += sizes[queue]
+    if batch:
+        yield batch
 
 
 def _strays(offsets: Rows) -> Rows:
@@ -138,29 +189,24 @@ def _is_repeated(values: list[int], at: int, before: int) -> bool:
     return number == before + 1 and values[at + 1 : at + 3] in ([number], [number, number + 2])
 
 
-def _set_bit(scans: list[FileScan], queue: int, places: set[int], bit: int) -> None:
-    if not places:
-        return
-    wanted = np.array(sorted(places))
-    for scan in scans:
-        for split in scan.splits:
-            chosen = (split.records["queue"] == queue) & np.isin(split.records["phy_offset"], wanted)
-            split.records["bits"] |= np.where(chosen, bit, 0).astype(np.uint16)
+def _mark_strays(scans: list[FileScan], places: Rows) -> None:
+    """Set BIT_STRAY on the records at these phy offsets, which ascend."""
+    for records in _rows(scans) if places.size else ():
+        offsets = records["phy_offset"]
+        first, stop = np.searchsorted(places, [offsets[0], offsets[-1] + 1]) if offsets.size else (0, 0)
+        records["bits"][np.searchsorted(offsets, places[first:stop])] |= BIT_STRAY
 
 
-def _mark_older(scans: list[FileScan], restarts: list[tuple[int, int, int]]) -> int:
-    """Mark what each restart (queue, phy offset of its first record, its queue offset) left behind."""
+def _mark_older(scans: list[FileScan], restarts: dict[int, _Restarts]) -> int:
+    """Mark what the restarts of queues left behind; how many."""
     total = 0
-    for scan in scans if restarts else ():
-        for split in scan.splits:
-            records = split.records
-            old = np.zeros(len(records), dtype=bool)
-            for queue, phy_offset, queue_offset in restarts:
-                old |= (
-                    (records["queue"] == queue) & (records["phy_offset"] < phy_offset)
-                    & (records["queue_offset"] >= queue_offset)
-                )
-            old &= _counted(records) & ((records["bits"] & BIT_STRAY) == 0)
-            records["bits"] |= np.where(old, BIT_SUPERSEDED, 0).astype(np.uint16)
-            total += int(old.sum())
+    for records in _rows(scans) if restarts else ():
+        old = np.zeros(len(records), dtype=bool)
+        for queue in np.unique(records["queue"]).tolist():
+            if queue in restarts:
+                own = np.flatnonzero(records["queue"] == queue)
+                old[own] = restarts[queue].left_behind(records[own])
+        old &= _counted(records) & ((records["bits"] & BIT_STRAY) == 0)
+        records["bits"] |= np.where(old, BIT_SUPERSEDED, 0).astype(np.uint16)
+        total += int(old.sum())
     return total

@@ -10,11 +10,10 @@ from msgspec import Struct, field
 
 from formats.commitlog import encode, encode_blank, with_property_crc
 from formats.names import offset_to_name
-from formats.record_columns import BIT_GHOST, BIT_PROP_CRC
+from formats.record_columns import BIT_PROP_CRC
 from recover.after import Replaced
 from recover.bridge import Bridge, Gap, build_bridge
 from recover.changed_file import changed_file
-from recover.columns import Rows
 from recover.contradictions import Contradiction
 from recover.errors import Refusal
 from recover.log import Damage, LogView
@@ -24,8 +23,9 @@ from recover.lost import LostPosition
 from recover.mapped_files import MappedFile
 from recover.patches import zeroes
 from recover.plan import InPlace, Install, Retire, Step, WriteRange, ZeroRange
-from recover.restore import Restored, restore
+from recover.restore import LARGEST, Restored, restore
 from recover.store import Store
+from recover.surroundings import Surroundings
 from recover.survey import Survey
 
 Lost = Literal["repeat", "visible", "gap"]
@@ -49,6 +49,7 @@ def keep_everything(look: Survey, *, lost: Lost = "repeat", bridge: bool = True)
     """
     log = look.log
     changes = LogChanges(cut_from=end_of_live_log(log))
+    surroundings = Surroundings(log)
     with LogReader(log.queue) as reader:
         for number, damage in enumerate(log.damaged):
             if damage.mapped_file is None or damage.start > changes.cut_from:
@@ -65,7 +66,7 @@ def keep_everything(look: Survey, *, lost: Lost = "repeat", bridge: bool = True)
             if restored is not None:
                 _put_back(look.store, changes, damage, damage.mapped_file, restored)
                 continue
-            gap = _gap(log, damage)
+            gap = _gap(surroundings, damage)
             _lay(look.store, changes, damage, damage.mapped_file,
                  build_bridge(gap, positions, with_markers=lost != "gap"), positions)
     for item in look.contradictions:
@@ -97,7 +98,7 @@ def _check_allowed(damage: Damage, bridge: bool) -> None:
 
 
 def _restore(reader: LogReader, damage: Damage, positions: list[LostPosition]) -> Restored | None:
-    if damage.ended_by not in ("record", "blank") or not positions:
+    if damage.ended_by not in ("record", "blank") or not positions or damage.stop - damage.start > LARGEST:
         return None
     try:
         content = reader.read(damage.start, damage.stop - damage.start)
@@ -153,28 +154,11 @@ def _correct(store: Store, log: LogView, changes: LogChanges, item: Contradictio
     })
 
 
-def _gap(log: LogView, damage: Damage) -> Gap:
-    before, behind = _neighbours(log, damage)
-    row = before if before is not None else behind
-    timestamp = int(row["store_timestamp"]) if row is not None else 1
-    crc = any(r is not None and bool(r["bits"] & BIT_PROP_CRC) for r in (before, behind))
-    stop = damage.stop
-    to_file_end = damage.ended_by == "file-end"
-    return Gap(damage.start, stop, to_file_end, timestamp, crc)
-
-
-def _neighbours(log: LogView, damage: Damage) -> tuple[Any, Any]:
-    """The last live row in front of the damage and the first behind it; None where there is none."""
-    before = behind = None
-    for split in log.splits():
-        rows: Rows = split.records[(split.records["bits"] & BIT_GHOST) == 0]
-        front = rows[rows["phy_offset"] < damage.start]
-        back = rows[rows["phy_offset"] >= damage.stop]
-        if front.size:
-            before = front[-1]
-        if back.size:
-            return before, back[0]
-    return before, behind
+def _gap(surroundings: Surroundings, damage: Damage) -> Gap:
+    beside = [neighbour for neighbour in surroundings.of(damage) if neighbour is not None]
+    timestamp = beside[0].store_timestamp if beside else 1
+    crc = any(neighbour.bits & BIT_PROP_CRC for neighbour in beside)
+    return Gap(damage.start, damage.stop, damage.ended_by == "file-end", timestamp, crc)
 
 
 def _lay(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -137,8 +138,9 @@ def _view(
 ) -> LogView:
     min_offset = scans[0].mapped_file.file_from_offset if scans else 0
     damaged, tail = _damage(scans, log_end, ghosts > 0)
-    for damage in damaged:
-        damage.intact_after = _intact_behind(scans, damage.stop)
+    behind = _intact_behind(scans, [damage.stop for damage in damaged])
+    for damage, intact in zip(damaged, behind, strict=True):
+        damage.intact_after = intact
     return LogView(
         queue, scans, queues, min_offset, _valid_to(scans, min_offset), log_end, damaged, tail, ghosts, superseded,
         counts,
@@ -169,15 +171,23 @@ def _log_end(scans: list[FileScan], min_offset: int) -> int:
     return min_offset if scans else 0
 
 
-def _intact_behind(scans: list[FileScan], offset: int) -> int:
-    total = 0
-    for scan in scans:
-        if scan.file_end <= offset:
-            continue
-        for split in scan.splits:
-            good = (split.records["bits"] & NO_MESSAGE) == 0
-            total += int((good & (split.records["phy_offset"] >= offset)).sum())
-    return total
+def _intact_behind(scans: list[FileScan], places: list[int]) -> list[int]:
+    """How many intact messages stand behind each of these offsets, which ascend; in one pass from the log's end."""
+    counts = [0] * len(places)
+    total, left = 0, len(places)
+    for scan in reversed(scans):
+        if not left or scan.file_end <= places[0]:
+            break
+        for split in reversed(scan.splits):
+            offsets = split.records["phy_offset"][(split.records["bits"] & NO_MESSAGE) == 0]
+            inside = bisect_right(places, int(split.records["phy_offset"][0])) if split.records.size else left
+            if inside < left:
+                before = np.searchsorted(offsets, places[inside:left])
+                counts[inside:left] = (total + offsets.size - before).tolist()
+                left = inside
+            total += offsets.size
+    counts[:left] = [total] * left
+    return counts
 
 
 def _valid_to(scans: list[FileScan], min_offset: int) -> int:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from formats.record_columns import BIT_GHOST, NO_MESSAGE
+from formats.record_columns import NO_MESSAGE
 from recover.expected import QueueKey
 from recover.log import LogView
 from recover.lost import was_a_message
+from recover.surroundings import Surroundings
 from recover.survey import Survey
 from recover.topics import topic_text
 
@@ -30,10 +31,11 @@ def loss_of_damage(look: Survey, changes: LogChanges) -> list[dict[str, Any]]:
     # a record put back stands in every queue again that it names
     whole_again = {b["start"] for b in changes.bridged if b["kind"] == "restored"}
     statement = _Statement()
+    surroundings = Surroundings(look.log)
     for number, (damage, positions) in enumerate(zip(look.log.damaged, look.losses.by_damage, strict=True)):
         if damage.start in whole_again:
             continue
-        begin, end = times_around(look.log, damage.start, damage.stop)
+        begin, end = surroundings.times(damage)
         for position in positions:
             key = position.key
             if (key.topic, key.queue_id, position.queue_offset) not in restored:
@@ -96,18 +98,3 @@ def loss_of_rows(log: LogView, cut_from: int) -> list[dict[str, Any]]:
             entry["end"] = max(entry["end"], int(own["store_timestamp"].max()))
             entries[number] = entry
     return sorted(entries.values(), key=lambda e: (e["topic"], e["queue"]))
-
-
-def times_around(log: LogView, start: int, stop: int) -> tuple[int, int]:
-    """Store timestamps (ms) of the last live record in front of `start` and the first from `stop` on; 0 for none."""
-    begin = end = 0
-    for split in log.splits():
-        rows = split.records[(split.records["bits"] & BIT_GHOST) == 0]
-        front = rows[rows["phy_offset"] < start]
-        back = rows[rows["phy_offset"] >= stop]
-        if front.size:
-            begin = int(front["store_timestamp"][-1])
-        if back.size:
-            end = int(back["store_timestamp"][0])
-            break
-    return begin or end, end or begin

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 import numpy as np
 from msgspec import Struct, field
@@ -101,8 +103,9 @@ def lost_positions(
         elif position.start >= log.log_end:
             losses.unproven.append(position)
     if log.damaged:
+        ranges = _Ranges(log.damaged)
         for key, rows in expectation.grouped():
-            _take_gaps(losses, log, key, rows, known.get(key, {}))
+            _take_gaps(losses, log, ranges, key, rows, known.get(key, {}))
     for positions in losses.by_damage:
         positions.sort(key=lambda p: (p.key.topic, p.key.queue_id, p.queue_offset))
     return losses
@@ -114,20 +117,39 @@ def _in_damage(queues: ConsumeQueueReport | None) -> Iterator[LostPosition]:
             yield LostPosition(key, queue_offset, phy_offset, size)
 
 
-def _take_gaps(losses: Losses, log: LogView, key: QueueKey, rows: Rows, known: dict[int, LostPosition]) -> None:
+class _Ranges:
+    """The damaged ranges of a log in its order, with how many records fit into them."""
+
+    def __init__(self, damaged: list[Damage]) -> None:
+        self.starts = [damage.start for damage in damaged]
+        self.fits = [(damage.stop - damage.start) // MIN_RECORD_SIZE for damage in damaged]
+        self._in_front = [0, *accumulate(self.fits)]
+
+    def between(self, before: int, behind: int) -> tuple[range, int]:
+        """Numbers of those that begin behind `before` and in front of `behind`, and how many records fit into all."""
+        first, stop = bisect_right(self.starts, before), bisect_left(self.starts, behind)
+        return range(first, stop), self._in_front[max(first, stop)] - self._in_front[first]
+
+
+def _take_gaps(
+    losses: Losses, log: LogView, ranges: _Ranges, key: QueueKey, rows: Rows, known: dict[int, LostPosition]
+) -> None:
     for first, last, before, behind in _gaps(log, rows):
-        wanted = [offset for offset in _bounded(first, last) if offset not in known]
-        if not wanted:
+        if all(offset in known for offset in _bounded(first, last)):
             continue
-        between = [i for i, damage in enumerate(log.damaged) if before < damage.start < behind]
-        room = {i: (log.damaged[i].stop - log.damaged[i].start) // MIN_RECORD_SIZE for i in between}
-        if sum(room.values()) < last - first + 1:
+        between, room = ranges.between(before, behind)
+        if room < last - first + 1:
             # more offsets are missing than records fit: the damage is not what took them
             losses.unexplained.append((key, first, last, behind))
             continue
+        wanted = [offset for offset in _bounded(first, last) if offset not in known]
+        at = 0
         for i in between:
-            taken, wanted = wanted[: room[i]], wanted[room[i] :]
+            if at >= len(wanted):
+                break
+            taken = wanted[at : at + ranges.fits[i]]
             losses.by_damage[i].extend(LostPosition(key, offset, None, None) for offset in taken)
+            at += len(taken)
 
 
 def _bounded(first: int, last: int) -> range:

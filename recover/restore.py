@@ -26,7 +26,10 @@ from formats.commitlog.layout import TOPIC_LENGTHS
 from formats.errors import FormatError
 from recover.lost import LostPosition
 
-_LARGEST = 64 << 20
+LARGEST = 64 << 20
+"""Bytes of the largest record that is tried."""
+_MOST_WORK = 1 << 32
+_TRY_COST = 10_000
 
 
 class Restored(Struct, frozen=True):
@@ -40,11 +43,16 @@ class Restored(Struct, frozen=True):
 
 def restore(damaged: bytes, phy_offset: int, lost: Iterable[LostPosition]) -> Restored | None:
     """The record that `damaged` (all of its bytes, from `phy_offset` on) was, if exactly one field gives it away."""
-    if not MIN_RECORD_SIZE < len(damaged) <= _LARGEST:
+    if not MIN_RECORD_SIZE < len(damaged) <= LARGEST:
         return None
     positions = list(lost)
     found: dict[bytes, Restored] = {}
+    left = _MOST_WORK // (len(damaged) + _TRY_COST)
     for field, position, content in _candidates(damaged, phy_offset, positions):
+        left -= 1
+        if left < 0:
+            # a body in which everything looks like a topic: what was found so far is not known to be the only one
+            return None
         changed = damaged[:position] + content + damaged[position + len(content) :]
         if changed == damaged:
             continue
@@ -67,6 +75,9 @@ def _is_missing(record: Record, lost: list[LostPosition]) -> bool:
 def _candidates(damaged: bytes, phy_offset: int, lost: list[LostPosition]) -> Iterator[tuple[str, int, bytes]]:
     """(field, position, bytes) of each change worth trying."""
     yield _field("total_size", len(damaged))
+    if HEAD.decode(damaged).total_size != len(damaged):
+        # then that is the one field; as in every range that many records stood in, with a lost position for each
+        return
     yield _field("phy_offset", phy_offset)
     for magic in (MAGIC_V1, MAGIC_V2):
         yield _field("magic", magic)
