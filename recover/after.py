@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from formats.commitlog import Record
 from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
-from recover.columns import Rows, Split
+from recover.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
 from recover.log import LogView
 from recover.log_scan import assemble
 from recover.mapped_files import MappedFile, MappedFileQueue
@@ -33,12 +33,15 @@ class Replaced(Struct, frozen=True):
 
 
 def after_replacing(
-    log: LogView, changes: Sequence[Replaced], *, cut_from: int, drop_files: Iterable[str] = ()
+    log: LogView, changes: Sequence[Replaced], *, cut_from: int, drop_files: Iterable[str] = (),
+    memory: int = DEFAULT_MEMORY,
 ) -> LogView:
     """The log with dead ranges replaced, everything from `cut_from` on zeroed, and some files gone.
 
-    Files in `drop_files` (paths) vanish; every other file has its full length.
+    Files in `drop_files` (paths) vanish; every other file has its full length. At most `memory` bytes of its columns
+    are in memory.
     """
+    columns = ColumnStore(memory)
     dropped = set(drop_files)
     queues = list(log.queues)
     numbers = {key: number for number, key in enumerate(queues)}
@@ -48,7 +51,7 @@ def after_replacing(
             continue
         own = [change for change in changes if change.mapped_file == scan.mapped_file]
         new_rows = [_rows(change, numbers, queues) for change in own if change.records]
-        splits = list(_cut(_insert(_live(scan.splits, own), new_rows), cut_from))
+        splits = list(_cut(_insert(_live(scan.splits, own, columns), new_rows), cut_from))
         scans.append(_changed_scan(scan, own, splits, cut_from))
     for scan in scans:
         scan.queues = queues
@@ -110,14 +113,17 @@ def _inside(changes: Sequence[Replaced], offsets: Rows) -> Rows:
     return np.asarray((at >= 0) & (offsets < np.maximum.accumulate(stops)[at]))
 
 
-def _live(splits: Iterable[Split], changes: Sequence[Replaced]) -> Iterator[Split]:
+def _live(splits: Iterable[Split], changes: Sequence[Replaced], columns: ColumnStore) -> Iterator[Split]:
     """Copies without ghosts and replaced records, and without marks that are found again in what is left."""
     for split in splits:
         ghosts = ((split.records["bits"] & BIT_GHOST) != 0) | _inside(changes, split.records["phy_offset"])
         counts = split.records["hashes"].astype(np.int64)
-        records = split.records[~ghosts].copy()
-        records["bits"] &= np.uint16(~(BIT_SUPERSEDED | BIT_STRAY) & 0xFFFF)
-        yield Split(records, split.hashes[np.repeat(~ghosts, counts)])
+        if ghosts.any():
+            kept = columns.keep(split.records[~ghosts], split.hashes[np.repeat(~ghosts, counts)])
+        else:
+            kept = columns.keep(split.records, split.hashes)
+        kept.records["bits"] &= np.uint16(~(BIT_SUPERSEDED | BIT_STRAY) & 0xFFFF)
+        yield kept
 
 
 def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:

@@ -5,6 +5,7 @@ A store of a terabyte has more rows than memory, so every consumer goes split by
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from typing import Any
@@ -19,6 +20,7 @@ from recover.scratch import scratch_file
 Rows = np.ndarray[Any, Any]
 DEFAULT_MEMORY = 256 << 20
 _ALIGNMENT = 64
+_LARGE = 1 << 20
 LEAST_ROWS = 1 << 10
 LEAST_HASHES = 1 << 12
 _HASH = np.dtype(np.int32)
@@ -50,6 +52,7 @@ class ColumnStore:
         self._left = memory
         self._file: Any = None
         self._end = 0
+        self._rest_of_map = np.empty(0, dtype=np.uint8)
         self._block = np.empty(0, dtype=np.uint8)
         self._rests: list[Split] = []
         self._lock = threading.Lock()
@@ -103,12 +106,29 @@ class ColumnStore:
     def _spill(self, rows: Rows, dtype: np.dtype[Any]) -> Rows:
         if rows.size == 0:
             return np.empty(0, dtype=dtype)
+        place = self._mapped(rows.nbytes)
+        place[:] = np.ascontiguousarray(rows).view(np.uint8)
+        return place.view(dtype)
+
+    def _mapped(self, size: int) -> Rows:
+        """`size` bytes of the scratch file; small pieces share a map, of which a process has some ten thousand at most.
+
+        Splits are small, and many, where there is much damage.
+        """
+        if size >= _LARGE:
+            return self._map(size)[:size]
+        taken = -(-size // _ALIGNMENT) * _ALIGNMENT
+        if taken > self._rest_of_map.size:
+            self._rest_of_map = self._map(max(taken, min(_LARGE, self._end // 4)))
+        place, self._rest_of_map = self._rest_of_map[:size], self._rest_of_map[taken:]
+        return place
+
+    def _map(self, size: int) -> Rows:
         if self._file is None:
             self._file = scratch_file()
-        start = -(-self._end // 4096) * 4096
-        self._end = start + rows.nbytes
+        size = -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         # a full disk is an OSError here; later, when a page finds no place, it would be the end of the process
-        os.posix_fallocate(self._file.fileno(), start, rows.nbytes)
-        kept: Rows = np.memmap(self._file, dtype=dtype, mode="r+", offset=start, shape=rows.shape)
-        kept[:] = rows
-        return kept
+        os.posix_fallocate(self._file.fileno(), self._end, size)
+        mapped = np.frombuffer(mmap.mmap(self._file.fileno(), size, offset=self._end), dtype=np.uint8)
+        self._end += size
+        return mapped

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +15,10 @@ from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexHeader
 from recover.columns import Rows
 from recover.pace import spend
 from recover.reader import FileReader, ReadFailure
+from recover.scratch import scratch_file
 
 _CHUNK = 8 << 20
+_LARGE = 64 << 20
 _WORD = 4
 _HEADER_WORDS = INDEX_HEADER.size // _WORD
 _UNIT_WORDS = INDEX_UNIT.size // _WORD
@@ -56,7 +60,7 @@ def read_words(reader: FileReader, geometry: IndexGeometry) -> IndexWords:
 
     Bytes behind the geometry's size are left out, as a broker does.
     """
-    image = blank_words(geometry)
+    image = IndexWords(geometry, IndexHeader(0, 0, 0, 0, 0, 0), _room(geometry.size // _WORD))
     raw = image.words.data.cast("B")
     for start, stop in reader.data_ranges(0, min(reader.length, geometry.size)):
         for at in range(start, stop, _CHUNK):
@@ -70,6 +74,20 @@ def read_words(reader: FileReader, geometry: IndexGeometry) -> IndexWords:
         # holes are a multiple of 4 bytes wherever they are, so no word is turned twice
         _swap(image.words[start // _WORD : -(-stop // _WORD)])
     return image
+
+
+def _room(words: int) -> Rows:
+    """Zeros (int32): of a large file in a scratch file, where there is room for one, for memory may be short."""
+    size = words * _WORD
+    if size < _LARGE:
+        return np.zeros(words, dtype=np.int32)
+    with scratch_file() as file:
+        try:
+            # a full disk is told here, and not when a page finds no place
+            os.posix_fallocate(file.fileno(), 0, size)
+            return np.frombuffer(mmap.mmap(file.fileno(), size), dtype=np.int32)
+        except OSError:
+            return np.zeros(words, dtype=np.int32)
 
 
 def file_chunks(image: IndexWords) -> Iterator[bytes]:

@@ -38,6 +38,8 @@ from recover.unreadable import refuse_unreadable, refuse_without_log
 from recover.verify.report import VerifyReport, verify
 
 Policy = Literal["keep", "broker"]
+_SHARE = 4
+"""What part of the memory for the columns of the log those of the log as it will be may take."""
 
 
 class RecoverOptions(Struct, frozen=True):
@@ -88,7 +90,10 @@ def plan_from_changes(
 ) -> RecoverPlan:
     """The whole plan: the log first, then what derives from it as it will be, checkpoint, config, abort last."""
     look = before.survey
-    after = after_replacing(look.log, changes.replaced, cut_from=changes.cut_from, drop_files=changes.dropped)
+    after = after_replacing(
+        look.log, changes.replaced, cut_from=changes.cut_from, drop_files=changes.dropped,
+        memory=look.options.memory // _SHARE,
+    )
     dropped = max(0, look.log.messages - after.messages)
     if options.max_loss is not None and dropped > options.max_loss:
         raise Refusal(

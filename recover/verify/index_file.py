@@ -37,6 +37,7 @@ from recover.index_stream import IndexStream, TagRun, tag_runs
 from recover.log import LogView
 
 _FLAWS = WRONG_TIME | WRONG_CHAIN | CHAIN_LOOP
+_MOST_RUNS = 10_000
 _UNIT_CODES = ((CHAIN_LOOP, "index-chain-loop"), (WRONG_CHAIN, "index-wrong-chain"), (WRONG_TIME, "index-wrong-time"))
 
 
@@ -251,11 +252,11 @@ class _Checker:
         named = (kinds == RIGHT) | (kinds == DUPLICATE)
         astray = self._wrong_mask(classes)
         verdict.wrong = int((astray | (named & ((classes & _FLAWS) != 0))).sum())
-        live = np.flatnonzero(kinds == RIGHT)
-        if live.size:
-            first = int(live[0])
+        if verdict.right:
+            live = kinds == RIGHT
+            first = int(live.argmax())
             verdict.first_right = first, self._offset_of(first), int(self.image.units[first, 0])
-            verdict.last_right = self._offset_of(int(live[-1]))
+            verdict.last_right = self._offset_of(kinds.size - 1 - int(live[::-1].argmax()))
             verdict.wrong_in_front = int(astray[:first].sum())
         off_time = int((named & ((classes & WRONG_TIME) != 0)).sum())
         if 0 < verdict.header.begin_timestamp <= verdict.header.end_timestamp and off_time * 2 <= int(named.sum()):
@@ -268,8 +269,8 @@ class _Checker:
             self._report_units(np.flatnonzero((classes & flaw) != 0), code)
 
     def _first_live(self, kinds: Rows) -> int:
-        live = np.flatnonzero((kinds == RIGHT) | (kinds == DUPLICATE))
-        return int(live[0]) if live.size else self.verdict.end
+        live = (kinds == RIGHT) | (kinds == DUPLICATE)
+        return int(live.argmax()) if live.any() else self.verdict.end
 
     def _report_units(self, numbers: Rows, code: str, **facts: Any) -> None:
         for start, stop in _runs(numbers):
@@ -285,8 +286,11 @@ def is_expired(units: Rows, min_offset: int) -> Rows:
 
 
 def _runs(numbers: Rows) -> Iterator[tuple[int, int]]:
-    """[start, stop) places in `numbers` (ascending) of neighbours."""
+    """[start, stop) places in `numbers` (ascending) of neighbours; what is behind _MOST_RUNS is one with the last.
+
+    A file of noise has millions.
+    """
     if not numbers.size:
         return
-    cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
+    cuts = np.flatnonzero(np.diff(numbers) != 1)[: _MOST_RUNS - 1] + 1
     yield from zip([0, *cuts.tolist()], [*cuts.tolist(), numbers.size], strict=True)

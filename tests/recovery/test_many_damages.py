@@ -4,6 +4,7 @@ damage makes grows with it, not with its square."""
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from fixtures.damage import damage
 from formats.commitlog import Record, encode
 from formats.record_columns import (
     BIT_FILLER,
@@ -29,16 +31,20 @@ from formats.record_columns import (
 )
 from recover import generations
 from recover import restore as restoring
-from recover.after import Replaced, _inside
+from recover.after import Replaced, _inside, after_replacing
 from recover.columns import Rows, Split
 from recover.expected import QueueKey
 from recover.log import Damage
+from recover.log_changes import keep_everything
 from recover.log_scan import _intact_behind
 from recover.lost import LostPosition, _Ranges
 from recover.mapped_files import MappedFile
 from recover.restore import restore
 from recover.scan import FileScan
+from recover.split_scan import one_split
+from recover.store import Store
 from recover.surroundings import Surroundings
+from recover.survey import ScanOptions, survey
 from tests.support.commitlog import placed_records
 
 FILE = 1000
@@ -92,12 +98,12 @@ def test_neighbours_of_many_ranges_are_those_of_each(
     log: Any = SimpleNamespace(damaged=damaged, splits=lambda: (split for scan in scans for split in scan.splits))
     surroundings = Surroundings(log)
     live = [row for row in records.tolist() if not row[RECORD.names.index("bits")] & BIT_GHOST]
-    for damage in damaged:
-        before = [row for row in live if row[0] < damage.start][-1:]
-        behind = [row for row in live if row[0] >= damage.stop][:1]
-        seen = [None if neighbour is None else neighbour.store_timestamp for neighbour in surroundings.of(damage)]
+    for each in damaged:
+        before = [row for row in live if row[0] < each.start][-1:]
+        behind = [row for row in live if row[0] >= each.stop][:1]
+        seen = [None if neighbour is None else neighbour.store_timestamp for neighbour in surroundings.of(each)]
         assert seen == [row[0][RECORD.names.index("store_timestamp")] if row else None for row in (before, behind)]
-        assert surroundings.times(damage) == (seen[0] or seen[1] or 0, seen[1] or seen[0] or 0)
+        assert surroundings.times(each) == (seen[0] or seen[1] or 0, seen[1] or seen[0] or 0)
 
 
 @given(ROWS, CUTS, PLACES)
@@ -148,6 +154,22 @@ def test_what_lies_in_a_replaced_range_is_found(places: set[int], offsets: list[
     changes = [Replaced(file, damage.start, damage.stop, ()) for damage in damages(places)]
     found = _inside(changes, np.array(offsets, dtype=np.int64)).tolist()
     assert found == [any(change.start <= at < change.stop for change in changes) for at in offsets]
+
+
+@pytest.mark.parametrize("name", ["killed-5.5.0", "killed-v2-ipv6-5.3.3"])
+def test_the_log_as_it_will_be_is_the_same_from_memory_and_from_disk(store: Callable[[str], Path], name: str) -> None:
+    root = store(name)
+    for seed in range(6):
+        damage("bit-in-body", root, seed)
+    look = survey(Store.open(root), ScanOptions())
+    changes = keep_everything(look)
+    one, other = (
+        after_replacing(look.log, changes.replaced, cut_from=changes.cut_from, memory=memory) for memory in (1 << 30, 0)
+    )
+    assert changes.replaced and one.messages > 0
+    assert structs.replace(one, files=[]) == structs.replace(other, files=[])
+    for rows in ("records", "hashes"):
+        assert getattr(one_split(one.splits()), rows).tolist() == getattr(one_split(other.splits()), rows).tolist()
 
 
 @pytest.fixture

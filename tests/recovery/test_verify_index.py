@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 import struct
@@ -11,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage import damage
+from recover import index_image
 from recover.index_stream import IndexStream, TagHistory, TagRun
 from recover.reader import FileReader
 from recover.verify import index as verify_index
+from recover.verify import index_file
 from recover.verify.index import check_index
 from tests.support.indexes import checked, opened, rebuilt, warnings, write
 from tests.support.stores import EXPECTED, STORES, unpacked
@@ -237,3 +241,46 @@ def test_what_a_log_without_index_files_lacks_is_counted_as_record_by_record(
     one_by_one = check_index(opened_store, log, tags=tags, threads=3)
     assert [item.json() for item in at_once.findings] == [item.json() for item in one_by_one.findings]
     assert at_once.json() == one_by_one.json() and at_once.missing > 0
+
+
+def test_a_file_of_noise_is_told_in_so_many_findings(store: StoreCopy, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = store("clean-5.3.3")
+    path = sorted((root / "index").iterdir())[0]
+    content = path.read_bytes()
+    path.write_bytes(content[:40] + random.Random(7).randbytes(len(content) - 40))
+    every = checked(root)
+    monkeypatch.setattr(index_file, "_MOST_RUNS", 5)
+    some = checked(root)
+    codes = {item.code for item in every.findings}
+    assert {item.code for item in some.findings} == codes and some.json() == every.json()
+    for code in codes:
+        told, all_of_them = ([item for item in report.findings if item.code == code] for report in (some, every))
+        assert len(told) == min(5, len(all_of_them))
+        assert told[:4] == all_of_them[:4]
+        if "count" in told[0].facts:
+            assert sum(item.facts["count"] for item in told) == sum(item.facts["count"] for item in all_of_them)
+            assert told[-1].facts["last"] == all_of_them[-1].facts["last"]
+    assert len(every.findings) > 5 * len(codes)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_large_file_with_a_flaw_is_judged_from_disk_as_from_memory(
+    full: bool, store: StoreCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = store("clean-5.3.3")
+    for seed in range(3):
+        damage("index-unit-hash", root, seed)
+    in_memory = checked(root)
+    asked: list[int] = []
+
+    def place(_file: int, _start: int, size: int) -> None:
+        asked.append(size)
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(index_image, "_LARGE", 1)
+    if full:
+        monkeypatch.setattr(index_image.os, "posix_fallocate", place)
+    from_disk = checked(root)
+    assert from_disk.json() == in_memory.json() and from_disk.findings == in_memory.findings != []
+    assert bool(asked) == full
