@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -70,18 +71,41 @@ def growth(stages: Iterable[Stage], runs: int) -> tuple[str, list[Goal]]:
         # what the broker made is a whole store: all of it is checked once, for time and memory
         place = str(stage.beside("broker"))
         whole = mqtool("verify", place, "--commitlog", str(stage.commitlog), "--json", expect=None, watched=True)
+        with _damaged(stage.log_files[0]):
+            planned = mqtool("recover", place, "--commitlog", str(stage.commitlog), "--dry-run", "--json", expect=None,
+                             watched=True)
         size = stage.log_bytes
         rates.append(times[log].least / size)
         rows.append((
             f"{size / GIBI:.1f} GiB", f"{times[log].least:.2f}", f"{times[broker].least:.2f}",
             f"{times[broker].least / times[log].least:.1f}", f"{whole.seconds:.2f}", f"{peak / 1e6:.0f}",
-            f"{whole.anonymous / 1e6:.0f}",
+            f"{whole.anonymous / 1e6:.0f}", f"{planned.seconds:.2f}", f"{planned.anonymous / 1e6:.0f}",
         ))
-        goals.append(at_most(f"{size / GIBI:.1f} GiB: RssAnon of verify", _MOST_ANONYMOUS / 1e6,
-                             max(whole.anonymous, peak) / 1e6, "MB"))
+        for what, most in (("verify", max(whole.anonymous, peak)), ("recover, one bit flipped", planned.anonymous)):
+            goals.append(at_most(f"{size / GIBI:.1f} GiB: RssAnon of {what}", _MOST_ANONYMOUS / 1e6, most / 1e6, "MB"))
     goals.append(at_most("time of a byte, largest log to smallest", _LINEAR, rates[-1] / rates[0], "x"))
-    head = ("log", "log checked s", f"{VERSIONS[0]} s", "ratio", "everything s", "RssAnon MB", "everything MB")
+    head = ("log", "log checked s", f"{VERSIONS[0]} s", "ratio", "everything s", "RssAnon MB", "everything MB",
+            "recover of a flipped bit planned s", "its MB")
     return markdown(head, rows), goals
+
+
+@contextmanager
+def _damaged(path: Path) -> Iterator[None]:
+    """One bit of a file flipped, and put back."""
+    _flip(path)
+    try:
+        yield
+    finally:
+        _flip(path)
+
+
+def _flip(path: Path) -> None:
+    at = path.stat().st_size // 3
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 4]))
 
 
 def _timed(stage: Stage) -> float:
