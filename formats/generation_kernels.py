@@ -21,13 +21,18 @@ def is_numbered(sys_flag: int, bits: int) -> bool:
     return kind in (TRANSACTION_NOT, TRANSACTION_COMMIT) and bits & BIT_FILLER == 0
 
 
-@kernel(records=Array(RECORD), last_offset=Array(np.int64, out=True), returns=None)
-def note_last(records: Any, last_offset: Any) -> None:
-    """Put the queue offset of each queue's last numbered row into `last_offset` (int64, one a queue)."""
+@kernel(records=Array(RECORD), last_offset=_NUMBERS_OUT, reached=_NUMBERS_OUT, returns=None)
+def note_last(records: Any, last_offset: Any, reached: Any) -> None:
+    """Put the queue offset of each queue's last numbered row into `last_offset` (int64, one a queue).
+
+    `reached` (the same) is how far the queue has come for certain: one row that leaps ahead may have a wrong number.
+    """
     for row in range(records.size):
         record = records[row]
         if is_numbered(record.sys_flag, record.bits):
+            before = last_offset[record.queue]
             last_offset[record.queue] = record.queue_offset
+            reached[record.queue] = record.queue_offset if record.queue_offset - 1 <= before else before
 
 
 @kernel(

@@ -33,13 +33,15 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
     """Set BIT_GHOST on records behind a break that are older than the log in front of it; how many.
 
     A record behind a break is a ghost when its queue offset does not continue its queue, or its
-    store timestamp lies before that of the last record in front of the break. A file whose first
-    record is no ghost takes the chain up again.
+    store timestamp lies before those of the last two records in front of the break. One record in
+    front proves nothing: a bit in its number or its time, which no checksum covers, would make
+    ghosts of all that follows. A file whose first record is no ghost takes the chain up again.
     """
     if not _is_broken(scans):
         return 0
     last_offset = np.full(queues, -1, dtype=np.int64)
-    last_timestamp = 0
+    reached = last_offset.copy()
+    last_timestamps = [0, 0]
     broken = False
     total = 0
     for scan in scans:
@@ -50,7 +52,7 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
                 # a stretch without a break is held against what stands in front of it, however its rows are cut
                 stretch, first = number, True
                 judged = number > 0 or broken
-                front_offset, front_timestamp = last_offset.copy() if judged else last_offset, last_timestamp
+                front_offset, front_timestamp = reached.copy() if judged else reached, min(last_timestamps)
             live = records
             if judged:
                 ghosts = (records["store_timestamp"] < front_timestamp) | (
@@ -61,9 +63,8 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
                 broken = bool(ghosts[0]) if first else broken
                 live = records[~ghosts]
             first = False
-            note_last(np.asarray(live), last_offset)
-            if live.size:
-                last_timestamp = int(live["store_timestamp"][-1])
+            note_last(np.asarray(live), last_offset, reached)
+            last_timestamps = [*last_timestamps, *live["store_timestamp"][-2:].tolist()][-2:]
         if scan.blank is None or (breaks and not scan.splits):
             broken = True
     return total

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 from msgspec import Struct, field
@@ -94,16 +94,15 @@ def lost_positions(
     if not log.damaged and queues is None:
         return losses
     known: dict[QueueKey, dict[int, LostPosition]] = {}
-    starts = [damage.start for damage in log.damaged]
-    for position in (*_in_damage(queues), *behind):
-        at = int(np.searchsorted(starts, position.start, side="right")) - 1
+    ranges = _Ranges(log.damaged)
+    for position in chain(_in_damage(queues), behind):
+        at = bisect_right(ranges.starts, position.start) - 1
         if at >= 0 and position.start < log.damaged[at].stop:
             known.setdefault(position.key, {})[position.queue_offset] = position
             losses.by_damage[at].append(position)
         elif position.start >= log.log_end:
             losses.unproven.append(position)
     if log.damaged:
-        ranges = _Ranges(log.damaged)
         for key, rows in expectation.grouped():
             _take_gaps(losses, log, ranges, key, rows, known.get(key, {}))
     for positions in losses.by_damage:
