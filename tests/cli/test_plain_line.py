@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqtool import exits, grammar
-from mqtool.commands import COMMANDS, command_of
+from mqtool.commands import COMMANDS, Entry, command_of
 from mqtool.declared import Argument, Parameter
 from mqtool.options import Command
 from mqtool.output import Printer
@@ -27,6 +27,17 @@ _RARE = (
 )
 
 
+_made: dict[str, Any] = {}
+_load = grammar.load
+
+
+def _once(name: str, entry: Entry) -> Any:
+    """What the library makes of a command, made once: it does not change with the lines."""
+    if name not in _made:
+        _made[name] = _load(name, entry)
+    return _made[name]
+
+
 def _by_library(monkeypatch: pytest.MonkeyPatch, line: list[str]) -> dict[str, Any] | None:
     """What the library makes of a line, None where it makes no call of it."""
     seen: list[dict[str, Any]] = []
@@ -38,6 +49,7 @@ def _by_library(monkeypatch: pytest.MonkeyPatch, line: list[str]) -> dict[str, A
 
     with monkeypatch.context() as patched:
         patched.setattr(Command, "__call__", take)
+        patched.setattr(grammar, "load", _once)
         patched.setattr("sys.stdout", open("/dev/null", "w"))  # noqa: SIM115  # --help is one of the lines
         try:
             grammar.invoke(line, Printer())

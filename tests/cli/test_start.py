@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -153,6 +154,12 @@ def _said(root: Path) -> list[Any]:
     return said
 
 
+@functools.cache
+def _by_numba(number: int) -> Any:
+    """One of the kernels as numba runs it, compiled once for all stores."""
+    return ready.by_numba(KERNELS[number])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=() if name in IN_EVERY_RUN else pytest.mark.long) for name in all_stores()
@@ -163,6 +170,6 @@ def test_kernels_from_the_cache_say_what_numba_says(
     whole, damaged = real_store(name, tmp_path), real_store(name, tmp_path / "damaged")
     damage("page-random", damaged)
     ours = [_said(whole), _said(damaged)]
-    for kernel in KERNELS:
-        monkeypatch.setattr(kernel, "_run", ready.by_numba(kernel))
+    for number, kernel in enumerate(KERNELS):
+        monkeypatch.setattr(kernel, "_run", _by_numba(number))
     assert [_said(whole), _said(damaged)] == ours

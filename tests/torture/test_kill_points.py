@@ -157,8 +157,11 @@ def test_a_kill_before_some_operations_of_undo(name: str, lock: bool, folder: Pa
     assert _each_undo_point(Case(folder, name, lock), deep=False) > 10
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize(("name", "lock"), ALL)
+@pytest.mark.parametrize(("name", "lock"), [
+    # each plan once in the deep suite, with a lock file or without, and both ways in the long one
+    pytest.param(name, lock, marks=pytest.mark.deep if lock == (number % 4 < 2) else pytest.mark.long)
+    for number, (name, lock) in enumerate(ALL)
+])
 def test_a_kill_before_every_operation(name: str, lock: bool, folder: Path, count: Count) -> None:
     case = Case(folder, name, lock)
     count("fault points killed by os._exit", _each_point(case, deep=True) + _each_undo_point(case, deep=True))
