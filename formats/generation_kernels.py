@@ -25,14 +25,16 @@ def is_numbered(sys_flag: int, bits: int) -> bool:
 def note_last(records: Any, last_offset: Any, reached: Any) -> None:
     """Put the queue offset of each queue's last numbered row into `last_offset` (int64, one a queue).
 
-    `reached` (the same) is how far the queue has come for certain: one row that leaps ahead may have a wrong number.
+    `reached` (the same) is how far the queue has come for certain: a row that leaps ahead may have a wrong number, and
+    counts once the next one follows it.
     """
     for row in range(records.size):
         record = records[row]
         if is_numbered(record.sys_flag, record.bits):
-            before = last_offset[record.queue]
+            before = record.queue_offset - 1
+            if before <= reached[record.queue] or before == last_offset[record.queue]:
+                reached[record.queue] = record.queue_offset
             last_offset[record.queue] = record.queue_offset
-            reached[record.queue] = record.queue_offset if record.queue_offset - 1 <= before else before
 
 
 @kernel(

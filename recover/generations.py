@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 import numpy as np
 
@@ -32,42 +33,52 @@ def numbered(records: Rows) -> Rows:
 def mark_ghosts(scans: list[FileScan], queues: int) -> int:
     """Set BIT_GHOST on records behind a break that are older than the log in front of it; how many.
 
-    A record behind a break is a ghost when its queue offset does not continue its queue, or its
-    store timestamp lies before those of the last two records in front of the break. One record in
-    front proves nothing: a bit in its number or its time, which no checksum covers, would make
-    ghosts of all that follows. A file whose first record is no ghost takes the chain up again.
+    A record behind a break is a ghost when its queue had come further, or its store timestamp lies
+    before those of the last two records in front; before that of the last one alone where another
+    one behind the break bears that out, whose number its queue had come to. One record proves
+    nothing: a wrong bit in its number or time, which no checksum covers, would make ghosts of all
+    that follows. A file whose first record is no ghost takes the chain up again.
     """
     if not _is_broken(scans):
         return 0
     last_offset = np.full(queues, -1, dtype=np.int64)
     reached = last_offset.copy()
-    last_timestamps = [0, 0]
+    last_times = [0, 0]
     broken = False
     total = 0
     for scan in scans:
         breaks = [hole.start for hole in scan.holes]
-        stretch = -1
-        for number, records in _runs(scan, breaks):
-            if number != stretch:
-                # a stretch without a break is held against what stands in front of it, however its rows are cut
-                stretch, first = number, True
-                judged = number > 0 or broken
-                front_offset, front_timestamp = reached.copy() if judged else reached, min(last_timestamps)
-            live = records
-            if judged:
-                ghosts = (records["store_timestamp"] < front_timestamp) | (
-                    numbered(records) & (records["queue_offset"] <= front_offset[records["queue"]])
-                )
-                records["bits"] |= np.where(ghosts, BIT_GHOST, 0).astype(np.uint16)
-                total += int(ghosts.sum())
-                broken = bool(ghosts[0]) if first else broken
-                live = records[~ghosts]
-            first = False
-            note_last(np.asarray(live), last_offset, reached)
-            last_timestamps = [*last_timestamps, *live["store_timestamp"][-2:].tolist()][-2:]
+        # a stretch without a break is held against what stands in front of it, however its rows are cut
+        for number, runs in groupby(_runs(scan, breaks), key=itemgetter(0)):
+            stretch = [records for _, records in runs]
+            if number > 0 or broken:
+                ghosts = _ghosts(stretch, reached.copy(), last_times)
+                broken = bool(ghosts[0][0])
+            else:
+                ghosts = [np.zeros(len(records), dtype=bool) for records in stretch]
+            for records, old in zip(stretch, ghosts, strict=True):
+                records["bits"] |= np.where(old, BIT_GHOST, 0).astype(np.uint16)
+                total += int(old.sum())
+                live = records[~old]
+                note_last(np.asarray(live), last_offset, reached)
+                last_times = [*last_times, *live["store_timestamp"][-2:].tolist()][-2:]
         if scan.blank is None or (breaks and not scan.splits):
             broken = True
     return total
+
+
+def _ghosts(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[Rows]:
+    """Which rows of a stretch behind a break are ghosts (bool arrays)."""
+    borne_out = any(
+        (numbered(records) & (records["queue_offset"] <= reached[records["queue"]])
+         & (records["store_timestamp"] < last_times[-1])).any() for records in stretch
+    )
+    latest = last_times[-1] if borne_out else min(last_times)
+    return [
+        np.asarray((records["store_timestamp"] < latest)
+                   | (numbered(records) & (records["queue_offset"] < reached[records["queue"]])))
+        for records in stretch
+    ]
 
 
 def _is_broken(scans: list[FileScan]) -> bool:
