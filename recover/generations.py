@@ -52,14 +52,16 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
         for number, runs in groupby(_runs(scan, breaks), key=itemgetter(0)):
             stretch = [records for _, records in runs]
             if number > 0 or broken:
-                ghosts = _ghosts(stretch, reached.copy(), last_times)
+                ghosts = _ghosts(stretch, reached, last_times)
                 broken = bool(ghosts[0][0])
             else:
                 ghosts = [np.zeros(len(records), dtype=bool) for records in stretch]
             for records, old in zip(stretch, ghosts, strict=True):
-                records["bits"] |= np.where(old, BIT_GHOST, 0).astype(np.uint16)
-                total += int(old.sum())
-                live = records[~old]
+                live = records
+                if old.any():
+                    records["bits"] |= np.where(old, BIT_GHOST, 0).astype(np.uint16)
+                    total += int(old.sum())
+                    live = records[~old]
                 note_last(np.asarray(live), last_offset, reached)
                 last_times = [*last_times, *live["store_timestamp"][-2:].tolist()][-2:]
         if scan.blank is None or (breaks and not scan.splits):
