@@ -16,6 +16,7 @@ from benchmarks.ours import Ran, mqtool
 from benchmarks.shapes import GIBI, MANY_QUEUES
 from benchmarks.stage import Stage
 from benchmarks.table import Goal, at_most, markdown, times_table
+from fixtures.damage.patch import flip_bit
 from fixtures.synth import synth_store
 
 _MOST_ANONYMOUS = 600e6
@@ -92,20 +93,12 @@ def growth(stages: Iterable[Stage], runs: int) -> tuple[str, list[Goal]]:
 @contextmanager
 def _damaged(path: Path) -> Iterator[None]:
     """One bit of a file flipped, and put back."""
-    _flip(path)
+    at = path.stat().st_size // 3
+    flip_bit(path.parent, path, at, 2)
     try:
         yield
     finally:
-        _flip(path)
-
-
-def _flip(path: Path) -> None:
-    at = path.stat().st_size // 3
-    with path.open("r+b") as file:
-        file.seek(at)
-        (byte,) = file.read(1)
-        file.seek(at)
-        file.write(bytes([byte ^ 4]))
+        flip_bit(path.parent, path, at, 2)
 
 
 def _timed(stage: Stage) -> float:

@@ -50,9 +50,10 @@ def after_replacing(
         if str(scan.mapped_file.path) in dropped:
             continue
         own = [change for change in changes if change.mapped_file == scan.mapped_file]
+        ranges = _Ranges(own)
         new_rows = [_rows(change, numbers, queues) for change in own if change.records]
-        splits = list(_cut(_insert(_live(scan.splits, own, columns), new_rows), cut_from))
-        scans.append(_changed_scan(scan, own, splits, cut_from))
+        splits = list(_cut(_insert(_live(scan.splits, ranges, columns), new_rows), cut_from))
+        scans.append(_changed_scan(scan, own, ranges, splits, cut_from))
     for scan in scans:
         scan.queues = queues
     files = [scan.mapped_file for scan in scans]
@@ -61,8 +62,10 @@ def after_replacing(
     return view
 
 
-def _changed_scan(scan: FileScan, changes: list[Replaced], splits: list[Split], cut_from: int) -> FileScan:
-    filled = _inside(changes, np.array([hole.start for hole in scan.holes], dtype=np.int64)).tolist()
+def _changed_scan(
+    scan: FileScan, changes: list[Replaced], ranges: _Ranges, splits: list[Split], cut_from: int
+) -> FileScan:
+    filled = ranges.hold(np.array([hole.start for hole in scan.holes], dtype=np.int64)).tolist()
     holes = [
         hole for hole, is_filled in zip(scan.holes, filled, strict=True) if hole.start < cut_from and not is_filled
     ]
@@ -103,22 +106,25 @@ def _rows(change: Replaced, numbers: dict[tuple[bytes, int], int], queues: list[
     return Split(np.concatenate(rows), np.concatenate(hashes))
 
 
-def _inside(changes: Sequence[Replaced], offsets: Rows) -> Rows:
-    """Which of these physical offsets lie in a range that is replaced (bool array)."""
-    if not changes:
-        return np.zeros(offsets.size, dtype=bool)
-    ranges = sorted((change.start, change.stop) for change in changes)
-    starts, stops = np.array(ranges, dtype=np.int64).T
-    at = np.searchsorted(starts, offsets, side="right") - 1
-    return np.asarray((at >= 0) & (offsets < np.maximum.accumulate(stops)[at]))
+class _Ranges:
+    """The ranges of one file that are replaced."""
+
+    def __init__(self, changes: Iterable[Replaced]) -> None:
+        ranges = sorted((change.start, change.stop) for change in changes)
+        self._starts = np.array([start for start, _ in ranges], dtype=np.int64)
+        self._stops = np.maximum.accumulate(np.array([0, *(stop for _, stop in ranges)], dtype=np.int64))
+
+    def hold(self, offsets: Rows) -> Rows:
+        """Which of these physical offsets lie in one of them (bool array)."""
+        return np.asarray(offsets < self._stops[np.searchsorted(self._starts, offsets, side="right")])
 
 
-def _live(splits: Iterable[Split], changes: Sequence[Replaced], columns: ColumnStore) -> Iterator[Split]:
+def _live(splits: Iterable[Split], ranges: _Ranges, columns: ColumnStore) -> Iterator[Split]:
     """Copies without ghosts and replaced records, and without marks that are found again in what is left."""
     for split in splits:
-        ghosts = ((split.records["bits"] & BIT_GHOST) != 0) | _inside(changes, split.records["phy_offset"])
-        counts = split.records["hashes"].astype(np.int64)
+        ghosts = ((split.records["bits"] & BIT_GHOST) != 0) | ranges.hold(split.records["phy_offset"])
         if ghosts.any():
+            counts = split.records["hashes"].astype(np.int64)
             kept = columns.keep(split.records[~ghosts], split.hashes[np.repeat(~ghosts, counts)])
         else:
             kept = columns.keep(split.records, split.hashes)

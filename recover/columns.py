@@ -6,7 +6,6 @@ A store of a terabyte has more rows than memory, so every consumer goes split by
 from __future__ import annotations
 
 import mmap
-import os
 import threading
 from typing import Any
 
@@ -15,11 +14,12 @@ from msgspec import Struct
 
 from formats.record_columns import RECORD
 from recover.fresh_memory import BLOCK, take
-from recover.scratch import scratch_file
+from recover.scratch import mapped, scratch_file
 
 Rows = np.ndarray[Any, Any]
 DEFAULT_MEMORY = 256 << 20
 _ALIGNMENT = 64
+_PAGE = mmap.ALLOCATIONGRANULARITY
 _LARGE = 1 << 20
 LEAST_ROWS = 1 << 10
 LEAST_HASHES = 1 << 12
@@ -126,9 +126,6 @@ class ColumnStore:
     def _map(self, size: int) -> Rows:
         if self._file is None:
             self._file = scratch_file()
-        size = -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-        # a full disk is an OSError here; later, when a page finds no place, it would be the end of the process
-        os.posix_fallocate(self._file.fileno(), self._end, size)
-        mapped = np.frombuffer(mmap.mmap(self._file.fileno(), size, offset=self._end), dtype=np.uint8)
-        self._end += size
-        return mapped
+        place = mapped(self._file, self._end, -(-size // _PAGE) * _PAGE)
+        self._end += place.size
+        return place

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexHeader
 from recover.columns import Rows
 from recover.pace import spend
 from recover.reader import FileReader, ReadFailure
-from recover.scratch import scratch_file
+from recover.scratch import mapped, scratch_file
 
 _CHUNK = 8 << 20
 _LARGE = 64 << 20
@@ -83,9 +81,7 @@ def _room(words: int) -> Rows:
         return np.zeros(words, dtype=np.int32)
     with scratch_file() as file:
         try:
-            # a full disk is told here, and not when a page finds no place
-            os.posix_fallocate(file.fileno(), 0, size)
-            return np.frombuffer(mmap.mmap(file.fileno(), size), dtype=np.int32)
+            return mapped(file, 0, size).view(np.int32)
         except OSError:
             return np.zeros(words, dtype=np.int32)
 

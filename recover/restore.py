@@ -29,6 +29,7 @@ from recover.lost import LostPosition
 LARGEST = 64 << 20
 """Bytes of the largest record that is tried."""
 _MOST_WORK = 1 << 32
+"""Bytes that are looked through for one record, all its tries together; each counts _TRY_COST more than it has."""
 _TRY_COST = 10_000
 
 

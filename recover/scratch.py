@@ -6,7 +6,11 @@ mistake it for a part of a store.
 
 from __future__ import annotations
 
-from typing import IO
+import mmap
+import os
+from typing import IO, Any
+
+import numpy as np
 
 
 def scratch_file() -> IO[bytes]:
@@ -14,3 +18,12 @@ def scratch_file() -> IO[bytes]:
     import tempfile
 
     return tempfile.TemporaryFile(prefix="mqtool-")
+
+
+def mapped(file: IO[bytes], start: int, size: int) -> np.ndarray[Any, Any]:
+    """`size` bytes (uint8) of a scratch file from `start` on, a multiple of the page size; zeros, as nobody wrote them.
+
+    `OSError` on a full disk; later, when a page finds no place, that would be the end of the process.
+    """
+    os.posix_fallocate(file.fileno(), start, size)
+    return np.frombuffer(mmap.mmap(file.fileno(), size, offset=start), dtype=np.uint8)

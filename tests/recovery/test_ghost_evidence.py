@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fixtures.damage.patch import overwrite
 from formats.commitlog import HEADS
 from formats.generation_kernels import note_last
 from formats.record_columns import BIT_FILLER, RECORD
@@ -24,9 +25,7 @@ def put(root: Path, offset: int, content: bytes) -> None:
     """Write at a physical offset of the log."""
     mapped_file = Store.open(root).commitlog.find(offset)
     assert mapped_file is not None
-    with mapped_file.path.open("r+b") as file:
-        file.seek(offset - mapped_file.file_from_offset)
-        file.write(content)
+    overwrite(root, mapped_file.path, offset - mapped_file.file_from_offset, content, "a field")
 
 
 def raised(placed: Placed, field: str, more: int) -> bytes:

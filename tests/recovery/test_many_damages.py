@@ -31,7 +31,8 @@ from formats.record_columns import (
 )
 from recover import generations
 from recover import restore as restoring
-from recover.after import Replaced, _inside, after_replacing
+from recover.after import Replaced, after_replacing
+from recover.after import _Ranges as ReplacedRanges
 from recover.columns import Rows, Split
 from recover.expected import QueueKey
 from recover.log import Damage
@@ -152,7 +153,7 @@ def test_ranges_between_two_records_are_found_with_the_room_in_them(places: set[
 def test_what_lies_in_a_replaced_range_is_found(places: set[int], offsets: list[int]) -> None:
     file = MappedFile(Path("0"), 0, FILE)
     changes = [Replaced(file, damage.start, damage.stop, ()) for damage in damages(places)]
-    found = _inside(changes, np.array(offsets, dtype=np.int64)).tolist()
+    found = ReplacedRanges(changes).hold(np.array(offsets, dtype=np.int64)).tolist()
     assert found == [any(change.start <= at < change.stop for change in changes) for at in offsets]
 
 

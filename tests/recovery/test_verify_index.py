@@ -280,7 +280,7 @@ def test_a_large_file_with_a_flaw_is_judged_from_disk_as_from_memory(
 
     monkeypatch.setattr(index_image, "_LARGE", 1)
     if full:
-        monkeypatch.setattr(index_image.os, "posix_fallocate", place)
+        monkeypatch.setattr("recover.scratch.os.posix_fallocate", place)
     from_disk = checked(root)
     assert from_disk.json() == in_memory.json() and from_disk.findings == in_memory.findings != []
     assert bool(asked) == full
