@@ -58,8 +58,8 @@ def classify_units(
     The cells start at queue offset `first_index`. Rows are the positions that should be held, ascending
     by `row_index`, all inside or behind the stretch; `row_lost` marks those that stand for a lost
     message: its cell may name the marker or repeat a neighbour. A unit of an expired message where a live one is
-    expected, or between live ones, is wrong. With `bridged` the log is damaged or was, so a
-    cell that no record claims may repeat a neighbour too. Fills `classes` (uint8 a cell) and `missing`
+    expected, or between live ones, is wrong. A cell that no record claims may repeat a neighbour too, between live
+    ones or, with `bridged`, where the log is damaged or was, anywhere. Fills `classes` (uint8 a cell) and `missing`
     (bool a row). The first cell with size <= 0
     ends the queue: it and everything behind it is NOTHING.
     """
@@ -98,7 +98,7 @@ def classify_units(
             expected and offset == row_offset[row] and size == row_size[row] and tags_codes[cell] == row_tags[row]
         ):
             classes[cell] = RIGHT
-        elif bridged and not expected and _repeats(phy_offsets, sizes, cell):
+        elif not expected and (bridged or 0 < row < rows) and _repeats(phy_offsets, sizes, cell):
             classes[cell] = LOST
         else:
             classes[cell] = WRONG

@@ -20,11 +20,16 @@ from recover.contradicted_carrier import Place, changed_property, restored_carri
 from recover.expected import Expectation, QueueKey, lmq_targets
 from recover.log import LogView
 from recover.log_reader import LogReader
+from recover.stray_places import Unit, places_of_strays
 from recover.topics import LMQ_PREFIX, topic_text
 from recover.verify.queue_verdict import ConsumeQueueReport
 
 #: Queue, queue offset and size that a unit says of a record.
 _Claim = tuple[QueueKey, int, int]
+
+_RUN = 3
+"""Of so many wrong units beside one another each may be right, where their records are in another queue; those of a
+queue that is shifted or stale itself name more, or its own records."""
 
 _LIMIT = 10_000
 _CARRIER_LIMIT = 100  # each is tried with every bit of its properties changed
@@ -58,17 +63,20 @@ class Contradiction(Struct, frozen=True):
 
 def contradictions(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> list[Contradiction]:
     """Every record that queue units claim for a place that one field of it denies, ascending by phy_offset."""
+    strays = list(places_of_strays(log, expectation, queues))
     claims: dict[int, list[_Claim]] = {}
     carried: dict[int, list[_Claim]] = {}
+    beside_others: set[_Claim] = set()
+    explained = {(stray.key, stray.queue_offset) for stray in strays}
     for key, verdict in queues.verdicts.items():
-        wrong = {queue_offset for queue_offset, _, _ in verdict.wrong}
-        table = carried if key.topic.startswith(LMQ_PREFIX) else claims
-        for queue_offset, phy_offset, size in verdict.wrong:
-            # beside another wrong unit the queue itself is what is shifted or stale
-            if not {queue_offset - 1, queue_offset + 1} & wrong:
+        table, most = (carried, 1) if key.topic.startswith(LMQ_PREFIX) else (claims, _RUN)
+        for run in _runs([unit for unit in verdict.wrong if (key, unit[0]) not in explained]):
+            for queue_offset, phy_offset, size in run if len(run) <= most else ():
                 table.setdefault(phy_offset, []).append((key, queue_offset, size))
-    for phy_offset, claim in _places_of_strays(log, expectation):
-        claims.setdefault(phy_offset, []).append(claim)
+                if len(run) > 1:
+                    beside_others.add((key, queue_offset, size))
+    for stray in strays:
+        claims.setdefault(stray.phy_offset, []).append((stray.key, stray.queue_offset, stray.size))
     carried = {} if len(carried) > _CARRIER_LIMIT else {at: own for at, own in carried.items() if at not in claims}
     if not (claims or carried) or len(claims) > _LIMIT:
         return []
@@ -86,8 +94,24 @@ def contradictions(log: LogView, expectation: Expectation, queues: ConsumeQueueR
             if phy_offset in carried:
                 found += _misses_queues(record, own, expectation, queues)
             elif len(own) == 1 and not _is_right(log, queues, row):
-                found += (item for item in _denied(record, *own[0][:2]) if not _is_shifted(item, expectation))
+                found += (
+                    item for item in _denied(record, *own[0][:2])
+                    if not (own[0] in beside_others and item.field == "queue_offset")
+                    and not _is_shifted(item, expectation)
+                )
     return found
+
+
+def _runs(units: list[Unit]) -> Iterator[list[Unit]]:
+    """Units of a queue that are beside one another."""
+    run: list[Unit] = []
+    for unit in units:
+        if run and unit[0] != run[-1][0] + 1:
+            yield run
+            run = []
+        run.append(unit)
+    if run:
+        yield run
 
 
 def _misses_queues(
@@ -114,23 +138,6 @@ def _is_shifted(item: Contradiction, expectation: Expectation) -> bool:
         return False
     beside = (item.queue_offset - 1, item.queue_offset + 1)
     return not any(np.isin(beside, rows["queue_offset"]).any() for _, rows in expectation.grouped({item.key}))
-
-
-def _places_of_strays(log: LogView, expectation: Expectation) -> Iterator[tuple[int, _Claim]]:
-    """Stray records whose neighbours in the queue leave room for exactly one queue offset."""
-    if not log.tally.bits & BIT_STRAY:
-        return
-    strays: dict[QueueKey, list[np.void]] = {}
-    for split in log.splits():
-        for row in split.records[(split.records["bits"] & BIT_STRAY) != 0]:
-            topic, queue_id = log.queues[int(row["queue"])]
-            strays.setdefault(QueueKey(topic_text(topic), queue_id), []).append(row)
-    for key, rows in expectation.grouped(set(strays)):
-        for stray in strays[key]:
-            at = int(np.searchsorted(rows["phy_offset"], stray["phy_offset"]))
-            if 0 < at < rows.size and rows["queue_offset"][at] - rows["queue_offset"][at - 1] == 2:
-                place = int(rows["queue_offset"][at]) - 1
-                yield int(stray["phy_offset"]), (key, place, int(stray["size"]))
 
 
 def _rows_at(log: LogView, places: Rows) -> Iterator[np.void]:

@@ -21,6 +21,8 @@ from recover.scan import FileScan
 
 _AT_ONCE = 1 << 21
 """Rows of queues that are put in order together."""
+_RUN = 3
+"""So many records of a queue that follow on one another may all have wrong numbers."""
 
 
 def numbered(records: Rows) -> Rows:
@@ -34,16 +36,17 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
     """Set BIT_GHOST on records behind a break that are older than the log in front of it; how many.
 
     A record behind a break is a ghost when its queue had come further, or its store timestamp lies
-    before those of the last two records in front; before that of the last one alone where another
-    one behind the break bears that out, whose number its queue had come to. One record proves
-    nothing: a wrong bit in its number or time, which no checksum covers, would make ghosts of all
-    that follows. A file whose first record is no ghost takes the chain up again.
+    before those of the last two records in front (three, where these two are not in order); before
+    that of the last one alone where another one behind the break bears that out, whose number its
+    queue had come to. One record proves nothing: a wrong bit in its number or time, which no
+    checksum covers, would make ghosts of all that follows. A file whose first record is no ghost
+    takes the chain up again.
     """
     if not _is_broken(scans):
         return 0
     last_offset = np.full(queues, -1, dtype=np.int64)
     reached = last_offset.copy()
-    last_times = [0, 0]
+    last_times = [0, 0, 0]
     broken = False
     total = 0
     for scan in scans:
@@ -63,7 +66,7 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
                     total += int(old.sum())
                     live = records[~old]
                 note_last(np.asarray(live), last_offset, reached)
-                last_times = [*last_times, *live["store_timestamp"][-2:].tolist()][-2:]
+                last_times = [*last_times, *live["store_timestamp"][-3:].tolist()][-3:]
         if scan.blank is None or (breaks and not scan.splits):
             broken = True
     return total
@@ -75,7 +78,8 @@ def _ghosts(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[R
         (numbered(records) & (records["queue_offset"] <= reached[records["queue"]])
          & (records["store_timestamp"] < last_times[-1])).any() for records in stretch
     )
-    latest = last_times[-1] if borne_out else min(last_times)
+    in_order = last_times[-2] <= last_times[-1]
+    latest = last_times[-1] if borne_out else min(last_times[-2:] if in_order else last_times)
     return [
         np.asarray((records["store_timestamp"] < latest)
                    | (numbered(records) & (records["queue_offset"] < reached[records["queue"]])))
@@ -185,16 +189,34 @@ def _strays(offsets: Rows) -> Rows:
         return stray
     values = offsets.tolist()
     before = values[0]
-    for at in range(1, len(values) - 1):
-        in_order = before < values[at] < values[at + 1]
-        if before < values[at + 1] and not in_order and not _is_repeated(values, at, before):
-            stray[at] = True
-        else:
+    at = 1
+    while at < len(values) - 1:
+        run = _run_of_strays(values, at, before)
+        stray[at : at + run] = True
+        if not run:
             before = values[at]
+        at += run or 1
     # at the end nothing follows that could tell; a new generation begins at 0, a damaged offset rarely does
     stray[-1] = 0 < offsets[-1] <= offsets[-2] and not stray[-2]
     stray[0] = offsets[0] >= offsets[1] and offsets[1] + 1 == offsets[2] and offsets[1] != 0
     return stray
+
+
+def _run_of_strays(values: list[int], at: int, before: int) -> int:
+    """How many records from `at` on are out of the order that goes on behind them from `before`; 0 where `at` is not.
+
+    Of several no two follow on one another, as they do in a new generation.
+    """
+    in_order = before < values[at] < values[at + 1]
+    if before < values[at + 1] and not in_order and not _is_repeated(values, at, before):
+        return 1
+    for run in range(2, min(_RUN, len(values) - 2 - at) + 1) if values[at] != before + 1 else ():
+        own, behind = values[at : at + run + 1], values[at + run]
+        goes_on = before < behind <= before + 1 + 2 * run and behind < values[at + run + 1]
+        numbered_anew = any(a + 1 == b for a, b in pairwise(own)) or all(a < b for a, b in pairwise(own))
+        if goes_on and not numbered_anew and not any(before < one < behind for one in own):
+            return run
+    return 0
 
 
 def _is_repeated(values: list[int], at: int, before: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, chain
 
@@ -40,14 +40,12 @@ class LostPosition(Struct, frozen=True):
 
 
 class Losses(Struct):
-    """Lost positions of each damaged range (`by_damage[i]` belongs to `LogView.damaged[i]`), and queue offset
-    steps that no damage explains: (queue, first missing, last missing, phy_offset of the record behind).
+    """Lost positions of each damaged range: `by_damage[i]` belongs to `LogView.damaged[i]`.
 
     `unproven` are those that the units of a queue name behind the end of the log, where nothing else bears them out.
     """
 
     by_damage: list[list[LostPosition]]
-    unexplained: list[tuple[QueueKey, int, int, int]]
     unproven: list[LostPosition] = field(default_factory=list)
 
     @property
@@ -83,31 +81,47 @@ def record_count(positions: Iterable[LostPosition]) -> int:
 
 
 def lost_positions(
-    log: LogView, expectation: Expectation, queues: ConsumeQueueReport | None, behind: Iterable[LostPosition] = ()
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport | None, behind: Iterable[LostPosition] = (),
+    held: Iterable[tuple[QueueKey, int]] = (),
 ) -> Losses:
     """Collect what the units name in each damaged range, then what only the queue offsets give away.
 
     A step in a queue's offsets belongs to a damaged range that lies between its two records; with several, the
-    first one takes it. `behind` are the positions that units name behind the end of the log.
+    first one takes it. `behind` are the positions that units name behind the end of the log, `held` those that are
+    not lost: intact records hold them whose own number is wrong.
     """
-    losses = Losses([[] for _ in log.damaged], [])
+    losses = Losses([[] for _ in log.damaged])
     if not log.damaged and queues is None:
         return losses
-    known: dict[QueueKey, dict[int, LostPosition]] = {}
+    known: dict[QueueKey, _Known] = defaultdict(_Known)
     ranges = _Ranges(log.damaged)
     for position in chain(_in_damage(queues), behind):
         at = bisect_right(ranges.starts, position.start) - 1
         if at >= 0 and position.start < log.damaged[at].stop:
-            known.setdefault(position.key, {})[position.queue_offset] = position
+            known[position.key].offsets.add(position.queue_offset)
             losses.by_damage[at].append(position)
         elif position.start >= log.log_end:
             losses.unproven.append(position)
+    for key, queue_offset in sorted(held):
+        known[key].held.append(queue_offset)
     if log.damaged:
         for key, rows in expectation.grouped():
-            _take_gaps(losses, log, ranges, key, rows, known.get(key, {}))
+            _take_gaps(losses, log, ranges, key, rows, known[key])
     for positions in losses.by_damage:
         positions.sort(key=lambda p: (p.key.topic, p.key.queue_id, p.queue_offset))
     return losses
+
+
+class _Known:
+    """Places of one queue: of messages that units name in damaged ranges, and those that are `held` (ascending)."""
+
+    def __init__(self) -> None:
+        self.offsets: set[int] = set()
+        self.held: list[int] = []
+
+    def held_between(self, first: int, last: int) -> list[int]:
+        """Those of `held` from `first` to `last`."""
+        return self.held[bisect_left(self.held, first) : bisect_right(self.held, last)]
 
 
 def _in_damage(queues: ConsumeQueueReport | None) -> Iterator[LostPosition]:
@@ -131,17 +145,16 @@ class _Ranges:
 
 
 def _take_gaps(
-    losses: Losses, log: LogView, ranges: _Ranges, key: QueueKey, rows: Rows, known: dict[int, LostPosition]
+    losses: Losses, log: LogView, ranges: _Ranges, key: QueueKey, rows: Rows, known: _Known
 ) -> None:
     for first, last, before, behind in _gaps(log, rows):
-        if all(offset in known for offset in _bounded(first, last)):
-            continue
+        held = known.held_between(first, last)
         between, room = ranges.between(before, behind)
-        if room < last - first + 1:
-            # more offsets are missing than records fit: the damage is not what took them
-            losses.unexplained.append((key, first, last, behind))
+        # where more offsets are missing than records fit, the damage is not what took them
+        if room < last - first + 1 - len(held):
             continue
-        wanted = [offset for offset in _bounded(first, last) if offset not in known]
+        named = known.offsets.union(held) if held else known.offsets
+        wanted = [offset for offset in range(first, min(last + 1, first + _GAP_LIMIT)) if offset not in named]
         at = 0
         for i in between:
             if at >= len(wanted):
@@ -149,10 +162,6 @@ def _take_gaps(
             taken = wanted[at : at + ranges.fits[i]]
             losses.by_damage[i].extend(LostPosition(key, offset, None, None) for offset in taken)
             at += len(taken)
-
-
-def _bounded(first: int, last: int) -> range:
-    return range(first, min(last + 1, first + _GAP_LIMIT))
 
 
 def _gaps(log: LogView, rows: Rows) -> Iterator[tuple[int, int, int, int]]:

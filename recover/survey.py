@@ -104,14 +104,15 @@ def survey(
         behind = named_behind(log, expectation, queues)
         if behind and note_damage_behind(log, behind, _last_time(store), indexed_to(store)):
             queues = check_consumequeue(store, log, expectation, delays)
-    losses = lost_positions(log, expectation, queues, behind)
+    denied = contradictions(log, expectation, queues) if queues is not None else []
+    held = {place for item in denied for place in item.places}
+    losses = lost_positions(log, expectation, queues, behind, held)
     # Queues that name every message up to the log's end prove that nothing else was lost.
     proven = queues is not None and queues.total(RIGHT) > 0 and not any(v.missing for v in queues.verdicts.values())
     end_marks = {
         number for number, damage in enumerate(log.damaged)
         if is_end_mark_only(damage, len(losses.by_damage[number]), proven)
     }
-    denied = contradictions(log, expectation, queues) if queues is not None else []
     return Survey(store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed)
 
 
