@@ -14,13 +14,14 @@ from msgspec import Struct, structs
 from formats.commitlog import Record
 from formats.consumequeue import CQ_UNIT
 from formats.errors import FormatError
+from formats.queue_kernels import RIGHT
 from formats.record_columns import BIT_GHOST, BIT_STRAY
 from recover.columns import Rows
 from recover.contradicted_carrier import Place, changed_property, restored_carrier
 from recover.expected import Expectation, QueueKey, lmq_targets
 from recover.log import LogView
 from recover.log_reader import LogReader
-from recover.stray_places import Unit, places_of_strays
+from recover.stray_places import StrayPlace, Unit, places_of_strays
 from recover.topics import LMQ_PREFIX, topic_text
 from recover.verify.queue_verdict import ConsumeQueueReport
 
@@ -28,8 +29,8 @@ from recover.verify.queue_verdict import ConsumeQueueReport
 _Claim = tuple[QueueKey, int, int]
 
 _RUN = 3
-"""Of so many wrong units beside one another each may be right, where their records are in another queue; those of a
-queue that is shifted or stale itself name more, or its own records."""
+"""Of so many wrong units beside one another each may be right, where their records are in another queue, and as many
+in theirs are right; those of a queue that is shifted or stale itself name more, or its own records."""
 
 _LIMIT = 10_000
 _CARRIER_LIMIT = 100  # each is tried with every bit of its properties changed
@@ -63,43 +64,67 @@ class Contradiction(Struct, frozen=True):
 
 def contradictions(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> list[Contradiction]:
     """Every record that queue units claim for a place that one field of it denies, ascending by phy_offset."""
-    strays = list(places_of_strays(log, expectation, queues))
-    claims: dict[int, list[_Claim]] = {}
-    carried: dict[int, list[_Claim]] = {}
-    beside_others: set[_Claim] = set()
-    explained = {(stray.key, stray.queue_offset) for stray in strays}
-    for key, verdict in queues.verdicts.items():
-        table, most = (carried, 1) if key.topic.startswith(LMQ_PREFIX) else (claims, _RUN)
-        for run in _runs([unit for unit in verdict.wrong if (key, unit[0]) not in explained]):
-            for queue_offset, phy_offset, size in run if len(run) <= most else ():
-                table.setdefault(phy_offset, []).append((key, queue_offset, size))
-                if len(run) > 1:
-                    beside_others.add((key, queue_offset, size))
-    for stray in strays:
-        claims.setdefault(stray.phy_offset, []).append((stray.key, stray.queue_offset, stray.size))
-    carried = {} if len(carried) > _CARRIER_LIMIT else {at: own for at, own in carried.items() if at not in claims}
-    if not (claims or carried) or len(claims) > _LIMIT:
-        return []
+    claims = _Claims(queues, list(places_of_strays(log, expectation, queues)))
     found: list[Contradiction] = []
     with LogReader(log.queue) as reader:
-        for row in _rows_at(log, np.array(sorted({*claims, *carried}))):
+        for row in _rows_at(log, claims.places):
             phy_offset, size = int(row["phy_offset"]), int(row["size"])
-            own = list(dict.fromkeys(claims.get(phy_offset) or carried[phy_offset]))
+            own = claims.of(phy_offset)
             if any(claim[2] != size for claim in own):
                 continue
             try:
                 record = reader.record(phy_offset, size)
             except (FormatError, OSError):
                 continue
-            if phy_offset in carried:
+            if phy_offset in claims.carried:
                 found += _misses_queues(record, own, expectation, queues)
             elif len(own) == 1 and not _is_right(log, queues, row):
                 found += (
                     item for item in _denied(record, *own[0][:2])
-                    if not (own[0] in beside_others and item.field == "queue_offset")
+                    if not (own[0] in claims.beside_others and item.field == "queue_offset")
                     and not _is_shifted(item, expectation)
                 )
     return found
+
+
+class _Claims:
+    """What is said of records, by phy_offset: by units of ordinary queues and of strays, and by those of LMQ queues.
+
+    `beside_others` are those of units that stand beside other wrong ones.
+    """
+
+    def __init__(self, queues: ConsumeQueueReport, strays: list[StrayPlace]) -> None:
+        self.plain: dict[int, list[_Claim]] = {}
+        self.carried: dict[int, list[_Claim]] = {}
+        self.beside_others: set[_Claim] = set()
+        placed = {(stray.key, stray.queue_offset) for stray in strays}
+        for key, verdict in queues.verdicts.items():
+            for run in _runs([unit for unit in verdict.wrong if (key, unit[0]) not in placed]):
+                if len(run) == 1 or len(run) <= min(_RUN, verdict.counts.get(RIGHT, 0)):
+                    self._take(key, run)
+        for stray in strays:
+            self.plain.setdefault(stray.phy_offset, []).append((stray.key, stray.queue_offset, stray.size))
+        few = len(self.carried) <= _CARRIER_LIMIT
+        self.carried = {at: own for at, own in self.carried.items() if few and at not in self.plain}
+        if len(self.plain) > _LIMIT:
+            self.plain, self.carried = {}, {}
+
+    def _take(self, key: QueueKey, run: list[Unit]) -> None:
+        is_lmq = key.topic.startswith(LMQ_PREFIX)
+        for queue_offset, phy_offset, size in run if len(run) == 1 or not is_lmq else ():
+            claim = (key, queue_offset, size)
+            (self.carried if is_lmq else self.plain).setdefault(phy_offset, []).append(claim)
+            if len(run) > 1:
+                self.beside_others.add(claim)
+
+    @property
+    def places(self) -> Rows:
+        """The phy offsets of all these records (int64), ascending."""
+        return np.array(sorted({*self.plain, *self.carried}), dtype=np.int64)
+
+    def of(self, phy_offset: int) -> list[_Claim]:
+        """The claims of one record."""
+        return list(dict.fromkeys(self.plain.get(phy_offset) or self.carried[phy_offset]))
 
 
 def _runs(units: list[Unit]) -> Iterator[list[Unit]]:
