@@ -33,7 +33,7 @@ def tally_rows(
 
     One a queue: `last_offset` (int64, -1 at first) is the queue offset of its last numbered row that is no ghost, and
     `fallen` (bool) is set where one does not step up from it; `counts` (int64) are rows with a position, `least` and
-    `most` (int64) the queue offsets of live rows. `totals` (int64[TOTALS]): messages, fillers, markers, last and newest
+    `most` (int64) their queue offsets. `totals` (int64[TOTALS]): messages, fillers, markers, last and newest
     store timestamp (ms), and all bits and all system flags that live rows have, or-ed.
     """
     for row in range(records.size):
@@ -60,8 +60,7 @@ def tally_rows(
             totals[MESSAGES] += 1
         totals[BITS] |= bits
         totals[FLAGS] |= record.sys_flag
-        if numbered:
+        if numbered and bits & BIT_STRAY == 0:
             least[queue] = min(least[queue], offset)
             most[queue] = max(most[queue], offset)
-            if bits & BIT_STRAY == 0:
-                counts[queue] += 1
+            counts[queue] += 1

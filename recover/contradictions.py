@@ -6,7 +6,7 @@ field explains everything: then that field was damaged, not the queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 from msgspec import Struct, structs
@@ -21,7 +21,7 @@ from recover.contradicted_carrier import Place, changed_property, restored_carri
 from recover.expected import Expectation, QueueKey, lmq_targets
 from recover.log import LogView
 from recover.log_reader import LogReader
-from recover.stray_places import StrayPlace, Unit, places_of_strays
+from recover.stray_places import StrayPlace, Unit
 from recover.topics import LMQ_PREFIX, topic_text
 from recover.verify.queue_verdict import ConsumeQueueReport
 
@@ -62,9 +62,14 @@ class Contradiction(Struct, frozen=True):
         return self.places[0][1]
 
 
-def contradictions(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> list[Contradiction]:
-    """Every record that queue units claim for a place that one field of it denies, ascending by phy_offset."""
-    claims = _Claims(queues, list(places_of_strays(log, expectation, queues)))
+def contradictions(
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, placed: Collection[StrayPlace]
+) -> list[Contradiction]:
+    """Every record that queue units claim for a place that one field of it denies, ascending by phy_offset.
+
+    `placed` are records whose place is known without units.
+    """
+    claims = _Claims(queues, placed)
     found: list[Contradiction] = []
     with LogReader(log.queue) as reader:
         for row in _rows_at(log, claims.places):
@@ -88,22 +93,23 @@ def contradictions(log: LogView, expectation: Expectation, queues: ConsumeQueueR
 
 
 class _Claims:
-    """What is said of records, by phy_offset: by units of ordinary queues and of strays, and by those of LMQ queues.
+    """What is said of records, by phy_offset: by units of ordinary queues and by what else gives a place, and by units
+    of LMQ queues.
 
     `beside_others` are those of units that stand beside other wrong ones.
     """
 
-    def __init__(self, queues: ConsumeQueueReport, strays: list[StrayPlace]) -> None:
+    def __init__(self, queues: ConsumeQueueReport, placed: Collection[StrayPlace]) -> None:
         self.plain: dict[int, list[_Claim]] = {}
         self.carried: dict[int, list[_Claim]] = {}
         self.beside_others: set[_Claim] = set()
-        placed = {(stray.key, stray.queue_offset) for stray in strays}
+        places = {(item.key, item.queue_offset) for item in placed}
         for key, verdict in queues.verdicts.items():
-            for run in _runs([unit for unit in verdict.wrong if (key, unit[0]) not in placed]):
+            for run in _runs([unit for unit in verdict.wrong if (key, unit[0]) not in places]):
                 if len(run) == 1 or len(run) <= min(_RUN, verdict.counts.get(RIGHT, 0)):
                     self._take(key, run)
-        for stray in strays:
-            self.plain.setdefault(stray.phy_offset, []).append((stray.key, stray.queue_offset, stray.size))
+        for item in placed:
+            self.plain.setdefault(item.phy_offset, []).append((item.key, item.queue_offset, item.size))
         few = len(self.carried) <= _CARRIER_LIMIT
         self.carried = {at: own for at, own in self.carried.items() if few and at not in self.plain}
         if len(self.plain) > _LIMIT:
@@ -166,7 +172,7 @@ def _is_shifted(item: Contradiction, expectation: Expectation) -> bool:
 
 
 def _rows_at(log: LogView, places: Rows) -> Iterator[np.void]:
-    for split in log.splits():
+    for split in log.splits() if places.size else ():
         rows = split.records[(split.records["bits"] & BIT_GHOST) == 0]
         yield from rows[np.isin(rows["phy_offset"], places)]
 

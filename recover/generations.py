@@ -13,6 +13,7 @@ from operator import itemgetter
 
 import numpy as np
 
+from formats.commitlog import MIN_RECORD_SIZE
 from formats.generation_kernels import note_last
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
@@ -103,17 +104,18 @@ def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[int, Rows]]:
             yield bisect_left(breaks, int(offsets[start])), split.records[start:stop]
 
 
-def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
+def mark_superseded(scans: list[FileScan], uneven: list[int]) -> int:
     """Set BIT_SUPERSEDED on records whose queue offset a later record of their queue took again; how many.
 
-    `fallen` are the queues whose offsets fall back somewhere along the log. A single record that steps out of its
-    queue's order while its neighbours go on is no new generation: it gets BIT_STRAY, for its own queue offset is what
-    is wrong.
+    `uneven` are the queues whose offsets do not go on one by one along the log. A record that steps out of its queue's
+    order while its neighbours go on is no new generation: it gets BIT_STRAY, for its own queue offset is what is wrong.
+    So does one at the end of its queue that leaves out more messages than the log in front of it can have held.
     """
     restarts: dict[int, _Restarts] = {}
     strays = [np.empty(0, dtype=np.int64)]
-    for queue, places, offsets in _sequences(scans, fallen):
-        stray = _strays(offsets)
+    for queue, places, offsets in _sequences(scans, uneven):
+        stray = _strays(offsets) if (np.diff(offsets) <= 0).any() else np.zeros(offsets.size, dtype=bool)
+        stray |= _leaps(places, offsets)
         strays.append(places[stray])
         places, offsets = places[~stray], offsets[~stray]
         falls = np.flatnonzero(np.diff(offsets) <= 0) + 1
@@ -217,6 +219,17 @@ def _run_of_strays(values: list[int], at: int, before: int) -> int:
         if goes_on and not numbered_anew and not any(before < one < behind for one in own):
             return run
     return 0
+
+
+def _leaps(places: Rows, offsets: Rows) -> Rows:
+    """The last records of a queue, _RUN at most, in front of which more is left out than fits (bool array)."""
+    leap = np.zeros(offsets.size, dtype=bool)
+    for run in range(min(_RUN, offsets.size - 1), 0, -1):
+        room = (places[-run:] - places[-run - 1]) // MIN_RECORD_SIZE
+        if (offsets[-run:] - offsets[-run - 1] > room + 1).all() and (np.diff(offsets[-run:]) != 1).all():
+            leap[-run:] = True
+            break
+    return leap
 
 
 def _is_repeated(values: list[int], at: int, before: int) -> bool:

@@ -93,8 +93,9 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan], *, as_scanned: bool 
     ghosts = mark_ghosts(scans, len(queues))
     counts = (_joined(scans, numbers) if as_scanned and not ghosts else None) or tally(scans, len(queues))
     superseded = 0
-    if counts.fallen.any():
-        superseded = mark_superseded(scans, np.flatnonzero(counts.fallen).tolist())
+    uneven = counts.fallen | counts.gapped
+    if uneven.any():
+        superseded = mark_superseded(scans, np.flatnonzero(uneven).tolist())
         counts = tally(scans, len(queues))
     min_offset = scans[0].mapped_file.file_from_offset if scans else 0
     return _view(queue, scans, queues, _log_end(scans, min_offset), ghosts, superseded, counts)
@@ -118,7 +119,10 @@ def assemble_counted(queue: MappedFileQueue, scans: list[CountedScan], *, with_k
     for scan in scans:
         scan.renumber(_numbers_of(scan, numbers))
     counts = _joined(scans, numbers, with_keys=with_keys)
-    return None if counts is None else _view(queue, [*scans], list(numbers), filled[-1].end, 0, 0, counts)
+    # whether a queue's last number is wrong takes its rows
+    if counts is None or (with_keys and counts.gapped.any()):
+        return None
+    return _view(queue, [*scans], list(numbers), filled[-1].end, 0, 0, counts)
 
 
 def _joined(

@@ -6,11 +6,13 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, chain
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
 
 from formats.commitlog import MIN_RECORD_SIZE
+from formats.record_columns import BIT_INNER_BATCH
 from recover.columns import Rows
 from recover.expected import Expectation, QueueKey
 from recover.log import Damage, LogView
@@ -39,13 +41,26 @@ class LostPosition(Struct, frozen=True):
         return -1 if self.phy_offset is None else self.phy_offset + (self.size or 0)
 
 
+class Lack(NamedTuple):
+    """Queue offsets that the log lacks, and that no damage took; phy_offset of the records of the queue around them
+    (-1 for its beginning)."""
+
+    key: QueueKey
+    first: int
+    last: int
+    before: int
+    behind: int
+
+
 class Losses(Struct):
     """Lost positions of each damaged range: `by_damage[i]` belongs to `LogView.damaged[i]`.
 
-    `unproven` are those that the units of a queue name behind the end of the log, where nothing else bears them out.
+    `lacking` are steps in queue offsets that no damage explains. `unproven` are those that the units of a queue name
+    behind the end of the log, where nothing else bears them out.
     """
 
     by_damage: list[list[LostPosition]]
+    lacking: list[Lack] = field(default_factory=list)
     unproven: list[LostPosition] = field(default_factory=list)
 
     @property
@@ -98,30 +113,36 @@ def lost_positions(
     for position in chain(_in_damage(queues), behind):
         at = bisect_right(ranges.starts, position.start) - 1
         if at >= 0 and position.start < log.damaged[at].stop:
-            known[position.key].offsets.add(position.queue_offset)
+            known[position.key].named.append(position.queue_offset)
             losses.by_damage[at].append(position)
         elif position.start >= log.log_end:
             losses.unproven.append(position)
-    for key, queue_offset in sorted(held):
+    for key, queue_offset in held:
         known[key].held.append(queue_offset)
-    if log.damaged:
-        for key, rows in expectation.grouped():
-            _take_gaps(losses, log, ranges, key, rows, known[key])
+    for places in known.values():
+        places.named.sort()
+        places.held.sort()
+    for key, rows in expectation.of(_with_gaps(log, expectation)):
+        _take_gaps(losses, log, ranges, key, rows, known[key])
     for positions in losses.by_damage:
         positions.sort(key=lambda p: (p.key.topic, p.key.queue_id, p.queue_offset))
     return losses
 
 
 class _Known:
-    """Places of one queue: of messages that units name in damaged ranges, and those that are `held` (ascending)."""
+    """Places of one queue: of messages that units `named` in damaged ranges, and those that are `held` (ascending)."""
 
     def __init__(self) -> None:
-        self.offsets: set[int] = set()
+        self.named: list[int] = []
         self.held: list[int] = []
 
-    def held_between(self, first: int, last: int) -> list[int]:
-        """Those of `held` from `first` to `last`."""
-        return self.held[bisect_left(self.held, first) : bisect_right(self.held, last)]
+    def between(self, first: int, last: int) -> tuple[list[int], list[int]]:
+        """Those of both from `first` to `last`."""
+        return _between(self.named, first, last), _between(self.held, first, last)
+
+
+def _between(places: list[int], first: int, last: int) -> list[int]:
+    return places[bisect_left(places, first) : bisect_right(places, last)]
 
 
 def _in_damage(queues: ConsumeQueueReport | None) -> Iterator[LostPosition]:
@@ -144,17 +165,30 @@ class _Ranges:
         return range(first, stop), self._in_front[max(first, stop)] - self._in_front[first]
 
 
+def _with_gaps(log: LogView, expectation: Expectation) -> list[int]:
+    """Numbers of the queues that may lack positions: where nothing is damaged, not those that only carriers fill."""
+    tally, counts = log.tally, expectation.counts
+    may = np.full(counts.size, bool(log.damaged))
+    if not tally.bits & BIT_INNER_BATCH:
+        may[: tally.gapped.size] = tally.gapped | ((tally.least > 0) & (log.min_offset == 0))
+    return [int(number) for number in np.flatnonzero(may & (counts > 0))]
+
+
 def _take_gaps(
     losses: Losses, log: LogView, ranges: _Ranges, key: QueueKey, rows: Rows, known: _Known
 ) -> None:
     for first, last, before, behind in _gaps(log, rows):
-        held = known.held_between(first, last)
-        between, room = ranges.between(before, behind)
-        # where more offsets are missing than records fit, the damage is not what took them
-        if room < last - first + 1 - len(held):
+        named, held = known.between(first, last)
+        missing = last - first + 1 - len(held)
+        if missing <= len(named):
             continue
-        named = known.offsets.union(held) if held else known.offsets
-        wanted = [offset for offset in range(first, min(last + 1, first + _GAP_LIMIT)) if offset not in named]
+        between, room = ranges.between(before, behind)
+        if room < missing:
+            # the damage is not what took them
+            losses.lacking.append(Lack(key, first, last, before, behind))
+            continue
+        taken_up = {*named, *held}
+        wanted = [offset for offset in range(first, min(last + 1, first + _GAP_LIMIT)) if offset not in taken_up]
         at = 0
         for i in between:
             if at >= len(wanted):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
-from itertools import groupby, pairwise
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import groupby, islice, pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -18,10 +18,11 @@ from recover.verify.queue_verdict import ConsumeQueueReport
 
 Unit = tuple[int, int, int]
 """Queue offset, phy_offset and size."""
+_NO_END = (1 << 63) - 1
 
 
 class StrayPlace(Struct, frozen=True):
-    """A stray record and the only place of its queue that is left for it; `size` is the unit's where one names it."""
+    """A stray record and the place of its queue that is left for it; `size` is the unit's where one names it."""
 
     phy_offset: int
     key: QueueKey
@@ -29,44 +30,64 @@ class StrayPlace(Struct, frozen=True):
     size: int
 
 
-def places_of_strays(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> Iterator[StrayPlace]:
-    """Every stray record between two others of its queue, if that leaves one place for it.
-
-    A unit between those of the two that names the record says which. Where no unit names anything, strays are at the
-    places in their order if there are as many.
-    """
-    if not log.tally.bits & BIT_STRAY:
-        return
+def strays_of(log: LogView) -> dict[QueueKey, list[Unit]]:
+    """The stray records by the queue that they name, in log order: the number they give, phy_offset, size."""
     strays: dict[QueueKey, list[Unit]] = {}
-    for split in log.splits():
+    for split in log.splits() if log.tally.bits & BIT_STRAY else ():
         for row in split.records[(split.records["bits"] & BIT_STRAY) != 0]:
             topic, queue_id = log.queues[int(row["queue"])]
-            key = QueueKey(topic_text(topic), queue_id)
-            strays.setdefault(key, []).append((-1, int(row["phy_offset"]), int(row["size"])))
+            unit = int(row["queue_offset"]), int(row["phy_offset"]), int(row["size"])
+            strays.setdefault(QueueKey(topic_text(topic), queue_id), []).append(unit)
+    return strays
+
+
+def places_of_strays(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> Iterator[StrayPlace]:
+    """Every stray record for which its queue has a place between the records around it, or behind its last one.
+
+    A unit there that names the record says which. Else they are in their order, behind the record in front as long as
+    no damage comes between, in front of the one behind if there is none there.
+    """
+    strays = strays_of(log)
+    damaged = [damage.start for damage in log.damaged]
     for key, rows in expectation.grouped(set(strays)):
         verdict = queues.verdicts.get(key)
         units = sorted([*verdict.wrong, *verdict.lost]) if verdict is not None else []
         for front, group in groupby(strays[key], key=lambda stray: _in_front(rows, stray)):
-            if 0 < front < rows.size:
-                first, stop = int(rows["queue_offset"][front - 1]) + 1, int(rows["queue_offset"][front])
-                own = units[bisect_left(units, (first,)) : bisect_left(units, (stop,))]
-                for queue_offset, phy_offset, size in _placed([*group], range(first, stop), own):
-                    yield StrayPlace(phy_offset, key, queue_offset, size)
+            if front == 0:
+                continue
+            places = range(int(rows["queue_offset"][front - 1]) + 1, _NO_END)
+            first, stop = int(rows["phy_offset"][front - 1]), _NO_END
+            if front < rows.size:
+                places, stop = range(places.start, int(rows["queue_offset"][front])), int(rows["phy_offset"][front])
+            between = damaged[bisect_left(damaged, first) : bisect_left(damaged, stop)]
+            own = units[bisect_left(units, (places.start,)) : bisect_left(units, (places.stop,))]
+            for queue_offset, phy_offset, size in placed([*group], places, own, between):
+                yield StrayPlace(phy_offset, key, queue_offset, size)
 
 
 def _in_front(rows: Rows, stray: Unit) -> int:
     return int(np.searchsorted(rows["phy_offset"], stray[1]))
 
 
-def _placed(strays: list[Unit], places: range, units: list[Unit]) -> list[Unit]:
-    """The strays at their places, of which `units` name some; none if that is not in the order of the log."""
+def placed(strays: list[Unit], places: range, units: list[Unit], damaged: list[int]) -> list[Unit]:
+    """The strays of one gap in a queue at their places there; none if they are not in the order of the log.
+
+    `units` name who is at some of the `places`, in any log; `damaged` are where messages may have been lost, ascending.
+    """
     own = {phy_offset for _, phy_offset, _ in strays}
-    placed = [unit for unit in units if unit[1] in own]
-    named = {phy_offset for _, phy_offset, _ in placed}
+    found = [unit for unit in units if unit[1] in own]
+    named = {phy_offset for _, phy_offset, _ in found}
     left = [stray for stray in strays if stray[1] not in named]
-    if left and len(left) == len(places) - len(units):
-        taken = {queue_offset for queue_offset, _, _ in units}
-        free = (place for place in places if place not in taken)
-        placed += [(place, phy_offset, size) for place, (_, phy_offset, size) in zip(free, left, strict=True)]
-    placed.sort()
-    return placed if all(one[1] < other[1] for one, other in pairwise(placed)) else []
+    taken = {queue_offset for queue_offset, _, _ in units}
+    if len(left) <= len(places) - len(units):
+        last = damaged[-1] if damaged and places.stop < _NO_END else _NO_END
+        behind = bisect_right([phy_offset for _, phy_offset, _ in left], last)
+        found += _filled(places, taken, left[:behind])
+        found += _filled(reversed(places), taken, [*reversed(left[behind:])])
+    found.sort()
+    return found if all(one[1] < other[1] and one[0] < other[0] for one, other in pairwise(found)) else []
+
+
+def _filled(places: Iterable[int], taken: set[int], strays: list[Unit]) -> Iterator[Unit]:
+    free = islice((place for place in places if place not in taken), len(strays))
+    return ((place, phy_offset, size) for place, (_, phy_offset, size) in zip(free, strays, strict=False))

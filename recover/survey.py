@@ -15,15 +15,17 @@ from recover.contradictions import Contradiction, contradictions
 from recover.delays import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.engine import Engine, LocalEngine
 from recover.errors import Refusal
-from recover.expected import Expectation, expect
+from recover.expected import Expectation, QueueKey, expect
 from recover.false_restart import without_false_restarts
 from recover.inspect_store.pointers import indexed_to, read_checkpoint
 from recover.log import LogView
 from recover.log_files import live_copies, rightly_placed
 from recover.lost import Losses, LostPosition, lost_positions
 from recover.mapped_files import MappedFile
+from recover.misplaced import misplaced
 from recover.scan import ProgressCallback
 from recover.store import Store
+from recover.stray_places import places_of_strays
 from recover.topics import Topics
 from recover.verify.commitlog import is_end_mark_only
 from recover.verify.queue_verdict import ConsumeQueueReport
@@ -104,9 +106,7 @@ def survey(
         behind = named_behind(log, expectation, queues)
         if behind and note_damage_behind(log, behind, _last_time(store), indexed_to(store)):
             queues = check_consumequeue(store, log, expectation, delays)
-    denied = contradictions(log, expectation, queues) if queues is not None else []
-    held = {place for item in denied for place in item.places}
-    losses = lost_positions(log, expectation, queues, behind, held)
+    denied, losses = _judged_by_places(log, expectation, queues, behind)
     # Queues that name every message up to the log's end prove that nothing else was lost.
     proven = queues is not None and queues.total(RIGHT) > 0 and not any(v.missing for v in queues.verdicts.values())
     end_marks = {
@@ -114,6 +114,26 @@ def survey(
         if is_end_mark_only(damage, len(losses.by_damage[number]), proven)
     }
     return Survey(store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed)
+
+
+def _judged_by_places(
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport | None, behind: list[LostPosition]
+) -> tuple[list[Contradiction], Losses]:
+    """Records that their queues contradict, and what is lost: not the places that these records hold."""
+    if queues is None:
+        return [], lost_positions(log, expectation, queues, behind)
+    placed = list(places_of_strays(log, expectation, queues))
+    denied = contradictions(log, expectation, queues, placed)
+    losses = lost_positions(log, expectation, queues, behind, _held(denied))
+    moved = misplaced(log, expectation, losses.lacking, {item.phy_offset for item in denied})
+    if moved:
+        denied = contradictions(log, expectation, queues, [*placed, *moved])
+        losses = lost_positions(log, expectation, queues, behind, _held(denied))
+    return denied, losses
+
+
+def _held(denied: list[Contradiction]) -> set[tuple[QueueKey, int]]:
+    return {place for item in denied for place in item.places}
 
 
 def _last_time(store: Store) -> int:

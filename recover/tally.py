@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct, structs
 
+from formats.record_columns import BIT_INNER_BATCH
 from formats.tally_kernels import (
     BITS,
     FILLERS,
@@ -47,6 +48,15 @@ class Tally(Struct, frozen=True, eq=False):
     bits: int
     flags: int
     units: UnitCounts | None = None
+
+    @property
+    def gapped(self) -> Rows:
+        """Which queues have fewer positions than their queue offsets span (bool array); none where the log has records
+        that take several.
+        """
+        if self.bits & BIT_INNER_BATCH:
+            return np.zeros(self.positions.size, dtype=np.bool_)
+        return np.asarray((self.most >= 0) & (self.most - self.least >= self.positions))
 
     def __eq__(self, other: object) -> bool:
         mine = structs.astuple(self)

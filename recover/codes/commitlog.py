@@ -156,6 +156,26 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         action="`mqtool recover` puts the field back.",
     ),
     Code(
+        "commitlog-unplaced-record", "info",
+        "the record at {start} says that it is message {queue_offset} of {topic}/{queue}, where it does not fit in; "
+        "it is in no queue", "",
+        meaning="The record is intact as far as checksums reach, but its number is out of its queue's order, and nothing "
+        "shows which one is right.",
+        cause="A flipped bit in the queue id, the topic or the queue offset, while the queue's files are gone.",
+        broker="A rebuild of its queues puts the message into a wrong place, or over another one.",
+        action="`mqtool query --phy-offset` shows the message; send it again if it is needed.",
+    ),
+    Code(
+        "commitlog-number-missing", "info",
+        "{topic}/{queue}: the log has no message with the queue offsets {first} to {last} ({count}), and nothing damaged "
+        "took them", "",
+        meaning="Messages of a queue are numbered one by one, and these numbers are left out between two intact records.",
+        cause="A broker that lost units went on from a wrong number; or records whose topic, queue id or queue offset "
+        "was changed.",
+        broker="It notices nothing.",
+        action="Nothing. Where a record was changed, `commitlog-unplaced-record` may say which.",
+    ),
+    Code(
         "commitlog-misnamed-file", "warning",
         "the records in this file belong to the file {right}", _RECOVER,
         meaning="Every record says where in the log it stands, and that is not where the file's name puts it.",

@@ -54,7 +54,7 @@ def check_commitlog(store: Store, log: LogView, losses: Losses, end_marks: set[i
         found.append(_damage_finding(store, log, damage, len(losses.by_damage[number]), number in end_marks))
     if log.tail is not None:
         found.append(finding(
-            "commitlog-torn-tail", *_place(store, log.tail.mapped_file, log.tail.start), start=log.tail.start,
+            "commitlog-torn-tail", *place_in_file(store, log.tail.mapped_file, log.tail.start), start=log.tail.start,
             stop=log.tail.stop, bytes=log.tail.stop - log.tail.start, reason=log.tail.reason,
         ))
     found += _old_records(store, log)
@@ -106,7 +106,7 @@ def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_m
         code = "commitlog-damaged-end-mark"
     elif damage.envelope and damage.facts.get("size") == damage.stop - damage.start:
         code = "commitlog-damaged-record"
-    return finding(code, *_place(store, damage.mapped_file, damage.start), **facts)
+    return finding(code, *place_in_file(store, damage.mapped_file, damage.start), **facts)
 
 
 def _old_records(store: Store, log: LogView) -> list[Finding]:
@@ -122,7 +122,7 @@ def _old_records(store: Store, log: LogView) -> list[Finding]:
             ]
             if places:
                 found.append(finding(
-                    code, *_place(store, scan.mapped_file, places[0]), start=places[0], first=places[0],
+                    code, *place_in_file(store, scan.mapped_file, places[0]), start=places[0], first=places[0],
                     last=places[-1], count=len(places),
                 ))
     return found
@@ -148,7 +148,7 @@ def _needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
                 first = int(places[0])
                 mapped_file = log.queue.find(first)
                 assert mapped_file is not None
-                yield finding("commitlog-needs-newer-broker", *_place(store, mapped_file, first), what=what,
+                yield finding("commitlog-needs-newer-broker", *place_in_file(store, mapped_file, first), what=what,
                               start=first, version=str(behaviour.since))
                 break
 
@@ -168,12 +168,13 @@ def contradiction_findings(store: Store, log: LogView, denied: list[Contradictio
         mapped_file = log.queue.find(item.phy_offset)
         assert mapped_file is not None
         found.append(finding(
-            "commitlog-contradicted-field", *_place(store, mapped_file, item.phy_offset), start=item.phy_offset,
+            "commitlog-contradicted-field", *place_in_file(store, mapped_file, item.phy_offset), start=item.phy_offset,
             field=item.field, stored=item.stored, topic=item.key.topic, queue=item.key.queue_id,
             queue_offset=item.queue_offset,
         ))
     return found
 
 
-def _place(store: Store, mapped_file: MappedFile, phy_offset: int) -> tuple[str, int]:
+def place_in_file(store: Store, mapped_file: MappedFile, phy_offset: int) -> tuple[str, int]:
+    """The file's name in the store, and where in it a physical offset lies."""
     return store.relative(mapped_file.path), phy_offset - mapped_file.file_from_offset

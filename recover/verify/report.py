@@ -20,6 +20,7 @@ from recover.verify.commitlog import (
     damaged_messages,
     misnamed_findings,
 )
+from recover.verify.numbering import numbering_findings
 from recover.verify.parts import check_parts, log_is_gone
 from recover.verify.remains import remains_findings
 
@@ -103,6 +104,8 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     if "commitlog" in wanted:
         findings.extend(check_commitlog(store, look.log, look.losses, look.end_marks))
         findings.extend(contradiction_findings(store, look.log, look.contradictions))
+        if look.queues is not None:
+            findings.extend(numbering_findings(store, look))
         findings.extend(misnamed_findings(store, look.misnamed))
     if "commitlog" in wanted:
         findings.extend(remains_findings(store, look, index))

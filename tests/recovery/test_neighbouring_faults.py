@@ -16,7 +16,7 @@ from formats.record_columns import RECORD
 from formats.sysflag import HOSTS_V6
 from recover.generations import _ghosts, _strays
 from recover.store import Store
-from recover.stray_places import _placed
+from recover.stray_places import placed
 from tests.cli.runner import mqtool
 from tests.support.commitlog import Placed, placed_records
 
@@ -117,18 +117,28 @@ def test_a_queue_numbered_anew_has_no_stray(generations: list[tuple[int, int]]) 
 
 
 def test_strays_are_placed_by_units_then_by_their_order_or_not_at_all() -> None:
-    one, other = (-1, 1000, 90), (-1, 1300, 80)
-    assert _placed([one], range(7, 8), []) == [(7, 1000, 90)]
-    assert _placed([one, other], range(7, 9), []) == [(7, 1000, 90), (8, 1300, 80)]
-    # three places for two records, and none says which
-    assert _placed([one, other], range(7, 10), []) == []
-    # a lost message has one of them, or a unit names one of the two
-    assert _placed([one, other], range(7, 10), [(8, 1100, 70)]) == [(7, 1000, 90), (9, 1300, 80)]
-    assert _placed([one, other], range(7, 10), [(9, 1300, 80)]) == [(9, 1300, 80)]
-    assert _placed([one, other], range(7, 9), [(7, 1300, 80)]) == []
-    assert _placed([one, other], range(7, 9), [(7, 1300, 80), (8, 1000, 90)]) == []
-    # somebody else holds the only place there is
-    assert _placed([one], range(7, 8), [(7, 500, 90)]) == []
+    one, other = (900, 1000, 90), (7, 1300, 80)
+    assert placed([one], range(7, 8), [], []) == [(7, 1000, 90)]
+    assert placed([one, other], range(7, 9), [], []) == [(7, 1000, 90), (8, 1300, 80)]
+    # a lost message has one of the places, or a unit names one of the two
+    assert placed([one, other], range(7, 10), [(8, 1100, 70)], [1100]) == [(7, 1000, 90), (9, 1300, 80)]
+    assert placed([one, other], range(7, 10), [(9, 1300, 80)], []) == [(7, 1000, 90), (9, 1300, 80)]
+    assert placed([one, other], range(7, 9), [(7, 1300, 80)], []) == []
+    assert placed([one, other], range(7, 9), [(7, 1300, 80), (8, 1000, 90)], []) == []
+    # somebody else holds the only place there is, or there are more strays than places
+    assert placed([one], range(7, 8), [(7, 500, 90)], []) == []
+    assert placed([one, other], range(7, 8), [], []) == []
+
+
+def test_what_damage_took_is_behind_strays_in_front_of_it_and_in_front_of_those_behind() -> None:
+    one, other = (900, 1000, 90), (7, 1300, 80)
+    assert placed([one], range(7, 10), [], [950]) == [(9, 1000, 90)]
+    assert placed([one], range(7, 10), [], [1090]) == [(7, 1000, 90)]
+    assert placed([one, other], range(7, 10), [], [1090]) == [(7, 1000, 90), (9, 1300, 80)]
+    assert placed([one, other], range(7, 11), [], [950, 1090]) == [(7, 1000, 90), (10, 1300, 80)]
+    # nothing follows in the queue
+    assert placed([one, other], range(7, 1 << 62), [], []) == [(7, 1000, 90), (8, 1300, 80)]
+    assert placed([one], range(7, 1 << 63), [], [950]) == [(7, 1000, 90)]
 
 
 def rows(*times: int) -> np.ndarray:
