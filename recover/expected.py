@@ -14,9 +14,9 @@ from formats.errors import FormatError
 from formats.generation_kernels import order_rows, take_rows
 from formats.record_columns import BIT_DELAY, BIT_LMQ, BIT_MARKER, BIT_STRAY, EXPECTED
 from recover.columns import Rows
-from recover.generations import numbered
 from recover.log import LogView
 from recover.log_reader import LogReader
+from recover.numbers import numbered
 from recover.record_row import FILLER_TOPIC
 from recover.topics import LMQ_PREFIX, Topics, is_folder_name, topic_text
 

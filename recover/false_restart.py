@@ -11,8 +11,8 @@ import numpy as np
 from msgspec import structs
 
 from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
-from recover.generations import numbered
 from recover.log import LogView
+from recover.numbers import numbered
 from recover.queue_files import QueueFiles, unit_at
 from recover.store import Store
 from recover.tally import tally

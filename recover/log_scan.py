@@ -18,6 +18,7 @@ from recover.counted_scan import CountedScan, Counting, unit_counts
 from recover.generations import mark_ghosts, mark_superseded
 from recover.log import GHOSTS, MISSING_FILE, Damage, LogView, Tail
 from recover.mapped_files import MappedFile, MappedFileQueue
+from recover.numbers import mark_leaps
 from recover.scan import WINDOW, FileScan, Hole, ProgressCallback, scan_file
 from recover.tally import Counter, Tally, tally
 
@@ -93,9 +94,10 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan], *, as_scanned: bool 
     ghosts = mark_ghosts(scans, len(queues))
     counts = (_joined(scans, numbers) if as_scanned and not ghosts else None) or tally(scans, len(queues))
     superseded = 0
-    uneven = counts.fallen | counts.gapped
-    if uneven.any():
-        superseded = mark_superseded(scans, np.flatnonzero(uneven).tolist())
+    if counts.fallen.any():
+        superseded = mark_superseded(scans, np.flatnonzero(counts.fallen).tolist())
+        counts = tally(scans, len(queues))
+    if mark_leaps(scans, np.flatnonzero(counts.gapped).tolist()):
         counts = tally(scans, len(queues))
     min_offset = scans[0].mapped_file.file_from_offset if scans else 0
     return _view(queue, scans, queues, _log_end(scans, min_offset), ghosts, superseded, counts)

@@ -11,7 +11,7 @@ from formats.record_columns import BIT_STRAY
 from recover import expected
 from recover.columns import Rows
 from recover.expected import Expectation, QueueKey, is_lost
-from recover.generations import numbered
+from recover.numbers import numbered
 from recover.survey import ScanOptions, survey
 from tests.support.looks import opened
 from tests.support.stores import STORES, unpacked

@@ -29,7 +29,7 @@ from formats.record_columns import (
     NO_MESSAGE,
     RECORD,
 )
-from recover import generations
+from recover import generations, numbers
 from recover import restore as restoring
 from recover.after import Replaced, after_replacing
 from recover.after import _Ranges as ReplacedRanges
@@ -123,11 +123,10 @@ def test_old_generations_are_those_of_each_queue_by_itself(
 ) -> None:
     records, scans = scans_of(rows, cuts)
     expected = records["bits"].copy()
-    counted = generations._counted(records)
+    counted = numbers.counted(records)
     for queue in range(3):
         own = np.flatnonzero(counted & (records["queue"] == queue))
-        offsets = records["queue_offset"][own]
-        stray = generations._strays(offsets) | generations._leaps(records["phy_offset"][own], offsets)
+        stray = numbers.strays_among(records["queue_offset"][own])
         expected[own[stray]] |= BIT_STRAY
         own = own[~stray]
         offsets = records["queue_offset"][own].tolist()

@@ -15,10 +15,10 @@ from formats.commitlog import HEADS
 from formats.record_columns import BIT_INNER_BATCH, RECORD
 from formats.sysflag import HOSTS_V6, TRANSACTION
 from recover.expected import QueueKey
-from recover.generations import _leaps
 from recover.log_scan import count_log, scan_log
 from recover.lost import Lack
 from recover.misplaced import _fitting
+from recover.numbers import _leaps
 from recover.stray_places import StrayPlace
 from recover.tally import Counter
 from tests.cli.runner import Result, mqtool

@@ -14,7 +14,8 @@ from fixtures.damage.patch import flip_bit
 from formats.commitlog import HEADS
 from formats.record_columns import RECORD
 from formats.sysflag import HOSTS_V6
-from recover.generations import _ghosts, _strays
+from recover.generations import _ghosts
+from recover.numbers import strays_among
 from recover.store import Store
 from recover.stray_places import placed
 from tests.cli.runner import mqtool
@@ -103,7 +104,7 @@ def test_each_of_several_neighbouring_faults_is_put_right(
     ([0, 1, 2, 600, 700, 701, 702, 1, 2], []),
 ])
 def test_a_few_numbers_out_of_order_are_strays_where_the_order_goes_on(offsets: list[int], strays: list[int]) -> None:
-    assert np.flatnonzero(_strays(np.array(offsets))).tolist() == strays
+    assert np.flatnonzero(strays_among(np.array(offsets))).tolist() == strays
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(3, 40)), min_size=1, max_size=5))
@@ -113,7 +114,7 @@ def test_a_queue_numbered_anew_has_no_stray(generations: list[tuple[int, int]]) 
         # the same number twice may as well be a wrong one in front of the right one
         first = min(first, offsets[-1] - 1) if offsets else first
         offsets += range(first, first + length)
-    assert not _strays(np.array(offsets)).any()
+    assert not strays_among(np.array(offsets)).any()
 
 
 def test_strays_are_placed_by_units_then_by_their_order_or_not_at_all() -> None:
