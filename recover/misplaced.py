@@ -11,18 +11,20 @@ from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
+from formats.record_columns import NO_PLACE
 from recover.columns import Rows
 from recover.expected import Expectation, QueueKey
 from recover.log import LogView
 from recover.lost import Lack
+from recover.numbers import numbered
 from recover.stray_places import StrayPlace, Unit, strays_of
-from recover.topics import LMQ_PREFIX
+from recover.topics import LMQ_PREFIX, topic_text
 
 _Named = tuple[QueueKey, Unit]
 """A record, and the queue that it names."""
 _MOST = 100
 """More numbers in a row than these were not lost by single records."""
-_NO_END = 1 << 63
+_NO_END = (1 << 63) - 1
 
 
 def misplaced(
@@ -30,15 +32,15 @@ def misplaced(
 ) -> list[StrayPlace]:
     """Each record that alone fits one lacking number, which it alone fits; it is none of `placed` (phy offsets).
 
-    A record may also go on where another queue of its topic ends.
+    A record that fits nowhere else may also go on where a queue ends.
     """
     strays = [(key, unit) for key, units in strays_of(log).items() for unit in units if unit[1] not in placed]
-    alone = list(_alone(log, expectation)) if lacking else []
-    # a queue does not begin in its middle, as long as the log has its beginning
-    headless = {lack.key for lack in lacking if lack.before < 0}
-    odd = [*strays, *((key, unit) for key, unit in alone if key in headless)]
+    # as long as the log has its beginning no queue begins in its middle
+    first = 1 if log.min_offset == 0 else _NO_END
+    alone = list(_alone(log, 0 if lacking else first))
+    odd = [*strays, *((key, unit) for key, unit in alone if unit[0] >= first)]
     lacks = [lack for lack in lacking if lack.last - lack.first < _MOST and not lack.key.topic.startswith(LMQ_PREFIX)]
-    ends = list(_ends(expectation, {key.topic for key, _ in odd}))
+    ends = list(_ends(expectation, [key for key, _ in odd]))
     found = _fitting(lacks, [*strays, *alone]) + _fitting(ends, odd)
     matched = {(item.key, item.queue_offset) for item in found}
     # of two with the same number in one queue the other one may be wrong there
@@ -63,11 +65,14 @@ def _fitting(lacks: Iterable[Lack], records: Iterable[_Named]) -> list[StrayPlac
     ]
 
 
-def _alone(log: LogView, expectation: Expectation) -> Iterator[_Named]:
-    """Records that are alone in the queue that they name."""
-    numbers = np.flatnonzero(log.tally.positions == 1).tolist()
-    for key, rows in expectation.of(number for number in numbers if expectation.counts[number] == 1):
-        yield key, _unit(rows, 0)
+def _alone(log: LogView, first: int) -> Iterator[_Named]:
+    """Records alone in the queue that they name, be it of a topic that nobody knows, with numbers from `first` on."""
+    numbers = np.flatnonzero((log.tally.positions == 1) & (log.tally.least >= first))
+    for split in log.splits() if numbers.size else ():
+        rows = split.records[np.isin(split.records["queue"], numbers) & ((split.records["bits"] & NO_PLACE) == 0)]
+        for at in np.flatnonzero(numbered(rows)).tolist():
+            topic, queue_id = log.queues[int(rows["queue"][at])]
+            yield QueueKey(topic_text(topic), queue_id), _unit(rows, at)
 
 
 def _twins(expectation: Expectation, strays: list[_Named]) -> Iterator[_Named]:
@@ -82,9 +87,11 @@ def _twins(expectation: Expectation, strays: list[_Named]) -> Iterator[_Named]:
                 yield key, _unit(rows, at)
 
 
-def _ends(expectation: Expectation, topics: Collection[str]) -> Iterator[Lack]:
-    """The next place of each queue of these topics."""
-    for key, rows in expectation.grouped({key for key in expectation.keys if key.topic in topics}):
+def _ends(expectation: Expectation, named: Collection[QueueKey]) -> Iterator[Lack]:
+    """The next place of each queue that differs from one of these in one field."""
+    topics, others = {key.topic for key in named}, {_but_for_topic(key) for key in named}
+    wanted = {key for key in expectation.keys if key.topic in topics or _but_for_topic(key) in others}
+    for key, rows in expectation.grouped(wanted):
         number = int(rows["queue_offset"][-1]) + 1
         yield Lack(key, number, number, int(rows["phy_offset"][-1]), _NO_END)
 
@@ -93,7 +100,9 @@ def _unit(rows: Rows, at: int) -> Unit:
     return int(rows["queue_offset"][at]), int(rows["phy_offset"][at]), int(rows["size"][at])
 
 
+def _but_for_topic(key: QueueKey) -> tuple[int, int]:
+    return key.queue_id, len(key.topic.encode())
+
+
 def _differ_in_one_field(one: QueueKey, other: QueueKey) -> bool:
-    if one.queue_id == other.queue_id:
-        return one.topic != other.topic and len(one.topic.encode()) == len(other.topic.encode())
-    return one.topic == other.topic
+    return (one.topic == other.topic) != (_but_for_topic(one) == _but_for_topic(other))

@@ -77,6 +77,22 @@ def test_the_log_alone_shows_what_number_and_queue_a_record_has(
     assert queues["right"] == queues["expected"] == queues["units"]
 
 
+@pytest.mark.parametrize("which", [MIDDLE, LAST])
+@pytest.mark.parametrize("name", ["clean-4.5.1", "clean-5.3.3", "killed-5.5.0"])
+def test_a_record_whose_topic_nobody_knows_goes_back_to_its_own(
+    store: Callable[[str], Path], name: str, which: str
+) -> None:
+    root = store(name)
+    before = log_bytes(root)
+    placed = record_of(name, which)
+    layout = HEADS[placed.record.sys_flag & HOSTS_V6]
+    at = placed.raw.index(placed.record.topic, layout.size + len(placed.record.body))
+    flip_bit(root, root / "commitlog" / f"{placed.file_from_offset:020d}", placed.offset + at + 1, 1)
+    result = recovered(root)
+    assert [item["field"] for item in result.document["bridged"]] == ["topic"]
+    assert log_bytes(root) == before
+
+
 def test_of_two_records_of_one_number_the_one_where_a_number_lacks_is_moved(store: Callable[[str], Path]) -> None:
     root = store("clean-4.5.1")
     before = log_bytes(root)
