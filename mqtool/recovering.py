@@ -177,7 +177,7 @@ def _losses(made: RecoverPlan) -> str:
     if made.lost_messages:
         parts.append(f"{count(made.lost_messages, 'intact message')} dropped")
     if made.damaged_messages:
-        parts.append(f"{count(made.damaged_messages, 'damaged message')} gone")
+        parts.append(f"{count(made.damaged_messages, 'damaged message')} {'left' if made.log_stays else 'gone'}")
     if made.unproven_messages:
         parts.append(f"{count(made.unproven_messages, 'message')} gone that only a queue names")
     return ", ".join(parts) if parts else "no message lost"

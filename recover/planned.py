@@ -17,7 +17,8 @@ class RecoverPlan(Struct):
     """A plan, what it was made from, and what it will cost.
 
     `lost_messages` are intact ones that it drops, `damaged_messages` those that damage has taken, and
-    `unproven_messages` those that nothing but the units of a queue names, behind the end of the log.
+    `unproven_messages` those that nothing but the units of a queue names, behind the end of the log. Where the
+    `log_stays`, so do damaged ones.
     """
 
     plan: Plan
@@ -28,3 +29,4 @@ class RecoverPlan(Struct):
     damaged_messages: int
     unproven_messages: int
     valid_to: int
+    log_stays: bool = False

@@ -54,7 +54,9 @@ def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | N
         summary=summary(before, options), parts=store.folders_elsewhere,
     )
     unproven = record_count(p for p in seen.losses.unproven if drops_units and (wanted is None or p.key in wanted))
-    return RecoverPlan(plan, before, None, [], 0, before.damaged_messages, unproven, seen.log.valid_to)
+    return RecoverPlan(
+        plan, before, None, [], 0, before.damaged_messages, unproven, seen.log.valid_to, log_stays=True,
+    )
 
 
 def look(store: Store, options: RebuildOptions, report: VerifyReport | None = None) -> VerifyReport:

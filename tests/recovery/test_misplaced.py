@@ -102,6 +102,18 @@ def test_of_two_records_of_one_number_the_one_where_a_number_lacks_is_moved(stor
     assert log_bytes(root) == before
 
 
+def test_rebuild_leaves_the_record_to_recover_and_says_so(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    before = log_bytes(root)
+    change(root, record_of("clean-5.3.3", MIDDLE), "queue_id", 16)
+    shutil.rmtree(root / "consumequeue")
+    result = mqtool("rebuild", root, "--yes", "--json")
+    assert result.code & 4 and "1 damaged message left." in result.document["summary"]
+    result = mqtool("recover", root, "--yes", "--json")
+    assert (result.code, mqtool("verify", root).code) == (1, 0)
+    assert log_bytes(root) == before
+
+
 def test_what_two_records_may_be_is_told_and_left(tmp_path: Path) -> None:
     root = tmp_path / "s"
     synth_store(root, messages=400, topics=1, queues=2, mapped_file_size=65536)
