@@ -35,10 +35,10 @@ def misplaced(
     A record that fits nowhere else may also go on where a queue ends.
     """
     strays = [(key, unit) for key, units in strays_of(log).items() for unit in units if unit[1] not in placed]
-    # as long as the log has its beginning no queue begins in its middle
-    first = 1 if log.min_offset == 0 else _NO_END
-    alone = list(_alone(log, 0 if lacking else first))
-    odd = [*strays, *((key, unit) for key, unit in alone if unit[0] >= first)]
+    # as long as the log has its beginning no queue begins in its middle; a queue with a message 0 has just begun
+    headless = log.min_offset == 0
+    alone = list(_alone(log)) if lacking or headless else []
+    odd = [*strays, *(alone if headless else ())]
     lacks = [lack for lack in lacking if lack.last - lack.first < _MOST and not lack.key.topic.startswith(LMQ_PREFIX)]
     ends = list(_ends(expectation, [key for key, _ in odd]))
     found = _fitting(lacks, [*strays, *alone]) + _fitting(ends, odd)
@@ -65,9 +65,9 @@ def _fitting(lacks: Iterable[Lack], records: Iterable[_Named]) -> list[StrayPlac
     ]
 
 
-def _alone(log: LogView, first: int) -> Iterator[_Named]:
-    """Records alone in the queue that they name, be it of a topic that nobody knows, with numbers from `first` on."""
-    numbers = np.flatnonzero((log.tally.positions == 1) & (log.tally.least >= first))
+def _alone(log: LogView) -> Iterator[_Named]:
+    """Records alone in the queue that they name, be it of a topic that nobody knows; not the first of a queue."""
+    numbers = np.flatnonzero((log.tally.positions == 1) & (log.tally.least > 0))
     for split in log.splits() if numbers.size else ():
         rows = split.records[np.isin(split.records["queue"], numbers) & ((split.records["bits"] & NO_PLACE) == 0)]
         for at in np.flatnonzero(numbered(rows)).tolist():

@@ -16,8 +16,8 @@ from recover.delays import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.engine import Engine, LocalEngine
 from recover.errors import Refusal
 from recover.expected import Expectation, QueueKey, expect
-from recover.false_restart import without_false_restarts
 from recover.inspect_store.pointers import indexed_to, read_checkpoint
+from recover.last_numbers import as_units_say
 from recover.log import LogView
 from recover.log_files import live_copies, rightly_placed
 from recover.lost import Losses, LostPosition, lost_positions
@@ -89,7 +89,7 @@ def survey(
     )
     if with_queues:
         # rows are changed in place: before anybody else looks at them
-        log = without_false_restarts(log, store)
+        log = as_units_say(log, store)
     standing = None if options.known is None else options.known.standing(store, log)
     if scanned is not None:
         scanned(log, standing)

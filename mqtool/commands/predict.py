@@ -30,7 +30,7 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
 
     0: it costs nothing. 2: derived files only. 4: intact messages would be lost, or the broker would not start.
     """
-    from recover.false_restart import without_false_restarts
+    from recover.last_numbers import as_units_say
     from recover.predict import predict
     from recover.store import Store
 
@@ -38,7 +38,7 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     settings, assumed = settings_of(opened, broker)
     with scan_options(out, opened, engine) as options:
         view = options.scanner.scan_log(opened.commitlog, memory=options.memory, progress=options.progress)
-    prediction = predict(opened, without_false_restarts(view, opened), settings)
+    prediction = predict(opened, as_units_say(view, opened), settings)
     document = prediction.json()
     document["assumptions"] = [*assumed, *document["assumptions"]]
     out.answer(**document)

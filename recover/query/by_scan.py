@@ -13,7 +13,7 @@ from formats.javahash import index_key_hash, java_string
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_SUPERSEDED
 from recover.columns import Rows, Split
 from recover.engine import Engine, LocalEngine
-from recover.false_restart import without_false_restarts
+from recover.last_numbers import as_units_say
 from recover.log import LogView
 from recover.log_reader import LogReader
 from recover.query.by_key import FOREVER, has_key
@@ -46,7 +46,7 @@ def query_scan(
         answer.incomplete(f"{error.filename} could not be read: {error.strerror}")
 
     log = (engine or LocalEngine()).scan_log(store.commitlog, progress=progress, open_error=unreadable)
-    log = without_false_restarts(log, store)
+    log = as_units_say(log, store)
     for scan in log.files:
         for failure in scan.unreadable:
             answer.incomplete(f"{failure.path} could not be read at {failure.offset}: {failure.strerror}")

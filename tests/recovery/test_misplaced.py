@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fixtures.damage.patch import flip_bit
-from fixtures.synth import synth_store
+from fixtures.damage.patch import flip_bit, overwrite
+from fixtures.synth import StoreWriter, synth_store
 from formats.commitlog import HEADS
+from formats.consumequeue import CQ_UNIT, PRE_BLANK, CqUnit
 from formats.record_columns import BIT_INNER_BATCH, RECORD
 from formats.sysflag import HOSTS_V6, TRANSACTION
 from recover.expected import QueueKey
@@ -19,7 +20,9 @@ from recover.log_scan import count_log, scan_log
 from recover.lost import Lack
 from recover.misplaced import _fitting
 from recover.numbers import _leaps
+from recover.store import Store
 from recover.stray_places import StrayPlace
+from recover.survey import ScanOptions, survey
 from recover.tally import Counter
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
@@ -169,6 +172,23 @@ def test_a_leap_is_wrong_where_the_log_has_no_room_for_what_it_leaves_out() -> N
     assert leaps((0, 0), (1000, 1), (2000, 11)) == [False] * 3
     assert leaps((0, 7)) == [False]
     assert leaps() == []
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_leap_that_a_unit_bears_out_is_right(tmp_path: Path, named: bool) -> None:
+    writer = StoreWriter(tmp_path, mapped_file_size=65536)
+    for _ in range(30):
+        writer.put("T", b"x" * 20)
+    last = writer.put("T", b"x" * 20, queue_offset=90)
+    writer.close()
+    (path,) = (tmp_path / "consumequeue" / "T" / "0").iterdir()
+    units = CQ_UNIT.encode(PRE_BLANK) * 60 + CQ_UNIT.encode(CqUnit(last.phy_offset, last.total_size, 0))
+    overwrite(tmp_path, path, 30 * CQ_UNIT.size, units if named else bytes(CQ_UNIT.size), "the end of the queue")
+    look = survey(Store.open(tmp_path), ScanOptions())
+    found = [(item.phy_offset, item.field, item.queue_offset) for item in look.contradictions]
+    assert found == ([] if named else [(last.phy_offset, "queue_offset", 30)])
+    assert look.log.tally.positions.tolist() == [31 if named else 30]
+    assert [(lack.first, lack.last) for lack in look.losses.lacking] == ([(30, 89)] if named else [])
 
 
 def test_numbers_that_one_record_may_hold_alone_fit_a_record_in_between() -> None:

@@ -16,7 +16,7 @@ from fixtures.unpack import STORES as PACKED
 from formats import commitlog, sysflag
 from formats.record_columns import BIT_FILLER, BIT_MARKER
 from mqtool import exits
-from recover.false_restart import without_false_restarts
+from recover.last_numbers import as_units_say
 from recover.log_files import live_copies, rightly_placed
 from recover.log_scan import scan_log
 from recover.store import Store, StoreOptions
@@ -91,7 +91,7 @@ def messages(root: Path) -> set[Message]:
     folders = tuple(root / name for name in LOG_FOLDERS if (root / name).is_dir())
     store = Store.open(root, StoreOptions(commitlog=folders))
     queue, _ = rightly_placed(live_copies(store.commitlog))
-    log = without_false_restarts(scan_log(queue), store)
+    log = as_units_say(scan_log(queue), store)
     contents = {scan.mapped_file.file_from_offset: scan.mapped_file.path.read_bytes() for scan in log.files}
     found = set()
     for split in log.live():

@@ -1,8 +1,11 @@
-"""Queues that seem to number their messages anew with their last one, and whose units say that they do not.
+"""Last records of queues whose numbers say one thing, and whose units another.
 
 A topic that is deleted and made again begins at 0, so a last record with the number 0 makes all before it those of the
 older topic. A damaged number can be 0 as well. Then the unit of its right place names the record, and that
 place follows on the one in front; a queue that was really made anew has no such unit.
+
+A number that leaves out more messages than the log has room for is damaged, unless a unit stands at that very place:
+then a broker went on from it, and the record is right.
 """
 
 from __future__ import annotations
@@ -19,11 +22,15 @@ from recover.tally import tally
 from recover.topics import is_folder_name, topic_text
 
 
-def without_false_restarts(log: LogView, store: Store) -> LogView:
-    """The log with such last records as strays and the ones in front of them as live; `log` itself if there are none.
+def as_units_say(log: LogView, store: Store) -> LogView:
+    """The log with such last records as strays or none, and the ones in front of them as live; maybe `log` itself.
 
     The bits of its rows are changed in place.
     """
+    return _with_true_leaps(_without_false_restarts(log, store), store)
+
+
+def _without_false_restarts(log: LogView, store: Store) -> LogView:
     if not log.superseded:
         return log
     false = {
@@ -42,6 +49,21 @@ def without_false_restarts(log: LogView, store: Store) -> LogView:
     counts = tally(log.files, len(log.queues))
     superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum()) for split in log.splits())
     return structs.replace(log, tally=counts, superseded=superseded)
+
+
+def _with_true_leaps(log: LogView, store: Store) -> LogView:
+    if not log.tally.bits & BIT_STRAY:
+        return log
+    cleared = 0
+    for split in log.splits():
+        for at in np.flatnonzero((split.records["bits"] & BIT_STRAY) != 0).tolist():
+            row = split.records[at]
+            queue, place = int(row["queue"]), int(row["queue_offset"])
+            leaps = place > int(log.tally.most[queue])
+            if leaps and _unit(store, *log.queues[queue], place) == (int(row["phy_offset"]), int(row["size"])):
+                split.records["bits"][at] &= np.uint16(~BIT_STRAY & 0xFFFF)
+                cleared += 1
+    return structs.replace(log, tally=tally(log.files, len(log.queues))) if cleared else log
 
 
 def _lone_restarts(log: LogView) -> list[tuple[int, int, int, int]]:
