@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from formats.commitlog import MIN_RECORD_SIZE
-from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_STRAY
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_STRAY, NO_PLACE
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 from recover.columns import Rows
 from recover.scan import FileScan
@@ -98,16 +98,18 @@ def mark_leaps(scans: list[FileScan], gapped: list[int]) -> int:
 
 
 def _ends(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[Rows, Rows]]:
-    """Phy and queue offsets (int64) of the last _RUN + 1 counted rows of each of these queues, or of all it has."""
+    """Phy and queue offsets (int64) of the last _RUN + 1 rows with a place of each of these queues, or of all."""
     left = dict.fromkeys(queues, _RUN + 1)
     ends: dict[int, list[Rows]] = {queue: [] for queue in queues}
     for split in (split for scan in reversed(scans) for split in reversed(scan.splits)):
         if not left:
             break
         own = split.records[np.isin(split.records["queue"], [*left])]
-        own = own[counted(own)]
-        for queue in np.unique(own["queue"]).tolist():
-            rows = own[own["queue"] == queue][-left[queue] :]
+        own = own[numbered(own) & ((own["bits"] & NO_PLACE) == 0)]
+        own = own[np.argsort(own["queue"], kind="stable")]
+        numbers, starts = np.unique(own["queue"], return_index=True)
+        for queue, (start, stop) in zip(numbers.tolist(), pairwise([*starts.tolist(), own.size]), strict=True):
+            rows = own[max(start, stop - left[queue]) : stop]
             ends[queue].insert(0, rows)
             left[queue] -= rows.size
             if not left[queue]:

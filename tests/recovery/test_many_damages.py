@@ -27,6 +27,7 @@ from formats.record_columns import (
     BIT_STRAY,
     BIT_SUPERSEDED,
     NO_MESSAGE,
+    NO_PLACE,
     RECORD,
 )
 from recover import generations, numbers
@@ -138,6 +139,19 @@ def test_old_generations_are_those_of_each_queue_by_itself(
         marked = generations.mark_superseded(scans, [0, 1, 2])
     assert records["bits"].tolist() == expected.tolist()
     assert marked == int(((expected & BIT_SUPERSEDED) != 0).sum())
+
+
+@given(ROWS, CUTS)
+def test_ends_of_queues_are_the_last_rows_of_each(rows: list[tuple[int, int, int, int, int]], cuts: set[int]) -> None:
+    records, scans = scans_of(rows, cuts)
+    records = records[numbers.numbered(records) & ((records["bits"] & NO_PLACE) == 0)]
+    expected = []
+    for queue in range(3):
+        own = records[records["queue"] == queue][-numbers._RUN - 1 :]
+        if own.size:
+            expected.append((own["phy_offset"].tolist(), own["queue_offset"].tolist()))
+    found = [(places.tolist(), offsets.tolist()) for places, offsets in numbers._ends(scans, [0, 1, 2])]
+    assert found == expected
 
 
 @given(PLACES, st.integers(-1, 2000), st.integers(-1, 2000))
