@@ -22,8 +22,8 @@ def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
                     "commitlog-unplaced-record", *place_in_file(store, mapped_file, phy_offset), start=phy_offset,
                     topic=key.topic, queue=key.queue_id, queue_offset=queue_offset,
                 )
-    # a bridge without markers leaves such places on purpose
-    for lack in look.losses.lacking if not look.log.fillers else ():
+    # a bridge leaves such places where it has no markers, or no room for all
+    for lack in look.losses.lacking if not (look.log.fillers or look.log.markers) else ():
         yield finding(
             "commitlog-number-missing", "commitlog", None, topic=lack.key.topic, queue=lack.key.queue_id,
             first=lack.first, last=lack.last, count=lack.last - lack.first + 1, before=lack.before, behind=lack.behind,
