@@ -24,7 +24,10 @@ def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
                 )
     # a bridge leaves such places where it has no markers, or no room for all
     for lack in look.losses.lacking if not (look.log.fillers or look.log.markers) else ():
-        yield finding(
-            "commitlog-number-missing", "commitlog", None, topic=lack.key.topic, queue=lack.key.queue_id,
-            first=lack.first, last=lack.last, count=lack.last - lack.first + 1, before=lack.before, behind=lack.behind,
-        )
+        # what leaves them out is wrong itself
+        if known.isdisjoint((lack.before, lack.behind)):
+            yield finding(
+                "commitlog-number-missing", "commitlog", None, topic=lack.key.topic, queue=lack.key.queue_id,
+                first=lack.first, last=lack.last, count=lack.last - lack.first + 1, before=lack.before,
+                behind=lack.behind,
+            )
