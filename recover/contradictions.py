@@ -15,7 +15,7 @@ from formats.commitlog import Record
 from formats.consumequeue import CQ_UNIT
 from formats.errors import FormatError
 from formats.queue_kernels import RIGHT
-from formats.record_columns import BIT_GHOST, BIT_STRAY
+from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
 from recover.columns import Rows
 from recover.contradicted_carrier import Place, changed_property, restored_carrier
 from recover.expected import Expectation, QueueKey, lmq_targets
@@ -67,7 +67,7 @@ def contradictions(
 ) -> list[Contradiction]:
     """Every record that queue units claim for a place that one field of it denies, ascending by phy_offset.
 
-    `placed` are records whose place is known without units.
+    `placed` are records whose place shows otherwise, which counts where no unit speaks for another.
     """
     claims = _Claims(queues, placed)
     found: list[Contradiction] = []
@@ -83,7 +83,7 @@ def contradictions(
                 continue
             if phy_offset in claims.carried:
                 found += _misses_queues(record, own, expectation, queues)
-            elif len(own) == 1 and not _is_right(log, queues, row):
+            elif len(own) == 1 and not _is_right(log, queues, row, own[0][0]):
                 found += (
                     item for item in _denied(record, *own[0][:2])
                     if not (own[0] in claims.beside_others and item.field == "queue_offset")
@@ -103,13 +103,15 @@ class _Claims:
         self.plain: dict[int, list[_Claim]] = {}
         self.carried: dict[int, list[_Claim]] = {}
         self.beside_others: set[_Claim] = set()
-        places = {(item.key, item.queue_offset) for item in placed}
+        places = {(item.key, item.queue_offset) for item in placed if item.named}
         for key, verdict in queues.verdicts.items():
             for run in _runs([unit for unit in verdict.wrong if (key, unit[0]) not in places]):
                 if len(run) == 1 or len(run) <= min(_RUN, verdict.counts.get(RIGHT, 0)):
                     self._take(key, run)
+        by_units = frozenset(self.plain)
         for item in placed:
-            self.plain.setdefault(item.phy_offset, []).append((item.key, item.queue_offset, item.size))
+            if item.named or item.phy_offset not in by_units:
+                self.plain.setdefault(item.phy_offset, []).append((item.key, item.queue_offset, item.size))
         few = len(self.carried) <= _CARRIER_LIMIT
         self.carried = {at: own for at, own in self.carried.items() if few and at not in self.plain}
         if len(self.plain) > _LIMIT:
@@ -177,12 +179,17 @@ def _rows_at(log: LogView, places: Rows) -> Iterator[np.void]:
         yield from rows[np.isin(rows["phy_offset"], places)]
 
 
-def _is_right(log: LogView, queues: ConsumeQueueReport, row: np.void) -> bool:
+def _is_right(log: LogView, queues: ConsumeQueueReport, row: np.void, claimed: QueueKey) -> bool:
     """True when the queue position that the record itself names holds it."""
-    if int(row["bits"]) & BIT_STRAY:
-        return False
+    bits = int(row["bits"])
     topic, queue_id = log.queues[int(row["queue"])]
-    return _stands(queues, QueueKey(topic_text(topic), queue_id), int(row["queue_offset"]))
+    key = QueueKey(topic_text(topic), queue_id)
+    if bits & BIT_STRAY:
+        return False
+    if bits & BIT_SUPERSEDED:
+        # a later record holds that position; a unit of another queue shows that this one was never in it
+        return key == claimed
+    return _stands(queues, key, int(row["queue_offset"]))
 
 
 def _stands(queues: ConsumeQueueReport, key: QueueKey, queue_offset: int) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
-from formats.record_columns import NO_PLACE
+from formats.record_columns import BIT_SUPERSEDED, NO_PLACE
 from recover.columns import Rows
 from recover.expected import Expectation, QueueKey
 from recover.log import LogView
@@ -66,13 +66,26 @@ def _fitting(lacks: Iterable[Lack], records: Iterable[_Named]) -> list[StrayPlac
 
 
 def _alone(log: LogView) -> Iterator[_Named]:
-    """Records alone in the queue that they name, be it of a topic that nobody knows; not the first of a queue."""
-    numbers = np.flatnonzero((log.tally.positions == 1) & (log.tally.least > 0))
-    for split in log.splits() if numbers.size else ():
-        rows = split.records[np.isin(split.records["queue"], numbers) & ((split.records["bits"] & NO_PLACE) == 0)]
-        for at in np.flatnonzero(numbered(rows)).tolist():
-            topic, queue_id = log.queues[int(rows["queue"][at])]
+    """Records alone in the queue that they name, be it of a topic that nobody knows; not the first of a queue.
+
+    So are those that alone would be all that is left of an older queue of that name.
+    """
+    alone = np.flatnonzero((log.tally.positions == 1) & (log.tally.least > 0))
+    older = np.zeros(len(log.queues), dtype=np.int64)
+    for split in log.splits() if log.superseded else ():
+        older += np.bincount(split.records["queue"][_is_older(split.records)], minlength=older.size)
+    alone_once = np.flatnonzero(older == 1)
+    for split in log.splits() if alone.size or alone_once.size else ():
+        rows, queues = split.records, split.records["queue"]
+        found = np.isin(queues, alone) & numbered(rows) & ((rows["bits"] & NO_PLACE) == 0)
+        found |= np.isin(queues, alone_once) & _is_older(rows) & (rows["queue_offset"] > 0)
+        for at in np.flatnonzero(found).tolist():
+            topic, queue_id = log.queues[int(queues[at])]
             yield QueueKey(topic_text(topic), queue_id), _unit(rows, at)
+
+
+def _is_older(rows: Rows) -> Rows:
+    return np.asarray((rows["bits"] & BIT_SUPERSEDED) != 0)
 
 
 def _twins(expectation: Expectation, strays: list[_Named]) -> Iterator[_Named]:

@@ -22,12 +22,13 @@ _NO_END = (1 << 63) - 1
 
 
 class StrayPlace(Struct, frozen=True):
-    """A stray record and the place of its queue that is left for it; `size` is the unit's where one names it."""
+    """A stray record and the place of its queue that is left for it; `size` is the unit's where one names it there."""
 
     phy_offset: int
     key: QueueKey
     queue_offset: int
     size: int
+    named: bool = False
 
 
 def strays_of(log: LogView) -> dict[QueueKey, list[Unit]]:
@@ -61,8 +62,9 @@ def places_of_strays(log: LogView, expectation: Expectation, queues: ConsumeQueu
                 places, stop = range(places.start, int(rows["queue_offset"][front])), int(rows["phy_offset"][front])
             between = damaged[bisect_left(damaged, first) : bisect_left(damaged, stop)]
             own = units[bisect_left(units, (places.start,)) : bisect_left(units, (places.stop,))]
-            for queue_offset, phy_offset, size in placed([*group], places, own, between):
-                yield StrayPlace(phy_offset, key, queue_offset, size)
+            for unit in placed([*group], places, own, between):
+                queue_offset, phy_offset, size = unit
+                yield StrayPlace(phy_offset, key, queue_offset, size, unit in own)
 
 
 def _in_front(rows: Rows, stray: Unit) -> int:

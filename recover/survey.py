@@ -122,12 +122,16 @@ def _judged_by_places(
     """Records that their queues contradict, and what is lost: not the places that these records hold."""
     if queues is None:
         return [], lost_positions(log, expectation, queues, behind)
-    placed = list(places_of_strays(log, expectation, queues))
-    denied = contradictions(log, expectation, queues, placed)
+    strays = list(places_of_strays(log, expectation, queues))
+    named = [item for item in strays if item.named]
+    denied = contradictions(log, expectation, queues, named)
     losses = lost_positions(log, expectation, queues, behind, _held(denied))
+    # a queue that lacks just this number tells more than one that has room for any
     moved = misplaced(log, expectation, losses.lacking, {item.phy_offset for item in denied})
-    if moved:
-        denied = contradictions(log, expectation, queues, [*placed, *moved])
+    elsewhere = {item.phy_offset for item in moved}
+    left = [item for item in strays if not item.named and item.phy_offset not in elsewhere]
+    if moved or left:
+        denied = contradictions(log, expectation, queues, [*named, *moved, *left])
         losses = lost_positions(log, expectation, queues, behind, _held(denied))
     return denied, losses
 

@@ -96,6 +96,22 @@ def test_a_record_whose_topic_nobody_knows_goes_back_to_its_own(
     assert log_bytes(root) == before
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_record_in_front_of_a_queue_that_begins_behind_it_is_no_older_topic(
+    store: Callable[[str], Path], gone: bool
+) -> None:
+    root = store("clean-4.5.1")
+    before = log_bytes(root)
+    delayed = [each for each in placed_records("clean-4.5.1") if each.record.topic == b"SCHEDULE_TOPIC_XXXX"]
+    last = [each for each in delayed if each.record.queue_id == 0][-1]
+    assert last.phy_offset < min(each.phy_offset for each in delayed if each.record.queue_id == 2)
+    change(root, last, "queue_id", 1)
+    result = recovered(root) if gone else mqtool("recover", root, "--yes", "--json")
+    assert [item["field"] for item in result.document["bridged"]] == ["queue_id"]
+    assert log_bytes(root) == before
+    assert (result.code, mqtool("verify", root).code) == (1, 0)
+
+
 def test_of_two_records_of_one_number_the_one_where_a_number_lacks_is_moved(store: Callable[[str], Path]) -> None:
     root = store("clean-4.5.1")
     before = log_bytes(root)
