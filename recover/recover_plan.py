@@ -16,6 +16,7 @@ from recover.errors import Refusal
 from recover.evidence import evidence_of
 from recover.findings import BIT_UNSUPPORTED
 from recover.folders import can_be_retired, stray_folders
+from recover.last_numbers import as_units_say
 from recover.log import LogView
 from recover.log_changes import LogChanges, Lost, keep_everything
 from recover.log_cut import cut_log
@@ -90,10 +91,10 @@ def plan_from_changes(
 ) -> RecoverPlan:
     """The whole plan: the log first, then what derives from it as it will be, checkpoint, config, abort last."""
     look = before.survey
-    after = after_replacing(
+    after = as_units_say(after_replacing(
         look.log, changes.replaced, cut_from=changes.cut_from, drop_files=changes.dropped,
         memory=look.options.memory // _SHARE,
-    )
+    ), store)
     dropped = max(0, look.log.messages - after.messages)
     if options.max_loss is not None and dropped > options.max_loss:
         raise Refusal(

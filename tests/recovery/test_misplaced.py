@@ -15,6 +15,7 @@ from formats.commitlog import HEADS
 from formats.consumequeue import CQ_UNIT, PRE_BLANK, CqUnit
 from formats.record_columns import BIT_INNER_BATCH, RECORD
 from formats.sysflag import HOSTS_V6, TRANSACTION
+from mqtool import exits
 from recover.expected import QueueKey
 from recover.log_scan import count_log, scan_log
 from recover.lost import Lack
@@ -205,6 +206,27 @@ def test_a_leap_that_a_unit_bears_out_is_right(tmp_path: Path, named: bool) -> N
     assert found == ([] if named else [(last.phy_offset, "queue_offset", 30)])
     assert look.log.tally.positions.tolist() == [31 if named else 30]
     assert [(lack.first, lack.last) for lack in look.losses.lacking] == ([(30, 89)] if named else [])
+
+
+def test_recover_leaves_a_queue_alone_whose_units_bear_out_a_leap(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path, mapped_file_size=65536)
+    for _ in range(30):
+        writer.put("T", b"x" * 20)
+    last = writer.put("T", b"x" * 20, queue_offset=90)
+    damaged = writer.put("U", b"y" * 20)
+    writer.put("U", b"z" * 20)
+    writer.close()
+    (path,) = (tmp_path / "consumequeue" / "T" / "0").iterdir()
+    # a rebuild repeats the unit in front where the log has no message
+    units = path.read_bytes()[29 * CQ_UNIT.size : 30 * CQ_UNIT.size] * 60
+    units += CQ_UNIT.encode(CqUnit(last.phy_offset, last.total_size, 0))
+    overwrite(tmp_path, path, 30 * CQ_UNIT.size, units, "the end of the queue")
+    flip_bit(tmp_path, tmp_path / "commitlog" / f"{0:020d}", damaged.phy_offset + HEADS[0].size + 5, 3)
+    before = path.read_bytes()
+    result = mqtool("recover", tmp_path, "--yes", "--json")
+    assert (result.code & ~exits.DERIVED, len(result.document["bridged"])) == (exits.CORRECTED, 1)
+    assert path.read_bytes() == before
+    assert result.document["verify"]["commitlog"]["messages"] == 32
 
 
 def test_numbers_that_one_record_may_hold_alone_fit_a_record_in_between() -> None:
