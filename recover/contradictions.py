@@ -22,7 +22,7 @@ from recover.expected import Expectation, QueueKey, lmq_targets
 from recover.log import LogView
 from recover.log_reader import LogReader
 from recover.stray_places import StrayPlace, Unit
-from recover.topics import LMQ_PREFIX, topic_text
+from recover.topics import LMQ_PREFIX
 from recover.verify.queue_verdict import ConsumeQueueReport
 
 #: Queue, queue offset and size that a unit says of a record.
@@ -83,7 +83,7 @@ def contradictions(
                 continue
             if phy_offset in claims.carried:
                 found += _misses_queues(record, own, expectation, queues)
-            elif len(own) == 1 and not _is_right(log, queues, row, own[0][0]):
+            elif len(own) == 1 and not _is_right(expectation, queues, row, own[0][0]):
                 found += (
                     item for item in _denied(record, *own[0][:2])
                     if not (own[0] in claims.beside_others and item.field == "queue_offset")
@@ -179,11 +179,10 @@ def _rows_at(log: LogView, places: Rows) -> Iterator[np.void]:
         yield from rows[np.isin(rows["phy_offset"], places)]
 
 
-def _is_right(log: LogView, queues: ConsumeQueueReport, row: np.void, claimed: QueueKey) -> bool:
+def _is_right(expectation: Expectation, queues: ConsumeQueueReport, row: np.void, claimed: QueueKey) -> bool:
     """True when the queue position that the record itself names holds it."""
     bits = int(row["bits"])
-    topic, queue_id = log.queues[int(row["queue"])]
-    key = QueueKey(topic_text(topic), queue_id)
+    key = expectation.keys[int(row["queue"])]
     if bits & BIT_STRAY:
         return False
     if bits & BIT_SUPERSEDED:

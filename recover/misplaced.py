@@ -11,20 +11,19 @@ from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
-from formats.record_columns import BIT_SUPERSEDED, NO_PLACE
+from formats.record_columns import BIT_SUPERSEDED
 from recover.columns import Rows
 from recover.expected import Expectation, QueueKey
 from recover.log import LogView
 from recover.lost import Lack
-from recover.numbers import numbered
-from recover.stray_places import StrayPlace, Unit, strays_of
-from recover.topics import LMQ_PREFIX, topic_text
+from recover.numbers import with_place
+from recover.stray_places import NO_END, StrayPlace, Unit, strays_of, unit_of
+from recover.topics import LMQ_PREFIX
 
 _Named = tuple[QueueKey, Unit]
 """A record, and the queue that it names."""
 _MOST = 100
 """More numbers in a row than these were not lost by single records."""
-_NO_END = (1 << 63) - 1
 
 
 def misplaced(
@@ -34,10 +33,11 @@ def misplaced(
 
     A record that fits nowhere else may also go on where a queue ends.
     """
-    strays = [(key, unit) for key, units in strays_of(log).items() for unit in units if unit[1] not in placed]
+    named = strays_of(log, expectation)
+    strays = [(key, unit) for key, units in named.items() for unit in units if unit[1] not in placed]
     # as long as the log has its beginning no queue begins in its middle; a queue with a message 0 has just begun
     headless = log.min_offset == 0
-    alone = list(_alone(log)) if lacking or headless else []
+    alone = list(_alone(log, expectation)) if lacking or headless else []
     odd = [*strays, *(alone if headless else ())]
     lacks = [lack for lack in lacking if lack.last - lack.first < _MOST and not lack.key.topic.startswith(LMQ_PREFIX)]
     ends = list(_ends(expectation, [key for key, _ in odd]))
@@ -53,19 +53,19 @@ def misplaced(
 
 def _fitting(lacks: Iterable[Lack], records: Iterable[_Named]) -> list[StrayPlace]:
     """Every pair of a number that a queue lacks, and of a record with this number that stands where it is lacking."""
-    numbered: dict[int, list[_Named]] = defaultdict(list)
+    of_number: dict[int, list[_Named]] = defaultdict(list)
     for named in records:
-        numbered[named[1][0]].append(named)
+        of_number[named[1][0]].append(named)
     return [
         StrayPlace(phy_offset, lack.key, number, size)
         for lack in lacks
         for number in range(lack.first, lack.last + 1)
-        for key, (_, phy_offset, size) in numbered.get(number, ())
+        for key, (_, phy_offset, size) in of_number.get(number, ())
         if lack.before < phy_offset < lack.behind and _differ_in_one_field(key, lack.key)
     ]
 
 
-def _alone(log: LogView) -> Iterator[_Named]:
+def _alone(log: LogView, expectation: Expectation) -> Iterator[_Named]:
     """Records alone in the queue that they name, be it of a topic that nobody knows; not the first of a queue.
 
     So are those that alone would be all that is left of an older queue of that name.
@@ -77,11 +77,10 @@ def _alone(log: LogView) -> Iterator[_Named]:
     alone_once = np.flatnonzero(older == 1)
     for split in log.splits() if alone.size or alone_once.size else ():
         rows, queues = split.records, split.records["queue"]
-        found = np.isin(queues, alone) & numbered(rows) & ((rows["bits"] & NO_PLACE) == 0)
+        found = np.isin(queues, alone) & with_place(rows)
         found |= np.isin(queues, alone_once) & _is_older(rows) & (rows["queue_offset"] > 0)
         for at in np.flatnonzero(found).tolist():
-            topic, queue_id = log.queues[int(queues[at])]
-            yield QueueKey(topic_text(topic), queue_id), _unit(rows, at)
+            yield expectation.keys[int(queues[at])], unit_of(rows[at])
 
 
 def _is_older(rows: Rows) -> Rows:
@@ -97,7 +96,7 @@ def _twins(expectation: Expectation, strays: list[_Named]) -> Iterator[_Named]:
         for number in numbers[key]:
             at = int(np.searchsorted(rows["queue_offset"], number))
             if at < rows.size and rows["queue_offset"][at] == number:
-                yield key, _unit(rows, at)
+                yield key, unit_of(rows[at])
 
 
 def _ends(expectation: Expectation, named: Collection[QueueKey]) -> Iterator[Lack]:
@@ -106,11 +105,7 @@ def _ends(expectation: Expectation, named: Collection[QueueKey]) -> Iterator[Lac
     wanted = {key for key in expectation.keys if key.topic in topics or _but_for_topic(key) in others}
     for key, rows in expectation.grouped(wanted):
         number = int(rows["queue_offset"][-1]) + 1
-        yield Lack(key, number, number, int(rows["phy_offset"][-1]), _NO_END)
-
-
-def _unit(rows: Rows, at: int) -> Unit:
-    return int(rows["queue_offset"][at]), int(rows["phy_offset"][at]), int(rows["size"][at])
+        yield Lack(key, number, number, int(rows["phy_offset"][-1]), NO_END)
 
 
 def _but_for_topic(key: QueueKey) -> tuple[int, int]:

@@ -32,6 +32,11 @@ def counted(records: Rows) -> Rows:
     return np.asarray(numbered(records) & ((records["bits"] & BIT_GHOST) == 0))
 
 
+def with_place(records: Rows) -> Rows:
+    """Those that hold a position of their queue (bool array): neither ghosts nor superseded, and no strays."""
+    return np.asarray(numbered(records) & ((records["bits"] & NO_PLACE) == 0))
+
+
 def strays_among(offsets: Rows) -> Rows:
     """Records that step out of the order between two neighbours that do not, or out of a long order at its end."""
     stray = np.zeros(offsets.size, dtype=bool)
@@ -105,7 +110,7 @@ def _ends(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[Rows, Rows
         if not left:
             break
         own = split.records[np.isin(split.records["queue"], [*left])]
-        own = own[numbered(own) & ((own["bits"] & NO_PLACE) == 0)]
+        own = own[with_place(own)]
         own = own[np.argsort(own["queue"], kind="stable")]
         numbers, starts = np.unique(own["queue"], return_index=True)
         for queue, (start, stop) in zip(numbers.tolist(), pairwise([*starts.tolist(), own.size]), strict=True):

@@ -13,12 +13,12 @@ from formats.record_columns import BIT_STRAY
 from recover.columns import Rows
 from recover.expected import Expectation, QueueKey
 from recover.log import LogView
-from recover.topics import topic_text
 from recover.verify.queue_verdict import ConsumeQueueReport
 
 Unit = tuple[int, int, int]
 """Queue offset, phy_offset and size."""
-_NO_END = (1 << 63) - 1
+NO_END = (1 << 63) - 1
+"""Behind all queue offsets, and all of the log."""
 
 
 class StrayPlace(Struct, frozen=True):
@@ -31,15 +31,18 @@ class StrayPlace(Struct, frozen=True):
     named: bool = False
 
 
-def strays_of(log: LogView) -> dict[QueueKey, list[Unit]]:
+def strays_of(log: LogView, expectation: Expectation) -> dict[QueueKey, list[Unit]]:
     """The stray records by the queue that they name, in log order: the number they give, phy_offset, size."""
     strays: dict[QueueKey, list[Unit]] = {}
     for split in log.splits() if log.tally.bits & BIT_STRAY else ():
         for row in split.records[(split.records["bits"] & BIT_STRAY) != 0]:
-            topic, queue_id = log.queues[int(row["queue"])]
-            unit = int(row["queue_offset"]), int(row["phy_offset"]), int(row["size"])
-            strays.setdefault(QueueKey(topic_text(topic), queue_id), []).append(unit)
+            strays.setdefault(expectation.keys[int(row["queue"])], []).append(unit_of(row))
     return strays
+
+
+def unit_of(row: np.void) -> Unit:
+    """What a unit at the place that a row gives itself would say; rows are RECORD or EXPECTED."""
+    return int(row["queue_offset"]), int(row["phy_offset"]), int(row["size"])
 
 
 def places_of_strays(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> Iterator[StrayPlace]:
@@ -48,7 +51,7 @@ def places_of_strays(log: LogView, expectation: Expectation, queues: ConsumeQueu
     A unit there that names the record says which. Else they are in their order, behind the record in front as long as
     no damage comes between, in front of the one behind if there is none there.
     """
-    strays = strays_of(log)
+    strays = strays_of(log, expectation)
     damaged = [damage.start for damage in log.damaged]
     for key, rows in expectation.grouped(set(strays)):
         verdict = queues.verdicts.get(key)
@@ -56,8 +59,8 @@ def places_of_strays(log: LogView, expectation: Expectation, queues: ConsumeQueu
         for front, group in groupby(strays[key], key=lambda stray: _in_front(rows, stray)):
             if front == 0:
                 continue
-            places = range(int(rows["queue_offset"][front - 1]) + 1, _NO_END)
-            first, stop = int(rows["phy_offset"][front - 1]), _NO_END
+            places = range(int(rows["queue_offset"][front - 1]) + 1, NO_END)
+            first, stop = int(rows["phy_offset"][front - 1]), NO_END
             if front < rows.size:
                 places, stop = range(places.start, int(rows["queue_offset"][front])), int(rows["phy_offset"][front])
             between = damaged[bisect_left(damaged, first) : bisect_left(damaged, stop)]
@@ -82,7 +85,7 @@ def placed(strays: list[Unit], places: range, units: list[Unit], damaged: list[i
     left = [stray for stray in strays if stray[1] not in named]
     taken = {queue_offset for queue_offset, _, _ in units}
     if len(left) <= len(places) - len(units):
-        last = damaged[-1] if damaged and places.stop < _NO_END else _NO_END
+        last = damaged[-1] if damaged and places.stop < NO_END else NO_END
         behind = bisect_right([phy_offset for _, phy_offset, _ in left], last)
         found += _filled(places, taken, left[:behind])
         found += _filled(reversed(places), taken, [*reversed(left[behind:])])

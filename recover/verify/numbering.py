@@ -14,7 +14,7 @@ from recover.verify.commitlog import place_in_file
 def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
     """Records that fit nowhere into the queue that they name, and places of queues that no record is left for."""
     known = {item.phy_offset for item in look.contradictions}
-    for key, strays in strays_of(look.log).items():
+    for key, strays in strays_of(look.log, look.expectation).items():
         for queue_offset, phy_offset, _ in strays:
             mapped_file = look.log.queue.find(phy_offset)
             if phy_offset not in known and mapped_file is not None:

@@ -27,7 +27,6 @@ from formats.record_columns import (
     BIT_STRAY,
     BIT_SUPERSEDED,
     NO_MESSAGE,
-    NO_PLACE,
     RECORD,
 )
 from recover import generations, numbers
@@ -144,7 +143,7 @@ def test_old_generations_are_those_of_each_queue_by_itself(
 @given(ROWS, CUTS)
 def test_ends_of_queues_are_the_last_rows_of_each(rows: list[tuple[int, int, int, int, int]], cuts: set[int]) -> None:
     records, scans = scans_of(rows, cuts)
-    records = records[numbers.numbered(records) & ((records["bits"] & NO_PLACE) == 0)]
+    records = records[numbers.with_place(records)]
     expected = []
     for queue in range(3):
         own = records[records["queue"] == queue][-numbers._RUN - 1 :]
