@@ -200,7 +200,7 @@ class OutputChoice(Struct, frozen=True, kw_only=True):
         metavar=FLAG)] = None
     color: Annotated[Color, option("--color", "Colour; NO_COLOR is followed too.", _OUTPUT)] = Color.auto
     max_findings: Annotated[int | None, option(
-        "--max-findings", "Print at most N findings (default: 10,000 in JSON, 50 on a screen).", _OUTPUT,
+        "--max-findings", "Print at most N findings (default: 10,000 in JSON, 5 of a code on a screen).", _OUTPUT,
         metavar="N", min=0)] = None
     findings_out: Annotated[Path | None, option(
         "--findings-out", "Every finding as a line of JSON, in a file outside the store.", _OUTPUT,

@@ -26,7 +26,7 @@ from recover.json_text import laid_out
 if TYPE_CHECKING:
     from rich.console import Console
 
-SCREEN_FINDINGS = 50
+SCREEN_FINDINGS = 5
 JSON_FINDINGS = 10_000
 _SEVERITIES = ("error", "warning", "info")
 _CLOCK_OF_FILES = 5
@@ -34,7 +34,7 @@ _CLOCK_OF_FILES = 5
 
 
 class OutputOptions(NamedTuple):
-    """How a command shall answer. `max_findings` None: 10,000 in a document, 50 on a screen."""
+    """How a command shall answer. `max_findings` None: 10,000 in a document, 5 of a code on a screen."""
 
     json: bool = False
     color: str = "auto"
@@ -142,13 +142,10 @@ class Printer:
         if failure is not None:
             self._complain(failure)
 
-    def _limit(self, default: int) -> int:
-        wanted = self.options.max_findings
-        return default if wanted is None else wanted
-
     def _print_document(self, code: int, failure: exits.Failure | None) -> None:
         findings = self.findings.sorted()
-        shown = findings[: self._limit(JSON_FINDINGS)]
+        wanted = self.options.max_findings
+        shown = findings[: JSON_FINDINGS if wanted is None else wanted]
         document: dict[str, Any] = {
             "schema": f"mqtool/{self.command or 'mqtool'}/1", "store": self.store, "exit_code": code, **self.document,
             "findings": [self._document_of(item) for item in shown], "finding_counts": self.findings.counts(),
@@ -161,25 +158,26 @@ class Printer:
         write_stdout(to_json(document) + "\n")
 
     def _print_findings(self) -> None:
-        """The worst first, since a person stops reading; what is merely worth knowing as one line a code."""
+        """The worst first, since a person stops reading: a few of each code, a line for what is only worth knowing.
+
+        Or as many as were asked for.
+        """
         findings = self.findings.sorted()
         if not self.human or not findings:
             return
-        if self.options.max_findings is None:
-            told = [item for item in findings if item.severity == "info"]
-            findings = [item for item in findings if item.severity != "info"]
-        else:
-            told = []
         findings.sort(key=lambda item: _SEVERITIES.index(item.severity))
-        shown = findings[: self._limit(SCREEN_FINDINGS)]
-        if shown:
-            self._draw(findings_table(shown, self.store), Text(""))
-        if len(shown) < len(findings):
-            hidden = len(findings) - len(shown)
-            self._draw(Text(f"… and {count(hidden, 'more finding')}: --max-findings N or --findings-out FILE "
-                                    "shows all.\n", style="dim"))
-        if told:
-            self._draw(findings_by_code(told), Text(""))
+        most = self.options.max_findings
+        if most is None:
+            wrong = [item for item in findings if item.severity != "info"]
+            tables = [findings_table(wrong, self.store, SCREEN_FINDINGS), findings_by_code(findings[len(wrong) :])]
+        else:
+            tables = [findings_table(findings[:most], self.store)]
+        for table in tables:
+            if table.rows:
+                self._draw(table, Text(""))
+        if most is not None and most < len(findings):
+            hidden = count(len(findings) - most, "more finding")
+            self._draw(Text(f"… and {hidden}: --findings-out FILE takes all.\n", style="dim"))
 
     def _print_summary(self, code: int) -> None:
         line = Text(f"{clean(self.summary_line) or 'done'} ", style=style_of(code))

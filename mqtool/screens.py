@@ -31,28 +31,46 @@ def severity_text(severity: str, text: str = "") -> Text:
     return Text(clean(text or severity), style=SEVERITY_STYLES[severity])
 
 
-def findings_table(findings: Iterable[Finding], store: str | None) -> Table:
-    """Findings: how bad, which code, where, what it is, what to do."""
-    rows = []
-    for item in findings:
-        where = clean(item.file or "the store") + ("" if item.offset is None else f" @ {item.offset:,}")
-        what = Text(clean(with_store(item.message, store)))
-        if item.remedy:
-            what.append("\n→ " + clean(with_store(item.remedy, store)), style="dim")
-        rows.append((severity_text(item.severity), severity_text(item.severity, item.code), where, what))
+def findings_table(findings: Iterable[Finding], store: str | None, most: int | None = None) -> Table:
+    """Findings, those of a code one below the other: how bad, which code, where, what it is, what to do.
+
+    With `most`, of each code only so many, and how many more there are.
+    """
+    rows: list[Sequence[object]] = []
+    for items in _by_code(findings):
+        # one more takes no more room than to say so
+        shown = items if most is None or len(items) <= most + 1 else items[:most]
+        for item in shown:
+            what = Text(clean(with_store(item.message, store)))
+            if item.remedy:
+                what.append("\n→ " + clean(with_store(item.remedy, store)), style="dim")
+            rows.append((severity_text(item.severity), severity_text(item.severity, item.code), _place(item), what))
+        if len(shown) < len(items):
+            rows.append(("", Text(items[0].code, style="dim"), Text(f"… {len(items) - len(shown):,} more", style="dim"),
+                         Text(f"the last: {_place(items[-1])}\n--max-findings N or --findings-out FILE shows all",
+                              style="dim")))
     return table("findings", ["", "code", "where", "*what it is, and what to do"], rows)
 
 
 def findings_by_code(findings: Iterable[Finding]) -> Table:
     """One line a code: how often, and the first of them in words."""
-    groups: dict[str, list[Finding]] = {}
-    for item in findings:
-        groups.setdefault(item.code, []).append(item)
     rows = []
-    for code, items in groups.items():
-        more = f" (and {len(items) - 1} more)" if len(items) > 1 else ""
-        rows.append((Text(code, style="dim"), Text(clean(items[0].message) + more, style="dim")))
+    for items in _by_code(findings):
+        more = f" (and {len(items) - 1:,} more)" if len(items) > 1 else ""
+        rows.append((Text(items[0].code, style="dim"), Text(clean(items[0].message) + more, style="dim")))
     return table("worth knowing (nothing is wrong here)", ["code", "*"], rows)
+
+
+def _by_code(findings: Iterable[Finding]) -> Iterable[list[Finding]]:
+    """Those of one severity and code, in the order in which these first come."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for item in findings:
+        groups.setdefault((item.severity, item.code), []).append(item)
+    return groups.values()
+
+
+def _place(item: Finding) -> str:
+    return clean(item.file or "the store") + ("" if item.offset is None else f" @ {item.offset:,}")
 
 
 def style_of(code: int) -> str:

@@ -46,14 +46,6 @@ def test_verify_only_narrows(damaged: Path) -> None:
     assert mqtool("verify", damaged, "--only", "nonsense").code == 16
 
 
-def test_findings_are_cut_in_the_document_and_whole_in_the_file(damaged: Path, tmp_path: Path) -> None:
-    target = tmp_path / "findings.ndjson"
-    result = mqtool("verify", damaged, "--json", "--max-findings", "1", "--findings-out", target)
-    assert len(result.document["findings"]) == 1
-    assert result.document["truncated"] is True
-    assert len(target.read_text().splitlines()) > 1
-
-
 @pytest.mark.parametrize("name", CLEAN)
 def test_recover_leaves_a_healthy_store_alone(name: str, tmp_path: Path) -> None:
     store = real_store(name, tmp_path)

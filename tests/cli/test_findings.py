@@ -1,0 +1,59 @@
+"""How findings are told: a few of each code on a screen, up to a limit in a document, all of them in a file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mqtool.output import SCREEN_FINDINGS
+from tests.cli.runner import mqtool
+from tests.support.stores import real_store
+
+MISSING = "consumequeue-missing-units"
+
+
+@pytest.fixture
+def without_queues(tmp_path: Path) -> Path:
+    """A store whose queue files are gone, and its checkpoint: one finding for each of many queues, and one more."""
+    store = real_store("killed-5.5.0", tmp_path)
+    shutil.rmtree(store / "consumequeue")
+    (store / "checkpoint").unlink()
+    return store
+
+
+def test_findings_are_cut_in_the_document_and_whole_in_the_file(without_queues: Path, tmp_path: Path) -> None:
+    target = tmp_path / "findings.ndjson"
+    result = mqtool("verify", without_queues, "--json", "--max-findings", "1", "--findings-out", target)
+    assert len(result.document["findings"]) == 1
+    assert result.document["truncated"] is True
+    assert len(target.read_text().splitlines()) > 1
+
+
+def test_a_screen_shows_a_few_findings_of_a_code_and_says_how_many_there_are(
+    without_queues: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "findings.ndjson"
+    screen = mqtool("verify", without_queues, "--findings-out", target).stdout
+    findings = [json.loads(line) for line in target.read_text().splitlines()]
+    missing = [item["file"] for item in findings if item["code"] == MISSING]
+    assert len(missing) > SCREEN_FINDINGS + 1
+    assert screen.split().count(MISSING) == SCREEN_FINDINGS + 1
+    assert f"… {len(missing) - SCREEN_FINDINGS} more" in screen
+    assert missing[-1] in screen
+    # none is hidden behind the many of another code
+    assert {item["code"] for item in findings if item["severity"] != "info"} <= set(screen.split())
+
+
+def test_a_screen_shows_as_many_findings_as_asked_for(without_queues: Path, tmp_path: Path) -> None:
+    target = tmp_path / "findings.ndjson"
+    screen = mqtool("verify", without_queues, "--max-findings", "1000", "--findings-out", target).stdout
+    codes = Counter(json.loads(line)["code"] for line in target.read_text().splitlines())
+    assert {code: screen.split().count(code) for code in codes} == codes
+    assert "more" not in screen.split()
+    assert f"… and {codes.total() - 1} more findings" in mqtool("verify", without_queues, "--max-findings", "1").stdout
+
+
