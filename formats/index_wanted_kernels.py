@@ -30,17 +30,30 @@ TAKE = Array(np.uint8, some=True)
 
 
 @part
-def wanted_keys(hashes: int, bits: int, row: int, take: Any) -> int:
-    """How many of a record's hashes are put: all, those of its keys without the one of its tags, or none.
-
-    `take` has one for each row of the split, or one for all.
-    """
-    kind = take[row] if take.size > 1 else take[0]
-    if kind == TAKE_NOTHING or bits & UNINDEXED:
+def wanted_by(rule: int, hashes: int, bits: int) -> int:
+    """How many of a record's hashes are put by a rule: all, those of its keys without the one of its tags, or none."""
+    if rule == TAKE_NOTHING or bits & UNINDEXED:
         return 0
-    if kind == TAKE_KEYS and bits & BIT_HAS_TAGS and hashes > 0:
+    if rule == TAKE_KEYS and bits & BIT_HAS_TAGS and hashes > 0:
         return hashes - 1
     return hashes
+
+
+@part
+def wanted_keys(hashes: int, bits: int, row: int, take: Any) -> int:
+    """The same where `take` has the rule for each row of the split, or one for all."""
+    return wanted_by(take[row] if take.size > 1 else take[0], hashes, bits)
+
+
+@part
+def add_to_span(span: Any, wanted: int, phy_offset: int) -> None:
+    """Add a record that should have so many units to a span (int64[SPAN])."""
+    if wanted:
+        span[SPAN_UNITS] += wanted
+        span[SPAN_RECORDS] += 1
+        span[SPAN_LAST] = phy_offset
+        if span[SPAN_FIRST] < 0:
+            span[SPAN_FIRST] = phy_offset
 
 
 @part
@@ -61,13 +74,7 @@ def add_wanted(records: Any, take: Any, span: Any) -> None:
     """
     for row in range(records.size):
         record = records[row]
-        wanted = wanted_keys(record.hashes, record.bits, row, take)
-        if wanted:
-            span[SPAN_UNITS] += wanted
-            span[SPAN_RECORDS] += 1
-            span[SPAN_LAST] = record.phy_offset
-            if span[SPAN_FIRST] < 0:
-                span[SPAN_FIRST] = record.phy_offset
+        add_to_span(span, wanted_keys(record.hashes, record.bits, row, take), record.phy_offset)
 
 
 @kernel(records=_RECORDS, found=Array(np.uint8), take=TAKE, missing=Array(np.int32, out=True), returns=INT)

@@ -31,8 +31,8 @@ from formats.byte_kernels import (
 from formats.commitlog import layout
 from formats.compiled import INT, Array, kernel, part
 from formats.crc_kernel import crc32_inside
-from formats.property_kernels import KEYS_HASHED, take_properties
-from formats.queue_table_kernels import enter_queue, find_queue
+from formats.property_kernels import KEYS_COUNTED, KEYS_HASHED, TAGS_CODED, take_properties
+from formats.queue_table_kernels import QUEUE_COLUMNS, QUEUE_PASSES, enter_queue, find_queue
 from formats.record_columns import BIT_FILLER, BIT_PROP_CRC, BIT_V2, RECORD, column_offset
 from formats.refill_kernels import fill_again, may_refill
 from formats.walk_status import AT_BLANK, DISLIKED, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
@@ -105,9 +105,9 @@ def walk_records(
     data[0] lies at physical offset `window_offset`; the mapped file ends at `file_end`. Rows go to
     `records`, index key hashes to `hashes`, new queues to the tables; `state` is int64
     [rows, hashes, queues, names_used] and is updated. `keys` says what is made of those for the index
-    (`formats.property_kernels`): where they are not hashed, `hashes` is left alone. `refill` says
-    how `data` is filled again (`formats.refill_kernels`): positions then count from its START; full of zeros, not at
-    all. Returns (position, status).
+    (`formats.property_kernels`): where they are not hashed, `hashes` is left alone; queues that pass have TAGS_CODED
+    as KEYS_COUNTED. `refill` says how `data` is filled again (`formats.refill_kernels`): positions then count from its
+    START; full of zeros, not at all. Returns (position, status).
     """
     limit = min(available, data.size)
     rows = pointer_to(records)
@@ -199,6 +199,8 @@ def _take_record(
         if not _property_crc_fits(data, start, size, crc_address, crc_table):
             return DISLIKED
         bits |= BIT_PROP_CRC
+    if queue >= 0 and keys == TAGS_CODED and queue_table[queue * QUEUE_COLUMNS + QUEUE_PASSES]:
+        keys = KEYS_COUNTED
     first_hash = state[1]
     more_bits, count, tags_code, status = take_properties(
         data, properties_at, end, topic_at, topic_length, topic_hash, hashes, hash_room, first_hash,

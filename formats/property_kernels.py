@@ -30,8 +30,9 @@ from formats.walk_status import DISLIKED, NEED_MORE, OUTPUT_FULL
 
 NO_KEYS = 0
 KEYS_COUNTED = 1
-KEYS_HASHED = 2
-"""What a walk is to make of index keys. Unless NO_KEYS it has tags codes, too."""
+TAGS_CODED = 2
+KEYS_HASHED = 3
+"""What a walk is to make of index keys and tags, each with what those in front of it make."""
 
 _TAGS = text_bytes("TAGS")
 _KEYS = text_bytes("KEYS")
@@ -50,8 +51,8 @@ def take_properties(
 ) -> tuple[int, int, int, int]:
     """Read the properties that matter: (bits, number of index keys, tags code, status).
 
-    `data` and `hashes` are pointers (`byte_kernels.pointer_to`). `keys`: KEYS_HASHED; KEYS_COUNTED leaves out their
-    hashes; NO_KEYS their number as well, and the tags code is 0 but for a delay level.
+    `data` and `hashes` are pointers (`byte_kernels.pointer_to`). `keys`: KEYS_HASHED; TAGS_CODED leaves out the
+    hashes of keys; KEYS_COUNTED the tags code as well, which is 0 but for a delay level; NO_KEYS their number, too.
     """
     bits = 0
     tags_at, tags_length = -1, 0
@@ -125,11 +126,12 @@ def take_properties(
     if tags_length > 0:
         bits |= BIT_HAS_TAGS
     if tags_length > 0 and keys != NO_KEYS:
+        count += 1
+    if tags_length > 0 and keys >= TAGS_CODED:
         h, good = java_hash(data, tags_at, tags_at + tags_length, 0, readable)
         if not good:
             return 0, 0, 0, DISLIKED
         tags_code = signed(h)
-        count += 1
     if tags_length > 0 and keys == KEYS_HASHED:
         seed = (31 * ((31 * prefix + 84) & 0xFFFFFFFF) + 35) & 0xFFFFFFFF
         h, good = java_hash(data, tags_at, tags_at + tags_length, seed, readable)

@@ -10,7 +10,9 @@ from formats.byte_kernels import equal_bytes
 from formats.compiled import INT, Array, kernel, part
 from formats.record_columns import RECORD
 
-_COLUMNS = 3
+QUEUE_COLUMNS = 4
+QUEUE_PASSES = 3
+"""Columns of a queue: where its topic's name begins, how long that is, queue id, and whether nobody wants its rows."""
 
 
 @part
@@ -49,6 +51,23 @@ def renumber(records: Any, numbers: Any) -> None:
             records[row].queue = numbers[queue]
 
 
+@kernel(
+    records=Array(RECORD), wanted=Array(np.bool_, some=True), picked=Array(RECORD, out=True), returns=INT,
+)
+def pick_rows(records: Any, wanted: Any, picked: Any) -> int:
+    """Copy the rows (RECORD) of queues that are `wanted` (bool, one a queue) into `picked`; how many there are.
+
+    `picked` may be `records`; where it is full the rest is left.
+    """
+    count = 0
+    for row in range(records.size):
+        queue = records[row].queue
+        if 0 <= queue < wanted.size and wanted[queue] and count < picked.size:
+            picked[count] = records[row]
+            count += 1
+    return count
+
+
 @part
 def find_queue(
     data: Any, start: int, length: int, queue_id: int, topic_hash: int, slots: Any, slot_count: int, names: Any,
@@ -64,7 +83,7 @@ def find_queue(
         number = np.int64(slots[slot])
         if number < 0:
             break
-        at = number * _COLUMNS
+        at = number * QUEUE_COLUMNS
         known = queue_table[at + 2] == queue_id and queue_table[at + 1] == length
         if known and equal_bytes(names, queue_table[at], data, start, length):
             return number
@@ -86,9 +105,10 @@ def enter_queue(
         slot = (slot + 1) & mask
     for i in range(length):
         names[names_used + i] = data[start + i]
-    at = queues * _COLUMNS
+    at = queues * QUEUE_COLUMNS
     queue_table[at] = names_used
     queue_table[at + 1] = length
     queue_table[at + 2] = queue_id
+    queue_table[at + QUEUE_PASSES] = 0
     slots[slot] = queues
     return queues

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,9 +21,7 @@ from recover.errors import Refusal
 from recover.mapped_files import MappedFile
 from recover.scan import FileScan, ProgressCallback, scan_file
 from recover.tally import Counter
-
-if TYPE_CHECKING:
-    from recover.unit_counts import UnitCounts
+from recover.unit_counts import UnitCounts
 
 _ASKED_FOR = BIT_LMQ | BIT_V2 | BIT_FILLER | BIT_MARKER
 """Where there are records with any of these, verify looks at rows."""
@@ -90,20 +87,11 @@ class CountedScan(FileScan):
         self._rows = value or None
 
 
-def unit_counts(*, with_keys: bool) -> UnitCounts | None:
-    """Where units of an index are counted, if they are."""
-    if not with_keys:
-        return None
-    from recover.unit_counts import UnitCounts
-
-    return UnitCounts()
-
-
 class _Watched(Counter):
     """Counts until that will not do any more."""
 
     def __init__(self, counting: Counting) -> None:
-        super().__init__(units=unit_counts(with_keys=counting.with_keys))
+        super().__init__(units=UnitCounts() if counting.with_keys else None)
         self.counting = counting
 
     def add(self, records: Rows, queues: int) -> None:

@@ -14,13 +14,14 @@ from formats.queue_table_kernels import renumber
 from formats.record_columns import BIT_GHOST, NO_MESSAGE
 from recover.chosen import NOTHING, Chosen
 from recover.columns import DEFAULT_MEMORY, ColumnStore, Rows
-from recover.counted_scan import CountedScan, Counting, unit_counts
+from recover.counted_scan import CountedScan, Counting
 from recover.generations import mark_ghosts, mark_superseded
 from recover.log import GHOSTS, MISSING_FILE, Damage, LogView, Tail
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.numbers import mark_leaps
 from recover.scan import WINDOW, FileScan, Hole, ProgressCallback, scan_file
 from recover.tally import Counter, Tally, tally
+from recover.unit_counts import UnitCounts
 
 
 def scan_log(
@@ -131,7 +132,7 @@ def _joined(
     scans: Sequence[FileScan], numbers: dict[tuple[bytes, int], int], *, with_keys: bool = False
 ) -> Tally | None:
     """What the scans of the files counted, put together; None where queues fall back, or a file was not counted."""
-    counter = Counter(len(numbers), unit_counts(with_keys=with_keys))
+    counter = Counter(len(numbers), UnitCounts() if with_keys else None)
     for scan in scans:
         if scan.counter is None or not counter.join(scan.counter, _numbers_of(scan, numbers)):
             return None

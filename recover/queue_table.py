@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from formats.queue_table_kernels import new_queue_slots
+from formats.queue_table_kernels import QUEUE_COLUMNS, QUEUE_PASSES, new_queue_slots
 from recover.columns import Rows
 
 _QUEUES = 2
@@ -14,7 +14,7 @@ _NAMES = 1 << 17
 
 
 class QueueTable:
-    """`slots` (int32), `names` (uint8) and `table` (int64 (n, 3)) are what the kernels take.
+    """`slots` (int32), `names` (uint8) and `table` (int64 (n, QUEUE_COLUMNS)) are what the kernels take.
 
     `state` is the walk's, which counts queues and bytes of names in it.
     """
@@ -23,7 +23,7 @@ class QueueTable:
         self._state = state
         self.slots = np.full(_SLOTS, -1, dtype=np.int32)
         self.names = np.zeros(_NAMES, dtype=np.uint8)
-        self.table = np.zeros((_SLOTS // 2, 3), dtype=np.int64)
+        self.table = np.zeros((_SLOTS // 2, QUEUE_COLUMNS), dtype=np.int64)
 
     def __len__(self) -> int:
         return int(self._state[_QUEUES])
@@ -35,7 +35,7 @@ class QueueTable:
 
     def keys(self, first: int = 0) -> list[tuple[bytes, int]]:
         """(topic, queue id) of each queue from number `first` on."""
-        rows = self.table[first : len(self)].tolist()
+        rows = self.table[first : len(self), :QUEUE_PASSES].tolist()
         names = self.names.tobytes() if rows else b""
         return [(names[at : at + length], queue_id) for at, length, queue_id in rows]
 
@@ -49,16 +49,20 @@ class QueueTable:
             self.grow()
         at = int(self._state[_NAMES_USED])
         self.names[at : at + len(topic)] = np.frombuffer(topic, dtype=np.uint8)
-        self.table[number] = at, len(topic), queue_id
+        self.table[number] = at, len(topic), queue_id, False
         self._state[_QUEUES], self._state[_NAMES_USED] = number + 1, at + len(topic)
         self.slots = new_queue_slots(self.slots.size, self.names, self.table, number + 1)
         return number
+
+    def let_pass(self, number: int) -> None:
+        """Nobody wants rows of this queue."""
+        self.table[number, QUEUE_PASSES] = True
 
     def grow(self) -> None:
         """Four times the room."""
         names = np.zeros(self.names.size * 4, dtype=np.uint8)
         names[: self.names.size] = self.names
-        table = np.zeros((self.table.shape[0] * 4, 3), dtype=np.int64)
+        table = np.zeros((self.table.shape[0] * 4, QUEUE_COLUMNS), dtype=np.int64)
         table[: self.table.shape[0]] = self.table
         self.names, self.table = names, table
         self.slots = new_queue_slots(self.slots.size * 4, names, table, len(self))

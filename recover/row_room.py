@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from formats.queue_table_kernels import pick_rows
 from formats.record_columns import RECORD
 from recover.chosen import NOTHING, Chosen
 from recover.columns import LEAST_HASHES, LEAST_ROWS, ColumnStore, Rows, Split
@@ -80,8 +81,11 @@ class PassingRows(RowRoom):
         """See `RowRoom`."""
         if self._chosen == NOTHING:
             return
-        self._takes += (self._chosen.takes_raw(*key) for key in self._queues.keys(len(self._takes)))
-        own = records[np.array(self._takes, dtype=np.bool_)[records["queue"]]]
+        for number, key in enumerate(self._queues.keys(len(self._takes)), len(self._takes)):
+            self._takes.append(self._chosen.takes_raw(*key))
+            if not self._takes[number]:
+                self._queues.let_pass(number)
+        own = records[: pick_rows(records, np.array(self._takes, dtype=np.bool_), records)]
         if own.size:
             own["hashes"] = 0
             super().keep(own, hashes[:0])

@@ -17,10 +17,10 @@ from formats.commitlog import BLANK_SIZE, decode_blank
 from formats.crc_kernel import crc_address, crc_tables
 from formats.errors import FormatError
 from formats.kernels import walk_records
-from formats.property_kernels import KEYS_COUNTED, KEYS_HASHED, NO_KEYS
+from formats.property_kernels import KEYS_COUNTED, KEYS_HASHED, NO_KEYS, TAGS_CODED
 from formats.record_columns import BIT_DELAY
 from formats.walk_status import AT_BLANK, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
-from recover.chosen import Chosen
+from recover.chosen import NOTHING, Chosen
 from recover.columns import ColumnStore, Rows, Split
 from recover.hole_search import Found, HoleSearch
 from recover.judge import envelope_size, judge, reason_of
@@ -99,7 +99,8 @@ class FileScanner:
         self.stop = WHOLE
         self.result = FileScan(mapped_file, file_size)
         self.progress = progress
-        self.keys = NO_KEYS if not with_keys else KEYS_HASHED if chosen is None else KEYS_COUNTED
+        kept = KEYS_HASHED if chosen is None else KEYS_COUNTED if chosen == NOTHING else TAGS_CODED
+        self.keys = kept if with_keys else NO_KEYS
         self.state = np.zeros(4, dtype=np.int64)
         self.queues = QueueTable(self.state)
         self.room = (

@@ -21,10 +21,10 @@ from formats.tally_kernels import (
     tally_rows,
 )
 from recover.columns import Rows
+from recover.unit_counts import NO_SPANS, UnitCounts
 
 if TYPE_CHECKING:
     from recover.scan import FileScan
-    from recover.unit_counts import UnitCounts
 
 
 class Tally(Struct, frozen=True, eq=False):
@@ -83,10 +83,9 @@ class Counter:
         """Count these rows."""
         self.rows += records.size
         self._make_room(queues)
-        if self.units is not None:
-            self.units.add(records)
         tally_rows(
-            np.asarray(records), self.last_offset, self.fallen, self.positions, self.least, self.most, self.totals
+            np.asarray(records), self.last_offset, self.fallen, self.positions, self.least, self.most, self.totals,
+            NO_SPANS if self.units is None else self.units.spans,
         )
 
     def _make_room(self, queues: int) -> None:

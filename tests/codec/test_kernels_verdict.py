@@ -23,8 +23,8 @@ from formats.crc_kernel import crc_address, crc_tables
 from formats.errors import FormatError
 from formats.javahash import index_key_hash
 from formats.kernels import walk_records
-from formats.property_kernels import KEYS_COUNTED, KEYS_HASHED, NO_KEYS
-from formats.queue_table_kernels import new_queue_slots
+from formats.property_kernels import KEYS_COUNTED, KEYS_HASHED, NO_KEYS, TAGS_CODED
+from formats.queue_table_kernels import QUEUE_COLUMNS, new_queue_slots
 from formats.record_columns import BIT_DELAY, RECORD
 from formats.refill_kernels import REFILL_SIZE
 from recover.record_row import row_of
@@ -34,24 +34,33 @@ from tests.support.stores import STORES
 Row = tuple[Any, list[int]]
 
 
-def _walk(content: bytes, phy_offset: int, keys: int = KEYS_HASHED) -> Row | None:
-    """The row and hashes that the compiled walk makes of one record, None if it refuses; whatever stands behind it."""
+def _walk(content: bytes, phy_offset: int, keys: int = KEYS_HASHED, passing: Record | None = None) -> Row | None:
+    """The row and hashes that the compiled walk makes of one record, None if it refuses; whatever stands behind it.
+
+    The queue of the `passing` record is known, and nobody wants its rows.
+    """
     room = BLANK_SIZE + random.Random(content[-1]).randrange(80)
     first, *others = (
-        _walk_in_front_of(rest, content, phy_offset, keys)
+        _walk_in_front_of(rest, content, phy_offset, keys, passing)
         for rest in (bytes(BLANK_SIZE), b"\x01\x02 \xff" * 20, bytes([content[-1]]) * room)
     )
     assert all(other == first for other in others)
     return first
 
 
-def _walk_in_front_of(rest: bytes, content: bytes, phy_offset: int, keys: int) -> Row | None:
-    names, queues = np.zeros(1 << 10, np.uint8), np.zeros((8, 3), np.int64)
+def _walk_in_front_of(
+    rest: bytes, content: bytes, phy_offset: int, keys: int, passing: Record | None
+) -> Row | None:
+    names, queues = np.zeros(1 << 10, np.uint8), np.zeros((8, QUEUE_COLUMNS), np.int64)
     records, hashes, state = np.zeros(2, RECORD), np.zeros(1 << 10, np.int32), np.zeros(4, np.int64)
+    if passing is not None:
+        names[: len(passing.topic)] = np.frombuffer(passing.topic, np.uint8)
+        queues[0] = 0, len(passing.topic), passing.queue_id, True
+        state[2:] = 1, len(passing.topic)
     data = np.frombuffer(bytearray(content + rest), np.uint8)
     walk_records(
         data, 0, data.size, phy_offset, phy_offset + data.size, crc_address(), crc_tables(),
-        records, hashes, new_queue_slots(16, names, queues, 0), names, queues, state, keys,
+        records, hashes, new_queue_slots(16, names, queues, int(state[2])), names, queues, state, keys,
         np.zeros(REFILL_SIZE, np.int64),
     )
     return (records[0], hashes[:state[1]].tolist()) if state[0] else None
@@ -65,7 +74,7 @@ def _judge(content: bytes, phy_offset: int) -> Record | None:
 
 
 def _disagreement(content: bytes, phy_offset: int) -> str:
-    differing = (_differs_without_hashes(content, phy_offset, keys) for keys in (NO_KEYS, KEYS_COUNTED))
+    differing = (_differs_without_hashes(content, phy_offset, keys) for keys in (NO_KEYS, KEYS_COUNTED, TAGS_CODED))
     return _differs(content, phy_offset) or next(filter(None, differing), "")
 
 
@@ -79,6 +88,11 @@ def _differs_without_hashes(content: bytes, phy_offset: int, keys: int) -> str:
     expected, _ = row_of(record, int(walked[0]["queue"]))
     if keys == NO_KEYS:
         expected["hashes"] = 0
+    if keys == TAGS_CODED:
+        passed, walked_as_such = _walk(content, phy_offset, KEYS_COUNTED), _walk(content, phy_offset, keys, record)
+        if passed is None or walked_as_such is None or passed[0] != walked_as_such[0] or walked_as_such[1]:
+            return f"other row where its queue passes: {content!r}"
+    else:
         expected["tags_code"] *= (expected["bits"] & BIT_DELAY) != 0
     return "" if walked[0] == expected[0] and not walked[1] else f"other row ({keys}): {content!r}"
 
