@@ -178,6 +178,8 @@ def _losses(made: RecoverPlan) -> str:
         parts.append(f"{count(made.lost_messages, 'intact message')} dropped")
     if made.damaged_messages:
         parts.append(f"{count(made.damaged_messages, 'damaged message')} {'left' if made.log_stays else 'gone'}")
+    if made.mendable_messages:
+        parts[-1] += f" ({made.mendable_messages:,} of which --mend-bits would put back)"
     if made.unproven_messages:
         parts.append(f"{count(made.unproven_messages, 'message')} gone that only a queue names")
     return ", ".join(parts) if parts else "no message lost"

@@ -21,9 +21,10 @@ from recover.log_reader import LogReader
 from recover.log_scan import dead_ranges
 from recover.lost import LostPosition
 from recover.mapped_files import MappedFile
+from recover.one_bit import turned_back
 from recover.patches import zeroes
 from recover.plan import InPlace, Install, Retire, Step, WriteRange, ZeroRange
-from recover.restore import LARGEST, Restored, restore
+from recover.restore import Restored, content_of, restore
 from recover.store import Store
 from recover.surroundings import Surroundings
 from recover.survey import Survey
@@ -42,9 +43,12 @@ class LogChanges(Struct):
     restored: set[LostPosition] = field(default_factory=set)
 
 
-def keep_everything(look: Survey, *, lost: Lost = "repeat", bridge: bool = True) -> LogChanges:
+def keep_everything(
+    look: Survey, *, lost: Lost = "repeat", bridge: bool = True, mend_bits: bool = False
+) -> LogChanges:
     """The changes after which every broker passes over the damage; no intact record is touched.
 
+    With `mend_bits` a message of which one flipped bit explains the damage is put back.
     `Refusal` (8) without `bridge` where damage has intact messages behind it, and where no bridge fits.
     """
     log = look.log
@@ -54,15 +58,15 @@ def keep_everything(look: Survey, *, lost: Lost = "repeat", bridge: bool = True)
         for number, damage in enumerate(log.damaged):
             if damage.mapped_file is None or damage.start > changes.cut_from:
                 continue
+            positions = look.losses.by_damage[number]
             if damage.start == changes.cut_from:
-                _keep_last(look, reader, changes, damage, look.losses.by_damage[number])
+                _keep_last(look, changes, damage, _restore(reader, damage, positions, mend_bits))
                 continue
             _check_allowed(damage, bridge)
             if number in look.end_marks:
                 _write_end_mark(look.store, changes, damage, damage.mapped_file)
                 continue
-            positions = look.losses.by_damage[number]
-            restored = _restore(reader, damage, positions)
+            restored = _restore(reader, damage, positions, mend_bits)
             if restored is not None:
                 _put_back(look.store, changes, damage, damage.mapped_file, restored)
                 continue
@@ -97,23 +101,18 @@ def _check_allowed(damage: Damage, bridge: bool) -> None:
         )
 
 
-def _restore(reader: LogReader, damage: Damage, positions: list[LostPosition]) -> Restored | None:
-    if damage.ended_by not in ("record", "blank") or not positions or damage.stop - damage.start > LARGEST:
+def _restore(
+    reader: LogReader, damage: Damage, positions: list[LostPosition], mend_bits: bool
+) -> Restored | None:
+    content = content_of(reader, damage) if positions or mend_bits else None
+    if content is None:
         return None
-    try:
-        content = reader.read(damage.start, damage.stop - damage.start)
-    except OSError:
-        return None
-    if len(content) < damage.stop - damage.start:
-        return None
-    return restore(content, damage.start, positions)
+    by_field = restore(content, damage.start, positions) if positions else None
+    return by_field or (turned_back(content, damage.start, positions) if mend_bits else None)
 
 
-def _keep_last(
-    look: Survey, reader: LogReader, changes: LogChanges, damage: Damage, positions: list[LostPosition]
-) -> None:
+def _keep_last(look: Survey, changes: LogChanges, damage: Damage, restored: Restored | None) -> None:
     """The last message of the log stays if it can be restored; else it is a part of the dirty end."""
-    restored = _restore(reader, damage, positions)
     if restored is not None and damage.mapped_file is not None:
         _put_back(look.store, changes, damage, damage.mapped_file, restored)
         changes.cut_from = damage.stop

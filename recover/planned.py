@@ -18,7 +18,7 @@ class RecoverPlan(Struct):
 
     `lost_messages` are intact ones that it drops, `damaged_messages` those that damage has taken, and
     `unproven_messages` those that nothing but the units of a queue names, behind the end of the log. Where the
-    `log_stays`, so do damaged ones.
+    `log_stays`, so do damaged ones. Of these, `mendable_messages` are one flipped bit away from what was stored.
     """
 
     plan: Plan
@@ -30,3 +30,4 @@ class RecoverPlan(Struct):
     unproven_messages: int
     valid_to: int
     log_stays: bool = False
+    mendable_messages: int = 0

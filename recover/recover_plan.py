@@ -56,6 +56,7 @@ class RecoverOptions(Struct, frozen=True):
     bridge: bool = True
     max_loss: int | None = 0
     clamp_offsets: bool = False
+    mend_bits: bool = False
     zone: datetime.tzinfo | None = None
     command: str = "recover"
 
@@ -72,8 +73,13 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     if options.policy == "broker":
         changes = _as_the_broker(before.survey, prediction)
     else:
-        changes = keep_everything(before.survey, lost=options.lost, bridge=options.bridge)
-    return plan_from_changes(store, before, changes, options, prediction)
+        changes = keep_everything(
+            before.survey, lost=options.lost, bridge=options.bridge, mend_bits=options.mend_bits
+        )
+    made = plan_from_changes(store, before, changes, options, prediction)
+    if options.policy == "keep" and not options.mend_bits:
+        made.mendable_messages = before.findings.counts().get("commitlog-flipped-bit", 0)
+    return made
 
 
 def plan_truncate(

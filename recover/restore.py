@@ -24,6 +24,8 @@ from formats.commitlog import (
 )
 from formats.commitlog.layout import TOPIC_LENGTHS
 from formats.errors import FormatError
+from recover.log import Damage
+from recover.log_reader import LogReader
 from recover.lost import LostPosition
 
 LARGEST = 64 << 20
@@ -40,6 +42,19 @@ class Restored(Struct, frozen=True):
     field: str
     position: int
     content: bytes
+
+
+def content_of(reader: LogReader, damage: Damage) -> bytes | None:
+    """All bytes of a damage that may be one record; None where it is no such thing, or cannot be read."""
+    size = damage.stop - damage.start
+    is_whole = damage.ended_by in ("record", "blank") or damage.facts.get("size") == size
+    if damage.mapped_file is None or not is_whole or size > LARGEST:
+        return None
+    try:
+        content = reader.read(damage.start, size)
+    except OSError:
+        return None
+    return content if len(content) == size else None
 
 
 def restore(damaged: bytes, phy_offset: int, lost: Iterable[LostPosition]) -> Restored | None:
@@ -61,12 +76,13 @@ def restore(damaged: bytes, phy_offset: int, lost: Iterable[LostPosition]) -> Re
             record = check_strict(changed + bytes(BLANK_SIZE), 0, len(changed) + BLANK_SIZE, phy_offset)
         except FormatError:
             continue
-        if record.total_size == len(damaged) and _is_missing(record, positions):
+        if record.total_size == len(damaged) and is_missing(record, positions):
             found[changed] = Restored(record, field, position, content)
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def _is_missing(record: Record, lost: list[LostPosition]) -> bool:
+def is_missing(record: Record, lost: Iterable[LostPosition]) -> bool:
+    """Whether the place in a queue that a record names is one that is lost."""
     return any(
         p.key.topic == record.topic_name and p.key.queue_id == record.queue_id and p.queue_offset == record.queue_offset
         for p in lost

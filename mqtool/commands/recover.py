@@ -14,6 +14,7 @@ from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
 from mqtool.predicting import settings_of
 from mqtool.recovering import Change, ZoneChoice, max_loss
+from recover.errors import UsageRefusal
 
 if TYPE_CHECKING:
     from mqtool.recovering import Planner
@@ -64,6 +65,9 @@ class RecoverChoice(Struct, frozen=True, kw_only=True):
         "--max-loss", "How many messages may go: intact ones with --policy broker; those that queues name where hardly "
         "anything of the log is left (default: 0).", _PANEL,
         metavar="N|all")] = None
+    mend_bits: Annotated[bool, option(
+        "--mend-bits", "Put back messages of which one flipped bit explains the damage: turned back, every checksum is "
+        "right.", _PANEL, metavar=FLAG)] = False
     clamp_offsets: Annotated[bool, option(
         "--clamp-offsets", "Lower consumer offsets that lie behind the end of their queue.", _PANEL,
         metavar=FLAG)] = False
@@ -89,6 +93,7 @@ def mode_of(mode: Mode) -> Literal["normal", "abnormal"] | None:
         ("/data/store --dry-run", "what would be done, and what is lost"),
         ("/data/store", "show that, ask once, do it, verify the result"),
         ("/data/store --yes --json", "unattended"),
+        ("/data/store --mend-bits", "put back, too, what one flipped bit explains"),
         ("/data/store --output /backup/recovered", "a recovered copy; the store is left alone"),
         ("/data/store --policy broker --broker 5.3.3 --max-loss all", "cut as that broker would"),
     ],
@@ -108,11 +113,13 @@ def run(
     def make(opened: Store) -> Planner:
         from recover.recover_plan import RecoverOptions, plan_recover
 
+        if how.mend_bits and how.policy is Policy.broker:
+            raise UsageRefusal("--mend-bits with --policy broker", "A broker mends nothing: leave out one of them.")
         settings, assumed = settings_of(opened, broker)
         options = RecoverOptions(
             settings=settings, mode=mode_of(how.mode), policy="broker" if how.policy is Policy.broker else "keep",
             lost=_LOST[how.lost], bridge=not how.no_bridge, max_loss=max_loss(how.max_loss),
-            clamp_offsets=how.clamp_offsets, zone=zone.zone,
+            clamp_offsets=how.clamp_offsets, mend_bits=how.mend_bits, zone=zone.zone,
         )
 
         def plan(before: VerifyReport) -> RecoverPlan:

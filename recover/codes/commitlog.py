@@ -20,6 +20,18 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         action="Do not start the broker. `mqtool recover` bridges the range: nothing behind it is lost.",
     ),
     Code(
+        "commitlog-flipped-bit", "info",
+        "one flipped bit explains the damaged message at {start}: with bit {bit} of byte {position} ({field}) turned back "
+        "({stored} to {right}), all its checksums are right; `recover --mend-bits` does so",
+        "mqtool recover {store} --mend-bits",
+        meaning="A checksum tells which single bit would make it wrong by just as much. Of {odds} damages of another kind "
+        "one would look the same by chance.",
+        cause="A flipped bit on disk or in memory.",
+        broker="It sees a wrong checksum, and cuts the log or passes over the message.",
+        action="Look at the message if you can (`mqtool inspect` on its file and offset), then recover with --mend-bits. "
+        "Without it the message counts as lost, and a marker takes its place.",
+    ),
+    Code(
         "commitlog-damaged-range", "error",
         "{bytes} bytes from {start} to {stop} hold no intact record ({reason}); {intact_after} intact messages lie behind",
         _RECOVER,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from recover.findings import FindingList
+from recover.findings import Finding, FindingList
 from recover.log import Damage, LogView
 from recover.reader import opened_once
 from recover.store import Store
@@ -106,6 +106,8 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
         findings.extend(contradiction_findings(store, look.log, look.contradictions))
         if look.queues is not None:
             findings.extend(numbering_findings(store, look))
+        if look.log.damaged:
+            findings.extend(_flipped_bits(store, look))
         findings.extend(misnamed_findings(store, look.misnamed))
     if "commitlog" in wanted:
         findings.extend(remains_findings(store, look, index))
@@ -123,6 +125,12 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
 
 
 # what is not asked for is not imported
+
+
+def _flipped_bits(store: Store, look: Survey) -> Iterator[Finding]:
+    from recover.verify.flipped_bits import flipped_bit_findings
+
+    return flipped_bit_findings(store, look)
 
 
 def _checkpoint(store: Store, look: Survey) -> CheckpointReport:

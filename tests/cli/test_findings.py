@@ -16,6 +16,12 @@ from tests.support.stores import real_store
 MISSING = "consumequeue-missing-units"
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal on which no code is broken in two."""
+    monkeypatch.setenv("COLUMNS", "160")
+
+
 @pytest.fixture
 def without_queues(tmp_path: Path) -> Path:
     """A store whose queue files are gone, and its checkpoint: one finding for each of many queues, and one more."""
