@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from formats import properties as props
@@ -49,6 +50,8 @@ def record_item(read: ReadAt, position: int, base: int, file_end: int, reason: s
     parts = _variable(content, position, values)
     checks = [*_envelope_checks(values, room, base + position), *_plausible_checks(values)]
     checks += _content_checks(content, position, values, parts)
+    if reason:
+        checks += _flipped_bit(content, position, base + position)
     size = values.get("total_size", 0) if not reason else 0
     return Item("damage" if reason else "record", position, size, base + position, (*fields, *parts.values()),
                 tuple(checks), reason, content[:_SEEN] or head[:_SEEN])
@@ -164,6 +167,19 @@ def _property_crc(content: bytes, properties: bytes) -> Check:
         return Check("property CRC", None, "none stored (written from 5.2.0 on, if switched on)")
     computed = property_crc_digits(memoryview(content)[: len(content) - PROPERTY_CRC_SIZE])
     return Check("property CRC", digits == computed, f"stored {digits.decode('latin-1')}, computed {computed.decode()}")
+
+
+def _flipped_bit(content: bytes, at: int, phy_offset: int) -> Iterator[Check]:
+    """What one bit of a damaged record would have to be turned back for all checksums to be right."""
+    from recover.one_bit import turned_back
+
+    restored = turned_back(content, phy_offset, [])
+    if restored is not None:
+        stored, (right,) = content[restored.position], restored.content
+        bit = (stored ^ right).bit_length() - 1
+        where = f"bit {bit} at {at + restored.position} ({restored.field})"
+        told = f"{where} turned back, {stored} to {right}, makes every checksum right: recover --mend-bits"
+        yield Check("one flipped bit", None, told)
 
 
 def _delay(topic: bytes, properties: bytes) -> list[Check]:

@@ -174,3 +174,17 @@ def test_a_last_message_is_put_back_too(tmp_path: Path) -> None:
 def test_a_broker_mends_nothing(tmp_path: Path) -> None:
     store = real_store("clean-4.5.1", tmp_path)
     assert mqtool("recover", store, "--policy", "broker", "--mend-bits", "--dry-run").code == 16
+
+
+def test_inspect_names_the_bit_of_a_damaged_record(tmp_path: Path) -> None:
+    store = real_store("clean-4.5.1", tmp_path)
+    hit = next(it for it in placed_records("clean-4.5.1") if len(it.record.body) > 20)
+    at = hit.phy_offset + hit.raw.index(hit.record.body) + 9
+    whole = mqtool("inspect", store / LOG, "--offset", hit.phy_offset, "--limit", 1, "--json").document
+    flip_bit(store, store / LOG, at, 6)
+    damaged = mqtool("inspect", store / LOG, "--offset", hit.phy_offset, "--limit", 1, "--json").document
+    hints = [
+        [check["detail"] for check in document["items"][0]["checks"] if check["name"] == "one flipped bit"]
+        for document in (whole, damaged)
+    ]
+    assert hints[0] == [] and hints[1][0].startswith(f"bit 6 at {at} (body) turned back")
