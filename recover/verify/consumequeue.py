@@ -246,6 +246,8 @@ class _Checker:
                     (stretch.first_index + cell, int(stretch.phy_offset[cell]), int(stretch.size[cell]))
                     for cell in cells.tolist()
                 )
+                if kind == WRONG:
+                    verdict.wrong_tags += stretch.tags_code[cells].tolist()
             for start, stop in _ranges(cells):
                 verdict.findings.append(self._unit_finding(code, verdict.key, stretch, start, stop))
 

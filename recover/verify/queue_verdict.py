@@ -16,8 +16,8 @@ class QueueVerdict(Struct):
     """What one queue holds. `end` is the queue offset behind its last unit, `min_index` that of its first
     file's start; `sound` is false when a rebuild would change it. `lost` lists its (queue offset, phy_offset,
     size) units in damaged ranges, `beyond` those behind the log's end, `wrong`
-    those that name no right record; `missing_offsets` (int64, ascending, or a range) are the positions without a
-    unit."""
+    those that name no right record, and `wrong_tags` the tags codes of the last; `missing_offsets` (int64,
+    ascending, or a range) are the positions without a unit."""
 
     key: QueueKey
     units: int = 0
@@ -29,6 +29,7 @@ class QueueVerdict(Struct):
     lost: list[tuple[int, int, int]] = field(default_factory=list)
     beyond: list[tuple[int, int, int]] = field(default_factory=list)
     wrong: list[tuple[int, int, int]] = field(default_factory=list)
+    wrong_tags: list[int] = field(default_factory=list)
     missing_offsets: Rows | range = range(0)
     findings: list[Finding] = field(default_factory=list)
 

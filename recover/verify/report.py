@@ -106,8 +106,7 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
         findings.extend(contradiction_findings(store, look.log, look.contradictions))
         if look.queues is not None:
             findings.extend(numbering_findings(store, look))
-        if look.log.damaged:
-            findings.extend(_flipped_bits(store, look))
+        findings.extend(_flipped_bits(store, look))
         findings.extend(misnamed_findings(store, look.misnamed))
     if "commitlog" in wanted:
         findings.extend(remains_findings(store, look, index))
@@ -128,9 +127,12 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
 
 
 def _flipped_bits(store: Store, look: Survey) -> Iterator[Finding]:
-    from recover.verify.flipped_bits import flipped_bit_findings
+    wrong_units = look.queues is not None and any(verdict.wrong for verdict in look.queues.verdicts.values())
+    if look.log.damaged or wrong_units:
+        from recover.verify.flipped_bits import flipped_bit_findings, flipped_tag_findings
 
-    return flipped_bit_findings(store, look)
+        yield from flipped_bit_findings(store, look)
+        yield from flipped_tag_findings(store, look)
 
 
 def _checkpoint(store: Store, look: Survey) -> CheckpointReport:
