@@ -16,7 +16,7 @@ from recover.bridge import Bridge, Gap, build_bridge
 from recover.changed_file import changed_file
 from recover.contradictions import Contradiction
 from recover.errors import Refusal
-from recover.flipped_tags import FlippedTag, flipped_tags
+from recover.flipped_properties import FlippedProperty
 from recover.log import Damage, LogView
 from recover.log_reader import LogReader
 from recover.log_scan import dead_ranges
@@ -76,8 +76,6 @@ def keep_everything(
                  build_bridge(gap, positions, with_markers=lost != "gap"), positions)
     for item in look.contradictions:
         _correct(look.store, log, changes, item)
-    for tag in flipped_tags(look) if mend_bits else ():
-        _turn_back(look.store, changes, tag)
     changes.steps += _dirty_end(look.store, log, changes.cut_from)
     _mend_files(look.store, log, changes)
     for mapped_file, right in look.misnamed:
@@ -156,15 +154,15 @@ def _correct(store: Store, log: LogView, changes: LogChanges, item: Contradictio
     })
 
 
-def _turn_back(store: Store, changes: LogChanges, item: FlippedTag) -> None:
-    """Write the one byte of a record that makes its tag what its unit says."""
+def turn_back(store: Store, changes: LogChanges, item: FlippedProperty) -> None:
+    """Write the one byte of a record that makes a tag or key what units remember."""
     start, stop = item.stored.phy_offset, item.stored.phy_offset + item.stored.total_size
     position = start - item.mapped_file.file_from_offset + item.position
     changes.steps.append(WriteRange(store.relative(item.mapped_file.path), position, bytes(item.content[1:])))
     changes.replaced.append(Replaced(item.mapped_file, start, stop, (item.right,)))
     changes.bridged.append({
-        "start": start, "stop": stop, "kind": "tag", "field": "properties", "markers": 0, "fillers": 0,
-        "topic": item.key.topic, "queue": item.key.queue_id, "queue_offset": item.stored.queue_offset,
+        "start": start, "stop": stop, "kind": "property", "field": item.name, "markers": 0, "fillers": 0,
+        "topic": item.stored.topic_name, "queue": item.stored.queue_id, "queue_offset": item.stored.queue_offset,
     })
 
 

@@ -15,10 +15,11 @@ from recover.carried import judge_against
 from recover.errors import Refusal
 from recover.evidence import evidence_of
 from recover.findings import BIT_UNSUPPORTED
+from recover.flipped_properties import flipped_properties
 from recover.folders import can_be_retired, stray_folders
 from recover.last_numbers import as_units_say
 from recover.log import LogView
-from recover.log_changes import LogChanges, Lost, keep_everything
+from recover.log_changes import LogChanges, Lost, keep_everything, turn_back
 from recover.log_cut import cut_log
 from recover.loss import loss_of_damage, loss_of_rows, loss_of_unproven
 from recover.lost import record_count
@@ -76,6 +77,8 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
         changes = keep_everything(
             before.survey, lost=options.lost, bridge=options.bridge, mend_bits=options.mend_bits
         )
+        for item in flipped_properties(before.survey, before.index) if options.mend_bits else ():
+            turn_back(store, changes, item)
     made = plan_from_changes(store, before, changes, options, prediction)
     if options.policy == "keep" and not options.mend_bits:
         made.mendable_messages = before.findings.counts().get("commitlog-flipped-bit", 0)

@@ -32,15 +32,16 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "Without it the message counts as lost, and a marker takes its place.",
     ),
     Code(
-        "commitlog-flipped-tag", "info",
-        "message {queue_offset} of {topic}/{queue}, at {start}, has another tag than its unit says: one flipped bit explains "
-        "that; with bit {bit} of byte {position} turned back ({stored} to {right}) it is {tag}, and both agree; "
+        "commitlog-flipped-property", "info",
+        "the {name} of message {queue_offset} of {topic}/{queue}, at {start}, is not what {witness} remembers: one flipped bit "
+        "explains that; with bit {bit} of byte {position} turned back ({stored} to {right}) it is {value}, and both agree; "
         "`recover --mend-bits` does so", "mqtool recover {store} --mend-bits",
-        meaning="The unit has the hash of the tag from when the message was stored. Of all single bits of the record's properties "
-        "just this one leads back to it.",
+        meaning="The unit of the queue has the hash of the tag from when the message was stored, units of the index have those "
+        "of its keys. Of all single bits of the record's properties just this one leads back to it.",
         cause="A flipped bit on disk or in memory, in a record without a property CRC.",
-        broker="It sends the message to consumers of the old tag, and these drop it for the one that it has now.",
-        action="Recover with --mend-bits. Without it the unit is changed to what the record says.",
+        broker="It sends the message to consumers of the old tag, and finds it by the old key; clients then see another one, and "
+        "drop it.",
+        action="Recover with --mend-bits. Without it queue and index are made what the record says.",
     ),
     Code(
         "commitlog-damaged-range", "error",

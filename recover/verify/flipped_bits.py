@@ -1,15 +1,19 @@
-"""Damaged messages, and wrong tags, that one flipped bit explains, as findings."""
+"""Damaged messages, and wrong tags and keys, that one flipped bit explains, as findings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from recover.findings import Finding, finding
-from recover.flipped_tags import flipped_tags
+from recover.flipped_properties import flipped_properties
 from recover.one_bit import flipped_bits
 from recover.store import Store
 from recover.survey import Survey
 from recover.verify.commitlog import place_in_file
+
+if TYPE_CHECKING:
+    from recover.verify.index import IndexReport
 
 
 def flipped_bit_findings(store: Store, look: Survey) -> Iterator[Finding]:
@@ -25,13 +29,14 @@ def flipped_bit_findings(store: Store, look: Survey) -> Iterator[Finding]:
         )
 
 
-def flipped_tag_findings(store: Store, look: Survey) -> Iterator[Finding]:
-    """One finding for each record whose tag is another than its unit says, and was the same before a bit flipped."""
-    for item in flipped_tags(look):
+def flipped_property_findings(store: Store, look: Survey, index: IndexReport | None) -> Iterator[Finding]:
+    """One finding for each record of which a tag or key is not what units remember, and was before a bit flipped."""
+    for item in flipped_properties(look, index):
         start = item.stored.phy_offset
         stored, right = item.content
         yield finding(
-            "commitlog-flipped-tag", *place_in_file(store, item.mapped_file, start + item.position), start=start,
-            position=item.position, bit=item.bit, stored=stored, right=right, topic=item.key.topic,
-            queue=item.key.queue_id, queue_offset=item.stored.queue_offset, tag=item.right.get_property("TAGS"),
+            "commitlog-flipped-property", *place_in_file(store, item.mapped_file, start + item.position), start=start,
+            position=item.position, bit=item.bit, stored=stored, right=right, name=item.name,
+            value=item.right.get_property(item.name), witness=item.witness, topic=item.stored.topic_name,
+            queue=item.stored.queue_id, queue_offset=item.stored.queue_offset,
         )

@@ -37,6 +37,7 @@ from recover.index_stream import IndexStream, TagRun, tag_runs
 from recover.log import LogView
 
 _FLAWS = WRONG_TIME | WRONG_CHAIN | CHAIN_LOOP
+_MOST_OTHERS = 100
 _MOST_RUNS = 10_000
 _UNIT_CODES = ((CHAIN_LOOP, "index-chain-loop"), (WRONG_CHAIN, "index-wrong-chain"), (WRONG_TIME, "index-wrong-time"))
 
@@ -49,6 +50,7 @@ class IndexFileVerdict(Struct):
     `wrong_in_front` counts wrong units before `first_right`, `expired_in_front` the expired ones
     before the first of a live message, as far as their times can be trusted. `header` is what the
     file says, `counts_entries` true when its hash_slot_count counts units, as brokers up to 4.7.0 do.
+    `other_keys` are (phy offset, key hash) of units in their right chains that name a record without that key.
     """
 
     file: IndexFileName
@@ -64,6 +66,7 @@ class IndexFileVerdict(Struct):
     wrong_in_front: int = 0
     expired_in_front: int = 0
     counts_entries: bool | None = None
+    other_keys: list[tuple[int, int]] = field(default_factory=list)
     tag_runs: list[TagRun] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
@@ -261,6 +264,9 @@ class _Checker:
         off_time = int((named & ((classes & WRONG_TIME) != 0)).sum())
         if 0 < verdict.header.begin_timestamp <= verdict.header.end_timestamp and off_time * 2 <= int(named.sum()):
             verdict.expired_in_front = int((kinds[: self._first_live(kinds)] == EXPIRED).sum())
+        others = np.flatnonzero((classes & ~np.uint8(WRONG_TIME)) == OTHER_KEY)
+        if others.size <= _MOST_OTHERS:
+            verdict.other_keys = [(self._offset_of(n), int(self.image.units[n, 0])) for n in others.tolist()]
         self._report_units(np.flatnonzero(astray & (kinds != BEYOND_LOG)), "index-wrong-units")
         self._report_units(np.flatnonzero(kinds == BEYOND_LOG), "index-beyond-log", log_end=self.log.log_end)
         if self.log.files:

@@ -106,7 +106,7 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
         findings.extend(contradiction_findings(store, look.log, look.contradictions))
         if look.queues is not None:
             findings.extend(numbering_findings(store, look))
-        findings.extend(_flipped_bits(store, look))
+        findings.extend(_flipped_bits(store, look, index))
         findings.extend(misnamed_findings(store, look.misnamed))
     if "commitlog" in wanted:
         findings.extend(remains_findings(store, look, index))
@@ -126,13 +126,13 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
 # what is not asked for is not imported
 
 
-def _flipped_bits(store: Store, look: Survey) -> Iterator[Finding]:
-    wrong_units = look.queues is not None and any(verdict.wrong for verdict in look.queues.verdicts.values())
-    if look.log.damaged or wrong_units:
-        from recover.verify.flipped_bits import flipped_bit_findings, flipped_tag_findings
+def _flipped_bits(store: Store, look: Survey, index: IndexReport | None) -> Iterator[Finding]:
+    wrong = look.queues is not None and any(verdict.wrong for verdict in look.queues.verdicts.values())
+    if look.log.damaged or wrong or (index is not None and index.wrong):
+        from recover.verify.flipped_bits import flipped_bit_findings, flipped_property_findings
 
         yield from flipped_bit_findings(store, look)
-        yield from flipped_tag_findings(store, look)
+        yield from flipped_property_findings(store, look, index)
 
 
 def _checkpoint(store: Store, look: Survey) -> CheckpointReport:

@@ -1,4 +1,4 @@
-"""One flipped bit in a record's tag, which no checksum covers: its unit remembers the tag."""
+"""One flipped bit in a record's tag or key, which no checksum covers: units remember them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import structs
 from fixtures.damage import damage
 from fixtures.damage.patch import flip_bit
 from formats.commitlog import make_record, tags_code
-from recover.flipped_tags import _a_bit_away
+from recover.flipped_properties import _a_bit_away, _hashes
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import real_store
@@ -21,7 +21,7 @@ from tests.support.trees import tree_digest
 
 LOG = "commitlog/00000000000000000000"
 STORE = "clean-4.5.1"
-CODE = "commitlog-flipped-tag"
+CODE = "commitlog-flipped-property"
 NAMES = st.text(st.sampled_from("abcXYZ019_-"), min_size=1, max_size=12)
 
 
@@ -49,14 +49,23 @@ def test_the_one_bit_that_leads_back_to_the_tag_is_found_or_nothing_is_said(
     content[number // 8] ^= 1 << number % 8
     changed = structs.replace(record, properties=bytes(content))
     assume(tags_code(changed) != tags_code(record))
-    found = _a_bit_away(changed, tags_code(record))
-    if found is None:
-        # the unit may as well be what is wrong, or the tag cannot be read any more
-        assert ((tags_code(changed) ^ tags_code(record)) & (1 << 64) - 1).bit_count() == 1
-        return
-    right, position, bit = found
+    found = [it for it in _a_bit_away(changed) if tags_code(it[0]) == tags_code(record)]
+    ((right, position, bit),) = found
     assert right == record
     assert (position - record.total_size + len(record.properties), bit) == (number // 8, number % 8)
+
+
+@given(NAMES, st.lists(NAMES, min_size=1, max_size=3, unique=True), st.data())
+def test_hashes_of_keys_lead_back_to_the_one_bit(unique: str, keys: list[str], data: st.DataObject) -> None:
+    record = make_record("T", b"body", {"KEYS": " ".join(keys), "UNIQ_KEY": unique, "WAIT": "true"}, store_timestamp=1)
+    number = data.draw(st.integers(0, 8 * len(record.properties) - 1))
+    content = bytearray(record.properties)
+    content[number // 8] ^= 1 << number % 8
+    changed = structs.replace(record, properties=bytes(content))
+    assume(_hashes(record) - _hashes(changed))
+    allowed = _hashes(record) | _hashes(changed)
+    found = [it[0] for it in _a_bit_away(changed) if _hashes(record) <= _hashes(it[0]) <= allowed]
+    assert found == [record] or record in found
 
 
 def test_a_flipped_tag_is_told_and_put_back_when_asked_for(tmp_path: Path) -> None:
@@ -79,6 +88,31 @@ def test_a_flipped_tag_is_told_and_put_back_when_asked_for(tmp_path: Path) -> No
     assert mqtool("recover", store, "--yes").code == 1
     assert (store / LOG).read_bytes() == log
     assert mqtool("verify", store).code == 0
+
+
+def test_a_flipped_key_is_told_by_the_index_and_put_back_when_asked_for(tmp_path: Path) -> None:
+    store = real_store(STORE, tmp_path)
+    hit = next(it for it in placed_records(STORE)[90:] if " " in (it.record.get_property("KEYS") or ""))
+    sound = _contents(store)
+    at = hit.phy_offset + hit.raw.rindex(b"KEYS\x01") + len(b"KEYS\x01") + 1
+    flip_bit(store, store / LOG, at, 2)
+
+    told = mqtool("verify", store, "--json")
+    assert told.code == 2
+    (item,) = _told(told)
+    assert (item["file"], item["offset"], item["severity"]) == (LOG, at, "info")
+    assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
+    assert _contents(store) == sound
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_unit_of_the_index_with_a_wrong_hash_is_not_the_fault_of_its_record(seed: int, tmp_path: Path) -> None:
+    store = real_store(STORE, tmp_path)
+    damage("index-unit-hash", store, seed)
+    sound = (store / LOG).read_bytes()
+    assert _told(mqtool("verify", store, "--json")) == []
+    assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
+    assert (store / LOG).read_bytes() == sound
 
 
 @pytest.mark.parametrize("seed", range(4))
