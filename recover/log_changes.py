@@ -22,7 +22,7 @@ from recover.log_reader import LogReader
 from recover.log_scan import dead_ranges
 from recover.lost import LostPosition
 from recover.mapped_files import MappedFile
-from recover.one_bit import turned_back
+from recover.one_bit import all_turned_back
 from recover.patches import zeroes
 from recover.plan import InPlace, Install, Retire, Step, WriteRange, ZeroRange
 from recover.restore import Restored, content_of, restore
@@ -68,7 +68,7 @@ def keep_everything(
                 _write_end_mark(look.store, changes, damage, damage.mapped_file)
                 continue
             restored = _restore(reader, damage, positions, mend_bits)
-            if restored is not None:
+            if restored:
                 _put_back(look.store, changes, damage, damage.mapped_file, restored)
                 continue
             gap = _gap(surroundings, damage)
@@ -104,17 +104,22 @@ def _check_allowed(damage: Damage, bridge: bool) -> None:
 
 def _restore(
     reader: LogReader, damage: Damage, positions: list[LostPosition], mend_bits: bool
-) -> Restored | None:
+) -> list[tuple[int, Restored]]:
+    """(phy offset, record) of each record that stood in a damage, if that can be told of all of them."""
     content = content_of(reader, damage) if positions or mend_bits else None
     if content is None:
-        return None
+        return []
     by_field = restore(content, damage.start, positions) if positions else None
-    return by_field or (turned_back(content, damage.start, positions) if mend_bits else None)
+    if by_field is not None:
+        return [(damage.start, by_field)]
+    return all_turned_back(content, damage.start, positions) if mend_bits else []
 
 
-def _keep_last(look: Survey, changes: LogChanges, damage: Damage, restored: Restored | None) -> None:
+def _keep_last(
+    look: Survey, changes: LogChanges, damage: Damage, restored: list[tuple[int, Restored]]
+) -> None:
     """The last message of the log stays if it can be restored; else it is a part of the dirty end."""
-    if restored is not None and damage.mapped_file is not None:
+    if restored and damage.mapped_file is not None:
         _put_back(look.store, changes, damage, damage.mapped_file, restored)
         changes.cut_from = damage.stop
 
@@ -127,15 +132,19 @@ def _write_end_mark(store: Store, changes: LogChanges, damage: Damage, mapped_fi
     changes.bridged.append({"start": damage.start, "stop": damage.stop, "kind": "end-mark", "markers": 0, "fillers": 0})
 
 
-def _put_back(store: Store, changes: LogChanges, damage: Damage, mapped_file: MappedFile, restored: Restored) -> None:
-    position = damage.start - mapped_file.file_from_offset + restored.position
-    changes.steps.append(WriteRange(store.relative(mapped_file.path), position, restored.content))
-    changes.replaced.append(Replaced(mapped_file, damage.start, damage.stop, (restored.record,)))
-    changes.bridged.append({
-        "start": damage.start, "stop": damage.stop, "kind": "restored", "field": restored.field, "markers": 0,
-        "fillers": 0, "topic": restored.record.topic_name, "queue": restored.record.queue_id,
-        "queue_offset": restored.record.queue_offset,
-    })
+def _put_back(
+    store: Store, changes: LogChanges, damage: Damage, mapped_file: MappedFile, restored: list[tuple[int, Restored]]
+) -> None:
+    for start, item in restored:
+        position = start - mapped_file.file_from_offset + item.position
+        changes.steps.append(WriteRange(store.relative(mapped_file.path), position, item.content))
+        changes.bridged.append({
+            "start": start, "stop": start + item.record.total_size, "kind": "restored", "field": item.field,
+            "markers": 0, "fillers": 0, "topic": item.record.topic_name, "queue": item.record.queue_id,
+            "queue_offset": item.record.queue_offset,
+        })
+    records = tuple(item.record for _, item in restored)
+    changes.replaced.append(Replaced(mapped_file, damage.start, damage.stop, records))
 
 
 def _correct(store: Store, log: LogView, changes: LogChanges, item: Contradiction) -> None:

@@ -13,7 +13,9 @@ from msgspec import Struct
 
 from formats.commitlog import (
     BLANK_SIZE,
+    HEAD,
     HEADS,
+    MIN_RECORD_SIZE,
     OFFSET_BODY_CRC,
     PROPERTY_CRC_SIZE,
     Record,
@@ -31,18 +33,22 @@ from formats.sysflag import HOSTS_V6
 from recover.log import Damage, LogView
 from recover.log_reader import LogReader
 from recover.lost import Losses, LostPosition
+from recover.mapped_files import MappedFile
 from recover.restore import Restored, content_of, is_missing, restore
 
 _SIZE_BYTES = 4
 _CRC_BYTES = 4
+_SEVERAL = 4 << 20
+"""Bytes of the longest damage that is looked through for more than one message."""
 _MOST_SUSPECTS = 4
 """Two bits can only look alike in more than 11 KiB, and hardly ever do."""
 
 
 class FlippedBit(Struct, frozen=True):
-    """Bit `bit` of the byte that `restored` writes was flipped, which is `stored` now."""
+    """Bit `bit` of the byte that `restored` writes was flipped; it is `stored` now. Its record begins at `start`."""
 
-    damage: Damage
+    mapped_file: MappedFile
+    start: int
     restored: Restored
     stored: int
     bit: int
@@ -50,34 +56,57 @@ class FlippedBit(Struct, frozen=True):
     @property
     def phy_offset(self) -> int:
         """Where the byte stands in the log."""
-        return self.damage.start + self.restored.position
+        return self.start + self.restored.position
 
     @property
     def odds(self) -> int:
         """Of so many damages of another kind, one looks like a flipped bit of such a record."""
-        return (CRC31_MASK + 1) // (8 * (self.damage.stop - self.damage.start))
+        return (CRC31_MASK + 1) // (8 * self.restored.record.total_size)
 
 
 def flipped_bits(log: LogView, losses: Losses) -> Iterator[FlippedBit]:
-    """The damages of a log that are one message each, of which one bit explains all; not those that recover restores
-    anyway.
+    """Damaged messages of which one bit explains all, if all that stand beside one another can be put back.
+
+    Those that recover restores anyway are not among them.
     """
     with LogReader(log.queue) as reader:
         for damage, lost in zip(log.damaged, losses.by_damage, strict=True):
-            # bytes that are hardly one record are not read
-            content = content_of(reader, damage) if _says_its_size(reader, damage) else None
-            restored = None if content is None else turned_back(content, damage.start, lost)
-            if content is None or restored is None or restore(content, damage.start, lost) is not None:
+            # bytes that are hardly records are not read
+            content = content_of(reader, damage) if _begins_with_record(reader, damage) else None
+            if content is None or damage.mapped_file is None or restore(content, damage.start, lost) is not None:
                 continue
-            stored = content[restored.position]
-            yield FlippedBit(damage, restored, stored, (stored ^ restored.content[0]).bit_length() - 1)
+            for start, restored in all_turned_back(content, damage.start, lost):
+                stored = content[start - damage.start + restored.position]
+                change = stored ^ restored.content[0]
+                if len(restored.content) == 1 == change.bit_count():
+                    yield FlippedBit(damage.mapped_file, start, restored, stored, change.bit_length() - 1)
 
 
-def _says_its_size(reader: LogReader, damage: Damage) -> bool:
+def _begins_with_record(reader: LogReader, damage: Damage) -> bool:
+    size = damage.stop - damage.start
     try:
-        return reader.read(damage.start, _SIZE_BYTES) == (damage.stop - damage.start).to_bytes(_SIZE_BYTES, "big")
-    except (OSError, OverflowError):
+        head = HEAD.decode(reader.read(damage.start, HEAD.size))
+    except (OSError, FormatError):
         return False
+    return head.total_size == size or (head.phy_offset == damage.start and head.total_size < size <= _SEVERAL)
+
+
+def all_turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -> list[tuple[int, Restored]]:
+    """(phy offset, record) of each record that `damaged` was; none if one of them cannot be put back."""
+    found: list[tuple[int, Restored]] = []
+    at = 0
+    while at < len(damaged):
+        size = int.from_bytes(damaged[at : at + _SIZE_BYTES], "big")
+        if not MIN_RECORD_SIZE < size <= len(damaged) - at:
+            return []
+        piece = damaged[at : at + size]
+        # a field that one place alone fixes is as sure as a bit
+        restored = turned_back(piece, phy_offset + at, lost) or restore(piece, phy_offset + at, lost)
+        if restored is None:
+            return []
+        found.append((phy_offset + at, restored))
+        at += size
+    return found
 
 
 def turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -> Restored | None:

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 def flipped_bit_findings(store: Store, look: Survey) -> Iterator[Finding]:
     """One finding for each such message, at the byte that has the bit."""
     for item in flipped_bits(look.log, look.losses):
-        mapped_file, record = item.damage.mapped_file, item.restored.record
-        assert mapped_file is not None
+        record = item.restored.record
         yield finding(
-            "commitlog-flipped-bit", *place_in_file(store, mapped_file, item.phy_offset), start=item.damage.start,
+            "commitlog-flipped-bit", *place_in_file(store, item.mapped_file, item.phy_offset), start=item.start,
             position=item.restored.position, field=item.restored.field, bit=item.bit, stored=item.stored,
             right=item.restored.content[0], odds=item.odds, topic=record.topic_name, queue=record.queue_id,
             queue_offset=record.queue_offset,

@@ -156,6 +156,34 @@ def test_recover_puts_the_very_bytes_back_when_asked_to(name: str, tmp_path: Pat
     assert_same_tree(damaged, tree_digest(store))
 
 
+def test_messages_beside_one_another_are_put_back_together(tmp_path: Path) -> None:
+    store = real_store("clean-4.5.1", tmp_path)
+    sound, records = _contents(store), placed_records("clean-4.5.1")
+    first = next(n for n in range(200, 400) if all(len(it.record.body) > 8 for it in records[n : n + 3]))
+    for it in records[first : first + 3]:
+        flip_bit(store, store / LOG, it.phy_offset + it.raw.index(it.record.body) + 3, 2)
+    told = mqtool("verify", store, "--json").document
+    assert len(told["commitlog"]["damaged"]) == 1
+    flips = [item["facts"]["start"] for item in told["findings"] if item["code"] == "commitlog-flipped-bit"]
+    assert flips == [it.phy_offset for it in records[first : first + 3]]
+    result = mqtool("recover", store, "--mend-bits", "--yes", "--json")
+    assert (result.code, result.document["damaged_messages"]) == (1, 0)
+    assert _contents(store) == sound
+
+
+def test_beside_one_that_cannot_be_put_back_all_are_bridged(tmp_path: Path) -> None:
+    store = real_store("clean-4.5.1", tmp_path)
+    records = placed_records("clean-4.5.1")
+    first = next(n for n in range(200, 400) if all(len(it.record.body) > 8 for it in records[n : n + 2]))
+    for it, bits in zip(records[first : first + 2], ((2,), (0, 3, 6)), strict=True):
+        for bit in bits:
+            flip_bit(store, store / LOG, it.phy_offset + it.raw.index(it.record.body) + bit, bit)
+    result = mqtool("recover", store, "--mend-bits", "--yes", "--json")
+    assert (result.code, result.document["damaged_messages"]) == (1, 2)
+    assert [item["kind"] for item in result.document["bridged"]] == ["bridge"]
+    assert mqtool("verify", store).code == 0
+
+
 def _contents(store: Path) -> dict[str, str]:
     return {path: node.sha256 for path, node in tree_digest(store).items()}
 
