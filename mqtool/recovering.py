@@ -96,7 +96,8 @@ class Change(Struct):
         self.out.answer(
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
             lost_messages=made.lost_messages, damaged_messages=made.damaged_messages,
-            unproven_messages=made.unproven_messages, bridged=made.bridged, verify=None,
+            unproven_messages=made.unproven_messages, mendable_messages=made.mendable_messages, bridged=made.bridged,
+            verify=None,
         )
         self.consent.save(plan, root, self.choice.parts)
         return self._go_on(store, made, plan)

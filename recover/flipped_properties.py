@@ -20,6 +20,7 @@ from formats.errors import FormatError
 from formats.javahash import index_key_hash
 from recover.log_reader import LogReader
 from recover.mapped_files import MappedFile
+from recover.restore import LARGEST
 from recover.survey import Survey
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _by_index(look: Survey, index: IndexReport | None, reader: LogReader) -> Ite
         for phy_offset, key_hash in verdict.other_keys:
             claimed[phy_offset].add(key_hash)
     for phy_offset, hashes in claimed.items() if len(claimed) <= _MOST else ():
-        record = _record(reader, phy_offset, int.from_bytes(reader.read(phy_offset, _SIZE_BYTES), "big"))
+        record = _record(reader, phy_offset)
         if record is None or hashes <= (before := _hashes(record)):
             continue
         if any((mine ^ its).bit_count() == 1 for mine in hashes - before for its in before):
@@ -112,13 +113,15 @@ def _by_index(look: Survey, index: IndexReport | None, reader: LogReader) -> Ite
         yield from _led_back(look, record, "the index", agrees)
 
 
-def _record(reader: LogReader, phy_offset: int, size: int) -> Record | None:
-    """The record without a property CRC that stands there."""
+def _record(reader: LogReader, phy_offset: int, size: int | None = None) -> Record | None:
+    """The record without a property CRC that stands there, of the size that is given or that it has."""
     try:
-        record = reader.record(phy_offset, size)
+        if size is None:
+            size = int.from_bytes(reader.read(phy_offset, _SIZE_BYTES), "big")
+        record = reader.record(phy_offset, size) if size <= LARGEST else None
     except (FormatError, OSError):
         return None
-    return record if record.property_crc is None else None
+    return record if record is not None and record.property_crc is None else None
 
 
 def _hashes(record: Record) -> set[int]:

@@ -66,8 +66,8 @@ class RecoverChoice(Struct, frozen=True, kw_only=True):
         "anything of the log is left (default: 0).", _PANEL,
         metavar="N|all")] = None
     mend_bits: Annotated[bool, option(
-        "--mend-bits", "Put back messages of which one flipped bit explains the damage: turned back, every checksum is "
-        "right.", _PANEL, metavar=FLAG)] = False
+        "--mend-bits", "Turn back flipped bits: the one of a damaged message that makes every checksum right, and the "
+        "one of a tag or key that makes it what its units remember.", _PANEL, metavar=FLAG)] = False
     clamp_offsets: Annotated[bool, option(
         "--clamp-offsets", "Lower consumer offsets that lie behind the end of their queue.", _PANEL,
         metavar=FLAG)] = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -25,7 +26,7 @@ CODE = "commitlog-flipped-property"
 NAMES = st.text(st.sampled_from("abcXYZ019_-"), min_size=1, max_size=12)
 
 
-def _told(result: Result) -> list[dict[str, object]]:
+def _told(result: Result) -> list[dict[str, Any]]:
     return [item for item in result.document["findings"] if item["code"] == CODE]
 
 
@@ -33,10 +34,15 @@ def _contents(store: Path) -> dict[str, str]:
     return {path: node.sha256 for path, node in tree_digest(store).items()}
 
 
-def _tagged() -> Placed:
-    """A record with a tag of some length, of a queue that is neither delayed nor one of half messages."""
+def _with(name: str) -> Placed:
+    """A record of an ordinary queue in which the value of this property has some length."""
     records = [it for it in placed_records(STORE) if it.record.topic_name == "TopicA" and it.phy_offset < 1 << 20]
-    return next(it for it in records[50:] if len(it.record.get_property("TAGS") or "") > 2)
+    return next(it for it in records[50:] if len(it.record.get_property(name) or "") > 2)
+
+
+def _value_at(hit: Placed, name: str) -> int:
+    start = name.encode() + b"\x01"
+    return hit.phy_offset + hit.raw.rindex(start) + len(start)
 
 
 @given(NAMES, NAMES, st.data())
@@ -68,17 +74,18 @@ def test_hashes_of_keys_lead_back_to_the_one_bit(unique: str, keys: list[str], d
     assert found == [record] or record in found
 
 
-def test_a_flipped_tag_is_told_and_put_back_when_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["TAGS", "KEYS", "UNIQ_KEY"])
+def test_a_flipped_property_is_told_and_put_back_when_asked_for(name: str, tmp_path: Path) -> None:
     store = real_store(STORE, tmp_path)
-    sound, hit = _contents(store), _tagged()
-    tag = (hit.record.get_property("TAGS") or "").encode()
-    at = hit.phy_offset + hit.raw.rindex(b"TAGS\x01" + tag) + len(b"TAGS\x01")
+    sound, hit = _contents(store), _with(name)
+    at = _value_at(hit, name) + 1
     flip_bit(store, store / LOG, at, 1)
 
     told = mqtool("verify", store, "--json")
     assert told.code == 2
     (item,) = _told(told)
     assert (item["file"], item["offset"], item["severity"]) == (LOG, at, "info")
+    assert item["facts"]["name"] == name and item["facts"]["value"] == hit.record.get_property(name)
     assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
     assert _contents(store) == sound
     assert mqtool("undo", store, "--yes").code == 0
@@ -88,21 +95,6 @@ def test_a_flipped_tag_is_told_and_put_back_when_asked_for(tmp_path: Path) -> No
     assert mqtool("recover", store, "--yes").code == 1
     assert (store / LOG).read_bytes() == log
     assert mqtool("verify", store).code == 0
-
-
-def test_a_flipped_key_is_told_by_the_index_and_put_back_when_asked_for(tmp_path: Path) -> None:
-    store = real_store(STORE, tmp_path)
-    hit = next(it for it in placed_records(STORE)[90:] if " " in (it.record.get_property("KEYS") or ""))
-    sound = _contents(store)
-    at = hit.phy_offset + hit.raw.rindex(b"KEYS\x01") + len(b"KEYS\x01") + 1
-    flip_bit(store, store / LOG, at, 2)
-
-    told = mqtool("verify", store, "--json")
-    assert told.code == 2
-    (item,) = _told(told)
-    assert (item["file"], item["offset"], item["severity"]) == (LOG, at, "info")
-    assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
-    assert _contents(store) == sound
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -127,8 +119,7 @@ def test_a_unit_with_a_wrong_tag_is_not_the_fault_of_its_record(seed: int, tmp_p
 
 def test_a_tag_that_cannot_be_led_back_by_one_bit_is_left_alone(tmp_path: Path) -> None:
     store = real_store(STORE, tmp_path)
-    hit = _tagged()
-    at = hit.phy_offset + hit.raw.rindex(b"TAGS\x01") + len(b"TAGS\x01")
+    at = _value_at(_with("TAGS"), "TAGS")
     choice = random.Random(5)
     for number in choice.sample(range(16), 3):
         flip_bit(store, store / LOG, at + number // 8, number % 5)
