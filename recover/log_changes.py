@@ -16,13 +16,13 @@ from recover.bridge import Bridge, Gap, build_bridge
 from recover.changed_file import changed_file
 from recover.contradictions import Contradiction
 from recover.errors import Refusal
+from recover.flipped_bits import all_turned_back
 from recover.flipped_properties import FlippedProperty
 from recover.log import Damage, LogView
 from recover.log_reader import LogReader
 from recover.log_scan import dead_ranges
 from recover.lost import LostPosition
 from recover.mapped_files import MappedFile
-from recover.one_bit import all_turned_back
 from recover.patches import zeroes
 from recover.plan import InPlace, Install, Retire, Step, WriteRange, ZeroRange
 from recover.restore import Restored, content_of, restore

@@ -171,7 +171,7 @@ def _property_crc(content: bytes, properties: bytes) -> Check:
 
 def _flipped_bit(content: bytes, at: int, phy_offset: int) -> Iterator[Check]:
     """What one bit of a damaged record would have to be turned back for all checksums to be right."""
-    from recover.one_bit import turned_back
+    from recover.flipped_bits import turned_back
 
     restored = turned_back(content, phy_offset, [])
     if restored is not None:

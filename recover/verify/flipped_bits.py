@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from recover.findings import Finding, finding
+from recover.flipped_bits import flipped_bits
 from recover.flipped_properties import flipped_properties
-from recover.one_bit import flipped_bits
 from recover.store import Store
 from recover.survey import Survey
 from recover.verify.commitlog import place_in_file

@@ -18,8 +18,8 @@ from formats.crc_bit_kernels import bits_that_change
 from formats.crc_kernel import crc_tables
 from formats.errors import FormatError
 from recover.expected import QueueKey
+from recover.flipped_bits import turned_back
 from recover.lost import LostPosition
-from recover.one_bit import turned_back
 from tests.cli.runner import mqtool
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES, real_store
