@@ -73,9 +73,10 @@ def flipped_bits(log: LogView, losses: Losses) -> Iterator[FlippedBit]:
         for damage, lost in zip(log.damaged, losses.by_damage, strict=True):
             # bytes that are hardly records are not read
             content = content_of(reader, damage) if _begins_with_record(reader, damage) else None
-            if content is None or damage.mapped_file is None or restore(content, damage.start, lost) is not None:
+            found = [] if content is None else all_turned_back(content, damage.start, lost)
+            if content is None or damage.mapped_file is None or not found or restore(content, damage.start, lost):
                 continue
-            for start, restored in all_turned_back(content, damage.start, lost):
+            for start, restored in found:
                 stored = content[start - damage.start + restored.position]
                 change = stored ^ restored.content[0]
                 if len(restored.content) == 1 == change.bit_count():
@@ -100,8 +101,10 @@ def all_turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition
         if not MIN_RECORD_SIZE < size <= len(damaged) - at:
             return []
         piece = damaged[at : at + size]
-        # a field that one place alone fixes is as sure as a bit
-        restored = turned_back(piece, phy_offset + at, lost) or restore(piece, phy_offset + at, lost)
+        restored = turned_back(piece, phy_offset + at, lost)
+        if restored is None and size < len(damaged):
+            # beside others, a field that one place alone fixes is as sure as a bit
+            restored = restore(piece, phy_offset + at, lost)
         if restored is None:
             return []
         found.append((phy_offset + at, restored))
