@@ -40,6 +40,8 @@ _SIZE_BYTES = 4
 _CRC_BYTES = 4
 _SEVERAL = 4 << 20
 """Bytes of the longest damage that is looked through for more than one message."""
+_LEAST_ODDS = 1000
+"""Where more of the other damages look like a flipped bit, as they do in records above 262 KiB, nothing is said."""
 _MOST_SUSPECTS = 4
 """Two bits can only look alike in more than 11 KiB, and hardly ever do."""
 
@@ -61,7 +63,11 @@ class FlippedBit(Struct, frozen=True):
     @property
     def odds(self) -> int:
         """Of so many damages of another kind, one looks like a flipped bit of such a record."""
-        return (CRC31_MASK + 1) // (8 * self.restored.record.total_size)
+        return _odds(self.restored.record.total_size)
+
+
+def _odds(size: int) -> int:
+    return (CRC31_MASK + 1) // (8 * size)
 
 
 def flipped_bits(log: LogView, losses: Losses) -> Iterator[FlippedBit]:
@@ -121,7 +127,7 @@ def turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -
         record = decode(damaged, check_crc=False)
     except FormatError:
         return None
-    if record.total_size != len(damaged):
+    if record.total_size != len(damaged) or _odds(len(damaged)) < _LEAST_ODDS:
         return None
     found = []
     for position, bit in _suspects(record, damaged):

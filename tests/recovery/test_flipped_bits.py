@@ -115,6 +115,13 @@ def test_more_than_one_flipped_bit_is_left_alone(body: bytes, property_crc: bool
     assert restored is None or len(numbers) == 3
 
 
+def test_where_other_damage_may_well_look_like_one_bit_nothing_is_said() -> None:
+    for size, is_sure in ((200 << 10, True), (300 << 10, False)):
+        stored = encode(_record(bytes(size), property_crc=False))
+        restored = turned_back(_flipped(stored, 8 * HEAD_SIZE + 77), 1000, [])
+        assert (restored is not None) == is_sure
+
+
 def test_a_message_whose_place_is_not_lost_is_left_alone() -> None:
     stored = encode(_record(b"body of the message", property_crc=False))
     damaged = _flipped(stored, 8 * (stored.index(b"body") + 2) + 3)
