@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,11 +45,12 @@ class LogChanges(Struct):
 
 
 def keep_everything(
-    look: Survey, *, lost: Lost = "repeat", bridge: bool = True, mend_bits: bool = False
+    look: Survey, *, lost: Lost = "repeat", bridge: bool = True, mend_bits: bool = False,
+    flipped: Iterable[FlippedProperty] = (),
 ) -> LogChanges:
     """The changes after which every broker passes over the damage; no intact record is touched.
 
-    With `mend_bits` a message of which one flipped bit explains the damage is put back.
+    With `mend_bits` messages of which one flipped bit explains the damage are put back, and `flipped` tags and keys.
     `Refusal` (8) without `bridge` where damage has intact messages behind it, and where no bridge fits.
     """
     log = look.log
@@ -76,6 +77,8 @@ def keep_everything(
                  build_bridge(gap, positions, with_markers=lost != "gap"), positions)
     for item in look.contradictions:
         _correct(look.store, log, changes, item)
+    for tag_or_key in flipped:
+        _turn_back(look.store, changes, tag_or_key)
     changes.steps += _dirty_end(look.store, log, changes.cut_from)
     _mend_files(look.store, log, changes)
     for mapped_file, right in look.misnamed:
@@ -163,7 +166,7 @@ def _correct(store: Store, log: LogView, changes: LogChanges, item: Contradictio
     })
 
 
-def turn_back(store: Store, changes: LogChanges, item: FlippedProperty) -> None:
+def _turn_back(store: Store, changes: LogChanges, item: FlippedProperty) -> None:
     """Write the one byte of a record that makes a tag or key what units remember."""
     start, stop = item.stored.phy_offset, item.stored.phy_offset + item.stored.total_size
     position = start - item.mapped_file.file_from_offset + item.position

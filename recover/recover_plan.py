@@ -19,7 +19,7 @@ from recover.flipped_properties import flipped_properties
 from recover.folders import can_be_retired, stray_folders
 from recover.last_numbers import as_units_say
 from recover.log import LogView
-from recover.log_changes import LogChanges, Lost, keep_everything, turn_back
+from recover.log_changes import LogChanges, Lost, keep_everything
 from recover.log_cut import cut_log
 from recover.loss import loss_of_damage, loss_of_rows, loss_of_unproven
 from recover.lost import record_count
@@ -75,10 +75,9 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
         changes = _as_the_broker(before.survey, prediction)
     else:
         changes = keep_everything(
-            before.survey, lost=options.lost, bridge=options.bridge, mend_bits=options.mend_bits
+            before.survey, lost=options.lost, bridge=options.bridge, mend_bits=options.mend_bits,
+            flipped=flipped_properties(before.survey, before.index) if options.mend_bits else (),
         )
-        for item in flipped_properties(before.survey, before.index) if options.mend_bits else ():
-            turn_back(store, changes, item)
     made = plan_from_changes(store, before, changes, options, prediction)
     if options.policy == "keep" and not options.mend_bits:
         made.mendable_messages = before.findings.counts().get("commitlog-flipped-bit", 0)

@@ -117,6 +117,16 @@ def test_a_unit_with_a_wrong_tag_is_not_the_fault_of_its_record(seed: int, tmp_p
     assert (store / LOG).read_bytes() == sound
 
 
+def test_a_flipped_tag_is_put_back_in_a_file_that_is_written_anew(tmp_path: Path) -> None:
+    store = real_store(STORE, tmp_path)
+    sound, at = _contents(store), _value_at(_with("TAGS"), "TAGS") + 1
+    flip_bit(store, store / LOG, at, 1)
+    with (store / LOG).open("ab") as log:
+        log.write(b"something behind the end of the file")
+    assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
+    assert _contents(store) == sound
+
+
 def test_a_tag_that_cannot_be_led_back_by_one_bit_is_left_alone(tmp_path: Path) -> None:
     store = real_store(STORE, tmp_path)
     at = _value_at(_with("TAGS"), "TAGS")
