@@ -40,6 +40,8 @@ _SIZE_BYTES = 4
 _CRC_BYTES = 4
 _SEVERAL = 4 << 20
 """Bytes of the longest damage that is looked through for more than one message."""
+_MOST_BESIDE = 100
+"""So many messages beside one another are put back at most: each is held against the places that all of them lost."""
 _LEAST_ODDS = 1000
 """Where more of the other damages look like a flipped bit, as they do in records above 262 KiB, nothing is said."""
 _MOST_SUSPECTS = 4
@@ -99,18 +101,21 @@ def _begins_with_record(reader: LogReader, damage: Damage) -> bool:
 
 
 def all_turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -> list[tuple[int, Restored]]:
-    """(phy offset, record) of each record that `damaged` was; none if one of them cannot be put back."""
+    """(phy offset, record) of each record that `damaged` was; none if one cannot be put back, or there are too many."""
     found: list[tuple[int, Restored]] = []
     at = 0
     while at < len(damaged):
+        if len(found) == _MOST_BESIDE:
+            return []
         size = int.from_bytes(damaged[at : at + _SIZE_BYTES], "big")
         if not MIN_RECORD_SIZE < size <= len(damaged) - at:
             return []
         piece = damaged[at : at + size]
-        restored = turned_back(piece, phy_offset + at, lost)
-        if restored is None and size < len(damaged):
+        own = [place for place in lost if place.phy_offset in (None, phy_offset + at)]
+        restored = turned_back(piece, phy_offset + at, own) if own or not lost else None
+        if restored is None and size < len(damaged) and len(own) <= _MOST_BESIDE:
             # beside others, a field that one place alone fixes is as sure as a bit
-            restored = restore(piece, phy_offset + at, lost)
+            restored = restore(piece, phy_offset + at, own)
         if restored is None:
             return []
         found.append((phy_offset + at, restored))

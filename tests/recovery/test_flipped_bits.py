@@ -18,7 +18,7 @@ from formats.crc_bit_kernels import bits_that_change
 from formats.crc_kernel import crc_tables
 from formats.errors import FormatError
 from recover.expected import QueueKey
-from recover.flipped_bits import turned_back
+from recover.flipped_bits import all_turned_back, turned_back
 from recover.lost import LostPosition
 from tests.cli.runner import mqtool
 from tests.support.commitlog import placed_records
@@ -176,6 +176,17 @@ def test_messages_beside_one_another_are_put_back_together(tmp_path: Path) -> No
     result = mqtool("recover", store, "--mend-bits", "--yes", "--json")
     assert (result.code, result.document["damaged_messages"]) == (1, 0)
     assert _contents(store) == sound
+
+
+def test_no_more_than_a_hundred_beside_one_another_are_looked_at() -> None:
+    lost, damaged = [], b""
+    for number in range(102):
+        one = make_record(b"TopicA", b"body", queue_offset=number, phy_offset=len(damaged), store_timestamp=1)
+        lost.append(LostPosition(QueueKey("TopicA", 0), number, None, None))
+        damaged += _flipped(encode(one), 8 * HEAD_SIZE + 3)
+    size = len(damaged) // 102
+    assert len(all_turned_back(damaged[: 100 * size], 0, lost)) == 100
+    assert all_turned_back(damaged[: 101 * size], 0, lost) == []
 
 
 def test_beside_one_that_cannot_be_put_back_all_are_bridged(tmp_path: Path) -> None:
