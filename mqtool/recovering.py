@@ -146,7 +146,8 @@ class Change(Struct):
             self.out, store, self.engine, self.broker, corrected=bool(plan.steps), known=self.known
         )
         self.out.answer(verify=document)
-        self.out.summary(f"{count(len(plan.steps), 'step')} done, {_losses(made)}. {verify_line(document, code)}", hint)
+        losses = _losses(made, "undo and --mend-bits would bring back")
+        self.out.summary(f"{count(len(plan.steps), 'step')} done, {losses}. {verify_line(document, code)}", hint)
         return code
 
     def _copy(self, store: Store, made: RecoverPlan, plan: Plan, target: Path) -> int:
@@ -173,14 +174,15 @@ class Change(Struct):
         return shlex.join(["mqtool", *(item for item in self.out.arguments if item not in ("--dry-run", "--json"))])
 
 
-def _losses(made: RecoverPlan) -> str:
+def _losses(made: RecoverPlan, mendable: str = "--mend-bits would put back") -> str:
+    """What goes; `mendable` is said of how many of the damaged messages need not."""
     parts = []
     if made.lost_messages:
         parts.append(f"{count(made.lost_messages, 'intact message')} dropped")
     if made.damaged_messages:
         parts.append(f"{count(made.damaged_messages, 'damaged message')} {'left' if made.log_stays else 'gone'}")
     if made.mendable_messages:
-        parts[-1] += f" ({made.mendable_messages:,} of which --mend-bits would put back)"
+        parts[-1] += f" ({mendable} {made.mendable_messages:,})"
     if made.unproven_messages:
         parts.append(f"{count(made.unproven_messages, 'message')} gone that only a queue names")
     return ", ".join(parts) if parts else "no message lost"
