@@ -24,8 +24,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "one flipped bit explains the damaged message at {start}: with bit {bit} of byte {position} ({field}) turned back "
         "({stored} to {right}), all its checksums are right; `recover --mend-bits` does so",
         "mqtool recover {store} --mend-bits",
-        meaning="A checksum tells which single bit would make it wrong by just as much. Of {odds} damages of another kind "
-        "one would look the same by chance.",
+        meaning="A checksum tells which single bit would make it wrong by just as much. Damage of another kind looks the same "
+        "by chance, once in as many cases as `odds` says.",
         cause="A flipped bit on disk or in memory.",
         broker="It sees a wrong checksum, and cuts the log or passes over the message.",
         action="Look at the message if you can (`mqtool inspect` on its file and offset), then recover with --mend-bits. "
