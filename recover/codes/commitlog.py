@@ -212,7 +212,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "{what} from {start} on: a broker older than {version} would cut the log there", "",
         meaning="The log holds records in a form that older releases do not know.",
         cause="The store was written by a newer broker: topics longer than 127 bytes (5.1.0), IPv6 hosts (4.6.0).",
-        broker="Releases from {version} on read them. Older ones take the first for damage, and cut.",
+        broker="Releases from the named version on read them. Older ones take the first for damage, and cut.",
         action="Do not start an older broker on this store.",
     ),
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mqtool.output import SCREEN_FINDINGS
+from recover.codes import CODES
 from tests.cli.runner import mqtool
 from tests.support.stores import real_store
 
@@ -63,3 +64,7 @@ def test_a_screen_shows_as_many_findings_as_asked_for(without_queues: Path, tmp_
     assert f"… and {codes.total() - 1} more findings" in mqtool("verify", without_queues, "--max-findings", "1").stdout
 
 
+def test_what_explain_says_of_a_code_has_no_gaps() -> None:
+    # facts are filled into message and remedy of a finding alone
+    texts = {code.name: code.meaning + code.cause + code.broker + code.action for code in CODES.values()}
+    assert [name for name, text in texts.items() if "{" in text] == []
