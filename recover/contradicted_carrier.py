@@ -32,7 +32,7 @@ def restored_carrier(
         return None
     needed = set(claimed) | set(right)
     allowed = needed | set(unknown)
-    found = [changed for changed in _a_bit_away(record) if needed <= set(lmq_targets(changed)) <= allowed]
+    found = [changed for changed, _, _ in a_bit_away(record) if needed <= set(lmq_targets(changed)) <= allowed]
     return found[0] if len(found) == 1 else None
 
 
@@ -43,9 +43,11 @@ def changed_property(record: Record, right: Record) -> tuple[str, str]:
     return name, stored.get(name, "")
 
 
-def _a_bit_away(record: Record) -> Iterator[Record]:
+def a_bit_away(record: Record) -> Iterator[tuple[Record, int, int]]:
+    """Each record that differs in one bit of its properties; which byte and bit of the record that is."""
+    start = record.total_size - len(record.properties)
     for position in range(len(record.properties)):
         for bit in range(8):
             content = bytearray(record.properties)
             content[position] ^= 1 << bit
-            yield structs.replace(record, properties=bytes(content))
+            yield structs.replace(record, properties=bytes(content)), start + position, bit

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from formats import properties as props
 from formats.commitlog import Record, delay_level, iter_index_keys, tags_code
 from formats.errors import FormatError
 from formats.javahash import index_key_hash
+from recover.contradicted_carrier import a_bit_away
 from recover.log_reader import LogReader
 from recover.mapped_files import MappedFile
 from recover.restore import LARGEST
@@ -133,16 +134,9 @@ def _led_back(
 ) -> Iterator[FlippedProperty]:
     """The one record a bit away in its properties that `agrees`, if there is just one."""
     mapped_file = look.log.queue.find(record.phy_offset)
-    found = [*islice(filter(lambda changed: agrees(changed[0]), _a_bit_away(record)), 2)]
+    found = [
+        one for one in a_bit_away(record)
+        if props.structure_problem(one[0].properties) is None and agrees(one[0])
+    ]
     if len(found) == 1 and mapped_file is not None:
         yield FlippedProperty(mapped_file, witness, record, *found[0])
-
-
-def _a_bit_away(record: Record) -> Iterator[tuple[Record, int, int]]:
-    """Each record that differs in one bit of its properties, and can be read; which byte and bit of it."""
-    start = record.total_size - len(record.properties)
-    for number in range(8 * len(record.properties)):
-        content = bytearray(record.properties)
-        content[number // 8] ^= 1 << number % 8
-        if props.structure_problem(bytes(content)) is None:
-            yield structs.replace(record, properties=bytes(content)), start + number // 8, number % 8

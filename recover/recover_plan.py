@@ -15,7 +15,6 @@ from recover.carried import judge_against
 from recover.errors import Refusal
 from recover.evidence import evidence_of
 from recover.findings import BIT_UNSUPPORTED
-from recover.flipped_properties import flipped_properties
 from recover.folders import can_be_retired, stray_folders
 from recover.last_numbers import as_units_say
 from recover.log import LogView
@@ -76,7 +75,7 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     else:
         changes = keep_everything(
             before.survey, lost=options.lost, bridge=options.bridge, mend_bits=options.mend_bits,
-            flipped=flipped_properties(before.survey, before.index) if options.mend_bits else (),
+            flipped=before.flipped if options.mend_bits else (),
         )
     made = plan_from_changes(store, before, changes, options, prediction)
     if options.policy == "keep" and not options.mend_bits:

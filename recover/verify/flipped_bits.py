@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 from recover.findings import Finding, finding
 from recover.flipped_bits import flipped_bits
-from recover.flipped_properties import flipped_properties
+from recover.flipped_properties import FlippedProperty
 from recover.store import Store
 from recover.survey import Survey
 from recover.verify.commitlog import place_in_file
-
-if TYPE_CHECKING:
-    from recover.verify.index import IndexReport
 
 
 def flipped_bit_findings(store: Store, look: Survey) -> Iterator[Finding]:
@@ -28,9 +24,9 @@ def flipped_bit_findings(store: Store, look: Survey) -> Iterator[Finding]:
         )
 
 
-def flipped_property_findings(store: Store, look: Survey, index: IndexReport | None) -> Iterator[Finding]:
+def flipped_property_findings(store: Store, flipped: Iterable[FlippedProperty]) -> Iterator[Finding]:
     """One finding for each record of which a tag or key is not what units remember, and was before a bit flipped."""
-    for item in flipped_properties(look, index):
+    for item in flipped:
         start = item.stored.phy_offset
         stored, right = item.content
         yield finding(

@@ -25,6 +25,7 @@ from recover.verify.parts import check_parts, log_is_gone
 from recover.verify.remains import remains_findings
 
 if TYPE_CHECKING:
+    from recover.flipped_properties import FlippedProperty
     from recover.known_parts import Standing
     from recover.verify.checkpoint import CheckpointReport
     from recover.verify.config import ConfigReport
@@ -34,7 +35,10 @@ PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 
 
 class VerifyReport(Struct):
-    """What verify found. Parts that were not asked for are None; sizes in bytes, times in seconds."""
+    """What verify found. Parts that were not asked for are None; sizes in bytes, times in seconds.
+
+    `flipped` are tags and keys that one bit would make what their units remember.
+    """
 
     survey: Survey
     index: IndexReport | None
@@ -43,6 +47,7 @@ class VerifyReport(Struct):
     findings: FindingList
     seconds: float = 0.0
     only: tuple[str, ...] = field(default_factory=tuple)
+    flipped: list[FlippedProperty] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
@@ -101,12 +106,13 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
         )
         index = beside.index(look.log) if "index" in wanted else None
     findings = FindingList()
+    flipped = _flipped_properties(look, index) if "commitlog" in wanted else []
     if "commitlog" in wanted:
         findings.extend(check_commitlog(store, look.log, look.losses, look.end_marks))
         findings.extend(contradiction_findings(store, look.log, look.contradictions))
         if look.queues is not None:
             findings.extend(numbering_findings(store, look))
-        findings.extend(_flipped_bits(store, look, index))
+        findings.extend(_flipped_bits(store, look, flipped))
         findings.extend(misnamed_findings(store, look.misnamed))
     if "commitlog" in wanted:
         findings.extend(remains_findings(store, look, index))
@@ -120,19 +126,28 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     if config is not None:
         findings.extend(config.findings)
     findings.extend(check_parts(store, look, wanted))
-    return VerifyReport(look, index, checkpoint, config, findings, time.monotonic() - began, tuple(sorted(wanted)))
+    seconds = time.monotonic() - began
+    return VerifyReport(look, index, checkpoint, config, findings, seconds, tuple(sorted(wanted)), flipped)
 
 
 # what is not asked for is not imported
 
 
-def _flipped_bits(store: Store, look: Survey, index: IndexReport | None) -> Iterator[Finding]:
+def _flipped_properties(look: Survey, index: IndexReport | None) -> list[FlippedProperty]:
     wrong = look.queues is not None and any(verdict.wrong for verdict in look.queues.verdicts.values())
-    if look.log.damaged or wrong or (index is not None and index.wrong):
+    if not wrong and (index is None or not index.wrong):
+        return []
+    from recover.flipped_properties import flipped_properties
+
+    return [*flipped_properties(look, index)]
+
+
+def _flipped_bits(store: Store, look: Survey, flipped: list[FlippedProperty]) -> Iterator[Finding]:
+    if look.log.damaged or flipped:
         from recover.verify.flipped_bits import flipped_bit_findings, flipped_property_findings
 
         yield from flipped_bit_findings(store, look)
-        yield from flipped_property_findings(store, look, index)
+        yield from flipped_property_findings(store, flipped)
 
 
 def _checkpoint(store: Store, look: Survey) -> CheckpointReport:
