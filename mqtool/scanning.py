@@ -40,7 +40,7 @@ def scan_options(
     `keeps_rows`: the rows of the log are wanted. `made`: nothing is made of other queues than these (None: of all).
     """
     freed_memory.keep()
-    from recover.chosen import rows_asked_for
+    from recover.verify.chosen_rows import rows_asked_for
 
     chosen = rows_asked_for(store, made)
     total = sum(mapped_file.length for mapped_file in store.commitlog.files)

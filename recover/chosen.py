@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from recover.store import Store
 from recover.topics import topic_text
 
 
@@ -24,20 +23,3 @@ class Chosen(Struct, frozen=True):
 
 
 NOTHING = Chosen()
-
-
-def rows_asked_for(store: Store, made: Chosen | None) -> Chosen | None:
-    """Whose rows are looked at where files are made of the queues `made` (None: of all); None for all queues.
-
-    Other queues, an index and a checkpoint are held against the rows of the whole log, where a store has them.
-    """
-    if made is None or store.checkpoint_path.exists() or store.consumequeue_ext_dir.exists():
-        return None
-    from recover.index_files import list_index_files
-
-    try:
-        if list_index_files(store.index_dir).files:
-            return None
-        return made if all(made.takes(folder.topic, folder.queue_id) for folder in store.queue_folders) else None
-    except OSError:
-        return None  # for who looks at them to report

@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from formats.javahash import java_long
+from formats.record_columns import BIT_DELAY
 from recover.columns import Rows
 from recover.errors import UsageRefusal
-from recover.expected import is_delayed
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -68,3 +68,8 @@ class DelayTable:
         for at in delayed:
             codes[at] = java_long(int(rows["store_timestamp"][at]) + self.delay(int(rows["tags_code"][at])))
         return np.asarray(codes)
+
+
+def is_delayed(rows: Rows) -> Rows:
+    """Positions whose unit carries a deliver time instead of the tags code (bool array)."""
+    return np.asarray((rows["bits"] & BIT_DELAY) != 0)

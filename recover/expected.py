@@ -12,7 +12,7 @@ from formats import properties as props
 from formats.commitlog import Record
 from formats.errors import FormatError
 from formats.generation_kernels import order_rows, take_rows
-from formats.record_columns import BIT_DELAY, BIT_LMQ, BIT_MARKER, BIT_STRAY, EXPECTED
+from formats.record_columns import BIT_LMQ, BIT_MARKER, BIT_STRAY, EXPECTED
 from recover.columns import Rows
 from recover.log import LogView
 from recover.log_reader import LogReader
@@ -219,9 +219,5 @@ def is_lost(rows: Rows) -> Rows:
     """Positions that a marker stands for: their message is gone (bool array)."""
     return np.asarray((rows["bits"] & BIT_MARKER) != 0)
 
-
-def is_delayed(rows: Rows) -> Rows:
-    """Positions whose unit carries a deliver time instead of the tags code (bool array)."""
-    return np.asarray((rows["bits"] & BIT_DELAY) != 0)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,20 +16,17 @@ from recover.surroundings import Surroundings
 from recover.survey import Survey
 from recover.topics import topic_text
 
-if TYPE_CHECKING:
-    from recover.log_changes import LogChanges
 
-
-def loss_of_damage(look: Survey, changes: LogChanges) -> list[dict[str, Any]]:
+def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One entry a queue for messages that damage has taken; times (ms) are those of the intact records around it.
 
     A message of which nothing tells the queue has an entry without topic and queue.
     """
     restored = {
-        (b["topic"], b["queue"], b["queue_offset"]) for b in changes.bridged if b["kind"] == "restored"
+        (b["topic"], b["queue"], b["queue_offset"]) for b in bridged if b["kind"] == "restored"
     }
     # a record put back stands in every queue again that it names
-    whole_again = {b["start"] for b in changes.bridged if b["kind"] == "restored"}
+    whole_again = {b["start"] for b in bridged if b["kind"] == "restored"}
     statement = _Statement()
     surroundings = Surroundings(look.log)
     for number, (damage, positions) in enumerate(zip(look.log.damaged, look.losses.by_damage, strict=True)):

@@ -7,10 +7,10 @@ folder on the file system that it is for; what is whole, by name, length and CRC
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -19,16 +19,6 @@ from recover import disk
 from recover.content import Content
 from recover.errors import Refusal
 
-if TYPE_CHECKING:
-    from recover.engine import Engine
-    from recover.expected import Expectation, QueueKey
-    from recover.index_layout import Target
-    from recover.log import LogView
-    from recover.plan import Step
-    from recover.rebuild_consumequeue import QueueBuilder
-    from recover.rebuild_index import FileBuilder, RebuiltIndexFile
-    from recover.store import Store
-
 Manifest = dict[str, tuple[int, int]]
 """File name -> (length in bytes, CRC-32C)."""
 
@@ -36,7 +26,7 @@ Manifest = dict[str, tuple[int, int]]
 class MadeElsewhere(Struct, frozen=True, eq=False):
     """Content that `maker` knows under `key`. `crc32c` is None as long as it was not made."""
 
-    maker: Maker
+    maker: Writes
     key: Any
     size: int
     allocated: int
@@ -47,18 +37,8 @@ class MadeElsewhere(Struct, frozen=True, eq=False):
         return self.maker.chunks(self)
 
 
-class Maker(Protocol):
-    """Something that makes the derived files of one log elsewhere."""
-
-    def queues(
-        self, builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey] | None, *, fresh: bool
-    ) -> Iterator[tuple[QueueKey, list[Step]]]:
-        """Each wanted queue that the log fills, and the steps that put it right; `fresh`: that install all of it."""
-
-    def index_files(
-        self, builder: FileBuilder, targets: Iterable[Target], files: Iterable[RebuiltIndexFile]
-    ) -> Iterator[RebuiltIndexFile]:
-        """The files of the targets, their content made elsewhere."""
+class Writes(Protocol):
+    """Something that has made content elsewhere, or will, and writes it where it is wanted."""
 
     def write(
         self, folder: Path, contents: Mapping[str, MadeElsewhere], interrupted: Callable[[], bool]
@@ -67,19 +47,6 @@ class Maker(Protocol):
 
     def chunks(self, content: MadeElsewhere) -> Iterator[Buffer]:
         """The bytes of one content."""
-
-
-@runtime_checkable
-class MakesElsewhere(Protocol):
-    """An engine that can make files, too."""
-
-    def maker(self, store: Store, log: LogView) -> Maker | None:
-        """Who makes the derived files of a log that this engine scanned; None where that is not possible."""
-
-
-def maker_for(engine: Engine, store: Store, log: LogView) -> Maker | None:
-    """Who makes the derived files of `log` elsewhere; None when this process does."""
-    return engine.maker(store, log) if isinstance(engine, MakesElsewhere) else None
 
 
 def make(

@@ -9,7 +9,7 @@ import numpy as np
 from formats.record_columns import EXPECTED
 from recover.expected import Expectation, QueueKey
 from recover.log import LogView
-from recover.making import Maker
+from recover.maker import Maker
 from recover.plain_queues import plain_steps
 from recover.plan import Step
 from recover.rebuild_consumequeue import NO_EVIDENCE, Evidence, QueueBuilder, repaired_steps

@@ -14,7 +14,7 @@ from recover.evidence import evidence_of
 from recover.expected import QueueKey
 from recover.loss import loss_of_unproven
 from recover.lost import record_count
-from recover.making import maker_for
+from recover.maker import maker_for
 from recover.plan import Plan, Step
 from recover.planned import RecoverPlan
 from recover.queue_steps import consumequeue_steps

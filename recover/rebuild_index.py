@@ -29,7 +29,7 @@ from recover.index_layout import KeyNumbers, Layout, Place, Target, fresh_layout
 from recover.index_names import Names, zone_of
 from recover.index_stream import IndexStream
 from recover.log import LogView
-from recover.making import Maker
+from recover.maker import Maker
 from recover.plan import Install, Retire, Step
 from recover.reading import Piece, in_order
 from recover.store import Store

@@ -15,7 +15,8 @@ from recover.copy_store import check_target, remove_copy
 from recover.errors import Interrupted, Refusal
 from recover.expected import QueueKey
 from recover.findings import Finding, FindingList
-from recover.making import Maker, make, maker_for
+from recover.maker import Maker, maker_for
+from recover.making import make
 from recover.mapped_files import MappedFileQueue
 from recover.plain_queues import fresh_queues
 from recover.preconditions import STALE

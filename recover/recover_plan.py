@@ -22,7 +22,7 @@ from recover.log_changes import LogChanges, Lost, keep_everything
 from recover.log_cut import cut_log
 from recover.loss import loss_of_damage, loss_of_rows, loss_of_unproven
 from recover.lost import record_count
-from recover.making import maker_for
+from recover.maker import maker_for
 from recover.plan import Plan, Retire, RetireFolder, Step
 from recover.planned import RecoverPlan
 from recover.predict import Prediction, limited_search_cuts, predict
@@ -111,7 +111,7 @@ def plan_from_changes(
         )
     config: list[dict[str, Any]] = []
     steps = list(_in_order(store, before, changes, after, options, config, prediction))
-    loss = [*loss_of_damage(look, changes), *loss_of_unproven(look)]
+    loss = [*loss_of_damage(look, changes.bridged), *loss_of_unproven(look)]
     loss += loss_of_rows(look.log, changes.cut_from) if dropped else []
     damaged = max(0, before.damaged_messages - sum(1 for b in changes.bridged if b["kind"] == "restored"))
     unproven = record_count(look.losses.unproven)

@@ -9,7 +9,8 @@ import numpy as np
 from formats.record_columns import BIT_FILLER, BIT_MARKER
 from recover.broker_check import UNKNOWN_LEVEL_MS
 from recover.columns import Rows
-from recover.expected import expect, is_delayed
+from recover.delays import is_delayed
+from recover.expected import expect
 from recover.ext_files import ExtFiles, is_address
 from recover.log import LogView
 from recover.predict.dispatch import Key

@@ -14,7 +14,7 @@ from recover.columns import DEFAULT_MEMORY, ColumnStore
 from recover.engine import OpenError
 from recover.log import LogView
 from recover.log_scan import assemble
-from recover.making import Maker
+from recover.maker import Maker
 from recover.mapped_files import MappedFile, MappedFileQueue
 from recover.remote import url_of
 from recover.scan import FileScan, ProgressCallback
@@ -65,7 +65,7 @@ class SparkEngine:
         return log
 
     def maker(self, store: Store, log: LogView) -> Maker | None:
-        """See `recover.making.MakesElsewhere`: executors, if they kept the scan and see the store as we do."""
+        """See `recover.maker.MakesElsewhere`: executors, if they kept the scan and see the store as we do."""
         seen = seen_elsewhere(store)
         if not self.kept.rdds or seen is None or any(url_of(scan.mapped_file.path) for scan in log.files):
             return None

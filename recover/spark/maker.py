@@ -62,7 +62,7 @@ _LAST = 1 << 40
 
 
 class SparkMaker:
-    """See `recover.making.Maker`. `store` is as executors can open it; `log` what files are made for."""
+    """See `recover.maker.Maker`. `store` is as executors can open it; `log` what files are made for."""
 
     def __init__(self, session: Session, kept: Kept, store: Store, log: LogView) -> None:
         self.session = session

@@ -11,9 +11,9 @@ import numpy as np
 from formats.queue_kernels import BEYOND_LOG, EXPIRED, HOLE, LOST, NOTHING, RIGHT, WRONG, classify_units
 from formats.record_columns import EXPECTED
 from recover.columns import Rows
-from recover.delays import DelayTable
+from recover.delays import DelayTable, is_delayed
 from recover.errors import Refusal
-from recover.expected import Expectation, QueueKey, is_delayed, is_lost
+from recover.expected import Expectation, QueueKey, is_lost
 from recover.ext_files import ExtFiles
 from recover.findings import Finding, finding
 from recover.log import LogView

@@ -16,12 +16,14 @@ from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import StoreWriter, synth_store
 from formats.index_wanted_kernels import TAKE_ALL, TAKE_KEYS
 from formats.record_columns import RECORD
-from recover import chosen, engine
-from recover.chosen import NOTHING, Chosen, rows_asked_for
+from recover import engine
+from recover.chosen import NOTHING, Chosen
 from recover.index_stream import IndexStream, TagHistory
 from recover.log import LogView
 from recover.log_scan import count_log, scan_log
 from recover.split_scan import one_split
+from recover.verify import chosen_rows
+from recover.verify.chosen_rows import rows_asked_for
 from tests.cli.runner import mqtool
 from tests.support.looks import counted_files, opened
 from tests.support.stores import unpacked
@@ -45,7 +47,7 @@ def both(monkeypatch: pytest.MonkeyPatch, root: Path, *command: object) -> Itera
         shutil.copytree(root, copy)
         with monkeypatch.context() as patch:
             if keeps_all:
-                patch.setattr(chosen, "rows_asked_for", lambda store, made: None)
+                patch.setattr(chosen_rows, "rows_asked_for", lambda store, made: None)
             result = mqtool(command[0], copy, *command[1:], "--json")
         document = result.document
         for key in ("seconds", "summary", "journal", "plan", "verify"):
