@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from recover.fresh_memory import POPULATE_WRITE, private
+from recover.memory.fresh_memory import POPULATE_WRITE, private
 
 RUNS = 5
 _MEMORY = 1 << 30

@@ -18,10 +18,10 @@ from recover.errors import Refusal
 
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, EngineChoice
-    from recover.apply import Applied
-    from recover.known_parts import KnownParts
-    from recover.plan import Plan
-    from recover.store import Store, StoreOptions
+    from recover.apply.carry_out import Applied
+    from recover.files.store import Store, StoreOptions
+    from recover.plan.model import Plan
+    from recover.verify.known_parts import KnownParts
 
 _PANEL = "Before anything is changed"
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
@@ -44,7 +44,7 @@ class ChangeChoice(ConsentChoice, frozen=True, kw_only=True):
     def save(self, plan: Plan, root: Path, parts: list[Path]) -> None:
         """Write the plan file where the user wants one."""
         if self.plan_out is not None:
-            from recover.plan_file import save_plan
+            from recover.plan.plan_file import save_plan
 
             outside_store(self.plan_out, [root], parts)
             save_plan(plan, self.plan_out)
@@ -65,7 +65,7 @@ def with_options(plan: Plan, store: Store) -> Plan:
 
 def options_of(plan: Plan) -> StoreOptions:
     """The reverse of `with_options`."""
-    from recover.store import StoreOptions
+    from recover.files.store import StoreOptions
 
     said = plan.summary.get("store_options") or {}
     return StoreOptions(
@@ -79,8 +79,8 @@ def options_of(plan: Plan) -> StoreOptions:
 
 def refuse_while_running(root: Path) -> None:
     """`Refusal` (8) before anything long starts, when a broker holds the store or an earlier run is unfinished."""
-    from recover.apply import refuse_if_unfinished
-    from recover.lock import probe
+    from recover.apply.carry_out import refuse_if_unfinished
+    from recover.disk.lock import probe
 
     holder = probe(root)
     if holder is not None:
@@ -107,7 +107,7 @@ def ask(question: str, *, yes: bool) -> None:
 
 def carry_out(out: Printer, root: Path, plan: Plan) -> Applied:
     """Apply a plan with a line of progress; signals wait for the end of a step."""
-    from recover.apply import apply_plan
+    from recover.apply.carry_out import apply_plan
 
     with Steps("applying", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
         return apply_plan(root, plan, progress=steps, interrupted=interrupted)
@@ -126,7 +126,7 @@ def conclude(
 
     What is `known` and did not change since is not read again: the log, and with it the queues and the index.
     """
-    from recover.store import Store as Opened
+    from recover.files.store import Store as Opened
 
     # opened anew: the lists of files are those of before the change
     opened = Opened.open(store.root, store.options)

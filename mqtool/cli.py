@@ -78,7 +78,7 @@ def _explained(error: BaseException, printer: Printer) -> BaseException:
     if printer.store is None or not exits.failure_of(error).code & exits.BUG:
         return error
     from recover.errors import Refusal
-    from recover.seen import changed_since
+    from recover.files.seen import changed_since
 
     changed = changed_since(Path(printer.store), printer.began_ns)
     if changed is None:

@@ -20,12 +20,12 @@ from mqtool import exits
 from mqtool.declared import FLAG, Parameter, argument, layout_of, option
 from mqtool.output import OutputOptions, Printer
 from recover.errors import UsageRefusal
-from recover.pace import set_rate
+from recover.files.pace import set_rate
 
 if TYPE_CHECKING:
-    from recover.engine import Engine as Scanner
+    from recover.files.store import StoreOptions
+    from recover.scan.engine import Engine as Scanner
     from recover.spark.settings import SparkSettings
-    from recover.store import StoreOptions
 
 _PARTS = "Parts and sizes (inferred where not given)"
 _BROKER = "Broker settings"
@@ -83,7 +83,7 @@ class StoreChoice(Struct, frozen=True, kw_only=True):
     def root(self) -> Path:
         """The store root; for a store on s3:// or hdfs:// the folder of this process that stands for it."""
         if "://" in self.store:
-            from recover.remote import is_remote, local_root
+            from recover.files.remote import is_remote, local_root
 
             if is_remote(self.store):
                 return local_root(self.store)
@@ -96,7 +96,7 @@ class StoreChoice(Struct, frozen=True, kw_only=True):
 
     def options(self) -> StoreOptions:
         """The same for `recover`."""
-        from recover.store import StoreOptions
+        from recover.files.store import StoreOptions
 
         return StoreOptions(
             commitlog=tuple(self.commitlog or ()), consumequeue=self.consumequeue, index=self.index,
@@ -177,7 +177,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         if self.nice:
             os.setpriority(os.PRIO_PROCESS, 0, max(_GENTLE, os.getpriority(os.PRIO_PROCESS, 0)))
         if not self.on_spark:
-            from recover.engine import LocalEngine
+            from recover.scan.engine import LocalEngine
 
             return LocalEngine(self.thread_count)
         from recover.spark.engine import SparkEngine
@@ -256,7 +256,7 @@ def _begin(printer: Printer, name: str, output: OutputChoice, groups: dict[str, 
     place = store.store if store is not None else own.get("store")
     printer.begin(name, output.options(), None if place is None else str(place), store.parts if store else ())
     if "://" in str(place) and name not in _READ_ANYWHERE:
-        from recover.remote import is_remote, refuse_change
+        from recover.files.remote import is_remote, refuse_change
 
         if is_remote(str(place)):
             refuse_change(str(place))

@@ -22,10 +22,10 @@ from mqtool.text import count, human_size
 
 if TYPE_CHECKING:
     from mqtool.recovering import Planner
-    from recover.chosen import Chosen
-    from recover.rebuild import RebuildOptions
-    from recover.store import Store
-    from recover.survey import ScanOptions
+    from recover.files.store import Store
+    from recover.rebuild.plan import RebuildOptions
+    from recover.scan.chosen import Chosen
+    from recover.verify.survey import ScanOptions
 
 _PANEL = "What and where"
 
@@ -65,25 +65,25 @@ class Rebuild(Struct, frozen=True):
         return change.run(self._plan)
 
     def _made(self) -> Chosen | None:
-        from recover.chosen import Chosen
+        from recover.scan.chosen import Chosen
 
         return None if self.topic is None else Chosen(self.topic, self.queue)
 
     def _options(self, scan: ScanOptions) -> RebuildOptions:
-        from recover.rebuild import RebuildOptions
+        from recover.rebuild.plan import RebuildOptions
 
         return RebuildOptions(scan, self.parts, self.topic, self.queue, self.zone.zone, self.out.command)
 
     def _plan(self, store: Store) -> Planner:
-        from recover.rebuild import plan_rebuild
-        from recover.survey import ScanOptions
+        from recover.rebuild.plan import plan_rebuild
+        from recover.verify.survey import ScanOptions
 
         options = self._options(ScanOptions())
         return lambda before: plan_rebuild(store, options, before)
 
     def _write(self, output: Path) -> int:
-        from recover.rebuild_output import write_rebuild
-        from recover.store import Store
+        from recover.files.store import Store
+        from recover.rebuild.output import write_rebuild
 
         out, store = self.out, Store.open(self.choice.root, store_options(self.choice, self.broker))
         names = ", ".join(sorted(self.parts))

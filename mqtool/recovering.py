@@ -31,11 +31,11 @@ from mqtool.verify_screen import verify_line
 from recover.errors import UsageRefusal
 
 if TYPE_CHECKING:
-    from recover.chosen import Chosen
-    from recover.known_parts import KnownParts
-    from recover.plan import Plan
-    from recover.planned import RecoverPlan
-    from recover.store import Store
+    from recover.files.store import Store
+    from recover.plan.model import Plan
+    from recover.planning.planned import RecoverPlan
+    from recover.scan.chosen import Chosen
+    from recover.verify.known_parts import KnownParts
     from recover.verify.report import VerifyReport
 
     Planner = Callable[[VerifyReport], RecoverPlan]
@@ -80,10 +80,10 @@ class Change(Struct):
 
         `make` looks at what was asked for and gives what plans it, once the store has been verified.
         """
-        from recover.known_parts import KnownParts
-        from recover.preconditions import seal
-        from recover.seen import seen_now
-        from recover.store import Store
+        from recover.files.seen import seen_now
+        from recover.files.store import Store
+        from recover.plan.preconditions import seal
+        from recover.verify.known_parts import KnownParts
 
         root = self.choice.root
         store = Store.open(root, store_options(self.choice, self.broker))
@@ -151,9 +151,9 @@ class Change(Struct):
         return code
 
     def _copy(self, store: Store, made: RecoverPlan, plan: Plan, target: Path) -> int:
-        from recover.copy_store import copy_store, relocated
-        from recover.preconditions import seal
-        from recover.store import Store
+        from recover.apply.copy_store import copy_store, relocated
+        from recover.files.store import Store
+        from recover.plan.preconditions import seal
 
         sources = [(store.root, "."), *((part, "commitlog") for part in self.choice.commitlog or ())]
         sources += [(part, name) for part, name in ((self.choice.consumequeue, "consumequeue"),

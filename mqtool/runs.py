@@ -7,8 +7,8 @@ from pathlib import Path
 
 def run_root(store: str) -> Path:
     """The root of a store that may be too damaged to look like one, as long as it has a journal; else `NotAStore`."""
-    from recover.plan import JOURNAL_DIR
-    from recover.store import Store
+    from recover.files.store import Store
+    from recover.plan.model import JOURNAL_DIR
 
     root = Path(store)
     if not (root / JOURNAL_DIR).is_dir():

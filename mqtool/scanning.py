@@ -13,15 +13,15 @@ from mqtool import freed_memory
 from mqtool.output import Printer
 from mqtool.progress import Progress
 from mqtool.text import human_size
-from recover import fresh_memory
+from recover.memory import fresh_memory
 
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
-    from recover.chosen import Chosen
-    from recover.known_parts import KnownParts
-    from recover.store import Store, StoreOptions
-    from recover.survey import ScanOptions
+    from recover.files.store import Store, StoreOptions
+    from recover.scan.chosen import Chosen
+    from recover.verify.known_parts import KnownParts
     from recover.verify.report import VerifyReport
+    from recover.verify.survey import ScanOptions
 
 
 _ROWS = 128 << 20
@@ -47,7 +47,7 @@ def scan_options(
     if keeps_rows and chosen is None and not engine.on_spark:
         fresh_memory.ask(min(total // 16, _ROWS, engine.memory or _ROWS))
 
-    from recover.survey import ScanOptions
+    from recover.verify.survey import ScanOptions
 
     if total >= HAND_OVER and engine.is_auto:
         out.say(f"{human_size(total)} of log: a cluster that sees the same path is handed it with "
@@ -65,8 +65,8 @@ def given_settings(broker: BrokerChoice | None) -> dict[str, str]:
     """What --broker-conf and --set say, by the broker's own names."""
     if broker is None or not (broker.broker_conf or broker.settings):
         return {}
-    from recover.broker_settings import load_settings
-    from recover.brokers import NEWEST_COMPARED
+    from recover.broker.settings import load_settings
+    from recover.broker.versions import NEWEST_COMPARED
 
     return dict(load_settings(NEWEST_COMPARED, broker.broker_conf, broker.settings or ()).given)
 
@@ -83,7 +83,7 @@ def run_verify(
     known: KnownParts | None = None,
 ) -> VerifyReport:
     """Verify a store with a line of progress. What is `known` and did not change since is not looked at again."""
-    from recover.chosen import NOTHING
+    from recover.scan.chosen import NOTHING
     from recover.verify.report import verify
 
     log_alone = set(only) == {"commitlog"}

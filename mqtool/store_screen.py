@@ -24,9 +24,9 @@ _STATES = {
 def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
     """Look at the store and show one screen."""
     from mqtool.scanning import store_options
-    from recover.brokers import BrokerVersion
+    from recover.broker.versions import BrokerVersion
+    from recover.files.store import Store
     from recover.inspect_store.report import inspect_store
-    from recover.store import Store
 
     versions = [BrokerVersion.parse(broker.broker)] if broker.broker else []
     report = inspect_store(Store.open(choice.root, store_options(choice, broker)), versions)

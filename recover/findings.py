@@ -1,43 +1,14 @@
-"""Damage as a value: findings, their codes, and the list that merges and counts them."""
+"""Damage as a value: findings, and the list that merges and counts them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct, field
 
-Severity = Literal["info", "warning", "error"]
-
-BIT_DERIVED = 2
-BIT_MESSAGES = 4
-BIT_OPERATIONAL = 8
-BIT_UNSUPPORTED = 64
-_SEVERITY_BITS = {"info": 0, "warning": BIT_DERIVED, "error": BIT_MESSAGES}
-
-
-class Code(Struct, frozen=True):
-    """A kind of finding: what it is called, how bad it is, and what `explain` says of it.
-
-    `message` and `remedy` are format strings over the finding's facts (`{store}` is the store
-    path, filled in by whoever prints). `bits` overrides the exit bits that severity implies.
-    """
-
-    name: str
-    severity: Severity
-    message: str
-    remedy: str
-    meaning: str
-    cause: str
-    broker: str
-    action: str
-    bits: int | None = None
-
-    @property
-    def exit_bits(self) -> int:
-        """Bits this code adds to the exit code."""
-        return _SEVERITY_BITS[self.severity] if self.bits is None else self.bits
+from recover.finding_code import SEVERITY_BITS, Severity
 
 
 class Finding(Struct, frozen=True):
@@ -79,7 +50,7 @@ def finding(
     kind = CODES[code]
     values = _Facts(facts, file=file, offset=offset)
     level = severity or kind.severity
-    bits = kind.exit_bits if severity is None else _SEVERITY_BITS[severity]
+    bits = kind.exit_bits if severity is None else SEVERITY_BITS[severity]
     return Finding(
         code, level, file, offset, kind.message.format_map(values), kind.remedy.format_map(values), dict(facts), bits
     )

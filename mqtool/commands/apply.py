@@ -33,9 +33,9 @@ def run(
 
     It is refused if a broker holds the store, or if one of the files is no longer what the plan was made on.
     """
-    from recover.plan_file import load_plan
-    from recover.preconditions import check
-    from recover.store import Store
+    from recover.files.store import Store
+    from recover.plan.plan_file import load_plan
+    from recover.plan.preconditions import check
 
     plan = load_plan(plan_file)
     if plan.store is None:

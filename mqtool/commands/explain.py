@@ -13,7 +13,7 @@ from mqtool.screens import severity_text, table
 from mqtool.shown import Text
 from recover.codes import CODES
 from recover.errors import UsageRefusal
-from recover.findings import Code
+from recover.finding_code import Code
 
 
 def _complete(incomplete: str) -> list[str]:

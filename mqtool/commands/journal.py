@@ -29,7 +29,7 @@ def run(
 
     The journal, the bytes that were overwritten and the files that were replaced are in STORE/.mqtool/ and stay there.
     """
-    from recover.journal import journal
+    from recover.plan.journal import journal
 
     runs = journal(run_root(store))
     out.answer(runs=[item.json() for item in runs])

@@ -30,9 +30,9 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
 
     0: it costs nothing. 2: derived files only. 4: intact messages would be lost, or the broker would not start.
     """
-    from recover.last_numbers import as_units_say
+    from recover.evidence.last_numbers import as_units_say
+    from recover.files.store import Store
     from recover.predict import predict
-    from recover.store import Store
 
     opened = Store.open(store.root, store_options(store, broker))
     settings, assumed = settings_of(opened, broker)

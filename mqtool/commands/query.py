@@ -17,8 +17,8 @@ from mqtool.text import count
 from recover.errors import UsageRefusal
 
 if TYPE_CHECKING:
+    from recover.files.store import Store
     from recover.query import Answer
-    from recover.store import Store
 
 _WHAT, _HOW = "What to look for", "How"
 
@@ -84,7 +84,7 @@ def run(out: Printer, store: StoreChoice, engine: EngineChoice, search: Search) 
     Every hit is read and checked. Exit 0 says that the search was complete, even when it found nothing; 8 that it could
     not look everywhere.
     """
-    from recover.store import Store
+    from recover.files.store import Store
 
     way = search.check()
     opened = Store.open(store.root, store.options())

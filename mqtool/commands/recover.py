@@ -18,8 +18,8 @@ from recover.errors import UsageRefusal
 
 if TYPE_CHECKING:
     from mqtool.recovering import Planner
-    from recover.planned import RecoverPlan
-    from recover.store import Store
+    from recover.files.store import Store
+    from recover.planning.planned import RecoverPlan
     from recover.verify.report import VerifyReport
 
 _PANEL = "How to recover"
@@ -111,7 +111,7 @@ def run(
     """
 
     def make(opened: Store) -> Planner:
-        from recover.recover_plan import RecoverOptions, plan_recover
+        from recover.mend.recover_plan import RecoverOptions, plan_recover
 
         if how.mend_bits and how.policy is Policy.broker:
             raise UsageRefusal("--mend-bits with --policy broker", "A broker mends nothing: leave out one of them.")

@@ -20,7 +20,7 @@ from mqtool.verify_screen import verify_line
 from recover.errors import Refusal
 
 if TYPE_CHECKING:
-    from recover.apply import Applied
+    from recover.apply.carry_out import Applied
 
 
 @command(
@@ -40,8 +40,8 @@ def run(
 
     Steps that were done are not repeated, one that was half done is done again. `mqtool undo` is the other way out.
     """
-    from recover.journal import open_runs
-    from recover.store import Store
+    from recover.files.store import Store
+    from recover.plan.journal import open_runs
 
     root = run_root(store)
     found = open_runs(root)
@@ -72,7 +72,7 @@ def run(
 
 
 def _resume(out: Printer, root: Path) -> Applied:
-    from recover.apply import resume
+    from recover.apply.carry_out import resume
 
     with Steps("resuming", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
         return resume(root, progress=steps, interrupted=interrupted)

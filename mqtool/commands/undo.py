@@ -35,7 +35,7 @@ def run(
     Run it again to take back the one before. The journal is kept. Exit 0 says that the store is as it was before the
     plan, damage included; `mqtool verify` tells what that is.
     """
-    from recover.undo import last_run
+    from recover.apply.undo import last_run
 
     root = run_root(store)
     last = last_run(root)
@@ -56,7 +56,7 @@ def run(
 
 
 def _undo(out: Printer, root: Path) -> int:
-    from recover.undo import undo
+    from recover.apply.undo import undo
 
     with Steps("undoing", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
         undone = undo(root, progress=steps, interrupted=interrupted)

@@ -50,7 +50,7 @@ def run(
     Records against their checksums and places, queues against the log both ways, index against the log both ways,
     checkpoint, abort, config files, consumer offsets.
     """
-    from recover.store import Store
+    from recover.files.store import Store
     from recover.verify.parts import NO_LOG
     from recover.verify.remains import MOSTLY_GONE
 

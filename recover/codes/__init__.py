@@ -10,7 +10,7 @@ from recover.codes.index import INDEX_CODES
 from recover.codes.parts import PARTS_CODES
 from recover.codes.plan import PLAN_CODES
 from recover.codes.predict import PREDICT_CODES
-from recover.findings import Code
+from recover.finding_code import Code
 
 AREAS: tuple[tuple[Code, ...], ...] = (
     COMMITLOG_CODES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recover.findings import Code
+from recover.finding_code import Code
 
 _RECOVER = "mqtool recover {store}"
 _PAGE = "It says how far log, queues and index were flushed; only a start after an unclean stop believes it."

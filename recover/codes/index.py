@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recover.findings import BIT_OPERATIONAL, Code
+from recover.finding_code import BIT_OPERATIONAL, Code
 
 _REBUILD = "mqtool recover {store}   (or: mqtool rebuild-index {store})"
 _QUERIES = "Only queries by key, unique key and tag read the index; consuming does not."

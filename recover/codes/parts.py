@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recover.findings import BIT_UNSUPPORTED, Code
+from recover.finding_code import BIT_UNSUPPORTED, Code
 
 _DUE_AGAIN = (
     "mqtool cannot rebuild the timer. If delayed messages matter more than duplicates, move timerlog, timerwheel* and "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recover.findings import Code
+from recover.finding_code import Code
 
 PLAN_CODES: tuple[Code, ...] = (
     Code(

@@ -14,7 +14,7 @@ from msgspec import Struct
 from formats.layout import Buffer
 from recover.crc import crc32c
 from recover.disk.faults import fault
-from recover.reading import BLANK, Piece, crc_joined, crc_with_zeros, data_extents, gaps, in_order
+from recover.files.reading import BLANK, Piece, crc_joined, crc_with_zeros, data_extents, gaps, in_order
 
 CHUNK = 1 << 20
 _ZERO_BLOCK = 64 << 10

@@ -14,7 +14,7 @@ from recover.disk.content import CHUNK, UNSUPPORTED, pwrite
 from recover.disk.faults import fault
 from recover.disk.metadata import copy_metadata
 from recover.disk.names import fsync, unlink
-from recover.reading import data_extents
+from recover.files.reading import data_extents
 
 _FICLONE = 0x40049409
 

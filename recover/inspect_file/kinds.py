@@ -20,8 +20,8 @@ from formats.fastjson import salvage
 from formats.index import INDEX_HEADER, infer_geometry
 from formats.names import is_index_name, offset_in_name
 from recover.errors import NotAStore
+from recover.files.reader import FileReader
 from recover.inspect_file.log_items import next_data, next_record
-from recover.reader import FileReader
 
 _SAMPLE = 64 << 10
 _SEARCHED = 64 << 20

@@ -9,10 +9,10 @@ from msgspec import structs
 from formats.commitlog import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAGIC, OFFSET_PHY_OFFSET
 from formats.commitlog.layout import I32_STRUCT, I64_STRUCT
 from formats.errors import FormatError
+from recover.files.reader import FileReader
 from recover.inspect_file.model import Item
 from recover.inspect_file.record import blank_item, record_item
-from recover.judge import ReadAt, judge, reason_of
-from recover.reader import FileReader
+from recover.scan.judge import ReadAt, judge, reason_of
 
 _WINDOW = 4 << 20
 _MAGICS = (I32_STRUCT.pack(MAGIC_V1), I32_STRUCT.pack(MAGIC_V2))

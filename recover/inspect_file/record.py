@@ -30,7 +30,7 @@ from formats.commitlog import (
 from formats.commitlog.layout import I32_STRUCT
 from formats.crc import crc31
 from recover.inspect_file.model import Check, Field, Item, layout_fields
-from recover.judge import ReadAt
+from recover.scan.judge import ReadAt
 
 _SEEN = 256
 _LARGEST_READ = 64 << 20
@@ -171,7 +171,7 @@ def _property_crc(content: bytes, properties: bytes) -> Check:
 
 def _flipped_bit(content: bytes, at: int, phy_offset: int) -> Iterator[Check]:
     """What one bit of a damaged record would have to be turned back for all checksums to be right."""
-    from recover.flipped_bits import turned_back
+    from recover.evidence.flipped_bits import turned_back
 
     restored = turned_back(content, phy_offset, [])
     if restored is not None:

@@ -14,9 +14,9 @@ from formats.consumequeue_ext import decode as decode_ext
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry
 from formats.layout import Layout
+from recover.files.reader import FileReader
 from recover.inspect_file.log_items import next_data
 from recover.inspect_file.model import Check, Field, Item, layout_fields
-from recover.reader import FileReader
 
 _BATCH = 1024
 

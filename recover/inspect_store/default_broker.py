@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from formats.checkpoint import EMPTY
-from recover.broker_settings import BrokerSettings
-from recover.brokers import NEWEST_COMPARED, BrokerVersion, boundaries, generation_of
+from recover.broker.recovery import Mode, start_file
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import NEWEST_COMPARED, BrokerVersion, boundaries, generation_of
+from recover.files.store import Store
 from recover.inspect_store.evidence import find_generation
 from recover.inspect_store.pointers import find_pointers, read_checkpoint
 from recover.inspect_store.starts import LogFiles
-from recover.recovery import Mode, start_file
-from recover.store import Store
 
 
 def default_broker(store: Store) -> tuple[BrokerVersion, str]:

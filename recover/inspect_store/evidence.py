@@ -11,12 +11,12 @@ from formats.checkpoint import SINCE, Checkpoint
 from formats.commitlog import MAGIC_V2, Record
 from formats.errors import FormatError
 from formats.sysflag import BORNHOST_V6, COMPRESSION_TYPE, INNER_BATCH, NEED_UNWRAP, STOREHOST_V6
-from recover.brokers import OLDEST_COMPARED, BrokerVersion
-from recover.columns import ColumnStore
+from recover.broker.versions import OLDEST_COMPARED, BrokerVersion
+from recover.files.store import Store
 from recover.inspect_store.limits import Limit, find_limits
-from recover.log_reader import LogReader
-from recover.scan import scan_file
-from recover.store import Store
+from recover.memory.columns import ColumnStore
+from recover.scan.file_scan import scan_file
+from recover.scan.log_reader import LogReader
 
 _SAMPLED = 500
 

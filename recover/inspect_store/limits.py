@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from formats.index import INDEX_HEADER
-from recover.brokers import BrokerVersion
-from recover.index_files import index_geometry, list_index_files
-from recover.reader import read_small
-from recover.store import Store
+from recover.broker.versions import BrokerVersion
+from recover.files.reader import read_small
+from recover.files.store import Store
+from recover.index.files import index_geometry, list_index_files
 
 _STARTED = ("lock", "checkpoint")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from recover.store import Store
+from recover.files.store import Store
 
 READ, LISTED, NOT_READ, OWN, UNKNOWN = "read", "listed", "not-read", "own", "unknown"
 

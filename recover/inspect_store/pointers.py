@@ -12,11 +12,11 @@ from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER, IndexHeader
 from formats.names import is_index_name
-from recover.columns import ColumnStore
-from recover.mapped_files import MappedFile, MappedFileQueue
-from recover.reader import FileReader, read_small
-from recover.scan import FileScan, scan_file
-from recover.store import Store
+from recover.files.mapped_files import MappedFile, MappedFileQueue
+from recover.files.reader import FileReader, read_small
+from recover.files.store import Store
+from recover.memory.columns import ColumnStore
+from recover.scan.file_scan import FileScan, scan_file
 
 
 class Pointers(Struct):

@@ -13,17 +13,17 @@ from formats.checkpoint import EMPTY
 from formats.config import BACKUP_SUFFIX, CONFIG_FILES
 from formats.errors import FormatError
 from formats.fastjson import salvage
-from recover.broker_settings import BrokerSettings
-from recover.brokers import BrokerVersion, boundaries
-from recover.index_files import index_geometry
+from recover.broker.recovery import Mode, start_file
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import BrokerVersion, boundaries
+from recover.disk.lock import probe
+from recover.files.reader import read_small
+from recover.files.store import Store
+from recover.index.files import index_geometry
 from recover.inspect_store.evidence import Evidence, Generation, find_generation
 from recover.inspect_store.parts import Part, list_parts
 from recover.inspect_store.pointers import Pointers, find_pointers
 from recover.inspect_store.starts import LogFiles
-from recover.lock import probe
-from recover.reader import read_small
-from recover.recovery import Mode, start_file
-from recover.store import Store
 
 __all__ = ["ConfigHealth", "Evidence", "ExitState", "Generation", "Part", "Pointers", "Start", "StoreReport",
            "inspect_store"]

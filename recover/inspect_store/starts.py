@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from formats.layout import Buffer
-from recover.broker_check import ReadAt
-from recover.columns import Rows
-from recover.mapped_files import MappedFile
-from recover.reader import FileReader
-from recover.store import Store
+from recover.broker.record_check import ReadAt
+from recover.files.mapped_files import MappedFile
+from recover.files.reader import FileReader
+from recover.files.store import Store
+from recover.memory.columns import Rows
 
 
 class LogFiles:
-    """A `recover.recovery.LogSource` that serves `start_file`, which looks at first records only."""
+    """A `recover.broker.recovery.LogSource` that serves `start_file`, which looks at first records only."""
 
     def __init__(self, store: Store) -> None:
         self.files: Sequence[MappedFile] = store.commitlog.files

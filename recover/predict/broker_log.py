@@ -8,15 +8,15 @@ import numpy as np
 
 from formats.layout import Buffer
 from formats.record_columns import RECORD
-from recover.broker_check import ReadAt
-from recover.columns import Rows
-from recover.log import LogView
-from recover.mapped_files import MappedFile
-from recover.reader import FileReader
+from recover.broker.record_check import ReadAt
+from recover.files.mapped_files import MappedFile
+from recover.files.reader import FileReader
+from recover.memory.columns import Rows
+from recover.scan.log import LogView
 
 
 class BrokerLog:
-    """Implements `recover.recovery.LogSource`; use it in a with block, it keeps the file last read open."""
+    """Implements `recover.broker.recovery.LogSource`; use it in a with block, it keeps the file last read open."""
 
     def __init__(self, files: Sequence[MappedFile], file_size: int, view: LogView) -> None:
         self.files = list(files)

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 import numpy as np
 
 from formats.record_columns import BIT_FILLER, BIT_MARKER
-from recover.broker_check import UNKNOWN_LEVEL_MS
-from recover.columns import Rows
-from recover.delays import is_delayed
-from recover.expected import expect
-from recover.ext_files import ExtFiles, is_address
-from recover.log import LogView
+from recover.broker.delays import is_delayed
+from recover.broker.record_check import UNKNOWN_LEVEL_MS
+from recover.evidence.expected import expect
+from recover.files.ext_files import ExtFiles, is_address
+from recover.files.topics import Topics, topic_text
+from recover.memory.columns import Rows
 from recover.predict.dispatch import Key
 from recover.predict.prediction import Prediction
 from recover.predict.queue_file import UNIT
 from recover.predict.queue_state import QueueState
-from recover.topics import Topics, topic_text
+from recover.scan.log import LogView
 
 STAND_INS = BIT_FILLER | BIT_MARKER
 

@@ -13,18 +13,18 @@ from formats.consumequeue import CQ_UNIT
 from formats.javahash import java_string
 from formats.record_columns import BIT_DELAY, BIT_LMQ
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
-from recover.broker_check import Checked, deliver_time
-from recover.broker_settings import BrokerSettings
-from recover.brokers import MULTI_DISPATCH, MULTI_DISPATCH_LIMITED
-from recover.columns import Rows
+from recover.broker.record_check import Checked, deliver_time
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import MULTI_DISPATCH, MULTI_DISPATCH_LIMITED
+from recover.files.topics import LMQ_PREFIX
+from recover.memory.columns import Rows
 from recover.predict.queue_state import QueueState
-from recover.topics import LMQ_PREFIX
 
 Key = tuple[str, int]
 
 
 class Dispatcher:
-    """Implements `recover.recovery.DispatchTarget` over the broker's queues; unknown queues are created.
+    """Implements `recover.broker.recovery.DispatchTarget` over the broker's queues; unknown queues are created.
 
     `queues` are the log's (topic, queue id) that rows name by number, `read(offset, length)` gives bytes
     of the log. `delays` (level -> ms) may be changed between phases of a start. `first_offset` is where

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from formats.index import INDEX_HEADER
-from recover.reader import read_small
+from recover.files.reader import read_small
 
 
 def deleted_index_files(directory: Path, index_msg_timestamp: int) -> list[tuple[Path, int, int]]:

@@ -9,12 +9,17 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from formats.consumequeue import file_size_for
-from recover.broker_settings import BrokerSettings
-from recover.brokers import DIRECTORIES_SKIPPED, EMPTY_LAST_FILE_DELETED, INDEX_LOAD_COUNTS, WRONG_LENGTH_REFUSED
-from recover.mapped_files import MappedFile
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import (
+    DIRECTORIES_SKIPPED,
+    EMPTY_LAST_FILE_DELETED,
+    INDEX_LOAD_COUNTS,
+    WRONG_LENGTH_REFUSED,
+)
+from recover.files.mapped_files import MappedFile
+from recover.files.store import Store
 from recover.predict.queue_file import QueueFile
 from recover.predict.queue_state import QueueState
-from recover.store import Store
 
 
 class Loaded(Struct):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from recover.broker_check import CheckRules
-from recover.broker_settings import BrokerSettings
-from recover.brokers import BrokerVersion, boundaries
-from recover.log import LogView
+from recover.broker.record_check import CheckRules
+from recover.broker.recovery import oldest_searched, scan
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import BrokerVersion, boundaries
+from recover.files.store import Store
 from recover.predict.broker_log import BrokerLog
 from recover.predict.dispatch import Nobody
-from recover.recovery import oldest_searched, scan
-from recover.store import Store
+from recover.scan.log import LogView
 
 
 class Cut(Struct, frozen=True):

@@ -6,8 +6,9 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from recover.findings import BIT_DERIVED, BIT_MESSAGES, BIT_UNSUPPORTED, Finding, finding
-from recover.recovery import Mode
+from recover.broker.recovery import Mode
+from recover.finding_code import BIT_DERIVED, BIT_MESSAGES, BIT_UNSUPPORTED
+from recover.findings import Finding, finding
 
 
 class Prediction(Struct):

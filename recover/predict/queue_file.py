@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from formats.consumequeue import CQ_UNIT
-from recover.columns import Rows
-from recover.reader import FileReader
+from recover.files.reader import FileReader
+from recover.memory.columns import Rows
 
 UNIT = CQ_UNIT.size
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from formats.consumequeue import CQ_UNIT, PRE_BLANK, valid_mask
 from formats.names import MAX_OFFSET
-from recover.broker_settings import BrokerSettings
-from recover.brokers import DEDUPE_BY_START, MIN_BY_BISECTION
-from recover.columns import Rows
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import DEDUPE_BY_START, MIN_BY_BISECTION
+from recover.memory.columns import Rows
 from recover.predict.queue_file import UNIT, QueueFile
 
 RECOVERED_BY_LAST_FILES = 3

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from recover.broker_check import CheckRules, check_message
+from recover.broker.record_check import CheckRules, check_message
+from recover.broker.recovery import DispatchTarget, Runs, end_of
 from recover.predict.broker_log import BrokerLog
-from recover.recovery import DispatchTarget, Runs, end_of
 
 
 def reput(log: BrokerLog, start: int, end: int, rules: CheckRules, target: DispatchTarget) -> int | None:

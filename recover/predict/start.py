@@ -7,9 +7,10 @@ from pathlib import Path
 from formats import checkpoint as checkpoints
 from formats.checkpoint import Checkpoint
 from formats.names import offset_to_name
-from recover.broker_check import CheckRules
-from recover.broker_settings import BrokerSettings
-from recover.brokers import (
+from recover.broker.record_check import CheckRules
+from recover.broker.recovery import DispatchTarget, Mode, ScanEnd, scan, start_file, unlinked
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import (
     CONFIRM_END_COMPARED,
     CURRENT_MAX_COMPARED,
     NO_LOG_DESTROYS_QUEUES,
@@ -17,7 +18,9 @@ from recover.brokers import (
     RECHECK_REPUT_SETTING,
     REPUT_FROM_QUEUES,
 )
-from recover.log import LogView
+from recover.files.reader import read_small
+from recover.files.store import Store
+from recover.files.topics import Topics
 from recover.predict.broker_log import BrokerLog
 from recover.predict.counting import count_lost, count_unreachable, queue_name
 from recover.predict.dispatch import Above, Confirmed, Dispatcher, Key, Nobody
@@ -27,10 +30,7 @@ from recover.predict.prediction import Prediction
 from recover.predict.queue_state import BrokenStartError, QueueState
 from recover.predict.reput import reput
 from recover.predict.surroundings import assumptions, config_lost, config_pairs, config_refusal, unread_parts
-from recover.reader import read_small
-from recover.recovery import DispatchTarget, Mode, ScanEnd, scan, start_file, unlinked
-from recover.store import Store
-from recover.topics import Topics
+from recover.scan.log import LogView
 
 LARGE_RECORD = 64 << 20
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from recover.broker_settings import KNOWN, BrokerSettings
-from recover.brokers import NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion
-from recover.config_files import ConfigPair, read_pairs
-from recover.store import Store
+from recover.broker.settings import KNOWN, BrokerSettings
+from recover.broker.versions import NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion
+from recover.files.config_files import ConfigPair, read_pairs
+from recover.files.store import Store
 from recover.verify.other_parts import mapped_data, rocksdb_data
 
 _FIRST_WITH_ALL = BrokerVersion(5, 0, 0)

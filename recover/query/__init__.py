@@ -5,15 +5,15 @@ from __future__ import annotations
 from formats.errors import FormatError
 from formats.message_id import parse_offset_id
 from recover.errors import UsageRefusal
+from recover.files.reader import FileReader
+from recover.files.store import Store
 from recover.inspect_file.log_items import next_record
-from recover.log_reader import LogReader
 from recover.query.by_key import FOREVER, query_key
 from recover.query.by_queue import query_offset, query_time
 from recover.query.by_scan import Wanted, query_scan
 from recover.query.model import Answer, Found
 from recover.query.reading import record_at
-from recover.reader import FileReader
-from recover.store import Store
+from recover.scan.log_reader import LogReader
 
 __all__ = ["FOREVER", "Answer", "Found", "Wanted", "query_id", "query_key", "query_offset", "query_phy_offset",
            "query_scan", "query_time"]

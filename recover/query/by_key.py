@@ -8,12 +8,12 @@ from formats.errors import FormatError
 from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, IndexHeader
 from formats.javahash import index_key_hash
 from recover.errors import Refusal
-from recover.index_files import index_geometry, list_index_files
-from recover.log_reader import LogReader
+from recover.files.reader import FileReader
+from recover.files.store import Store
+from recover.index.files import index_geometry, list_index_files
 from recover.query.model import Answer, Found
 from recover.query.reading import record_at
-from recover.reader import FileReader
-from recover.store import Store
+from recover.scan.log_reader import LogReader
 
 FOREVER = (1 << 63) - 1
 

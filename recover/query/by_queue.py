@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
 from recover.errors import Refusal
-from recover.log_reader import LogReader
-from recover.mapped_files import MappedFileQueue
+from recover.files.mapped_files import MappedFileQueue
+from recover.files.queue_files import unit_at
+from recover.files.store import QueueFolder, Store
 from recover.query.model import Answer, Found
 from recover.query.reading import record_at, store_timestamp_at
-from recover.queue_files import unit_at
-from recover.store import QueueFolder, Store
+from recover.scan.log_reader import LogReader
 
 
 class _Queue:

@@ -11,14 +11,14 @@ from formats.commitlog import Record
 from formats.errors import FormatError
 from formats.javahash import index_key_hash, java_string
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_SUPERSEDED
-from recover.columns import Rows, Split
-from recover.engine import Engine, LocalEngine
-from recover.last_numbers import as_units_say
-from recover.log import LogView
-from recover.log_reader import LogReader
+from recover.evidence.last_numbers import as_units_say
+from recover.files.store import Store
+from recover.memory.columns import Rows, Split
 from recover.query.by_key import FOREVER, has_key
 from recover.query.model import Answer, Found
-from recover.store import Store
+from recover.scan.engine import Engine, LocalEngine
+from recover.scan.log import LogView
+from recover.scan.log_reader import LogReader
 
 Callback = Callable[[int, int], None]
 

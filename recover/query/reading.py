@@ -5,9 +5,9 @@ from __future__ import annotations
 from formats.commitlog import HEAD, HEAD_SIZE, HEADS, Record
 from formats.errors import FormatError
 from formats.sysflag import HOSTS_V6
-from recover.judge import judge
-from recover.log_reader import LogReader
-from recover.store import Store
+from recover.files.store import Store
+from recover.scan.judge import judge
+from recover.scan.log_reader import LogReader
 
 
 def record_at(store: Store, reader: LogReader, phy_offset: int) -> Record | None:

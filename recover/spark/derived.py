@@ -1,7 +1,7 @@
 """On executors: packed chunks of queues and of index files on their way, and the files that come of them.
 
-Nothing here imports pyspark. What a queue shall hold is decided by `recover.rebuild_consumequeue`, how an index file
-looks by `recover.rebuild_index`: the same code that builds them without Spark, with rows that came by a shuffle.
+Nothing here imports pyspark. What a queue shall hold is decided by `recover.rebuild.consumequeue`, how an index file
+looks by `recover.rebuild.index`: the same code that builds them without Spark, with rows that came by a shuffle.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from formats.index_wanted_kernels import TAKE_ALL
 from formats.layout import Buffer
 from formats.record_columns import EXPECTED, RECORD
 from formats.search_kernels import last_nonzero
-from recover.columns import Rows, Split
-from recover.content import Content, padded
 from recover.crc import crc32c
-from recover.expected import QueueKey
-from recover.ext_files import ExtFiles
-from recover.index_image import file_chunks
-from recover.index_stream import IndexStream, TagHistory
-from recover.plan import Install, Step
-from recover.queue_cells import fresh_files
-from recover.queue_files import QueueFiles
-from recover.reading import crc_with_zeros
-from recover.rebuild_consumequeue import QueueBuilder, repaired_steps
-from recover.rebuild_index import FileHead, build_file
+from recover.evidence.expected import QueueKey
+from recover.files.ext_files import ExtFiles
+from recover.files.queue_files import QueueFiles
+from recover.files.reading import crc_with_zeros
+from recover.files.store import Store
+from recover.index.image import file_chunks
+from recover.index.stream import IndexStream, TagHistory
+from recover.memory.columns import Rows, Split
+from recover.plan.content import Content, padded
+from recover.plan.model import Install, Step
+from recover.plan.spool import Spool
+from recover.rebuild.consumequeue import QueueBuilder, repaired_steps
+from recover.rebuild.index_builder import FileHead, build_file
+from recover.rebuild.queue_cells import fresh_files
 from recover.spark.packing import pack_numbers, unpack_numbers
 from recover.spark.staging import Wanted
-from recover.spool import Spool
-from recover.store import Store
 
 Listing = tuple[tuple[str, int], ...]
 Chunk = tuple[int, tuple[int, bytes]]

@@ -9,15 +9,18 @@ from typing import Any
 from msgspec import Struct, structs
 
 from formats.crc_kernel import crc_name
-from recover.chosen import Chosen
-from recover.columns import DEFAULT_MEMORY, ColumnStore
-from recover.engine import OpenError
-from recover.log import LogView
-from recover.log_scan import assemble
-from recover.maker import Maker
-from recover.mapped_files import MappedFile, MappedFileQueue
-from recover.remote import url_of
-from recover.scan import FileScan, ProgressCallback
+from recover.files.mapped_files import MappedFile, MappedFileQueue
+from recover.files.remote import url_of
+from recover.files.store import Store
+from recover.memory.columns import DEFAULT_MEMORY, ColumnStore
+from recover.rebuild.maker import Maker
+from recover.scan.chosen import Chosen
+from recover.scan.engine import OpenError
+from recover.scan.file_scan import FileScan, ProgressCallback
+from recover.scan.log import LogView
+from recover.scan.log_scan import assemble
+from recover.scan.split_join import FileJoin
+from recover.scan.split_scan import SplitRange, SplitScan, splits_of
 from recover.spark.jobs import run_job, watch
 from recover.spark.kept import Kept
 from recover.spark.maker import SparkMaker, seen_elsewhere
@@ -26,9 +29,6 @@ from recover.spark.preflight import check_executors, invisible
 from recover.spark.session import Session, session_for
 from recover.spark.settings import SparkSettings
 from recover.spark.tasks import ScanTask, scan_splits
-from recover.split_join import FileJoin
-from recover.split_scan import SplitRange, SplitScan, splits_of
-from recover.store import Store
 
 _LARGE = 1 << 30
 """Bytes of a log beside whose scan it does not matter that Java keeps its classes for the next command."""
@@ -48,7 +48,7 @@ class SparkEngine:
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
         open_error: OpenError | None = None, with_keys: bool = True, chosen: Chosen | None = None,
     ) -> LogView:
-        """See `recover.engine.Engine`; `Refusal` (8) when Spark does not start or a task fails for good.
+        """See `recover.scan.engine.Engine`; `Refusal` (8) when Spark does not start or a task fails for good.
 
         All rows have their keys even if nobody asks for them: splits are scanned in one way only.
         """
@@ -65,7 +65,7 @@ class SparkEngine:
         return log
 
     def maker(self, store: Store, log: LogView) -> Maker | None:
-        """See `recover.maker.MakesElsewhere`: executors, if they kept the scan and see the store as we do."""
+        """See `recover.rebuild.maker.MakesElsewhere`: executors, if they kept the scan and see the store as we do."""
         seen = seen_elsewhere(store)
         if not self.kept.rdds or seen is None or any(url_of(scan.mapped_file.path) for scan in log.files):
             return None

@@ -15,8 +15,8 @@ import numpy as np
 from msgspec import Struct, field
 
 from formats.record_columns import NO_PLACE, RECORD
-from recover.columns import Rows, Split
-from recover.log import LogView
+from recover.memory.columns import Rows, Split
+from recover.scan.log import LogView
 from recover.spark.packing import PackedSplit, unpack_rows
 
 _TRACED = tuple(name for name in RECORD.names or () if name not in ("queue", "bits"))

@@ -15,17 +15,18 @@ import numpy as np
 from msgspec import structs
 
 from formats.layout import Buffer
-from recover.columns import Rows
-from recover.content import Content, allocated, padded
 from recover.errors import Interrupted, Refusal
-from recover.expected import Expectation, QueueKey
-from recover.index_layout import Target
-from recover.index_stream import IndexStream
-from recover.log import LogView
-from recover.making import MadeElsewhere, Manifest
-from recover.plan import Install, Step
-from recover.rebuild_consumequeue import QueueBuilder
-from recover.rebuild_index import FileBuilder, RebuiltIndexFile
+from recover.evidence.expected import Expectation, QueueKey
+from recover.files.store import Store
+from recover.index.stream import IndexStream
+from recover.memory.columns import Rows
+from recover.plan.content import Content, allocated, padded
+from recover.plan.making import MadeElsewhere, Manifest
+from recover.plan.model import Install, Step
+from recover.rebuild.consumequeue import QueueBuilder
+from recover.rebuild.index_builder import FileBuilder, RebuiltIndexFile
+from recover.rebuild.index_layout import Target
+from recover.scan.log import LogView
 from recover.spark.derived import (
     Chunk,
     IndexChunks,
@@ -54,7 +55,6 @@ from recover.spark.stages import (
     stage_products,
 )
 from recover.spark.staging import NotStaged, Stager
-from recover.store import Store
 
 _ROWS_A_TASK = 500_000
 _TASKS_A_CORE = 2
@@ -62,7 +62,7 @@ _LAST = 1 << 40
 
 
 class SparkMaker:
-    """See `recover.maker.Maker`. `store` is as executors can open it; `log` what files are made for."""
+    """See `recover.rebuild.maker.Maker`. `store` is as executors can open it; `log` what files are made for."""
 
     def __init__(self, session: Session, kept: Kept, store: Store, log: LogView) -> None:
         self.session = session

@@ -11,10 +11,10 @@ import pyarrow as pa
 from msgspec import Struct, field
 
 from formats.record_columns import RECORD
-from recover.columns import ColumnStore, Rows
-from recover.reader import ReadFailure
-from recover.scan import FileScan, Hole
-from recover.split_scan import SplitRange, SplitScan, one_split
+from recover.files.reader import ReadFailure
+from recover.memory.columns import ColumnStore, Rows
+from recover.scan.file_scan import FileScan, Hole
+from recover.scan.split_scan import SplitRange, SplitScan, one_split
 
 _COLUMNS = pa.schema([(name, pa.from_numpy_dtype(RECORD[name])) for name in RECORD.names or ()])
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recover.errors import Refusal
-from recover.remote import url_of
+from recover.files.remote import url_of
 from recover.spark.jobs import run_job, watch
 from recover.spark.session import Session
 

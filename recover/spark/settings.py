@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from recover.errors import UsageRefusal
-from recover.split_scan import SPLIT_SIZE
+from recover.scan.split_scan import SPLIT_SIZE
 
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,(\d+))?\])?")
 _MASTERS = ("spark://", "yarn", "k8s://")

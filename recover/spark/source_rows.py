@@ -14,16 +14,16 @@ from formats.commitlog import Record, decode, host_text
 from formats.consumequeue import PRE_BLANK
 from formats.errors import FormatError
 from formats.index import IndexGeometry
-from recover.columns import ColumnStore, Rows
-from recover.index_files import index_geometry, list_index_files
-from recover.index_image import load_words
-from recover.log_files import live_copies, rightly_placed
-from recover.mapped_files import MappedFile
-from recover.queue_files import QueueFiles
-from recover.reader import FileReader, ReadFailure
-from recover.scan import FileScan, scan_file
-from recover.store import Store
-from recover.topics import topic_text
+from recover.files.mapped_files import MappedFile
+from recover.files.queue_files import QueueFiles
+from recover.files.reader import FileReader, ReadFailure
+from recover.files.store import Store
+from recover.files.topics import topic_text
+from recover.index.files import index_geometry, list_index_files
+from recover.index.image import load_words
+from recover.memory.columns import ColumnStore, Rows
+from recover.scan.file_scan import FileScan, scan_file
+from recover.scan.log_files import live_copies, rightly_placed
 
 _ROWS = 1 << 13
 _BATCH_BYTES = 16 << 20

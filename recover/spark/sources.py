@@ -16,9 +16,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from recover.errors import UsageRefusal
+from recover.files.store import Store, StoreOptions
 from recover.spark import source_rows
 from recover.spark.tasks import enter
-from recover.store import Store, StoreOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

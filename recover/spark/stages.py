@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from recover.columns import Split
+from recover.memory.columns import Split
 from recover.spark.derived import Chunk, IndexFileTask, OtherView, Product, QueueFilesTask, contents
 from recover.spark.kept import KeptPiece, rows_of
 from recover.spark.packing import PackedSplit, unpack_rows

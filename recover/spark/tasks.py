@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from recover.remote import serve
+from recover.files.remote import serve
+from recover.scan.split_scan import SplitRange, scan_split
 from recover.spark.packing import PackedSplit, Unopened, pack
-from recover.split_scan import SplitRange, scan_split
 
 _state = {"frozen": False}
 

@@ -14,17 +14,17 @@ from msgspec import Struct, field
 from formats.checkpoint import CHECKPOINT, EMPTY, FILE_SIZE, Checkpoint, decode
 from formats.layout import Buffer
 from formats.record_columns import BIT_GHOST
-from recover.brokers import BrokerVersion
-from recover.columns import Rows
+from recover.broker.versions import BrokerVersion
+from recover.files.mapped_files import MappedFile
+from recover.files.reader import FileReader, read_small
+from recover.files.store import CHECKPOINT as FILE_NAME
+from recover.files.store import Store
 from recover.findings import Finding, finding
-from recover.log import LogView
-from recover.mapped_files import MappedFile
-from recover.reader import FileReader, read_small
-from recover.store import CHECKPOINT as FILE_NAME
-from recover.store import Store
+from recover.memory.columns import Rows
+from recover.scan.log import LogView
 
 if TYPE_CHECKING:
-    from recover.broker_check import ReadAt
+    from recover.broker.record_check import ReadAt
 
 TIMES = ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp")
 OFFSET = "logics_physical_offset"
@@ -132,8 +132,8 @@ def offset_is_sound(log: LogView, offset: int) -> bool:
 def _rescan(store: Store, log: LogView, checkpoint: Checkpoint) -> dict[str, Any]:
     """What an abnormal start of each kind of broker would read, believing this checkpoint (bytes)."""
     # of no use where all is well
-    from recover.broker_settings import BrokerSettings
-    from recover.recovery import start_file
+    from recover.broker.recovery import start_file
+    from recover.broker.settings import BrokerSettings
 
     facts: dict[str, Any] = {"log_bytes": log.log_end - log.min_offset, "log_end": log.log_end, "rescan": []}
     source = _Log(store)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from recover.chosen import Chosen
-from recover.store import Store
+from recover.files.store import Store
+from recover.scan.chosen import Chosen
 
 
 def rows_asked_for(store: Store, made: Chosen | None) -> Chosen | None:
@@ -13,7 +13,7 @@ def rows_asked_for(store: Store, made: Chosen | None) -> Chosen | None:
     """
     if made is None or store.checkpoint_path.exists() or store.consumequeue_ext_dir.exists():
         return None
-    from recover.index_files import list_index_files
+    from recover.index.files import list_index_files
 
     try:
         if list_index_files(store.index_dir).files:

@@ -8,14 +8,14 @@ from formats.commitlog import BLANK_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
 from formats.names import offset_to_name
 from formats.record_columns import BIT_GHOST, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
-from recover.brokers import DIRECTORIES_SKIPPED, IPV6_HOSTS, V2_RECORDS, Behaviour
-from recover.contradictions import Contradiction
+from recover.broker.versions import DIRECTORIES_SKIPPED, IPV6_HOSTS, V2_RECORDS, Behaviour
+from recover.evidence.contradictions import Contradiction
+from recover.evidence.lost import Losses, record_count, was_a_message
+from recover.files.mapped_files import MappedFile, MappedFileQueue
+from recover.files.store import Store
 from recover.findings import Finding, finding
 from recover.inspect_store.pointers import read_checkpoint
-from recover.log import MISSING_FILE, Damage, LogView
-from recover.lost import Losses, record_count, was_a_message
-from recover.mapped_files import MappedFile, MappedFileQueue
-from recover.store import Store
+from recover.scan.log import MISSING_FILE, Damage, LogView
 
 NOT_A_FILE = "commitlog-not-a-file"
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from formats.config import BACKUP_SUFFIX
-from recover.config_files import STATE_TEXT, ConfigPair, ConfigText, read_pairs
+from recover.files.config_files import STATE_TEXT, ConfigPair, ConfigText, read_pairs
+from recover.files.store import CONFIG, Store
 from recover.findings import Finding, finding
-from recover.guess_topics import guess_topics
-from recover.store import CONFIG, Store
 from recover.verify.consumer_offsets import AboveMax, check_offsets
+from recover.verify.guess_topics import guess_topics
 
 if TYPE_CHECKING:
-    from recover.survey import Survey
+    from recover.verify.survey import Survey
 
 TOPICS_FILE = "topics.json"
 _ROCKSDB = {"topics", "rdb"}

@@ -10,18 +10,18 @@ import numpy as np
 
 from formats.queue_kernels import BEYOND_LOG, EXPIRED, HOLE, LOST, NOTHING, RIGHT, WRONG, classify_units
 from formats.record_columns import EXPECTED
-from recover.columns import Rows
-from recover.delays import DelayTable, is_delayed
+from recover.broker.delays import DelayTable, is_delayed
 from recover.errors import Refusal
-from recover.expected import Expectation, QueueKey, is_lost
-from recover.ext_files import ExtFiles
+from recover.evidence.expected import Expectation, QueueKey, is_lost
+from recover.evidence.queue_verdict import ConsumeQueueReport, QueueVerdict
+from recover.files.ext_files import ExtFiles
+from recover.files.mapped_files import MappedFileQueue
+from recover.files.queue_files import UNIT_SIZE, QueueBytes, QueueFiles, Stretch, cut_off, has_ext
+from recover.files.store import Store
 from recover.findings import Finding, finding
-from recover.log import LogView
-from recover.mapped_files import MappedFileQueue
-from recover.queue_files import UNIT_SIZE, QueueBytes, QueueFiles, Stretch, cut_off, has_ext
-from recover.store import Store
+from recover.memory.columns import Rows
+from recover.scan.log import LogView
 from recover.verify.consumequeue_ext import broken_finding, check_ext
-from recover.verify.queue_verdict import ConsumeQueueReport, QueueVerdict
 from recover.verify.sound_queues import Followed, Member, SoundQueue, SoundQueues
 
 NOTHING_KNOWN: Mapping[QueueKey, QueueVerdict] = MappingProxyType({})

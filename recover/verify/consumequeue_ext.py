@@ -6,10 +6,10 @@ import numpy as np
 from msgspec import Struct
 
 from formats.names import offset_to_name
-from recover.columns import Rows
-from recover.ext_files import ExtFiles, is_address, positions_of
+from recover.files.ext_files import ExtFiles, is_address, positions_of
+from recover.files.queue_files import Stretch
 from recover.findings import Finding, finding
-from recover.queue_files import Stretch
+from recover.memory.columns import Rows
 
 
 class ExtVerdict(Struct, frozen=True):

@@ -9,16 +9,16 @@ from msgspec import Struct
 
 from formats.config import read_consumer_offsets, read_delay_offsets
 from formats.queue_kernels import EXPIRED
-from recover.config_files import ConfigPair
-from recover.delays import SCHEDULE_TOPIC
-from recover.expected import QueueKey
+from recover.broker.delays import SCHEDULE_TOPIC
+from recover.evidence.expected import QueueKey
+from recover.files.config_files import ConfigPair
+from recover.files.store import Store
+from recover.files.topics import LMQ_PREFIX, topic_text
 from recover.findings import Finding, finding
-from recover.log import LogView
-from recover.store import Store
-from recover.topics import LMQ_PREFIX, topic_text
+from recover.scan.log import LogView
 
 if TYPE_CHECKING:
-    from recover.survey import Survey
+    from recover.verify.survey import Survey
 
 OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
 DELAY_FILE = "delayOffset.json"

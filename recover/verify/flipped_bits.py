@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from recover.evidence.flipped_bits import flipped_bits
+from recover.files.store import Store
 from recover.findings import Finding, finding
-from recover.flipped_bits import flipped_bits
-from recover.flipped_properties import FlippedProperty
-from recover.store import Store
-from recover.survey import Survey
 from recover.verify.commitlog import place_in_file
+from recover.verify.flipped_properties import FlippedProperty
+from recover.verify.survey import Survey
 
 
 def flipped_bit_findings(store: Store, look: Survey) -> Iterator[Finding]:

@@ -6,74 +6,24 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
-
 from formats.checkpoint import CHECKPOINT, Checkpoint, decode
 from formats.errors import FormatError
 from formats.index import IndexGeometry
-from recover.brokers import TAG_INDEX, BrokerVersion
-from recover.findings import Finding, finding
-from recover.index_files import IndexFileName, IndexListing, index_geometry, list_index_files
-from recover.index_image import read_words
-from recover.index_stream import IndexStream, TagHistory
-from recover.log import LogView
-from recover.reader import FileReader, ReadFailure, read_small
-from recover.store import Store
+from recover.broker.versions import TAG_INDEX, BrokerVersion
+from recover.files.reader import FileReader, ReadFailure, read_small
+from recover.files.store import Store
+from recover.findings import finding
+from recover.index.files import IndexFileName, index_geometry, list_index_files
+from recover.index.image import read_words
+from recover.index.stream import IndexStream, TagHistory
+from recover.scan.log import LogView
 from recover.verify.index_file import IndexFileVerdict, check_file
 from recover.verify.index_missing import look_for_missing
 from recover.verify.index_pass import follow_file
+from recover.verify.index_report import IndexReport
 
 _NEAR_EMPTY_PART = 100
 _NEAR_EMPTY_FILES = 3
-
-
-class IndexReport(Struct):
-    """All index files. Counts are units; `stream` knows which keys of the log were found.
-
-    `switched_off`: there is no index and there seems never to have been one; nothing is expected then.
-    """
-
-    listing: IndexListing
-    geometry: IndexGeometry | None
-    stream: IndexStream
-    verdicts: list[IndexFileVerdict] = field(default_factory=list)
-    expected: int = 0
-    missing: int = 0
-    switched_off: bool = False
-    findings: list[Finding] = field(default_factory=list)
-    unreadable: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def files(self) -> int:
-        """Index files in the folder."""
-        return len(self.listing.files)
-
-    @property
-    def entries(self) -> int:
-        """Units in use, over all files."""
-        return sum(verdict.units for verdict in self.verdicts)
-
-    @property
-    def wrong(self) -> int:
-        """Units that do not say what they should."""
-        return sum(verdict.wrong for verdict in self.verdicts)
-
-    @property
-    def expired(self) -> int:
-        """Units of messages in front of the log's first file."""
-        return sum(verdict.expired for verdict in self.verdicts)
-
-    @property
-    def lost(self) -> int:
-        """Units of messages that are damaged, or that a stand-in record stands for."""
-        return sum(verdict.lost for verdict in self.verdicts)
-
-    def json(self) -> dict[str, int]:
-        """The `index` object of the verify document."""
-        return {
-            "files": self.files, "entries": self.entries, "expected": self.expected, "missing": self.missing,
-            "wrong": self.wrong, "expired": self.expired, "lost": self.lost,
-        }
 
 
 def check_index(

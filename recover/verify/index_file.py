@@ -29,12 +29,12 @@ from formats.index_kernels import (
     match_records,
     phy_offsets,
 )
-from recover.columns import Rows
 from recover.findings import Finding, finding
-from recover.index_files import IndexFileName
-from recover.index_image import IndexWords
-from recover.index_stream import IndexStream, TagRun, tag_runs
-from recover.log import LogView
+from recover.index.files import IndexFileName
+from recover.index.image import IndexWords
+from recover.index.stream import IndexStream, TagRun, tag_runs
+from recover.memory.columns import Rows
+from recover.scan.log import LogView
 
 _FLAWS = WRONG_TIME | WRONG_CHAIN | CHAIN_LOOP
 _MOST_OTHERS = 100

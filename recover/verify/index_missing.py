@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recover.columns import Rows
+from recover.files.store import Store
 from recover.findings import Finding, finding
-from recover.store import Store
+from recover.memory.columns import Rows
 from recover.verify.index_file import IndexFileVerdict
 
 if TYPE_CHECKING:
-    from recover.verify.index import IndexReport
+    from recover.verify.index_report import IndexReport
 
 
 def look_for_missing(report: IndexReport, store: Store) -> None:

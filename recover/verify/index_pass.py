@@ -18,12 +18,12 @@ from formats.index_follow_kernels import (
     slots_in_use,
 )
 from formats.search_kernels import last_nonzero
-from recover.columns import Rows
-from recover.huge_pages import scattered
-from recover.index_files import IndexFileName
-from recover.index_stream import IndexStream, TagRun, tag_runs
-from recover.pace import spend
-from recover.reader import FileReader
+from recover.files.pace import spend
+from recover.files.reader import FileReader
+from recover.index.files import IndexFileName
+from recover.index.stream import IndexStream, TagRun, tag_runs
+from recover.memory.columns import Rows
+from recover.memory.huge_pages import scattered
 from recover.verify.index_file import IndexFileVerdict
 
 _BLOCK = (1 << 20) // INDEX_UNIT.size * INDEX_UNIT.size

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from recover.evidence.stray_places import strays_of
+from recover.files.store import Store
 from recover.findings import Finding, finding
-from recover.store import Store
-from recover.stray_places import strays_of
-from recover.survey import Survey
 from recover.verify.commitlog import place_in_file
+from recover.verify.survey import Survey
 
 
 def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:

@@ -12,13 +12,13 @@ from msgspec import Struct
 
 from formats.config import BY_NAME
 from formats.names import OFFSET_DIGITS
-from recover.config_files import read_config
+from recover.files.config_files import read_config
+from recover.files.reader import read_small
+from recover.files.store import Store
 from recover.findings import Finding, finding
-from recover.reader import read_small
-from recover.store import Store
 
 if TYPE_CHECKING:
-    from recover.survey import Survey
+    from recover.verify.survey import Survey
 
 _HEAD = 4096
 _LISTED = 100_000

@@ -11,18 +11,18 @@ import numpy as np
 from formats import abort
 from formats.errors import FormatError
 from formats.record_columns import BIT_PROP_CRC
+from recover.disk.lock import UNKNOWN_HOLDER, is_own_lock_file, probe
+from recover.files.journal_dir import has_journal
+from recover.files.mapped_files import MappedFileQueue
+from recover.files.reader import read_small
+from recover.files.store import ABORT, COMMITLOG, LOCK, Store
 from recover.findings import Finding, finding
-from recover.index_files import list_index_files
-from recover.journal_dir import has_journal
-from recover.lock import UNKNOWN_HOLDER, is_own_lock_file, probe
-from recover.log import LogView
-from recover.mapped_files import MappedFileQueue
-from recover.reader import read_small
-from recover.store import ABORT, COMMITLOG, LOCK, Store
+from recover.index.files import list_index_files
+from recover.scan.log import LogView
 from recover.verify.other_parts import check_other_parts
 
 if TYPE_CHECKING:
-    from recover.survey import Survey
+    from recover.verify.survey import Survey
 
 NO_LOG = "commitlog-empty-queues-left"
 ALL_PARTS = frozenset({"commitlog", "consumequeue", "index", "checkpoint", "config"})
@@ -44,7 +44,7 @@ def check_parts(
     findings.extend(settings_findings(look.log, look.options.settings))
     findings.extend(others)
     if whole and has_journal(store.root):
-        from recover.journal import run_findings
+        from recover.plan.journal import run_findings
 
         findings.extend(run_findings(store.root))
     if whole and store.commitlog.files and any(store.root.glob("timer*")):
@@ -55,7 +55,7 @@ def check_parts(
 
 
 def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> Iterator[Finding]:
-    """abort and lock. `pid` as `recover.lock.probe` gives it; a lock file that nobody holds is normal."""
+    """abort and lock. `pid` as `recover.disk.lock.probe` gives it; a lock file that nobody holds is normal."""
     if pid is not None:
         yield finding("broker-running", LOCK, None, who=_who(store, pid), pid=None if pid == UNKNOWN_HOLDER else pid)
     if not (with_abort and store.has_abort):

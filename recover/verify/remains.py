@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from formats.commitlog import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from recover.files.mapped_files import MappedFile
+from recover.files.reader import FileReader
+from recover.files.store import COMMITLOG, Store
 from recover.findings import Finding, finding
-from recover.log import LogView
-from recover.mapped_files import MappedFile
-from recover.reader import FileReader
-from recover.store import COMMITLOG, Store
-from recover.survey import Survey
+from recover.scan.log import LogView
+from recover.verify.survey import Survey
 
 if TYPE_CHECKING:
-    from recover.verify.index import IndexReport
+    from recover.verify.index_report import IndexReport
 
 MOSTLY_GONE = "commitlog-mostly-gone"
 FOREIGN = "commitlog-foreign"

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from recover.files.reader import opened_once
+from recover.files.store import Store
 from recover.findings import Finding, FindingList
-from recover.log import Damage, LogView
-from recover.reader import opened_once
-from recover.store import Store
-from recover.survey import ScanOptions, Survey, survey
+from recover.scan.log import Damage, LogView
 from recover.verify.commitlog import (
     check_commitlog,
     contradiction_findings,
@@ -23,13 +22,14 @@ from recover.verify.commitlog import (
 from recover.verify.numbering import numbering_findings
 from recover.verify.parts import check_parts, log_is_gone
 from recover.verify.remains import remains_findings
+from recover.verify.survey import ScanOptions, Survey, survey
 
 if TYPE_CHECKING:
-    from recover.flipped_properties import FlippedProperty
-    from recover.known_parts import Standing
     from recover.verify.checkpoint import CheckpointReport
     from recover.verify.config import ConfigReport
-    from recover.verify.index import IndexReport
+    from recover.verify.flipped_properties import FlippedProperty
+    from recover.verify.index_report import IndexReport
+    from recover.verify.known_parts import Standing
 
 PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 
@@ -137,7 +137,7 @@ def _flipped_properties(look: Survey, index: IndexReport | None) -> list[Flipped
     wrong = look.queues is not None and any(verdict.wrong for verdict in look.queues.verdicts.values())
     if not wrong and (index is None or not index.wrong):
         return []
-    from recover.flipped_properties import flipped_properties
+    from recover.verify.flipped_properties import flipped_properties
 
     return [*flipped_properties(look, index)]
 

@@ -14,12 +14,12 @@ import numpy as np
 from msgspec import Struct, field
 
 from formats.queue_follow_kernels import LEFT_OUT, UNIT, follow_rows, nothing_behind, pass_expired
-from recover.expected import Expectation, QueueKey
-from recover.log import LogView
-from recover.pace import spend
-from recover.queue_files import QueueBytes
-from recover.reader import FileReader, ReadFailure, is_elsewhere
-from recover.store import Store
+from recover.evidence.expected import Expectation, QueueKey
+from recover.files.pace import spend
+from recover.files.queue_files import QueueBytes
+from recover.files.reader import FileReader, ReadFailure, is_elsewhere
+from recover.files.store import Store
+from recover.scan.log import LogView
 
 _SMALL = 32 << 10  # a file that is read at once: to ask what of it is stored takes as long
 _WINDOW = (64 << 10) // UNIT * UNIT

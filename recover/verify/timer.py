@@ -14,12 +14,12 @@ from msgspec import Struct
 from formats.errors import FormatError
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER
 from formats.timer import TIMER_CHECK, TIMER_LOG_BLANK, TIMER_LOG_UNIT, WHEEL_FILE_SIZE, decode
-from recover.columns import Rows
+from recover.files.mapped_files import MappedFile, MappedFileQueue
+from recover.files.reader import FileReader, read_small
+from recover.files.store import Store
 from recover.findings import Finding, finding
-from recover.log import LogView
-from recover.mapped_files import MappedFile, MappedFileQueue
-from recover.reader import FileReader, read_small
-from recover.store import Store
+from recover.memory.columns import Rows
+from recover.scan.log import LogView
 
 TIMERLOG = "timerlog"
 TIMERWHEEL = "timerwheel"

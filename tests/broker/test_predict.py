@@ -8,9 +8,9 @@ import pytest
 
 from fixtures.damage import damage
 from fixtures.lab.observe import observe
-from recover.log_scan import scan_log
+from recover.files.store import Store
 from recover.predict import predict
-from recover.store import Store
+from recover.scan.log_scan import scan_log
 from tests.recovery.test_predict_observed import (
     comparable,
     expected_queues,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from recover.log_reader import LogReader
-from recover.log_scan import scan_log
-from recover.store import Store
+from recover.files.store import Store
+from recover.scan.log_reader import LogReader
+from recover.scan.log_scan import scan_log
 from tests.cli.runner import mqtool
 from tests.support.stores import STORES, real_store, unpacked
 from tests.support.trees import assert_unchanged

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from recover.apply import apply_plan
-from recover.plan import Plan, WriteFile, WriteRange
-from recover.plan_file import save_plan
-from recover.preconditions import seal
+from recover.apply.carry_out import apply_plan
+from recover.plan.model import Plan, WriteFile, WriteRange
+from recover.plan.plan_file import save_plan
+from recover.plan.preconditions import seal
 from tests.cli.runner import mqtool
 from tests.support.plans import killed_at
 from tests.support.stores import real_store

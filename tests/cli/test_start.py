@@ -114,8 +114,10 @@ def test_the_cli_library_finds_what_msgspec_did_without() -> None:
 def test_verify_imports_nothing_that_plans_writes_or_starts_like_a_broker() -> None:
     script = (
         "import sys\nfrom mqtool.cli import main\ncode = main(sys.argv[1:])\n"
-        "unwanted = {'recover.plan', 'recover.journal', 'recover.inspect_store.report', 'recover.recovery',\n"
-        "            'recover.inspect_file', 'crc32c', 'importlib.metadata', 'tempfile', 'numpy.ma', 'numpy.random'}\n"
+        "unwanted = {'recover.plan.model', 'recover.plan.journal', 'recover.apply', 'recover.rebuild',\n"
+        "            'recover.mend', 'recover.inspect_store.report', 'recover.inspect_file',\n"
+        "            'recover.broker.recovery', 'crc32c', 'importlib.metadata', 'tempfile', 'numpy.ma',\n"
+        "            'numpy.random'}\n"
         "summed = sys.modules['recover.crc']._run.cache_info().misses if 'recover.crc' in sys.modules else 0\n"
         "print(sorted(unwanted & sys.modules.keys()), summed, file=sys.stderr)\nsys.exit(code)\n"
     )
@@ -128,7 +130,7 @@ def test_verify_imports_nothing_that_plans_writes_or_starts_like_a_broker() -> N
     ("verify STORE --only commitlog --json", {"recover.verify.index", "recover.verify.checkpoint"}),
     ("verify STORE --json", {"recover.verify.timer"}),
     ("rebuild-consumequeue STORE --dry-run --json",
-     {"recover.predict", "recover.log_changes", "recover.bridge", "recover.rebuild_index", "recover.verify.timer"}),
+     {"recover.predict", "recover.mend", "recover.rebuild.index", "recover.verify.timer"}),
 ])
 def test_what_is_not_asked_for_is_not_imported(line: str, unwanted: set[str]) -> None:
     script = (

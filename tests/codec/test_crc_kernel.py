@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fixtures.synth import synth_store
 from formats import crc_kernel
 from formats.crc_kernel import crc32_kernel, crc_address, crc_name, crc_tables
-from recover import scan as scan_module
-from recover.log_scan import scan_log
+from recover.scan import file_scan as scan_module
+from recover.scan.log_scan import scan_log
 from tests.support.looks import opened
 
 

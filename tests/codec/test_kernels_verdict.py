@@ -27,7 +27,7 @@ from formats.property_kernels import KEYS_COUNTED, KEYS_HASHED, NO_KEYS, TAGS_CO
 from formats.queue_table_kernels import QUEUE_COLUMNS, new_queue_slots
 from formats.record_columns import BIT_DELAY, RECORD
 from formats.refill_kernels import REFILL_SIZE
-from recover.record_row import row_of
+from recover.scan.record_row import row_of
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES
 

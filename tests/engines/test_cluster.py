@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from fixtures.synth import synth_store
-from recover.log_scan import scan_log
+from recover.files.store import Store
+from recover.scan.log_scan import scan_log
+from recover.scan.split_scan import one_split
 from recover.spark import maker as makers
 from recover.spark.engine import SparkEngine
 from recover.spark.maker import SparkMaker
 from recover.spark.session import stop_session
 from recover.spark.settings import spark_settings
-from recover.split_scan import one_split
-from recover.store import Store
 from tests.cli.runner import mqtool
 from tests.engines.cluster import Cluster, cluster
 from tests.engines.twice import contents, no_java, plain

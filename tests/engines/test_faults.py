@@ -16,15 +16,15 @@ import pytest
 
 from fixtures.synth import synth_store
 from recover.errors import Refusal
-from recover.log_scan import scan_log
+from recover.files.store import Store
+from recover.scan.log_scan import scan_log
+from recover.scan.split_scan import one_split
 from recover.spark import engine as engines
 from recover.spark.engine import SparkEngine
 from recover.spark.session import session_for, stop_session
 from recover.spark.settings import spark_settings
-from recover.split_scan import one_split
-from recover.store import Store
-from recover.survey import ScanOptions
 from recover.verify.report import verify
+from recover.verify.survey import ScanOptions
 from tests.engines.cluster import children
 from tests.engines.twice import no_java
 from tests.support.trees import assert_unchanged

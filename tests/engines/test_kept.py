@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from fixtures.synth import synth_store
 from formats.record_columns import BIT_SUPERSEDED
-from recover.after import after_replacing
-from recover.columns import ColumnStore
-from recover.log import LogView
-from recover.log_scan import assemble
-from recover.scan import FileScan
+from recover.files.store import Store
+from recover.memory.columns import ColumnStore
+from recover.mend.after import after_replacing
+from recover.scan.file_scan import FileScan
+from recover.scan.log import LogView
+from recover.scan.log_scan import assemble
+from recover.scan.split_join import FileJoin
+from recover.scan.split_scan import one_split, scan_split, splits_of
 from recover.spark.kept import Kept, rows_of
 from recover.spark.packing import PackedSplit, pack, pack_numbers, unpack, unpack_numbers
-from recover.split_join import FileJoin
-from recover.split_scan import one_split, scan_split, splits_of
-from recover.store import Store
 
 
 class Scanned:

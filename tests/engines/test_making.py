@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from fixtures.synth import synth_store
-from recover.apply import apply_plan
-from recover.plan_file import load_plan
+from recover.apply.carry_out import apply_plan
+from recover.plan.plan_file import load_plan
 from recover.spark import maker as makers
 from recover.spark.maker import SparkMaker
 from recover.spark.session import stop_session

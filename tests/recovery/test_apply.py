@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from recover.apply import apply_plan, refuse_if_unfinished, resume
-from recover.content import LazyContent
+from recover.apply.carry_out import apply_plan, refuse_if_unfinished, resume
+from recover.apply.undo import undo
+from recover.disk.lock import StoreLock
 from recover.errors import Interrupted, Refusal
-from recover.journal import journal
-from recover.lock import StoreLock
-from recover.plan import Install, Plan, Retire, WriteFile, WriteRange, ZeroRange
-from recover.preconditions import seal
-from recover.undo import undo
+from recover.plan.content import LazyContent
+from recover.plan.journal import journal
+from recover.plan.model import Install, Plan, Retire, WriteFile, WriteRange, ZeroRange
+from recover.plan.preconditions import seal
 from tests.support.plans import (
     INDEX,
     LOG,

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from recover.apply import apply_plan
-from recover.content import LazyContent
+from recover.apply.carry_out import apply_plan
+from recover.apply.undo import undo
 from recover.errors import Refusal
-from recover.journal import journal
-from recover.plan import Install, Plan, Retire
-from recover.preconditions import seal
-from recover.undo import undo
+from recover.plan.content import LazyContent
+from recover.plan.journal import journal
+from recover.plan.model import Install, Plan, Retire
+from recover.plan.preconditions import seal
 from tests.support.plans import (
     INDEX,
     PLANS,

@@ -11,13 +11,14 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recover import disk, reading
-from recover.apply import apply_plan
-from recover.batches import LARGEST, batches
-from recover.plan import Install, Plan, Retire, Step, WriteFile, WriteRange, ZeroRange
-from recover.preconditions import seal
-from recover.reading import crc_with_zeros, data_extents, file_crc
-from recover.undo import undo
+from recover import disk
+from recover.apply.batches import LARGEST, batches
+from recover.apply.carry_out import apply_plan
+from recover.apply.undo import undo
+from recover.files import reading
+from recover.files.reading import crc_with_zeros, data_extents, file_crc
+from recover.plan.model import Install, Plan, Retire, Step, WriteFile, WriteRange, ZeroRange
+from recover.plan.preconditions import seal
 from tests.support.plans import INDEX, LOG, QUEUE, hole_map, small_store
 from tests.support.trees import assert_same_tree, tree_digest
 

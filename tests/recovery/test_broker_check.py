@@ -18,9 +18,9 @@ from formats.commitlog import (
 )
 from formats.crc import crc31
 from formats.javahash import tags_code
-from recover.broker_check import LARGEST_JAVA_ARRAY, Checked, CheckRules, check_bytes
-from recover.broker_settings import BrokerSettings
-from recover.brokers import BrokerVersion
+from recover.broker.record_check import LARGEST_JAVA_ARRAY, Checked, CheckRules, check_bytes
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import BrokerVersion
 
 ROOM = bytes(8)
 STORED = 1_700_000_000_000

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from recover.broker_settings import KNOWN, BrokerSettings, canonical, load_settings
-from recover.brokers import (
+from recover.broker.settings import KNOWN, BrokerSettings, canonical, load_settings
+from recover.broker.versions import (
     BEHAVIOURS,
     LAST_THREE_FILES,
     NEWEST_COMPARED,

@@ -12,20 +12,20 @@ from msgspec import structs
 
 from fixtures import shapes
 from fixtures.damage import RECIPES, NotApplicable, damage
-from recover.after import after_replacing
-from recover.carried import judge_against
-from recover.delays import DelayTable
+from recover.broker.delays import DelayTable
 from recover.errors import Refusal
-from recover.expected import expect
-from recover.log_changes import keep_everything
-from recover.log_cut import cut_log
-from recover.plan import Retire
-from recover.recover_plan import RecoverOptions, plan_recover
+from recover.evidence.expected import expect
+from recover.evidence.queue_verdict import QueueVerdict
+from recover.mend.after import after_replacing
+from recover.mend.carried import judge_against
+from recover.mend.log_changes import keep_everything
+from recover.mend.log_cut import cut_log
+from recover.mend.recover_plan import RecoverOptions, plan_recover
+from recover.plan.model import Retire
 from recover.verify import consumequeue
 from recover.verify.checkpoint import check_checkpoint
 from recover.verify.config import check_config
 from recover.verify.index import check_index
-from recover.verify.queue_verdict import QueueVerdict
 from recover.verify.report import verify
 from tests.cli.runner import mqtool
 from tests.support.looks import opened

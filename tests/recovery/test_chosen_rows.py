@@ -16,12 +16,12 @@ from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import StoreWriter, synth_store
 from formats.index_wanted_kernels import TAKE_ALL, TAKE_KEYS
 from formats.record_columns import RECORD
-from recover import engine
-from recover.chosen import NOTHING, Chosen
-from recover.index_stream import IndexStream, TagHistory
-from recover.log import LogView
-from recover.log_scan import count_log, scan_log
-from recover.split_scan import one_split
+from recover.index.stream import IndexStream, TagHistory
+from recover.scan import engine
+from recover.scan.chosen import NOTHING, Chosen
+from recover.scan.log import LogView
+from recover.scan.log_scan import count_log, scan_log
+from recover.scan.split_scan import one_split
 from recover.verify import chosen_rows
 from recover.verify.chosen_rows import rows_asked_for
 from tests.cli.runner import mqtool

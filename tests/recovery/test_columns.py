@@ -13,7 +13,7 @@ import pytest
 
 from formats.record_columns import RECORD
 from mqtool import exits
-from recover.columns import ColumnStore
+from recover.memory.columns import ColumnStore
 from tests.cli.runner import mqtool
 from tests.support.stores import unpacked
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from recover.apply import apply_plan
-from recover.copy_store import copy_store, relocated
+from recover.apply.carry_out import apply_plan
+from recover.apply.copy_store import copy_store, relocated
 from recover.errors import Interrupted, Refusal
-from recover.plan import Plan, Retire, ZeroRange
-from recover.preconditions import seal
+from recover.plan.model import Plan, Retire, ZeroRange
+from recover.plan.preconditions import seal
 from tests.support.plans import (
     LOG,
     NEXT_LOG,

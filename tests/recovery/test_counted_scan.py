@@ -16,12 +16,12 @@ from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import synth_store
 from formats.record_columns import BIT_FILLER, BIT_LMQ, BIT_MARKER, BIT_V2
 from formats.sysflag import HOSTS_V6
-from recover import engine, log_scan
-from recover.engine import LocalEngine
 from recover.errors import Refusal
-from recover.log import LogView
-from recover.log_scan import count_log, scan_log
-from recover.split_scan import one_split
+from recover.scan import engine, log_scan
+from recover.scan.engine import LocalEngine
+from recover.scan.log import LogView
+from recover.scan.log_scan import count_log, scan_log
+from recover.scan.split_scan import one_split
 from tests.cli.runner import mqtool
 from tests.support.looks import counted_files, opened
 from tests.support.stores import unpacked

@@ -8,11 +8,11 @@ import pytest
 from msgspec import structs
 
 from formats.record_columns import BIT_STRAY
-from recover import expected
-from recover.columns import Rows
-from recover.expected import Expectation, QueueKey, is_lost
-from recover.numbers import numbered
-from recover.survey import ScanOptions, survey
+from recover.evidence import expected
+from recover.evidence.expected import Expectation, QueueKey, is_lost
+from recover.memory.columns import Rows
+from recover.scan.numbers import numbered
+from recover.verify.survey import ScanOptions, survey
 from tests.support.looks import opened
 from tests.support.stores import STORES, unpacked
 

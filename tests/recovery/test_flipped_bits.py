@@ -17,9 +17,9 @@ from formats.crc import CRC31_MASK
 from formats.crc_bit_kernels import bits_that_change
 from formats.crc_kernel import crc_tables
 from formats.errors import FormatError
-from recover.expected import QueueKey
-from recover.flipped_bits import all_turned_back, turned_back
-from recover.lost import LostPosition
+from recover.evidence.expected import QueueKey
+from recover.evidence.flipped_bits import all_turned_back, turned_back
+from recover.evidence.lost import LostPosition
 from tests.cli.runner import mqtool
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES, real_store

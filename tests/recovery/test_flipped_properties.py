@@ -14,8 +14,8 @@ from msgspec import structs
 from fixtures.damage import damage
 from fixtures.damage.patch import flip_bit
 from formats.commitlog import make_record, tags_code
-from recover.contradicted_carrier import a_bit_away
-from recover.flipped_properties import _hashes
+from recover.evidence.contradicted_carrier import a_bit_away
+from recover.verify.flipped_properties import _hashes
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import real_store

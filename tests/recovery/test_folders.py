@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from recover.apply import apply_plan, resume
+from recover.apply.carry_out import apply_plan, resume
+from recover.apply.undo import undo
 from recover.errors import Refusal
-from recover.folders import can_be_retired
-from recover.journal import journal
-from recover.plan import Plan, RetireFolder
-from recover.preconditions import seal
-from recover.undo import undo
+from recover.plan.folders import can_be_retired
+from recover.plan.journal import journal
+from recover.plan.model import Plan, RetireFolder
+from recover.plan.preconditions import seal
 from tests.support.plans import LOG, count_operations, killed_at, make_old, quick_folder, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 

@@ -12,10 +12,10 @@ import pytest
 
 from benchmarks.ours import anonymous_bytes
 from fixtures.synth import synth_store
-from recover import columns, fresh_memory
-from recover.fresh_memory import BLOCK, ask, take
-from recover.log_scan import scan_log
-from recover.split_scan import one_split
+from recover.memory import columns, fresh_memory
+from recover.memory.fresh_memory import BLOCK, ask, take
+from recover.scan.log_scan import scan_log
+from recover.scan.split_scan import one_split
 from tests.support.looks import opened
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from formats.commitlog import Record
-from recover.brokers import BrokerVersion
+from recover.broker.versions import BrokerVersion
+from recover.files.store import Store
 from recover.inspect_store.default_broker import default_broker
 from recover.inspect_store.evidence import Generation, find_generation
 from recover.inspect_store.pointers import read_checkpoint
-from recover.log_reader import LogReader
-from recover.store import Store
+from recover.scan.log_reader import LogReader
 from tests.support.stores import EXPECTED, STORES
 
 

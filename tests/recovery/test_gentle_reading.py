@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from fixtures.synth import synth_store
-from recover import pace, read_ahead
-from recover.log_scan import scan_log
-from recover.pace import Pace
-from recover.read_ahead import BLOCK, ReadAhead
-from recover.store import Store
+from recover.files import pace, read_ahead
+from recover.files.pace import Pace
+from recover.files.read_ahead import BLOCK, ReadAhead
+from recover.files.store import Store
+from recover.scan.log_scan import scan_log
 from tests.support.stores import unpacked
 
 

@@ -13,7 +13,7 @@ from formats.commitlog import HEADS
 from formats.generation_kernels import note_last
 from formats.record_columns import BIT_FILLER, RECORD
 from formats.sysflag import HOSTS_V6
-from recover.store import Store
+from recover.files.store import Store
 from tests.cli.runner import mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import unpacked

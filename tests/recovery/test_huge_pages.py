@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.ours import anonymous_bytes
-from recover.fresh_memory import HUGE_PAGE
-from recover.huge_pages import scattered
+from recover.memory.fresh_memory import HUGE_PAGE
+from recover.memory.huge_pages import scattered
 
 STATUS = Path("/proc/self/status")
 

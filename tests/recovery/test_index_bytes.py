@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage import damage
-from recover import index_bytes
-from recover.content import pieces_of
-from recover.index_bytes import ahead
-from recover.reading import Piece
-from recover.rebuild_index import rebuild_index
+from recover.files.reading import Piece
+from recover.plan.content import pieces_of
+from recover.rebuild import index_bytes
+from recover.rebuild.index import rebuild_index
+from recover.rebuild.index_bytes import ahead
 from tests.support.indexes import opened
 from tests.support.stores import STORES, unpacked
 

@@ -10,8 +10,8 @@ import pytest
 
 from formats.index import DEFAULT_GEOMETRY, IndexGeometry
 from recover.errors import UsageRefusal
-from recover.index_files import index_geometry, list_index_files
-from recover.store import Store, StoreOptions
+from recover.files.store import Store, StoreOptions
+from recover.index.files import index_geometry, list_index_files
 from tests.support.indexes import opened, write
 from tests.support.stores import STORES, unpacked
 
@@ -32,7 +32,7 @@ def test_geometry_of_a_brokers_files_is_found(name: str) -> None:
 def test_odd_split_is_told_apart_from_others_of_the_same_length(
     slots: int, entries: int, tmp_path: Path
 ) -> None:
-    from recover.rebuild_index import rebuild_index
+    from recover.rebuild.index import rebuild_index
 
     source, log = opened(unpacked("killed-5.5.0"))
     options = StoreOptions(index=_empty(tmp_path / "none"), index_slots=slots, index_entries=entries)

@@ -10,9 +10,9 @@ import pytest
 from msgspec import structs
 
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry
-from recover.index_stream import IndexStream
-from recover.log import LogView
-from recover.reader import FileReader, ReadFailure
+from recover.files.reader import FileReader, ReadFailure
+from recover.index.stream import IndexStream
+from recover.scan.log import LogView
 from recover.verify import index as verify_index
 from recover.verify import index_pass
 from recover.verify.index import check_index

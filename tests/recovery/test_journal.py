@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from recover.apply import apply_plan, resume
+from recover.apply.carry_out import apply_plan, resume
+from recover.apply.run import write_report
+from recover.apply.undo import undo
 from recover.errors import Interrupted, Refusal
-from recover.journal import decode_records, encode_record, journal, run_findings
-from recover.plan import Plan, Retire
-from recover.preconditions import seal
-from recover.run import write_report
-from recover.undo import undo
+from recover.plan.journal import decode_records, encode_record, journal, run_findings
+from recover.plan.model import Plan, Retire
+from recover.plan.preconditions import seal
 from tests.support.plans import INDEX, QUEUE, contents, sealed, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from fixtures.synth import synth_store
-from recover.engine import LocalEngine
-from recover.known_log import KnownLog, stamps_of
-from recover.log import LogView
-from recover.mapped_files import MappedFileQueue
-from recover.store import Store
-from recover.survey import ScanOptions
+from recover.files.mapped_files import MappedFileQueue
+from recover.files.store import Store
+from recover.scan.engine import LocalEngine
+from recover.scan.known_log import KnownLog, stamps_of
+from recover.scan.log import LogView
 from recover.verify.report import verify
+from recover.verify.survey import ScanOptions
 
 
 class _Watched:

@@ -13,17 +13,17 @@ from msgspec import structs
 
 from fixtures import shapes
 from fixtures.damage import RECIPES, NotApplicable, damage, of_area
-from recover.delays import SCHEDULE_TOPIC
-from recover.engine import LocalEngine
+from recover.broker.delays import SCHEDULE_TOPIC
 from recover.errors import Refusal
-from recover.expected import QueueKey
-from recover.known_parts import KnownParts
-from recover.plan import Plan
-from recover.preconditions import seal
-from recover.seen import seen_now
-from recover.store import Store, StoreOptions
-from recover.survey import ScanOptions
+from recover.evidence.expected import QueueKey
+from recover.files.seen import seen_now
+from recover.files.store import Store, StoreOptions
+from recover.plan.model import Plan
+from recover.plan.preconditions import seal
+from recover.scan.engine import LocalEngine
+from recover.verify.known_parts import KnownParts
 from recover.verify.report import VerifyReport, verify
+from recover.verify.survey import ScanOptions
 from tests.support.looks import opened
 from tests.support.sampling import sampled
 

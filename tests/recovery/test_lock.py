@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from recover import disk
+from recover.disk.lock import UNKNOWN_HOLDER, StoreLock, is_own_lock_file, probe
 from recover.errors import Refusal
-from recover.lock import UNKNOWN_HOLDER, StoreLock, is_own_lock_file, probe
 from tests.support.plans import killed_at, make_old, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 

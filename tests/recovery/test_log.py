@@ -11,10 +11,9 @@ from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import StoreWriter, synth_store
 from formats.commitlog import HEAD, Record, encode, make_record
 from formats.record_columns import BIT_STRAY
-from recover.log import LogView
-from recover.log_scan import scan_log
-from recover.survey import ScanOptions, Survey, survey
-from recover.tally import tally
+from recover.scan.log import LogView, tally
+from recover.scan.log_scan import scan_log
+from recover.verify.survey import ScanOptions, Survey, survey
 from tests.support.looks import opened
 from tests.support.stores import unpacked
 

@@ -29,23 +29,23 @@ from formats.record_columns import (
     NO_MESSAGE,
     RECORD,
 )
-from recover import generations, numbers
-from recover import restore as restoring
-from recover.after import Replaced, after_replacing
-from recover.after import _Ranges as ReplacedRanges
-from recover.columns import Rows, Split
-from recover.expected import QueueKey
-from recover.log import Damage
-from recover.log_changes import keep_everything
-from recover.log_scan import _intact_behind
-from recover.lost import LostPosition, _Ranges
-from recover.mapped_files import MappedFile
-from recover.restore import restore
-from recover.scan import FileScan
-from recover.split_scan import one_split
-from recover.store import Store
-from recover.surroundings import Surroundings
-from recover.survey import ScanOptions, survey
+from recover.evidence import restore as restoring
+from recover.evidence.expected import QueueKey
+from recover.evidence.lost import LostPosition, _Ranges
+from recover.evidence.restore import restore
+from recover.evidence.surroundings import Surroundings
+from recover.files.mapped_files import MappedFile
+from recover.files.store import Store
+from recover.memory.columns import Rows, Split
+from recover.mend.after import Replaced, after_replacing
+from recover.mend.after import _Ranges as ReplacedRanges
+from recover.mend.log_changes import keep_everything
+from recover.scan import generations, numbers
+from recover.scan.file_scan import FileScan
+from recover.scan.log import Damage
+from recover.scan.log_scan import _intact_behind
+from recover.scan.split_scan import one_split
+from recover.verify.survey import ScanOptions, survey
 from tests.support.commitlog import placed_records
 
 FILE = 1000

@@ -16,15 +16,15 @@ from formats.consumequeue import CQ_UNIT, PRE_BLANK, CqUnit
 from formats.record_columns import BIT_INNER_BATCH, RECORD
 from formats.sysflag import HOSTS_V6, TRANSACTION
 from mqtool import exits
-from recover.expected import QueueKey
-from recover.log_scan import count_log, scan_log
-from recover.lost import Lack
-from recover.misplaced import _fitting
-from recover.numbers import _leaps
-from recover.store import Store
-from recover.stray_places import StrayPlace
-from recover.survey import ScanOptions, survey
-from recover.tally import Counter
+from recover.evidence.expected import QueueKey
+from recover.evidence.lost import Lack
+from recover.evidence.misplaced import _fitting
+from recover.evidence.stray_places import StrayPlace
+from recover.files.store import Store
+from recover.scan.log_scan import count_log, scan_log
+from recover.scan.numbers import _leaps
+from recover.scan.tally import Counter
+from recover.verify.survey import ScanOptions, survey
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.looks import opened

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recover import disk
-from recover.content import BytesContent, LazyContent, padded, pieces_of
 from recover.crc import crc32c
 from recover.disk import content as disk_content
 from recover.disk.content import CHUNK
-from recover.reading import BLANK, crc_joined, file_crc, in_order
+from recover.files.reading import BLANK, crc_joined, file_crc, in_order
+from recover.plan.content import BytesContent, LazyContent, padded, pieces_of
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))

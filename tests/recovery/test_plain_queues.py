@@ -17,16 +17,16 @@ from formats.consumequeue import PRE_BLANK
 from formats.queue_follow_kernels import LEFT_OUT
 from formats.queue_put_kernels import put_blanks, put_plain
 from formats.record_columns import BIT_DELAY, BIT_GHOST, BIT_MARKER, RECORD
-from recover import plain_queues as module
-from recover.plain_queues import fresh_queues, plain_queues, plain_steps
-from recover.plan import Step
-from recover.queue_cells import QueueCells, queue_steps
-from recover.queue_steps import consumequeue_steps
-from recover.rebuild_consumequeue import Evidence, QueueBuilder
-from recover.spool import Spool
-from recover.survey import Survey
-from recover.tally import tally
+from recover.plan.model import Step
+from recover.plan.spool import Spool
+from recover.rebuild import plain_queues as module
+from recover.rebuild.consumequeue import Evidence, QueueBuilder
+from recover.rebuild.plain_queues import fresh_queues, plain_queues, plain_steps
+from recover.rebuild.queue_cells import QueueCells, queue_steps
+from recover.rebuild.queue_steps import consumequeue_steps
+from recover.scan.log import tally
 from recover.verify.consumequeue import check_consumequeue
+from recover.verify.survey import Survey
 from tests.support.looks import looked_at
 
 Copy = Callable[[str], Path]

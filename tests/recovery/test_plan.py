@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from recover.apply import apply_plan
-from recover.content import INLINE_LIMIT, BytesContent, LazyContent
+from recover.apply.carry_out import apply_plan
 from recover.errors import Refusal
-from recover.plan import STEP_KINDS, Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange
-from recover.plan_file import load_plan, save_plan
-from recover.preconditions import check, seal
-from recover.seen import stamp_of
+from recover.files.seen import stamp_of
+from recover.plan.content import INLINE_LIMIT, BytesContent, LazyContent
+from recover.plan.model import STEP_KINDS, Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange
+from recover.plan.plan_file import load_plan, save_plan
+from recover.plan.preconditions import check, seal
 from tests.support.plans import INDEX, LOG, NEW_QUEUE, PLANS, QUEUE, contents, make_old, sealed, small_store
 from tests.support.trees import assert_unchanged
 

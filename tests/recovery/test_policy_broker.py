@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage import damage
-from recover.broker_settings import BrokerSettings
-from recover.brokers import BrokerVersion
-from recover.plan import Retire, ZeroRange
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import BrokerVersion
+from recover.files.store import Store
+from recover.mend.recover_plan import RecoverOptions, plan_recover
+from recover.plan.model import Retire, ZeroRange
 from recover.predict import predict
-from recover.recover_plan import RecoverOptions, plan_recover
-from recover.store import Store
 from tests.support.looks import looked_at, opened
 from tests.support.stores import real_store
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from recover.broker_settings import BrokerSettings
-from recover.brokers import BrokerVersion
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import BrokerVersion
 from recover.codes.predict import PREDICT_CODES
-from recover.log_scan import scan_log
+from recover.files.store import Store
 from recover.predict import Prediction, predict, releases_that_cut
-from recover.store import Store
+from recover.scan.log_scan import scan_log
 from tests.support.stores import CLEAN, EXPECTED, KILLED, STORES
 from tests.support.trees import assert_unchanged
 

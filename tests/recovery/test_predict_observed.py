@@ -11,11 +11,11 @@ import pytest
 from fixtures.damage import damage
 from fixtures.lab.observe import OBSERVED, SOUND
 from fixtures.lab.packed import settings as packed_settings
-from recover.broker_settings import BrokerSettings
-from recover.brokers import BrokerVersion
-from recover.log_scan import scan_log
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import BrokerVersion
+from recover.files.store import Store
 from recover.predict import Prediction, predict
-from recover.store import Store
+from recover.scan.log_scan import scan_log
 from tests.support.stores import real_store
 
 KEPT: dict[str, dict[str, dict[str, Any]]] = {

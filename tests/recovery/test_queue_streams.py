@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from formats.consumequeue import CQ_UNIT
-from recover.queue_files import QueueBytes
-from recover.reader import FileReader
+from recover.files.queue_files import QueueBytes
+from recover.files.reader import FileReader
 from recover.verify.sound_queues import _Stream
 
 SIZE = 6_000_000

@@ -12,16 +12,16 @@ from fixtures.damage import damage
 from fixtures.lab.packed import settings
 from formats.checkpoint import decode
 from formats.names import offset_to_name
-from recover.apply import apply_plan
+from recover.apply.carry_out import apply_plan
+from recover.apply.undo import undo
 from recover.errors import Interrupted, Refusal, UsageRefusal
-from recover.plan import Plan
-from recover.preconditions import seal
-from recover.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, plan_rebuild
-from recover.rebuild_output import write_rebuild
-from recover.store import Store, StoreOptions
-from recover.survey import ScanOptions
-from recover.undo import undo
+from recover.files.store import Store, StoreOptions
+from recover.plan.model import Plan
+from recover.plan.preconditions import seal
+from recover.rebuild.output import write_rebuild
+from recover.rebuild.plan import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, plan_rebuild
 from recover.verify.report import verify
+from recover.verify.survey import ScanOptions
 from tests.support.looks import opened
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 

@@ -16,15 +16,15 @@ from formats.consumequeue import CQ_UNIT, PRE_BLANK
 from formats.names import offset_to_name
 from formats.queue_put_kernels import put_rows
 from formats.record_columns import BIT_MARKER, EXPECTED
-from recover import rebuild_consumequeue
-from recover.apply import apply_plan
-from recover.expected import QueueKey
-from recover.preconditions import seal
-from recover.queue_cells import queue_steps
-from recover.rebuild import RebuildOptions, plan_rebuild
-from recover.rebuild_consumequeue import QueueBuilder
-from recover.spool import Spool
-from recover.survey import ScanOptions, Survey
+from recover.apply.carry_out import apply_plan
+from recover.evidence.expected import QueueKey
+from recover.plan.preconditions import seal
+from recover.plan.spool import Spool
+from recover.rebuild import consumequeue as rebuild_consumequeue
+from recover.rebuild.consumequeue import QueueBuilder
+from recover.rebuild.plan import RebuildOptions, plan_rebuild
+from recover.rebuild.queue_cells import queue_steps
+from recover.verify.survey import ScanOptions, Survey
 from tests.support.looks import looked_at, opened
 from tests.support.sparse import data_chunks
 

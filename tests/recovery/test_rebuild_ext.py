@@ -11,18 +11,18 @@ import pytest
 from formats.consumequeue import CQ_UNIT, ext_address, is_ext_address
 from formats.consumequeue_ext import CqExtUnit, decode, encode
 from formats.names import offset_to_name
-from recover.apply import apply_plan
-from recover.expected import QueueKey
-from recover.ext_files import ExtFiles
+from recover.apply.carry_out import apply_plan
+from recover.evidence.expected import QueueKey
+from recover.files.ext_files import ExtFiles
+from recover.files.store import Store
 from recover.findings import Finding
-from recover.plan import Plan, Step
-from recover.preconditions import seal
-from recover.queue_cells import queue_steps
-from recover.rebuild_consumequeue import QueueBuilder
-from recover.rebuild_consumequeue_ext import ExtRows, fresh_ext, repaired_ext
-from recover.spool import Spool
-from recover.store import Store
-from recover.survey import ScanOptions, Survey, survey
+from recover.plan.model import Plan, Step
+from recover.plan.preconditions import seal
+from recover.plan.spool import Spool
+from recover.rebuild.consumequeue import QueueBuilder
+from recover.rebuild.consumequeue_ext import ExtRows, fresh_ext, repaired_ext
+from recover.rebuild.queue_cells import queue_steps
+from recover.verify.survey import ScanOptions, Survey, survey
 
 WITH_EXT = ("clean-5.3.3", "killed-ext-4.5.1", "killed-ext-5.5.0")
 QUEUE = QueueKey("Orders", 1)

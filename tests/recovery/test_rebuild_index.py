@@ -12,8 +12,8 @@ import pytest
 from fixtures.damage import damage
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, decode
 from recover.errors import Refusal
-from recover.plan import Install, Retire
-from recover.store import Store
+from recover.files.store import Store
+from recover.plan.model import Install, Retire
 from tests.support.indexes import checked, index_bytes, opened, rebuilt, warnings, write
 from tests.support.stores import STORES, unpacked
 
@@ -161,7 +161,7 @@ def test_switched_off_index_can_still_be_built(store: StoreCopy) -> None:
     root = store("clean-plain-4.9.7")
     own = index_bytes(root)
     shutil.rmtree(root / "index")
-    from recover.rebuild_index import rebuild_index
+    from recover.rebuild.index import rebuild_index
 
     plan = rebuild_index(*opened(root, index_slots=500, index_entries=2000))
     write(plan, root / "index")

@@ -7,10 +7,10 @@ from pathlib import Path
 from fixtures.damage import damage
 from fixtures.synth import synth_store
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
-from recover.apply import apply_plan
-from recover.plan import Retire
-from recover.preconditions import seal
-from recover.recover_plan import RecoverOptions, plan_recover
+from recover.apply.carry_out import apply_plan
+from recover.mend.recover_plan import RecoverOptions, plan_recover
+from recover.plan.model import Retire
+from recover.plan.preconditions import seal
 from recover.verify.report import verify
 from tests.support.looks import opened
 from tests.support.stores import real_store

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from formats.checkpoint import EMPTY
-from recover.broker_check import Checked, CheckRules
-from recover.broker_settings import BrokerSettings
-from recover.brokers import BrokerVersion
-from recover.columns import Rows
-from recover.log_scan import scan_log
-from recover.mapped_files import MappedFile
+from recover.broker.record_check import Checked, CheckRules
+from recover.broker.recovery import Mode, ScanEnd, scan, start_file, unlinked
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import BrokerVersion
+from recover.files.mapped_files import MappedFile
+from recover.files.store import Store
+from recover.memory.columns import Rows
 from recover.predict.broker_log import BrokerLog
 from recover.predict.reput import reput
-from recover.recovery import Mode, ScanEnd, scan, start_file, unlinked
-from recover.store import Store
+from recover.scan.log_scan import scan_log
 
 MIB = 1 << 20
 V2_STORE = "killed-v2-ipv6-5.3.3"

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
-from recover.broker_settings import BrokerSettings
-from recover.brokers import BrokerVersion
-from recover.columns import Rows
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import BrokerVersion
+from recover.memory.columns import Rows
 from recover.predict.queue_file import QueueFile
 from recover.predict.queue_state import BrokenStartError, QueueState
 

@@ -12,15 +12,16 @@ import pytest
 
 from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.synth import synth_store
-from recover import pace, window
-from recover.columns import ColumnStore
-from recover.log_scan import assemble
-from recover.pace import Pace
-from recover.reader import FileReader
-from recover.scan import FileScan, scan_file
-from recover.split_scan import one_split, scan_split, splits_of
-from recover.store import Store
-from recover.window import Window
+from recover.files import pace
+from recover.files.pace import Pace
+from recover.files.reader import FileReader
+from recover.files.store import Store
+from recover.memory.columns import ColumnStore
+from recover.scan import window
+from recover.scan.file_scan import FileScan, scan_file
+from recover.scan.log_scan import assemble
+from recover.scan.split_scan import one_split, scan_split, splits_of
+from recover.scan.window import Window
 from tests.support.looks import opened
 from tests.support.stores import STORES, unpacked
 from tests.torture.trouble import short_reads

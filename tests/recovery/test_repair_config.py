@@ -10,8 +10,8 @@ import pytest
 from fixtures.damage import damage
 from fixtures.damage.config import BAK, STROKES
 from formats.config import BY_NAME, loads
-from recover.config_files import read_config
-from recover.repair_config import ConfigRepair, repair_config
+from recover.files.config_files import read_config
+from recover.mend.repair_config import ConfigRepair, repair_config
 from recover.verify.config import check_config
 from tests.support.looks import carry_out, looked_at
 from tests.support.stores import STORES, unpacked

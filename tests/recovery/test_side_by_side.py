@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from recover.side_by_side import side_by_side
+from recover.scan.side_by_side import side_by_side
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 5])

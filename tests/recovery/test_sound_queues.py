@@ -15,13 +15,13 @@ import pytest
 from benchmarks.opens import count_opens
 from formats.consumequeue import CQ_UNIT, CqUnit, ext_address
 from formats.queue_kernels import EXPIRED, RIGHT
-from recover.expected import Expectation, QueueKey
-from recover.reader import FileReader, Held, ReadFailure, read_elsewhere
-from recover.store import Store
-from recover.survey import ScanOptions, survey
+from recover.evidence.expected import Expectation, QueueKey
+from recover.evidence.queue_verdict import QueueVerdict
+from recover.files.reader import FileReader, Held, ReadFailure, read_elsewhere
+from recover.files.store import Store
 from recover.verify import sound_queues
-from recover.verify.queue_verdict import QueueVerdict
 from recover.verify.sound_queues import SoundQueues
+from recover.verify.survey import ScanOptions, survey
 from tests.support.stores import STORES, unpacked
 
 FEW = ("clean-plain-4.9.7", "killed-expired-5.3.3", "clean-expired-5.5.0", "killed-lmq-4.9.7", "killed-ext-5.5.0")
@@ -198,7 +198,7 @@ def test_no_file_is_opened_twice_be_it_sound_or_not(store: StoreCopy) -> None:
 def test_files_of_a_long_queue_do_not_all_stay_open(
     in_windows: None, store: StoreCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recover.queue_files._MOST_OPEN", 2)
+    monkeypatch.setattr("recover.files.queue_files._MOST_OPEN", 2)
     monkeypatch.setattr(sound_queues, "_ROOM", 100_000)
     root = store("clean-manyfiles-5.3.3")
     most = 0
@@ -240,7 +240,7 @@ def test_folders_of_known_queues_are_not_listed_again(store: StoreCopy) -> None:
 
 
 def test_bytes_that_were_read_before_need_no_file(tmp_path: Path) -> None:
-    from recover.queue_files import QueueBytes
+    from recover.files.queue_files import QueueBytes
 
     content = QueueBytes()
     content.keep(str(tmp_path / "x"), b"abc")
@@ -297,7 +297,7 @@ def test_a_queue_without_a_file_is_judged_as_with_its_rows(
 def test_a_queue_whose_bytes_are_elsewhere_is_left_to_who_reads_them(
     store: StoreCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recover.reader._elsewhere", {})
+    monkeypatch.setattr("recover.files.reader._elsewhere", {})
     root = store("clean-plain-4.9.7")
     log = next(path for path in (root / "commitlog").iterdir())
     read_elsewhere(log, lambda: Held(log.read_bytes()))

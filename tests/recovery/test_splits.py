@@ -14,12 +14,12 @@ from msgspec import structs
 from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.synth import synth_store
 from formats.commitlog import HEAD, layout
-from recover.columns import ColumnStore
-from recover.log_scan import assemble
-from recover.mapped_files import MappedFile
-from recover.scan import FileScan, scan_file
-from recover.split_join import FileJoin
-from recover.split_scan import one_split, scan_split, splits_of
+from recover.files.mapped_files import MappedFile
+from recover.memory.columns import ColumnStore
+from recover.scan.file_scan import FileScan, scan_file
+from recover.scan.log_scan import assemble
+from recover.scan.split_join import FileJoin
+from recover.scan.split_scan import one_split, scan_split, splits_of
 from tests.support.looks import opened
 from tests.support.stores import STORES, unpacked
 

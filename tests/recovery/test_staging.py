@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from recover import disk, staging
-from recover.apply import apply_plan
-from recover.content import LazyContent
+from recover import disk
+from recover.apply import staging
+from recover.apply.carry_out import apply_plan
 from recover.errors import Interrupted, Refusal
-from recover.plan import Install, Plan
-from recover.preconditions import seal
+from recover.plan.content import LazyContent
+from recover.plan.model import Install, Plan
+from recover.plan.preconditions import seal
 from tests.support.plans import NEW_QUEUE, QUEUE, count_operations, failing, sealed, small_store
 from tests.support.trees import assert_unchanged
 

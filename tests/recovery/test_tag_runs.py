@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from formats.index_kernels import TAG_ABSENT, TAG_PRESENT, TAG_UNKNOWN
 from formats.record_columns import RECORD
-from recover.index_stream import TagRun, tag_runs
+from recover.index.stream import TagRun, tag_runs
 
 
 @given(st.lists(st.sampled_from([TAG_UNKNOWN, TAG_ABSENT, TAG_PRESENT]), max_size=12))

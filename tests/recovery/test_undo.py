@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from recover.apply import apply_plan, resume
+from recover.apply.carry_out import apply_plan, resume
+from recover.apply.undo import undo
 from recover.errors import Interrupted, Refusal
-from recover.journal import journal
-from recover.plan import Plan, Retire, WriteFile, WriteRange, ZeroRange
-from recover.preconditions import seal
-from recover.undo import undo
+from recover.plan.journal import journal
+from recover.plan.model import Plan, Retire, WriteFile, WriteRange, ZeroRange
+from recover.plan.preconditions import seal
 from tests.support.plans import (
     INDEX,
     LOG,

@@ -9,9 +9,9 @@ import pytest
 
 from fixtures.damage import damage
 from formats.checkpoint import EMPTY, FILE_SIZE, Checkpoint, decode, encode
-from recover.brokers import BrokerVersion
-from recover.log_scan import scan_log
-from recover.rebuild_checkpoint import checkpoint_steps, log_edge, right_checkpoint
+from recover.broker.versions import BrokerVersion
+from recover.rebuild.checkpoint import checkpoint_steps, log_edge, right_checkpoint
+from recover.scan.log_scan import scan_log
 from recover.verify.checkpoint import check_checkpoint
 from tests.support.looks import carry_out, opened
 from tests.support.stores import STORES, unpacked

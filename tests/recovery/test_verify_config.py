@@ -10,8 +10,8 @@ import pytest
 from fixtures.damage import damage
 from fixtures.damage.config import BAK, STROKES
 from formats.config import BY_NAME
-from recover.config_files import read_config
-from recover.expected import QueueKey
+from recover.evidence.expected import QueueKey
+from recover.files.config_files import read_config
 from recover.findings import Finding
 from recover.verify.config import check_config
 from recover.verify.consumer_offsets import queue_ranges

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage import damage
-from recover import index_image
-from recover.index_stream import IndexStream, TagHistory, TagRun
-from recover.reader import FileReader
+from recover.files.reader import FileReader
+from recover.index import image as index_image
+from recover.index.stream import IndexStream, TagHistory, TagRun
 from recover.verify import index as verify_index
 from recover.verify import index_file
 from recover.verify.index import check_index
@@ -280,7 +280,7 @@ def test_a_large_file_with_a_flaw_is_judged_from_disk_as_from_memory(
 
     monkeypatch.setattr(index_image, "_LARGE", 1)
     if full:
-        monkeypatch.setattr("recover.scratch.os.posix_fallocate", place)
+        monkeypatch.setattr("recover.memory.scratch.os.posix_fallocate", place)
     from_disk = checked(root)
     assert from_disk.json() == in_memory.json() and from_disk.findings == in_memory.findings != []
     assert bool(asked) == full

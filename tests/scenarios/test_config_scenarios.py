@@ -12,7 +12,7 @@ from formats.config import BY_NAME
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
 from formats.timer import TIMER_LOG_UNIT, TimerLogUnit, decode, encode_blank, units
 from mqtool import exits
-from recover.config_files import read_config
+from recover.files.config_files import read_config
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import BROKERS, Drill, file_name, messages
 from tests.support.trees import assert_unchanged

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures.damage.patch import flip_bit
-from recover.changed_file import changed_file
-from recover.plan import InPlace, WriteRange, ZeroRange
+from recover.apply.changed_file import changed_file
+from recover.plan.model import InPlace, WriteRange, ZeroRange
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import body_at, file_name, messages
 

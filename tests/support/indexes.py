@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from recover.log import LogView
-from recover.log_scan import scan_log
-from recover.rebuild_index import IndexRebuild, rebuild_index
-from recover.store import Store, StoreOptions
-from recover.verify.index import IndexReport, check_index
+from recover.files.store import Store, StoreOptions
+from recover.rebuild.index import IndexRebuild, rebuild_index
+from recover.scan.log import LogView
+from recover.scan.log_scan import scan_log
+from recover.verify.index import check_index
+from recover.verify.index_report import IndexReport
 
 
 def opened(root: Path, **options: Any) -> tuple[Store, LogView]:

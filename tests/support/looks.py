@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from recover import counted_scan
-from recover.mapped_files import MappedFile
-from recover.plan import Install, Retire, Step
-from recover.scan import FileScan
-from recover.store import Store, StoreOptions
-from recover.survey import ScanOptions, Survey, survey
+from recover.files.mapped_files import MappedFile
+from recover.files.store import Store, StoreOptions
+from recover.plan.model import Install, Retire, Step
+from recover.scan import counted_scan
+from recover.scan.file_scan import FileScan
+from recover.verify.survey import ScanOptions, Survey, survey
 
 COMMITLOG_FOLDERS = ("commitlog-a", "commitlog-b")
 

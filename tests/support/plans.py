@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from recover import disk
-from recover.content import LazyContent
-from recover.plan import Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange
-from recover.preconditions import seal
-from recover.reading import data_extents
+from recover.files.reading import data_extents
+from recover.plan.content import LazyContent
+from recover.plan.model import Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange
+from recover.plan.preconditions import seal
 from tests.support.trees import Node, tree_digest
 
 LOG = "commitlog/00000000000000000000"

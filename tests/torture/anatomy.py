@@ -18,8 +18,8 @@ from formats.consumequeue_ext import decode as decode_ext
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, decode
 from formats.layout import Layout
-from recover.index_files import index_geometry, list_index_files
-from recover.store import Store
+from recover.files.store import Store
+from recover.index.files import index_geometry, list_index_files
 from tests.support.looks import COMMITLOG_FOLDERS
 
 _UNUSED = 40

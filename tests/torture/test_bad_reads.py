@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mqtool import exits
-from recover.log_scan import scan_log
-from recover.store import Store
+from recover.files.store import Store
+from recover.scan.log_scan import scan_log
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import Drill, messages
 from tests.support.counts import Count

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import recover.window
+import recover.scan.window
 from formats.commitlog import encode, make_record
 from formats.errors import FormatError
 from mqtool import exits
-from recover.log_scan import scan_log
-from recover.store import Store
+from recover.files.store import Store
+from recover.scan.log_scan import scan_log
 from tests.cli.runner import mqtool
 from tests.support.counts import Count, Note
 from tests.support.looks import opened
@@ -130,7 +130,7 @@ def _scanned(content: bytes, folder: Path, window: int) -> None:
 
 
 def _scan_many(logs: list[bytes], folder: Path, rounds: int, seed: int) -> None:
-    recover.window.np = GuardedNumpy()  # type: ignore[attr-defined]
+    recover.scan.window.np = GuardedNumpy()  # type: ignore[attr-defined]
     chance = random.Random(seed)
     for _ in range(rounds):
         content = mutated(chance.choice(logs), chance)

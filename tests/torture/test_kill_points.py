@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+import recover.apply.staging
 import recover.disk.content
-import recover.staging
-from recover.apply import apply_plan, resume
+from recover.apply.carry_out import apply_plan, resume
+from recover.apply.undo import undo
 from recover.errors import Refusal
-from recover.journal import journal
-from recover.plan import Install, Plan, Retire, WriteFile
-from recover.preconditions import seal
-from recover.undo import undo
+from recover.plan.journal import journal
+from recover.plan.model import Install, Plan, Retire, WriteFile
+from recover.plan.preconditions import seal
 from tests.support.counts import Count
 from tests.support.plans import (
     LOG,
@@ -148,7 +148,7 @@ def test_a_kill_before_some_operations_of_apply(name: str, lock: bool, folder: P
 def test_a_kill_while_large_content_is_written_beside_the_rest(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recover.staging, "LARGE", 5000)
+    monkeypatch.setattr(recover.apply.staging, "LARGE", 5000)
     assert _each_point(Case(folder, name, True), deep=False) > 10
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from recover.apply import apply_plan, resume
+from recover.apply.carry_out import apply_plan, resume
+from recover.apply.undo import undo
 from recover.errors import Refusal
-from recover.journal import journal
-from recover.undo import undo
+from recover.plan.journal import journal
 from tests.support.counts import Count
 from tests.support.plans import PLANS, contents, make_old, sealed, small_store
 from tests.support.trees import assert_same_tree, tree_digest

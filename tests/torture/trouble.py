@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from recover import window
+from recover.scan import window
 
 Verdict = Callable[[str, int, int], bool]
 """(path, offset, length) of a read: whether it fails."""

@@ -1,0 +1,1 @@
+"""Plans carried out, resumed and taken back, step by step."""

@@ -1,0 +1,195 @@
+"""Carries out plans: lock, compare, save, do, check, record; and completes runs that were killed.
+
+If the disk fails half way, the begun steps are taken back at once and the refusal says so; only if that fails too does
+the run stay unfinished. A signal stops between two steps and leaves the run for `resume` or `undo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from recover import disk
+from recover.apply.batches import batches
+from recover.apply.progress_check import check_for_resume, family
+from recover.apply.run import make_last, record, record_all, start, tidy
+from recover.apply.space import check_space
+from recover.apply.undo import take_back, undo_run
+from recover.disk.lock import StoreLock, is_own_lock_file
+from recover.errors import Interrupted, Refusal
+from recover.plan.journal import Run, RunInfo, leftovers, open_runs, runs
+from recover.plan.model import Plan
+from recover.plan.preconditions import check
+from recover.plan.shared_files import detach
+
+Progress = Callable[[int, int, str], None]
+"""Called with (steps done, steps in all, what comes next)."""
+
+
+class Applied(Struct, frozen=True):
+    """What came of a plan. `run` is None if there was nothing to do; `journal` is its folder relative to the root."""
+
+    changed: bool
+    run: RunInfo | None
+
+    @property
+    def journal(self) -> str | None:
+        """Folder of the run, relative to the store root."""
+        return self.run.plan_path.removesuffix("/plan.json") if self.run else None
+
+
+def never() -> bool:
+    """Not interrupted."""
+    return False
+
+
+def apply_plan(
+    root: Path, plan: Plan, *, progress: Progress | None = None, interrupted: Callable[[], bool] = never
+) -> Applied:
+    """Carry out a sealed plan, or go on with it if it was begun.
+
+    Raises `Refusal` with nothing changed (a broker runs, the store is not as planned, no room, the disk failed and the
+    steps were taken back), or `Interrupted` with a run that can be resumed or undone. Without steps nothing is touched.
+    """
+    root = root.absolute()
+    if not plan.steps:
+        return Applied(False, None)
+    with StoreLock(root), _disk_trouble("nothing was changed"):
+        tidy(root)
+        for run in open_runs(root):
+            if run.header["plan"] == plan.id and run.state == "unfinished":
+                return _go_on(run, progress, interrupted)
+            raise _unfinished(run)
+        check(plan, root)
+        whole = detach(plan, root)
+        check_space(root, whole)
+        try:
+            run = start(root, whole, interrupted)
+        except BaseException:
+            tidy(root)
+            raise
+        return _carry_out(run, progress, interrupted)
+
+
+def resume(root: Path, *, progress: Progress | None = None, interrupted: Callable[[], bool] = never) -> Applied:
+    """Complete the run that was killed or interrupted: an apply is carried to its end, an undo too.
+
+    `Refusal` if there is none, or if something else worked on the store in between.
+    """
+    root = root.absolute()
+    nothing = Refusal("there is no unfinished run", "see what was done with `mqtool journal`")
+    if not open_runs(root) and not _has_leftovers(root):
+        raise nothing
+    with StoreLock(root), _disk_trouble("the run is still unfinished"):
+        tidy(root)
+        for run in open_runs(root):
+            if run.state == "undoing":
+                undo_run(run, progress, interrupted)
+                return Applied(True, run.info())
+            return _go_on(run, progress, interrupted)
+    raise nothing
+
+
+def _has_leftovers(root: Path) -> bool:
+    return bool(leftovers(root)) or is_own_lock_file(root / "lock")
+
+
+def refuse_if_unfinished(root: Path) -> None:
+    """For commands that are about to plan a change: `Refusal` if an earlier run is not complete."""
+    for run in open_runs(root):
+        raise _unfinished(run)
+
+
+def _unfinished(run: Run) -> Refusal:
+    return Refusal(
+        f"the run {run.id} ({run.header['command']}) is {run.state}", "run `mqtool resume` or `mqtool undo` first",
+        run=run.id,
+    )
+
+
+def _go_on(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> Applied:
+    check_for_resume(run, run.plan)
+    return _carry_out(run, progress, interrupted)
+
+
+def _carry_out(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> Applied:
+    plan = run.plan
+    try:
+        make_last(run)
+        for batch in list(batches(run.root, plan.steps)):
+            if all(run.statuses[number] == "done" for number in batch):
+                continue
+            if interrupted():
+                raise Interrupted(
+                    f"stopped after {batch[0]} of {len(plan.steps)} steps", "run `mqtool resume` or `mqtool undo`",
+                    run=run.id,
+                )
+            if progress is not None:
+                step = plan.steps[batch[0]]
+                progress(batch[0], len(plan.steps), f"{step.kind} {step.file}")
+            _one_batch(run, [number for number in batch if run.statuses[number] != "done"])
+        disk.unlink(run.path / "reserve")
+        record(run, "finish")
+    except OSError as error:
+        raise _taken_back(run, error) from error
+    except Refusal as refusal:
+        if not isinstance(refusal, Interrupted):
+            raise _taken_back(run, refusal) from refusal
+        raise
+    if progress is not None:
+        progress(len(plan.steps), len(plan.steps), "done")
+    return Applied(True, run.info())
+
+
+def _one_batch(run: Run, batch: list[int]) -> None:
+    """Save, sync, record; do, sync, read back, record."""
+    steps = run.plan.steps
+    promised = set(run.promised)
+    prepared = [
+        (number, *family(steps[number]).prepare(run, number, steps[number], promised))
+        for number in batch if run.statuses[number] == "untouched"
+    ]
+    disk.sync_all(path for _, _, paths in prepared for path in paths)
+    record_all(run, "begin", [{"step": number, **facts} for number, facts, _ in prepared])
+    disk.sync_all([path for number in batch for path in family(steps[number]).make_room(run, number, steps[number])])
+    disk.sync_all([path for number in batch for path in family(steps[number]).perform(run, number, steps[number])])
+    record_all(run, "done", [
+        {"step": number, "after": family(steps[number]).settle(run, number, steps[number])} for number in batch
+    ])
+
+
+def _taken_back(run: Run, error: OSError | Refusal) -> Refusal:
+    """Take the begun steps back after a failure; the refusal to raise."""
+    reason = error.message if isinstance(error, Refusal) else f"{error.strerror} ({error.filename or run.path.name})"
+    try:
+        disk.unlink(run.path / "reserve")
+        record(run, "undo", reason=reason)
+        take_back(run, None, never)
+    except (OSError, Refusal) as second:
+        return Refusal(
+            f"{reason}; taking the begun steps back failed too: {second}",
+            "see to the disk, then run `mqtool undo`: the saved bytes are in the journal", run=run.id,
+        )
+    return Refusal(f"{reason}; the begun steps were taken back, the store is as it was", "see to the disk", run=run.id)
+
+
+class _disk_trouble:  # noqa: N801 - used like a function
+    """Turns an `OSError` of the body into a `Refusal` that says how the store stands."""
+
+    def __init__(self, standing: str) -> None:
+        self.standing = standing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise Refusal(
+                f"{error.strerror} ({error.filename or 'no file name'}); {self.standing}",
+                "see to the disk and its free space, then run the command again", errno=error.errno,
+            ) from error
+
+
+__all__ = ["Applied", "Progress", "apply_plan", "refuse_if_unfinished", "resume", "runs"]

@@ -1,0 +1,124 @@
+"""The writing side of the journal: a run is built aside, with all content it needs, and then appears at once.
+
+So a run that exists can be completed or taken back without anything from outside, and a process that is killed before
+has left nothing but a folder to remove.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from recover import disk
+from recover.apply.staging import stage
+from recover.disk.lock import ROOT_MTIME
+from recover.json_text import laid_out
+from recover.plan.journal import FRESH_JOURNAL, FRESH_RUN, Run, decode_records, encode_record, leftovers, runs
+from recover.plan.making import make
+from recover.plan.model import JOURNAL_DIR, InPlace, Plan, Step, existing_folders, resolve
+from recover.plan.plan_file import document
+
+RESERVE = 64 << 10
+_FOLDERS = ("staged", "preimages", "retired")
+
+
+def record(run: Run, event: str, **facts: Any) -> None:
+    """Add a record to the journal and sync it."""
+    record_all(run, event, [facts])
+
+
+def record_all(run: Run, event: str, facts: Iterable[dict[str, Any]]) -> None:
+    """Add several records of one event with one write and one sync."""
+    now = time.time_ns() // 1_000_000
+    bodies = [
+        {"event": event, "seq": number, "at": now, **each} for number, each in enumerate(facts, len(run.records))
+    ]
+    if bodies:
+        try:
+            disk.append(run.journal, b"".join(encode_record(body) for body in bodies))
+        except OSError:
+            # What reached the file counts, synced or not: the records that take the run back must not repeat a number.
+            for body in decode_records(run.journal.read_bytes())[len(run.records):]:
+                run.add(body)
+            raise
+    for body in bodies:
+        run.add(body)
+
+
+def write_report(root: Path, run_id: str, report: dict[str, Any]) -> None:
+    """Keep what the command reported at the end of a run, as `report.json` in the run's folder."""
+    path = root / JOURNAL_DIR / "runs" / run_id / "report.json"
+    temporary = path.with_suffix(".new")
+    disk.unlink(temporary)
+    disk.create_file(temporary, [laid_out(report, 1).encode("ascii") + b"\n"])
+    disk.rename(temporary, path)
+    disk.fsync_dir(path.parent)
+
+
+def tidy(root: Path) -> None:
+    """Remove what runs left that were killed before they began or after they ended. Needs the store's lock."""
+    for path in leftovers(root):
+        if path == root / ROOT_MTIME:
+            text = path.read_bytes()
+            if text.endswith(b"\n") and text.strip().isdigit():
+                disk.set_times(root, int(text))
+            disk.unlink(path)
+            continue
+        disk.remove_tree(path)
+        mtime = path.name.removeprefix(FRESH_JOURNAL)
+        if mtime.isdecimal():
+            disk.set_times(root, int(mtime))
+
+
+def start(root: Path, plan: Plan, interrupted: Callable[[], bool]) -> Run:
+    """Build a run for a plan and register it. On failure nothing stays but what `tidy` removes."""
+    status = os.stat(root)
+    name = f"{max([0, *(_number(run.id) for run in runs(root))]) + 1:06d}-{plan.id}"
+    directories = {path: os.stat(resolve(root, path)).st_mtime_ns for path in touched_directories(root, plan.steps)}
+    first = not (root / JOURNAL_DIR).exists()
+    # The name keeps the root's mtime, which this very directory changes, for `tidy` and for nobody else.
+    home = root / (f"{FRESH_JOURNAL}{status.st_mtime_ns}" if first else JOURNAL_DIR)
+    disk.mkdir(home, status)
+    disk.mkdir(home / "runs", status)
+    run = Run(root, home / "runs" / (name if first else FRESH_RUN + name))
+    for path in (run.path, *(run.path / folder for folder in _FOLDERS)):
+        disk.mkdir(path, status)
+    elsewhere = {run.staged(number): step.content for number, step in enumerate(plan.steps)}
+    made = make(run.path / "making", elsewhere, interrupted=interrupted, like=status)
+    contents = stage(run, plan.steps, interrupted, made)
+    disk.create_file(run.path / "plan.json", [document(plan, contents, "staged")])
+    # Freed when the disk is full, so that taking the steps back can still be recorded.
+    disk.create_file(run.path / "reserve", [b"\xff" * (RESERVE + 1024 * len(plan.steps))])
+    record(
+        run, "start", plan=plan.id, command=plan.command, steps=len(plan.steps), directories=directories,
+        store=str(root.resolve()),
+    )
+    for folder in (run.path / "staged", run.path, home / "runs", home):
+        disk.fsync_dir(folder)
+    final = root / JOURNAL_DIR / "runs" / name
+    if first:
+        disk.rename(home, root / JOURNAL_DIR)
+    else:
+        disk.rename(run.path, final)
+    run.path = final
+    return run
+
+
+def make_last(run: Run) -> None:
+    """Sync the names that lead to a run; from here on a failure is one of the run and no longer of its making."""
+    disk.fsync_dir(run.path.parent)
+    disk.fsync_dir(run.root)
+
+
+def _number(run_id: str) -> int:
+    head = run_id.split("-")[0]
+    return int(head) if head.isdecimal() else 0
+
+
+def touched_directories(root: Path, steps: Iterable[Step]) -> list[str]:
+    """The existing directories in which steps make or remove names, relative to the root (`.`) or absolute."""
+    existing = existing_folders(root)
+    return sorted({".", *(existing(step.file) for step in steps if not isinstance(step, InPlace))})

@@ -1,0 +1,108 @@
+"""The content of a plan's steps written into the folder of its run, read back, and dressed for the place it is for."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from recover import disk
+from recover.errors import Interrupted, Refusal
+from recover.files.reading import Piece, file_crc
+from recover.plan.content import Content, allocated, inline_json, pieces_of
+from recover.plan.journal import Run
+from recover.plan.model import InPlace, Step, existing_folders, resolve
+from recover.plan.plan_file import stands_inline
+
+LARGE = 16 << 20
+"""From so many bytes on content is written on a thread of its own: compiled code makes and checks it."""
+
+Made = Mapping[Path, tuple[int, int]]
+
+
+def stage(
+    run: Run, steps: Sequence[Step], interrupted: Callable[[], bool], made: Made
+) -> list[dict[str, Any] | None]:
+    """Where the content of each step is kept, None for a step without; all of it is synced. What is in `made` is there.
+
+    `OSError`; `Refusal` for what reads back differently; `Interrupted`. Then nothing more is being written.
+    """
+    failed = Event()
+    neighbour, existing = cache(_neighbour), existing_folders(run.root)
+
+    def like(file: str) -> os.stat_result:
+        return neighbour(resolve(run.root, existing(file)))
+
+    def one(number: int) -> dict[str, Any] | None:
+        return _stage(run, number, steps[number], lambda: failed.is_set() or interrupted(), made, like)
+
+    def one_beside(number: int) -> dict[str, Any] | None:
+        kept = one(number)
+        disk.sync_all([run.staged(number)])
+        return kept
+
+    with ThreadPoolExecutor(1) as pool:
+        beside = {
+            number: pool.submit(one_beside, number) for number, step in enumerate(steps)
+            if step.content is not None and allocated(step.content) >= LARGE and run.staged(number) not in made
+        }
+        try:
+            rest = {number: one(number) for number in range(len(steps)) if number not in beside}
+            disk.sync_all(path for path in map(run.staged, rest) if path.exists())
+            return [beside[n].result() if n in beside else rest[n] for n in range(len(steps))]
+        except BaseException:
+            failed.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _stage(
+    run: Run, number: int, step: Step, interrupted: Callable[[], bool], made: Made,
+    like: Callable[[str], os.stat_result],
+) -> dict[str, Any] | None:
+    content = step.content
+    if content is None:
+        return None
+    path = run.staged(number)
+    if stands_inline(step, content) and path not in made:
+        return inline_json(content)
+    size, crc = made.get(path) or disk.create_from_pieces(path, _watched(content, interrupted), sync=False)
+    if not isinstance(step, InPlace):
+        _dress(run.root, step, path, like)
+    if file_crc(path) != (size, crc) or size != content.size:
+        raise Refusal(f"what was written for {step.file} reads back differently", "check the disk", file=step.file)
+    return {"size": size, "crc32c": crc, "file": path.name}
+
+
+def _watched(content: Content, interrupted: Callable[[], bool]) -> Iterable[Piece]:
+    for piece in pieces_of(content):
+        if interrupted():
+            raise Interrupted("stopped before anything was changed", "run the command again")
+        yield piece
+
+
+def _dress(root: Path, step: Step, staged: Path, like: Callable[[str], os.stat_result]) -> None:
+    """Owner and mode as the broker left them on the old file or on its neighbours, and the old file's xattrs."""
+    target = resolve(root, step.file)
+    if target.exists():
+        disk.set_owner(staged, os.stat(target))
+        disk.copy_xattrs(target, staged)
+        return
+    disk.set_owner(staged, like(step.file))
+
+
+def _neighbour(directory: Path) -> os.stat_result:
+    """Stat whose owner and mode a new file in a directory takes."""
+    parent = os.stat(directory)
+    for name in sorted(os.listdir(directory)):
+        status = os.lstat(directory / name)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == parent.st_uid:
+            return status
+    fields = list(parent)
+    fields[stat.ST_MODE] = stat.S_IFREG | 0o644
+    return os.stat_result(fields)

@@ -1,0 +1,295 @@
+"""The broker's own judgement of a record, release by release (CommitLog.checkMessageAndReturnSize).
+
+It is laxer than `formats.commitlog.check_strict`: a record's own physical offset, its topic's
+characters and most fields of the head are not looked at. What a start does to a log follows from
+this judgement alone, so it is reproduced clause by clause, exceptions of the Java code included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct, field
+
+from formats import properties as props
+from formats import sysflag
+from formats.commitlog import (
+    BLANK,
+    BLANK_SIZE,
+    HEADS,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTIES_LENGTH,
+    PROPERTY_CRC_SIZE,
+    TOPIC_LENGTH_V1,
+    TOPIC_LENGTH_V2,
+    TOPIC_SCHEDULE,
+    Head,
+)
+from formats.crc import crc31
+from formats.javahash import java_long, java_string
+from formats.javahash import tags_code as hash_of_tags
+from formats.layout import Buffer
+from formats.properties import PARSER_NEW, PARSER_OLD, Parser
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import (
+    DELAY_TABLE_LATE,
+    DUP_INFO_CHECKED,
+    INNER_BATCHES,
+    IPV6_HOSTS,
+    NEW_PROPERTIES_PARSER,
+    PROPERTY_CRC_KNOWN,
+    ROOM_CHECKED,
+    V2_RECORDS,
+)
+
+ReadAt = Callable[[int, int], Buffer]
+"""(position in the mapped file, bytes wanted) -> that many bytes, fewer at the end of the file."""
+
+LARGEST_JAVA_ARRAY = 0x7FFFFFFF - 2
+"""Bytes; a longer array is an OutOfMemoryError with any heap."""
+UNKNOWN_LEVEL_MS = 1000
+_SIZE_FIELD = 4
+
+
+class CheckRules(Struct, frozen=True):
+    """What of the check depends on release and settings.
+
+    `heap` (bytes): a record size above it kills a broker that does not know `room`. `delays` is level -> ms.
+    """
+
+    check_crc: bool = True
+    read_body: bool = True
+    force_property_crc: bool = False
+    duplicated: bool = False
+    v2: bool = True
+    ipv6: bool = True
+    room: bool = True
+    inner_batches: bool = True
+    parser: Parser = PARSER_NEW
+    delays: Mapping[int, int] = field(default_factory=dict)
+    heap: int = LARGEST_JAVA_ARRAY
+
+    @classmethod
+    def of(cls, settings: BrokerSettings, *, recovering: bool = True, heap: int = LARGEST_JAVA_ARRAY) -> CheckRules:
+        """The rules of a recovery; with `recovering=False` those of ordinary dispatch, which checks no body."""
+        version = settings.version
+        return cls(
+            check_crc=recovering and settings.flag("checkCRCOnRecover"),
+            read_body=recovering,
+            force_property_crc=version.has(PROPERTY_CRC_KNOWN) and settings.flag("forceVerifyPropCRC"),
+            duplicated=recovering and version.has(DUP_INFO_CHECKED) and settings.flag("duplicationEnable"),
+            v2=version.has(V2_RECORDS),
+            ipv6=version.has(IPV6_HOSTS),
+            room=version.has(ROOM_CHECKED),
+            inner_batches=version.has(INNER_BATCHES),
+            parser=PARSER_NEW if version.has(NEW_PROPERTIES_PARSER) else PARSER_OLD,
+            delays={} if recovering and version.has(DELAY_TABLE_LATE) else settings.delay_table,
+            heap=heap,
+        )
+
+
+class Checked(Struct, frozen=True):
+    """The verdict as `(size, ok)`: `(n > 0, True)` a message, `(0, True)` a blank, `(n > 0, False)` lengths that do
+    not add up, `(-1, False)` anything else.
+
+    `consumed` is how far the broker's buffer has moved (bytes). `fatal`: the JVM died. The fields of
+    the message are set for a message only; `tags_code` is the deliver time for a delayed one.
+    """
+
+    size: int
+    ok: bool
+    reason: str = ""
+    consumed: int = 0
+    fatal: bool = False
+    topic: str = ""
+    queue_id: int = 0
+    queue_offset: int = 0
+    phy_offset: int = 0
+    sys_flag: int = 0
+    store_timestamp: int = 0
+    tags_code: int = 0
+    properties: Mapping[str, str] | None = None
+
+
+class _RefusedError(Exception):
+    """The check ends here with (-1, False)."""
+
+
+class _Cursor:
+    """A ByteBuffer over one mapped file from the start of the record on."""
+
+    def __init__(self, read: ReadAt, start: int, limit: int) -> None:
+        self.read = read
+        self.start = start
+        self.limit = limit
+        self.at = start
+
+    @property
+    def remaining(self) -> int:
+        return self.limit - self.at
+
+    def take(self, length: int, room: int = LARGEST_JAVA_ARRAY) -> Buffer:
+        """The next bytes; what Java would throw for a negative or too long piece is a refusal."""
+        if length < 0 or length > room or length > self.remaining:
+            raise _RefusedError("underflow")
+        content = self.read(self.at, length)
+        if len(content) < length:
+            raise _RefusedError("unreadable")
+        self.at += length
+        return content
+
+    def skip(self, length: int) -> None:
+        if length > self.remaining:
+            raise _RefusedError("underflow")
+        self.at += length
+
+
+def check_message(read: ReadAt, position: int, limit: int, rules: CheckRules) -> Checked:
+    """Judge the bytes at `position` of a mapped file whose readable part ends at `limit` (both bytes in the file)."""
+    cursor = _Cursor(read, position, limit)
+    try:
+        return _check(cursor, rules)
+    except _RefusedError as refused:
+        return Checked(-1, False, str(refused), cursor.at - position)
+
+
+def check_bytes(content: Buffer, rules: CheckRules, position: int = 0) -> Checked:
+    """The same over a buffer that is the whole readable part."""
+    return check_message(lambda at, length: content[at : at + length], position, len(content), rules)
+
+
+def _check(cursor: _Cursor, rules: CheckRules) -> Checked:
+    total_size, magic = _start(cursor, rules)
+    if magic == MAGIC_BLANK:
+        return Checked(0, True, "blank", BLANK_SIZE)
+    if magic != MAGIC_V1 and not (rules.v2 and magic == MAGIC_V2):
+        raise _RefusedError("bad-magic")
+    if total_size < 0:
+        raise _RefusedError("negative-size")
+    if total_size > rules.heap:
+        return Checked(-1, False, "out-of-memory", cursor.at - cursor.start, fatal=True)
+    head = _head_and_body(cursor, rules, total_size)
+    topic_length = TOPIC_LENGTH_V2 if magic == MAGIC_V2 else TOPIC_LENGTH_V1
+    (length,) = topic_length.struct.unpack(cursor.take(topic_length.size))
+    topic = java_string(bytes(cursor.take(length, total_size)))
+    (properties_length,) = PROPERTIES_LENGTH.struct.unpack(cursor.take(PROPERTIES_LENGTH.size))
+    properties = None
+    tags = 0
+    if properties_length > 0:
+        properties = props.parse(bytes(cursor.take(properties_length, total_size)), rules.parser)
+        tags = _judge_properties(rules, properties, topic, head)
+    if rules.check_crc and rules.force_property_crc:
+        _check_property_crc(cursor, total_size, properties)
+    counted = cursor.at - cursor.start
+    if counted != total_size:
+        return Checked(total_size, False, "bad-length-sum", counted)
+    if rules.inner_batches and properties is not None:
+        _judge_inner_batch(properties)
+    return Checked(
+        total_size, True, "", counted, False, topic, head.queue_id, head.queue_offset, head.phy_offset, head.sys_flag,
+        head.store_timestamp, tags, properties,
+    )
+
+
+def _start(cursor: _Cursor, rules: CheckRules) -> tuple[int, int]:
+    """Size and magic, both consumed. The room is judged before the magic, hence for blanks, too."""
+    if rules.room and cursor.remaining <= _SIZE_FIELD:
+        raise _RefusedError("no-room")
+    content = cursor.read(cursor.at, BLANK_SIZE)
+    if len(content) < BLANK_SIZE or cursor.remaining < BLANK_SIZE:
+        raise _RefusedError("underflow")
+    start = BLANK.decode(content)
+    if rules.room and (cursor.remaining < start.size or start.size < _SIZE_FIELD - (1 << 31)):
+        raise _RefusedError("larger-than-room")
+    cursor.at += BLANK_SIZE
+    return start.size, start.magic
+
+
+def _head_and_body(cursor: _Cursor, rules: CheckRules, total_size: int) -> Head:
+    fixed = cursor.read(cursor.start, HEADS[0].size)
+    if len(fixed) < HEADS[0].size:
+        raise _RefusedError("underflow")
+    # Bytes of the sysFlag that releases before IPv6 do not know decide nothing there.
+    flags = HEADS[0].decode(fixed).sys_flag & sysflag.HOSTS_V6 if rules.ipv6 else 0
+    layout = HEADS[flags]
+    ip_length = 16 if flags else 4
+    # hosts are read into an array of the record's size
+    if total_size < ip_length + _SIZE_FIELD:
+        raise _RefusedError("underflow")
+    cursor.at = cursor.start
+    head = layout.decode(cursor.take(layout.size))
+    if head.body_length > 0:
+        if rules.read_body and head.body_length > total_size:
+            raise _RefusedError("underflow")
+        if rules.check_crc and not rules.force_property_crc:
+            if crc31(bytes(cursor.take(head.body_length))) != head.body_crc:
+                raise _RefusedError("bad-body-crc")
+        else:
+            cursor.skip(head.body_length)
+    return head
+
+
+def _judge_properties(rules: CheckRules, properties: Mapping[str, str], topic: str, head: Head) -> int:
+    """The tags code; `_RefusedError` where the broker does."""
+    if rules.duplicated and not _is_dup_info(properties.get(props.DUP_INFO)):
+        raise _RefusedError("no-dup-info")
+    code = hash_of_tags(properties.get(props.TAGS))
+    text = properties.get(props.DELAY)
+    if topic != TOPIC_SCHEDULE or text is None:
+        return code
+    level = min(java_number(text, 32), max(rules.delays, default=0))
+    return deliver_time(head.store_timestamp, level, rules.delays) if level > 0 else code
+
+
+def deliver_time(store_timestamp: int, level: int, delays: Mapping[int, int]) -> int:
+    """Tags code of a delayed message's unit, ms (ScheduleMessageService.computeDeliverTimestamp)."""
+    return java_long(store_timestamp + delays.get(level, UNKNOWN_LEVEL_MS))
+
+
+def _is_dup_info(text: str | None) -> bool:
+    """`split("_")` gives two parts; Java drops empty ones at the end."""
+    if text is None:
+        return False
+    parts = text.split("_")
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    return len(parts) == 2
+
+
+def _judge_inner_batch(properties: Mapping[str, str]) -> None:
+    base, count = properties.get(props.INNER_BASE), properties.get(props.INNER_NUM)
+    if base is not None and count is not None:
+        java_number(base, 64)
+        java_number(count, 16)
+
+
+def _check_property_crc(cursor: _Cursor, total_size: int, properties: Mapping[str, str] | None) -> None:
+    """The covered bytes end where the broker's buffer stands, minus the size of the field itself."""
+    text = (properties or {}).get(props.CRC32)
+    expected = -1 if text is None else _digits(text)
+    if expected < 0:
+        raise _RefusedError("no-property-crc")
+    start = cursor.at - total_size
+    covered = total_size - PROPERTY_CRC_SIZE
+    if start < 0 or covered < 0:
+        raise _RefusedError("underflow")
+    if crc31(bytes(cursor.read(start, covered))) != expected:
+        raise _RefusedError("bad-property-crc")
+
+
+def _digits(text: str) -> int:
+    """The number whose digits stand lowest first (an i32); other characters give what the arithmetic gives."""
+    value = 0
+    for character in reversed(text):
+        value = (value * 10 + ord(character) - ord("0")) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def java_number(text: str, bits: int) -> int:
+    """`Integer.parseInt` and its siblings; `_RefusedError` where they throw."""
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not digits.isdecimal() or not -(1 << (bits - 1)) <= int(text) < 1 << (bits - 1):
+        raise _RefusedError("not-a-number")
+    return int(text)

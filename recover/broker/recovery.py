@@ -1,0 +1,254 @@
+"""Where a broker's recovery starts in the commitlog, how far it reads, and what it does to the files behind.
+
+Sources: CommitLog.recoverNormally, CommitLog.recoverAbnormally, CommitLog.isMappedFileMatchedRecover,
+MappedFileQueue.truncateDirtyFiles. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+from msgspec import Struct
+
+from formats.checkpoint import Checkpoint, min_timestamp, min_timestamp_index
+from formats.commitlog import (
+    BLANK,
+    HEADS,
+    MAGIC_V1,
+    MAGIC_V2,
+    OFFSET_SYS_FLAG,
+)
+from formats.commitlog.layout import I32_STRUCT
+from formats.record_columns import BIT_INNER_BATCH, BIT_PROP_CRC, BIT_V2
+from formats.sysflag import BORNHOST_V6, HOSTS_V6
+from recover.broker.record_check import Checked, CheckRules, ReadAt, check_message
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import (
+    IPV6_HOSTS,
+    LAST_THREE_FILES,
+    START_BY_LOGICS_OFFSET,
+    START_FILE_CHECKED,
+    START_SEARCH_LIMITED,
+    V2_RECORDS,
+)
+from recover.files.mapped_files import MappedFile
+from recover.memory.columns import Rows
+
+Mode = Literal["normal", "abnormal"]
+
+RECOVERED_BY_LAST_FILES = 3
+DEFAULT_SEARCH_LIMIT = 10
+
+
+class LogSource(Protocol):
+    """The mapped files that a broker loads, and what a strict reader found in them."""
+
+    @property
+    def files(self) -> Sequence[MappedFile]:
+        """In name order; each is `file_size` bytes long."""
+        ...
+
+    @property
+    def file_size(self) -> int: ...
+
+    def read_at(self, index: int) -> ReadAt:
+        """Reads from file `index` at a position in it."""
+        ...
+
+    def rows(self, index: int) -> Rows:
+        """Intact records (dtype RECORD) of file `index`, ascending by phy_offset."""
+        ...
+
+
+class DispatchTarget(Protocol):
+    """What takes the messages that a scan passes over, in log order."""
+
+    def rows(self, rows: Rows) -> None:
+        """A contiguous run of intact records."""
+        ...
+
+    def checked(self, message: Checked) -> None:
+        """A record that only the broker's own check has accepted."""
+        ...
+
+
+class ScanEnd(Struct, frozen=True):
+    """Where a scan ended: `process_offset` is the broker's new end of the log.
+
+    `last_valid` is the start of the last accepted record (-1: none), `reason` why no record stands at
+    the end ("end-of-files" after a blank in the last file), `fatal` that the JVM died there.
+    """
+
+    process_offset: int
+    reason: str
+    last_valid: int
+    last_file: int
+    fatal: bool = False
+    size: int = 0
+
+
+class StartFile(Struct, frozen=True):
+    """The file that recovery begins with: its index, and whether a rule chose it or the search gave up there."""
+
+    index: int
+    matched: bool
+
+
+def start_file(
+    log: LogSource, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
+) -> StartFile:
+    """The file in which the scan begins; `max_of_queues` is the largest end of a unit over all queues, -1 without one.
+
+    The log must have a file.
+    """
+    version = settings.version
+    last = len(log.files) - 1
+    if mode == "normal" and version.has(LAST_THREE_FILES):
+        return StartFile(max(0, last + 1 - RECOVERED_BY_LAST_FILES), True)
+    oldest = 0
+    if version.has(START_SEARCH_LIMITED):
+        oldest = oldest_searched(settings, len(log.files))
+    for index in range(last, oldest - 1, -1):
+        if _matches(log, index, mode, settings, checkpoint, max_of_queues):
+            return StartFile(index, True)
+    return StartFile(oldest, False)
+
+
+def oldest_searched(settings: BrokerSettings, files: int) -> int:
+    """Index of the oldest of so many files in which a release with `START_SEARCH_LIMITED` may begin."""
+    limit = settings.number("commitLogRecoverMaxNum")
+    return max(0, files - (limit if limit > 0 else DEFAULT_SEARCH_LIMIT))
+
+
+def _matches(
+    log: LogSource, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
+) -> bool:
+    if settings.version.has(START_FILE_CHECKED):
+        return _checked_match(log, index, mode, settings, checkpoint, max_of_queues)
+    if mode == "normal":
+        return log.files[index].file_from_offset <= max_of_queues
+    timestamp = _first_store_timestamp(log.read_at(index), settings)
+    indexed = settings.flag("messageIndexEnable") and settings.flag("messageIndexSafe")
+    newest = min_timestamp_index(checkpoint) if indexed else min_timestamp(checkpoint)
+    return timestamp != 0 and timestamp <= newest
+
+
+def _first_store_timestamp(read: ReadAt, settings: BrokerSettings) -> int:
+    """Store timestamp of the first record, 0 where there is none; its other bytes are believed."""
+    largest = HEADS[HOSTS_V6].size
+    content = bytes(read(0, largest)).ljust(largest, b"\0")
+    magic = BLANK.decode(content).magic
+    if magic != MAGIC_V1 and not (magic == MAGIC_V2 and settings.version.has(V2_RECORDS)):
+        return 0
+    (flags,) = I32_STRUCT.unpack_from(content, OFFSET_SYS_FLAG)
+    layout = HEADS[flags & BORNHOST_V6 if settings.version.has(IPV6_HOSTS) else 0]
+    return layout.decode(content).store_timestamp
+
+
+def _checked_match(
+    log: LogSource, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
+) -> bool:
+    first = check_message(log.read_at(index), 0, log.file_size, CheckRules.of(settings))
+    if not first.ok or first.store_timestamp == 0:
+        return False
+    if settings.flag("messageIndexEnable") and settings.flag("messageIndexSafe") \
+            and first.store_timestamp > checkpoint.index_msg_timestamp:
+        return False
+    if mode == "normal":
+        return first.phy_offset <= max_of_queues
+    if not settings.version.has(START_BY_LOGICS_OFFSET):
+        return first.store_timestamp <= min_timestamp(checkpoint)
+    if checkpoint.logics_physical_offset > 0:
+        return first.phy_offset <= checkpoint.logics_physical_offset
+    return first.store_timestamp <= checkpoint.logics_msg_timestamp
+
+
+def needs_reference(rows: Rows, rules: CheckRules) -> Rows:
+    """Mask of the intact records that this broker may refuse nevertheless, or whose fields it may read otherwise."""
+    if rules.duplicated:
+        return np.ones(rows.size, dtype=bool)
+    bits = rows["bits"]
+    mask: Rows = np.zeros(rows.size, dtype=bool)
+    if not rules.v2:
+        mask |= (bits & BIT_V2) != 0
+    if not rules.ipv6:
+        mask |= (rows["sys_flag"] & HOSTS_V6) != 0
+    if rules.inner_batches:
+        mask |= (bits & BIT_INNER_BATCH) != 0
+    if rules.check_crc and rules.force_property_crc:
+        mask |= (bits & BIT_PROP_CRC) == 0
+    return mask
+
+
+class Runs:
+    """The contiguous runs of intact records of one file that certainly pass the check."""
+
+    def __init__(self, rows: Rows, rules: CheckRules) -> None:
+        self.records = rows
+        self.doubtful = needs_reference(rows, rules)
+        ends = rows["phy_offset"] + rows["size"]
+        # a run stops before a record that does not adjoin, and before and behind one that is in doubt
+        stops = np.ones(rows.size, dtype=bool)
+        if rows.size > 1:
+            stops[:-1] = (rows["phy_offset"][1:] != ends[:-1]) | self.doubtful[1:]
+        self._stops = np.flatnonzero(stops)
+
+    def at(self, offset: int, limit: int) -> Rows:
+        """The run that begins at physical `offset` and ends no later than `limit`; empty if there is none."""
+        phys = self.records["phy_offset"]
+        first = int(np.searchsorted(phys, offset))
+        if first == self.records.size or int(phys[first]) != offset or self.doubtful[first]:
+            return self.records[:0]
+        last = int(self._stops[np.searchsorted(self._stops, first)])
+        run = self.records[first : last + 1]
+        fitting: Rows = run[run["phy_offset"] + run["size"] <= limit]
+        return fitting
+
+
+def end_of(run: Rows) -> int:
+    """Physical offset behind the last record of a run."""
+    return int(run["phy_offset"][-1] + run["size"][-1])
+
+
+def scan(
+    log: LogSource, first: int, rules: CheckRules, target: DispatchTarget, *, own_file_only: bool = False,
+) -> ScanEnd:
+    """Read from file `first` on as recovery does, up to the first failure or the end of the last file.
+
+    `own_file_only` is checkCommitLogOffsetOnRecover: a record that names a position outside of its file ends the scan.
+    """
+    last_valid = -1
+    for index in range(first, len(log.files)):
+        base = log.files[index].file_from_offset
+        runs = Runs(log.rows(index), rules)
+        read = log.read_at(index)
+        position = 0
+        while True:
+            run = runs.at(base + position, base + log.file_size)
+            if run.size:
+                target.rows(run)
+                last_valid = int(run["phy_offset"][-1])
+                position = end_of(run) - base
+                continue
+            message = check_message(read, position, log.file_size, rules)
+            if not message.ok or (message.size > 0 and own_file_only and not _names(message, base, log.file_size)):
+                reason = message.reason or "foreign-phy-offset"
+                return ScanEnd(base + position, reason, last_valid, index, message.fatal, message.size)
+            if message.size == 0:
+                break
+            target.checked(message)
+            last_valid = base + position
+            position += message.size
+        end = base + position
+    return ScanEnd(end, "end-of-files", last_valid, len(log.files) - 1)
+
+
+def _names(message: Checked, base: int, file_size: int) -> bool:
+    return base <= message.phy_offset <= base + file_size
+
+
+def unlinked(files: Sequence[MappedFile], process_offset: int) -> list[MappedFile]:
+    """The files that truncation to `process_offset` deletes: those that begin behind it."""
+    return [mapped_file for mapped_file in files if mapped_file.file_from_offset > process_offset]

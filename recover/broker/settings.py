@@ -1,0 +1,149 @@
+"""The settings of a broker that decide what its start does: defaults by version, and those that the user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from formats import javaproperties
+from formats.errors import FormatError
+from recover.broker.delays import DEFAULT_LEVELS, parse_levels
+from recover.broker.versions import BrokerVersion
+from recover.errors import UsageRefusal
+
+
+class Setting(Struct, frozen=True):
+    """One known setting: its default, what it changes, and the release that brought it ("" for all)."""
+
+    name: str
+    default: str
+    what: str
+    since: str = ""
+
+
+KNOWN = {
+    setting.name: setting
+    for setting in (
+        Setting("mappedFileSizeCommitLog", "1073741824", "length of a commitlog file"),
+        Setting("mappedFileSizeConsumeQueue", "6000000", "length of a consume queue file, rounded up to whole units"),
+        Setting("mappedFileSizeConsumeQueueExt", "50331648", "length of a consumequeue_ext file"),
+        Setting("maxHashSlotNum", "5000000", "hash slots of an index file"),
+        Setting("maxIndexNum", "20000000", "entries of an index file"),
+        Setting("maxMessageSize", "4194304", "largest message"),
+        Setting("storePathRootDir", "", "where the store is"),
+        Setting("storePathCommitLog", "", "where the commitlog is"),
+        Setting("readOnlyCommitLogStorePaths", "", "further commitlog folders", "4.9.2"),
+        Setting("brokerRole", "ASYNC_MASTER", "a slave handles a record that cannot be dispatched differently"),
+        Setting("brokerId", "0", "0 for a master"),
+        Setting("flushDiskType", "ASYNC_FLUSH", "whether dispatch may run ahead of the disk"),
+        Setting("checkCRCOnRecover", "true", "whether recovery checks bodies"),
+        Setting("messageIndexEnable", "true", "whether messages are indexed"),
+        Setting("messageIndexSafe", "false", "whether the index's time joins the choice of the start file"),
+        Setting("indexFileWriteEnable", "true", "whether index files are written", "5.4.0"),
+        Setting("duplicationEnable", "false", "restricts dispatch during recovery"),
+        Setting("enableControllerMode", "false", "restricts dispatch during recovery", "5.0.0"),
+        Setting("enableDLegerCommitLog", "false", "the log is a DLedger's"),
+        Setting("recheckReputOffsetFromCq", "false", "dispatch goes on from the queues' largest offset", "5.0.0"),
+        Setting("commitLogRecoverMaxNum", "10", "how many files are looked at for a start", "5.4.0"),
+        Setting("enableAcceleratedRecovery", "false", "the scan begins inside the start file", "5.4.0"),
+        Setting("checkCommitLogOffsetOnRecover", "false", "whether a record must name its own file", "5.5.0"),
+        Setting("storeType", "default", "which kind of consume queue", "5.2.0"),
+        Setting("rocksdbCQDoubleWriteEnable", "false", "a second consume queue store", "5.3.1"),
+        Setting("enabledAppendPropCRC", "false", "whether new records carry a property CRC", "5.2.0"),
+        Setting("forceVerifyPropCRC", "false", "whether every record must carry a right property CRC", "5.2.0"),
+        Setting("messageDelayLevel", DEFAULT_LEVELS, "deliver times of the delay topic's units"),
+        Setting("enableMultiDispatch", "false", "whether LMQ queues get units", "4.9.3"),
+        Setting("enableLmq", "false", "whether %LMQ% queues have the number 0", "4.9.3"),
+        Setting("enableConsumeQueueExt", "false", "whether units refer to consumequeue_ext"),
+    )
+}
+_SIZES = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
+
+
+class BrokerSettings(Struct, frozen=True):
+    """Settings of one broker: what was given (canonical names), over the defaults of `version`.
+
+    `unknown` are given keys that decide nothing here, `too_new` those that `version` does not have yet.
+    """
+
+    version: BrokerVersion
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """Given settings that this tool does not know; kept for the report."""
+        return {name: value for name, value in self.given.items() if name not in KNOWN}
+
+    @property
+    def too_new(self) -> dict[str, str]:
+        """Given settings that came with a later release: this broker ignores them."""
+        return {name: value for name, value in self.given.items() if name in KNOWN and not self._known_then(name)}
+
+    def text(self, name: str) -> str:
+        """The value of a setting of `KNOWN`."""
+        if name in self.given and self._known_then(name):
+            return self.given[name]
+        return KNOWN[name].default
+
+    def flag(self, name: str) -> bool:
+        """A boolean as Java reads it: true is `true` in any case, everything else is false."""
+        return self.text(name).strip().lower() == "true"
+
+    def number(self, name: str) -> int:
+        """An integer; the default where the text is none, as the broker ignores what it cannot convert."""
+        try:
+            return int(self.text(name).strip())
+        except ValueError:
+            return int(KNOWN[name].default)
+
+    def stated_number(self, name: str) -> int | None:
+        """The integer if it was given, else None: sizes come from the files rather than from defaults."""
+        return self.number(name) if name in self.given else None
+
+    @property
+    def delay_table(self) -> dict[int, int]:
+        """Delay level -> ms (`messageDelayLevel`)."""
+        return parse_levels(self.text("messageDelayLevel"))
+
+    def differing(self) -> dict[str, str]:
+        """Given, known settings whose value is not the default."""
+        return {
+            name: value for name, value in self.given.items()
+            if name in KNOWN and name not in _SIZES and self.text(name).strip() != KNOWN[name].default
+        }
+
+    def _known_then(self, name: str) -> bool:
+        since = KNOWN[name].since
+        return not since or BrokerVersion.parse(since) <= self.version
+
+
+def load_settings(version: BrokerVersion, conf: Path | None = None, sets: Iterable[str] = ()) -> BrokerSettings:
+    """Settings from a `--broker-conf` file and `--set KEY=VALUE` options, the latter winning.
+
+    `UsageRefusal` when the file cannot be read, an option has no `=`, or a value cannot be used.
+    """
+    given: dict[str, str] = {}
+    if conf is not None:
+        try:
+            content = conf.read_bytes()
+        except OSError as error:
+            raise UsageRefusal(f"cannot read {conf}: {error.strerror}", "Check --broker-conf.") from error
+        try:
+            given.update(javaproperties.loads(content))
+        except FormatError as error:
+            raise UsageRefusal(f"{conf}: {error}", "A backslash before u takes four hex digits.") from error
+    for option in sets:
+        name, separator, value = option.partition("=")
+        if not separator or not name.strip():
+            raise UsageRefusal(f"--set {option}: KEY=VALUE expected", "For example --set checkCRCOnRecover=false.")
+        given[name.strip()] = value
+    settings = BrokerSettings(version, {canonical(name): value for name, value in given.items()})
+    _ = settings.delay_table
+    return settings
+
+
+def canonical(name: str) -> str:
+    """The spelling of `KNOWN`: releases up to 4.5 wrote `maped` for `mapped`."""
+    return name.replace("maped", "mapped")

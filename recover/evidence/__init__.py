@@ -1,0 +1,1 @@
+"""What records, units and rows say of one another: what queues should hold, and what is lost or denied."""

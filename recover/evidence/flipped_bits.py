@@ -1,0 +1,186 @@
+"""Damaged messages that one flipped bit explains: turned back, every checksum of the record is right again.
+
+A CRC says by how much it is off, and for each bit of what it covers that is another number; so it names the bit. Other
+damage may look the same by chance, the more so the longer the record is. Hence this is told, and done when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from formats.commitlog import (
+    BLANK_SIZE,
+    HEAD,
+    HEADS,
+    MIN_RECORD_SIZE,
+    OFFSET_BODY_CRC,
+    PROPERTY_CRC_SIZE,
+    Record,
+    check_strict,
+    decode,
+    property_crc_digits,
+)
+from formats.commitlog.layout import TOPIC_LENGTHS
+from formats.commitlog.record import PROPERTY_CRC_START
+from formats.crc import CRC31_MASK, crc31
+from formats.crc_bit_kernels import bits_that_change
+from formats.crc_kernel import crc_tables
+from formats.errors import FormatError
+from formats.sysflag import HOSTS_V6
+from recover.evidence.lost import Losses, LostPosition
+from recover.evidence.restore import Restored, content_of, is_missing, restore
+from recover.files.mapped_files import MappedFile
+from recover.scan.log import Damage, LogView
+from recover.scan.log_reader import LogReader
+
+_SIZE_BYTES = 4
+_CRC_BYTES = 4
+_SEVERAL = 4 << 20
+"""Bytes of the longest damage that is looked through for more than one message."""
+_MOST_BESIDE = 100
+"""So many messages beside one another are put back at most: each is held against the places that all of them lost."""
+_LEAST_ODDS = 1000
+"""Where more of the other damages look like a flipped bit, as they do in records above 262 KiB, nothing is said."""
+_MOST_SUSPECTS = 4
+"""Two bits can only look alike in more than 11 KiB, and hardly ever do."""
+
+
+class FlippedBit(Struct, frozen=True):
+    """Bit `bit` of the byte that `restored` writes was flipped; it is `stored` now. Its record begins at `start`."""
+
+    mapped_file: MappedFile
+    start: int
+    restored: Restored
+    stored: int
+    bit: int
+
+    @property
+    def phy_offset(self) -> int:
+        """Where the byte stands in the log."""
+        return self.start + self.restored.position
+
+    @property
+    def odds(self) -> int:
+        """Of so many damages of another kind, one looks like a flipped bit of such a record."""
+        return _odds(self.restored.record.total_size)
+
+
+def _odds(size: int) -> int:
+    return (CRC31_MASK + 1) // (8 * size)
+
+
+def flipped_bits(log: LogView, losses: Losses) -> Iterator[FlippedBit]:
+    """Damaged messages of which one bit explains all, if all that stand beside one another can be put back.
+
+    Those that recover restores anyway are not among them.
+    """
+    with LogReader(log.queue) as reader:
+        for damage, lost in zip(log.damaged, losses.by_damage, strict=True):
+            # bytes that are hardly records are not read
+            content = content_of(reader, damage) if _begins_with_record(reader, damage) else None
+            found = [] if content is None else all_turned_back(content, damage.start, lost)
+            if content is None or damage.mapped_file is None or not found or restore(content, damage.start, lost):
+                continue
+            for start, restored in found:
+                stored = content[start - damage.start + restored.position]
+                change = stored ^ restored.content[0]
+                if len(restored.content) == 1 == change.bit_count():
+                    yield FlippedBit(damage.mapped_file, start, restored, stored, change.bit_length() - 1)
+
+
+def _begins_with_record(reader: LogReader, damage: Damage) -> bool:
+    size = damage.stop - damage.start
+    try:
+        head = HEAD.decode(reader.read(damage.start, HEAD.size))
+    except (OSError, FormatError):
+        return False
+    return head.total_size == size or (head.phy_offset == damage.start and head.total_size < size <= _SEVERAL)
+
+
+def all_turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -> list[tuple[int, Restored]]:
+    """(phy offset, record) of each record that `damaged` was; none if one cannot be put back, or there are too many."""
+    found: list[tuple[int, Restored]] = []
+    at = 0
+    while at < len(damaged):
+        if len(found) == _MOST_BESIDE:
+            return []
+        size = int.from_bytes(damaged[at : at + _SIZE_BYTES], "big")
+        if not MIN_RECORD_SIZE < size <= len(damaged) - at:
+            return []
+        piece = damaged[at : at + size]
+        own = [place for place in lost if place.phy_offset in (None, phy_offset + at)]
+        restored = turned_back(piece, phy_offset + at, own) if own or not lost else None
+        if restored is None and size < len(damaged) and len(own) <= _MOST_BESIDE:
+            # beside others, a field that one place alone fixes is as sure as a bit
+            restored = restore(piece, phy_offset + at, own)
+        if restored is None:
+            return []
+        found.append((phy_offset + at, restored))
+        at += size
+    return found
+
+
+def turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -> Restored | None:
+    """The record that `damaged` (all of its bytes, from `phy_offset` on) was, if exactly one bit of it was flipped.
+
+    A place in a queue that it has to have lost is one of `lost`, where there are any.
+    """
+    try:
+        record = decode(damaged, check_crc=False)
+    except FormatError:
+        return None
+    if record.total_size != len(damaged) or _odds(len(damaged)) < _LEAST_ODDS:
+        return None
+    found = []
+    for position, bit in _suspects(record, damaged):
+        content = bytes([damaged[position] ^ 1 << bit])
+        changed = damaged[:position] + content + damaged[position + 1 :]
+        try:
+            right = check_strict(changed + bytes(BLANK_SIZE), 0, len(changed) + BLANK_SIZE, phy_offset)
+        except FormatError:
+            continue
+        if right.total_size == len(damaged) and (not lost or is_missing(right, lost)):
+            found.append(Restored(right, _part(record, position), position, content))
+    return found[0] if len(found) == 1 else None
+
+
+def _suspects(record: Record, damaged: bytes) -> Iterator[tuple[int, int]]:
+    """(byte, bit) of each bit of a record that alone makes its outer checksum right."""
+    if (digits := record.property_crc) is not None:
+        covered = len(damaged) - PROPERTY_CRC_SIZE
+        if digits.isdigit():
+            yield from _of_text(0, covered, int(digits[::-1]) ^ crc31(damaged[:covered]))
+        right = int.from_bytes(property_crc_digits(damaged[:covered]), "big")
+        yield from _of_field(covered + len(PROPERTY_CRC_START), len(digits), int.from_bytes(digits, "big") ^ right)
+    elif record.body:
+        change = (record.body_crc & 0xFFFFFFFF) ^ crc31(record.body)
+        yield from _of_text(HEADS[record.sys_flag & HOSTS_V6].size, len(record.body), change)
+        yield from _of_field(OFFSET_BODY_CRC, _CRC_BYTES, change)
+
+
+def _of_text(start: int, length: int, change: int) -> Iterator[tuple[int, int]]:
+    """Bits of what a checksum covers."""
+    found = np.zeros(_MOST_SUSPECTS, dtype=np.int64)
+    count = bits_that_change(crc_tables(), length, change, found) if 0 < change <= CRC31_MASK else 0
+    for number in found[:count].tolist() if count <= _MOST_SUSPECTS else ():
+        yield start + number // 8, number % 8
+
+
+def _of_field(start: int, size: int, change: int) -> Iterator[tuple[int, int]]:
+    """The bit of the checksum itself, if it differs in one."""
+    if change.bit_count() == 1:
+        number = change.bit_length() - 1
+        yield start + size - 1 - number // 8, number % 8
+
+
+def _part(record: Record, position: int) -> str:
+    """What stands at a byte of the record: a field of its head, body, topic, or properties."""
+    layout = HEADS[record.sys_flag & HOSTS_V6]
+    if position < layout.size:
+        return next(field.name for field in reversed(layout.fields) if field.offset <= position)
+    topic = layout.size + len(record.body)
+    properties = topic + TOPIC_LENGTHS[record.magic].size + len(record.topic)
+    return "body" if position < topic else "topic" if position < properties else "properties"

@@ -1,0 +1,187 @@
+"""Config files on disk, each with its backup: what state the text is in, and which copy is to be trusted.
+
+A broker reads the main file; where it is missing, empty or no JSON, the backup; where that is missing or empty, it
+starts with nothing; where the backup is no JSON either, it does not start (ConfigManager.load, 4.5.1 to 5.5.0).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from formats.config import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, Json, Parsed, salvage
+from recover.files.reader import read_small
+from recover.files.store import Store
+
+State = Literal[
+    "sound", "missing", "empty", "zeros", "cut", "garbage", "trailing-garbage", "trailing-zeros", "unreadable",
+]
+LARGEST = 256 << 20
+_NAMED = 20
+_BY_REASON: dict[str, State] = {"empty": "empty", "zero-filled": "zeros", "truncated": "cut"}
+_BY_TRAILING: dict[str, State] = {"": "sound", "zeros": "trailing-zeros", "garbage": "trailing-garbage"}
+
+STATE_TEXT: dict[State, str] = {
+    "sound": "is sound", "missing": "is missing", "empty": "is empty", "zeros": "holds nothing but zeros",
+    "cut": "ends in the middle", "garbage": "is not the text of a broker",
+    "trailing-garbage": "has the rest of another text behind its own", "trailing-zeros": "has zeros behind its text",
+    "unreadable": "could not be read",
+}
+
+
+class ConfigText(Struct, frozen=True, dict=True):
+    """One copy of a config file as it stands on disk. `error` says why it is unreadable."""
+
+    path: Path
+    known: ConfigFile
+    content: bytes
+    missing: bool = False
+    error: str = ""
+
+    @cached_property
+    def parsed(self) -> Parsed:
+        """The value, or what of it came before the first error."""
+        return salvage(self.content)
+
+    @cached_property
+    def state(self) -> State:
+        """What is wrong with it, if anything."""
+        if self.error:
+            return "unreadable"
+        if self.missing:
+            return "missing"
+        if self.parsed.error is not None:
+            return _BY_REASON.get(self.parsed.error.reason, "garbage")
+        if not isinstance(self.parsed.value, dict):
+            return "garbage"
+        return _BY_TRAILING[self.parsed.trailing]
+
+    @property
+    def whole(self) -> bool:
+        """True when the text holds one whole value, whatever follows it."""
+        return self.state in ("sound", "trailing-garbage", "trailing-zeros")
+
+    @property
+    def stops_start(self) -> bool:
+        """True for text that, as the backup of an unsound file, keeps a broker from starting."""
+        return self.state in ("cut", "garbage", "zeros", "trailing-garbage")
+
+    @property
+    def broken_at(self) -> int | None:
+        """Byte offset of the first wrong byte, None where that says nothing."""
+        if self.parsed.error is not None:
+            return self.parsed.error.offset if self.state == "cut" else None
+        return self.parsed.end if self.parsed.trailing else None
+
+    @property
+    def document(self) -> bytes:
+        """The text up to the end of its value."""
+        return self.content[: self.parsed.end]
+
+    @cached_property
+    def value(self) -> dict[str | int, Json]:
+        """The file's value; of a broken text all members that surely came whole."""
+        parsed = self.parsed
+        if parsed.error is not None:
+            # what stands right before the break may be the beginning of a longer number
+            parsed = salvage(self.content[: parsed.error.offset])
+            return _whole_members(parsed.value, self.known)
+        return parsed.value if isinstance(parsed.value, dict) else {}
+
+    @cached_property
+    def table(self) -> dict[str, Json]:
+        """Members of the file's tables (topics, groups, levels) that can be read, also those of a broken text."""
+        names = tables_of(self.known) or tuple(str(name) for name in self.value)
+        tables = [self.value.get(name) for name in names]
+        return {str(key): member for table in tables if isinstance(table, dict) for key, member in table.items()}
+
+    def facts(self) -> dict[str, Any]:
+        """State, length in bytes and number of members (topics, groups, levels)."""
+        return {"state": self.state, "bytes": len(self.content), "members": len(self.table)}
+
+
+class ConfigPair(Struct, frozen=True):
+    """A known config file and its backup."""
+
+    known: ConfigFile
+    main: ConfigText
+    backup: ConfigText
+
+    @property
+    def name(self) -> str:
+        """Name of the main file."""
+        return self.known.name
+
+    @property
+    def present(self) -> bool:
+        """True when there is at least one of the two."""
+        return not (self.main.missing and self.backup.missing)
+
+    @property
+    def chosen(self) -> ConfigText | None:
+        """The copy that recover keeps: the main one while its value is whole, else a whole backup."""
+        if self.main.whole:
+            return self.main
+        return self.backup if self.backup.whole else None
+
+    @property
+    def starts(self) -> bool:
+        """Whether a broker gets over this file at start, with or without what it held."""
+        return self.main.state in ("sound", "trailing-zeros") or not self.backup.stops_start
+
+    def difference(self) -> dict[str, Any]:
+        """How the copies differ: their states and sizes, and which members only one of them has (the first 20)."""
+        main, backup = self.main.table, self.backup.table
+        return {
+            "main": self.main.facts(), "backup": self.backup.facts(),
+            "only_in_main": sorted(main.keys() - backup.keys())[:_NAMED],
+            "only_in_backup": sorted(backup.keys() - main.keys())[:_NAMED],
+            "changed": sum(1 for key in main.keys() & backup.keys() if main[key] != backup[key]),
+        }
+
+
+def tables_of(known: ConfigFile) -> tuple[str, ...]:
+    """Names of the tables whose members count; an LMQ broker keeps those of ordinary groups in the same file."""
+    return (*known.required, "offsetTable") if known.name == "lmqConsumerOffset.json" else known.required
+
+
+def _whole_members(value: Json, known: ConfigFile) -> dict[str | int, Json]:
+    """Drops the last member of the last table if it lacks what the first one has: the text broke within it.
+
+    Offsets are kept one by one: each stands for itself.
+    """
+    if not isinstance(value, dict):
+        return {}
+    last = next(reversed(value), "")
+    table = value.get(last)
+    if not isinstance(table, dict) or not table or last in ("offsetTable", "lmqOffsetTable", "pullOffsetTable"):
+        return value
+    key = next(reversed(table))
+    member, model = table[key], next(iter(table.values()))
+    whole = isinstance(member, dict) and isinstance(model, dict) and member.keys() >= model.keys()
+    if member is model or (isinstance(member, dict) and not whole):
+        table = {name: other for name, other in table.items() if name != key}
+    return {**value, last: table}
+
+
+def read_pairs(store: Store) -> list[ConfigPair]:
+    """All known config files with their backups, also those that are not there."""
+    pairs = []
+    for known in CONFIG_FILES:
+        path = store.config_dir / known.name
+        backup = path.with_name(known.name + BACKUP_SUFFIX)
+        pairs.append(ConfigPair(known, read_config(path, known), read_config(backup, known)))
+    return pairs
+
+
+def read_config(path: Path, known: ConfigFile) -> ConfigText:
+    """One copy; never raises for what the file system says."""
+    try:
+        return ConfigText(path, known, read_small(path, LARGEST))
+    except (FileNotFoundError, NotADirectoryError):
+        return ConfigText(path, known, b"", missing=True)
+    except OSError as error:
+        return ConfigText(path, known, b"", error=error.strerror or str(error))

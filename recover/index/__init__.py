@@ -1,0 +1,1 @@
+"""Index files: their bytes, and the keys that they should hold."""

@@ -1,0 +1,187 @@
+"""The index files of a store: which there are, and how their bytes divide into slots and units.
+
+No file states its geometry. A length fits many splits, but only the true one hangs units below
+the slots that their hashes name. Sources: broker classes IndexService, IndexFile.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Struct
+
+from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry
+from formats.names import is_index_name
+from recover.errors import UsageRefusal
+from recover.files.mapped_files import OddName
+from recover.files.reader import FileReader
+from recover.files.store import Store
+from recover.index.search import fits, search
+
+_VOTERS = 7
+
+
+class IndexFileName(Struct, frozen=True):
+    """One file that a broker loads as an index file; `is_time` is false when its name is a number but no time."""
+
+    path: Path
+    length: int
+    is_time: bool
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+class IndexListing(Struct, frozen=True):
+    """What lies in the index folder: files in the order that a broker loads them, and what it skips."""
+
+    directory: Path
+    files: tuple[IndexFileName, ...]
+    odd: tuple[OddName, ...]
+
+
+def list_index_files(directory: Path) -> IndexListing:
+    """List the folder without opening a file; a folder that is missing counts as empty. `OSError` from listing."""
+    files: list[IndexFileName] = []
+    odd: list[OddName] = []
+    for name in sorted(os.listdir(directory)) if directory.is_dir() else ():
+        path = directory / name
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            odd.append(OddName(path, False, 0))
+            continue
+        # Long.parseLong takes the digits of every script; a name beyond 19 digits is no number to it
+        if stat.S_ISREG(status.st_mode) and name.isdecimal() and int(name) < 1 << 63:
+            files.append(IndexFileName(path, status.st_size, is_index_name(str(int(name)))))
+        else:
+            odd.append(OddName(path, stat.S_ISDIR(status.st_mode), status.st_size))
+    return IndexListing(directory, tuple(files), tuple(odd))
+
+
+def index_geometry(store: Store, listing: IndexListing | None = None) -> IndexGeometry | None:
+    """The geometry of the store's index files; None when files are there and nothing tells.
+
+    Takes what the user says, `UsageRefusal` when the files prove it wrong; else what most files
+    prove; else the brokers' default where there is no file, or none with a unit but of its length.
+    """
+    listing = listing or list_index_files(store.index_dir)
+    lengths = usual_lengths(listing.files)
+    slots, entries = store.options.index_slots, store.options.index_entries
+    if slots is not None or entries is not None:
+        return _overridden(slots, entries, listing, _of_length(listing, lengths[0] if lengths else 0))
+    if not lengths:
+        return _configured(store)
+    found = [g for length in lengths if (g := _voted(_of_length(listing, length), _likely(length))) is not None]
+    if found:
+        return max(found, key=lambda g: (_is_ever_full(g, listing), 4 * g.slots == g.entries))
+    # no unit to try: at least the length is that of a likely shape
+    return next((g for length in lengths for g in _likely(length)), None)
+
+
+def _of_length(listing: IndexListing, length: int) -> list[IndexFileName]:
+    """Files of that length, those with the most units first: they tell more, and sooner."""
+    return sorted((f for f in listing.files if f.length == length), key=_counted, reverse=True)
+
+
+def _counted(file: IndexFileName) -> int:
+    """index_count as the header has it; 0 when it cannot be read."""
+    try:
+        with FileReader(file.path) as reader:
+            head = reader.read(0, INDEX_HEADER.size)
+    except OSError:
+        return 0
+    return INDEX_HEADER.decode(head).index_count if len(head) == INDEX_HEADER.size else 0
+
+
+def _is_ever_full(geometry: IndexGeometry, listing: IndexListing) -> bool:
+    """True when a file counts exactly as many units as there is room for, as the one before another does."""
+    return any(_counted(file) == geometry.entries for file in listing.files)
+
+
+def _configured(store: Store) -> IndexGeometry:
+    """Without a file to tell: the settings that the user gives, else the brokers' default."""
+    settings = store.options.settings
+    try:
+        slots = int(settings.get("maxHashSlotNum", DEFAULT_GEOMETRY.slots))
+        entries = int(settings.get("maxIndexNum", DEFAULT_GEOMETRY.entries))
+    except ValueError:
+        return DEFAULT_GEOMETRY
+    return IndexGeometry(slots, entries) if slots > 0 and entries > 1 else DEFAULT_GEOMETRY
+
+
+def usual_lengths(files: Iterable[IndexFileName]) -> list[int]:
+    """The length (bytes) that most files have; all that are as frequent, the longest first; empty without files."""
+    lengths = Counter(f.length for f in files if f.length > INDEX_HEADER.size)
+    most = max(lengths.values(), default=0)
+    return sorted((length for length, count in lengths.items() if count == most), reverse=True)
+
+
+def _likely(length: int) -> list[IndexGeometry]:
+    quarter = (length - INDEX_HEADER.size) // (INDEX_SLOT.size + 4 * INDEX_UNIT.size)
+    guesses = (DEFAULT_GEOMETRY, IndexGeometry(quarter, 4 * quarter))
+    return [g for g in guesses if g.size == length and g.slots > 0]
+
+
+def _overridden(
+    slots: int | None, entries: int | None, listing: IndexListing, voters: list[IndexFileName]
+) -> IndexGeometry:
+    lengths = {f.length for f in listing.files}
+    said = " ".join(f"--{name} {value}" for name, value in (("index-slots", slots), ("index-entries", entries))
+                    if value is not None)
+    geometry = _completed(slots, entries, voters[0].length if voters else None)
+    if geometry is None or geometry.slots < 1 or geometry.entries < 2:
+        raise UsageRefusal(
+            f"{said} cannot be true: an index file has at least 1 slot and 2 entries, and these files are "
+            f"{voters[0].length if voters else 0} bytes long", "Leave the option out, and the sizes are inferred.",
+        )
+    if lengths and geometry.size not in lengths:
+        raise UsageRefusal(
+            f"{said} cannot be true: such an index file has {geometry.size} bytes, but those of the store have "
+            f"{', '.join(map(str, sorted(lengths)))}", "Leave the option out, and the sizes are inferred.",
+        )
+    fitting = [f for f in voters if f.length == geometry.size][:_VOTERS]
+    if fitting and not any(_scored(f, geometry) for f in fitting):
+        true = _voted(fitting, _likely(geometry.size))
+        if true is not None and true != geometry and any(_scored(f, true) for f in fitting):
+            raise UsageRefusal(
+                f"{said} cannot be true: the keys of {fitting[0].name} hang in the chains of {true.slots} slots, "
+                f"with room for {true.entries} entries", "Leave the option out, and the sizes are inferred.",
+            )
+    return geometry
+
+
+def _completed(slots: int | None, entries: int | None, length: int | None) -> IndexGeometry | None:
+    if slots is not None and entries is not None:
+        return IndexGeometry(slots, entries)
+    if length is None:
+        return IndexGeometry(slots or DEFAULT_GEOMETRY.slots, entries or DEFAULT_GEOMETRY.entries)
+    room = length - INDEX_HEADER.size
+    if slots is not None:
+        rest = room - slots * INDEX_SLOT.size
+        return IndexGeometry(slots, rest // INDEX_UNIT.size) if rest % INDEX_UNIT.size == 0 else None
+    rest = room - (entries or 0) * INDEX_UNIT.size
+    return IndexGeometry(rest // INDEX_SLOT.size, entries or 0) if rest % INDEX_SLOT.size == 0 else None
+
+
+def _voted(voters: list[IndexFileName], likely: list[IndexGeometry]) -> IndexGeometry | None:
+    """What most of the fullest files prove; files that prove nothing do not vote."""
+    for guess in likely:
+        if any(_scored(f, guess) for f in voters[:_VOTERS]):
+            return guess
+    votes = Counter(g for f in voters[:_VOTERS] if (g := search(f.path, f.length)) is not None)
+    return votes.most_common(1)[0][0] if votes else None
+
+
+def _scored(file: IndexFileName, geometry: IndexGeometry) -> bool:
+    """True when the file has units and nearly all of a sample stand where `geometry` says."""
+    try:
+        with FileReader(file.path) as reader:
+            return fits(reader, geometry)
+    except OSError:
+        return False

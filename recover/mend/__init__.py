@@ -1,0 +1,1 @@
+"""What `mqtool recover` does to a damaged log, and to config files."""

@@ -1,0 +1,194 @@
+"""recover: from a survey to a plan. Decides everything, changes nothing."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from formats.index import DEFAULT_GEOMETRY
+from recover.broker.recovery import RECOVERED_BY_LAST_FILES, Mode
+from recover.broker.settings import BrokerSettings
+from recover.errors import Refusal
+from recover.evidence.last_numbers import as_units_say
+from recover.evidence.lost import record_count
+from recover.files.store import Store
+from recover.finding_code import BIT_UNSUPPORTED
+from recover.mend.after import after_replacing
+from recover.mend.carried import judge_against
+from recover.mend.log_changes import LogChanges, Lost, keep_everything
+from recover.mend.log_cut import cut_log
+from recover.mend.repair_config import repair_config
+from recover.plan.folders import can_be_retired, stray_folders
+from recover.plan.model import Plan, Retire, RetireFolder, Step
+from recover.plan.spool import Spool
+from recover.planning.loss import loss_of_damage, loss_of_rows, loss_of_unproven
+from recover.planning.planned import RecoverPlan
+from recover.planning.unreadable import refuse_unreadable, refuse_without_log
+from recover.predict import Prediction, limited_search_cuts, predict
+from recover.rebuild.checkpoint import checkpoint_steps
+from recover.rebuild.consumequeue import NO_EVIDENCE
+from recover.rebuild.evidence import evidence_of
+from recover.rebuild.index import rebuild_index
+from recover.rebuild.maker import maker_for
+from recover.rebuild.queue_steps import consumequeue_steps
+from recover.scan.log import LogView
+from recover.verify.report import VerifyReport, verify
+from recover.verify.survey import ScanOptions, Survey
+
+Policy = Literal["keep", "broker"]
+_SHARE = 4
+"""What part of the memory for the columns of the log those of the log as it will be may take."""
+
+
+class RecoverOptions(Struct, frozen=True):
+    """How to recover. `max_loss` is the number of messages that may go, None for any number: of intact ones, and of
+    those that queues name where hardly anything of the log is left.
+    """
+
+    scan: ScanOptions = field(default_factory=ScanOptions)
+    settings: BrokerSettings | None = None
+    mode: Mode | None = None
+    policy: Policy = "keep"
+    lost: Lost = "repeat"
+    bridge: bool = True
+    max_loss: int | None = 0
+    clamp_offsets: bool = False
+    mend_bits: bool = False
+    zone: datetime.tzinfo | None = None
+    command: str = "recover"
+
+
+def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | None = None) -> RecoverPlan:
+    """Plan what makes a store sound, of which `before` says everything (verified here if not given).
+
+    `Refusal` (8) where nothing safe can be done.
+    """
+    before = before or verify(store, options.scan)
+    refuse_unreadable(before)
+    refuse_without_log(before, options.max_loss)
+    prediction = _predict(before.survey, options)
+    if options.policy == "broker":
+        changes = _as_the_broker(before.survey, prediction)
+    else:
+        changes = keep_everything(
+            before.survey, lost=options.lost, bridge=options.bridge, mend_bits=options.mend_bits,
+            flipped=before.flipped if options.mend_bits else (),
+        )
+    made = plan_from_changes(store, before, changes, options, prediction)
+    if options.policy == "keep" and not options.mend_bits:
+        made.mendable_messages = before.findings.counts().get("commitlog-flipped-bit", 0)
+    return made
+
+
+def plan_truncate(
+    store: Store, offset: int, options: RecoverOptions, before: VerifyReport | None = None
+) -> RecoverPlan:
+    """Cut the log at physical offset `offset`, a record boundary, and everything derived with it; as `plan_recover`."""
+    before = before or verify(store, options.scan)
+    refuse_unreadable(before)
+    refuse_without_log(before, options.max_loss)
+    return plan_from_changes(store, before, cut_log(before.survey, offset), options, None)
+
+
+def plan_from_changes(
+    store: Store, before: VerifyReport, changes: LogChanges, options: RecoverOptions, prediction: Prediction | None
+) -> RecoverPlan:
+    """The whole plan: the log first, then what derives from it as it will be, checkpoint, config, abort last."""
+    look = before.survey
+    after = as_units_say(after_replacing(
+        look.log, changes.replaced, cut_from=changes.cut_from, drop_files=changes.dropped,
+        memory=look.options.memory // _SHARE,
+    ), store)
+    dropped = max(0, look.log.messages - after.messages)
+    if options.max_loss is not None and dropped > options.max_loss:
+        raise Refusal(
+            f"this would drop {dropped} intact messages, and --max-loss allows {options.max_loss}",
+            f"Run it with --max-loss {dropped} (or all) if that is what you want; `--policy keep` drops none.",
+            lost_messages=dropped, max_loss=options.max_loss,
+        )
+    config: list[dict[str, Any]] = []
+    steps = list(_in_order(store, before, changes, after, options, config, prediction))
+    loss = [*loss_of_damage(look, changes.bridged), *loss_of_unproven(look)]
+    loss += loss_of_rows(look.log, changes.cut_from) if dropped else []
+    damaged = max(0, before.damaged_messages - sum(1 for b in changes.bridged if b["kind"] == "restored"))
+    unproven = record_count(look.losses.unproven)
+    summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
+               "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}
+    plan = Plan.of(options.command, steps, loss=loss, summary=summary, parts=_parts(store))
+    return RecoverPlan(plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.valid_to)
+
+
+def _predict(look: Survey, options: RecoverOptions) -> Prediction | None:
+    if options.settings is None:
+        return None
+    return predict(look.store, look.log, options.settings, mode=options.mode, counted=False)
+
+
+def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:
+    if prediction is None or not prediction.starts:
+        reason = prediction.reason if prediction is not None else "no broker version is known"
+        raise Refusal(f"that broker would not start on this store: {reason}", "Use --policy keep.")
+    return cut_log(look, prediction.max_phy, anywhere=True)
+
+
+def _in_order(
+    store: Store, before: VerifyReport, changes: LogChanges, after: LogView, options: RecoverOptions,
+    config: list[dict[str, Any]], prediction: Prediction | None,
+) -> Iterator[Step]:
+    """All steps in the order they run; `config` takes what was decided about each config file."""
+    look = before.survey
+    spool = Spool()
+    yield from changes.steps
+    stray = stray_folders(before.findings, store)
+    movable = [file for file in stray if can_be_retired(store.root, file)]
+    yield from map(RetireFolder, movable)
+    judged = judge_against(store, before, changes, after)
+    assert judged.look.queues is not None
+    as_broker = options.policy == "broker"
+    maker = maker_for(look.options.scanner, store, after)
+    yield from consumequeue_steps(
+        store, after, judged.look.expectation, judged.look.queues, spool, visible=options.lost == "visible",
+        # a broker leaves the units alone of what its check passed, or what it never looked at
+        evidence=evidence_of(look, after.damaged) if as_broker else NO_EVIDENCE, maker=maker,
+    )
+    index = judged.index
+    if any(item.severity != "info" for item in index.findings):
+        index.geometry = index.geometry or DEFAULT_GEOMETRY
+        yield from rebuild_index(store, after, report=index, zone=options.zone, maker=maker).steps(store)
+    if not judged.checkpoint.sound:
+        yield from checkpoint_steps(store, after)
+    repair = repair_config(store, judged.look, judged.config, clamp_offsets=options.clamp_offsets)
+    config += repair.choices
+    yield from repair.steps
+    # while a folder that stops brokers is left, the first start is still to come, with its own recovery
+    still_to_come = len(movable) < len(stray)
+    if as_broker:
+        still_to_come |= _abnormal_is_better(after, changes, options, prediction)
+    if store.has_abort and not before.findings.bits & BIT_UNSUPPORTED and not still_to_come:
+        yield Retire(store.relative(store.abort_path))
+
+
+def _abnormal_is_better(
+    log: LogView, changes: LogChanges, options: RecoverOptions, prediction: Prediction | None
+) -> bool:
+    """Whether only an abnormal recovery passes over the damage that a broker's own one has left in the log.
+
+    A normal one may cut what that did not look at. Where it looked at the newest files only, and the last of them is
+    gone now, the next one looks at an older file, and may cut there; a normal one reads less.
+    """
+    if not log.damaged or prediction is None or options.settings is None:
+        return bool(log.damaged)
+    newest = log.queue.files[-RECOVERED_BY_LAST_FILES:]
+    if any(damage.stop > newest[0].file_from_offset for damage in log.damaged):
+        return True
+    moved = prediction.search_limited and bool(changes.dropped)
+    return not (moved and limited_search_cuts(log, options.settings))
+
+
+def _parts(store: Store) -> list[str]:
+    """Absolute folders outside of the root that steps may touch."""
+    folders = [*store.commitlog_dirs, store.consumequeue_dir, store.index_dir]
+    return sorted({str(folder.absolute()) for folder in folders if not folder.is_relative_to(store.root)})

@@ -1,0 +1,1 @@
+"""Changes as data: steps, the content they put in place, what they were planned on, the journal of runs."""

@@ -1,0 +1,174 @@
+"""Bytes that a plan will write: in memory, in a file, or made when they are asked for."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from formats.layout import Buffer
+from recover.crc import crc32c
+from recover.errors import Refusal
+from recover.files.reading import Piece, crc_of, in_order, read_chunks, zeros
+
+INLINE_LIMIT = 64 << 10
+"""Content up to this many bytes stands in the plan itself; above, in a file next to it."""
+
+
+class Content(Protocol):
+    """Bytes of a known length. `crc32c` is None as long as nobody has produced them."""
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+
+    @property
+    def crc32c(self) -> int | None:
+        """CRC-32C of all bytes, where it is known."""
+
+    def chunks(self) -> Iterator[Buffer]:
+        """All bytes in pieces of a bounded size; may be called more than once, with equal results."""
+
+
+class BytesContent(Struct, frozen=True):
+    """Content that is in memory, in bytes or a part of some that nobody changes."""
+
+    data: Buffer
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return len(self.data)
+
+    @property
+    def crc32c(self) -> int:
+        """CRC-32C of all bytes."""
+        return crc32c(self.data)
+
+    def chunks(self) -> Iterator[Buffer]:
+        """The bytes as they stand there, in one piece."""
+        yield self.data
+
+
+class FileContent(Struct, frozen=True):
+    """Content of a file whose size and CRC-32C were noted when it was written."""
+
+    path: Path
+    size: int
+    crc32c: int
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of blocks, for the space check."""
+        return self.path.stat().st_blocks * 512 if self.path.exists() else self.size
+
+    def chunks(self) -> Iterator[bytes]:
+        """The file's bytes; `Refusal` if they are no longer what was noted."""
+        size = crc = 0
+        for chunk in read_chunks(self.path):
+            size, crc = size + len(chunk), crc32c(chunk, crc)
+            if size > self.size:
+                break
+            yield chunk
+        if (size, crc) != (self.size, self.crc32c):
+            raise Refusal(
+                f"{self.path} is not the content that the plan was saved with",
+                "make the plan again", size=size, expected_size=self.size,
+            )
+
+
+class LazyContent:
+    """Content made chunk by chunk when it is wanted, so that a rebuilt store never sits in memory.
+
+    `produce` is called for each pass and must give the same bytes each time, `size` of them. `allocated` is an upper
+    bound of the bytes that are not in long stretches of zeros; the space check believes it. `pieces` gives them, too,
+    where they take less work or memory in another order; with `crc32c` they come in order, so that it is checked.
+    """
+
+    def __init__(
+        self, size: int, produce: Callable[[], Iterable[Buffer]], crc32c: int | None = None,
+        allocated: int | None = None, pieces: Callable[[], Iterable[Piece]] | None = None,
+    ) -> None:
+        self.size = size
+        self.crc32c = crc32c
+        self.allocated = allocated
+        self._produce = produce
+        self._pieces = pieces
+
+    def chunks(self) -> Iterator[Buffer]:
+        """The bytes; `RuntimeError` if they are not as many as announced, or have another CRC-32C."""
+        size = crc = 0
+        for chunk in self._produce():
+            size += len(chunk)
+            if self.crc32c is not None:
+                crc = crc32c(chunk, crc)
+            yield chunk
+        if size != self.size or self.crc32c not in (None, crc):
+            raise RuntimeError(f"the content is not as announced: {size} bytes instead of {self.size}")
+
+    def pieces(self) -> Iterator[Piece]:
+        """The bytes, each once, in the order in which they are made; `RuntimeError` if they are not so many."""
+        size = 0
+        own = self._pieces if self.crc32c is None else None
+        for at, piece in own() if own is not None else in_order(self.chunks()):
+            size += len(piece)
+            yield at, piece
+        if size != self.size:
+            raise RuntimeError(f"the content is not as announced: {size} bytes instead of {self.size}")
+
+
+def allocated(content: Content) -> int:
+    """How many bytes of blocks content will take at most; it may say so with an attribute `allocated`."""
+    value = getattr(content, "allocated", None)
+    return content.size if value is None else int(value)
+
+
+def pieces_of(content: Content) -> Iterator[Piece]:
+    """All bytes for a file that is written anew, where nobody minds in which order; content may have its own."""
+    made = getattr(content, "pieces", None)
+    return in_order(content.chunks()) if made is None else made()
+
+
+def as_content(value: Content | Buffer) -> Content:
+    """Bytes become `BytesContent`; content stays what it is."""
+    return BytesContent(bytes(value)) if isinstance(value, (bytes, bytearray, memoryview)) else value
+
+
+def padded(value: Content | Buffer, size: int) -> Iterator[Buffer]:
+    """The content and zeros behind it up to `size` bytes, in pieces, most of them `BLANK`.
+
+    How many zeros is told by the content's own size, so content that comes up short is not made up for.
+    """
+    content = BytesContent(value) if isinstance(value, (bytes, bytearray, memoryview)) else value
+    yield from content.chunks()
+    yield from zeros(size - content.size)
+
+
+def inline_json(content: Content) -> dict[str, Any]:
+    """Small content for a JSON document: deflated, in base64, with its size and CRC-32C."""
+    data = b"".join(content.chunks())
+    packed = base64.b64encode(zlib.compress(data, 9)).decode("ascii")
+    return {"size": len(data), "crc32c": crc32c(data), "zlib": packed}
+
+
+def content_from_json(value: dict[str, Any], sidecar: Path) -> Content:
+    """The reverse of what was saved: inline bytes, or a file named in the sidecar directory.
+
+    Raises `ValueError` for anything that does not hold together; never inflates past the stated size.
+    """
+    size, crc = int(value["size"]), int(value["crc32c"])
+    if "zlib" in value:
+        if size > INLINE_LIMIT:
+            raise ValueError(f"inline content of {size} bytes, at most {INLINE_LIMIT} are allowed")
+        data = zlib.decompressobj().decompress(base64.b64decode(value["zlib"], validate=True), size + 1)
+        if crc_of([data]) != (size, crc):
+            raise ValueError("inline content does not match its checksum")
+        return BytesContent(data)
+    name = str(value["file"])
+    if "/" in name or name in ("", ".", "..") or "\0" in name:
+        raise ValueError(f"content file name {name!r} leaves the plan's directory")
+    return FileContent(sidecar / name, size, crc)

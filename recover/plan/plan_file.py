@@ -1,0 +1,147 @@
+"""Plans as JSON documents: a body, the CRC-32C of its canonical form, and a format version.
+
+Small content stands in the document, larger content in files of a directory next to it, each with its size and CRC-32C.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from recover import disk
+from recover.crc import crc32c
+from recover.errors import Refusal
+from recover.json_text import laid_out
+from recover.plan.content import INLINE_LIMIT, Content, content_from_json, inline_json, pieces_of
+from recover.plan.making import make
+from recover.plan.model import STEP_KINDS, FileState, InPlace, Plan, Step, StoreIdentity
+
+FORMAT = "mqtool-plan"
+VERSION = 1
+_LARGEST = 512 << 20
+
+
+def canonical(value: object) -> bytes:
+    """The one byte form of a JSON value that checksums are taken over (ASCII, sorted keys, no blanks)."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def document(plan: Plan, contents: Sequence[dict[str, Any] | None], sidecar: str) -> bytes:
+    """The plan file's bytes; `contents` says of each step where its content is kept."""
+    steps = []
+    for number, step in enumerate(plan.steps):
+        value = step.json()
+        if (content := contents[number]) is not None:
+            value["content"] = content
+        if plan.preconditions:
+            value["before"] = plan.preconditions[number].json()
+        steps.append(value)
+    body = {
+        "id": plan.id, "command": plan.command, "created_ms": plan.created_ms, "sidecar": sidecar,
+        "store": structs.asdict(plan.store) if plan.store else None, "parts": list(plan.parts), "loss": list(plan.loss),
+        "summary": plan.summary, "steps": steps, "watched": [state.json() for state in plan.watched],
+    }
+    whole = {"format": FORMAT, "version": VERSION, "crc32c": crc32c(canonical(body)), "body": body}
+    return laid_out(whole, 1, sort_keys=True, allow_nan=False).encode("ascii") + b"\n"
+
+
+def stands_inline(step: Step, content: Content) -> bool:
+    """Whether content is kept in the document. Whole files of a run are always staged, see `recover.apply.staging`."""
+    return content.size <= INLINE_LIMIT and isinstance(step, InPlace)
+
+
+def save_plan(plan: Plan, path: Path) -> None:
+    """Write a plan file, replacing an older one, and its content directory; `Refusal` if the disk will not take it."""
+    sidecar = path.with_name(f"{path.name}.{plan.id}.content")
+    contents: list[dict[str, Any] | None] = []
+    large = {
+        number: step.content for number, step in enumerate(plan.steps)
+        if step.content is not None and step.content.size > INLINE_LIMIT
+    }
+    try:
+        if large:
+            disk.mkdir(sidecar)
+        for number in large:
+            disk.unlink(_kept(sidecar, number))
+        made = make(sidecar / "making", {_kept(sidecar, number): content for number, content in large.items()},
+                    interrupted=lambda: False)
+        disk.sync_all(made)
+        for number, step in enumerate(plan.steps):
+            content = step.content
+            if content is None:
+                contents.append(None)
+            elif number not in large:
+                contents.append(inline_json(content))
+            else:
+                kept = _kept(sidecar, number)
+                size, crc = made.get(kept) or disk.create_from_pieces(kept, pieces_of(content))
+                contents.append({"size": size, "crc32c": crc, "file": kept.name})
+        temporary = path.with_name(f".{path.name}.{plan.id}")
+        disk.unlink(temporary)
+        disk.create_file(temporary, [document(plan, contents, sidecar.name)], 0o644)
+        disk.rename(temporary, path)
+        disk.fsync_dir(path.parent)
+    except OSError as error:
+        raise Refusal(f"the plan cannot be saved to {path}: {error.strerror}", "choose another place") from error
+
+
+def _kept(sidecar: Path, number: int) -> Path:
+    return sidecar / f"{number:06d}"
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan file; `Refusal` with the reason if it is none, damaged, or of another format version."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise Refusal(f"{path} is too large for a plan", "check the file name")
+        data = path.read_bytes()
+    except OSError as error:
+        raise Refusal(f"the plan {path} cannot be read: {error.strerror}", "check the file name") from error
+    try:
+        return _parse(json.loads(data), path)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Refusal(f"{path} is not a plan: {error}", "make the plan again") from error
+
+
+def _parse(whole: dict[str, Any], path: Path) -> Plan:
+    if whole["format"] != FORMAT:
+        raise ValueError("it has another format")
+    if whole["version"] != VERSION:
+        raise Refusal(
+            f"{path} has plan format {whole['version']}, this mqtool knows {VERSION}", "make the plan again"
+        )
+    body = whole["body"]
+    if crc32c(canonical(body)) != whole["crc32c"]:
+        raise Refusal(f"{path} was changed after it was saved: its checksum does not fit", "make the plan again")
+    sidecar = str(body["sidecar"])
+    if "/" in sidecar or sidecar in ("", ".", ".."):
+        raise ValueError(f"content directory {sidecar!r}")
+    steps = [_step(value, path.with_name(sidecar)) for value in body["steps"]]
+    before = [FileState(**value["before"]) for value in body["steps"] if "before" in value]
+    if len(before) not in (0, len(steps)):
+        raise ValueError("a step has no precondition")
+    return Plan(
+        command=str(body["command"]), steps=tuple(steps), loss=tuple(body["loss"]), summary=dict(body["summary"]),
+        parts=tuple(map(str, body["parts"])), id=_plain_id(body["id"]), created_ms=int(body["created_ms"]),
+        store=StoreIdentity(**body["store"]) if body["store"] else None, preconditions=tuple(before),
+        watched=tuple(FileState(**value) for value in body["watched"]),
+    )
+
+
+def _plain_id(value: str) -> str:
+    # The id becomes part of a directory name.
+    if not (isinstance(value, str) and value.isascii() and value.isalnum() and len(value) <= 32):
+        raise ValueError(f"plan id {value!r}")
+    return value
+
+
+def _step(value: dict[str, Any], sidecar: Path) -> Step:
+    content = content_from_json(value["content"], sidecar) if "content" in value else None
+    kind = STEP_KINDS.get(value["kind"])
+    if kind is None:
+        raise ValueError(f"unknown step kind {value['kind']!r}")
+    return kind.from_json(value, content)

@@ -1,0 +1,157 @@
+"""What a plan was made on, noted when it is sealed and compared before its first step.
+
+Every touched file: whether it exists, its size and mtime, and the CRC-32C of what the step touches (the range of an
+in-place step, all of a file that is replaced). Beyond those, files that a starting broker always changes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from msgspec import structs
+
+from recover.crc import crc32c
+from recover.disk.lock import is_own_lock_file
+from recover.errors import Refusal
+from recover.files.reading import file_crc
+from recover.files.seen import Stamp
+from recover.plan.folders import observe_folder
+from recover.plan.model import FileState, InPlace, Plan, RetireFolder, Step, StoreIdentity, resolve
+
+STALE = "something changed the store since it was looked at; run the command again to plan on what is there now"
+
+
+def seal(
+    plan: Plan, root: Path, *, watch: Iterable[str] = (), seen: Mapping[str, Stamp] | None = None
+) -> Plan:
+    """The plan bound to this store as it is now.
+
+    `watch`: further files the plan was derived from; a change of size or mtime refuses it. `seen`: files
+    as the scan found them; one that changed between scan and seal is refused here.
+    """
+    for file, stamp in (seen or {}).items():
+        now = observe(root, file)
+        if not now.exists or (now.size, now.mtime_ns) != (stamp.size, stamp.mtime_ns):
+            raise Refusal(f"{file} changed while the store was read", STALE, file=file)
+    preconditions = tuple(observe_step(root, step) for step in plan.steps)
+    touched = {step.file for step in plan.steps}
+    names = sorted((set(_default_watch(root, plan.parts)) | set(watch)) - touched)
+    watched = tuple(observe(root, name) for name in names)
+    return structs.replace(plan, store=identify(root, plan.parts), preconditions=preconditions, watched=watched)
+
+
+def identify(root: Path, parts: Iterable[str] = ()) -> StoreIdentity:
+    """Which store this is."""
+    digest = 0
+    for name in sorted(_commitlog_names(root, parts)):
+        digest = crc32c(os.fsencode(os.path.basename(name)) + b"\0", digest)
+    return StoreIdentity(str(root.resolve()), root.stat().st_ino, digest)
+
+
+def _commitlog_names(root: Path, parts: Iterable[str]) -> Iterator[str]:
+    for directory in ("commitlog", *parts):
+        try:
+            names = os.listdir(resolve(root, directory))
+        except OSError:
+            continue
+        yield from (f"{directory}/{name}" for name in names if name.isdecimal() and len(name) >= 20)
+
+
+def _default_watch(root: Path, parts: Iterable[str]) -> Iterator[str]:
+    # A broker that starts writes its lock file, makes `abort`, and sooner or later syncs its checkpoint.
+    yield from ("lock", "abort", "checkpoint")
+    yield from _commitlog_names(root, parts)
+
+
+def observe(root: Path, file: str) -> FileState:
+    """Existence, size and mtime of a file now; `Refusal` if it is something other than a file."""
+    try:
+        status = os.stat(resolve(root, file))
+    except (FileNotFoundError, NotADirectoryError):
+        return FileState(file, False)
+    except OSError as error:
+        raise Refusal(f"{file} cannot be looked at: {error.strerror}", file=file) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise Refusal(f"{file} is not a regular file", file=file)
+    if file == "lock" and is_own_lock_file(resolve(root, file)):
+        return FileState(file, False)
+    return FileState(file, True, status.st_size, status.st_mtime_ns)
+
+
+def observe_step(root: Path, step: Step) -> FileState:
+    """The state that one step depends on, with the checksum of what it touches."""
+    if isinstance(step, RetireFolder):
+        return observe_folder(root, step.file)
+    state = observe(root, step.file)
+    if not state.exists:
+        if isinstance(step, InPlace):
+            raise Refusal(f"{step.file} does not exist, {step.kind} needs it", STALE, file=step.file)
+        return state
+    start, stop = (step.start, min(step.stop, state.size)) if isinstance(step, InPlace) else (0, state.size)
+    return structs.replace(state, start=start, stop=stop, crc32c=checksum(root, step.file, start, stop))
+
+
+def checksum(root: Path, file: str, start: int, stop: int) -> int:
+    """CRC-32C of a range; `Refusal` if it cannot be read."""
+    try:
+        return file_crc(resolve(root, file), start, stop)[1]
+    except OSError as error:
+        raise Refusal(f"{file} cannot be read: {error.strerror}", "check the disk first", file=file) from error
+
+
+def check(plan: Plan, root: Path) -> None:
+    """`Refusal` naming the first thing that is not as the plan found it; reads only."""
+    check_identity(plan, root)
+    for step, sealed in zip(plan.steps, plan.preconditions, strict=True):
+        compare(root, sealed, whole_file=not isinstance(step, InPlace))
+    check_watched(plan, root)
+
+
+def check_identity(plan: Plan, root: Path) -> None:
+    """`Refusal` if the plan is for another store, for other commitlog files, or was never bound to a store."""
+    planned = check_same_store(plan, root)
+    if identify(root, plan.parts).commitlog != planned.commitlog:
+        raise Refusal("the commitlog has other files than when the plan was made", STALE)
+
+
+def check_same_store(plan: Plan, root: Path) -> StoreIdentity:
+    """`Refusal` if this is neither the path nor the directory that the plan was made for."""
+    if plan.store is None:
+        raise Refusal("the plan was not bound to a store", "make the plan again")
+    now = identify(root, plan.parts)
+    if now.root != plan.store.root and now.inode != plan.store.inode:
+        raise Refusal(
+            f"the plan was made for {plan.store.root}, not for {now.root}",
+            "apply it there, or make a plan for this store", planned=plan.store.root,
+        )
+    return plan.store
+
+
+def check_watched(plan: Plan, root: Path) -> None:
+    """`Refusal` if a file that the plan was derived from changed."""
+    for sealed in plan.watched:
+        compare(root, sealed)
+
+
+def compare(root: Path, sealed: FileState, *, whole_file: bool = False) -> None:
+    """`Refusal` naming what differs between the noted state of a file and its state now."""
+    now = observe_folder(root, sealed.file) if sealed.folder else observe(root, sealed.file)
+    name, sizes = sealed.file, {"file": sealed.file, "planned_size": sealed.size, "size": now.size}
+    if now.exists != sealed.exists:
+        raise Refusal(f"{name} {'appeared' if now.exists else 'is gone'} since the plan was made", STALE, **sizes)
+    if not now.exists:
+        return
+    if now.size != sealed.size:
+        raise Refusal(f"{name} has {now.size} bytes, {sealed.size} when the plan was made", STALE, **sizes)
+    if now.mtime_ns != sealed.mtime_ns:
+        raise Refusal(f"{name} was written after the plan was made", STALE, **sizes)
+    if sealed.folder and now.crc32c != sealed.crc32c:
+        raise Refusal(f"{name} holds other files than when the plan was made", STALE, **sizes)
+    if sealed.crc32c is not None and sealed.stop is not None:
+        crc = checksum(root, name, sealed.start, sealed.stop)
+        if crc != sealed.crc32c:
+            where = "" if whole_file else f" in {sealed.start}..{sealed.stop}"
+            raise Refusal(f"{name} holds other bytes{where} than when the plan was made", STALE, **sizes)

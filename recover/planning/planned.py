@@ -1,0 +1,33 @@
+"""A plan beside what it was made from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from recover.plan.model import Plan
+from recover.verify.report import VerifyReport
+
+if TYPE_CHECKING:
+    from recover.predict import Prediction
+
+
+class RecoverPlan(Struct):
+    """A plan, what it was made from, and what it will cost.
+
+    `lost_messages` are intact ones that it drops, `damaged_messages` those that damage has taken, and
+    `unproven_messages` those that nothing but the units of a queue names, behind the end of the log. Where the
+    `log_stays`, so do damaged ones. Of these, `mendable_messages` are one flipped bit away from what was stored.
+    """
+
+    plan: Plan
+    before: VerifyReport
+    prediction: Prediction | None
+    bridged: list[dict[str, Any]]
+    lost_messages: int
+    damaged_messages: int
+    unproven_messages: int
+    valid_to: int
+    log_stays: bool = False
+    mendable_messages: int = 0

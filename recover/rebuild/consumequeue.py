@@ -1,0 +1,259 @@
+"""Consume queues computed from the log: which cells a queue shall have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
+from msgspec import Struct
+
+from formats.consumequeue import CQ_UNIT, PRE_BLANK
+from formats.queue_put_kernels import put_rows
+from recover.broker.delays import DelayTable
+from recover.evidence.expected import QueueKey, is_lost
+from recover.files.ext_files import ExtFiles, addresses_of, is_address, positions_of
+from recover.files.queue_files import UNIT_SIZE, QueueFiles, cut_off
+from recover.files.store import Store
+from recover.memory.columns import Rows
+from recover.plan.model import Step
+from recover.plan.spool import Spool
+from recover.rebuild.consumequeue_ext import ExtImage, ExtRows, end_of, fresh_ext, repaired_ext, wants_ext
+from recover.rebuild.queue_cells import QueueCells, cells_on_disk, queue_steps
+
+
+class Evidence(Struct, frozen=True):
+    """What units say that the log does not, and that has to stay as long as the log is not mended.
+
+    They name messages in the damaged ranges [starts, stops), or stand at `denied` queue offsets, whose records (by phy
+    offset: `records`) a changed field has put into another queue or place; there they get no unit.
+    """
+
+    starts: Rows
+    stops: Rows
+    denied: Mapping[QueueKey, Collection[int]]
+    records: Collection[int] = ()
+
+    def of(self, old: QueueCells) -> Rows:
+        """Which cells of a queue on disk are evidence (bool array)."""
+        offsets = old.cells["phy_offset"].astype(np.int64)
+        at = np.searchsorted(self.starts, offsets, side="right") - 1
+        found = np.zeros(offsets.size, dtype=bool)
+        if self.starts.size:
+            found = (at >= 0) & (offsets < self.stops[np.maximum(at, 0)])
+        indexes = np.arange(old.first_index, old.first_index + offsets.size)
+        found |= np.isin(indexes, list(self.denied.get(old.key, ())))
+        return np.asarray(found & (old.cells["size"] > 0) & (old.cells["size"] != PRE_BLANK.size))
+
+
+NO_EVIDENCE = Evidence(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), {})
+
+
+class QueueBuilder:
+    """Builds the cells of queues for one store.
+
+    `min_offset` and `log_end` are those of the log that the queues shall fit; `visible` makes the unit of a
+    lost position name its marker instead of repeating the message in front of it. Units on disk that are `evidence`
+    stay. `bridge`: (phy offset, size) of a filler or marker of the log, so that a place behind a queue's last record
+    may be that of a lost message; None if the log holds none. Where a queue has nothing else left, its units name it.
+    """
+
+    def __init__(
+        self, store: Store, delays: DelayTable, min_offset: int, log_end: int, *, visible: bool = False,
+        evidence: Evidence = NO_EVIDENCE, bridge: tuple[int, int] | None = None,
+    ) -> None:
+        self.store = store
+        self.delays = delays
+        self.min_offset = min_offset
+        self.log_end = log_end
+        self.visible = visible
+        self.evidence = evidence
+        self.bridge = bridge
+        self.file_cells = store.queue_file_size // UNIT_SIZE
+
+    def first_in_file(self, queue_offset: int) -> int:
+        """The queue offset at which the file with the unit of this one begins."""
+        return queue_offset // self.file_cells * self.file_cells
+
+    def fresh(self, key: QueueKey, rows: Rows, *, from_nothing: bool = True) -> QueueCells:
+        """The queue as a broker would build it from the log alone: pre-blanks up to the first live position.
+
+        Its ext files are built `from_nothing` too, or else such that those on disk can stay.
+        """
+        first = self.first_in_file(int(rows["queue_offset"][0]))
+        return self._fill(key, first, int(rows["queue_offset"][-1]) + 1 - first, rows, None, from_nothing=from_nothing)
+
+    def repaired(self, key: QueueKey, rows: Rows) -> QueueCells | None:
+        """The queue on disk with its live positions put right; expired units stay, units behind the log go.
+
+        None when neither the disk nor the log has anything of it.
+        """
+        stretches = list(cells_on_disk(QueueFiles(self.store, key.topic, key.queue_id)))
+        rows = rows[~np.isin(rows["phy_offset"], list(self.evidence.records))] if self.evidence.records else rows
+        if not stretches:
+            return self.fresh(key, rows, from_nothing=False) if rows.size else None
+        named = [stretch for stretch in stretches if self._inside(stretch, self.log_end).any()] or stretches
+        # without a message left, what counts is that the queue keeps its end
+        old = named[0] if rows.size else named[-1]
+        if not rows.size:
+            inside = self._inside(old, self.log_end if self.bridge else self.min_offset)
+            kept = np.flatnonzero(inside)
+            queue = self._fill(key, old.first_index, int(kept[-1]) + 1 if kept.size else 0, rows, old)
+            self._stand_in(queue.cells, inside[: queue.cells.size] & _is_hole(queue.cells))
+            return queue
+        first_live, last_live = int(rows["queue_offset"][0]), int(rows["queue_offset"][-1])
+        first = self.first_in_file(first_live)
+        if old.first_index < first:
+            if self._inside(old, self.min_offset)[: first - old.first_index].any():
+                first = old.first_index
+            else:
+                # files in front that keep nothing go: up to the first message there could be millions of places
+                old = QueueCells(key, first, old.cells[first - old.first_index :])
+        return self._fill(key, first, max(last_live + 1, self._kept_end(old, rows)) - first, rows, old)
+
+    def _inside(self, old: QueueCells, end: int) -> Rows:
+        """Which cells in use name something expired, or something in front of `end` of the log, or are evidence."""
+        offset, size = old.cells["phy_offset"].astype(np.int64), old.cells["size"].astype(np.int64)
+        invalid = np.flatnonzero(size <= 0)
+        used = cut_off(offset, size, int(invalid[0]) if invalid.size else size.size, self.min_offset)
+        offset, size = offset[:used], size[:used]
+        inside = (offset >= 0) & ((offset < self.min_offset) | (offset + size <= end))
+        inside &= (size > 0) & (size != PRE_BLANK.size)
+        return np.asarray(inside | self.evidence.of(old)[:used])
+
+    def _kept_end(self, old: QueueCells, rows: Rows) -> int:
+        """Queue offset behind the last cell that stays behind those of the queue's own records; 0 for none.
+
+        Evidence stays. In a log with a bridge so do places of lost messages, from the last record on without a break.
+        Where every record of the log is known, a unit behind them names no message: left, it would be one twice.
+        """
+        kept = self.evidence.of(old)
+        if self.bridge:
+            inside = self._inside(old, self.log_end)
+            offset, size = old.cells["phy_offset"][: inside.size], old.cells["size"][: inside.size]
+            repeats = np.r_[False, (offset[1:] == offset[:-1]) & (size[1:] == size[:-1])][: inside.size]
+            # what names a record of the queue that has another place belongs to a queue that was shifted
+            stays = inside & (offset >= self.min_offset) & (repeats | ~np.isin(offset, rows["phy_offset"]))
+            start = int(rows["queue_offset"][-1]) + 1 - old.first_index
+            if 0 <= start < stays.size:
+                ended = np.flatnonzero(~stays[start:])
+                kept[start : start + (int(ended[0]) if ended.size else stays.size - start)] = True
+        places = np.flatnonzero(kept)
+        return old.first_index + int(places[-1]) + 1 if places.size else 0
+
+    def _fill(
+        self, key: QueueKey, first: int, count: int, rows: Rows, old: QueueCells | None, *, from_nothing: bool = False
+    ) -> QueueCells:
+        cells = np.empty(count, dtype=CQ_UNIT.dtype)
+        at = rows["queue_offset"] - first
+        tags_codes = self.delays.tags_codes(rows)
+        if old is None and put_rows(rows, tags_codes, first, cells.view(np.uint8)):
+            ext = self._ext(key, cells, at, rows, tags_codes, from_nothing)
+            return QueueCells(key, first, cells, ext)
+        cells[:] = PRE_BLANK
+        evidence = np.zeros(count, dtype=bool)
+        if old is not None:
+            self._keep_old(cells, evidence, first, old, rows)
+        for name, values in (("phy_offset", rows["phy_offset"]), ("size", rows["size"]), ("tags_code", tags_codes)):
+            cells[name][at] = values
+        ext = None
+        if from_nothing or old is None or is_address(old.cells["tags_code"]).any() or self._ext_on_disk(key):
+            ext = self._ext(key, cells, at, rows, tags_codes, from_nothing)
+        first_live = int(rows["queue_offset"][0]) if rows.size else first + cells.size
+        lost = np.zeros(cells.size, dtype=bool)
+        lost[at] = is_lost(rows)
+        claimed = np.zeros(cells.size, dtype=bool)
+        claimed[at] = True
+        # an unclaimed place between live ones would be a pre-blank in mid-queue, where consumers lose messages
+        unclaimed = ~claimed & ~evidence
+        unclaimed[: max(0, first_live - first)] = False
+        self._stand_in(cells, (lost if not self._shows_marker(key) else np.zeros_like(lost)) | unclaimed)
+        return QueueCells(key, first, cells, ext)
+
+    def _shows_marker(self, key: QueueKey) -> bool:
+        return self.visible or key.topic == "RMQ_SYS_TRANS_HALF_TOPIC"
+
+    def _keep_old(self, cells: Rows, evidence: Rows, first: int, old: QueueCells, rows: Rows) -> None:
+        """Take over evidence, where `evidence` becomes true, and expired units, which stand in front of all others."""
+        start = old.first_index - first
+        count = min(old.cells.size, cells.size - start)
+        if count <= 0:
+            return
+        kept = old.cells[:count]
+        offsets = kept["phy_offset"].astype(np.int64)
+        expired = (kept["size"] > 0) & (offsets >= 0) & (offsets < self.min_offset)
+        expired[max(0, int(rows["queue_offset"][0]) - old.first_index) if rows.size else count :] = False
+        evidence[start : start + count] = self.evidence.of(old)[:count]
+        stays = expired | evidence[start : start + count]
+        cells[start : start + count][stays] = kept[stays]
+
+    def _ext_on_disk(self, key: QueueKey) -> bool:
+        return (self.store.consumequeue_ext_dir / key.topic / str(key.queue_id)).is_dir()
+
+    def _ext(
+        self, key: QueueKey, cells: Rows, at: Rows, rows: Rows, tags_codes: Rows, from_nothing: bool
+    ) -> ExtImage | None:
+        """Put ext addresses in place of the tags codes of those `rows` (their cells are `at`) that have an ext unit."""
+        files = ExtFiles(self.store, key.topic, key.queue_id)
+        found, codes = _on_disk(QueueFiles(self.store, key.topic, key.queue_id), rows)
+        wanted = wants_ext(rows, found, codes, by_default=bool(files.mapped_files.files and files.units.position.size))
+        wanted &= ~is_lost(rows)
+        old = cells[is_address(cells["tags_code"]) & (cells["phy_offset"].astype(np.int64) < self.min_offset)]
+        expired = old["tags_code"].astype(np.int64)
+        if not wanted.any():
+            return ExtImage(self.store.ext_file_size, np.empty(0, dtype=np.int64))
+        positions = np.where(found & is_address(codes), positions_of(codes), -1)[wanted]
+        ext_rows = ExtRows(tags_codes[wanted], rows["store_timestamp"][wanted], positions)
+        image = fresh_ext(ext_rows, files) if from_nothing else repaired_ext(ext_rows, files, end_of(files, expired))
+        cells["tags_code"][at[wanted]] = addresses_of(image.positions)
+        return image
+
+    def _stand_in(self, cells: Rows, missing: Rows) -> None:
+        """Give each missing place the unit in front of it; at the queue's beginning, the one behind it.
+
+        Where the queue has no message left that is its markers, or else a piece of a bridge: a pre-blank at the end
+        of a queue stops dispatch in 4.x, and moves the end of the log in 5.3.
+        """
+        if not missing.any():
+            return
+        _repeat_neighbours(cells, missing, ~missing & ~_is_hole(cells))
+        still = missing & _is_hole(cells)
+        if still.any():
+            _repeat_neighbours(cells, still, ~_is_hole(cells))
+            still &= _is_hole(cells)
+            if self.bridge:
+                cells[still] = (*self.bridge, 0)
+
+
+def _is_hole(cells: Rows) -> Rows:
+    return np.asarray(cells["size"] == PRE_BLANK.size)
+
+
+def _repeat_neighbours(cells: Rows, missing: Rows, good: Rows) -> None:
+    """Fill missing cells from the nearest good one in front, or behind where there is none."""
+    at = np.where(good, np.arange(cells.size), -1)
+    in_front = np.maximum.accumulate(at) if at.size else at
+    behind = np.where(at < 0, cells.size, at)
+    behind = np.minimum.accumulate(behind[::-1])[::-1] if at.size else behind
+    source = np.where(in_front >= 0, in_front, np.where(behind < cells.size, behind, -1))
+    usable = missing & (source >= 0)
+    cells[usable] = cells[source[usable]]
+
+
+def _on_disk(files: QueueFiles, rows: Rows) -> tuple[Rows, Rows]:
+    """For which rows the queue on disk names the right record (bool array), and the tags codes there (int64)."""
+    found = np.zeros(rows.size, dtype=bool)
+    codes = np.zeros(rows.size, dtype=np.int64)
+    for stretch in files.stretches() if rows.size else ():
+        at = rows["queue_offset"] - stretch.first_index
+        inside = np.flatnonzero((at >= 0) & (at < stretch.cells))
+        at = at[inside]
+        same = (stretch.phy_offset[at] == rows["phy_offset"][inside]) & (stretch.size[at] == rows["size"][inside])
+        found[inside], codes[inside] = same, stretch.tags_code[at]
+    return found, codes
+
+
+def repaired_steps(builder: QueueBuilder, key: QueueKey, rows: Rows, spool: Spool) -> Iterator[Step]:
+    """Steps that put a queue on disk right; `rows` (EXPECTED) are its positions, in their order."""
+    queue = builder.repaired(key, rows)
+    if queue is not None:
+        yield from queue_steps(builder.store, queue, spool)

@@ -1,0 +1,150 @@
+"""The bytes of index files that a rebuild calls for: header, slots, chains, as a broker would write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from msgspec import Struct
+
+from formats.index import INDEX_UNIT, IndexGeometry
+from formats.index_put_kernels import (
+    STATE_BEGIN,
+    STATE_BEGIN_OFFSET,
+    STATE_HASH,
+    STATE_KEY,
+    STATE_NUMBER,
+    STATE_RECORD,
+    STATE_USED_SLOTS,
+    link_units,
+    put_keys,
+)
+from recover.files.reading import Piece, in_order
+from recover.index.image import IndexWords, blank_words, file_chunks, load_words
+from recover.index.stream import IndexStream
+from recover.memory.columns import Rows
+from recover.plan.content import Content, LazyContent
+from recover.rebuild.index_bytes import KeyPart, ahead, header_of, pieces_of_file, start_state
+from recover.rebuild.index_layout import KeyNumbers, Place, Target
+from recover.verify.index_file import is_expired
+
+
+class RebuiltIndexFile(Struct, frozen=True):
+    """One index file to write. Its bytes are made when they are asked for, one file in memory at a time.
+
+    `first` and `last` are the phy offsets of the messages of its first and last unit,
+    `begin_timestamp` and `end_timestamp` (ms) their times. `replaces`: a file of that name is there.
+    """
+
+    name: str
+    content: Content
+    units: int
+    first: int
+    last: int
+    begin_timestamp: int
+    end_timestamp: int
+    replaces: bool
+
+
+class FileHead(Struct, frozen=True):
+    """What stands in front of a file's own keys: units of expired messages (int32, shape (n, 5)) with the time (ms)
+    that their file began at, or none, and then the end time of the file before counts."""
+
+    previous_end: int
+    expired: Rows
+    begin_timestamp: int
+
+
+_NO_UNITS = np.empty((0, 5), dtype=np.int32)
+
+
+class FileBuilder:
+    """Builds index files of one log, which begins at `min_offset`. `counts_entries`: the header counts units instead of
+    slots."""
+
+    def __init__(
+        self, stream: IndexStream, numbers: KeyNumbers, geometry: IndexGeometry, counts_entries: bool, min_offset: int
+    ) -> None:
+        self.stream = stream
+        self.numbers = numbers
+        self.geometry = geometry
+        self.counts_entries = counts_entries
+        self.min_offset = min_offset
+
+    def describe(self, target: Target) -> RebuiltIndexFile:
+        """The file that a target stands for, its content not yet made."""
+        head = self.head(target)
+        units = target.stop - target.start + len(head.expired)
+        used = self.geometry.units_offset + (units + 1) * INDEX_UNIT.size
+        content = LazyContent(
+            self.geometry.size, lambda: file_chunks(self._image(target, head)), allocated=used,
+            pieces=lambda: self._pieces(target, head),
+        )
+        numbers, last = self.numbers, target.stop - 1
+        return RebuiltIndexFile(
+            target.name, content, units, numbers.phy_offset(target.start), numbers.phy_offset(last),
+            numbers.timestamp(target.start), numbers.timestamp(last), target.replaces,
+        )
+
+    def head(self, target: Target) -> FileHead:
+        """What comes first, read now: when the file is built, the old one may be gone."""
+        old = target.expired_from
+        if old is None:
+            return FileHead(target.previous_end, _NO_UNITS, 0)
+        units = load_words(old.file.path, self.geometry).units[1 : old.end]
+        expired = units[is_expired(units, self.min_offset)][: old.expired_in_front]
+        return FileHead(target.previous_end, np.array(expired), old.header.begin_timestamp)
+
+    def _image(self, target: Target, head: FileHead) -> IndexWords:
+        """One file as a whole: its own keys, behind the units kept of the old one."""
+        first, count = self.numbers.place(target.start), target.stop - target.start
+        return build_file(
+            self.geometry, head, self._parts(first), count, first=first, counts_entries=self.counts_entries
+        )
+
+    def _pieces(self, target: Target, head: FileHead) -> Iterator[Piece]:
+        """The same without the whole file in memory, where nothing is kept of an old one."""
+        if len(head.expired):
+            return in_order(file_chunks(self._image(target, head)))
+        first, count = self.numbers.place(target.start), target.stop - target.start
+        return ahead(pieces_of_file(
+            self.geometry, self._parts(first), count, previous_end=head.previous_end, first=first,
+            counts_entries=self.counts_entries,
+        ))
+
+    def _parts(self, first: Place) -> Iterator[KeyPart]:
+        stream = self.stream
+        for number in range(first.split, len(stream.splits)):
+            split = stream.splits[number]
+            yield np.asarray(split.records), np.asarray(split.hashes), stream.take(number)
+
+
+def build_file(
+    geometry: IndexGeometry, head: FileHead, parts: Iterable[KeyPart], count: int, *,
+    first: Place | None = None, counts_entries: bool,
+) -> IndexWords:
+    """One file: its head, then `count` keys of `parts` (RECORD rows, their hashes, what to take of each row).
+
+    `first` is where in the first part the first key is, None for its beginning.
+    """
+    image = blank_words(geometry)
+    state = start_state(head.previous_end, first)
+    if len(head.expired):
+        _put_expired(image, head, state)
+    limit = int(state[STATE_NUMBER]) + count
+    for records, hashes, take in parts:
+        put_keys(image.units, 0, False, image.slots, records, hashes, take, limit, state)
+        if state[STATE_NUMBER] >= limit:
+            break
+        state[STATE_RECORD] = state[STATE_KEY] = state[STATE_HASH] = 0
+    image.header = header_of(state, int(state[STATE_USED_SLOTS]), counts_entries=counts_entries)
+    return image
+
+
+def _put_expired(image: IndexWords, head: FileHead, state: Rows) -> None:
+    """Put the units that are kept of the old file, as they were but for their chains."""
+    count = len(head.expired)
+    image.units[1 : count + 1] = head.expired
+    state[STATE_USED_SLOTS] = link_units(image.units, count + 1, image.slots)
+    state[STATE_NUMBER], state[STATE_BEGIN] = count + 1, head.begin_timestamp
+    state[STATE_BEGIN_OFFSET] = (int(head.expired[0, 1]) << 32) | (int(head.expired[0, 2]) & 0xFFFFFFFF)

@@ -1,0 +1,151 @@
+"""A sound file of the log counted as it is scanned, and hardly a row of it kept: they are for damage, queues and index.
+
+A row takes 48 bytes for each message. Of a terabyte of log that is a large scratch file; of two gigabytes the memory
+for it, fresh from the system, takes as long as the checks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+
+import numpy as np
+
+from formats.queue_table_kernels import renumber
+from formats.record_columns import BIT_FILLER, BIT_LMQ, BIT_MARKER, BIT_V2
+from formats.sysflag import HOSTS_V6
+from formats.tally_kernels import BITS, FLAGS
+from recover.errors import Refusal
+from recover.files.mapped_files import MappedFile
+from recover.memory.columns import ColumnStore, Rows, Split
+from recover.scan.chosen import Chosen
+from recover.scan.file_scan import FileScan, ProgressCallback, scan_file
+from recover.scan.tally import Counter
+from recover.scan.unit_counts import UnitCounts
+
+_ASKED_FOR = BIT_LMQ | BIT_V2 | BIT_FILLER | BIT_MARKER
+"""Where there are records with any of these, verify looks at rows."""
+
+
+class RowsWantedError(Exception):
+    """Counts do not say all of this log."""
+
+
+class CountedScan(FileScan):
+    """What one mapped file holds, its rows only counted but for those of `chosen` queues.
+
+    `numbers`: what each of its queues is called in the log.
+    """
+
+    counter: Counter
+    _rows: list[Split] | None
+
+    def __init__(self, scan: FileScan, counting: Counting) -> None:
+        super().__init__(scan.mapped_file, scan.file_size)
+        for name in ("queues", "holes", "blank", "blank_size", "end", "unreadable", "counter"):
+            setattr(self, name, getattr(scan, name))
+        self._counting = counting
+        self._kept = scan.splits
+        self._passed = frozenset(range(len(scan.queues)))
+        self.numbers: Rows = np.arange(len(scan.queues), dtype=np.int32)
+
+    def renumber(self, numbers: Rows) -> None:
+        """Call its queues what they are called in the log; not twice."""
+        self.numbers = numbers
+        for split in self._kept:
+            renumber(np.asarray(split.records), numbers)
+        takes = self._counting.chosen.takes_raw
+        self._passed = frozenset(
+            number for number, queue in zip(numbers.tolist(), self.queues, strict=True) if not takes(*queue)
+        )
+
+    @property
+    def record_count(self) -> int:
+        return self.counter.rows
+
+    def splits_with(self, queues: Collection[int]) -> list[Split]:
+        """See `FileScan`; the file is scanned again for queues of which no row was kept."""
+        return self._kept if self._passed.isdisjoint(queues) else self.splits
+
+    @property
+    def splits(self) -> list[Split]:
+        """The rows: the file is scanned again for who asks first. `Refusal` (8) when it holds others by now."""
+        if self._rows is None:
+            scan = scan_file(
+                self.mapped_file, self.file_size, self._counting.columns, with_keys=self._counting.with_keys
+            )
+            if scan.queues != self.queues or scan.record_count != self.record_count:
+                raise Refusal("the log changed while it was read", "Stop the broker, or work on a copy.",
+                              file=self.mapped_file.name)
+            for split in scan.splits:
+                renumber(np.asarray(split.records), self.numbers)
+            self._rows = scan.splits
+        return self._rows
+
+    @splits.setter
+    def splits(self, value: list[Split]) -> None:
+        self._rows = value or None
+
+
+class _Watched(Counter):
+    """Counts until that will not do any more."""
+
+    def __init__(self, counting: Counting) -> None:
+        super().__init__(units=UnitCounts() if counting.with_keys else None)
+        self.counting = counting
+
+    def add(self, records: Rows, queues: int) -> None:
+        super().add(records, queues)
+        asked_for = self.totals[BITS] & _ASKED_FOR or self.totals[FLAGS] & HOSTS_V6
+        if self.counting.is_over or asked_for or self.fallen.any():
+            raise RowsWantedError
+
+
+class Counting:
+    """Counts the files of one log, several at once, until one of them shows that counts will not do.
+
+    Rows that are kept go to `columns`: those of `chosen` queues, and all others if somebody asks.
+    """
+
+    def __init__(
+        self, file_size: int, columns: ColumnStore, progress: ProgressCallback | None, window: int, *,
+        with_keys: bool, chosen: Chosen,
+    ) -> None:
+        self.columns = columns
+        self.with_keys = with_keys
+        self.chosen = chosen
+        self._file_size = file_size
+        self._progress = progress
+        self._window = window
+        self.is_over = False
+        self._told = [0, 0]
+        self._lock = threading.Lock()
+
+    def scan(self, mapped_file: MappedFile) -> CountedScan | None:
+        """The file, or None."""
+        try:
+            scan = scan_file(
+                mapped_file, self._file_size, self.columns, progress=self._report, window=self._window,
+                with_keys=self.with_keys, counter=_Watched(self), chosen=self.chosen,
+            )
+            if scan.unreadable or any(hole.last_data > hole.start for hole in scan.holes):
+                raise RowsWantedError
+        except (RowsWantedError, OSError):
+            # what cannot be opened is for the scan that keeps rows to report
+            self.is_over = True
+            return None
+        return CountedScan(scan, self)
+
+    def _report(self, size: int, records: int) -> None:
+        if self.is_over:
+            raise RowsWantedError
+        if self._progress is not None:
+            with self._lock:
+                self._told[0] += size
+                self._told[1] += records
+            self._progress(size, records)
+
+    def take_back(self) -> None:
+        """All that was reported will be done once more."""
+        if self._progress is not None:
+            self._progress(-self._told[0], -self._told[1])

@@ -1,0 +1,60 @@
+"""Who scans the log: threads of this machine, or a cluster. Same questions, same answers, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from formats.crc_kernel import crc_name
+from recover.files.mapped_files import MappedFile, MappedFileQueue
+from recover.memory.columns import DEFAULT_MEMORY
+from recover.scan.chosen import Chosen
+from recover.scan.file_scan import ProgressCallback
+from recover.scan.log import LogView
+from recover.scan.log_scan import count_log, scan_log
+
+OpenError = Callable[[MappedFile, OSError], None]
+
+
+class Engine(Protocol):
+    """Something that scans a whole commitlog."""
+
+    def scan_log(
+        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
+        open_error: OpenError | None = None, with_keys: bool = True, chosen: Chosen | None = None,
+    ) -> LogView:
+        """Scan every file; at most `memory` bytes of columns stay in memory.
+
+        A file that cannot be opened is reported to `open_error` and counts as missing; without a callback the
+        `OSError` rises. `progress(bytes, records)` is called with what was done since the last call. Not `with_keys`:
+        nobody looks at anything but the log, so rows may come without hashes and tags codes, which `has_keys` of the
+        log says. Somebody looks at the rows of `chosen` queues (None: all); others may be scanned again for who asks.
+        """
+
+    def json(self) -> dict[str, Any]:
+        """The `engine` object of the documents."""
+
+
+class LocalEngine(Struct, frozen=True):
+    """Threads of this process, a mapped file at a time each."""
+
+    threads: int = 1
+
+    def scan_log(
+        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
+        open_error: OpenError | None = None, with_keys: bool = True, chosen: Chosen | None = None,
+    ) -> LogView:
+        """See `Engine`."""
+        counted = None if chosen is None else count_log(
+            queue, threads=self.threads, memory=memory, progress=progress, with_keys=with_keys, chosen=chosen
+        )
+        return counted or scan_log(
+            queue, threads=self.threads, memory=memory, progress=progress, open_error=open_error,
+            with_keys=with_keys,
+        )
+
+    def json(self) -> dict[str, Any]:
+        """Name, threads, and which CRC routine."""
+        return {"name": "local", "threads": self.threads, "crc": crc_name()}

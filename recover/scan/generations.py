@@ -1,0 +1,184 @@
+"""Old generations of records: ghosts behind a break, and queue offsets that were given out twice.
+
+Truncation zeroes nothing, so records of an earlier life of the log can stand behind its end.
+A queue that lost its units can number its messages again from a lower offset.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import groupby, pairwise
+from operator import itemgetter
+
+import numpy as np
+
+from formats.generation_kernels import note_last
+from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
+from recover.memory.columns import Rows
+from recover.scan.file_scan import FileScan
+from recover.scan.numbers import counted, mark_strays, numbered, strays_among
+
+_AT_ONCE = 1 << 21
+"""Rows of queues that are put in order together."""
+
+
+def mark_ghosts(scans: list[FileScan], queues: int) -> int:
+    """Set BIT_GHOST on records behind a break that are older than the log in front of it; how many.
+
+    A record behind a break is a ghost when its queue had come further, or its store timestamp lies
+    before those of the last two records in front (three, where these two are not in order); before
+    that of the last one alone where another one behind the break bears that out, whose number its
+    queue had come to. One record proves nothing: a wrong bit in its number or time, which no
+    checksum covers, would make ghosts of all that follows. A file whose first record is no ghost
+    takes the chain up again.
+    """
+    if not _is_broken(scans):
+        return 0
+    last_offset = np.full(queues, -1, dtype=np.int64)
+    reached = last_offset.copy()
+    last_times = [0, 0, 0]
+    broken = False
+    total = 0
+    for scan in scans:
+        breaks = [hole.start for hole in scan.holes]
+        # a stretch without a break is held against what stands in front of it, however its rows are cut
+        for number, runs in groupby(_runs(scan, breaks), key=itemgetter(0)):
+            stretch = [records for _, records in runs]
+            if number > 0 or broken:
+                ghosts = _ghosts(stretch, reached, last_times)
+                broken = bool(ghosts[0][0])
+            else:
+                ghosts = [np.zeros(len(records), dtype=bool) for records in stretch]
+            for records, old in zip(stretch, ghosts, strict=True):
+                live = records
+                if old.any():
+                    records["bits"] |= np.where(old, BIT_GHOST, 0).astype(np.uint16)
+                    total += int(old.sum())
+                    live = records[~old]
+                note_last(np.asarray(live), last_offset, reached)
+                last_times = [*last_times, *live["store_timestamp"][-3:].tolist()][-3:]
+        if scan.blank is None or (breaks and not scan.splits):
+            broken = True
+    return total
+
+
+def _ghosts(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[Rows]:
+    """Which rows of a stretch behind a break are ghosts (bool arrays)."""
+    borne_out = any(
+        (numbered(records) & (records["queue_offset"] <= reached[records["queue"]])
+         & (records["store_timestamp"] < last_times[-1])).any() for records in stretch
+    )
+    in_order = last_times[-2] <= last_times[-1]
+    latest = last_times[-1] if borne_out else min(last_times[-2:] if in_order else last_times)
+    return [
+        np.asarray((records["store_timestamp"] < latest)
+                   | (numbered(records) & (records["queue_offset"] < reached[records["queue"]])))
+        for records in stretch
+    ]
+
+
+def _is_broken(scans: list[FileScan]) -> bool:
+    """Whether a record stands behind a break: behind a hole, or in a file behind one without its end mark."""
+    last = max((int(s.records["phy_offset"][-1]) for scan in scans for s in scan.splits if s.records.size), default=-1)
+    broken = [scan for scan in scans if scan.holes or scan.blank is None]
+    return any((scan.holes[0].start if scan.holes else scan.file_end) <= last for scan in broken)
+
+
+def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[int, Rows]]:
+    """Rows of each split, cut where a hole lies between two records, with how many holes of the file are in front."""
+    for split in scan.splits:
+        offsets = split.records["phy_offset"]
+        cuts = sorted({0, *np.searchsorted(offsets, breaks).tolist(), len(offsets)})
+        for start, stop in pairwise(cuts):
+            yield bisect_left(breaks, int(offsets[start])), split.records[start:stop]
+
+
+def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
+    """Set BIT_SUPERSEDED on records whose queue offset a later record of their queue took again; how many.
+
+    `fallen` are the queues whose offsets fall back somewhere along the log. A record that steps out of its
+    queue's order while its neighbours go on is no new generation: it gets BIT_STRAY, for its own queue offset is what
+    is wrong.
+    """
+    restarts: dict[int, _Restarts] = {}
+    strays = [np.empty(0, dtype=np.int64)]
+    for queue, places, offsets in _sequences(scans, fallen):
+        stray = strays_among(offsets)
+        strays.append(places[stray])
+        places, offsets = places[~stray], offsets[~stray]
+        falls = np.flatnonzero(np.diff(offsets) <= 0) + 1
+        if falls.size:
+            restarts[queue] = _Restarts(places[falls], offsets[falls])
+    mark_strays(scans, np.sort(np.concatenate(strays)))
+    return _mark_older(scans, restarts)
+
+
+class _Restarts:
+    """Where a queue began to number its messages again: phy offsets in log order, and the queue offset of each."""
+
+    def __init__(self, places: Rows, offsets: Rows) -> None:
+        self._places = places
+        # of all restarts behind a record the one from the lowest number takes the most
+        self._lowest = np.minimum.accumulate(offsets[::-1])[::-1]
+
+    def left_behind(self, records: Rows) -> Rows:
+        """Which rows of the queue a later restart took the number of again (bool array)."""
+        following = np.searchsorted(self._places, records["phy_offset"], side="right")
+        behind = following < self._places.size
+        following[~behind] = 0
+        return np.asarray(behind & (self._lowest[following] <= records["queue_offset"]))
+
+
+def _sequences(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[int, Rows, Rows]]:
+    """Each of these queues with phy and queue offsets (int64) of its counted rows in log order."""
+    sizes = np.zeros(max(queues, default=-1) + 1, dtype=np.int64)
+    for records in _rows(scans):
+        sizes += np.bincount(records["queue"][records["queue"] < sizes.size], minlength=sizes.size)
+    for some in _batches(queues, sizes.tolist()):
+        chosen = np.zeros(sizes.size + 1, dtype=bool)
+        chosen[some] = True
+        parts = [[np.empty(0, dtype=np.int64)] * 3]
+        for records in _rows(scans):
+            own = records[chosen[np.minimum(records["queue"], sizes.size)]]
+            own = own[counted(own)]
+            parts.append([own[name].astype(np.int64) for name in ("queue", "phy_offset", "queue_offset")])
+        numbers, places, offsets = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(numbers, kind="stable")
+        numbers, places, offsets = numbers[order], places[order], offsets[order]
+        for queue in some:
+            first, stop = np.searchsorted(numbers, [queue, queue + 1])
+            yield queue, places[first:stop], offsets[first:stop]
+
+
+def _rows(scans: list[FileScan]) -> Iterator[Rows]:
+    return (split.records for scan in scans for split in scan.splits)
+
+
+def _batches(queues: list[int], sizes: list[int]) -> Iterator[list[int]]:
+    """So many queues together as have at most _AT_ONCE rows, or one."""
+    batch: list[int] = []
+    room = 0
+    for queue in queues:
+        if batch and room + sizes[queue] > _AT_ONCE:
+            yield batch
+            batch, room = [], 0
+        batch.append(queue)
+        room += sizes[queue]
+    if batch:
+        yield batch
+
+
+def _mark_older(scans: list[FileScan], restarts: dict[int, _Restarts]) -> int:
+    """Mark what the restarts of queues left behind; how many."""
+    total = 0
+    for records in _rows(scans) if restarts else ():
+        old = np.zeros(len(records), dtype=bool)
+        for queue in np.unique(records["queue"]).tolist():
+            if queue in restarts:
+                own = np.flatnonzero(records["queue"] == queue)
+                old[own] = restarts[queue].left_behind(records[own])
+        old &= counted(records) & ((records["bits"] & BIT_STRAY) == 0)
+        records["bits"] |= np.where(old, BIT_SUPERSEDED, 0).astype(np.uint16)
+        total += int(old.sum())
+    return total

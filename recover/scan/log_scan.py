@@ -1,0 +1,267 @@
+"""The files of a log scanned, several at a time, and put together: numbers of queues, damage, tail, old records."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+from msgspec import structs
+
+from formats.queue_table_kernels import renumber
+from formats.record_columns import BIT_GHOST, NO_MESSAGE
+from recover.files.mapped_files import MappedFile, MappedFileQueue
+from recover.memory.columns import DEFAULT_MEMORY, ColumnStore, Rows
+from recover.scan.chosen import NOTHING, Chosen
+from recover.scan.counted_scan import CountedScan, Counting
+from recover.scan.file_scan import WINDOW, FileScan, Hole, ProgressCallback, scan_file
+from recover.scan.generations import mark_ghosts, mark_superseded
+from recover.scan.log import GHOSTS, MISSING_FILE, Damage, LogView, Tail, tally
+from recover.scan.numbers import mark_leaps
+from recover.scan.tally import Counter, Tally
+from recover.scan.unit_counts import UnitCounts
+
+
+def scan_log(
+    queue: MappedFileQueue, *, threads: int = 1, memory: int = DEFAULT_MEMORY,
+    progress: ProgressCallback | None = None, window: int = WINDOW, with_keys: bool = True,
+    open_error: Callable[[MappedFile, OSError], None] | None = None,
+) -> LogView:
+    """Scan every file of the commitlog, `threads` at a time, and put the results together.
+
+    A file that cannot be opened is reported to `open_error` and counts as missing; without a
+    callback the `OSError` rises. `with_keys` is as `scan_file` has it.
+    """
+    columns = ColumnStore(memory)
+
+    def scan(mapped_file: MappedFile) -> FileScan | None:
+        try:
+            return scan_file(mapped_file, queue.file_size, columns, progress=progress, window=window,
+                             with_keys=with_keys)
+        except OSError as error:
+            if open_error is None:
+                raise
+            open_error(mapped_file, error)
+            return None
+
+    if threads > 1 and len(queue.files) > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            scans = list(pool.map(scan, queue.files))
+    else:
+        scans = [scan(mapped_file) for mapped_file in queue.files]
+    log = assemble(queue, [s for s in scans if s is not None], as_scanned=True)
+    log.has_keys = with_keys
+    return log
+
+
+def count_log(
+    queue: MappedFileQueue, *, threads: int = 1, memory: int = DEFAULT_MEMORY,
+    progress: ProgressCallback | None = None, window: int = WINDOW, with_keys: bool = False, chosen: Chosen = NOTHING,
+) -> LogView | None:
+    """Scan a sound log and keep the rows of `chosen` queues alone; it is scanned again for who asks for others.
+
+    `with_keys`: units of an index are counted. None as soon as something shows that the log takes its rows to be
+    judged; `progress` is then taken back.
+    """
+    counting = Counting(queue.file_size, ColumnStore(memory), progress, window, with_keys=with_keys, chosen=chosen)
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            scans = list(pool.map(counting.scan, queue.files))
+        finally:
+            # whoever is stopped does not wait for files that are being counted
+            counting.is_over = True
+    whole = [scan for scan in scans if scan is not None]
+    log = assemble_counted(queue, whole, with_keys=with_keys) if len(whole) == len(scans) else None
+    if log is None:
+        counting.take_back()
+        return None
+    log.has_keys = with_keys
+    return log
+
+
+def assemble(queue: MappedFileQueue, scans: list[FileScan], *, as_scanned: bool = False) -> LogView:
+    """The whole log out of the scans of its files, in name order.
+
+    `as_scanned`: nobody changed their rows, so that what was counted of them holds.
+    """
+    numbers = _number_queues(scans)
+    for scan in scans:
+        own = _numbers_of(scan, numbers)
+        for split in scan.splits if (own != np.arange(own.size)).any() else ():
+            renumber(np.asarray(split.records), own)
+    queues = list(numbers)
+    ghosts = mark_ghosts(scans, len(queues))
+    counts = (_joined(scans, numbers) if as_scanned and not ghosts else None) or tally(scans, len(queues))
+    superseded = 0
+    if counts.fallen.any():
+        superseded = mark_superseded(scans, np.flatnonzero(counts.fallen).tolist())
+        counts = tally(scans, len(queues))
+    if mark_leaps(scans, np.flatnonzero(counts.gapped).tolist()):
+        counts = tally(scans, len(queues))
+    min_offset = scans[0].mapped_file.file_from_offset if scans else 0
+    return _view(queue, scans, queues, _log_end(scans, min_offset), ghosts, superseded, counts)
+
+
+def assemble_counted(queue: MappedFileQueue, scans: list[CountedScan], *, with_keys: bool) -> LogView | None:
+    """The whole log out of the counts of its files, in name order; None where that takes their rows.
+
+    `with_keys`: units of an index were counted, too.
+    """
+    filled = [scan for scan in scans if scan.record_count]
+    for scan, behind in pairwise(scans):
+        if scan.file_end != behind.mapped_file.file_from_offset:
+            return None
+    for scan in filled[:-1]:
+        if scan.holes or scan.blank is None:
+            return None
+    if not filled or any(scan.blank is not None or scan.record_count for scan in scans[len(filled) :]):
+        return None
+    numbers = _number_queues(scans)
+    for scan in scans:
+        scan.renumber(_numbers_of(scan, numbers))
+    counts = _joined(scans, numbers, with_keys=with_keys)
+    # whether a queue's last number is wrong takes its rows
+    if counts is None or (with_keys and counts.gapped.any()):
+        return None
+    return _view(queue, [*scans], list(numbers), filled[-1].end, 0, 0, counts)
+
+
+def _joined(
+    scans: Sequence[FileScan], numbers: dict[tuple[bytes, int], int], *, with_keys: bool = False
+) -> Tally | None:
+    """What the scans of the files counted, put together; None where queues fall back, or a file was not counted."""
+    counter = Counter(len(numbers), UnitCounts() if with_keys else None)
+    for scan in scans:
+        if scan.counter is None or not counter.join(scan.counter, _numbers_of(scan, numbers)):
+            return None
+    return counter.result(len(numbers))
+
+
+def _view(
+    queue: MappedFileQueue, scans: list[FileScan], queues: list[tuple[bytes, int]], log_end: int, ghosts: int,
+    superseded: int, counts: Tally,
+) -> LogView:
+    min_offset = scans[0].mapped_file.file_from_offset if scans else 0
+    damaged, tail = _damage(scans, log_end, ghosts > 0)
+    behind = _intact_behind(scans, [damage.stop for damage in damaged])
+    for damage, intact in zip(damaged, behind, strict=True):
+        damage.intact_after = intact
+    return LogView(
+        queue, scans, queues, min_offset, _valid_to(scans, min_offset), log_end, damaged, tail, ghosts, superseded,
+        counts,
+    )
+
+
+def _numbers_of(scan: FileScan, numbers: dict[tuple[bytes, int], int]) -> Rows:
+    """What each queue of a file is called in the log (int32)."""
+    return np.array([numbers[key] for key in scan.queues], dtype=np.int32)
+
+
+def _number_queues(scans: Sequence[FileScan]) -> dict[tuple[bytes, int], int]:
+    """One numbering of queues for all files, in the order in which they come."""
+    numbers: dict[tuple[bytes, int], int] = {}
+    for scan in scans:
+        for key in scan.queues:
+            numbers.setdefault(key, len(numbers))
+    return numbers
+
+
+def _log_end(scans: list[FileScan], min_offset: int) -> int:
+    for scan in reversed(scans):
+        for split in reversed(scan.splits):
+            live = np.flatnonzero((split.records["bits"] & BIT_GHOST) == 0)
+            if live.size:
+                last = split.records[live[-1]]
+                return int(last["phy_offset"]) + int(last["size"])
+    return min_offset if scans else 0
+
+
+def _intact_behind(scans: list[FileScan], places: list[int]) -> list[int]:
+    """How many intact messages stand behind each of these offsets, which ascend; in one pass from the log's end."""
+    counts = [0] * len(places)
+    total, left = 0, len(places)
+    for scan in reversed(scans):
+        if not left or scan.file_end <= places[0]:
+            break
+        for split in reversed(scan.splits):
+            offsets = split.records["phy_offset"][(split.records["bits"] & NO_MESSAGE) == 0]
+            inside = bisect_right(places, int(split.records["phy_offset"][0])) if split.records.size else left
+            if inside < left:
+                before = np.searchsorted(offsets, places[inside:left])
+                counts[inside:left] = (total + offsets.size - before).tolist()
+                left = inside
+            total += offsets.size
+    counts[:left] = [total] * left
+    return counts
+
+
+def _valid_to(scans: list[FileScan], min_offset: int) -> int:
+    """Where the next record would start, going from the first file without a break."""
+    position = before = min_offset
+    for scan in scans:
+        if scan.mapped_file.file_from_offset != position:
+            return before
+        first_hole = scan.holes[0].start if scan.holes else scan.file_end
+        if scan.blank is None or first_hole < scan.blank:
+            return first_hole if scan.holes else scan.end
+        before, position = scan.blank, scan.file_end
+    return before
+
+
+def _damage(scans: list[FileScan], log_end: int, ghosts: bool) -> tuple[list[Damage], Tail | None]:
+    """Dead ranges in front of `log_end` are damage; what follows it is the tail, unless it was a whole message."""
+    damaged: list[Damage] = []
+    tail: Tail | None = None
+    position = scans[0].mapped_file.file_from_offset if scans else 0
+    for scan in scans:
+        start = scan.mapped_file.file_from_offset
+        if start > position:
+            damaged.append(Damage(position, start, MISSING_FILE, 0, "next-file", False, None))
+        for dead in dead_ranges(scan, ghosts=ghosts):
+            if dead.start < log_end:
+                damaged.append(_damage_of(scan, dead, dead.stop))
+            elif dead.envelope:
+                # the last message came whole and is damaged: more than a torn tail
+                damaged.append(_damage_of(scan, dead, min(dead.start + dead.facts["size"], dead.stop)))
+                tail = tail or _tail_of(scan, dead, dead.start + dead.facts["size"])
+            else:
+                tail = tail or _tail_of(scan, dead, dead.start)
+        position = scan.file_end
+    return damaged, tail
+
+
+def dead_ranges(scan: FileScan, *, ghosts: bool = True) -> list[Hole]:
+    """Holes of a file together with the ghosts that adjoin them, ascending; ghosts alone have the reason "ghosts".
+
+    `ghosts`: false where it is known that there are none.
+    """
+    parts = [*scan.holes]
+    for split in scan.splits if ghosts else ():
+        old = split.records[(split.records["bits"] & BIT_GHOST) != 0]
+        parts += [
+            Hole(int(row["phy_offset"]), end := int(row["phy_offset"]) + int(row["size"]), GHOSTS, "record", False, end)
+            for row in old
+        ]
+    merged: list[Hole] = []
+    for part in sorted(parts, key=lambda p: p.start):
+        if merged and merged[-1].stop >= part.start:
+            last = merged[-1]
+            merged[-1] = structs.replace(
+                last, stop=max(last.stop, part.stop), ended_by=part.ended_by,
+                last_data=max(last.last_data, part.last_data),
+            )
+        else:
+            merged.append(part)
+    return merged
+
+
+def _damage_of(scan: FileScan, hole: Hole, stop: int) -> Damage:
+    return Damage(hole.start, stop, hole.reason, 0, hole.ended_by, hole.envelope, scan.mapped_file, dict(hole.facts))
+
+
+def _tail_of(scan: FileScan, hole: Hole, start: int) -> Tail | None:
+    if hole.last_data <= start:
+        return None
+    return Tail(start, hole.last_data, hole.reason, scan.mapped_file, dict(hole.facts))

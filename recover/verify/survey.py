@@ -1,0 +1,157 @@
+"""One look at a whole store: what verify reports, recover plans from, and predict counts with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from formats.queue_kernels import RIGHT
+from recover.broker.delays import DEFAULT_LEVELS, DelayTable, parse_levels
+from recover.errors import Refusal
+from recover.evidence.beyond import named_behind, note_damage_behind
+from recover.evidence.contradictions import Contradiction, contradictions
+from recover.evidence.expected import Expectation, QueueKey, expect
+from recover.evidence.last_numbers import as_units_say
+from recover.evidence.lost import Losses, LostPosition, lost_positions
+from recover.evidence.misplaced import misplaced
+from recover.evidence.queue_verdict import ConsumeQueueReport
+from recover.evidence.stray_places import places_of_strays
+from recover.files.mapped_files import MappedFile
+from recover.files.store import Store
+from recover.files.topics import Topics
+from recover.inspect_store.pointers import indexed_to, read_checkpoint
+from recover.memory.columns import DEFAULT_MEMORY
+from recover.scan.chosen import NOTHING, Chosen
+from recover.scan.engine import Engine, LocalEngine
+from recover.scan.file_scan import ProgressCallback
+from recover.scan.log import LogView
+from recover.scan.log_files import live_copies, rightly_placed
+from recover.verify.commitlog import is_end_mark_only
+
+if TYPE_CHECKING:
+    from recover.verify.known_parts import KnownParts, Standing
+
+
+class ScanOptions(Struct, frozen=True):
+    """How to look: threads, bytes of memory for columns, what counts; `known` need not be looked at again.
+
+    `chosen`: nobody will look at rows of other queues (None: at those of all).
+    """
+
+    threads: int = 1
+    memory: int = DEFAULT_MEMORY
+    include_deleted: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
+    progress: ProgressCallback | None = None
+    tick: Callable[[], None] | None = None
+    engine: Engine | None = None
+    known: KnownParts | None = None
+    chosen: Chosen | None = None
+
+    @property
+    def scanner(self) -> Engine:
+        """Who scans: the engine that was chosen, else `threads` of this process."""
+        return self.engine or LocalEngine(self.threads)
+
+
+class Survey(Struct):
+    """The log, what its queues should hold and do hold, and what is lost. `queues` is None when not asked for."""
+
+    store: Store
+    options: ScanOptions
+    log: LogView
+    topics: Topics
+    expectation: Expectation
+    delays: DelayTable
+    queues: ConsumeQueueReport | None
+    losses: Losses
+    end_marks: set[int]
+    contradictions: list[Contradiction]
+    misnamed: list[tuple[MappedFile, int]]
+
+
+def survey(
+    store: Store, options: ScanOptions, *, with_queues: bool = True, with_keys: bool = True,
+    scanned: Callable[[LogView, Standing | None], None] | None = None,
+) -> Survey:
+    """Scan the log and, unless told not to, judge the queues against it. `Refusal` (8) when a file cannot be opened.
+
+    `scanned` is called with the log, and what is known of all that derives from it, before the queues are judged:
+    they may show more damage behind its end.
+    `with_keys`: somebody looks at rows, and they need their hashes and tags codes.
+    """
+    queue, misnamed = rightly_placed(live_copies(store.commitlog))
+    log = options.scanner.scan_log(
+        queue, memory=options.memory, progress=options.progress, open_error=_refuse(store),
+        with_keys=with_keys or with_queues, chosen=options.chosen if with_keys or with_queues else NOTHING,
+    )
+    if with_queues:
+        # rows are changed in place: before anybody else looks at them
+        log = as_units_say(log, store)
+    standing = None if options.known is None else options.known.standing(store, log)
+    if scanned is not None:
+        scanned(log, standing)
+    topics = Topics(store)
+    delays = DelayTable(parse_levels(options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
+    expectation = expect(log, topics, include_deleted=options.include_deleted)
+    queues = None
+    behind: list[LostPosition] = []
+    if with_queues:
+        from recover.verify.consumequeue import check_consumequeue
+
+        known = {} if standing is None else standing.queues(expectation, delays)
+        queues = check_consumequeue(store, log, expectation, delays, known=known, tick=options.tick)
+        behind = named_behind(log, expectation, queues)
+        if behind and note_damage_behind(log, behind, _last_time(store), indexed_to(store)):
+            queues = check_consumequeue(store, log, expectation, delays)
+    denied, losses = _judged_by_places(log, expectation, queues, behind)
+    # Queues that name every message up to the log's end prove that nothing else was lost.
+    proven = queues is not None and queues.total(RIGHT) > 0 and not any(v.missing for v in queues.verdicts.values())
+    end_marks = {
+        number for number, damage in enumerate(log.damaged)
+        if is_end_mark_only(damage, len(losses.by_damage[number]), proven)
+    }
+    return Survey(store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed)
+
+
+def _judged_by_places(
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport | None, behind: list[LostPosition]
+) -> tuple[list[Contradiction], Losses]:
+    """Records that their queues contradict, and what is lost: not the places that these records hold."""
+    if queues is None:
+        return [], lost_positions(log, expectation, queues, behind)
+    strays = list(places_of_strays(log, expectation, queues))
+    named = [item for item in strays if item.named]
+    denied = contradictions(log, expectation, queues, named)
+    losses = lost_positions(log, expectation, queues, behind, _held(denied))
+    # a queue that lacks just this number tells more than one that has room for any
+    moved = misplaced(log, expectation, losses.lacking, {item.phy_offset for item in denied})
+    elsewhere = {item.phy_offset for item in moved}
+    left = [item for item in strays if not item.named and item.phy_offset not in elsewhere]
+    if moved or left:
+        denied = contradictions(log, expectation, queues, [*named, *moved, *left])
+        losses = lost_positions(log, expectation, queues, behind, _held(denied))
+    return denied, losses
+
+
+def _held(denied: list[Contradiction]) -> set[tuple[QueueKey, int]]:
+    return {place for item in denied for place in item.places}
+
+
+def _last_time(store: Store) -> int:
+    """Store timestamp (ms) of the last message that the checkpoint knows of, 0 for none."""
+    checkpoint = read_checkpoint(store)
+    return 0 if checkpoint is None else max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
+
+
+def _refuse(store: Store) -> Callable[[MappedFile, OSError], None]:
+    def refuse(mapped_file: MappedFile, error: OSError) -> None:
+        raise Refusal(
+            f"cannot read {store.relative(mapped_file.path)}: {error.strerror}",
+            "Run as the broker's user or as root; check that the file is a regular one.",
+            path=str(mapped_file.path),
+        ) from error
+
+    return refuse
