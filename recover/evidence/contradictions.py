@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from formats.commitlog import Record
 from formats.consumequeue import CQ_UNIT
 from formats.errors import FormatError
-from formats.queue_kernels import RIGHT
+from formats.kernels.queue import RIGHT
 from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
 from recover.evidence.contradicted_carrier import Place, changed_property, restored_carrier
 from recover.evidence.expected import Expectation, QueueKey, lmq_targets

@@ -11,7 +11,7 @@ from msgspec import Struct
 from formats import properties as props
 from formats.commitlog import Record
 from formats.errors import FormatError
-from formats.generation_kernels import order_rows, take_rows
+from formats.kernels.generations import order_rows, take_rows
 from formats.record_columns import BIT_LMQ, BIT_MARKER, BIT_STRAY, EXPECTED
 from recover.files.topics import LMQ_PREFIX, Topics, is_folder_name, topic_text
 from recover.memory.columns import Rows

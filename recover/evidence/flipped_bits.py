@@ -26,9 +26,9 @@ from formats.commitlog import (
 from formats.commitlog.layout import TOPIC_LENGTHS
 from formats.commitlog.record import PROPERTY_CRC_START
 from formats.crc import CRC31_MASK, crc31
-from formats.crc_bit_kernels import bits_that_change
-from formats.crc_kernel import crc_tables
 from formats.errors import FormatError
+from formats.kernels.crc import crc_tables
+from formats.kernels.crc_bits import bits_that_change
 from formats.sysflag import HOSTS_V6
 from recover.evidence.lost import Losses, LostPosition
 from recover.evidence.restore import Restored, content_of, is_missing, restore

@@ -8,8 +8,8 @@ from functools import cached_property, partial
 import numpy as np
 from msgspec import Struct
 
-from formats.index_kernels import TAG_PRESENT, TAG_UNKNOWN
-from formats.index_wanted_kernels import (
+from formats.kernels.index import TAG_PRESENT, TAG_UNKNOWN
+from formats.kernels.index_wanted import (
     SPAN,
     SPAN_FIRST,
     SPAN_LAST,

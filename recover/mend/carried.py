@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.queue_kernels import EXPIRED, HOLE, RIGHT
+from formats.kernels.queue import EXPIRED, HOLE, RIGHT
 from formats.record_columns import EXPECTED
 from recover.broker.delays import DelayTable
 from recover.evidence.expected import Expectation, QueueKey, expect

@@ -11,7 +11,7 @@ from itertools import chain
 import numpy as np
 
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexHeader
-from formats.index_put_kernels import (
+from formats.kernels.index_put import (
     STATE_BEGIN,
     STATE_BEGIN_OFFSET,
     STATE_END,

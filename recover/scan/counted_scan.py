@@ -11,10 +11,10 @@ from collections.abc import Collection
 
 import numpy as np
 
-from formats.queue_table_kernels import renumber
+from formats.kernels.queue_table import renumber
+from formats.kernels.tally import BITS, FLAGS
 from formats.record_columns import BIT_FILLER, BIT_LMQ, BIT_MARKER, BIT_V2
 from formats.sysflag import HOSTS_V6
-from formats.tally_kernels import BITS, FLAGS
 from recover.errors import Refusal
 from recover.files.mapped_files import MappedFile
 from recover.memory.columns import ColumnStore, Rows, Split

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from formats.crc_kernel import crc_name
+from formats.kernels.crc import crc_name
 from recover.files.mapped_files import MappedFile, MappedFileQueue
 from recover.memory.columns import DEFAULT_MEMORY
 from recover.scan.chosen import Chosen

@@ -14,12 +14,12 @@ import numpy as np
 from msgspec import Struct
 
 from formats.commitlog import BLANK_SIZE, decode_blank
-from formats.crc_kernel import crc_address, crc_tables
 from formats.errors import FormatError
-from formats.kernels import walk_records
-from formats.property_kernels import KEYS_COUNTED, KEYS_HASHED, NO_KEYS, TAGS_CODED
+from formats.kernels.crc import crc_address, crc_tables
+from formats.kernels.property_reads import KEYS_COUNTED, KEYS_HASHED, NO_KEYS, TAGS_CODED
+from formats.kernels.walk import walk_records
+from formats.kernels.walk_status import AT_BLANK, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
 from formats.record_columns import BIT_DELAY
-from formats.walk_status import AT_BLANK, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
 from recover.files.mapped_files import MappedFile
 from recover.files.reader import FileReader, ReadFailure
 from recover.memory.columns import ColumnStore, Rows, Split

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from formats.generation_kernels import note_last
+from formats.kernels.generations import note_last
 from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
 from recover.memory.columns import Rows
 from recover.scan.file_scan import FileScan

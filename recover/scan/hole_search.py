@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from formats.commitlog import BLANK_SIZE, HEAD_SIZE
 from formats.errors import FormatError
-from formats.search_kernels import find_blank, find_record_head, last_nonzero
+from formats.kernels.search import find_blank, find_record_head, last_nonzero
 from recover.scan.judge import judge
 from recover.scan.window import Window
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec import structs
 
-from formats.queue_table_kernels import renumber
+from formats.kernels.queue_table import renumber
 from formats.record_columns import BIT_GHOST, NO_MESSAGE
 from recover.files.mapped_files import MappedFile, MappedFileQueue
 from recover.memory.columns import DEFAULT_MEMORY, ColumnStore, Rows

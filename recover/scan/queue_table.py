@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from formats.queue_table_kernels import QUEUE_COLUMNS, QUEUE_PASSES, new_queue_slots
+from formats.kernels.queue_table import QUEUE_COLUMNS, QUEUE_PASSES, new_queue_slots
 from recover.memory.columns import Rows
 
 _QUEUES = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from formats.queue_table_kernels import pick_rows
+from formats.kernels.queue_table import pick_rows
 from formats.record_columns import RECORD
 from recover.memory.columns import LEAST_HASHES, LEAST_ROWS, ColumnStore, Rows, Split
 from recover.scan.chosen import NOTHING, Chosen

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.record_columns import BIT_INNER_BATCH
-from formats.tally_kernels import (
+from formats.kernels.tally import (
     BITS,
     FILLERS,
     FLAGS,
@@ -17,6 +16,7 @@ from formats.tally_kernels import (
     TOTALS,
     tally_rows,
 )
+from formats.record_columns import BIT_INNER_BATCH
 from recover.memory.columns import Rows
 from recover.scan.unit_counts import NO_SPANS, UnitCounts
 

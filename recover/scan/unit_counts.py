@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from formats.index_wanted_kernels import SPAN, SPAN_FIRST, SPAN_LAST, SPAN_RECORDS, TAKE_ALL, TAKE_KEYS
+from formats.kernels.index_wanted import SPAN, SPAN_FIRST, SPAN_LAST, SPAN_RECORDS, TAKE_ALL, TAKE_KEYS
 from recover.memory.columns import Rows
 
 NO_SPANS = np.empty((0, SPAN), dtype=np.int64)

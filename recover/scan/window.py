@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from formats.refill_kernels import CALL, DESCRIPTOR, FILLED, FLAGS, LENGTH, LOADS, REFILL_SIZE, START, STOP
+from formats.kernels.refill import CALL, DESCRIPTOR, FILLED, FLAGS, LENGTH, LOADS, REFILL_SIZE, START, STOP
 from recover.files.pace import is_limited, spend
 from recover.files.read_ahead import ReadAhead, preadv2_address
 from recover.files.reader import FileReader, ReadFailure
@@ -55,7 +55,7 @@ class Window:
 
     @contextmanager
     def lent(self) -> Iterator[np.ndarray[Any, Any]]:
-        """The buffer is compiled code's, which fills it again with what is in the page cache (`refill_kernels`)."""
+        """The buffer is compiled code's, which fills it with what the page cache holds (`formats.kernels.refill`)."""
         refill = self._refill
         alone = refill[CALL] and self._slow_loads <= 0 and self._ahead.is_warm and not is_limited()
         refill[[START, FILLED]] = self.start, self.filled

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.generation_kernels import order_rows, take_rows
 from formats.index import IndexGeometry
-from formats.index_wanted_kernels import TAKE_ALL
+from formats.kernels.generations import order_rows, take_rows
+from formats.kernels.index_wanted import TAKE_ALL
+from formats.kernels.search import last_nonzero
 from formats.layout import Buffer
 from formats.record_columns import EXPECTED, RECORD
-from formats.search_kernels import last_nonzero
 from recover.crc import crc32c
 from recover.evidence.expected import QueueKey
 from recover.files.ext_files import ExtFiles

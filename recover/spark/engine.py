@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from formats.crc_kernel import crc_name
+from formats.kernels.crc import crc_name
 from recover.files.mapped_files import MappedFile, MappedFileQueue
 from recover.files.remote import url_of
 from recover.files.store import Store

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from formats.queue_kernels import BEYOND_LOG, EXPIRED, HOLE, LOST, NOTHING, RIGHT, WRONG, classify_units
+from formats.kernels.queue import BEYOND_LOG, EXPIRED, HOLE, LOST, NOTHING, RIGHT, WRONG, classify_units
 from formats.record_columns import EXPECTED
 from recover.broker.delays import DelayTable, is_delayed
 from recover.errors import Refusal

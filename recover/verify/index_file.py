@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from formats.index import IndexGeometry, IndexHeader, time_diff
-from formats.index_kernels import (
+from formats.kernels.index import (
     BEYOND_LOG,
     CHAIN_LOOP,
     CLASS,

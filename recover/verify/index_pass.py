@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, IndexHeader, IndexUnit, time_diff
-from formats.index_follow_kernels import (
+from formats.kernels.index_follow import (
     AT_UNIT,
     MORE_RECORDS,
     MORE_UNITS,
@@ -17,7 +17,7 @@ from formats.index_follow_kernels import (
     follow_units,
     slots_in_use,
 )
-from formats.search_kernels import last_nonzero
+from formats.kernels.search import last_nonzero
 from recover.files.pace import spend
 from recover.files.reader import FileReader
 from recover.index.files import IndexFileName

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct, field
 
-from formats.queue_follow_kernels import LEFT_OUT, UNIT, follow_rows, nothing_behind, pass_expired
+from formats.kernels.queue_follow import LEFT_OUT, UNIT, follow_rows, nothing_behind, pass_expired
 from recover.evidence.expected import Expectation, QueueKey
 from recover.files.pace import spend
 from recover.files.queue_files import QueueBytes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from formats.queue_kernels import RIGHT
+from formats.kernels.queue import RIGHT
 from recover.broker.delays import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.errors import Refusal
 from recover.evidence.beyond import named_behind, note_damage_behind

@@ -19,14 +19,14 @@ from formats.compiled import Kernel, cache, image, ready
 from formats.compiled import environment as module
 from formats.compiled.closure import digest
 from formats.compiled.environment import environment
-from formats.search_kernels import last_nonzero
+from formats.kernels.search import last_nonzero
 
 ROOT = Path(__file__).parents[2]
 
 
 def _kernels() -> Iterator[Kernel]:
-    for path in sorted((ROOT / "formats").glob("*kernel*.py")):
-        home = importlib.import_module(f"formats.{path.stem}")
+    for path in sorted((ROOT / "formats" / "kernels").glob("[!_]*.py")):
+        home = importlib.import_module(f"formats.kernels.{path.stem}")
         kernels = [it for it in vars(home).values() if isinstance(it, Kernel)]
         yield from (it for it in kernels if it.function.__module__ == home.__name__)
 

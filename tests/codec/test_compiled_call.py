@@ -69,7 +69,7 @@ def test_what_cannot_be_compiled_in_is_refused_by_name() -> None:
 
 
 def test_the_source_of_a_module_is_read_without_importing_it() -> None:
-    assert b"from numba" in source_of("formats.byte_intrinsics")
+    assert b"from numba" in source_of("formats.kernels.byte_intrinsics")
     with pytest.raises(ImportError):
         source_of("formats.nothing_of_that_name")
 
@@ -166,7 +166,7 @@ def test_a_kernel_that_raises_is_never_taken_for_an_answer(folder: Path) -> None
 
 def test_bounds_are_checked_on_request(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = (
-        "import numpy as np\nfrom formats.index_kernels import phy_offsets\n"
+        "import numpy as np\nfrom formats.kernels.index import phy_offsets\n"
         "try:\n    phy_offsets(np.zeros((3, 5), np.int32), 9, np.zeros(2, np.int64))\n"
         "except IndexError:\n    print('refused')\n"
     )

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures.synth import synth_store
-from formats import crc_kernel
-from formats.crc_kernel import crc32_kernel, crc_address, crc_name, crc_tables
+from formats.kernels import crc as crc_kernel
+from formats.kernels.crc import crc32_kernel, crc_address, crc_name, crc_tables
 from recover.scan import file_scan as scan_module
 from recover.scan.log_scan import scan_log
 from tests.support.looks import opened

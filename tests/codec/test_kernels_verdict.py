@@ -19,14 +19,14 @@ from formats.commitlog import (
     make_record,
     tags_code,
 )
-from formats.crc_kernel import crc_address, crc_tables
 from formats.errors import FormatError
 from formats.javahash import index_key_hash
-from formats.kernels import walk_records
-from formats.property_kernels import KEYS_COUNTED, KEYS_HASHED, NO_KEYS, TAGS_CODED
-from formats.queue_table_kernels import QUEUE_COLUMNS, new_queue_slots
+from formats.kernels.crc import crc_address, crc_tables
+from formats.kernels.property_reads import KEYS_COUNTED, KEYS_HASHED, NO_KEYS, TAGS_CODED
+from formats.kernels.queue_table import QUEUE_COLUMNS, new_queue_slots
+from formats.kernels.refill import REFILL_SIZE
+from formats.kernels.walk import walk_records
 from formats.record_columns import BIT_DELAY, RECORD
-from formats.refill_kernels import REFILL_SIZE
 from recover.scan.record_row import row_of
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES

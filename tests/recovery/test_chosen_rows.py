@@ -14,7 +14,7 @@ import pytest
 from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import StoreWriter, synth_store
-from formats.index_wanted_kernels import TAKE_ALL, TAKE_KEYS
+from formats.kernels.index_wanted import TAKE_ALL, TAKE_KEYS
 from formats.record_columns import RECORD
 from recover.index.stream import IndexStream, TagHistory
 from recover.scan import engine

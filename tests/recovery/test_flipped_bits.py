@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from fixtures.damage.patch import flip_bit
 from formats.commitlog import BLANK_SIZE, HEAD_SIZE, Record, check_strict, decode, encode, make_record
 from formats.crc import CRC31_MASK
-from formats.crc_bit_kernels import bits_that_change
-from formats.crc_kernel import crc_tables
 from formats.errors import FormatError
+from formats.kernels.crc import crc_tables
+from formats.kernels.crc_bits import bits_that_change
 from recover.evidence.expected import QueueKey
 from recover.evidence.flipped_bits import all_turned_back, turned_back
 from recover.evidence.lost import LostPosition

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.opens import count_opens
 from formats.consumequeue import CQ_UNIT, CqUnit, ext_address
-from formats.queue_kernels import EXPIRED, RIGHT
+from formats.kernels.queue import EXPIRED, RIGHT
 from recover.evidence.expected import Expectation, QueueKey
 from recover.evidence.queue_verdict import QueueVerdict
 from recover.files.reader import FileReader, Held, ReadFailure, read_elsewhere

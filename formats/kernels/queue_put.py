@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from formats.byte_kernels import pointer_to, put_file_i32, put_file_i64
 from formats.compiled import BOOL, INT, Array, kernel, part
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
-from formats.generation_kernels import is_numbered
-from formats.queue_follow_kernels import LEFT_OUT, NOT_PLAIN
+from formats.kernels.byte_reads import pointer_to, put_file_i32, put_file_i64
+from formats.kernels.generations import is_numbered
+from formats.kernels.queue_follow import LEFT_OUT, NOT_PLAIN
 from formats.record_columns import BIT_MARKER, EXPECTED, NO_PLACE, RECORD
 
 _UNIT = CQ_UNIT.size

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from formats.byte_kernels import i32, i64, u32
 from formats.commitlog import layout
 from formats.compiled import INT, Array, kernel
+from formats.kernels.byte_reads import i32, i64, u32
 
 _BYTES = Array(np.uint8)
 _MAGIC_V1 = layout.MAGIC_V1 & 0xFFFFFFFF

@@ -1,7 +1,7 @@
 """A compiled pass over an index file beside the log, for files in which nothing is amiss. It may only say yes.
 
 Units come as the file has them, block by block, and records split by split; nothing of the file is kept but the heads
-of the chains. Where a unit is not exactly what the broker would have put, the pass stops, and `index_kernels` judge.
+of the chains. Where a unit is not exactly what the broker would have put, the pass stops, and `index.py` judges.
 Source: broker class IndexFile.
 """
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from formats.byte_kernels import i32, i64, pointer_to, prefetch
 from formats.compiled import INT, Array, kernel, part
-from formats.index_kernels import (
+from formats.kernels.byte_reads import i32, i64, pointer_to, prefetch
+from formats.kernels.index import (
     TAG_ABSENT,
     TAG_PRESENT,
     TAG_UNKNOWN,
@@ -21,7 +21,7 @@ from formats.index_kernels import (
     slot_of,
     time_diff,
 )
-from formats.index_wanted_kernels import is_set, set_bit
+from formats.kernels.index_wanted import is_set, set_bit
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER, RECORD
 
 AT_UNIT = 0

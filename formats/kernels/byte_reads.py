@@ -1,6 +1,6 @@
 """Compiled reads of big-endian numbers, text and Java hashes out of bytes; the caller has checked the range.
 
-`data` is a uint8 array or what `pointer_to` makes of one (`formats.byte_intrinsics`).
+`data` is a uint8 array or what `pointer_to` makes of one (`formats.kernels.byte_intrinsics`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def text_bytes(value: str | bytes) -> Any:
     return np.frombuffer(raw, dtype=np.uint8).copy()
 
 
-_INTRINSICS = "formats.byte_intrinsics"
+_INTRINSICS = "formats.kernels.byte_intrinsics"
 _byte = intrinsic(_INTRINSICS, "byte")
 _u16 = intrinsic(_INTRINSICS, "u16")
 _u32 = intrinsic(_INTRINSICS, "u32")

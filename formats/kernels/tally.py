@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from formats.compiled import Array, kernel
-from formats.generation_kernels import is_numbered
-from formats.index_wanted_kernels import TAKE_KEYS, add_to_span, wanted_by
+from formats.kernels.generations import is_numbered
+from formats.kernels.index_wanted import TAKE_KEYS, add_to_span, wanted_by
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_STRAY, BIT_SUPERSEDED, NO_MESSAGE, RECORD
 
 TOTALS = 7

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from formats.compiled import BOOL, INT, Array, kernel, part
-from formats.index_wanted_kernels import STAND_IN, UNINDEXED, is_set, set_bit
+from formats.kernels.index_wanted import STAND_IN, UNINDEXED, is_set, set_bit
 from formats.record_columns import BIT_GHOST, BIT_HAS_TAGS, RECORD
 
 NO_RECORD = 0

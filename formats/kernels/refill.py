@@ -13,7 +13,7 @@ import numpy as np
 
 from formats.compiled import intrinsic, part
 
-_INTRINSICS = "formats.byte_intrinsics"
+_INTRINSICS = "formats.kernels.byte_intrinsics"
 _call_preadv2 = intrinsic(_INTRINSICS, "call_preadv2")
 _address_of = intrinsic(_INTRINSICS, "address_of")
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from formats.byte_kernels import pointer_to
 from formats.compiled import INT, Array, intrinsic, kernel, part
+from formats.kernels.byte_reads import pointer_to
 
 _POLYNOMIAL = 0xEDB88320
 _SLICES = 16
@@ -53,7 +53,7 @@ def crc_tables() -> np.ndarray[Any, np.dtype[np.uint32]]:
     return tables
 
 
-_call_crc = intrinsic("formats.byte_intrinsics", "call_crc")
+_call_crc = intrinsic("formats.kernels.byte_intrinsics", "call_crc")
 
 
 @part

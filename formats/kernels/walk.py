@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from formats import sysflag
-from formats.byte_kernels import (
+from formats.commitlog import layout
+from formats.compiled import INT, Array, kernel, part
+from formats.kernels.byte_reads import (
     byte_at,
     equal_bytes,
     i16,
@@ -28,14 +30,12 @@ from formats.byte_kernels import (
     text_bytes,
     u32,
 )
-from formats.commitlog import layout
-from formats.compiled import INT, Array, kernel, part
-from formats.crc_kernel import crc32_inside
-from formats.property_kernels import KEYS_COUNTED, KEYS_HASHED, TAGS_CODED, take_properties
-from formats.queue_table_kernels import QUEUE_COLUMNS, QUEUE_PASSES, enter_queue, find_queue
+from formats.kernels.crc import crc32_inside
+from formats.kernels.property_reads import KEYS_COUNTED, KEYS_HASHED, TAGS_CODED, take_properties
+from formats.kernels.queue_table import QUEUE_COLUMNS, QUEUE_PASSES, enter_queue, find_queue
+from formats.kernels.refill import fill_again, may_refill
+from formats.kernels.walk_status import AT_BLANK, DISLIKED, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
 from formats.record_columns import BIT_FILLER, BIT_PROP_CRC, BIT_V2, RECORD, column_offset
-from formats.refill_kernels import fill_again, may_refill
-from formats.walk_status import AT_BLANK, DISLIKED, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
 
 _MAGIC_V1 = layout.MAGIC_V1 & 0xFFFFFFFF
 _MAGIC_V2 = layout.MAGIC_V2 & 0xFFFFFFFF
@@ -105,8 +105,8 @@ def walk_records(
     data[0] lies at physical offset `window_offset`; the mapped file ends at `file_end`. Rows go to
     `records`, index key hashes to `hashes`, new queues to the tables; `state` is int64
     [rows, hashes, queues, names_used] and is updated. `keys` says what is made of those for the index
-    (`formats.property_kernels`): where they are not hashed, `hashes` is left alone; queues that pass have TAGS_CODED
-    as KEYS_COUNTED. `refill` says how `data` is filled again (`formats.refill_kernels`): positions then count from its
+    (`property_reads`): where they are not hashed, `hashes` is left alone; queues that pass have TAGS_CODED
+    as KEYS_COUNTED. `refill` says how `data` is filled again (`formats.kernels.refill`): positions then count from its
     START; full of zeros, not at all. Returns (position, status).
     """
     limit = min(available, data.size)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from formats.byte_kernels import equal_bytes
 from formats.compiled import INT, Array, kernel, part
+from formats.kernels.byte_reads import equal_bytes
 from formats.record_columns import RECORD
 
 QUEUE_COLUMNS = 4
@@ -75,7 +75,7 @@ def find_queue(
 ) -> int:
     """Number of (topic, queue id) in the table, -1 where it has none.
 
-    `data`, `slots`, `names` and `queue_table` are pointers (`byte_kernels.pointer_to`).
+    `data`, `slots`, `names` and `queue_table` are pointers (`byte_reads.pointer_to`).
     """
     mask = slot_count - 1
     slot = _queue_slot(topic_hash, queue_id, mask)

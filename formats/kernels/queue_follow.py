@@ -2,7 +2,7 @@
 
 The units of a queue come in stretches, as the file has them, and rows split by split, so nothing has to be put in
 another order. A queue of which a unit is not exactly what the broker would have put is left out from there on, and
-`queue_kernels` judge it. Source: broker class ConsumeQueue.
+`queue.py` judges it. Source: broker class ConsumeQueue.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from formats.byte_kernels import i32, i64, pointer_to
 from formats.compiled import INT, Array, kernel
 from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK
-from formats.generation_kernels import is_numbered
+from formats.kernels.byte_reads import i32, i64, pointer_to
+from formats.kernels.generations import is_numbered
 from formats.record_columns import BIT_DELAY, BIT_MARKER, NO_PLACE, RECORD
 
 LEFT_OUT = -1

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from formats.byte_kernels import (
+from formats.compiled import part
+from formats.kernels.byte_reads import (
     below_3,
     byte_at,
     first_bit,
@@ -17,7 +18,7 @@ from formats.byte_kernels import (
     signed,
     text_bytes,
 )
-from formats.compiled import part
+from formats.kernels.walk_status import DISLIKED, NEED_MORE, OUTPUT_FULL
 from formats.record_columns import (
     BIT_DELAY,
     BIT_HAS_TAGS,
@@ -26,7 +27,6 @@ from formats.record_columns import (
     BIT_LMQ,
     BIT_MARKER,
 )
-from formats.walk_status import DISLIKED, NEED_MORE, OUTPUT_FULL
 
 NO_KEYS = 0
 KEYS_COUNTED = 1
@@ -51,7 +51,7 @@ def take_properties(
 ) -> tuple[int, int, int, int]:
     """Read the properties that matter: (bits, number of index keys, tags code, status).
 
-    `data` and `hashes` are pointers (`byte_kernels.pointer_to`). `keys`: KEYS_HASHED; TAGS_CODED leaves out the
+    `data` and `hashes` are pointers (`byte_reads.pointer_to`). `keys`: KEYS_HASHED; TAGS_CODED leaves out the
     hashes of keys; KEYS_COUNTED the tags code as well, which is 0 but for a delay level; NO_KEYS their number, too.
     """
     bits = 0

@@ -1,6 +1,6 @@
 """Compiled puts of a broker into an index file: slots and chains made of records and their hashes.
 
-Units and slots are as in `formats.index_kernels`. Source: broker class IndexFile.
+Units and slots are as in `formats.kernels.index`. Source: broker class IndexFile.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from formats.byte_kernels import prefetch
 from formats.compiled import BOOL, INT, Array, intrinsic, kernel, part
-from formats.index_kernels import divisor_of, slot_of, time_diff
-from formats.index_wanted_kernels import TAKE, wanted_keys
+from formats.kernels.byte_reads import prefetch
+from formats.kernels.index import divisor_of, slot_of, time_diff
+from formats.kernels.index_wanted import TAKE, wanted_keys
 from formats.record_columns import RECORD
 
 STATE_NUMBER = 0
@@ -31,7 +31,7 @@ _LOW = 0xFFFFFFFF
 _RECORDS = Array(RECORD)
 _HASHES = Array(np.int32)
 
-_swapped = intrinsic("formats.byte_intrinsics", "swapped_i32")
+_swapped = intrinsic("formats.kernels.byte_intrinsics", "swapped_i32")
 
 
 @part
