@@ -42,8 +42,8 @@ RECOVERED_BY_LAST_FILES = 3
 DEFAULT_SEARCH_LIMIT = 10
 
 
-class LogSource(Protocol):
-    """The mapped files that a broker loads, and what a strict reader found in them."""
+class LoadedFiles(Protocol):
+    """The mapped files that a broker loads; it chooses where to start by their first records."""
 
     @property
     def files(self) -> Sequence[MappedFile]:
@@ -56,6 +56,10 @@ class LogSource(Protocol):
     def read_at(self, index: int) -> ReadAt:
         """Reads from file `index` at a position in it."""
         ...
+
+
+class LogSource(LoadedFiles, Protocol):
+    """The same, and what a strict reader found in them."""
 
     def rows(self, index: int) -> Rows:
         """Intact records (dtype RECORD) of file `index`, ascending by phy_offset."""
@@ -97,7 +101,7 @@ class StartFile(Struct, frozen=True):
 
 
 def start_file(
-    log: LogSource, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
+    log: LoadedFiles, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
 ) -> StartFile:
     """The file in which the scan begins; `max_of_queues` is the largest end of a unit over all queues, -1 without one.
 
@@ -123,7 +127,7 @@ def oldest_searched(settings: BrokerSettings, files: int) -> int:
 
 
 def _matches(
-    log: LogSource, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
+    log: LoadedFiles, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
 ) -> bool:
     if settings.version.has(START_FILE_CHECKED):
         return _checked_match(log, index, mode, settings, checkpoint, max_of_queues)
@@ -148,7 +152,7 @@ def _first_store_timestamp(read: ReadAt, settings: BrokerSettings) -> int:
 
 
 def _checked_match(
-    log: LogSource, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
+    log: LoadedFiles, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
 ) -> bool:
     first = check_message(log.read_at(index), 0, log.file_size, CheckRules.of(settings))
     if not first.ok or first.store_timestamp == 0:

@@ -9,11 +9,10 @@ from recover.broker.record_check import ReadAt
 from recover.files.mapped_files import MappedFile
 from recover.files.reader import FileReader
 from recover.files.store import Store
-from recover.memory.columns import Rows
 
 
 class LogFiles:
-    """A `recover.broker.recovery.LogSource` that serves `start_file`, which looks at first records only."""
+    """The `recover.broker.recovery.LoadedFiles` of a store."""
 
     def __init__(self, store: Store) -> None:
         self.files: Sequence[MappedFile] = store.commitlog.files
@@ -28,7 +27,3 @@ class LogFiles:
                 return reader.read(position, length)
 
         return read
-
-    def rows(self, index: int) -> Rows:
-        """Not served."""
-        raise NotImplementedError("the choice of a start file looks at first records only")

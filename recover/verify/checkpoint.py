@@ -5,26 +5,20 @@ Zeros and old times are healthy: some fields are published late, and by 5.5.0 so
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
 
 from formats.checkpoint import CHECKPOINT, EMPTY, FILE_SIZE, Checkpoint, decode
-from formats.layout import Buffer
 from formats.record_columns import BIT_GHOST
 from recover.broker.versions import BrokerVersion
-from recover.files.mapped_files import MappedFile
-from recover.files.reader import FileReader, read_small
+from recover.files.reader import read_small
 from recover.files.store import CHECKPOINT as FILE_NAME
 from recover.files.store import Store
 from recover.findings import Finding, finding
-from recover.memory.columns import Rows
 from recover.scan.log import LogView
-
-if TYPE_CHECKING:
-    from recover.broker.record_check import ReadAt
 
 TIMES = ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp")
 OFFSET = "logics_physical_offset"
@@ -134,9 +128,10 @@ def _rescan(store: Store, log: LogView, checkpoint: Checkpoint) -> dict[str, Any
     # of no use where all is well
     from recover.broker.recovery import start_file
     from recover.broker.settings import BrokerSettings
+    from recover.inspect_store.starts import LogFiles
 
     facts: dict[str, Any] = {"log_bytes": log.log_end - log.min_offset, "log_end": log.log_end, "rescan": []}
-    source = _Log(store)
+    source = LogFiles(store)
     if not source.files:
         return facts
     for version in _START_RULES:
@@ -145,23 +140,3 @@ def _rescan(store: Store, log: LogView, checkpoint: Checkpoint) -> dict[str, Any
             "broker": str(version), "file": start.name, "bytes": max(0, log.log_end - start.file_from_offset),
         })
     return facts
-
-
-class _Log:
-    """The log's files as the choice of a start file wants them."""
-
-    def __init__(self, store: Store) -> None:
-        self.files: Sequence[MappedFile] = store.commitlog.files
-        self.file_size = store.mapped_file_size
-
-    def read_at(self, index: int) -> ReadAt:
-        path = self.files[index].path
-
-        def read(position: int, length: int) -> Buffer:
-            with FileReader(path) as reader:
-                return reader.read(position, length)
-
-        return read
-
-    def rows(self, index: int) -> Rows:
-        raise NotImplementedError("the choice of a start file looks at first records only")
