@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,17 @@ def test_the_damage_recipes_that_are_named_exist() -> None:
     for path in TEXTS:
         for name in re.findall(r"python -m fixtures\.damage ([a-z][a-z-]+)", path.read_text()):
             assert name in RECIPES, f"{path.name}: {name}"
+
+
+def test_contributing_shows_the_floors_of_recover_as_the_import_rule_has_them() -> None:
+    rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [rule["layers"] for rule in rules if rule.get("containers") == ["recover"]]
+    floor = {name.strip(): number for number, names in enumerate(layers) for name in names.split("|")}
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    lines = text[text.index("\nspark/ ") + 1 :].partition("\n```")[0].splitlines()
+    shown = [name for line in lines for name in line.partition("   ")[0].split()]
+    assert {name.rstrip("/") for name in shown if name.endswith("/")} == {
+        path.parent.name for path in (ROOT / "recover").glob("*/__init__.py")
+    }
+    numbers = [floor[name.rstrip("/")] for name in shown]
+    assert numbers == sorted(numbers)
