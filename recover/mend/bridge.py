@@ -9,6 +9,7 @@ was tried on real brokers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -28,6 +29,7 @@ from formats.commitlog import (
 from recover.errors import Refusal
 from recover.evidence.lost import LostPosition
 from recover.files.topics import LMQ_PREFIX
+from recover.plan.content import BytesContent, Content, LazyContent
 from recover.scan.record_row import FILLER_TOPIC, MARKER_PROPERTY
 
 PIECE = 4 << 20
@@ -54,11 +56,12 @@ class Gap(Struct, frozen=True):
 class Bridge(Struct, frozen=True):
     """What is written over a gap: `content` from `start` on; markers by lost position, filler, and the blank if any.
 
-    `content` can be shorter than the gap: behind a blank the bytes do not matter.
+    `content` can be shorter than the gap: behind a blank the bytes do not matter. That of a wide gap is made when it is
+    asked for.
     """
 
     start: int
-    content: bytes
+    content: Content
     markers: tuple[tuple[LostPosition, Record], ...]
     filler: tuple[Record, ...]
     blank: int | None
@@ -97,11 +100,18 @@ def build_bridge(gap: Gap, lost: Iterable[LostPosition], *, with_markers: bool =
             )
         position = gap.stop
     records = sorted([*(record for _, record in markers), *filler], key=lambda r: r.phy_offset)
-    content = b"".join(encode(record) for record in records)
     blank = position if gap.to_file_end else None
-    if blank is not None:
-        content += encode_blank(gap.stop - blank)
-    return Bridge(gap.start, content, tuple(markers), tuple(filler), blank)
+    end_mark = b"" if blank is None else encode_blank(gap.stop - blank)
+    return Bridge(gap.start, _content(gap.start, records, end_mark), tuple(markers), tuple(filler), blank)
+
+
+def _content(start: int, records: list[Record], end_mark: bytes) -> Content:
+    def made() -> Iterator[bytes]:
+        yield from map(encode, records)
+        yield end_mark
+
+    size = (records[-1].phy_offset + records[-1].total_size - start if records else 0) + len(end_mark)
+    return LazyContent(size, made) if size > PIECE else BytesContent(b"".join(made()))
 
 
 def _markers(gap: Gap, room: int, lost: Iterable[LostPosition]) -> Iterator[tuple[LostPosition, Record]]:
@@ -161,6 +171,12 @@ def _filler(gap: Gap, position: int, size: int) -> Record:
     topic_room = size - MIN_RECORD_SIZE - (PROPERTY_CRC_SIZE if gap.property_crc else 0)
     topic = FILLER_TOPIC[:topic_room]
     return make_record(
-        topic, bytes(topic_room - len(topic)), store_timestamp=gap.timestamp, phy_offset=position,
+        topic, _zeros(topic_room - len(topic)), store_timestamp=gap.timestamp, phy_offset=position,
         sys_flag=sysflag.TRANSACTION_ROLLBACK, property_crc=gap.property_crc,
     )
+
+
+@lru_cache(maxsize=2)
+def _zeros(size: int) -> bytes:
+    """The body of all pieces of a size: those of a hole of 256 MiB would take as much memory again."""
+    return bytes(size)

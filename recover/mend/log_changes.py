@@ -192,7 +192,7 @@ def _lay(
     file = store.relative(mapped_file.path)
     base = mapped_file.file_from_offset
     changes.steps.append(WriteRange(file, damage.start - base, bridge.content))
-    end = damage.start + len(bridge.content)
+    end = damage.start + bridge.content.size
     if end < damage.stop and damage.ended_by != "file-end":
         raise AssertionError("a bridge between records must fill its range")
     if end < damage.stop:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,15 +28,16 @@ def _lost(topic: str, queue_offset: int, queue_id: int = 0) -> LostPosition:
 
 def _walk(bridge: Bridge, stop: int) -> list[Record]:
     """Every record of a bridge, as the strictest reader takes it."""
-    content = bridge.content + bytes(BLANK_SIZE)
-    records, at, end = [], 0, len(bridge.content) - (BLANK_SIZE if bridge.blank is not None else 0)
+    own = b"".join(bridge.content.chunks())
+    content = own + bytes(BLANK_SIZE)
+    records, at, end = [], 0, len(own) - (BLANK_SIZE if bridge.blank is not None else 0)
     while at < end:
         record = check_strict(content, at, len(content), bridge.start + at)
         records.append(record)
         at += record.total_size
     assert at == end
     if bridge.blank is not None:
-        assert decode_blank(bridge.content, at).size == stop - bridge.start - at
+        assert decode_blank(own, at).size == stop - bridge.start - at
     return records
 
 
@@ -83,6 +86,21 @@ def test_a_narrow_end_of_a_file_gets_a_blank_alone() -> None:
 def test_filler_comes_in_pieces_that_a_broker_can_allocate() -> None:
     bridge = build_bridge(Gap(START, START + 3 * PIECE + 50, False, 5, False), [])
     assert [record.total_size <= PIECE for record in bridge.filler] == [True] * 4
+    assert tuple(_walk(bridge, START + 3 * PIECE + 50)) == bridge.filler
+
+
+def test_a_bridge_over_a_wide_hole_is_not_in_memory() -> None:
+    tracemalloc.start()
+    try:
+        bridge = build_bridge(Gap(START, START + 20 * PIECE, True, 5, True), [_lost("T", 4)])
+        wide = build_bridge(Gap(START, START + 20 * PIECE, False, 5, True), [_lost("T", 4)])
+        size = sum(len(chunk) for chunk in wide.content.chunks())
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (size, wide.content.size) == (20 * PIECE, 20 * PIECE)
+    assert bridge.content.size < 1000
+    assert most < 6 * PIECE
 
 
 def test_lmq_queues_get_filler_only() -> None:
