@@ -1,7 +1,7 @@
 """On executors: packed chunks of queues and of index files on their way, and the files that come of them.
 
 Nothing here imports pyspark. What a queue shall hold is decided by `recover.rebuild.consumequeue`, how an index file
-looks by `recover.rebuild.index`: the same code that builds them without Spark, with rows that came by a shuffle.
+looks by `recover.rebuild.index_builder`: the code that builds them without Spark, with rows that came by a shuffle.
 """
 
 from __future__ import annotations
