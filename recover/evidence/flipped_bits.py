@@ -29,6 +29,7 @@ from formats.crc import CRC31_MASK, crc31
 from formats.errors import FormatError
 from formats.kernels.crc import crc_tables
 from formats.kernels.crc_bits import bits_that_change
+from formats.properties import PROPERTY_BYTE
 from formats.sysflag import HOSTS_V6
 from recover.evidence.lost import Losses, LostPosition
 from recover.evidence.restore import Restored, content_of, is_missing, restore
@@ -155,6 +156,8 @@ def _suspects(record: Record, damaged: bytes) -> Iterator[tuple[int, int]]:
             yield from _of_text(0, covered, int(digits[::-1]) ^ crc31(damaged[:covered]))
         right = int.from_bytes(property_crc_digits(damaged[:covered]), "big")
         yield from _of_field(covered + len(PROPERTY_CRC_START), len(digits), int.from_bytes(digits, "big") ^ right)
+        # the one byte that it does not cover
+        yield from _of_field(len(damaged) - 1, 1, damaged[-1] ^ PROPERTY_BYTE[0])
     elif record.body:
         change = (record.body_crc & 0xFFFFFFFF) ^ crc31(record.body)
         yield from _of_text(HEADS[record.sys_flag & HOSTS_V6].size, len(record.body), change)

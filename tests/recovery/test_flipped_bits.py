@@ -93,6 +93,15 @@ def test_a_flipped_bit_that_a_checksum_covers_is_turned_back(
     assert restored.position == number // 8 and restored.content == stored[number // 8 : number // 8 + 1]
 
 
+def test_a_flipped_bit_behind_the_digits_of_a_property_checksum_is_turned_back() -> None:
+    stored = encode(_record(b"body", property_crc=True))
+    damaged = stored[:-1] + b"\x00"
+    assert not _is_intact(damaged)
+    restored = turned_back(damaged, 1000, [])
+    assert restored is not None
+    assert (restored.position, restored.content) == (len(stored) - 1, stored[-1:])
+
+
 def _has_envelope(damaged: bytes) -> bool:
     """Whether lengths add up, so that there is a checksum to look at."""
     try:
