@@ -71,6 +71,7 @@ class Store:
 
     def __init__(self, root: Path, options: StoreOptions) -> None:
         self.root = root
+        self._prefix = os.path.join(root, "")
         self.options = options
         self.commitlog_dirs = options.commitlog or (root / COMMITLOG,)
         self.consumequeue_dir = options.consumequeue or root / CONSUMEQUEUE
@@ -219,6 +220,9 @@ class Store:
 
     def relative(self, path: Path) -> str:
         """`path` as reports and plans name it: relative to the root, absolute for parts kept elsewhere."""
+        name = str(path)
+        if name.startswith(self._prefix):
+            return name[len(self._prefix) :]
         try:
             return path.relative_to(self.root).as_posix()
         except ValueError:
