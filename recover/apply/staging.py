@@ -13,7 +13,7 @@ from typing import Any
 
 from recover import disk
 from recover.errors import Interrupted, Refusal
-from recover.files.reading import Piece, file_crc
+from recover.files.reading import Piece, file_crc, identity
 from recover.plan.content import Content, allocated, inline_json, pieces_of
 from recover.plan.journal import Run
 from recover.plan.model import InPlace, Step, existing_folders, resolve
@@ -76,6 +76,7 @@ def _stage(
         _dress(run.root, step, path, like)
     if file_crc(path) != (size, crc) or size != content.size:
         raise Refusal(f"what was written for {step.file} reads back differently", "check the disk", file=step.file)
+    run.compared[number] = identity(path)
     return {"size": size, "crc32c": crc, "file": path.name}
 
 

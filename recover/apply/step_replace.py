@@ -13,7 +13,7 @@ from typing import Any
 
 from recover import disk
 from recover.errors import Refusal
-from recover.files.reading import exists, file_crc
+from recover.files.reading import exists, file_crc, identity
 from recover.plan.journal import Run
 from recover.plan.model import Replace, resolve
 from recover.plan.preconditions import observe
@@ -86,10 +86,18 @@ def perform(run: Run, number: int, step: Replace) -> list[Path]:
 
 
 def settle(run: Run, number: int, step: Replace) -> dict[str, Any]:
-    """Read the file once more under its name; size and mtime for the journal. `OSError` if it holds other bytes."""
-    if not holds_new(run, number, step):
+    """Compare what has the name now; size and mtime for the journal. `OSError` if it holds other bytes.
+
+    The very file that was read back before it got this name is not read again: it would come from the same memory.
+    """
+    if not _is_staged(run, number, step) and not holds_new(run, number, step):
         raise OSError(errno.EIO, "the file does not read back as it was written", step.file)
     return look(run, step)
+
+
+def _is_staged(run: Run, number: int, step: Replace) -> bool:
+    path, compared = resolve(run.root, step.file), run.compared.get(number)
+    return compared is not None and exists(path) and identity(path) == compared
 
 
 def look(run: Run, step: Replace) -> dict[str, Any]:

@@ -173,6 +173,12 @@ def in_order(chunks: Iterable[Buffer], start: int = 0) -> Iterator[Piece]:
         start += len(chunk)
 
 
+def identity(path: Path) -> tuple[int, ...]:
+    """What a file keeps under another name, and loses when it is written to: device, inode, size, mtime (ns)."""
+    status = os.lstat(path)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def exists(path: Path) -> bool:
     """Whether the name exists; a broken symbolic link does."""
     return os.path.lexists(path)

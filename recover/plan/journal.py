@@ -57,7 +57,8 @@ class RunInfo(Struct, frozen=True):
 class Run(Struct, dict=True):
     """A run's folder and what its journal says so far (`records`, added to with `add`).
 
-    `statuses`: how far each step is; `promised`: the directories that begun steps make.
+    `statuses`: how far each step is; `promised`: the directories that begun steps make. `compared`: staged files that
+    this process read back, as `identity` knows them.
     """
 
     root: Path
@@ -65,6 +66,7 @@ class Run(Struct, dict=True):
     records: list[dict[str, Any]] = field(default_factory=list)
     statuses: list[StepStatus] = field(default_factory=list)
     promised: set[str] = field(default_factory=set)
+    compared: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _begins: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:

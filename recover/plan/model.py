@@ -139,8 +139,9 @@ class RetireFolder(Step, frozen=True):
 class Install(Replace, frozen=True):
     """Puts a whole file in place of the old one, or where none was; missing directories are made.
 
-    It is staged, read back and compared before it gets its name. It takes owner, mode and xattrs from the file it
-    replaces, else owner and mode from its neighbours, so that the broker can still open it.
+    It is staged, read back and compared before it gets its name, and known by its inode behind that. It takes owner,
+    mode and xattrs from the file it replaces, else owner and mode from its neighbours, so that the broker can still
+    open it.
     """
 
     kind: ClassVar[str] = "install"

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from recover import disk
-from recover.apply import staging
+from recover.apply import staging, step_replace
 from recover.apply.carry_out import apply_plan
 from recover.errors import Interrupted, Refusal
+from recover.files.reading import file_crc
 from recover.plan.content import LazyContent
 from recover.plan.model import Install, Plan
 from recover.plan.preconditions import seal
-from tests.support.plans import NEW_QUEUE, QUEUE, count_operations, failing, sealed, small_store
+from tests.support.plans import NEW_QUEUE, QUEUE, contents, count_operations, failing, sealed, small_store
 from tests.support.trees import assert_unchanged
 
 
@@ -103,6 +104,57 @@ def test_what_is_large_is_written_no_further_once_the_rest_has_failed(tmp_path: 
             apply_plan(store, seal(plan, store))
     finally:
         disk.set_hook(None)
+
+
+def _write_to(path: str, data: bytes, mtime_step_ns: int) -> None:
+    with open(path, "r+b") as file:
+        file.write(data)
+    os.utime(path, ns=(0, os.stat(path).st_mtime_ns + mtime_step_ns))
+
+
+def test_a_staged_file_that_is_written_to_before_it_has_its_name_is_noticed_and_taken_back(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    plan = seal(Plan.of("rebuild", [Install(QUEUE, b"u" * 20)]), store)
+
+    def hook(item: disk.Operation) -> None:
+        if item.name == "rename" and item.path.endswith("staged/000000"):
+            _write_to(item.path, b"w", 1)
+
+    before = contents(store)
+    disk.set_hook(hook)
+    try:
+        with pytest.raises(Refusal, match=r"does not read back as it was written .*; the begun steps were taken back"):
+            apply_plan(store, plan)
+    finally:
+        disk.set_hook(None)
+    assert contents(store) == before
+
+
+def test_a_file_that_was_read_back_is_not_read_again_under_its_name_and_any_other_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def reading(path: Path, *bounds: int) -> tuple[int, int]:
+        read.append(path.name)
+        return file_crc(path, *bounds)
+
+    monkeypatch.setattr(step_replace, "file_crc", reading)
+    store = small_store(tmp_path / "s")
+    apply_plan(store, seal(Plan.of("rebuild", [Install(NEW_QUEUE, b"v" * 20)]), store))
+    assert not read
+
+    def elsewhere(item: disk.Operation) -> None:
+        if item.name == "rename" and item.path.endswith("staged/000000"):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), item.path)
+
+    disk.set_hook(elsewhere)
+    try:
+        apply_plan(store, seal(Plan.of("rebuild", [Install(QUEUE, b"u" * 20)]), store))
+    finally:
+        disk.set_hook(None)
+    assert read == [Path(QUEUE).name]
+    assert (store / QUEUE).read_bytes() == b"u" * 20
 
 
 def test_an_interruption_stops_both(tmp_path: Path) -> None:
