@@ -16,6 +16,7 @@ from typing import Union
 from msgspec import Struct
 
 from formats.errors import FormatError
+from formats.fastjson_plain import NotPlainError, read_plain
 
 Json = Union[None, bool, int, float, str, "list[Json]", "dict[str | int, Json]"]
 
@@ -73,6 +74,14 @@ def parse(data: bytes) -> Parsed:
 
 def salvage(data: bytes) -> Parsed:
     """What can be read before the first error; never raises. A string or number cut short is left out."""
+    try:
+        value = read_plain(data, max_depth=MAX_DEPTH, max_number=_MAX_NUMBER)
+        return Parsed(value, len(data.rstrip(b" \t\r\n")))
+    except NotPlainError:
+        return _read(data)
+
+
+def _read(data: bytes) -> Parsed:
     reader = _Reader(data)
     try:
         reader.document()
