@@ -82,6 +82,15 @@ def test_what_is_left_to_the_reference(data: bytes) -> None:
     agree(data)
 
 
+def test_what_would_take_much_memory_in_pieces_is_left_to_the_reference() -> None:
+    for begin, item, end, items in (
+        (b"[", b" ", b"1]", 16 << 20), (b"[", b'"",', b"1]", 8 << 20), (b"{", b"1:1,", b"1:1}", 2 << 20)
+    ):
+        assert plain(begin + item * 1000 + end)
+        with pytest.raises(NotPlainError):
+            plain(begin + item * items + end)
+
+
 @pytest.mark.parametrize("depth", range(1, MAX_DEPTH + 4))
 def test_nothing_nested_deeper_than_the_limit_is_plain(depth: int) -> None:
     for opening, closing in ((b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")):
