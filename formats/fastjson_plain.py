@@ -23,7 +23,7 @@ _DIGITS = bytes(ord("0") if code in b"0123456789.+-eE" else 32 for code in range
 _LARGEST = 16 << 20
 _MEMORY = 192 << 20
 _PER_QUOTE, _PER_COLON = 14, 160
-"""Bytes of memory for the pieces of a text, and of each before a quote, or an integer key, as measured."""
+"""Bytes of memory that all pieces of a text may take, and what a quote and an integer key cut off took, as measured."""
 
 
 class NotPlainError(Exception):
@@ -35,7 +35,7 @@ def read_plain(data: bytes, *, max_depth: int, max_number: int) -> Any:
 
     Numbers of more than `max_number` characters, and containers nested deeper than `max_depth`, are never plain.
     """
-    if not is_small(data) or b"\\" in data or b"0" * max_number in data.translate(_DIGITS):
+    if not _is_small(data) or b"\\" in data or b"0" * max_number in data.translate(_DIGITS):
         raise NotPlainError
     try:
         text = data.decode("utf-8")
@@ -62,7 +62,7 @@ def read_plain(data: bytes, *, max_depth: int, max_number: int) -> Any:
         raise NotPlainError from None
 
 
-def is_small(data: bytes) -> bool:
+def _is_small(data: bytes) -> bool:
     """Whether it can be taken to pieces in some 300 MB."""
     return len(data) <= _LARGEST and data.count(b'"') * _PER_QUOTE + data.count(b":") * _PER_COLON <= _MEMORY
 

@@ -74,9 +74,10 @@ def _stage(
     size, crc = made.get(path) or disk.create_from_pieces(path, _watched(content, interrupted), sync=False)
     if not isinstance(step, InPlace):
         _dress(run.root, step, path, like)
+    # before it is read: what is written to it from here on shows
+    run.compared[number] = identity(path)
     if file_crc(path) != (size, crc) or size != content.size:
         raise Refusal(f"what was written for {step.file} reads back differently", "check the disk", file=step.file)
-    run.compared[number] = identity(path)
     return {"size": size, "crc32c": crc, "file": path.name}
 
 

@@ -96,8 +96,8 @@ def settle(run: Run, number: int, step: Replace) -> dict[str, Any]:
 
 
 def _is_staged(run: Run, number: int, step: Replace) -> bool:
-    path, compared = resolve(run.root, step.file), run.compared.get(number)
-    return compared is not None and exists(path) and identity(path) == compared
+    compared = run.compared.get(number)
+    return compared is not None and identity(resolve(run.root, step.file)) == compared
 
 
 def look(run: Run, step: Replace) -> dict[str, Any]:

@@ -174,7 +174,10 @@ def in_order(chunks: Iterable[Buffer], start: int = 0) -> Iterator[Piece]:
 
 
 def identity(path: Path) -> tuple[int, ...]:
-    """What a file keeps under another name, and loses when it is written to: device, inode, size, mtime (ns)."""
+    """What a file keeps under another name, and loses when it is written to: device, inode, size, mtime (ns).
+
+    `OSError` where there is none.
+    """
     status = os.lstat(path)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 

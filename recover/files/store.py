@@ -222,11 +222,8 @@ class Store:
         """`path` as reports and plans name it: relative to the root, absolute for parts kept elsewhere."""
         name = str(path)
         if name.startswith(self._prefix):
-            return name[len(self._prefix) :]
-        try:
-            return path.relative_to(self.root).as_posix()
-        except ValueError:
-            return str(path)
+            return name[len(self._prefix) :] or "."
+        return "." if path == self.root else name
 
     def path(self, name: str) -> Path:
         """The inverse of `relative`."""

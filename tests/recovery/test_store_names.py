@@ -14,6 +14,7 @@ def test_a_file_below_the_root_is_named_from_there(root: str) -> None:
     store = Store(Path(root), StoreOptions())
     for name in ("abort", "consumequeue/TopicA/0/00000000000000000000", "consumequeue/%RETRY%g/0"):
         assert store.relative(store.path(name)) == name
+    assert store.relative(store.root) == "."
 
 
 @pytest.mark.parametrize("place", ["/var/store2/abort", "/var/stor", "/var", "/elsewhere/commitlog/0"])
