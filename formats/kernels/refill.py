@@ -23,7 +23,14 @@ START, FILLED, LOADS, STOP, LENGTH, CALL, DESCRIPTOR, FLAGS, _BASE, _SIZE = rang
 
 It holds FILLED bytes of the file from START on. It may be filled LOADS more times, from places in front of STOP, with
 bytes in front of LENGTH. CALL is the address of `preadv2`; DESCRIPTOR and FLAGS are what it is called with.
+What begins at STOP or behind is another's; with a STOP of 0 nothing is.
 """
+
+
+@part
+def is_over(refill: Any, inside: int) -> bool:
+    """Whether what stands at `inside` in the buffer is another's; `refill` is a pointer."""
+    return bool(0 < refill[STOP] <= refill[START] + inside)
 
 
 @part

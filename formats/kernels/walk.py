@@ -33,7 +33,7 @@ from formats.kernels.byte_reads import (
 from formats.kernels.crc import crc32_inside
 from formats.kernels.property_reads import KEYS_COUNTED, KEYS_HASHED, TAGS_CODED, take_properties
 from formats.kernels.queue_table import QUEUE_COLUMNS, QUEUE_PASSES, enter_queue, find_queue
-from formats.kernels.refill import fill_again, may_refill
+from formats.kernels.refill import fill_again, is_over, may_refill
 from formats.kernels.walk_status import AT_BLANK, DISLIKED, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
 from formats.record_columns import BIT_FILLER, BIT_PROP_CRC, BIT_V2, RECORD, column_offset
 
@@ -107,7 +107,7 @@ def walk_records(
     [rows, hashes, queues, names_used] and is updated. `keys` says what is made of those for the index
     (`property_reads`): where they are not hashed, `hashes` is left alone; queues that pass have TAGS_CODED
     as KEYS_COUNTED. `refill` says how `data` is filled again (`formats.kernels.refill`): positions then count from its
-    START; full of zeros, not at all. Returns (position, status).
+    START, and no record is taken that begins at STOP or behind; full of zeros, not at all. Returns (position, status).
     """
     limit = min(available, data.size)
     rows = pointer_to(records)
@@ -117,6 +117,8 @@ def walk_records(
     while True:
         if state[0] >= records.size:
             return position, OUTPUT_FULL
+        if is_over(filling, position):
+            return position, NEED_MORE
         size = np.int64(_BLANK_SIZE)
         if position + size <= limit:
             magic = u32(data, position + _AT_MAGIC)

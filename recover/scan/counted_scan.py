@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from recover.errors import Refusal
 from recover.files.mapped_files import MappedFile
 from recover.memory.columns import ColumnStore, Rows, Split
 from recover.scan.chosen import Chosen
+from recover.scan.cut_files import CutLog
 from recover.scan.file_scan import FileScan, ProgressCallback, scan_file
+from recover.scan.split_scan import SplitRange, SplitScan, scan_split
 from recover.scan.tally import Counter
 from recover.scan.unit_counts import UnitCounts
 
@@ -97,8 +100,12 @@ class _Watched(Counter):
     def add(self, records: Rows, queues: int) -> None:
         super().add(records, queues)
         asked_for = self.totals[BITS] & _ASKED_FOR or self.totals[FLAGS] & HOSTS_V6
-        if self.counting.is_over or asked_for or self.fallen.any():
+        if self.counting.log.is_over or asked_for or self.fallen.any():
             raise RowsWantedError
+
+
+def _takes_rows(scan: FileScan) -> bool:
+    return scan.counter is None or bool(scan.unreadable) or any(hole.last_data > hole.start for hole in scan.holes)
 
 
 class Counting:
@@ -108,37 +115,40 @@ class Counting:
     """
 
     def __init__(
-        self, file_size: int, columns: ColumnStore, progress: ProgressCallback | None, window: int, *,
-        with_keys: bool, chosen: Chosen,
+        self, log: CutLog, columns: ColumnStore, progress: ProgressCallback | None, *, with_keys: bool, chosen: Chosen
     ) -> None:
+        self.log = log
         self.columns = columns
         self.with_keys = with_keys
         self.chosen = chosen
-        self._file_size = file_size
         self._progress = progress
-        self._window = window
-        self.is_over = False
         self._told = [0, 0]
         self._lock = threading.Lock()
 
-    def scan(self, mapped_file: MappedFile) -> CountedScan | None:
-        """The file, or None."""
+    def files(self) -> list[CountedScan] | None:
+        """All files of the log, or None."""
+        scans = self.log.scan(self._split, self._report, self._without)
+        counted = [CountedScan(scan, self) for scan in scans if scan is not None and not _takes_rows(scan)]
+        return counted if len(counted) == len(scans) else None
+
+    def _split(self, part: SplitRange, entry: int | None, **how: Any) -> SplitScan | None:
         try:
-            scan = scan_file(
-                mapped_file, self._file_size, self.columns, progress=self._report, window=self._window,
-                with_keys=self.with_keys, counter=_Watched(self), chosen=self.chosen,
+            scan = scan_split(
+                part, entry, columns=self.columns, with_keys=self.with_keys, counter=_Watched(self),
+                chosen=self.chosen, **how,
             )
-            if scan.unreadable or any(hole.last_data > hole.start for hole in scan.holes):
+            if _takes_rows(scan.scan):
                 raise RowsWantedError
-        except (RowsWantedError, OSError):
-            # what cannot be opened is for the scan that keeps rows to report
-            self.is_over = True
+        except RowsWantedError:
+            self.log.is_over = True
             return None
-        return CountedScan(scan, self)
+        return scan
+
+    def _without(self, mapped_file: MappedFile, error: OSError) -> None:
+        """What cannot be opened is for the scan that keeps rows to report."""
+        self.log.is_over = True
 
     def _report(self, size: int, records: int) -> None:
-        if self.is_over:
-            raise RowsWantedError
         if self._progress is not None:
             with self._lock:
                 self._told[0] += size

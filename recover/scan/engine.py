@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from formats.kernels.crc import crc_name
-from recover.files.mapped_files import MappedFile, MappedFileQueue
+from recover.files.mapped_files import MappedFileQueue
 from recover.memory.columns import DEFAULT_MEMORY
 from recover.scan.chosen import Chosen
+from recover.scan.cut_files import OpenError
 from recover.scan.file_scan import ProgressCallback
 from recover.scan.log import LogView
 from recover.scan.log_scan import count_log, scan_log
-
-OpenError = Callable[[MappedFile, OSError], None]
 
 
 class Engine(Protocol):
@@ -38,9 +36,10 @@ class Engine(Protocol):
 
 
 class LocalEngine(Struct, frozen=True):
-    """Threads of this process, a mapped file at a time each."""
+    """Threads of this process, each with a split of a mapped file at a time: of so many bytes, or as fits the log."""
 
     threads: int = 1
+    split_size: int | None = None
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
@@ -48,11 +47,12 @@ class LocalEngine(Struct, frozen=True):
     ) -> LogView:
         """See `Engine`."""
         counted = None if chosen is None else count_log(
-            queue, threads=self.threads, memory=memory, progress=progress, with_keys=with_keys, chosen=chosen
+            queue, threads=self.threads, memory=memory, progress=progress, with_keys=with_keys, chosen=chosen,
+            split_size=self.split_size,
         )
         return counted or scan_log(
             queue, threads=self.threads, memory=memory, progress=progress, open_error=open_error,
-            with_keys=with_keys,
+            with_keys=with_keys, split_size=self.split_size,
         )
 
     def json(self) -> dict[str, Any]:

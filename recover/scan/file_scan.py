@@ -126,8 +126,9 @@ class FileScanner:
 
     def _walk(self, window: Window, position: int) -> int | None:
         """Walk from `position` in the file to the end or to the next damage; where to go on, or None."""
-        window.load(position)
-        inside = 0
+        if not window.holds(position):
+            window.load(position)
+        inside = position - window.start
         while True:
             taken = int(self.state[0])
             inside, status = self._kernel(window, inside)

@@ -11,7 +11,8 @@ from recover.files.mapped_files import MappedFileQueue
 from recover.files.seen import Stamp, stamp_of
 from recover.memory.columns import DEFAULT_MEMORY
 from recover.scan.chosen import Chosen
-from recover.scan.engine import Engine, OpenError
+from recover.scan.cut_files import OpenError
+from recover.scan.engine import Engine
 from recover.scan.file_scan import ProgressCallback
 from recover.scan.log import LogView
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from msgspec import structs
 
 from formats.kernels.queue_table import renumber
 from formats.record_columns import BIT_GHOST, NO_MESSAGE
-from recover.files.mapped_files import MappedFile, MappedFileQueue
+from recover.files.mapped_files import MappedFileQueue
 from recover.memory.columns import DEFAULT_MEMORY, ColumnStore, Rows
 from recover.scan.chosen import NOTHING, Chosen
 from recover.scan.counted_scan import CountedScan, Counting
-from recover.scan.file_scan import WINDOW, FileScan, Hole, ProgressCallback, scan_file
+from recover.scan.cut_files import CutLog, OpenError
+from recover.scan.file_scan import WINDOW, FileScan, Hole, ProgressCallback
 from recover.scan.generations import mark_ghosts, mark_superseded
 from recover.scan.log import GHOSTS, MISSING_FILE, Damage, LogView, Tail, tally
 from recover.scan.numbers import mark_leaps
+from recover.scan.split_scan import SplitRange, SplitScan, scan_split
 from recover.scan.tally import Counter, Tally
 from recover.scan.unit_counts import UnitCounts
 
@@ -27,30 +29,20 @@ from recover.scan.unit_counts import UnitCounts
 def scan_log(
     queue: MappedFileQueue, *, threads: int = 1, memory: int = DEFAULT_MEMORY,
     progress: ProgressCallback | None = None, window: int = WINDOW, with_keys: bool = True,
-    open_error: Callable[[MappedFile, OSError], None] | None = None,
+    open_error: OpenError | None = None, split_size: int | None = None,
 ) -> LogView:
-    """Scan every file of the commitlog, `threads` at a time, and put the results together.
+    """Scan every file of the commitlog, `threads` splits at a time, and put the results together.
 
     A file that cannot be opened is reported to `open_error` and counts as missing; without a
-    callback the `OSError` rises. `with_keys` is as `scan_file` has it.
+    callback the `OSError` rises. `with_keys` is as `scan_file` has it. Splits have `split_size` bytes, or as many
+    as fit the log.
     """
     columns = ColumnStore(memory)
 
-    def scan(mapped_file: MappedFile) -> FileScan | None:
-        try:
-            return scan_file(mapped_file, queue.file_size, columns, progress=progress, window=window,
-                             with_keys=with_keys)
-        except OSError as error:
-            if open_error is None:
-                raise
-            open_error(mapped_file, error)
-            return None
+    def scan(part: SplitRange, entry: int | None, **how: Any) -> SplitScan:
+        return scan_split(part, entry, columns=columns, with_keys=with_keys, counter=Counter(), **how)
 
-    if threads > 1 and len(queue.files) > 1:
-        with ThreadPoolExecutor(threads) as pool:
-            scans = list(pool.map(scan, queue.files))
-    else:
-        scans = [scan(mapped_file) for mapped_file in queue.files]
+    scans = CutLog(queue, threads, split_size, window).scan(scan, progress, open_error)
     log = assemble(queue, [s for s in scans if s is not None], as_scanned=True)
     log.has_keys = with_keys
     return log
@@ -59,21 +51,17 @@ def scan_log(
 def count_log(
     queue: MappedFileQueue, *, threads: int = 1, memory: int = DEFAULT_MEMORY,
     progress: ProgressCallback | None = None, window: int = WINDOW, with_keys: bool = False, chosen: Chosen = NOTHING,
+    split_size: int | None = None,
 ) -> LogView | None:
     """Scan a sound log and keep the rows of `chosen` queues alone; it is scanned again for who asks for others.
 
     `with_keys`: units of an index are counted. None as soon as something shows that the log takes its rows to be
     judged; `progress` is then taken back.
     """
-    counting = Counting(queue.file_size, ColumnStore(memory), progress, window, with_keys=with_keys, chosen=chosen)
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            scans = list(pool.map(counting.scan, queue.files))
-        finally:
-            # whoever is stopped does not wait for files that are being counted
-            counting.is_over = True
-    whole = [scan for scan in scans if scan is not None]
-    log = assemble_counted(queue, whole, with_keys=with_keys) if len(whole) == len(scans) else None
+    cut = CutLog(queue, threads, split_size, window)
+    counting = Counting(cut, ColumnStore(memory), progress, with_keys=with_keys, chosen=chosen)
+    scans = counting.files()
+    log = None if scans is None else assemble_counted(queue, scans, with_keys=with_keys)
     if log is None:
         counting.take_back()
         return None

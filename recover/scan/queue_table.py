@@ -54,6 +54,11 @@ class QueueTable:
         self.slots = new_queue_slots(self.slots.size, self.names, self.table, number + 1)
         return number
 
+    def begin_with(self, known: QueueTable) -> None:
+        """Give the queues that another table has the same numbers here, where there are none yet."""
+        self.slots, self.names, self.table = known.slots.copy(), known.names.copy(), known.table.copy()
+        self._state[_QUEUES:] = known._state[_QUEUES:]
+
     def let_pass(self, number: int) -> None:
         """Nobody wants rows of this queue."""
         self.table[number, QUEUE_PASSES] = True

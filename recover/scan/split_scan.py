@@ -7,6 +7,8 @@ behind damage; whether the log really comes to that place is for `recover.scan.s
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -15,7 +17,10 @@ from formats.record_columns import RECORD
 from recover.files.mapped_files import MappedFile
 from recover.files.reader import FileReader
 from recover.memory.columns import ColumnStore, Split
-from recover.scan.file_scan import WHOLE, WINDOW, FileScan, FileScanner, Hole
+from recover.scan.chosen import NOTHING, Chosen
+from recover.scan.file_scan import WHOLE, WINDOW, FileScan, FileScanner, Hole, ProgressCallback
+from recover.scan.queue_table import QueueTable
+from recover.scan.tally import Counter
 from recover.scan.window import Window
 
 SPLIT_SIZE = 128 << 20
@@ -61,11 +66,12 @@ def splits_of(mapped_file: MappedFile, file_size: int, split_size: int = SPLIT_S
 
 
 class _SplitScanner(FileScanner):
-    def __init__(self, part: SplitRange) -> None:
-        super().__init__(part.mapped_file, part.file_size, ColumnStore(WHOLE), None)
+    def __init__(self, part: SplitRange, columns: ColumnStore, progress: ProgressCallback | None, **kept: Any) -> None:
+        super().__init__(part.mapped_file, part.file_size, columns, progress, **kept)
         self.part = part
         self.stop = WHOLE if part.is_last else part.stop
         self.open_hole: Hole | None = None
+        self._reported = 0
 
     def run_split(self, reader: FileReader, window_size: int, entry: int | None) -> SplitScan:
         window = Window(reader, self.length, window_size, self.stop)
@@ -84,27 +90,22 @@ class _SplitScanner(FileScanner):
                 break
         window.close()
         self._end()
+        # a record that begins here may reach into the next split, and not all of a hole was told of
+        self._report(self.part.stop - self.part.start - self._reported, 0)
         result = SplitScan(self.part, self.result, entry, enters_at, open_hole=self.open_hole, last_data=last_data)
         result.crossed = self._crossed() if entry is not None else None
         self.result.unreadable = window.failures
         return result
 
     def _crossed(self) -> int | None:
-        """Where the walk goes on in the next split; the rows from there on are left to it."""
+        """Where the walk goes on in the next split."""
         if self.open_hole is not None or self.result.blank is not None or self.result.end < self.base + self.stop:
             return None
-        end = self.result.end
-        kept: list[Split] = []
-        for split in self.result.splits:
-            inside = split.records["phy_offset"] < self.base + self.stop
-            if not inside.all():
-                end = min(end, int(split.records["phy_offset"][~inside][0]))
-                hashes = int(split.records["hashes"][inside].astype(np.int64).sum())
-                split = Split(split.records[inside], split.hashes[:hashes])
-            if split.records.size:
-                kept.append(split)
-        self.result.splits, self.result.end = kept, end
-        return end - self.base
+        return self.result.end - self.base
+
+    def _report(self, size: int, records: int) -> None:
+        self._reported += size
+        super()._report(size, records)
 
     def _end_in_hole(self, hole: Hole, position: int) -> None:
         if self.part.is_last:
@@ -113,16 +114,32 @@ class _SplitScanner(FileScanner):
             self.open_hole = hole
 
 
-def scan_split(part: SplitRange, entry: int | None = None, window: int = WINDOW) -> SplitScan:
+def scan_split(
+    part: SplitRange, entry: int | None = None, window: int = WINDOW, *, reader: FileReader | None = None,
+    columns: ColumnStore | None = None, progress: ProgressCallback | None = None, with_keys: bool = True,
+    counter: Counter | None = None, chosen: Chosen | None = None, known: QueueTable | None = None,
+) -> SplitScan:
     """Scan one split, from position `entry` of the file, or from the first thing intact when that is None.
 
-    The first split of a file is entered at 0. `OSError` when the file cannot be opened.
+    The first split of a file is entered at 0. `OSError` when the file cannot be opened, unless `reader` has it open.
+    Queues that are `known` have their numbers; all else is as `scan_file` has it, but that nothing is counted without
+    a `counter`.
     """
     if entry is None and part.start == 0:
         entry = 0
-    scanner = _SplitScanner(part)
-    with FileReader(part.mapped_file.path) as reader:
-        return scanner.run_split(reader, window, entry)
+    scanner = _SplitScanner(part, columns or ColumnStore(WHOLE), progress, with_keys=with_keys, chosen=chosen)
+    scanner.result.counter = counter
+    if known is not None:
+        scanner.queues.begin_with(known)
+    with FileReader(part.mapped_file.path) if reader is None else nullcontext(reader) as opened:
+        return scanner.run_split(opened, window, entry)
+
+
+def queues_of(part: SplitRange, reader: FileReader, window: int = WINDOW) -> QueueTable:
+    """The queues of the records that begin in the first split of a file, as they come."""
+    scanner = _SplitScanner(part, ColumnStore(0), None, with_keys=False, chosen=NOTHING)
+    scanner.run_split(reader, window, 0)
+    return scanner.queues
 
 
 def one_split(splits: Iterable[Split]) -> Split:

@@ -53,6 +53,10 @@ class Window:
         self.start = position
         self.filled = self._read(position, self._wanted)
 
+    def holds(self, position: int) -> bool:
+        """Whether the buffer has what stands there in the file."""
+        return self.start <= position < self.start + self.filled
+
     @contextmanager
     def lent(self) -> Iterator[np.ndarray[Any, Any]]:
         """The buffer is compiled code's, which fills it with what the page cache holds (`formats.kernels.refill`)."""

@@ -15,7 +15,7 @@ from recover.files.store import Store
 from recover.memory.columns import DEFAULT_MEMORY, ColumnStore
 from recover.rebuild.maker import Maker
 from recover.scan.chosen import Chosen
-from recover.scan.engine import OpenError
+from recover.scan.cut_files import OpenError
 from recover.scan.file_scan import FileScan, ProgressCallback
 from recover.scan.log import LogView
 from recover.scan.log_scan import assemble

@@ -17,7 +17,7 @@ from fixtures.synth import synth_store
 from formats.record_columns import BIT_FILLER, BIT_LMQ, BIT_MARKER, BIT_V2
 from formats.sysflag import HOSTS_V6
 from recover.errors import Refusal
-from recover.scan import engine, log_scan
+from recover.scan import cut_files, engine
 from recover.scan.engine import LocalEngine
 from recover.scan.log import LogView
 from recover.scan.log_scan import count_log, scan_log
@@ -156,7 +156,7 @@ def test_who_is_stopped_does_not_wait_for_the_rest_of_a_file(tmp_path: Path, mon
             stopped.set()
             super().__exit__(*error)
 
-    monkeypatch.setattr(log_scan, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(cut_files, "ThreadPoolExecutor", Pool)
     with pytest.raises(KeyboardInterrupt):
-        count_log(queue, progress=progress, window=4096)
+        count_log(queue, threads=2, split_size=1 << 20, progress=progress, window=4096)
     assert 0 < sum(told) < file.length

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from recover.files.mapped_files import MappedFile
 from recover.files.store import Store, StoreOptions
 from recover.plan.model import Install, Retire, Step
 from recover.scan import counted_scan
-from recover.scan.file_scan import FileScan
+from recover.scan.split_scan import SplitRange
 from recover.verify.survey import ScanOptions, Survey, survey
 
 COMMITLOG_FOLDERS = ("commitlog-a", "commitlog-b")
@@ -33,13 +33,16 @@ def looked_at(root: Path, **settings: str) -> tuple[Store, Survey]:
 def counted_files(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Paths of log files in the order in which they are counted, or scanned behind that, from now on."""
     scanned: list[Path] = []
-    known = counted_scan.scan_file
 
-    def scan_file(mapped_file: MappedFile, *rest: Any, **options: Any) -> FileScan:
-        scanned.append(mapped_file.path)
-        return known(mapped_file, *rest, **options)
+    def noted(scan: Callable[..., Any]) -> Callable[..., Any]:
+        def note(what: SplitRange | MappedFile, *rest: Any, **options: Any) -> Any:
+            scanned.append(what.path if isinstance(what, MappedFile) else what.mapped_file.path)
+            return scan(what, *rest, **options)
 
-    monkeypatch.setattr(counted_scan, "scan_file", scan_file)
+        return note
+
+    for name in ("scan_split", "scan_file"):
+        monkeypatch.setattr(counted_scan, name, noted(getattr(counted_scan, name)))
     return scanned
 
 
