@@ -12,7 +12,7 @@ from msgspec import Struct
 from formats.commitlog import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE
 from formats.fastjson import Json
 from formats.names import is_safe_directory_name
-from recover.files.config_files import read_pairs
+from recover.files.config_files import ConfigPair, read_pairs
 from recover.files.store import Store
 
 LMQ_PREFIX = "%LMQ%"
@@ -26,9 +26,14 @@ class Topics(Struct, dict=True):
     store: Store
 
     @cached_property
+    def pairs(self) -> list[ConfigPair]:
+        """All known config files with their backups, as they were when somebody asked first."""
+        return read_pairs(self.store)
+
+    @cached_property
     def configured(self) -> dict[str, Json] | None:
         """topicConfigTable of topics.json, or of its backup where that is the sound one; None when neither is."""
-        for pair in read_pairs(self.store):
+        for pair in self.pairs:
             if pair.name == "topics.json" and pair.chosen is not None:
                 return pair.chosen.table or None
         return None

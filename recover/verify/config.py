@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from formats.config import BACKUP_SUFFIX
-from recover.files.config_files import STATE_TEXT, ConfigPair, ConfigText, read_pairs
+from recover.files.config_files import STATE_TEXT, ConfigPair, ConfigText
 from recover.files.store import CONFIG, Store
 from recover.findings import Finding, finding
 from recover.verify.consumer_offsets import AboveMax, check_offsets
@@ -40,7 +40,7 @@ class ConfigReport(Struct):
 
 def check_config(store: Store, look: Survey) -> ConfigReport:
     """Judge every config file, its backup, and the offsets against the queues."""
-    report = ConfigReport(read_pairs(store))
+    report = ConfigReport(look.topics.pairs)
     for pair in report.pairs:
         report.findings.extend(_judge(store, look, pair))
     offsets = check_offsets(store, look, report.pairs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 
 from fixtures.damage import damage
 from fixtures.damage.config import BAK, STROKES
-from formats.config import BY_NAME
+from formats.config import BY_NAME, salvage
 from recover.evidence.expected import QueueKey
+from recover.files import config_files
 from recover.files.config_files import read_config
 from recover.findings import Finding
 from recover.verify.config import check_config
@@ -34,6 +36,15 @@ def codes(root: Path) -> list[str]:
 @pytest.mark.parametrize("name", STORES)
 def test_what_real_brokers_left_is_sound(name: str) -> None:
     assert codes(unpacked(name)) == []
+
+
+def test_each_text_is_read_once_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+    monkeypatch.setattr(config_files, "salvage", lambda content: read.append(content) or salvage(content))
+    root = unpacked("clean-4.5.1")
+    assert codes(root) == []
+    there = Counter(path.read_bytes() for path in (root / "config").iterdir())
+    assert Counter(text for text in read if text) == there and len(there) > 3
 
 
 @pytest.mark.parametrize("stroke", STROKES)
