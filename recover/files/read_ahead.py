@@ -24,15 +24,26 @@ def preadv2_address() -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0 if hasattr(os, "RWF_NOWAIT") else 0
 
 
-class ReadAhead:
-    """For one pass over an open file, from its beginning or any other place; `length` in bytes.
+def is_cached(descriptor: int, at: int) -> bool:
+    """Whether the page cache holds a byte of an open file, as far as its file system can tell.
 
-    Does nothing where the file system cannot tell what is in the cache. Errors of advice are no errors of the scan.
+    To ask may bring its page there: who asks again hears that it does.
+    """
+    return ReadAhead(descriptor, 0).holds(at)
+
+
+class ReadAhead:
+    """For one pass over an open file, from its beginning or any other place, to `length` in bytes.
+
+    A little of what is `behind` that (bytes) may be read, too, although it is another's. Does nothing where the file
+    system cannot tell what is in the cache. Errors of advice are no errors of the scan.
     """
 
-    def __init__(self, descriptor: int, length: int) -> None:
+    def __init__(self, descriptor: int, length: int, behind: int = 0) -> None:
         self._descriptor = descriptor
         self._length = length
+        self._behind = behind
+        self._drops_behind: bool | None = None
         self._asked = -1  # the end of what was looked at
         self._cold: list[int] = []
         self._works = descriptor >= 0 and hasattr(os, "RWF_NOWAIT")
@@ -65,17 +76,25 @@ class ReadAhead:
             self._look_at(at)
             at += BLOCK
         self._asked = max(self._asked, at)
+        if self._behind and at >= self._length and self._drops_behind is None:
+            # not its first byte, which whoever reads on from there will ask about
+            self._drops_behind = not self.holds(self._length + self._behind - 1)
 
     def close(self) -> None:
         """The pass is over."""
         self._drop(self._asked + BLOCK)
+        if self._works and self._drops_behind:
+            self._advise(self._length, os.POSIX_FADV_DONTNEED, self._behind)
 
     def _look_at(self, at: int) -> None:
-        if not self._is_cached(at):
+        if not self.holds(at):
             self._cold.append(at)
             self._advise(at, os.POSIX_FADV_WILLNEED)
 
-    def _is_cached(self, at: int) -> bool:
+    def holds(self, at: int) -> bool:
+        """Whether the page cache holds the byte there, as far as the file system can tell."""
+        if not self._works:
+            return True
         try:
             os.preadv(self._descriptor, [bytearray(1)], at, os.RWF_NOWAIT)
         except BlockingIOError:

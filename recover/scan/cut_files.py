@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import structs
 
 from recover.files.mapped_files import MappedFile, MappedFileQueue
+from recover.files.read_ahead import is_cached
 from recover.files.reader import FileReader, is_elsewhere
 from recover.scan.file_scan import WHOLE, WINDOW, FileScan, ProgressCallback
 from recover.scan.queue_table import QueueTable
@@ -102,8 +103,9 @@ class CutFile:
                 raise
             self.open_error(self.mapped_file, error)
             return
-        if len(self.parts) > 1 and self._known is None:
-            # so that nearly always all splits number them as they come in the file
+        # so that nearly always all splits number them as they come in the file; a cold one is not read before its time,
+        # for nothing of it is to stay in the page cache
+        if len(self.parts) > 1 and self._known is None and is_cached(self._reader.descriptor, self._first.stop - 1):
             self._known = queues_of(self._first, self._reader, self.window)
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ class Window:
         self._wanted = 0
         self._slow_loads = 0
         self.failures: list[ReadFailure] = []
-        self._ahead = ReadAhead(reader.descriptor, self.stop)
+        self._ahead = ReadAhead(reader.descriptor, self.stop, _BEHIND if self.stop < length else 0)
         self._refill = np.zeros(REFILL_SIZE, dtype=np.int64)
         self._refill[[STOP, LENGTH]] = self.stop, min(self.length, self.stop + _BEHIND)
         self._refill[[CALL, DESCRIPTOR]] = preadv2_address(), reader.descriptor

@@ -73,6 +73,17 @@ def test_what_is_read_next_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
         assert len(system.cached) <= 1 + read_ahead.AHEAD // BLOCK + 1
 
 
+@pytest.mark.parametrize("cached", [set(), {3}])
+def test_what_is_read_of_another_s_split_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch, cached: set[int]) -> None:
+    system = _System(monkeypatch, set(cached))
+    ahead = ReadAhead(3, 3 * BLOCK, 1 << 16)
+    for position in range(0, 3 * BLOCK, BLOCK):
+        ahead.come_to(position, BLOCK)
+    system.cached.add(3)
+    ahead.close()
+    assert system.cached == cached and sorted(system.dropped) == [0, 1, 2, *({3} - cached)]
+
+
 def test_where_the_file_system_cannot_tell_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     system = _System(monkeypatch, set(), fails=errno.EOPNOTSUPP)
     _pass_over(5)
