@@ -31,7 +31,7 @@ from tests.support.stores import unpacked
 
 Copies = Callable[[str], Path]
 STORES = (*WHOLE_BROKER, *made())
-SIZES = (1_500, 30_011)
+SIZES = (4_001, 30_011)
 NUMBERS = ("positions", "least", "most", "fallen")
 
 
