@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from formats.kernels.queue_table import renumber
 from formats.kernels.tally import BITS, FLAGS
 from formats.record_columns import BIT_FILLER, BIT_LMQ, BIT_MARKER, BIT_V2
 from formats.sysflag import HOSTS_V6
@@ -22,6 +21,7 @@ from recover.memory.columns import ColumnStore, Rows, Split
 from recover.scan.chosen import Chosen
 from recover.scan.cut_files import CutLog
 from recover.scan.file_scan import FileScan, ProgressCallback, scan_file
+from recover.scan.queue_table import number_rows
 from recover.scan.split_scan import SplitRange, SplitScan, scan_split
 from recover.scan.tally import Counter
 from recover.scan.unit_counts import UnitCounts
@@ -55,8 +55,7 @@ class CountedScan(FileScan):
     def renumber(self, numbers: Rows) -> None:
         """Call its queues what they are called in the log; not twice."""
         self.numbers = numbers
-        for split in self._kept:
-            renumber(np.asarray(split.records), numbers)
+        number_rows(self._kept, numbers)
         takes = self._counting.chosen.takes_raw
         self._passed = frozenset(
             number for number, queue in zip(numbers.tolist(), self.queues, strict=True) if not takes(*queue)
@@ -80,8 +79,7 @@ class CountedScan(FileScan):
             if scan.queues != self.queues or scan.record_count != self.record_count:
                 raise Refusal("the log changed while it was read", "Stop the broker, or work on a copy.",
                               file=self.mapped_file.name)
-            for split in scan.splits:
-                renumber(np.asarray(split.records), self.numbers)
+            number_rows(scan.splits, self.numbers)
             self._rows = scan.splits
         return self._rows
 
@@ -93,14 +91,10 @@ class CountedScan(FileScan):
 class _Watched(Counter):
     """Counts until that will not do any more."""
 
-    def __init__(self, counting: Counting) -> None:
-        super().__init__(units=UnitCounts() if counting.with_keys else None)
-        self.counting = counting
-
     def add(self, records: Rows, queues: int) -> None:
         super().add(records, queues)
         asked_for = self.totals[BITS] & _ASKED_FOR or self.totals[FLAGS] & HOSTS_V6
-        if self.counting.log.is_over or asked_for or self.fallen.any():
+        if asked_for or self.fallen.any():
             raise RowsWantedError
 
 
@@ -132,10 +126,10 @@ class Counting:
         return counted if len(counted) == len(scans) else None
 
     def _split(self, part: SplitRange, entry: int | None, **how: Any) -> SplitScan | None:
+        counter = _Watched(units=UnitCounts() if self.with_keys else None)
         try:
             scan = scan_split(
-                part, entry, columns=self.columns, with_keys=self.with_keys, counter=_Watched(self),
-                chosen=self.chosen, **how,
+                part, entry, columns=self.columns, with_keys=self.with_keys, counter=counter, chosen=self.chosen, **how
             )
             if _takes_rows(scan.scan):
                 raise RowsWantedError

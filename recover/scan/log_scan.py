@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from formats.kernels.queue_table import renumber
 from formats.record_columns import BIT_GHOST, NO_MESSAGE
 from recover.files.mapped_files import MappedFileQueue
 from recover.memory.columns import DEFAULT_MEMORY, ColumnStore, Rows
@@ -21,9 +20,9 @@ from recover.scan.file_scan import WINDOW, FileScan, Hole, ProgressCallback
 from recover.scan.generations import mark_ghosts, mark_superseded
 from recover.scan.log import GHOSTS, MISSING_FILE, Damage, LogView, Tail, tally
 from recover.scan.numbers import mark_leaps
+from recover.scan.queue_table import number_rows
 from recover.scan.split_scan import SplitRange, SplitScan, scan_split
-from recover.scan.tally import Counter, Tally
-from recover.scan.unit_counts import UnitCounts
+from recover.scan.tally import Counter, Tally, joined
 
 
 def scan_log(
@@ -76,12 +75,10 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan], *, as_scanned: bool 
     """
     numbers = _number_queues(scans)
     for scan in scans:
-        own = _numbers_of(scan, numbers)
-        for split in scan.splits if (own != np.arange(own.size)).any() else ():
-            renumber(np.asarray(split.records), own)
+        number_rows(scan.splits, _numbers_of(scan, numbers))
     queues = list(numbers)
     ghosts = mark_ghosts(scans, len(queues))
-    counts = (_joined(scans, numbers) if as_scanned and not ghosts else None) or tally(scans, len(queues))
+    counts = (_counted(scans, numbers) if as_scanned and not ghosts else None) or tally(scans, len(queues))
     superseded = 0
     if counts.fallen.any():
         superseded = mark_superseded(scans, np.flatnonzero(counts.fallen).tolist())
@@ -109,22 +106,20 @@ def assemble_counted(queue: MappedFileQueue, scans: list[CountedScan], *, with_k
     numbers = _number_queues(scans)
     for scan in scans:
         scan.renumber(_numbers_of(scan, numbers))
-    counts = _joined(scans, numbers, with_keys=with_keys)
+    counts = _counted(scans, numbers, with_units=with_keys)
     # whether a queue's last number is wrong takes its rows
     if counts is None or (with_keys and counts.gapped.any()):
         return None
     return _view(queue, [*scans], list(numbers), filled[-1].end, 0, 0, counts)
 
 
-def _joined(
-    scans: Sequence[FileScan], numbers: dict[tuple[bytes, int], int], *, with_keys: bool = False
+def _counted(
+    scans: Sequence[FileScan], numbers: dict[tuple[bytes, int], int], *, with_units: bool = False
 ) -> Tally | None:
-    """What the scans of the files counted, put together; None where queues fall back, or a file was not counted."""
-    counter = Counter(len(numbers), UnitCounts() if with_keys else None)
-    for scan in scans:
-        if scan.counter is None or not counter.join(scan.counter, _numbers_of(scan, numbers)):
-            return None
-    return counter.result(len(numbers))
+    """What the scans of the files counted, put together."""
+    own = (_numbers_of(scan, numbers) for scan in scans)
+    counter = joined((scan.counter for scan in scans), own, len(numbers), with_units=with_units)
+    return None if counter is None else counter.result(len(numbers))
 
 
 def _view(

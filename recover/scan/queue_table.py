@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from formats.kernels.queue_table import QUEUE_COLUMNS, QUEUE_PASSES, new_queue_slots
-from recover.memory.columns import Rows
+from formats.kernels.queue_table import QUEUE_COLUMNS, QUEUE_PASSES, new_queue_slots, renumber
+from recover.memory.columns import Rows, Split
 
 _QUEUES = 2
 _NAMES_USED = 3
 _SLOTS = 1 << 12
 _NAMES = 1 << 17
+
+
+def number_rows(splits: Iterable[Split], numbers: Rows) -> None:
+    """Call the queue of each row what `numbers` (int32, one a queue) says that it is called."""
+    if (numbers != np.arange(numbers.size)).any():
+        for split in splits:
+            renumber(np.asarray(split.records), numbers)
 
 
 class QueueTable:

@@ -12,13 +12,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec import Struct, field, structs
 
-from formats.kernels.queue_table import renumber
 from recover.files.reader import ReadFailure
 from recover.memory.columns import Rows
 from recover.scan.file_scan import FileScan, Hole
+from recover.scan.queue_table import number_rows
 from recover.scan.split_scan import SplitRange, SplitScan
-from recover.scan.tally import Counter
-from recover.scan.unit_counts import UnitCounts
+from recover.scan.tally import joined
 
 Again = tuple[SplitRange, int]
 """A split, and the position in its file to enter it at."""
@@ -108,32 +107,21 @@ class _Walk:
         result = self.result
         numbers = [self._numbers_of(found) for found in self._taken]
         for found, own in zip(self._taken, numbers, strict=True):
-            for split in found.splits if (own != np.arange(own.size)).any() else ():
-                renumber(np.asarray(split.records), own)
+            number_rows(found.splits, own)
             result.splits += found.splits
         if self.hole is not None:
             result.holes.append(structs.replace(self.hole, stop=result.file_end))
             result.end = self.hole.start
         result.queues = list(self._queues)
         result.unreadable = list(_once(result.unreadable))
-        result.counter = self._counted(numbers)
+        counters = [found.counter for found in self._taken]
+        with_units = any(counter is not None and counter.units is not None for counter in counters)
+        result.counter = joined(counters, numbers, len(self._queues), with_units=with_units)
         return result
 
     def _numbers_of(self, found: FileScan) -> Rows:
         """What each queue of a split is called in the file (int32)."""
         return np.array([self._queues.setdefault(key, len(self._queues)) for key in found.queues], dtype=np.int32)
-
-    def _counted(self, numbers: Sequence[Rows]) -> Counter | None:
-        """None also where queues fall back, which takes all rows in their order."""
-        counters = [found.counter for found in self._taken]
-        if len(counters) == 1:
-            return counters[0]
-        with_units = all(each is not None and each.units is not None for each in counters)
-        counter = Counter(len(self._queues), UnitCounts() if with_units else None)
-        for each, own in zip(counters, numbers, strict=True):
-            if each is None or not counter.join(each, own):
-                return None
-        return counter
 
 
 def _once(failures: Iterable[ReadFailure]) -> Iterable[ReadFailure]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from msgspec import Struct, structs
 
@@ -123,3 +125,18 @@ class Counter:
             totals[FILLERS], totals[MARKERS], totals[LAST_TIME], totals[NEWEST_TIME], totals[BITS], totals[FLAGS],
             self.units,
         )
+
+
+def joined(
+    counters: Iterable[Counter | None], numbers: Iterable[Rows], queues: int, *, with_units: bool
+) -> Counter | None:
+    """What was counted of stretches of a log, one behind the other, whose queues are called `numbers` in it.
+
+    None where one of them was not counted, or queues fall back, which takes all rows in their order. `with_units`:
+    units of an index were counted, too.
+    """
+    whole = Counter(queues, UnitCounts() if with_units else None)
+    for part, own in zip(counters, numbers, strict=True):
+        if part is None or not whole.join(part, own):
+            return None
+    return whole
