@@ -12,6 +12,7 @@ from functools import cache
 
 BLOCK = 1 << 20
 AHEAD = 8 * BLOCK
+_FAR = 1 << 62
 
 
 @cache
@@ -51,10 +52,11 @@ class ReadAhead:
             # the system's own reading ahead would make everything look as if it had been there before
             self._advise(0, os.POSIX_FADV_RANDOM, 0)
 
-    @property
-    def is_warm(self) -> bool:
-        """Whether all that was asked about was in the cache, or nobody can tell."""
-        return self._descriptor >= 0 and not self._cold
+    def warm_bytes(self, position: int) -> int:
+        """So many bytes from there on are not known to lack in the cache; 0 where there is no file to ask."""
+        if self._descriptor < 0:
+            return 0
+        return max(0, next((at for at in self._cold if at + BLOCK > position), _FAR) - position)
 
     @property
     def flags(self) -> int:

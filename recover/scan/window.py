@@ -33,6 +33,7 @@ class Window:
         self.filled = 0
         self._wanted = 0
         self._slow_loads = 0
+        self._slow_next = 1
         self.failures: list[ReadFailure] = []
         self._ahead = ReadAhead(reader.descriptor, self.stop, _BEHIND if self.stop < length else 0)
         self._refill = np.zeros(REFILL_SIZE, dtype=np.int64)
@@ -61,15 +62,23 @@ class Window:
     def lent(self) -> Iterator[np.ndarray[Any, Any]]:
         """The buffer is compiled code's, which fills it with what the page cache holds (`formats.kernels.refill`)."""
         refill = self._refill
-        alone = refill[CALL] and self._slow_loads <= 0 and self._ahead.is_warm and not is_limited()
+        alone = 0
+        if refill[CALL] and self._slow_loads <= 0 and not is_limited():
+            alone = min(_ALONE, self._ahead.warm_bytes(self.start + self.filled) // self.data.size)
         refill[[START, FILLED]] = self.start, self.filled
-        refill[[LOADS, FLAGS]] = _ALONE if alone else 0, self._ahead.flags
+        refill[[LOADS, FLAGS]] = alone, self._ahead.flags
         yield refill
         self.start, self.filled = int(refill[START]), int(refill[FILLED])
+        if alone and not refill[LOADS]:
+            self._slow_next = 1
 
     def reload(self, position: int) -> None:
-        """Load what follows `position`, which was not in the page cache; what comes next will hardly be, either."""
-        self._slow_loads = _ALONE
+        """Load what follows `position`, of which a page is not in the page cache; the system drops single ones.
+
+        Where the next ones lack pages, too, compiled code tries only after twice as many loads each time.
+        """
+        self._slow_loads = self._slow_next
+        self._slow_next = min(2 * self._slow_next, _ALONE)
         self.load(position)
 
     def advance(self, position: int) -> bool:

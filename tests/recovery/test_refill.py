@@ -14,6 +14,7 @@ from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.synth import synth_store
 from recover.files import pace
 from recover.files.pace import Pace
+from recover.files.read_ahead import BLOCK, ReadAhead
 from recover.files.reader import FileReader
 from recover.files.store import Store
 from recover.memory.columns import ColumnStore
@@ -24,9 +25,10 @@ from recover.scan.split_scan import one_split, scan_split, splits_of
 from recover.scan.window import Window
 from tests.support.looks import opened
 from tests.support.stores import STORES, unpacked
-from tests.torture.trouble import short_reads
+from tests.torture.trouble import lacking_pages, short_reads
 
 _SIZE = 4096
+_PAGE = 4096
 _LOADS = 33  # one by the interpreter, and as many as it allows after that
 
 
@@ -111,6 +113,41 @@ def test_what_does_not_come_at_once_is_left_to_the_interpreter(tmp_path: Path, l
             assert _told(_scans(tmp_path / "s")) == expected
     # what failed once is not tried again at once: all in all it would take twice as many reads
     assert len(loads) > 3 * expected[0][-1] // _SIZE
+
+
+def test_a_page_that_lacks_costs_one_buffer_of_the_interpreter(tmp_path: Path, loads: list[int]) -> None:
+    synth_store(tmp_path / "s", messages=9000, mapped_file_size=4 << 20)
+    expected = _told(_scans(tmp_path / "s"))
+    before = len(loads)
+    loads.clear()
+    lacking = {_PAGE * number for number in range(40, 560, 104)}
+    with lacking_pages(lacking):
+        assert _told(_scans(tmp_path / "s")) == expected
+    assert not lacking and len(loads) <= before + 2 * 5
+
+
+def test_where_every_buffer_lacks_a_page_compiled_code_seldom_tries(tmp_path: Path, loads: list[int]) -> None:
+    synth_store(tmp_path / "s", messages=9000, mapped_file_size=4 << 20)
+    expected = _told(_scans(tmp_path / "s"))
+    loads.clear()
+    lacking = set(range(0, 4 << 20, _PAGE)) - set(range(0, 4 << 20, BLOCK))  # so that no block looks cold
+    with lacking_pages(lacking, brought=False) as tried:
+        assert _told(_scans(tmp_path / "s")) == expected
+    assert len(tried) < len(loads) / 8
+
+
+def test_compiled_code_fills_its_buffer_up_to_a_block_that_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loads: list[int]
+) -> None:
+    synth_store(tmp_path / "s", messages=9000, mapped_file_size=4 << 20)
+    expected = _told(_scans(tmp_path / "s"))
+    whole = len(loads)
+    loads.clear()
+    monkeypatch.setattr(ReadAhead, "holds", lambda self, at: at // BLOCK != 1)
+    assert _told(_scans(tmp_path / "s")) == expected
+    inside = [at for at in loads if BLOCK - _SIZE < at < 2 * BLOCK]
+    assert len(inside) >= BLOCK // _SIZE - 1
+    assert len(loads) - len(inside) <= whole + 2
 
 
 def test_a_limited_rate_counts_every_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

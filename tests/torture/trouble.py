@@ -13,6 +13,8 @@ from typing import Any
 
 from recover.scan import window
 
+_PAGE = 4096
+
 Verdict = Callable[[str, int, int], bool]
 """(path, offset, length) of a read: whether it fails."""
 
@@ -54,6 +56,30 @@ def short_reads(chance: random.Random) -> Iterator[None]:
 
     with _replaced(pread, preadv):
         yield
+
+
+@contextmanager
+def lacking_pages(lacking: set[int], brought: bool = True) -> Iterator[list[int]]:
+    """Reads that may not wait give nothing of a page that lacks (its offset in the file); those that may bring it.
+
+    What compiled code tried, as offsets. If not `brought`, what lacks once lacks for good.
+    """
+    real, real_into = os.pread, os.preadv
+    tried: list[int] = []
+
+    def preadv(fd: int, buffers: Any, offset: int, *flags: int) -> int:
+        size = sum(len(buffer) for buffer in buffers)
+        asked = {at for at in lacking if at < offset + size and offset < at + _PAGE}
+        if flags == (os.RWF_NOWAIT,):
+            tried.append(offset)
+            if asked:
+                raise BlockingIOError
+        elif brought:
+            lacking.difference_update(asked)
+        return real_into(fd, buffers, offset, *flags)
+
+    with _replaced(real, preadv):
+        yield tried
 
 
 @contextmanager
