@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
     print("\n### Goals\n")
     print(markdown(("", "goal", "measured", "met"), [goal.row() for goal in goals]))
-    print(f"\n{os.cpu_count()} cores, {options.runs} runs each in turn, least of them; "
+    print(f"\n{len(os.sched_getaffinity(0))} cores, {options.runs} runs each in turn, least of them; "
           f"{time.monotonic() - begin:.0f} s in all. `python -m benchmarks {' '.join(arguments or sys.argv[1:])}`")
     return 0
 
