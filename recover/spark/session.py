@@ -22,6 +22,9 @@ from recover.spark.java import find_java, spark_environment
 from recover.spark.settings import SparkSettings
 
 LOG = "spark.log"
+_SCRATCH = "scratch"
+_LONGEST_OF_SOCKETS = 60
+"""Bytes of a folder's path; a socket in it has a UUID for its name, and the system takes 107 for both."""
 _CODE = Path(__file__).resolve().parents[2]
 _SECONDS = 20
 _SECONDS_TO_ARCHIVE = 60
@@ -64,11 +67,10 @@ class Session:
         java = find_java()
         conf = SparkConf(loadDefaults=False).setMaster(self.settings.master)
         conf.setAll([*self.settings.conf])
+        options = str(conf.get(_JAVA_OPTIONS) or "")
         if self.settings.is_local:
-            options = str(conf.get(_JAVA_OPTIONS) or "")
             self._archive = archive_for(java, Path(pyspark.__file__).parent, options, make=self.archives)
-            if self._archive is not None:
-                conf.set(_JAVA_OPTIONS, f"{options} {self._archive.option}".strip())
+        self._set_scratch(conf, f"{options} {self._archive.option if self._archive else ''}".strip())
         threading.Thread(target=_import_ahead, daemon=True).start()
         java_home = spark_environment(java, self.folder / "java")
         with _environment(java_home | self._python()), _signals_kept(), self.log.open("wb") as noise:
@@ -77,6 +79,16 @@ class Session:
             self._gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
             self.context = SparkContext(conf=conf, gateway=self._gateway)
         self.context.setLogLevel("ERROR")
+
+    def _set_scratch(self, conf: Any, options: str) -> None:
+        """Java's temporary files are this session's, beside its other `options`: it removes none where it is killed."""
+        folder = self.folder / _SCRATCH
+        folder.mkdir()
+        place = str(folder).replace("\\", "\\\\").replace('"', '\\"')
+        # in front of what the user says, who may want another place
+        conf.set(_JAVA_OPTIONS, f'"-Djava.io.tmpdir={place}" {options}'.strip())
+        if len(os.fsencode(folder)) > _LONGEST_OF_SOCKETS:
+            conf.setIfMissing("spark.python.unix.domain.socket.dir", "/tmp")
 
     def _python(self) -> dict[str, str]:
         if self.settings.is_local:
@@ -129,8 +141,7 @@ class Session:
             if archive is not None:
                 # a JVM that was killed may have been writing
                 archive.end(whole=process.returncode == 0)
-        if not self.failed:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder / _SCRATCH if self.failed else self.folder, ignore_errors=True)
 
 
 _current: list[Session] = []

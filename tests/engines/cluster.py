@@ -31,7 +31,9 @@ class Cluster:
         """The options that put a command on this cluster, with small heaps."""
         return ("--master", self.url, *(item for setting in (
             "spark.driver.memory=512m", "spark.executor.memory=512m", "spark.executor.cores=1",
-            "spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", *more,
+            "spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1",
+            f"spark.executor.extraJavaOptions=-Djava.io.tmpdir={self.folder / 'scratch'}",
+            "spark.python.unix.domain.socket.dir=/tmp", *more,
         ) for item in ("--conf", setting)))
 
     def executors(self, worker: int) -> list[int]:
@@ -62,6 +64,10 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= spark_environment(find_java(), folder / "java")
     environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOG_DIR": str(folder)}
+    # whoever is killed removes nothing
+    scratch = folder / "scratch"
+    scratch.mkdir(parents=True)
+    environment |= {"SPARK_LOCAL_DIRS": str(scratch), "SPARK_DAEMON_JAVA_OPTS": f"-Djava.io.tmpdir={scratch}"}
     program = Path(pyspark.__file__).parent / "bin" / "spark-class"
     port = free_port()
     running: list[subprocess.Popen[bytes]] = []

@@ -82,13 +82,38 @@ def test_a_worker_that_dies_every_time_ends_the_command_and_names_the_log(
     assert SparkEngine(SETTINGS).scan_log(Store.open(root).commitlog).messages == 8_000
 
 
-def test_a_spark_that_is_killed_ends_the_command(root: Path) -> None:
+def test_a_spark_that_is_killed_ends_the_command_and_leaves_its_log(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_session()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left: list[str] = []
+
     def kill(_size: int, _records: int) -> None:
-        session_for(SETTINGS).process.kill()
+        session = session_for(SETTINGS)
+        session.process.kill()
+        left.extend(path.name for path in (session.folder / "scratch").iterdir())
 
     with assert_unchanged(root), pytest.raises(Refusal) as refused:
         SparkEngine(SETTINGS).scan_log(Store.open(root).commitlog, progress=kill)
+    stop_session()
     assert "Spark's own log" in refused.value.remedy
+    assert any(name.startswith("blockmgr-") for name in left)
+    assert [path.name for path in tmp_path.glob("mqtool-*/*")] == ["spark.log"]
+
+
+def test_java_s_temporary_files_are_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_session()
+    deep, own = tmp_path / "it's \"deep\"" / ("d" * 60), tmp_path / "own"
+    deep.mkdir(parents=True)
+    own.mkdir()
+    for conf, place in (((), deep), ((f"spark.driver.extraJavaOptions=-Djava.io.tmpdir={own}",), own)):
+        monkeypatch.setattr(tempfile, "tempdir", str(deep))
+        session = session_for(spark_settings("local[1]", ("spark.driver.memory=512m", *conf)))
+        assert session.context._jvm.System.getProperty("java.io.tmpdir").startswith(str(place))
+        # a socket's path is never longer than the system takes
+        assert session.context.parallelize(range(10), 2).map(str).count() == 10
+        stop_session()
 
 
 def test_a_file_that_vanishes_in_mid_job_is_refused_as_on_one_machine(root: Path) -> None:
