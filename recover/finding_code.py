@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -19,7 +20,8 @@ class Code(Struct, frozen=True):
     """A kind of finding: what it is called, how bad it is, and what `explain` says of it.
 
     `message` and `remedy` are format strings over the finding's facts (`{store}` is the store
-    path, filled in by whoever prints). `bits` overrides the exit bits that severity implies.
+    path, filled in by whoever prints). `one` is said instead of `message` where the fact `count` is 1. `bits` overrides
+    the exit bits that severity implies.
     """
 
     name: str
@@ -30,7 +32,12 @@ class Code(Struct, frozen=True):
     cause: str
     broker: str
     action: str
+    one: str | None = None
     bits: int | None = None
+
+    def said_of(self, facts: Mapping[str, Any]) -> str:
+        """The format string for a finding with these facts."""
+        return self.one if self.one is not None and facts.get("count") == 1 else self.message
 
     @property
     def exit_bits(self) -> int:

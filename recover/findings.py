@@ -51,9 +51,8 @@ def finding(
     values = _Facts(facts, file=file, offset=offset)
     level = severity or kind.severity
     bits = kind.exit_bits if severity is None else SEVERITY_BITS[severity]
-    return Finding(
-        code, level, file, offset, kind.message.format_map(values), kind.remedy.format_map(values), dict(facts), bits
-    )
+    message, remedy = kind.said_of(facts).format_map(values), kind.remedy.format_map(values)
+    return Finding(code, level, file, offset, message, remedy, dict(facts), bits)
 
 
 class FindingList:

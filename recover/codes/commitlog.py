@@ -100,6 +100,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-ghosts", "warning",
         "old records stand behind a break of the log, from {start} on ({count})", _RECOVER,
+        one="one old record stands behind a break of the log, at {start}",
         meaning="Records of an earlier life of the log: their queue offsets or times do not continue it.",
         cause="A truncation moved the write position back; the bytes behind it stayed on disk.",
         broker="If new records line up with them it takes them for messages again.",
@@ -108,6 +109,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-superseded", "info",
         "older records whose queue offsets were given out again later, from {start} on ({count})", "",
+        one="an older record whose queue offset was given out again later, at {start}",
         meaning="A queue numbered its messages again from a lower offset; only the newest generation is in the queue.",
         cause="A broker of 5.0 to 5.3.1 lost its queues and restarted, or the log was truncated and went on.",
         broker="It reads the newest units only; the older messages cannot be consumed.",
@@ -193,6 +195,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "commitlog-number-missing", "info",
         "{topic}/{queue}: the log has no message with the queue offsets {first} to {last} ({count}), and nothing damaged "
         "took them", "",
+        one="{topic}/{queue}: the log has no message with the queue offset {first}, and nothing damaged took it",
         meaning="Messages of a queue are numbered one by one, and these numbers are left out between two intact records.",
         cause="A broker that lost units went on from a wrong number; or records whose topic, queue id or queue offset "
         "was changed.",

@@ -73,6 +73,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         "consumer-offset-above-max", "warning",
         "group {group} of topic {topic}: the offset lies behind the end of the queue in {count} queues: {detail}",
         "mqtool recover {store} --clamp-offsets",
+        one="group {group} of topic {topic}: the offset lies behind the end of the queue in one queue: {detail}",
         meaning="The group says it has consumed messages that the queue does not have.",
         cause="The log or the queue lost its end, the topic was made again, or the file is of another broker.",
         broker="It answers OFFSET_OVERFLOW_BADLY and tells the consumer to go on elsewhere: 4.x to the oldest message "
@@ -86,6 +87,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         "group {group} of topic {topic}: the offset lies before the first message left in {count} queues: "
         "{detail}",
         "",
+        one="group {group} of topic {topic}: the offset lies before the first message left in one queue: {detail}",
         meaning="The messages between the offset and the first one left have expired with their log files.",
         cause="A group that has not consumed for longer than messages are kept.",
         broker="It moves the consumer to the first message left.",

@@ -10,6 +10,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     Code(
         "consumequeue-missing-units", "warning",
         "{topic}/{queue}: no unit at queue offsets {first} to {last} ({count}), but the log has the messages", _REBUILD,
+        one="{topic}/{queue}: no unit at queue offset {first}, but the log has the message",
         meaning="The messages are in the commitlog, but the queue does not name them, so no consumer is given them.",
         cause="The broker died between writing the log and dispatching it, the disk was full, or queue files were deleted.",
         broker="After an unclean stop it dispatches again from its start file; after a clean stop only what lies behind "
@@ -20,6 +21,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         "consumequeue-wrong-units", "warning",
         "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) do not name their messages",
         _REBUILD,
+        one="{topic}/{queue}: the unit at queue offset {first} does not name its message",
         meaning="A unit's position, size or tags code is not that of the intact record with this queue offset.",
         cause="Stale units of an earlier life of the queue, an append at a shifted place, or damage.",
         broker="It trusts every unit with size > 0: consumers get other messages, or the same ones again.",
@@ -29,6 +31,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         "consumequeue-beyond-log", "warning",
         "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) point behind the end of the log ({log_end})",
         _REBUILD,
+        one="{topic}/{queue}: the unit at queue offset {first} points behind the end of the log ({log_end})",
         meaning="The queue names records that the log does not hold (any more).",
         cause="The log lost its end: a power cut before it reached the disk, a truncation that stopped half way. Where "
         "more than this queue shows that messages stood there, the log has a finding of its own.",
@@ -38,6 +41,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     Code(
         "consumequeue-lost-units", "info",
         "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) stand for messages that are damaged or gone", "",
+        one="{topic}/{queue}: the unit at queue offset {first} stands for a message that is damaged or gone",
         meaning="The unit lies in a damaged range of the log, or at the position of a message that a bridge stands for.",
         cause="The damage itself is reported with the commitlog.",
         broker="Consumers that reach such a unit may skip more than it; a bridged one repeats the message before it.",
@@ -46,6 +50,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     Code(
         "consumequeue-ext-broken", "warning",
         "{topic}/{queue}: {count} units from queue offset {first} to {last} have no ext unit of their own", _REBUILD,
+        one="{topic}/{queue}: the unit at queue offset {first} has no ext unit of its own",
         meaning="The unit names the right message, but its address in consumequeue_ext leads to nothing, to the unit "
         "of another message, or to one that a walk from the file's start does not reach.",
         cause="Files of consumequeue_ext are damaged or gone, or older than the queue.",

@@ -11,6 +11,7 @@ INDEX_CODES: tuple[Code, ...] = (
     Code(
         "index-missing-units", "warning",
         "{records} messages from {first} to {last} lack {count} units in the index", _REBUILD,
+        one="the message at {first} lacks a unit in the index",
         meaning="The messages are in the commitlog, but a query by one of their keys does not find them.",
         cause="An unclean start deleted the newest index file, the broker died before it dispatched the messages, or a "
         "file was lost.",
@@ -20,6 +21,7 @@ INDEX_CODES: tuple[Code, ...] = (
     Code(
         "index-wrong-units", "warning",
         "{count} units from number {first} to {last} name no message, or one that has not that key", _REBUILD,
+        one="unit number {first} names no message, or one that has not that key",
         meaning="A unit's hash and position do not belong together: no record starts there, it has other keys, or "
         "the place of the unit is blank.",
         cause="Damage, a page that never reached the disk, or a log that was written anew from an earlier place.",
@@ -29,6 +31,7 @@ INDEX_CODES: tuple[Code, ...] = (
     Code(
         "index-beyond-log", "warning",
         "{count} units from number {first} to {last} point behind the end of the log ({log_end})", _REBUILD,
+        one="unit number {first} points behind the end of the log ({log_end})",
         meaning="The units name messages that the log does not hold (any more).",
         cause="The log was truncated. Brokers truncate queues with it, but never index files.",
         broker="Messages stored later at these positions are not indexed before the log has passed the last one.",
@@ -37,6 +40,7 @@ INDEX_CODES: tuple[Code, ...] = (
     Code(
         "index-lost-units", "info",
         "{count} units from number {first} to {last} name messages that are damaged", "",
+        one="unit number {first} names a message that is damaged",
         meaning="The unit points into a damaged range of the log, or at a record that stands for a lost message.",
         cause="The damage itself is reported with the commitlog.",
         broker="A query finds nothing at the position.",
@@ -45,6 +49,7 @@ INDEX_CODES: tuple[Code, ...] = (
     Code(
         "index-wrong-time", "warning",
         "{count} units from number {first} to {last} have a time that is not that of their message", _REBUILD,
+        one="unit number {first} has a time that is not that of its message",
         meaning="The difference to the file's begin time does not give the store timestamp of the message.",
         cause="Damage, or a tool that wrote the file.",
         broker="A query with a time span can pass over the message.",
@@ -54,6 +59,7 @@ INDEX_CODES: tuple[Code, ...] = (
         "index-chain-loop", "warning",
         "{count} units from number {first} to {last} lead to a unit that is not older: a chain that may never end",
         _REBUILD,
+        one="unit number {first} leads to a unit that is not older: a chain that may never end",
         meaning="Each unit names the unit before it in its hash slot; a number that is not smaller can make a circle.",
         cause="Damage, or two broker processes that wrote one file.",
         broker="A query that gets there never ends and keeps a thread busy; only a unit that names itself is noticed.",
@@ -63,6 +69,7 @@ INDEX_CODES: tuple[Code, ...] = (
         "index-wrong-chain", "warning",
         "{count} units from number {first} to {last} name another unit than the one before them in their slot",
         _REBUILD,
+        one="unit number {first} names another unit than the one before it in its slot",
         meaning="The chain skips units of its slot, so their messages are not found by key.",
         cause="Damage, or a page that never reached the disk.",
         broker="It follows the chain as it is.",
@@ -71,6 +78,7 @@ INDEX_CODES: tuple[Code, ...] = (
     Code(
         "index-slot-out-of-range", "warning",
         "{count} slots from {first} to {last} name units that the file does not have", _REBUILD,
+        one="slot {first} names a unit that the file does not have",
         meaning="The head of a chain is no number in use.",
         cause="Damage.",
         broker="It takes the slot for empty: nothing of the chain is found, and the next put cuts it off for good.",
@@ -79,6 +87,7 @@ INDEX_CODES: tuple[Code, ...] = (
     Code(
         "index-wrong-slot", "warning",
         "{count} slots from {first} to {last} do not name the newest unit of their chain", _REBUILD,
+        one="slot {first} does not name the newest unit of its chain",
         meaning="Newer units of the slot, or all, are not reached by a query.",
         cause="Damage, or a page that never reached the disk.",
         broker="It follows the chain from the wrong head.",
@@ -148,6 +157,7 @@ INDEX_CODES: tuple[Code, ...] = (
     Code(
         "index-near-empty-files", "info",
         "{count} index files hold next to nothing and take {bytes} bytes", "",
+        one="one index file holds next to nothing and takes {bytes} bytes",
         meaning="A broker starts a new file only when the last one is full, yet these are nearly empty.",
         cause="A known fault of brokers that could not write their last index file.",
         broker="It keeps them until their messages expire; each is mapped at its full size.",

@@ -67,6 +67,7 @@ PARTS_CODES: tuple[Code, ...] = (
     Code(
         "timer-points-beyond-log", "warning",
         "{count} units of the timerlog, the first at {first}, point behind the end of the log ({log_end})", _DUE_AGAIN,
+        one="the unit of the timerlog at {first} points behind the end of the log ({log_end})",
         meaning="The timer would deliver messages that the log does not hold.",
         cause="The log lost its end, or was cut, and the timerlog was not.",
         broker="At the due time it finds nothing there, or another message that was written since; some releases try "
@@ -77,6 +78,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "timer-wrong-record", "info",
         "{count} pending units of the timerlog, the first at {first}, point where no message of their size starts",
         _DUE_AGAIN,
+        one="the pending unit of the timerlog at {first} points where no message of its size starts",
         meaning="Record start or size differ from what the timerlog says.",
         cause="The log was cut and written on, or the timerlog belongs to another life of the store.",
         broker="At the due time it reads whatever stands there, and finds no message of that size.",
@@ -101,6 +103,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "settings-would-truncate", "warning",
         "with {setting} a start would cut the log at {value}: the first of {count} records without a property CRC",
         "Leave {setting} off until the last log file with such records has expired.",
+        one="with {setting} a start would cut the log at {value}: the one record without a property CRC",
         meaning="The setting makes the recovery refuse records that were stored without this checksum.",
         cause="The setting was turned on over a log that was begun without it.",
         broker="Its recovery stops at the first such record that it reads, cuts the log there and deletes later files.",

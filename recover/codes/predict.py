@@ -29,6 +29,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         "start-leaves-unreachable", "warning",
         "broker {broker} would leave {count} messages in the log without a queue unit that leads to them",
         "mqtool rebuild-consumequeue {store} --dry-run",
+        one="broker {broker} would leave one message in the log without a queue unit that leads to it",
         meaning="The messages are in the log, but no consumer ever gets them.",
         cause="A start fills queues only from the range that it dispatches; a queue that lost older units stays short.",
         broker="It notices nothing.",
@@ -38,6 +39,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         "start-reuses-offsets", "warning",
         "broker {broker} would give new messages {count} queue offsets that messages in the log already have",
         "mqtool rebuild-consumequeue {store} --dry-run",
+        one="broker {broker} would give a new message a queue offset that a message in the log already has",
         meaning="A queue ends below offsets that its messages carry, so the next messages get them again. Groups that "
         "are ahead skip them.",
         cause="Units at the end of a queue are missing and the start does not bring them back, or puts others in "
@@ -66,6 +68,7 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-deletes-files", "info", "broker {broker} would delete {count} files", "",
+        one="broker {broker} would delete one file",
         meaning="A start deletes log and queue files behind the ends that it found, and after a crash index files.",
         cause="Pre-allocated files, and whatever lies behind a cut.",
         broker="Normal.",

@@ -6,11 +6,14 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from string import Formatter
 
 import pytest
 
 from mqtool.output import SCREEN_FINDINGS
 from recover.codes import CODES
+from recover.finding_code import Code
+from recover.findings import finding
 from tests.cli.runner import mqtool
 from tests.support.stores import real_store
 
@@ -68,3 +71,26 @@ def test_what_explain_says_of_a_code_has_no_gaps() -> None:
     # facts are filled into message and remedy of a finding alone
     texts = {code.name: code.meaning + code.cause + code.broker + code.action for code in CODES.values()}
     assert [name for name, text in texts.items() if "{" in text] == []
+
+
+@pytest.mark.parametrize("code", [code for code in CODES.values() if code.one is not None], ids=lambda code: code.name)
+def test_a_finding_of_one_says_so_without_a_range(code: Code) -> None:
+    known = {name for _, name, _, _ in Formatter().parse(code.message) if name}
+    facts = {name: name.upper() for name in known}
+    one, two = finding(code.name, **facts | {"count": 1}), finding(code.name, **facts | {"count": 2})
+    assert "{" not in one.message + two.message
+    assert "LAST" not in one.message and one.message != two.message
+    assert (one.bits, one.remedy) == (two.bits, two.remedy)
+
+
+def test_a_unit_that_is_wrong_is_told_by_its_number(tmp_path: Path) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    queues = sorted(store.glob("consumequeue/[A-Za-z]*/*/0*"))
+    queue = next(path for path in queues if any(path.read_bytes()[40:60]))
+    with queue.open("r+b") as file:
+        file.seek(20 + 11)
+        file.write(b"\x01")
+    said = [item["message"] for item in mqtool("verify", store, "--json").document["findings"]
+            if item["code"] == "consumequeue-wrong-units"]
+    place = "/".join(queue.parts[-3:-1])
+    assert said == [f"{place}: the unit at queue offset 1 does not name its message"]
