@@ -35,10 +35,10 @@ class Head(NamedTuple):
     sys_flag: Annotated[int, I32, "compression, transaction, IPv6 and batch bits"]
     born_timestamp: Annotated[int, I64, "client clock, ms"]
     born_ip: Annotated[bytes, raw(IPV4_LENGTH), "client address; 16 bytes when sysFlag has 0x10"]
-    born_port: Annotated[int, I32, "client port"]
+    born_port: Annotated[int, I32, "client port, 0 to 65535: clients throw at any other, and drop what came behind it"]
     store_timestamp: Annotated[int, I64, "broker clock, ms"]
     store_ip: Annotated[bytes, raw(IPV4_LENGTH), "broker address; 16 bytes when sysFlag has 0x20"]
-    store_port: Annotated[int, I32, "broker port"]
+    store_port: Annotated[int, I32, "broker port, as the client's"]
     reconsume_times: Annotated[int, I32, "deliveries that failed"]
     prepared_transaction_offset: Annotated[int, I64, "of a commit: phy offset of its half message"]
     body_length: Annotated[int, I32, "bytes of the body that follows"]
@@ -117,9 +117,11 @@ OFFSET_PHY_OFFSET = HEAD.offset("phy_offset")
 OFFSET_SYS_FLAG = HEAD.offset("sys_flag")
 OFFSET_BORN_TIMESTAMP = HEAD.offset("born_timestamp")
 OFFSET_BORN_HOST = HEAD.offset("born_ip")
+OFFSET_BORN_PORT = HEAD.offset("born_port")
 # From here on every offset moves by IPV6_EXTRA for each earlier host that is IPv6.
 OFFSET_STORE_TIMESTAMP = HEAD.offset("store_timestamp")
 OFFSET_STORE_HOST = HEAD.offset("store_ip")
+OFFSET_STORE_PORT = HEAD.offset("store_port")
 OFFSET_RECONSUME_TIMES = HEAD.offset("reconsume_times")
 OFFSET_PREPARED_TRANSACTION_OFFSET = HEAD.offset("prepared_transaction_offset")
 OFFSET_BODY_LENGTH = HEAD.offset("body_length")
@@ -130,6 +132,7 @@ TOPIC_LENGTH_V2_SIZE = TOPIC_LENGTH_V2.size
 PROPERTIES_LENGTH_SIZE = PROPERTIES_LENGTH.size
 PROPERTY_CRC_SIZE = PROPERTY_CRC.size
 BLANK_SIZE = BLANK.size
+LARGEST_PORT = 0xFFFF
 MIN_RECORD_SIZE = HEAD_SIZE + TOPIC_LENGTH_V1_SIZE + PROPERTIES_LENGTH_SIZE
 
 I32_STRUCT = struct.Struct(">" + I32.code)

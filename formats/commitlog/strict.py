@@ -10,7 +10,15 @@ import re
 from formats import properties as props
 from formats import sysflag
 from formats.commitlog.codec import check_crcs, fail, parse, read_start
-from formats.commitlog.layout import BLANK_SIZE, HEAD_SIZE, HEADS, I64_STRUCT, OFFSET_PHY_OFFSET, TOPIC_LENGTHS
+from formats.commitlog.layout import (
+    BLANK_SIZE,
+    HEAD_SIZE,
+    HEADS,
+    I64_STRUCT,
+    LARGEST_PORT,
+    OFFSET_PHY_OFFSET,
+    TOPIC_LENGTHS,
+)
 from formats.commitlog.record import (
     DLQ_PREFIX,
     REPLY_SUFFIX,
@@ -37,8 +45,8 @@ def check_strict(buffer: Buffer, offset: int, limit: int, phy_offset: int) -> Re
     counted as `offset` is: a blank must still fit behind the record. The buffer may end before
     `limit`; a record that it does not hold whole is `short`, unless its head already shows
     damage. Raises FormatError as `decode` does, and `bad-phy-offset`, `bad-queue-id`,
-    `bad-queue-offset`, `bad-born-timestamp`, `bad-store-timestamp`, `bad-topic`,
-    `bad-properties`. The first check that fails gives the reason; cheap ones come before
+    `bad-queue-offset`, `bad-born-timestamp`, `bad-store-timestamp`, `bad-born-port`,
+    `bad-store-port`, `bad-topic`, `bad-properties`. The first check that fails gives the reason; cheap ones come before
     checksums.
     """
     available = len(buffer) - offset
@@ -69,6 +77,10 @@ def _check_plausible(record: Record, offset: int) -> None:
         value = getattr(record, name)
         if value < least:
             fail("bad-" + name.replace("_", "-"), offset + layout.offset(name), f"{name} {value}", value=value)
+    # clients throw at such a port, and drop what else came with the message (MessageDecoder.decode)
+    for name, (_, port) in (("born_port", record.born_host), ("store_port", record.store_host)):
+        if not 0 <= port <= LARGEST_PORT:
+            fail("bad-" + name.replace("_", "-"), offset + layout.offset(name), f"{name} {port}", value=port)
     topic_at = offset + layout.size + len(record.body) + TOPIC_LENGTHS[record.magic].size
     if not valid_topic(record.topic):
         fail("bad-topic", topic_at, f"topic {record.topic!r}", topic=record.topic)

@@ -48,8 +48,11 @@ _AT_QUEUE_OFFSET = layout.OFFSET_QUEUE_OFFSET
 _AT_PHY_OFFSET = layout.OFFSET_PHY_OFFSET
 _AT_SYS_FLAG = layout.OFFSET_SYS_FLAG
 _AT_BORN_TIMESTAMP = layout.OFFSET_BORN_TIMESTAMP
+_AT_BORN_PORT = layout.OFFSET_BORN_PORT
 _AT_STORE_TIMESTAMP = layout.OFFSET_STORE_TIMESTAMP
+_AT_STORE_PORT = layout.OFFSET_STORE_PORT
 _AT_BODY_LENGTH = layout.OFFSET_BODY_LENGTH
+_LARGEST_PORT = layout.LARGEST_PORT
 _BLANK_SIZE = layout.BLANK_SIZE
 _MIN_RECORD = layout.MIN_RECORD_SIZE
 _BORN_V6 = sysflag.BORNHOST_V6
@@ -159,16 +162,18 @@ def _take_record(
 ) -> int:
     """Check the record data[start:start+size] and fill one row; NEED_MORE (0) means taken. All arrays are pointers."""
     sys_flag = i32(data, start + _AT_SYS_FLAG)
-    v6 = (_V6_EXTRA if sys_flag & _BORN_V6 else 0) + (_V6_EXTRA if sys_flag & _STORE_V6 else 0)
+    born_v6 = _V6_EXTRA if sys_flag & _BORN_V6 else 0
+    v6 = born_v6 + (_V6_EXTRA if sys_flag & _STORE_V6 else 0)
     topic_field = 2 if is_v2 else 1
     if size < _HEAD_SIZE + v6 + topic_field + 2:
         return DISLIKED
-    store_at = start + _AT_STORE_TIMESTAMP + (_V6_EXTRA if sys_flag & _BORN_V6 else 0)
     queue_id = i32(data, start + _AT_QUEUE_ID)
     queue_offset = i64(data, start + _AT_QUEUE_OFFSET)
-    store_timestamp = i64(data, store_at)
+    store_timestamp = i64(data, start + _AT_STORE_TIMESTAMP + born_v6)
     body_length = i32(data, start + _AT_BODY_LENGTH + v6)
     if queue_id < 0 or queue_offset < 0 or store_timestamp <= 0 or i64(data, start + _AT_BORN_TIMESTAMP) <= 0:
+        return DISLIKED
+    if (u32(data, start + _AT_BORN_PORT + born_v6) | u32(data, start + _AT_STORE_PORT + v6)) > _LARGEST_PORT:
         return DISLIKED
     body_at = start + _HEAD_SIZE + v6
     end = start + size

@@ -22,8 +22,9 @@ from formats.commitlog import (
     Record,
     check_strict,
 )
-from formats.commitlog.layout import TOPIC_LENGTHS
+from formats.commitlog.layout import TOPIC_LENGTHS, Head
 from formats.errors import FormatError
+from formats.layout import Layout
 from recover.evidence.lost import LostPosition
 from recover.scan.log import Damage
 from recover.scan.log_reader import LogReader
@@ -101,10 +102,19 @@ def _candidates(damaged: bytes, phy_offset: int, lost: list[LostPosition]) -> It
     flag = HEAD.decode(damaged).sys_flag
     for bit in (sysflag.BORNHOST_V6, sysflag.STOREHOST_V6):
         yield _field("sys_flag", flag ^ bit)
+    yield from _port_candidates(damaged, HEADS[flag & sysflag.HOSTS_V6])
     for position in lost:
         yield _field("queue_id", position.key.queue_id)
         yield _field("queue_offset", position.queue_offset)
         yield from _length_candidates(damaged, position.key.topic.encode())
+
+
+def _port_candidates(damaged: bytes, layout: Layout[Head]) -> Iterator[tuple[str, int, bytes]]:
+    """Ports without what no port has: its upper half is always zero."""
+    for name in ("born_port", "store_port"):
+        field = layout.field(name)
+        if len(damaged) >= layout.size:
+            yield name, field.offset, bytes(2)
 
 
 def _length_candidates(damaged: bytes, topic: bytes) -> Iterator[tuple[str, int, bytes]]:

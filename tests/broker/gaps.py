@@ -21,19 +21,19 @@ _BODY = 88
 REPLAY: dict[str, object] = {"commitLogRecoverMaxNum": 1000}
 
 
-def spoil(root: Path, store: str, records: Iterable[Logged]) -> Damage:
-    """One bit flipped in the body of each of these records of the named store."""
+def spoil(root: Path, store: str, records: Iterable[Logged], place: int = _BODY) -> Damage:
+    """One bit flipped in the body of each of these records of the named store, or in the byte at `place` in them."""
     size = int(str(settings(store)["mappedFileSizeCommitLog"]))
     changes, offsets = [], []
     for record in records:
         path = root / "commitlog" / offset_to_name(record.phy_offset // size * size)
-        at = record.phy_offset % size + _BODY
+        at = record.phy_offset % size + place
         with path.open("r+b") as handle:
             handle.seek(at)
             old = handle.read(1)[0]
             handle.seek(at)
             handle.write(bytes([old ^ 4]))
-        changes.append(Change(f"commitlog/{path.name}", at, "bit flipped in the body"))
+        changes.append(Change(f"commitlog/{path.name}", at, "bit flipped"))
         offsets.append(record.phy_offset)
     lost = tuple(sorted(offsets))
     return Damage("spoil", 0, tuple(changes), lost, lost)

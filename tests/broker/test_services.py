@@ -15,11 +15,13 @@ from fixtures.lab.lab import VERSIONS
 from fixtures.lab.observe import reference
 from fixtures.lab.packed import settings
 from fixtures.lab.whole import Received, Subscription, WholeBroker
+from formats.commitlog import HEAD
 from formats.timer import TIMER_CHECK
 from tests.broker.cases import marked
-from tests.broker.gaps import REPLAY, deliveries, prepare, recovered, some_records
-from tests.broker.judge import FILLER
+from tests.broker.gaps import REPLAY, deliveries, prepare, recovered, some_records, spoil
+from tests.broker.judge import FILLER, mqtool
 from tests.support.brokers import require_lab
+from tests.support.stores import real_store
 
 pytestmark = pytest.mark.broker
 
@@ -59,6 +61,29 @@ def test_push_consumers_get_everything_behind_a_gap(lost: str, version: str, tmp
         markers = [one for one in received if one.phy_offset in done.lost]
         assert len(markers) <= (len(done.lost) if lost == "visible" else 0)
     assert {one.phy_offset for one in tagged} == {one.phy_offset for one in by_sql} == with_tag
+
+
+@pytest.mark.parametrize("version", one_in_deep(""))
+@pytest.mark.parametrize("field", ["born_port", "store_port"])
+def test_a_port_that_is_none_keeps_messages_from_consumers_until_it_is_put_back(
+    field: str, version: str, tmp_path: Path
+) -> None:
+    """A client throws at the message, and passes over all that came behind it in the same answer."""
+    require_lab()
+    store, topic = "clean-4.5.1", "TopicA"
+    (hit,) = some_records(store, topic, 1)
+    damaged, sound = real_store(store, tmp_path / "damaged"), real_store(store, tmp_path / "sound")
+    for root in (damaged, sound):
+        spoil(root, store, [hit], HEAD.offset(field) + 1)
+    assert mqtool("verify", damaged).code & 4
+    assert mqtool("recover", sound, "--yes").document["plan"]["loss"] == []
+    due = {message.phy_offset for message in deliveries(store, topic)}
+    received = []
+    for root, wanted in ((damaged, 1), (sound, len(due))):
+        with WholeBroker(version, root, settings(store), kill=True) as broker:
+            received += broker.consume([Subscription(topic, due=wanted)])
+    assert hit.phy_offset in _missing(received[0], due)
+    assert _missing(received[1], due) == set()
 
 
 @pytest.mark.parametrize("version", one_in_deep("5.5.0"))

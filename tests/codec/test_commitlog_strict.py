@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from formats import commitlog as log
+from formats import sysflag
 from formats.commitlog import Record, check_strict, encode, make_record
 from formats.errors import FormatError
 from tests.support.commitlog import Placed, placed_records
@@ -116,6 +117,21 @@ def test_a_value_that_no_broker_writes_is_damage(field: str, value: int, reason:
     change: dict[str, Any] = {field: value}
     error = _error(structs.replace(GOOD, **change))
     assert (error.reason, error.offset) == (reason, log.HEAD.offset(field))
+
+
+@pytest.mark.parametrize("port", [0x10000, -1, -0x80000000])
+@pytest.mark.parametrize("host", ["born", "store"])
+@pytest.mark.parametrize("address", [bytes(4), bytes(16)])
+def test_a_port_that_is_none_is_damage(host: str, port: int, address: bytes) -> None:
+    flag = sysflag.BORNHOST_V6 if host == "born" else sysflag.STOREHOST_V6
+    change: dict[str, Any] = {f"{host}_host": (address, port), "sys_flag": flag if len(address) == 16 else 0}
+    record = structs.replace(GOOD, total_size=GOOD.total_size + len(address) - 4, **change)
+    error = _error(record)
+    layout = log.HEADS[record.sys_flag & sysflag.HOSTS_V6]
+    assert (error.reason, error.offset) == (f"bad-{host}-port", layout.offset(f"{host}_port"))
+    for right in (0, 0xFFFF):
+        change[f"{host}_host"] = (address, right)
+        assert _check(encode(structs.replace(record, **change))) == structs.replace(record, **change)
 
 
 def test_negative_body_length_is_damage() -> None:

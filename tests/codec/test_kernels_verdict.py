@@ -11,6 +11,7 @@ from msgspec import structs
 
 from formats.commitlog import (
     BLANK_SIZE,
+    HEADS,
     Record,
     check_strict,
     delay_level,
@@ -27,6 +28,7 @@ from formats.kernels.queue_table import QUEUE_COLUMNS, new_queue_slots
 from formats.kernels.refill import REFILL_SIZE
 from formats.kernels.walk import walk_records
 from formats.record_columns import BIT_DELAY, RECORD
+from formats.sysflag import BORNHOST_V6, HOSTS_V6, STOREHOST_V6
 from recover.scan.record_row import row_of
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES
@@ -121,6 +123,20 @@ def test_real_records_are_taken_with_the_same_values(name: str) -> None:
     for it in placed_records(name)[::7]:
         assert _walk(it.raw, it.phy_offset) is not None
         assert _disagreement(it.raw, it.phy_offset) == ""
+
+
+@pytest.mark.parametrize("flag", [0, BORNHOST_V6, STOREHOST_V6, HOSTS_V6])
+def test_each_bit_of_a_port_is_judged_as_the_codec_does(flag: int) -> None:
+    addresses = [bytes(16 if flag & bit else 4) for bit in (BORNHOST_V6, STOREHOST_V6)]
+    hosts = {"born_host": (addresses[0], 1), "store_host": (addresses[1], 2)}
+    record = make_record("TopicTest", b"hello", {"TAGS": "a"}, store_timestamp=2, **hosts)
+    layout = HEADS[record.sys_flag & HOSTS_V6]
+    assert record.sys_flag & HOSTS_V6 == flag
+    for field in ("born_port", "store_port"):
+        for number in range(32):
+            content = bytearray(encode(record))
+            content[layout.offset(field) + 3 - number // 8] ^= 1 << number % 8
+            assert (_walk(bytes(content), 0) is not None) == (_judge(bytes(content), 0) is not None) == (number < 16)
 
 
 @pytest.mark.parametrize("name", STORES)

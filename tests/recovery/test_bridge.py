@@ -146,6 +146,22 @@ def test_a_field_of_the_head_is_restored_to_the_very_bytes(field: str) -> None:
         assert encode(restored.record) == placed.raw
 
 
+@pytest.mark.parametrize("bit", [16, 23, 31])
+@pytest.mark.parametrize("field", ["born_port", "store_port"])
+def test_a_port_is_restored_from_what_no_port_has(field: str, bit: int) -> None:
+    for placed in placed_records("clean-5.3.3")[5:200:13]:
+        record = placed.record
+        at = HEADS[record.sys_flag & HOSTS_V6].offset(field)
+        damaged = bytearray(placed.raw)
+        damaged[at + 3 - bit // 8] ^= 1 << bit % 8
+        position = LostPosition(
+            QueueKey(record.topic_name, record.queue_id), record.queue_offset, record.phy_offset, None
+        )
+        restored = restore(bytes(damaged), placed.phy_offset, [position])
+        assert restored is not None and restored.field == field
+        assert encode(restored.record) == placed.raw
+
+
 def test_a_damaged_body_is_not_guessed() -> None:
     placed = placed_records("clean-5.3.3")[50]
     record = placed.record
