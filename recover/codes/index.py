@@ -149,6 +149,7 @@ INDEX_CODES: tuple[Code, ...] = (
         "index-newer-than-checkpoint", "info",
         "an unclean start deletes this file and {more} more: they end behind the checkpoint's time ({checkpoint})",
         "",
+        one="an unclean start deletes this file: it ends behind the checkpoint's time ({checkpoint})",
         meaning="The checkpoint's index time is set only when a file became full, so the newest file lies behind it.",
         cause="The broker was killed; every version does this.",
         broker="It deletes the files and indexes again only what its recovery dispatches.",
