@@ -82,8 +82,10 @@ def flipped_bits(log: LogView, losses: Losses) -> Iterator[FlippedBit]:
         for damage, lost in zip(log.damaged, losses.by_damage, strict=True):
             # bytes that are hardly records are not read
             content = content_of(reader, damage) if _begins_with_record(reader, damage) else None
-            found = [] if content is None else all_turned_back(content, damage.start, lost)
-            if content is None or damage.mapped_file is None or not found or restore(content, damage.start, lost):
+            found = [] if content is None else all_put_back(content, damage.start, lost, bits=True)
+            if content is None or damage.mapped_file is None or not found:
+                continue
+            if restore(content, damage.start, lost) or all_put_back(content, damage.start, lost, bits=False):
                 continue
             for start, restored in found:
                 stored = content[start - damage.start + restored.position]
@@ -101,8 +103,13 @@ def _begins_with_record(reader: LogReader, damage: Damage) -> bool:
     return head.total_size == size or (head.phy_offset == damage.start and head.total_size < size <= _SEVERAL)
 
 
-def all_turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -> list[tuple[int, Restored]]:
-    """(phy offset, record) of each record that `damaged` was; none if one cannot be put back, or there are too many."""
+def all_put_back(
+    damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool
+) -> list[tuple[int, Restored]]:
+    """(phy offset, record) of each record that `damaged` was; none if one cannot be put back, or there are too many.
+
+    With `bits` a bit may be turned back in any of them; else there are several, and a field of its own fixes each.
+    """
     found: list[tuple[int, Restored]] = []
     at = 0
     while at < len(damaged):
@@ -113,7 +120,7 @@ def all_turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition
             return []
         piece = damaged[at : at + size]
         own = [place for place in lost if place.phy_offset in (None, phy_offset + at)]
-        restored = turned_back(piece, phy_offset + at, own) if own or not lost else None
+        restored = turned_back(piece, phy_offset + at, own) if bits and (own or not lost) else None
         if restored is None and size < len(damaged) and len(own) <= _MOST_BESIDE:
             # beside others, a field that one place alone fixes is as sure as a bit
             restored = restore(piece, phy_offset + at, own)

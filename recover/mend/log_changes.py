@@ -14,7 +14,7 @@ from formats.record_columns import BIT_PROP_CRC
 from recover.apply.changed_file import changed_file
 from recover.errors import Refusal
 from recover.evidence.contradictions import Contradiction
-from recover.evidence.flipped_bits import all_turned_back
+from recover.evidence.flipped_bits import all_put_back
 from recover.evidence.lost import LostPosition
 from recover.evidence.restore import Restored, content_of, restore
 from recover.evidence.surroundings import Surroundings
@@ -115,7 +115,8 @@ def _restore(
     by_field = restore(content, damage.start, positions) if positions else None
     if by_field is not None:
         return [(damage.start, by_field)]
-    return all_turned_back(content, damage.start, positions) if mend_bits else []
+    by_fields = all_put_back(content, damage.start, positions, bits=False) if positions else []
+    return by_fields or (all_put_back(content, damage.start, positions, bits=True) if mend_bits else [])
 
 
 def _keep_last(

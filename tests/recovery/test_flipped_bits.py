@@ -18,7 +18,7 @@ from formats.errors import FormatError
 from formats.kernels.crc import crc_tables
 from formats.kernels.crc_bits import bits_that_change
 from recover.evidence.expected import QueueKey
-from recover.evidence.flipped_bits import all_turned_back, turned_back
+from recover.evidence.flipped_bits import all_put_back, turned_back
 from recover.evidence.lost import LostPosition
 from tests.cli.runner import mqtool
 from tests.support.commitlog import placed_records
@@ -194,8 +194,8 @@ def test_no_more_than_a_hundred_beside_one_another_are_looked_at() -> None:
         lost.append(LostPosition(QueueKey("TopicA", 0), number, None, None))
         damaged += _flipped(encode(one), 8 * HEAD_SIZE + 3)
     size = len(damaged) // 102
-    assert len(all_turned_back(damaged[: 100 * size], 0, lost)) == 100
-    assert all_turned_back(damaged[: 101 * size], 0, lost) == []
+    assert len(all_put_back(damaged[: 100 * size], 0, lost, bits=True)) == 100
+    assert all_put_back(damaged[: 101 * size], 0, lost, bits=True) == []
 
 
 def test_beside_one_that_cannot_be_put_back_all_are_bridged(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tracemalloc
 
 import pytest
@@ -160,3 +161,28 @@ def test_t07_swapped_pages_do_not_stand_where_they_say(drill: Start) -> None:
         store.finds("commitlog-damaged-range", *store.place(first), exit_code=4)
     with store.recovered() as done:
         assert bridged(done) == sorted(map(position, store.lost))
+
+
+# --- T04: a bit that no checksum covers -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queues", ["kept", "gone"])
+@pytest.mark.parametrize("field", ["born_port", "store_port"])
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_t04_ports_that_are_none_are_put_back_beside_one_another(
+    drill: Start, count: int, field: str, queues: str
+) -> None:
+    store = drill(PLAIN)
+    hits = store.records()[300 : 300 + count]
+    for hit in hits:
+        flip_bit(store.root, hit.file.path, hit.position + HEAD.offset(field), 7)
+    if queues == "gone":
+        shutil.rmtree(store.root / "consumequeue")
+    store.struck()
+    log = store.verify().document["commitlog"]
+    assert [damage["reason"] for damage in log["damaged"]] == [f"bad-{field.replace('_', '-')}"]
+    assert log["damaged_messages"] == count
+    with store.recovered() as done:
+        assert [(bridge["kind"], bridge["field"]) for bridge in done["bridged"]] == [("restored", field)] * count
+        assert (done["damaged_messages"], done["plan"]["loss"]) == (0, [])
+        assert messages(store.root) == store.messages
