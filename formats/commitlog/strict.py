@@ -36,6 +36,10 @@ _BROKER_MADE_TOPIC = re.compile(
     rb"(?:%s|%s|%s)[!-~]+|[!-~]+%s"
     % tuple(re.escape(part.encode()) for part in (RETRY_PREFIX, DLQ_PREFIX, SYSTEM_PREFIX, REPLY_SUFFIX))
 )
+_NUMBERS = range(1 << 63)
+_TIMES = range(1, 1 << 63)
+_PORTS = range(LARGEST_PORT + 1)
+"""Clients throw at any other, and drop what else came with the message (`MessageDecoder.decode`)."""
 
 
 def check_strict(buffer: Buffer, offset: int, limit: int, phy_offset: int) -> Record:
@@ -73,14 +77,13 @@ def check_strict(buffer: Buffer, offset: int, limit: int, phy_offset: int) -> Re
 def _check_plausible(record: Record, offset: int) -> None:
     """Fields that no broker leaves at these values, and text that no broker writes."""
     layout = HEADS[record.sys_flag & sysflag.HOSTS_V6]
-    for name, least in (("queue_id", 0), ("queue_offset", 0), ("born_timestamp", 1), ("store_timestamp", 1)):
-        value = getattr(record, name)
-        if value < least:
+    for name, value, possible in (
+        ("queue_id", record.queue_id, _NUMBERS), ("queue_offset", record.queue_offset, _NUMBERS),
+        ("born_timestamp", record.born_timestamp, _TIMES), ("store_timestamp", record.store_timestamp, _TIMES),
+        ("born_port", record.born_host[1], _PORTS), ("store_port", record.store_host[1], _PORTS),
+    ):
+        if value not in possible:
             fail("bad-" + name.replace("_", "-"), offset + layout.offset(name), f"{name} {value}", value=value)
-    # clients throw at such a port, and drop what else came with the message (MessageDecoder.decode)
-    for name, (_, port) in (("born_port", record.born_host), ("store_port", record.store_host)):
-        if not 0 <= port <= LARGEST_PORT:
-            fail("bad-" + name.replace("_", "-"), offset + layout.offset(name), f"{name} {port}", value=port)
     topic_at = offset + layout.size + len(record.body) + TOPIC_LENGTHS[record.magic].size
     if not valid_topic(record.topic):
         fail("bad-topic", topic_at, f"topic {record.topic!r}", topic=record.topic)

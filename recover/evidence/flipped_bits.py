@@ -83,9 +83,7 @@ def flipped_bits(log: LogView, losses: Losses) -> Iterator[FlippedBit]:
             # bytes that are hardly records are not read
             content = content_of(reader, damage) if _begins_with_record(reader, damage) else None
             found = [] if content is None else all_put_back(content, damage.start, lost, bits=True)
-            if content is None or damage.mapped_file is None or not found:
-                continue
-            if restore(content, damage.start, lost) or all_put_back(content, damage.start, lost, bits=False):
+            if content is None or damage.mapped_file is None or not found or put_back(content, damage.start, lost):
                 continue
             for start, restored in found:
                 stored = content[start - damage.start + restored.position]
@@ -101,6 +99,20 @@ def _begins_with_record(reader: LogReader, damage: Damage) -> bool:
     except (OSError, FormatError):
         return False
     return head.total_size == size or (head.phy_offset == damage.start and head.total_size < size <= _SEVERAL)
+
+
+def put_back(
+    damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool = False
+) -> list[tuple[int, Restored]]:
+    """(phy offset, record) of each record that `damaged` was, none if that cannot be told of all of them.
+
+    Fields come first; with `bits`, which somebody has to ask for, a bit of those that no field explains.
+    """
+    by_field = restore(damaged, phy_offset, lost) if lost else None
+    if by_field is not None:
+        return [(phy_offset, by_field)]
+    by_fields = all_put_back(damaged, phy_offset, lost, bits=False) if lost else []
+    return by_fields or (all_put_back(damaged, phy_offset, lost, bits=True) if bits else [])
 
 
 def all_put_back(

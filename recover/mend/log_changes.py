@@ -14,9 +14,9 @@ from formats.record_columns import BIT_PROP_CRC
 from recover.apply.changed_file import changed_file
 from recover.errors import Refusal
 from recover.evidence.contradictions import Contradiction
-from recover.evidence.flipped_bits import all_put_back
+from recover.evidence.flipped_bits import put_back
 from recover.evidence.lost import LostPosition
-from recover.evidence.restore import Restored, content_of, restore
+from recover.evidence.restore import Restored, content_of
 from recover.evidence.surroundings import Surroundings
 from recover.files.mapped_files import MappedFile
 from recover.files.store import Store
@@ -110,13 +110,7 @@ def _restore(
 ) -> list[tuple[int, Restored]]:
     """(phy offset, record) of each record that stood in a damage, if that can be told of all of them."""
     content = content_of(reader, damage) if positions or mend_bits else None
-    if content is None:
-        return []
-    by_field = restore(content, damage.start, positions) if positions else None
-    if by_field is not None:
-        return [(damage.start, by_field)]
-    by_fields = all_put_back(content, damage.start, positions, bits=False) if positions else []
-    return by_fields or (all_put_back(content, damage.start, positions, bits=True) if mend_bits else [])
+    return [] if content is None else put_back(content, damage.start, positions, bits=mend_bits)
 
 
 def _keep_last(

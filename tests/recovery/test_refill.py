@@ -25,10 +25,9 @@ from recover.scan.split_scan import one_split, scan_split, splits_of
 from recover.scan.window import Window
 from tests.support.looks import opened
 from tests.support.stores import STORES, unpacked
-from tests.torture.trouble import lacking_pages, short_reads
+from tests.torture.trouble import PAGE, lacking_pages, short_reads
 
 _SIZE = 4096
-_PAGE = 4096
 _LOADS = 33  # one by the interpreter, and as many as it allows after that
 
 
@@ -120,7 +119,7 @@ def test_a_page_that_lacks_costs_one_buffer_of_the_interpreter(tmp_path: Path, l
     expected = _told(_scans(tmp_path / "s"))
     before = len(loads)
     loads.clear()
-    lacking = {_PAGE * number for number in range(40, 560, 104)}
+    lacking = {PAGE * number for number in range(40, 560, 104)}
     with lacking_pages(lacking):
         assert _told(_scans(tmp_path / "s")) == expected
     assert not lacking and len(loads) <= before + 2 * 5
@@ -130,7 +129,7 @@ def test_where_every_buffer_lacks_a_page_compiled_code_seldom_tries(tmp_path: Pa
     synth_store(tmp_path / "s", messages=9000, mapped_file_size=4 << 20)
     expected = _told(_scans(tmp_path / "s"))
     loads.clear()
-    lacking = set(range(0, 4 << 20, _PAGE)) - set(range(0, 4 << 20, BLOCK))  # so that no block looks cold
+    lacking = set(range(0, 4 << 20, PAGE)) - set(range(0, 4 << 20, BLOCK))  # so that no block looks cold
     with lacking_pages(lacking, brought=False) as tried:
         assert _told(_scans(tmp_path / "s")) == expected
     assert len(tried) < len(loads) / 8

@@ -13,7 +13,7 @@ from typing import Any
 
 from recover.scan import window
 
-_PAGE = 4096
+PAGE = 4096
 
 Verdict = Callable[[str, int, int], bool]
 """(path, offset, length) of a read: whether it fails."""
@@ -69,7 +69,7 @@ def lacking_pages(lacking: set[int], brought: bool = True) -> Iterator[list[int]
 
     def preadv(fd: int, buffers: Any, offset: int, *flags: int) -> int:
         size = sum(len(buffer) for buffer in buffers)
-        asked = {at for at in lacking if at < offset + size and offset < at + _PAGE}
+        asked = {at for at in lacking if at < offset + size and offset < at + PAGE}
         if flags == (os.RWF_NOWAIT,):
             tried.append(offset)
             if asked:
