@@ -36,6 +36,8 @@ BIT_FILLER = 256
 BIT_MARKER = 512
 BIT_INNER_BATCH = 1024
 BIT_STRAY = 2048
+BIT_CONTRADICTED_FLAG = 4096
+"""The body is not what the sysFlag says of it (`formats.sysflag.contradicted_by`), and no checksum covers that."""
 
 STALE = BIT_GHOST | BIT_SUPERSEDED
 NO_PLACE = STALE | BIT_STRAY

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from formats.layout import Buffer
+
 COMPRESSED = 0x001
 MULTI_TAGS = 0x002
 TRANSACTION = 0x00C
@@ -21,7 +23,39 @@ COMPRESSION_ZLIB = 0x300
 
 HOSTS_V6 = BORNHOST_V6 | STOREHOST_V6
 
+ZLIB_METHOD = 8
+ZLIB_CHECK = 31
+LZ4_MAGIC = 0x04224D18
+ZSTD_MAGIC = 0x28B52FFD
+SKIPPABLE_MAGIC = 0x502A4D18
+"""A frame that decoders of LZ4 and Zstandard pass over begins so, with any lower half of its first byte."""
+SKIPPABLE_MASK = 0xF0FFFFFF
+
 
 def transaction_type(sys_flag: int) -> int:
     """0 none, 4 prepared, 8 commit, 12 rollback."""
     return sys_flag & TRANSACTION
+
+
+def begins_as_named(sys_flag: int, body: Buffer) -> bool:
+    """Whether a body (bytes, as stored) begins like a stream of the type that the sysFlag names, compressed or not.
+
+    zlib's two bytes of RFC 1950, the magic of an LZ4 frame or a Zstandard frame (RFC 8878); no other type has one.
+    """
+    kind, magic = sys_flag & COMPRESSION_TYPE, int.from_bytes(body[:4], "big")
+    if kind in (COMPRESSION_LEGACY_ZLIB, COMPRESSION_ZLIB):
+        head = int.from_bytes(body[:2], "big")
+        return len(body) >= 2 and head >> 8 & 0x8F == ZLIB_METHOD and head % ZLIB_CHECK == 0
+    wanted = {COMPRESSION_LZ4: LZ4_MAGIC, COMPRESSION_ZSTD: ZSTD_MAGIC}.get(kind)
+    return wanted is not None and len(body) >= 4 and (magic == wanted or magic & SKIPPABLE_MASK == SKIPPABLE_MAGIC)
+
+
+def contradicted_by(sys_flag: int, body: Buffer) -> bool:
+    """Whether a body (bytes, as stored) is plainly not what the sysFlag says of it.
+
+    It says compressed, and the body begins like no stream of the type named: clients throw (`MessageDecoder.decode`).
+    Or it names a type, as producers do where they compress, and the body begins so, but it does not say compressed.
+    """
+    if sys_flag & COMPRESSED:
+        return len(body) > 0 and not begins_as_named(sys_flag, body)
+    return sys_flag & COMPRESSION_TYPE != 0 and begins_as_named(sys_flag, body)

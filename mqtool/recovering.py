@@ -96,8 +96,8 @@ class Change(Struct):
         self.out.answer(
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
             lost_messages=made.lost_messages, damaged_messages=made.damaged_messages,
-            unproven_messages=made.unproven_messages, mendable_messages=made.mendable_messages, bridged=made.bridged,
-            verify=None,
+            unproven_messages=made.unproven_messages, mendable_messages=made.mendable_messages,
+            left_messages=made.left_messages, bridged=made.bridged, verify=None,
         )
         self.consent.save(plan, root, self.choice.parts)
         return self._go_on(store, made, plan)
@@ -125,7 +125,8 @@ class Change(Struct):
         code = made.before.exit_code
         if not plan.steps and self.output is None:
             out.answer(verify={**document, "exit_code": code})
-            out.summary(f"Nothing to do. {verify_line(document, code)}")
+            left = f" ({_losses(made)})" if made.left_messages else ""
+            out.summary(f"Nothing to do{left}. {verify_line(document, code)}")
             return code
         show_plan(out, plan)
         if self.consent.dry_run:
@@ -179,8 +180,9 @@ def _losses(made: RecoverPlan, mendable: str = "--mend-bits would put back") -> 
     parts = []
     if made.lost_messages:
         parts.append(f"{count(made.lost_messages, 'intact message')} dropped")
-    if made.damaged_messages:
-        parts.append(f"{count(made.damaged_messages, 'damaged message')} {'left' if made.log_stays else 'gone'}")
+    for number, what in ((made.damaged_messages - made.left_messages, "gone"), (made.left_messages, "left")):
+        if number:
+            parts.append(f"{count(number, 'damaged message')} {what}")
     if made.mendable_messages:
         parts[-1] += f" ({mendable} {made.mendable_messages:,})"
     if made.unproven_messages:

@@ -35,7 +35,7 @@ from formats.kernels.property_reads import KEYS_COUNTED, KEYS_HASHED, TAGS_CODED
 from formats.kernels.queue_table import QUEUE_COLUMNS, QUEUE_PASSES, enter_queue, find_queue
 from formats.kernels.refill import fill_again, is_over, may_refill
 from formats.kernels.walk_status import AT_BLANK, DISLIKED, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
-from formats.record_columns import BIT_FILLER, BIT_PROP_CRC, BIT_V2, RECORD, column_offset
+from formats.record_columns import BIT_CONTRADICTED_FLAG, BIT_FILLER, BIT_PROP_CRC, BIT_V2, RECORD, column_offset
 
 _MAGIC_V1 = layout.MAGIC_V1 & 0xFFFFFFFF
 _MAGIC_V2 = layout.MAGIC_V2 & 0xFFFFFFFF
@@ -59,6 +59,18 @@ _BORN_V6 = sysflag.BORNHOST_V6
 _STORE_V6 = sysflag.STOREHOST_V6
 _TRANSACTION = sysflag.TRANSACTION
 _ROLLBACK = sysflag.TRANSACTION_ROLLBACK
+_COMPRESSED = sysflag.COMPRESSED
+_KIND = sysflag.COMPRESSION_TYPE
+_LEGACY_ZLIB = sysflag.COMPRESSION_LEGACY_ZLIB
+_ZLIB = sysflag.COMPRESSION_ZLIB
+_LZ4 = sysflag.COMPRESSION_LZ4
+_ZSTD = sysflag.COMPRESSION_ZSTD
+_ZLIB_METHOD = sysflag.ZLIB_METHOD
+_ZLIB_CHECK = sysflag.ZLIB_CHECK
+_LZ4_MAGIC = sysflag.LZ4_MAGIC
+_ZSTD_MAGIC = sysflag.ZSTD_MAGIC
+_SKIPPABLE_MAGIC = sysflag.SKIPPABLE_MAGIC
+_SKIPPABLE_MASK = sysflag.SKIPPABLE_MASK
 _V6_EXTRA = layout.IPV6_EXTRA
 _PROP_CRC_SIZE = layout.PROPERTY_CRC_SIZE
 _PROP_CRC_DIGITS = 10
@@ -206,6 +218,8 @@ def _take_record(
         if not _property_crc_fits(data, start, size, crc_address, crc_table):
             return DISLIKED
         bits |= BIT_PROP_CRC
+    elif sys_flag & (_COMPRESSED | _KIND) and _is_contradicted(data, body_at, body_length, sys_flag):
+        bits |= BIT_CONTRADICTED_FLAG
     if queue >= 0 and keys == TAGS_CODED and queue_table[queue * QUEUE_COLUMNS + QUEUE_PASSES]:
         keys = KEYS_COUNTED
     first_hash = state[1]
@@ -244,6 +258,23 @@ def _take_record(
     if keys == KEYS_HASHED:
         state[1] += count
     return NEED_MORE
+
+
+@part
+def _is_contradicted(data: Any, body_at: int, length: int, sys_flag: int) -> bool:
+    """See `formats.sysflag.contradicted_by`."""
+    kind = sys_flag & _KIND
+    begins = False
+    if kind in (_LEGACY_ZLIB, _ZLIB):
+        if length >= 2:
+            head = byte_at(data, body_at) << 8 | byte_at(data, body_at + 1)
+            begins = head >> 8 & 0x8F == _ZLIB_METHOD and head % _ZLIB_CHECK == 0
+    elif kind in (_LZ4, _ZSTD) and length >= 4:
+        magic = u32(data, body_at)
+        begins = magic == (_LZ4_MAGIC if kind == _LZ4 else _ZSTD_MAGIC) or magic & _SKIPPABLE_MASK == _SKIPPABLE_MAGIC
+    if sys_flag & _COMPRESSED:
+        return length > 0 and not begins
+    return kind != 0 and begins
 
 
 @part

@@ -44,6 +44,29 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         action="Recover with --mend-bits. Without it queue and index are made what the record says.",
     ),
     Code(
+        "commitlog-contradicted-flag", "error",
+        "the sysFlags of {count} messages, from {start} on, are not what their bodies are (the first says {says}): clients {result}",
+        _RECOVER,
+        one="the sysFlag of message {queue_offset} of {topic}/{queue}, at {start}, says {says}, and its body is not so: clients "
+        "{result}",
+        meaning="A body that is said to be compressed begins like no stream of that type; or it begins like one, and is said not "
+        "to be compressed. No checksum covers the sysFlag of these records.",
+        cause="A flipped bit on disk or in memory; or a producer that sets a flag and stores something else.",
+        broker="It does not look at bodies, and sends the message. A client that cannot unpack it throws, and drops it with "
+        "everything that came behind it in the same answer.",
+        action="`mqtool recover` turns the bit back that `commitlog-flipped-flag` names. Where none is named the message stays as it "
+        "is, and a consumer has to be led past it; `mqtool query --phy-offset` shows it.",
+    ),
+    Code(
+        "commitlog-flipped-flag", "info",
+        "one flipped bit explains the sysFlag of message {queue_offset} of {topic}/{queue}, at {start}: with bit {bit} of byte "
+        "{position} turned back ({stored} to {right}) it says {says}, and so is the body; recover does so", _RECOVER,
+        meaning="Of the sysFlags that are one bit away just this one agrees with the body, or is what other messages have.",
+        cause="A flipped bit on disk or in memory, in a record without a property CRC.",
+        broker="It sends the message as it is: see `commitlog-contradicted-flag`.",
+        action="`mqtool recover` writes the one byte; no checksum covers it, and none has to be written again.",
+    ),
+    Code(
         "commitlog-damaged-range", "error",
         "{bytes} bytes from {start} to {stop} hold no intact record ({reason}); {intact_after} intact messages lie behind",
         _RECOVER,

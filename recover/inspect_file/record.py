@@ -142,6 +142,7 @@ def _content_checks(content: bytes, at: int, values: dict[str, Any], parts: dict
         stored, computed = values["body_crc"], crc31(body.value)
         detail = f"stored {stored:08X}, computed {computed:08X}" if body.value else "empty body: not checked"
         checks.append(Check("body CRC", stored == computed if body.value else None, detail))
+        checks += _as_flagged(values["sys_flag"], body.value)
     if topic is not None:
         checks.append(Check("topic", valid_topic(topic.value), "" if valid_topic(topic.value) else "no topic name"))
     if properties is not None:
@@ -151,6 +152,12 @@ def _content_checks(content: bytes, at: int, values: dict[str, Any], parts: dict
         if topic is not None and not problem:
             checks += _delay(topic.value, properties.value)
     return checks
+
+
+def _as_flagged(sys_flag: int, body: bytes) -> Iterator[Check]:
+    if sys_flag & (sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE):
+        detail = f"sysFlag {sys_flag:#x}, body begins {body[:4].hex(' ')}"
+        yield Check("body as flagged", not sysflag.contradicted_by(sys_flag, body), detail)
 
 
 def _length_sum(size: int | None, at: int, properties: Field | None) -> Check:

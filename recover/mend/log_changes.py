@@ -18,6 +18,7 @@ from recover.evidence.flipped_bits import put_back
 from recover.evidence.lost import LostPosition
 from recover.evidence.restore import Restored, content_of
 from recover.evidence.surroundings import Surroundings
+from recover.evidence.wrong_bit import SYS_FLAG, WrongBit
 from recover.files.mapped_files import MappedFile
 from recover.files.store import Store
 from recover.mend.after import Replaced
@@ -27,7 +28,6 @@ from recover.plan.patches import zeroes
 from recover.scan.log import Damage, LogView
 from recover.scan.log_reader import LogReader
 from recover.scan.log_scan import dead_ranges
-from recover.verify.flipped_properties import FlippedProperty
 from recover.verify.survey import Survey
 
 Lost = Literal["repeat", "visible", "gap"]
@@ -46,11 +46,12 @@ class LogChanges(Struct):
 
 def keep_everything(
     look: Survey, *, lost: Lost = "repeat", bridge: bool = True, mend_bits: bool = False,
-    flipped: Iterable[FlippedProperty] = (),
+    flipped: Iterable[WrongBit] = (),
 ) -> LogChanges:
     """The changes after which every broker passes over the damage; no intact record is touched.
 
-    With `mend_bits` messages of which one flipped bit explains the damage are put back, and `flipped` tags and keys.
+    With `mend_bits` messages of which one flipped bit explains the damage are put back. So are the `flipped` bits, with
+    or without it.
     `Refusal` (8) without `bridge` where damage has intact messages behind it, and where no bridge fits.
     """
     log = look.log
@@ -77,8 +78,8 @@ def keep_everything(
                  build_bridge(gap, positions, with_markers=lost != "gap"), positions)
     for item in look.contradictions:
         _correct(look.store, log, changes, item)
-    for tag_or_key in flipped:
-        _turn_back(look.store, changes, tag_or_key)
+    for wrong in flipped:
+        _turn_back(look.store, changes, wrong)
     changes.steps += _dirty_end(look.store, log, changes.cut_from)
     _mend_files(look.store, log, changes)
     for mapped_file, right in look.misnamed:
@@ -161,14 +162,15 @@ def _correct(store: Store, log: LogView, changes: LogChanges, item: Contradictio
     })
 
 
-def _turn_back(store: Store, changes: LogChanges, item: FlippedProperty) -> None:
-    """Write the one byte of a record that makes a tag or key what units remember."""
+def _turn_back(store: Store, changes: LogChanges, item: WrongBit) -> None:
+    """Write the one byte of a record that makes it what its witness tells."""
     start, stop = item.stored.phy_offset, item.stored.phy_offset + item.stored.total_size
     position = start - item.mapped_file.file_from_offset + item.position
     changes.steps.append(WriteRange(store.relative(item.mapped_file.path), position, bytes(item.content[1:])))
     changes.replaced.append(Replaced(item.mapped_file, start, stop, (item.right,)))
+    kind = "restored" if item.name == SYS_FLAG else "property"
     changes.bridged.append({
-        "start": start, "stop": stop, "kind": "property", "field": item.name, "markers": 0, "fillers": 0,
+        "start": start, "stop": stop, "kind": kind, "field": item.name, "markers": 0, "fillers": 0,
         "topic": item.stored.topic_name, "queue": item.stored.queue_id, "queue_offset": item.stored.queue_offset,
     })
 

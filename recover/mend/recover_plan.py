@@ -14,6 +14,7 @@ from recover.broker.settings import BrokerSettings
 from recover.errors import Refusal
 from recover.evidence.last_numbers import as_units_say
 from recover.evidence.lost import record_count
+from recover.evidence.wrong_bit import SYS_FLAG
 from recover.files.store import Store
 from recover.finding_code import BIT_UNSUPPORTED
 from recover.mend.after import after_replacing
@@ -75,7 +76,7 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     else:
         changes = keep_everything(
             before.survey, lost=options.lost, bridge=options.bridge, mend_bits=options.mend_bits,
-            flipped=before.flipped if options.mend_bits else (),
+            flipped=[item for item in before.flipped if options.mend_bits or item.name == SYS_FLAG],
         )
     made = plan_from_changes(store, before, changes, options, prediction)
     if options.policy == "keep" and not options.mend_bits:
@@ -113,12 +114,16 @@ def plan_from_changes(
     steps = list(_in_order(store, before, changes, after, options, config, prediction))
     loss = [*loss_of_damage(look, changes.bridged), *loss_of_unproven(look)]
     loss += loss_of_rows(look.log, changes.cut_from) if dropped else []
-    damaged = max(0, before.damaged_messages - sum(1 for b in changes.bridged if b["kind"] == "restored"))
+    restored = [b["field"] for b in changes.bridged if b["kind"] == "restored"]
+    damaged = max(0, before.damaged_messages - len(restored))
     unproven = record_count(look.losses.unproven)
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
                "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}
     plan = Plan.of(options.command, steps, loss=loss, summary=summary, parts=_parts(store))
-    return RecoverPlan(plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.valid_to)
+    return RecoverPlan(
+        plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.valid_to,
+        left_messages=min(damaged, before.contradicted_flags - restored.count(SYS_FLAG)),
+    )
 
 
 def _predict(look: Survey, options: RecoverOptions) -> Prediction | None:

@@ -17,8 +17,8 @@ class RecoverPlan(Struct):
     """A plan, what it was made from, and what it will cost.
 
     `lost_messages` are intact ones that it drops, `damaged_messages` those that damage has taken, and
-    `unproven_messages` those that nothing but the units of a queue names, behind the end of the log. Where the
-    `log_stays`, so do damaged ones. Of these, `mendable_messages` are one flipped bit away from what was stored.
+    `unproven_messages` those that nothing but the units of a queue names, behind the end of the log. Of damaged ones,
+    `left_messages` stay as they are, and `mendable_messages` are one flipped bit away from what was stored.
     """
 
     plan: Plan
@@ -29,5 +29,5 @@ class RecoverPlan(Struct):
     damaged_messages: int
     unproven_messages: int
     valid_to: int
-    log_stays: bool = False
+    left_messages: int = 0
     mendable_messages: int = 0

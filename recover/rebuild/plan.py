@@ -55,7 +55,8 @@ def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | N
     )
     unproven = record_count(p for p in seen.losses.unproven if drops_units and (wanted is None or p.key in wanted))
     return RecoverPlan(
-        plan, before, None, [], 0, before.damaged_messages, unproven, seen.log.valid_to, log_stays=True,
+        plan, before, None, [], 0, before.damaged_messages, unproven, seen.log.valid_to,
+        left_messages=before.damaged_messages,
     )
 
 

@@ -8,6 +8,7 @@ from formats import properties as props
 from formats.commitlog import Record, delay_level, iter_index_keys, tags_code
 from formats.javahash import index_key_hash
 from formats.record_columns import (
+    BIT_CONTRADICTED_FLAG,
     BIT_DELAY,
     BIT_FILLER,
     BIT_HAS_TAGS,
@@ -19,7 +20,7 @@ from formats.record_columns import (
     BIT_V2,
     RECORD,
 )
-from formats.sysflag import TRANSACTION_ROLLBACK
+from formats.sysflag import TRANSACTION_ROLLBACK, contradicted_by
 from recover.memory.columns import Rows
 
 FILLER_TOPIC = "MQTOOL_FILLER"
@@ -47,6 +48,7 @@ def row_of(record: Record, queue: int) -> tuple[Rows, Rows]:
             (BIT_MARKER, MARKER_PROPERTY in values),
             (BIT_FILLER, is_filler(record)),
             (BIT_DELAY, level is not None and level > 0),
+            (BIT_CONTRADICTED_FLAG, record.property_crc is None and contradicted_by(record.sys_flag, record.body)),
         )
         if is_set
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from recover.evidence.flipped_bits import flipped_bits
+from recover.evidence.wrong_bit import WrongBit
 from recover.files.store import Store
 from recover.findings import Finding, finding
 from recover.verify.commitlog import place_in_file
-from recover.verify.flipped_properties import FlippedProperty
 from recover.verify.survey import Survey
 
 
@@ -24,7 +24,7 @@ def flipped_bit_findings(store: Store, look: Survey) -> Iterator[Finding]:
         )
 
 
-def flipped_property_findings(store: Store, flipped: Iterable[FlippedProperty]) -> Iterator[Finding]:
+def flipped_property_findings(store: Store, flipped: Iterable[WrongBit]) -> Iterator[Finding]:
     """One finding for each record of which a tag or key is not what units remember, and was before a bit flipped."""
     for item in flipped:
         start = item.stored.phy_offset

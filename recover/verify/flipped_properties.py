@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from formats import properties as props
 from formats.commitlog import Record, delay_level, iter_index_keys, tags_code
 from formats.errors import FormatError
 from formats.javahash import index_key_hash
 from recover.evidence.contradicted_carrier import a_bit_away
 from recover.evidence.restore import LARGEST
-from recover.files.mapped_files import MappedFile
+from recover.evidence.wrong_bit import WrongBit
 from recover.scan.log_reader import LogReader
 from recover.verify.survey import Survey
 
@@ -33,33 +31,7 @@ _ALL_BITS = (1 << 64) - 1
 _SIZE_BYTES = 4
 
 
-class FlippedProperty(Struct, frozen=True):
-    """Bit `bit` of byte `position` of a record was flipped, if it was `right`; `stored` is what the log has now.
-
-    `name` is that of the property, which the `witness` remembers.
-    """
-
-    mapped_file: MappedFile
-    witness: str
-    stored: Record
-    right: Record
-    position: int
-    bit: int
-
-    @property
-    def name(self) -> str:
-        """The property that differs; of two, the one that it was."""
-        stored, right = self.stored.property_map(), self.right.property_map()
-        return next((name for name in right if stored.get(name) != right[name]), "")
-
-    @property
-    def content(self) -> tuple[int, int]:
-        """The byte as it is, and as it was."""
-        at = self.position - (self.stored.total_size - len(self.stored.properties))
-        return self.stored.properties[at], self.right.properties[at]
-
-
-def flipped_properties(look: Survey, index: IndexReport | None) -> Iterator[FlippedProperty]:
+def flipped_properties(look: Survey, index: IndexReport | None) -> Iterator[WrongBit]:
     """Those that units show, one at most of a record; none by the queues, or the index, where these name too many."""
     seen = {item.phy_offset for item in look.contradictions}
     with LogReader(look.log.queue) as reader:
@@ -69,7 +41,7 @@ def flipped_properties(look: Survey, index: IndexReport | None) -> Iterator[Flip
                 yield item
 
 
-def _by_queues(look: Survey, reader: LogReader) -> Iterator[FlippedProperty]:
+def _by_queues(look: Survey, reader: LogReader) -> Iterator[WrongBit]:
     """Wrong units that name the very record of their place.
 
     One that is itself a bit away from what the record asks for is as likely wrong: then nothing is said.
@@ -91,7 +63,7 @@ def _by_queues(look: Survey, reader: LogReader) -> Iterator[FlippedProperty]:
             yield from _led_back(look, record, "its unit", agrees)
 
 
-def _by_index(look: Survey, index: IndexReport | None, reader: LogReader) -> Iterator[FlippedProperty]:
+def _by_index(look: Survey, index: IndexReport | None, reader: LogReader) -> Iterator[WrongBit]:
     """Units of the index that name a record which has no such key, though they hang in the chain of that key.
 
     One that is itself a bit away from a key of the record is as likely wrong, as with queues.
@@ -131,7 +103,7 @@ def _hashes(record: Record) -> set[int]:
 
 def _led_back(
     look: Survey, record: Record, witness: str, agrees: Callable[[Record], bool]
-) -> Iterator[FlippedProperty]:
+) -> Iterator[WrongBit]:
     """The one record a bit away in its properties that `agrees`, if there is just one."""
     mapped_file = look.log.queue.find(record.phy_offset)
     found = [
@@ -139,4 +111,4 @@ def _led_back(
         if props.structure_problem(one[0].properties) is None and agrees(one[0])
     ]
     if len(found) == 1 and mapped_file is not None:
-        yield FlippedProperty(mapped_file, witness, record, *found[0])
+        yield WrongBit(mapped_file, witness, record, *found[0])

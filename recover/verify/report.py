@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from formats.record_columns import BIT_CONTRADICTED_FLAG
 from recover.files.reader import opened_once
 from recover.files.store import Store
 from recover.findings import Finding, FindingList
@@ -25,9 +26,10 @@ from recover.verify.remains import remains_findings
 from recover.verify.survey import ScanOptions, Survey, survey
 
 if TYPE_CHECKING:
+    from recover.evidence.wrong_bit import WrongBit
     from recover.verify.checkpoint import CheckpointReport
     from recover.verify.config import ConfigReport
-    from recover.verify.flipped_properties import FlippedProperty
+    from recover.verify.contradicted_flags import ContradictedFlags
     from recover.verify.index_report import IndexReport
     from recover.verify.known_parts import Standing
 
@@ -37,7 +39,8 @@ PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 class VerifyReport(Struct):
     """What verify found. Parts that were not asked for are None; sizes in bytes, times in seconds.
 
-    `flipped` are tags and keys that one bit would make what their units remember.
+    `flipped` are tags and keys that one bit would make what their units remember, and sysFlags that one would make
+    what their bodies are.
     """
 
     survey: Survey
@@ -47,7 +50,8 @@ class VerifyReport(Struct):
     findings: FindingList
     seconds: float = 0.0
     only: tuple[str, ...] = field(default_factory=tuple)
-    flipped: list[FlippedProperty] = field(default_factory=list)
+    flipped: list[WrongBit] = field(default_factory=list)
+    contradicted: list[ContradictedFlags] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
@@ -56,9 +60,15 @@ class VerifyReport(Struct):
 
     @property
     def damaged_messages(self) -> int:
-        """Messages that damaged ranges held, as far as anything still tells."""
+        """Messages that damaged ranges held, as far as anything still tells, and those that have a wrong field."""
         look = self.survey
-        return damaged_messages(look.log, look.losses, look.end_marks) + len(look.contradictions)
+        wrong = len(look.contradictions) + self.contradicted_flags
+        return damaged_messages(look.log, look.losses, look.end_marks) + wrong
+
+    @property
+    def contradicted_flags(self) -> int:
+        """Messages whose body is not what their sysFlag says."""
+        return sum(item.rows.size for item in self.contradicted)
 
     def json(self) -> dict[str, Any]:
         """The verify document without its envelope (schema, store, exit code, findings)."""
@@ -106,12 +116,15 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
         )
         index = beside.index(look.log) if "index" in wanted else None
     findings = FindingList()
-    flipped = _flipped_properties(look, index) if "commitlog" in wanted else []
+    contradicted = _contradicted_flags(look) if "commitlog" in wanted else []
+    flags = [item.wrong for item in contradicted if item.wrong is not None]
+    flipped = _flipped_properties(look, index, contradicted) if "commitlog" in wanted else []
     if "commitlog" in wanted:
         findings.extend(check_commitlog(store, look.log, look.losses, look.end_marks))
         findings.extend(contradiction_findings(store, look.log, look.contradictions))
         if look.queues is not None:
             findings.extend(numbering_findings(store, look))
+        findings.extend(_contradicted_flag_findings(look, contradicted))
         findings.extend(_flipped_bits(store, look, flipped))
         findings.extend(misnamed_findings(store, look.misnamed))
     if "commitlog" in wanted:
@@ -127,22 +140,42 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
         findings.extend(config.findings)
     findings.extend(check_parts(store, look, wanted))
     seconds = time.monotonic() - began
-    return VerifyReport(look, index, checkpoint, config, findings, seconds, tuple(sorted(wanted)), flipped)
+    return VerifyReport(look, index, checkpoint, config, findings, seconds, tuple(sorted(wanted)), [*flags, *flipped],
+                        contradicted)
 
 
 # what is not asked for is not imported
 
 
-def _flipped_properties(look: Survey, index: IndexReport | None) -> list[FlippedProperty]:
+def _contradicted_flags(look: Survey) -> list[ContradictedFlags]:
+    if not look.log.tally.bits & BIT_CONTRADICTED_FLAG:
+        return []
+    from recover.verify.contradicted_flags import contradicted_flags
+
+    return contradicted_flags(look)
+
+
+def _contradicted_flag_findings(look: Survey, contradicted: list[ContradictedFlags]) -> Iterator[Finding]:
+    if contradicted:
+        from recover.verify.contradicted_flags import contradicted_flag_findings
+
+        yield from contradicted_flag_findings(look, contradicted)
+
+
+def _flipped_properties(
+    look: Survey, index: IndexReport | None, known: list[ContradictedFlags]
+) -> list[WrongBit]:
     wrong = look.queues is not None and any(verdict.wrong for verdict in look.queues.verdicts.values())
     if not wrong and (index is None or not index.wrong):
         return []
     from recover.verify.flipped_properties import flipped_properties
 
-    return [*flipped_properties(look, index)]
+    # of one record one bit is turned back at a time
+    others = {item.wrong.stored.phy_offset for item in known if item.wrong is not None}
+    return [item for item in flipped_properties(look, index) if item.stored.phy_offset not in others]
 
 
-def _flipped_bits(store: Store, look: Survey, flipped: list[FlippedProperty]) -> Iterator[Finding]:
+def _flipped_bits(store: Store, look: Survey, flipped: list[WrongBit]) -> Iterator[Finding]:
     if look.log.damaged or flipped:
         from recover.verify.flipped_bits import flipped_bit_findings, flipped_property_findings
 

@@ -21,8 +21,8 @@ _BODY = 88
 REPLAY: dict[str, object] = {"commitLogRecoverMaxNum": 1000}
 
 
-def spoil(root: Path, store: str, records: Iterable[Logged], place: int = _BODY) -> Damage:
-    """One bit flipped in the body of each of these records of the named store, or in the byte at `place` in them."""
+def spoil(root: Path, store: str, records: Iterable[Logged], place: int = _BODY, bits: int = 4) -> Damage:
+    """Bits flipped in the body of each of these records of the named store, or in the byte at `place` in them."""
     size = int(str(settings(store)["mappedFileSizeCommitLog"]))
     changes, offsets = [], []
     for record in records:
@@ -32,8 +32,8 @@ def spoil(root: Path, store: str, records: Iterable[Logged], place: int = _BODY)
             handle.seek(at)
             old = handle.read(1)[0]
             handle.seek(at)
-            handle.write(bytes([old ^ 4]))
-        changes.append(Change(f"commitlog/{path.name}", at, "bit flipped"))
+            handle.write(bytes([old ^ bits]))
+        changes.append(Change(f"commitlog/{path.name}", at, "bits flipped"))
         offsets.append(record.phy_offset)
     lost = tuple(sorted(offsets))
     return Damage("spoil", 0, tuple(changes), lost, lost)

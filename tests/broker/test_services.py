@@ -64,9 +64,9 @@ def test_push_consumers_get_everything_behind_a_gap(lost: str, version: str, tmp
 
 
 @pytest.mark.parametrize("version", one_in_deep(""))
-@pytest.mark.parametrize("field", ["born_port", "store_port"])
-def test_a_port_that_is_none_keeps_messages_from_consumers_until_it_is_put_back(
-    field: str, version: str, tmp_path: Path
+@pytest.mark.parametrize(("field", "byte", "bits"), [("born_port", 1, 4), ("store_port", 1, 4), ("sys_flag", 3, 1)])
+def test_what_no_client_can_unpack_keeps_messages_from_consumers_until_it_is_put_back(
+    field: str, byte: int, bits: int, version: str, tmp_path: Path
 ) -> None:
     """A client throws at the message, and passes over all that came behind it in the same answer."""
     require_lab()
@@ -74,9 +74,9 @@ def test_a_port_that_is_none_keeps_messages_from_consumers_until_it_is_put_back(
     (hit,) = some_records(store, topic, 1)
     damaged, sound = real_store(store, tmp_path / "damaged"), real_store(store, tmp_path / "sound")
     for root in (damaged, sound):
-        spoil(root, store, [hit], HEAD.offset(field) + 1)
+        spoil(root, store, [hit], HEAD.offset(field) + byte, bits)
     assert mqtool("verify", damaged).code & 4
-    assert mqtool("recover", sound, "--yes").document["plan"]["loss"] == []
+    assert mqtool("recover", sound, "--mend-bits", "--yes").document["plan"]["loss"] == []
     due = {message.phy_offset for message in deliveries(store, topic)}
     received = []
     for root, wanted in ((damaged, 1), (sound, len(due))):

@@ -75,7 +75,7 @@ def test_what_explain_says_of_a_code_has_no_gaps() -> None:
 
 @pytest.mark.parametrize("code", [code for code in CODES.values() if code.one is not None], ids=lambda code: code.name)
 def test_a_finding_of_one_says_so_without_a_range(code: Code) -> None:
-    known = {name for _, name, _, _ in Formatter().parse(code.message) if name}
+    known = {name for _, name, _, _ in Formatter().parse(f"{code.message}{code.one}") if name}
     facts = {name: name.upper() for name in known}
     one, two = finding(code.name, **facts | {"count": 1}), finding(code.name, **facts | {"count": 2})
     assert "{" not in one.message + two.message

@@ -19,6 +19,7 @@ from formats.commitlog import (
     iter_index_keys,
     make_record,
     tags_code,
+    with_property_crc,
 )
 from formats.errors import FormatError
 from formats.javahash import index_key_hash
@@ -27,8 +28,8 @@ from formats.kernels.property_reads import KEYS_COUNTED, KEYS_HASHED, NO_KEYS, T
 from formats.kernels.queue_table import QUEUE_COLUMNS, new_queue_slots
 from formats.kernels.refill import REFILL_SIZE
 from formats.kernels.walk import walk_records
-from formats.record_columns import BIT_DELAY, RECORD
-from formats.sysflag import BORNHOST_V6, HOSTS_V6, STOREHOST_V6
+from formats.record_columns import BIT_CONTRADICTED_FLAG, BIT_DELAY, RECORD
+from formats.sysflag import BORNHOST_V6, HOSTS_V6, STOREHOST_V6, contradicted_by
 from recover.scan.record_row import row_of
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES
@@ -123,6 +124,27 @@ def test_real_records_are_taken_with_the_same_values(name: str) -> None:
     for it in placed_records(name)[::7]:
         assert _walk(it.raw, it.phy_offset) is not None
         assert _disagreement(it.raw, it.phy_offset) == ""
+
+
+@pytest.mark.parametrize("property_crc", [False, True])
+def test_a_flag_that_its_body_contradicts_is_marked_as_the_codec_does(property_crc: bool) -> None:
+    heads = (
+        b"", b"\x78", b"\x78\x9c", b"\x78\x01\x00", b"\xf8\x01\x00\x00", b"\x79\x9c\x00\x00", b"\x04\x22\x4d\x18",
+        b"\x28\xb5\x2f\xfd", b"\x5b\x2a\x4d\x18", b"\x4b\x2a\x4d\x18", b"\x04\x22\x4d", b"hello",
+    )
+    seen = set()
+    for head in (*heads, *(head + b"and more of it" for head in heads)):
+        record = make_record("T", head, store_timestamp=1, property_crc=property_crc)
+        for flag in [compressed | kind << 8 for compressed in (0, 1) for kind in range(8)]:
+            changed = structs.replace(record, sys_flag=flag)
+            content = encode(with_property_crc(changed) if property_crc else changed)
+            assert _walk(content, 0) is not None and _disagreement(content, 0) == ""
+            walked = _walk(content, 0)
+            assert walked is not None
+            marked = bool(walked[0]["bits"] & BIT_CONTRADICTED_FLAG)
+            assert marked == (contradicted_by(flag, head) and not property_crc)
+            seen.add(marked)
+    assert seen == ({False} if property_crc else {False, True})
 
 
 @pytest.mark.parametrize("flag", [0, BORNHOST_V6, STOREHOST_V6, HOSTS_V6])

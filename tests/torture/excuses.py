@@ -18,6 +18,7 @@ from formats.errors import FormatError
 from formats.index import IndexGeometry, decode
 from formats.javahash import tags_code
 from formats.properties import Parser, parse
+from formats.sysflag import contradicted_by
 from tests.support.looks import COMMITLOG_FOLDERS
 from tests.torture.anatomy import Anatomy, Place
 from tests.torture.strikes import Strike
@@ -101,6 +102,8 @@ def _of_record(old: Record, place: Place, now: bytes) -> str | None:
     if old.property_crc is not None and changed != {"properties"}:
         return None
     left = changed - _UNWITNESSED
+    if contradicted_by(new.sys_flag, new.body):
+        return None
     # which of two hosts is the long one can be swapped: what is between them then moves, and nothing else
     if "sys_flag" in left and len({(each.sys_flag & sysflag.HOSTS_V6).bit_count() for each in (old, new)}) == 1:
         left.remove("sys_flag")

@@ -1,0 +1,38 @@
+"""One bit of a record that no checksum covers, and that something else tells to be wrong."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from formats.commitlog import Record, encode
+from recover.files.mapped_files import MappedFile
+
+SYS_FLAG = "sysFlag"
+
+
+class WrongBit(Struct, frozen=True):
+    """Bit `bit` of byte `position` of a record was flipped, if it was `right`; `stored` is what the log has now.
+
+    The `witness` tells that.
+    """
+
+    mapped_file: MappedFile
+    witness: str
+    stored: Record
+    right: Record
+    position: int
+    bit: int
+
+    @property
+    def name(self) -> str:
+        """The property that differs, of two the one that it was; or SYS_FLAG."""
+        if self.stored.sys_flag != self.right.sys_flag:
+            return SYS_FLAG
+        stored, right = self.stored.property_map(), self.right.property_map()
+        return next((name for name in right if stored.get(name) != right[name]), "")
+
+    @property
+    def content(self) -> tuple[int, int]:
+        """The byte as it is, and as it was."""
+        stored, right = encode(self.stored), encode(self.right)
+        return stored[self.position], right[self.position]
