@@ -37,25 +37,27 @@ def transaction_type(sys_flag: int) -> int:
     return sys_flag & TRANSACTION
 
 
-def begins_as_named(sys_flag: int, body: Buffer) -> bool:
-    """Whether a body (bytes, as stored) begins like a stream of the type that the sysFlag names, compressed or not.
+def streams(body: Buffer) -> tuple[int, ...]:
+    """The types (bits of COMPRESSION_TYPE) that a body (bytes, as stored) begins like.
 
-    zlib's two bytes of RFC 1950, the magic of an LZ4 frame or a Zstandard frame (RFC 8878); no other type has one.
+    zlib's two bytes of RFC 1950, the magic of an LZ4 or Zstandard frame (RFC 8878) or of one that both pass over.
     """
-    kind, magic = sys_flag & COMPRESSION_TYPE, int.from_bytes(body[:4], "big")
-    if kind in (COMPRESSION_LEGACY_ZLIB, COMPRESSION_ZLIB):
-        head = int.from_bytes(body[:2], "big")
-        return len(body) >= 2 and head >> 8 & 0x8F == ZLIB_METHOD and head % ZLIB_CHECK == 0
-    wanted = {COMPRESSION_LZ4: LZ4_MAGIC, COMPRESSION_ZSTD: ZSTD_MAGIC}.get(kind)
-    return wanted is not None and len(body) >= 4 and (magic == wanted or magic & SKIPPABLE_MASK == SKIPPABLE_MAGIC)
+    head, magic = int.from_bytes(body[:2], "big"), int.from_bytes(body[:4], "big")
+    if len(body) >= 4 and magic & SKIPPABLE_MASK == SKIPPABLE_MAGIC:
+        return COMPRESSION_LZ4, COMPRESSION_ZSTD
+    if len(body) >= 4 and magic in (LZ4_MAGIC, ZSTD_MAGIC):
+        return (COMPRESSION_LZ4 if magic == LZ4_MAGIC else COMPRESSION_ZSTD,)
+    is_zlib = len(body) >= 2 and head >> 8 & 0x8F == ZLIB_METHOD and head % ZLIB_CHECK == 0
+    return (COMPRESSION_LEGACY_ZLIB, COMPRESSION_ZLIB) if is_zlib else ()
 
 
 def contradicted_by(sys_flag: int, body: Buffer) -> bool:
     """Whether a body (bytes, as stored) is plainly not what the sysFlag says of it.
 
     It says compressed, and the body begins like no stream of the type named: clients throw (`MessageDecoder.decode`).
-    Or it names a type, as producers do where they compress, and the body begins so, but it does not say compressed.
+    Or it names a type, as producers do where they compress, but does not say compressed, and the body is a stream.
     """
+    kind = sys_flag & COMPRESSION_TYPE
     if sys_flag & COMPRESSED:
-        return len(body) > 0 and not begins_as_named(sys_flag, body)
-    return sys_flag & COMPRESSION_TYPE != 0 and begins_as_named(sys_flag, body)
+        return len(body) > 0 and kind not in streams(body)
+    return kind != 0 and bool(streams(body))

@@ -263,18 +263,20 @@ def _take_record(
 @part
 def _is_contradicted(data: Any, body_at: int, length: int, sys_flag: int) -> bool:
     """See `formats.sysflag.contradicted_by`."""
-    kind = sys_flag & _KIND
-    begins = False
-    if kind in (_LEGACY_ZLIB, _ZLIB):
-        if length >= 2:
-            head = byte_at(data, body_at) << 8 | byte_at(data, body_at + 1)
-            begins = head >> 8 & 0x8F == _ZLIB_METHOD and head % _ZLIB_CHECK == 0
-    elif kind in (_LZ4, _ZSTD) and length >= 4:
+    kind, is_zlib, is_lz4, is_zstd = sys_flag & _KIND, False, False, False
+    if length >= 2:
+        head = byte_at(data, body_at) << 8 | byte_at(data, body_at + 1)
+        is_zlib = head >> 8 & 0x8F == _ZLIB_METHOD and head % _ZLIB_CHECK == 0
+    if length >= 4:
         magic = u32(data, body_at)
-        begins = magic == (_LZ4_MAGIC if kind == _LZ4 else _ZSTD_MAGIC) or magic & _SKIPPABLE_MASK == _SKIPPABLE_MAGIC
-    if sys_flag & _COMPRESSED:
-        return length > 0 and not begins
-    return kind != 0 and begins
+        is_skippable = magic & _SKIPPABLE_MASK == _SKIPPABLE_MAGIC
+        is_lz4, is_zstd = magic == _LZ4_MAGIC or is_skippable, magic == _ZSTD_MAGIC or is_skippable
+        is_zlib = is_zlib and not is_lz4 and not is_zstd
+    if not sys_flag & _COMPRESSED:
+        return kind != 0 and (is_zlib or is_lz4 or is_zstd)
+    if kind in (_LEGACY_ZLIB, _ZLIB):
+        return length > 0 and not is_zlib
+    return length > 0 and not (is_lz4 and kind == _LZ4) and not (is_zstd and kind == _ZSTD)
 
 
 @part

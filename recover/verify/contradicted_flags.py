@@ -158,21 +158,23 @@ def right_flag(record: Record, usual: Counter[int]) -> int | None:
     """The sysFlag one bit away that the body agrees with; `usual` is how often others are compressed, by their bits.
 
     Of several that do, the one that other messages have most; where none has, that which clients of every version read,
-    or None if the body may as well not be compressed at all.
+    or None if the body may be a stream of the producer's own, or one of a type that is more than a bit away.
     """
     found = [flag for flag in (record.sys_flag ^ bit for bit in _BITS) if _agrees(flag, record.body)]
     compressed = [flag for flag in found if flag & sysflag.COMPRESSED]
     known = [flag for flag in compressed if usual[flag & _COMPRESSION]]
     if known:
         return max(known, key=lambda flag: usual[flag & _COMPRESSION])
-    return None if compressed and len(compressed) < len(found) else min(found, default=None)
+    if len(compressed) < len(found) and any(_agrees(sysflag.COMPRESSED | kind, record.body) for kind in _TYPES):
+        return None
+    return min(found, default=None)
 
 
 def _agrees(sys_flag: int, body: bytes) -> bool:
     """Whether a producer's client may have stored the body with this sysFlag."""
     if not sys_flag & sysflag.COMPRESSED:
         return not sys_flag & sysflag.COMPRESSION_TYPE
-    if not sysflag.begins_as_named(sys_flag, body):
+    if sys_flag & sysflag.COMPRESSION_TYPE not in sysflag.streams(body):
         return False
     try:
         decompress(body, sys_flag, _LARGEST_BODY)
