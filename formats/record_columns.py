@@ -38,6 +38,9 @@ BIT_INNER_BATCH = 1024
 BIT_STRAY = 2048
 BIT_CONTRADICTED_FLAG = 4096
 """The body is not what the sysFlag says of it (`formats.sysflag.contradicted_by`), and no checksum covers that."""
+BIT_UNSERVED = 8192
+"""A service of brokers cannot deliver the message (`formats.commitlog.service.unserved`)."""
+BITS_REJECTED = BIT_CONTRADICTED_FLAG | BIT_UNSERVED
 
 STALE = BIT_GHOST | BIT_SUPERSEDED
 NO_PLACE = STALE | BIT_STRAY

@@ -34,8 +34,17 @@ from formats.kernels.crc import crc32_inside
 from formats.kernels.property_reads import KEYS_COUNTED, KEYS_HASHED, TAGS_CODED, take_properties
 from formats.kernels.queue_table import QUEUE_COLUMNS, QUEUE_PASSES, enter_queue, find_queue
 from formats.kernels.refill import fill_again, is_over, may_refill
+from formats.kernels.service_reads import UNSERVED, UNSURE, is_plain_topic, service_of
 from formats.kernels.walk_status import AT_BLANK, DISLIKED, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
-from formats.record_columns import BIT_CONTRADICTED_FLAG, BIT_FILLER, BIT_PROP_CRC, BIT_V2, RECORD, column_offset
+from formats.record_columns import (
+    BIT_CONTRADICTED_FLAG,
+    BIT_FILLER,
+    BIT_PROP_CRC,
+    BIT_UNSERVED,
+    BIT_V2,
+    RECORD,
+    column_offset,
+)
 
 _MAGIC_V1 = layout.MAGIC_V1 & 0xFFFFFFFF
 _MAGIC_V2 = layout.MAGIC_V2 & 0xFFFFFFFF
@@ -86,23 +95,12 @@ _ROW_BITS = column_offset("bits")
 _ROW_HASHES = column_offset("hashes")
 _FILLER = text_bytes("MQTOOL_FILLER")
 _PROP_CRC_NAME = text_bytes(b"__CRC32#\x01")
-_TOPIC_BYTES = np.zeros(256, dtype=np.uint8)
-for _character in b"%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ":
-    _TOPIC_BYTES[_character] = 1
 
 
 @part
 def _is_filler_topic(data: Any, start: int, length: int) -> bool:
     """True for the name of filler, or a beginning of it: filler for a narrow range has a shorter topic."""
     return length <= _FILLER.size and equal_bytes(data, start, _FILLER, 0, length)
-
-
-@part
-def _is_plain_topic(data: Any, start: int, length: int) -> bool:
-    plain = True
-    for i in range(start, start + length):
-        plain &= _TOPIC_BYTES[byte_at(data, i)] != 0
-    return plain
 
 
 @kernel(
@@ -206,7 +204,7 @@ def _take_record(
         data, topic_at, topic_length, queue_id, topic_hash, slots, slot_count, names, queue_table,
     )
     # what the table has was looked at before
-    if queue < 0 and not _is_plain_topic(data, topic_at, topic_length):
+    if queue < 0 and not is_plain_topic(data, topic_at, topic_length):
         return DISLIKED
     if body_length > 0:
         crc = np.int64(crc32_inside(crc_address, crc_table, data, body_at, body_length))
@@ -229,6 +227,12 @@ def _take_record(
     )
     if status != NEED_MORE:
         return status
+    if not bits & BIT_PROP_CRC:
+        service = service_of(data, properties_at, end, topic_at, topic_length)
+        if service == UNSURE:
+            return DISLIKED
+        if service == UNSERVED:
+            bits |= BIT_UNSERVED
     # last of all: a queue enters the table only with a record that is taken, or its number would be given twice
     if queue < 0:
         queue = enter_queue(

@@ -54,16 +54,31 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         cause="A flipped bit on disk or in memory; or a producer that sets a flag and stores something else.",
         broker="It does not look at bodies, and sends the message. A client that cannot unpack it throws, and drops it with "
         "everything that came behind it in the same answer.",
-        action="`mqtool recover` turns the bit back that `commitlog-flipped-flag` names. Where none is named the message stays as it "
+        action="`mqtool recover` turns the bit back that `commitlog-flipped-field` names. Where none is named the message stays as it "
         "is, and a consumer has to be led past it; `mqtool query --phy-offset` shows it.",
     ),
     Code(
-        "commitlog-flipped-flag", "info",
-        "one flipped bit explains the sysFlag of message {queue_offset} of {topic}/{queue}, at {start}: with bit {bit} of byte "
-        "{position} turned back ({stored} to {right}) it says {says}, and so is the body; recover does so", _RECOVER,
-        meaning="Of the sysFlags that are one bit away just this one agrees with the body, or is what other messages have.",
+        "commitlog-unserved-message", "error",
+        "{count} messages of {topic}, from {start} on, do not say rightly what brokers need to deliver them: {result}", _RECOVER,
+        one="message {queue_offset} of {topic}/{queue}, at {start}, does not say rightly what brokers need to deliver it, {says}: "
+        "{result}",
+        meaning="A delayed message, a timer's or a half message keeps in its properties which topic and queue it is for, and when. "
+        "Brokers write these themselves; no checksum covers them in these records.",
+        cause="A flipped bit on disk or in memory.",
+        broker="It takes them for good. 4.9 tries such a delayed message again and again, and delivers nothing of that level any "
+        "more; 4.5 and 5.x drop it. The timer of 5.x takes up nothing behind one that does not say when it is due; one that does "
+        "not say where to go it tries again and again, and may stop with it. A transaction cannot be ended.",
+        action="`mqtool recover` turns the bit back that `commitlog-flipped-field` names. Where none is named the message stays as it "
+        "is: `mqtool query --phy-offset` shows it, to be sent again; a broker's timer passes over it with timerSkipUnknownError.",
+    ),
+    Code(
+        "commitlog-flipped-field", "info",
+        "one flipped bit explains the {name} of message {queue_offset} of {topic}/{queue}, at {start}: with bit {bit} of byte "
+        "{position} turned back ({stored} to {right}) it is {value}; recover does so", _RECOVER,
+        meaning="Of all that is one bit away just this agrees with the body, or with what a broker writes there; or it is what "
+        "other messages have, or names a queue that there is.",
         cause="A flipped bit on disk or in memory, in a record without a property CRC.",
-        broker="It sends the message as it is: see `commitlog-contradicted-flag`.",
+        broker="See `commitlog-contradicted-flag` and `commitlog-unserved-message`.",
         action="`mqtool recover` writes the one byte; no checksum covers it, and none has to be written again.",
     ),
     Code(

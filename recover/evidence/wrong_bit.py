@@ -13,7 +13,7 @@ SYS_FLAG = "sysFlag"
 class WrongBit(Struct, frozen=True):
     """Bit `bit` of byte `position` of a record was flipped, if it was `right`; `stored` is what the log has now.
 
-    The `witness` tells that.
+    The `witness` tells that. `was_rejected`: nobody can read the message as it is.
     """
 
     mapped_file: MappedFile
@@ -22,6 +22,7 @@ class WrongBit(Struct, frozen=True):
     right: Record
     position: int
     bit: int
+    was_rejected: bool = False
 
     @property
     def name(self) -> str:
@@ -30,6 +31,11 @@ class WrongBit(Struct, frozen=True):
             return SYS_FLAG
         stored, right = self.stored.property_map(), self.right.property_map()
         return next((name for name in right if stored.get(name) != right[name]), "")
+
+    @property
+    def value(self) -> str:
+        """What was in that field."""
+        return f"{self.right.sys_flag:#x}" if self.name == SYS_FLAG else self.right.get_property(self.name) or ""
 
     @property
     def content(self) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from recover.evidence.flipped_bits import put_back
 from recover.evidence.lost import LostPosition
 from recover.evidence.restore import Restored, content_of
 from recover.evidence.surroundings import Surroundings
-from recover.evidence.wrong_bit import SYS_FLAG, WrongBit
+from recover.evidence.wrong_bit import WrongBit
 from recover.files.mapped_files import MappedFile
 from recover.files.store import Store
 from recover.mend.after import Replaced
@@ -34,23 +34,27 @@ Lost = Literal["repeat", "visible", "gap"]
 
 
 class LogChanges(Struct):
-    """Steps on commitlog files, and the log that they leave. `bridged` is what the reports show of each range."""
+    """Steps on commitlog files, and the log that they leave. `bridged` is what the reports show of each range.
+
+    `mended` messages can be read again that nobody could.
+    """
 
     steps: list[Step] = field(default_factory=list)
     replaced: list[Replaced] = field(default_factory=list)
     bridged: list[dict[str, Any]] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     cut_from: int = 0
+    mended: int = 0
     restored: set[LostPosition] = field(default_factory=set)
 
 
 def keep_everything(
     look: Survey, *, lost: Lost = "repeat", bridge: bool = True, mend_bits: bool = False,
-    flipped: Iterable[WrongBit] = (),
+    wrong: Iterable[WrongBit] = (),
 ) -> LogChanges:
     """The changes after which every broker passes over the damage; no intact record is touched.
 
-    With `mend_bits` messages of which one flipped bit explains the damage are put back. So are the `flipped` bits, with
+    With `mend_bits` messages of which one flipped bit explains the damage are put back. So are these `wrong` bits, with
     or without it.
     `Refusal` (8) without `bridge` where damage has intact messages behind it, and where no bridge fits.
     """
@@ -78,8 +82,8 @@ def keep_everything(
                  build_bridge(gap, positions, with_markers=lost != "gap"), positions)
     for item in look.contradictions:
         _correct(look.store, log, changes, item)
-    for wrong in flipped:
-        _turn_back(look.store, changes, wrong)
+    for bit in wrong:
+        _turn_back(look.store, changes, bit)
     changes.steps += _dirty_end(look.store, log, changes.cut_from)
     _mend_files(look.store, log, changes)
     for mapped_file, right in look.misnamed:
@@ -168,7 +172,8 @@ def _turn_back(store: Store, changes: LogChanges, item: WrongBit) -> None:
     position = start - item.mapped_file.file_from_offset + item.position
     changes.steps.append(WriteRange(store.relative(item.mapped_file.path), position, bytes(item.content[1:])))
     changes.replaced.append(Replaced(item.mapped_file, start, stop, (item.right,)))
-    kind = "restored" if item.name == SYS_FLAG else "property"
+    kind = "restored" if item.was_rejected else "property"
+    changes.mended += item.was_rejected
     changes.bridged.append({
         "start": start, "stop": stop, "kind": kind, "field": item.name, "markers": 0, "fillers": 0,
         "topic": item.stored.topic_name, "queue": item.stored.queue_id, "queue_offset": item.stored.queue_offset,

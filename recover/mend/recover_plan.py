@@ -14,7 +14,7 @@ from recover.broker.settings import BrokerSettings
 from recover.errors import Refusal
 from recover.evidence.last_numbers import as_units_say
 from recover.evidence.lost import record_count
-from recover.evidence.wrong_bit import SYS_FLAG
+from recover.evidence.wrong_bit import WrongBit
 from recover.files.store import Store
 from recover.finding_code import BIT_UNSUPPORTED
 from recover.mend.after import after_replacing
@@ -76,12 +76,18 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     else:
         changes = keep_everything(
             before.survey, lost=options.lost, bridge=options.bridge, mend_bits=options.mend_bits,
-            flipped=[item for item in before.flipped if options.mend_bits or item.name == SYS_FLAG],
+            wrong=_wrong_bits(before, options),
         )
     made = plan_from_changes(store, before, changes, options, prediction)
     if options.policy == "keep" and not options.mend_bits:
         made.mendable_messages = before.findings.counts().get("commitlog-flipped-bit", 0)
     return made
+
+
+def _wrong_bits(before: VerifyReport, options: RecoverOptions) -> list[WrongBit]:
+    """Those of messages that nobody can read, and, if asked for, those of tags and keys."""
+    rejected = [item.wrong for item in before.rejected if item.wrong is not None]
+    return [*rejected, *(before.flipped if options.mend_bits else ())]
 
 
 def plan_truncate(
@@ -114,15 +120,14 @@ def plan_from_changes(
     steps = list(_in_order(store, before, changes, after, options, config, prediction))
     loss = [*loss_of_damage(look, changes.bridged), *loss_of_unproven(look)]
     loss += loss_of_rows(look.log, changes.cut_from) if dropped else []
-    restored = [b["field"] for b in changes.bridged if b["kind"] == "restored"]
-    damaged = max(0, before.damaged_messages - len(restored))
+    damaged = max(0, before.damaged_messages - sum(1 for b in changes.bridged if b["kind"] == "restored"))
     unproven = record_count(look.losses.unproven)
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
                "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}
     plan = Plan.of(options.command, steps, loss=loss, summary=summary, parts=_parts(store))
     return RecoverPlan(
         plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.valid_to,
-        left_messages=min(damaged, before.contradicted_flags - restored.count(SYS_FLAG)),
+        left_messages=before.rejected_messages - changes.mended,
     )
 
 

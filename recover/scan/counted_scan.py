@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from formats.kernels.tally import BITS, FLAGS
-from formats.record_columns import BIT_CONTRADICTED_FLAG, BIT_FILLER, BIT_LMQ, BIT_MARKER, BIT_V2
+from formats.record_columns import BIT_FILLER, BIT_LMQ, BIT_MARKER, BIT_V2, BITS_REJECTED
 from formats.sysflag import HOSTS_V6
 from recover.errors import Refusal
 from recover.files.mapped_files import MappedFile
@@ -26,7 +26,7 @@ from recover.scan.split_scan import SplitRange, SplitScan, scan_split
 from recover.scan.tally import Counter
 from recover.scan.unit_counts import UnitCounts
 
-_ASKED_FOR = BIT_LMQ | BIT_V2 | BIT_FILLER | BIT_MARKER | BIT_CONTRADICTED_FLAG
+_ASKED_FOR = BIT_LMQ | BIT_V2 | BIT_FILLER | BIT_MARKER | BITS_REJECTED
 """Where there are records with any of these, verify looks at rows."""
 
 

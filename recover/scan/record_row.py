@@ -6,6 +6,7 @@ import numpy as np
 
 from formats import properties as props
 from formats.commitlog import Record, delay_level, iter_index_keys, tags_code
+from formats.commitlog.service import unserved
 from formats.javahash import index_key_hash
 from formats.record_columns import (
     BIT_CONTRADICTED_FLAG,
@@ -17,6 +18,7 @@ from formats.record_columns import (
     BIT_LMQ,
     BIT_MARKER,
     BIT_PROP_CRC,
+    BIT_UNSERVED,
     BIT_V2,
     RECORD,
 )
@@ -49,6 +51,7 @@ def row_of(record: Record, queue: int) -> tuple[Rows, Rows]:
             (BIT_FILLER, is_filler(record)),
             (BIT_DELAY, level is not None and level > 0),
             (BIT_CONTRADICTED_FLAG, record.property_crc is None and contradicted_by(record.sys_flag, record.body)),
+            (BIT_UNSERVED, bool(unserved(record))),
         )
         if is_set
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from formats.record_columns import BIT_CONTRADICTED_FLAG
+from formats.record_columns import BITS_REJECTED
 from recover.files.reader import opened_once
 from recover.files.store import Store
 from recover.findings import Finding, FindingList
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from recover.evidence.wrong_bit import WrongBit
     from recover.verify.checkpoint import CheckpointReport
     from recover.verify.config import ConfigReport
-    from recover.verify.contradicted_flags import ContradictedFlags
     from recover.verify.index_report import IndexReport
     from recover.verify.known_parts import Standing
+    from recover.verify.rejected import Rejected
 
 PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 
@@ -39,8 +39,8 @@ PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 class VerifyReport(Struct):
     """What verify found. Parts that were not asked for are None; sizes in bytes, times in seconds.
 
-    `flipped` are tags and keys that one bit would make what their units remember, and sysFlags that one would make
-    what their bodies are.
+    `flipped` are tags and keys that one bit would make what their units remember, `rejected` messages that no client or
+    no service can read.
     """
 
     survey: Survey
@@ -51,7 +51,7 @@ class VerifyReport(Struct):
     seconds: float = 0.0
     only: tuple[str, ...] = field(default_factory=tuple)
     flipped: list[WrongBit] = field(default_factory=list)
-    contradicted: list[ContradictedFlags] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
@@ -62,13 +62,13 @@ class VerifyReport(Struct):
     def damaged_messages(self) -> int:
         """Messages that damaged ranges held, as far as anything still tells, and those that have a wrong field."""
         look = self.survey
-        wrong = len(look.contradictions) + self.contradicted_flags
+        wrong = len(look.contradictions) + self.rejected_messages
         return damaged_messages(look.log, look.losses, look.end_marks) + wrong
 
     @property
-    def contradicted_flags(self) -> int:
-        """Messages whose body is not what their sysFlag says."""
-        return sum(item.rows.size for item in self.contradicted)
+    def rejected_messages(self) -> int:
+        """How many messages no client or no service can read."""
+        return sum(item.rows.size for item in self.rejected)
 
     def json(self) -> dict[str, Any]:
         """The verify document without its envelope (schema, store, exit code, findings)."""
@@ -116,15 +116,14 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
         )
         index = beside.index(look.log) if "index" in wanted else None
     findings = FindingList()
-    contradicted = _contradicted_flags(look) if "commitlog" in wanted else []
-    flags = [item.wrong for item in contradicted if item.wrong is not None]
-    flipped = _flipped_properties(look, index, contradicted) if "commitlog" in wanted else []
+    rejected = _rejected(look) if "commitlog" in wanted else []
+    flipped = _flipped_properties(look, index, rejected) if "commitlog" in wanted else []
     if "commitlog" in wanted:
         findings.extend(check_commitlog(store, look.log, look.losses, look.end_marks))
         findings.extend(contradiction_findings(store, look.log, look.contradictions))
         if look.queues is not None:
             findings.extend(numbering_findings(store, look))
-        findings.extend(_contradicted_flag_findings(look, contradicted))
+        findings.extend(_rejected_findings(look, rejected))
         findings.extend(_flipped_bits(store, look, flipped))
         findings.extend(misnamed_findings(store, look.misnamed))
     if "commitlog" in wanted:
@@ -140,30 +139,29 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
         findings.extend(config.findings)
     findings.extend(check_parts(store, look, wanted))
     seconds = time.monotonic() - began
-    return VerifyReport(look, index, checkpoint, config, findings, seconds, tuple(sorted(wanted)), [*flags, *flipped],
-                        contradicted)
+    return VerifyReport(look, index, checkpoint, config, findings, seconds, tuple(sorted(wanted)), flipped, rejected)
 
 
 # what is not asked for is not imported
 
 
-def _contradicted_flags(look: Survey) -> list[ContradictedFlags]:
-    if not look.log.tally.bits & BIT_CONTRADICTED_FLAG:
+def _rejected(look: Survey) -> list[Rejected]:
+    if not look.log.tally.bits & BITS_REJECTED:
         return []
-    from recover.verify.contradicted_flags import contradicted_flags
+    from recover.verify.rejected import rejected
 
-    return contradicted_flags(look)
+    return rejected(look)
 
 
-def _contradicted_flag_findings(look: Survey, contradicted: list[ContradictedFlags]) -> Iterator[Finding]:
-    if contradicted:
-        from recover.verify.contradicted_flags import contradicted_flag_findings
+def _rejected_findings(look: Survey, found: list[Rejected]) -> Iterator[Finding]:
+    if found:
+        from recover.verify.rejected import rejected_findings
 
-        yield from contradicted_flag_findings(look, contradicted)
+        yield from rejected_findings(look, found)
 
 
 def _flipped_properties(
-    look: Survey, index: IndexReport | None, known: list[ContradictedFlags]
+    look: Survey, index: IndexReport | None, known: list[Rejected]
 ) -> list[WrongBit]:
     wrong = look.queues is not None and any(verdict.wrong for verdict in look.queues.verdicts.values())
     if not wrong and (index is None or not index.wrong):

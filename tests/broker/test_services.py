@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fixtures.lab.lab import VERSIONS
-from fixtures.lab.observe import reference
 from fixtures.lab.packed import settings
 from fixtures.lab.whole import Received, Subscription, WholeBroker
 from formats.commitlog import HEAD
-from formats.timer import TIMER_CHECK
 from tests.broker.cases import marked
 from tests.broker.gaps import REPLAY, deliveries, prepare, recovered, some_records, spoil
 from tests.broker.judge import FILLER, mqtool
+from tests.broker.progress import await_offset, delivered, end_of, taken_up
 from tests.support.brokers import require_lab
 from tests.support.stores import real_store
 
@@ -117,9 +114,9 @@ def test_delay_service_walks_over_a_gap(version: str, tmp_path: Path) -> None:
     root, _, _ = recovered(store, tmp_path, some_records(store, SCHEDULE, 2, level - 1))
     for path in (root / "config").glob("delayOffset.json*"):
         path.unlink()
-    end = _end(store, f"{SCHEDULE}/{level - 1}")
+    end = end_of(store, f"{SCHEDULE}/{level - 1}")
     with WholeBroker(version, root, {**settings(store), "flushDelayOffsetInterval": 500}, kill=True):
-        assert _await(lambda: _delivered(root / "config" / "delayOffset.json", level), end) >= end
+        assert await_offset(lambda: delivered(root / "config" / "delayOffset.json", level), end) >= end
 
 
 @pytest.mark.parametrize("version", one_in_deep(""))
@@ -131,9 +128,9 @@ def test_transaction_check_walks_over_a_gap(version: str, tmp_path: Path) -> Non
     for path in (root / "config").glob("consumerOffset.json*"):
         path.unlink()
     often = {"transactionCheckInterval": 500, "transactionTimeOut": 100}
-    end = _end(store, f"{HALF}/0")
+    end = end_of(store, f"{HALF}/0")
     with WholeBroker(version, root, {**settings(store), **often}, kill=True) as broker:
-        assert _await(lambda: max(map(int, _CHECKED.findall(broker.log())), default=0), end) >= end
+        assert await_offset(lambda: max(map(int, _CHECKED.findall(broker.log())), default=0), end) >= end
 
 
 @pytest.mark.parametrize("queues", ["kept", "all built anew"])
@@ -148,33 +145,6 @@ def test_timer_walks_over_a_gap(version: str, queues: str, tmp_path: Path) -> No
     for name in ("timerwheel", "config/timercheck"):
         (root / name).unlink()
     shutil.rmtree(root / "timerlog")
-    end = _end(store, f"{WHEEL}/0")
+    end = end_of(store, f"{WHEEL}/0")
     with WholeBroker(version, root, {**settings(store), **REPLAY, "timerWheelEnable": True}, kill=True):
-        assert _await(lambda: _taken_up(root / "config" / "timercheck"), end) >= end
-
-
-def _end(store: str, queue: str) -> int:
-    sound = reference(store).after_start
-    assert sound is not None
-    return sound.queues[queue][1]
-
-
-def _await(offset: Callable[[], int], end: int, seconds: float = 60.0) -> int:
-    """The offset once it has reached the end, or where it stands when the time is up."""
-    until = time.monotonic() + seconds
-    while (reached := offset()) < end and time.monotonic() < until:
-        time.sleep(0.5)
-    return reached
-
-
-def _taken_up(path: Path) -> int:
-    content = path.read_bytes() if path.exists() else b""
-    return TIMER_CHECK.decode(content).last_timer_queue_offset if len(content) >= TIMER_CHECK.size else 0
-
-
-def _delivered(path: Path, level: int) -> int:
-    """The offset of a delay level; brokers leave number keys without quotes."""
-    text = path.read_text("utf-8") if path.exists() else ""
-    table = text[text.find("offsetTable") :].partition("{")[2].partition("}")[0]
-    words = "".join(c if c.isdigit() else " " for c in table).split()
-    return dict(zip(map(int, words[::2]), map(int, words[1::2]), strict=False)).get(level, 0)
+        assert await_offset(lambda: taken_up(root / "config" / "timercheck"), end) >= end

@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from formats.commitlog import (
     BLANK_SIZE,
     HEADS,
+    TOPIC_HALF,
+    TOPIC_SCHEDULE,
+    TOPIC_TIMER,
     Record,
     check_strict,
     delay_level,
@@ -21,6 +26,7 @@ from formats.commitlog import (
     tags_code,
     with_property_crc,
 )
+from formats.commitlog.service import unserved
 from formats.errors import FormatError
 from formats.javahash import index_key_hash
 from formats.kernels.crc import crc_address, crc_tables
@@ -28,7 +34,7 @@ from formats.kernels.property_reads import KEYS_COUNTED, KEYS_HASHED, NO_KEYS, T
 from formats.kernels.queue_table import QUEUE_COLUMNS, new_queue_slots
 from formats.kernels.refill import REFILL_SIZE
 from formats.kernels.walk import walk_records
-from formats.record_columns import BIT_CONTRADICTED_FLAG, BIT_DELAY, RECORD
+from formats.record_columns import BIT_CONTRADICTED_FLAG, BIT_DELAY, BIT_UNSERVED, RECORD
 from formats.sysflag import BORNHOST_V6, HOSTS_V6, STOREHOST_V6, contradicted_by
 from recover.scan.record_row import row_of
 from tests.support.commitlog import placed_records
@@ -145,6 +151,28 @@ def test_a_flag_that_its_body_contradicts_is_marked_as_the_codec_does(property_c
             assert marked == (contradicted_by(flag, head) and not property_crc)
             seen.add(marked)
     assert seen == ({False} if property_crc else {False, True})
+
+
+@given(
+    st.sampled_from([TOPIC_SCHEDULE, TOPIC_TIMER, TOPIC_HALF, "SCHEDULE_TOPIC_XXXY", "rmq_sys_wheel_time"]),
+    st.lists(st.tuples(
+        st.sampled_from(["REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "REAL_QIE", "KEYS", "REAL_TOPI"]),
+        st.sampled_from(["0", "999999999", "1234567890", "Topic-1", "%RETRY%a+b", "a b", "1" * 18, "1" * 19, "x"]),
+    ), max_size=6),
+    st.booleans(),
+)
+def test_what_a_service_cannot_deliver_is_marked_as_the_codec_does(
+    topic: str, items: list[tuple[str, str]], property_crc: bool
+) -> None:
+    text = "".join(f"{name}\x01{value}\x02" for name, value in items).encode()
+    content = encode(make_record(topic, b"", text, store_timestamp=1, property_crc=property_crc))
+    assert _disagreement(content, 0) == ""
+    walked, judged = _walk(content, 0), _judge(content, 0)
+    assert judged is not None
+    if walked is not None:
+        assert bool(walked[0]["bits"] & BIT_UNSERVED) == bool(unserved(judged))
+    elif not property_crc:
+        assert any(value in ("%RETRY%a+b", "a b") for _, value in items)
 
 
 @pytest.mark.parametrize("flag", [0, BORNHOST_V6, STOREHOST_V6, HOSTS_V6])

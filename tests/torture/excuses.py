@@ -12,6 +12,7 @@ from pathlib import Path
 from formats import sysflag
 from formats.checkpoint import CHECKPOINT, Checkpoint
 from formats.commitlog import Record, check_strict
+from formats.commitlog.service import unserved
 from formats.config import BY_NAME, salvage
 from formats.consumequeue import CQ_UNIT, CqUnit, is_ext_address
 from formats.errors import FormatError
@@ -102,7 +103,7 @@ def _of_record(old: Record, place: Place, now: bytes) -> str | None:
     if old.property_crc is not None and changed != {"properties"}:
         return None
     left = changed - _UNWITNESSED
-    if contradicted_by(new.sys_flag, new.body):
+    if contradicted_by(new.sys_flag, new.body) or unserved(new):
         return None
     # which of two hosts is the long one can be swapped: what is between them then moves, and nothing else
     if "sys_flag" in left and len({(each.sys_flag & sysflag.HOSTS_V6).bit_count() for each in (old, new)}) == 1:

@@ -19,14 +19,15 @@ from fixtures.synth import StoreWriter
 from formats import sysflag
 from formats.commitlog import OFFSET_SYS_FLAG, Record, make_record
 from formats.compression import decompress
-from recover.verify.contradicted_flags import right_flag
+from recover.evidence.right_flag import right_flag
+from recover.verify.rejected import MOST
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import real_store
 from tests.support.trees import assert_same_tree, tree_digest
 
 LOG = "commitlog/00000000000000000000"
-CODE, BIT = "commitlog-contradicted-flag", "commitlog-flipped-flag"
+CODE, BIT = "commitlog-contradicted-flag", "commitlog-flipped-field"
 _LAST_BYTE = OFFSET_SYS_FLAG + 3
 _PLAIN, _LEGACY, _ZLIB, _LZ4, _ZSTD = 0, 0x001, 0x301, 0x101, 0x201
 _BODY = b"a body that is worth the trouble " * 8
@@ -35,7 +36,6 @@ _PACKED = {
     _LZ4: bytes(import_module("lz4.frame").compress(_BODY)),
     _ZSTD: bytes(import_module("zstandard").ZstdCompressor().compress(_BODY)),
 }
-_MOST = 100
 
 
 def _told(result: Result, code: str = CODE) -> list[dict[str, Any]]:
@@ -195,11 +195,11 @@ def test_what_no_single_bit_explains_is_left_and_said_to_be(tmp_path: Path) -> N
 
 
 def test_a_producer_that_stores_all_of_its_messages_so_is_a_warning(tmp_path: Path) -> None:
-    _odd_store(tmp_path / "s", range(_MOST + 20))
+    _odd_store(tmp_path / "s", range(MOST + 20))
     before = tree_digest(tmp_path / "s")
     result = mqtool("verify", tmp_path / "s", "--json")
     ((item,), bits) = _told(result), _told(result, BIT)
-    assert (item["facts"]["count"], item["severity"], result.code, bits) == (_MOST + 20, "warning", 2, [])
+    assert (item["facts"]["count"], item["severity"], result.code, bits) == (MOST + 20, "warning", 2, [])
     assert mqtool("recover", tmp_path / "s", "--yes").code == 2
     assert_same_tree(before, tree_digest(tmp_path / "s"))
 

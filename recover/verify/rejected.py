@@ -1,0 +1,199 @@
+"""Messages that are intact as far as checksums reach, and that no client, or no service of a broker, can read.
+
+What no checksum covers, unless brokers were told to write one, can stop more than its own message: clients throw at a
+body that is not compressed as its sysFlag says, and drop what came behind it in the same answer; services stop at a
+message of theirs that does not say where it is to go, and when.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, structs
+
+from formats import properties as props
+from formats import sysflag
+from formats.commitlog import OFFSET_SYS_FLAG, TOPIC_HALF, TOPIC_TIMER, Record
+from formats.commitlog.service import unserved
+from formats.errors import FormatError
+from formats.record_columns import BIT_CONTRADICTED_FLAG, BIT_UNSERVED, NO_MESSAGE
+from recover.evidence.expected import QueueKey
+from recover.evidence.restore import LARGEST
+from recover.evidence.right_flag import COMPRESSION, TYPES, right_flag
+from recover.evidence.turned_property import served_again
+from recover.evidence.wrong_bit import WrongBit
+from recover.files.mapped_files import MappedFile
+from recover.files.topics import topic_text
+from recover.finding_code import Severity
+from recover.findings import Finding, finding
+from recover.memory.columns import Rows
+from recover.scan.log import LogView
+from recover.scan.log_reader import LogReader
+from recover.verify.commitlog import place_in_file
+from recover.verify.survey import Survey
+
+MOST = 100
+"""So many messages of a kind are looked at one by one, at most; more are no damage."""
+_THROWN = "throw, and drop what comes with it"
+_AS_IT_IS = "are given what is compressed"
+_LEVEL_STOPS = "4.9 delivers nothing of its delay level from there on, other releases drop it"
+_TIMER_STOPS = "the timer takes up nothing from there on"
+_TRIED_AGAIN = "the timer tries to deliver it again and again, and may stop with it"
+_NOT_ENDED = "its transaction cannot be ended"
+
+
+class Rejected(Struct):
+    """Messages of one mapped file that are rejected for the same reason, as rows (`RECORD`) of the log.
+
+    They are one behind the other, or all of the file where there are more than MOST. Of one alone there is the
+    `record`, if it can be read, and the `wrong` bit, where one explains it.
+    """
+
+    code: str
+    mapped_file: MappedFile
+    rows: Rows
+    severity: Severity | None = None
+    record: Record | None = None
+    wrong: WrongBit | None = None
+
+
+def rejected(look: Survey) -> list[Rejected]:
+    """Those of the log, but for records of which a queue has shown that another field is damaged."""
+    found = []
+    known = [item.phy_offset for item in look.contradictions]
+    with LogReader(look.log.queue) as reader:
+        others = _Others(look.log)
+        for bit, code, mend in _KINDS:
+            if look.log.tally.bits & bit:
+                found += _of_kind(look.log, bit, code, known)
+                for item in found:
+                    if item.code == code and item.rows.size == 1 and item.severity is None:
+                        item.record = _record(reader, item.rows[0])
+                        item.wrong = None if item.record is None else mend(item.mapped_file, item.record, others)
+    return found
+
+
+def rejected_findings(look: Survey, found: list[Rejected]) -> Iterator[Finding]:
+    """One for each of `found`, and one for each bit that explains it."""
+    for item in found:
+        first = item.rows[0]
+        start = int(first["phy_offset"])
+        topic, queue_id = look.log.queues[int(first["queue"])]
+        number = int(first["queue_offset"])
+        message: dict[str, Any] = {"topic": topic_text(topic), "queue": queue_id, "queue_offset": number}
+        place, facts = _about(item, topic_text(topic))
+        file, offset = place_in_file(look.store, item.mapped_file, start + place)
+        yield finding(
+            item.code, file, offset, severity=item.severity, start=start, first=start,
+            last=int(item.rows[-1]["phy_offset"]), count=item.rows.size, **facts, **message,
+        )
+        if item.wrong is not None:
+            wrong = item.wrong
+            stored, right = wrong.content
+            file, offset = place_in_file(look.store, item.mapped_file, start + wrong.position)
+            yield finding(
+                "commitlog-flipped-field", file, offset, start=start, position=wrong.position, bit=wrong.bit,
+                stored=stored, right=right, name=wrong.name, value=wrong.value, **message,
+            )
+
+
+def _about(item: Rejected, topic: str) -> tuple[int, dict[str, Any]]:
+    """Where in the first record it is, and what is to be said of it."""
+    if item.code == "commitlog-contradicted-flag":
+        flag = int(item.rows[0]["sys_flag"])
+        result = _THROWN if flag & sysflag.COMPRESSED else _AS_IT_IS
+        return OFFSET_SYS_FLAG, {"sys_flag": flag, "says": _says(flag), "result": result}
+    names = ["a property"] if item.record is None else unserved(item.record)
+    values = {} if item.record is None else item.record.property_map()
+    place = 0 if item.wrong is None else item.wrong.position
+    says = ", ".join(f"{name} ({values[name]!r})" if name in values else f"{name} (not there)" for name in names)
+    return place, {"says": says, "result": _result(topic, names)}
+
+
+def _result(topic: str, wrong: list[str]) -> str:
+    if topic == TOPIC_TIMER:
+        return _TIMER_STOPS if props.TIMER_OUT_MS in wrong else _TRIED_AGAIN
+    return _NOT_ENDED if topic == TOPIC_HALF else _LEVEL_STOPS
+
+
+def _says(flag: int) -> str:
+    kind = TYPES.get(flag & sysflag.COMPRESSION_TYPE, "a type that there is not")
+    if flag & sysflag.COMPRESSED:
+        return f"compressed ({kind})"
+    return f"{kind}, but not compressed" if flag & sysflag.COMPRESSION_TYPE else "not compressed"
+
+
+def _of_kind(log: LogView, bit: int, code: str, known: list[int]) -> list[Rejected]:
+    places = [(scan.mapped_file, _rows([split.records for split in scan.splits], bit, known)) for scan in log.files]
+    if sum(rows.size for _, rows in places) > MOST:
+        return [Rejected(code, mapped_file, rows, "warning") for mapped_file, rows in places if rows.size]
+    return [Rejected(code, mapped_file, run) for mapped_file, rows in places for run in _runs(rows)]
+
+
+def _rows(pieces: list[Rows], bit: int, known: list[int]) -> Rows:
+    chosen = [
+        rows[((rows["bits"] & (bit | NO_MESSAGE)) == bit) & ~np.isin(rows["phy_offset"], known)] for rows in pieces
+    ]
+    return np.concatenate(chosen) if chosen else np.empty(0)
+
+
+def _runs(rows: Rows) -> list[Rows]:
+    """The rows, cut wherever one does not begin where that in front of it ends."""
+    if not rows.size:
+        return []
+    cuts = np.flatnonzero(rows["phy_offset"][1:] != rows["phy_offset"][:-1] + rows["size"][:-1]) + 1
+    return np.split(rows, cuts)
+
+
+def _record(reader: LogReader, row: Any) -> Record | None:
+    try:
+        return reader.record(int(row["phy_offset"]), int(row["size"])) if row["size"] <= LARGEST else None
+    except (FormatError, OSError):
+        return None
+
+
+class _Others:
+    """What the other messages of a log are like, looked at when somebody asks."""
+
+    def __init__(self, log: LogView) -> None:
+        self._log = log
+
+    @cached_property
+    def usual(self) -> Counter[int]:
+        """How often sound records say that they are compressed, by what they say of it."""
+        found: Counter[int] = Counter()
+        for split in self._log.live():
+            records = split.records
+            sound = (records["bits"] & BIT_CONTRADICTED_FLAG) == 0
+            flags = records["sys_flag"][sound & (records["sys_flag"] & sysflag.COMPRESSED != 0)] & COMPRESSION
+            found.update(flags.tolist())
+        return found
+
+    @cached_property
+    def queues(self) -> set[QueueKey]:
+        """The queues that have messages."""
+        return {QueueKey(topic_text(topic), queue_id) for topic, queue_id in self._log.queues}
+
+
+def _flag_bit(mapped_file: MappedFile, record: Record, others: _Others) -> WrongBit | None:
+    flag = right_flag(record, others.usual)
+    if flag is None:
+        return None
+    number = (flag ^ record.sys_flag).bit_length() - 1
+    right = structs.replace(record, sys_flag=flag)
+    return WrongBit(mapped_file, "its body", record, right, OFFSET_SYS_FLAG + 3 - number // 8, number % 8, True)
+
+
+def _property_bit(mapped_file: MappedFile, record: Record, others: _Others) -> WrongBit | None:
+    found = served_again(record, others.queues)
+    return None if found is None else WrongBit(mapped_file, "its topic", record, *found, True)
+
+
+_KINDS: tuple[tuple[int, str, Callable[[MappedFile, Record, _Others], WrongBit | None]], ...] = (
+    (BIT_CONTRADICTED_FLAG, "commitlog-contradicted-flag", _flag_bit),
+    (BIT_UNSERVED, "commitlog-unserved-message", _property_bit),
+)
