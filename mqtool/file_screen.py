@@ -46,19 +46,23 @@ def show_file(out: Printer, report: FileReport, *, chosen: bool, hexadecimal: bo
 
 
 def _bits(report: FileReport, bad: list[Item]) -> int:
-    """Damage with a record behind it costs messages; what is only behind the last record may be a torn tail."""
+    """A record that nobody can read, and damage with one behind it, cost messages; behind the last it may be a tail."""
     last = max((item.offset for item in report.items if item.kind == "record"), default=-1)
     bits = 0
     for item in bad:
-        lost = report.kind == "commitlog" and item.kind == "damage" and item.offset < last
+        lost = report.kind == "commitlog" and (item.kind == "record" or (item.kind == "damage" and item.offset < last))
         bits |= exits.MESSAGES if lost else exits.DERIVED
     return bits
 
 
 def _summary(report: FileReport, bad: list[Item]) -> str:
     shown = count(len(report.items), "item") if report.items else "looked at"
-    wrong = f", {len(bad)} not as it should be: {', '.join(sorted({item.reason or 'check' for item in bad}))}"
+    wrong = f", {len(bad)} not as it should be: {', '.join(sorted(set(map(_what, bad))))}"
     return f"{report.title}: {shown}{wrong if bad else ', nothing wrong with what is shown'}"
+
+
+def _what(item: Item) -> str:
+    return item.reason or ", ".join(check.name for check in item.checks if check.ok is False)
 
 
 def _misplaced(report: FileReport) -> str:

@@ -28,6 +28,7 @@ from formats.commitlog import (
     valid_topic,
 )
 from formats.commitlog.layout import I32_STRUCT
+from formats.commitlog.service import NEEDED, unserved
 from formats.crc import crc31
 from recover.inspect_file.model import Check, Field, Item, layout_fields
 from recover.scan.judge import ReadAt
@@ -142,22 +143,16 @@ def _content_checks(content: bytes, at: int, values: dict[str, Any], parts: dict
         stored, computed = values["body_crc"], crc31(body.value)
         detail = f"stored {stored:08X}, computed {computed:08X}" if body.value else "empty body: not checked"
         checks.append(Check("body CRC", stored == computed if body.value else None, detail))
-        checks += _as_flagged(values["sys_flag"], body.value)
     if topic is not None:
         checks.append(Check("topic", valid_topic(topic.value), "" if valid_topic(topic.value) else "no topic name"))
     if properties is not None:
         problem = props.structure_problem(properties.value)
         checks.append(Check("properties", problem is None, problem or ""))
         checks.append(_property_crc(content, properties.value))
-        if topic is not None and not problem:
+        if body is not None and topic is not None and not problem:
             checks += _delay(topic.value, properties.value)
+            checks += _readable(values["sys_flag"], body.value, topic.value, properties.value)
     return checks
-
-
-def _as_flagged(sys_flag: int, body: bytes) -> Iterator[Check]:
-    if sys_flag & (sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE):
-        detail = f"sysFlag {sys_flag:#x}, body begins {body[:4].hex(' ')}"
-        yield Check("body as flagged", not sysflag.contradicted_by(sys_flag, body), detail)
 
 
 def _length_sum(size: int | None, at: int, properties: Field | None) -> Check:
@@ -187,6 +182,18 @@ def _flipped_bit(content: bytes, at: int, phy_offset: int) -> Iterator[Check]:
         where = f"bit {bit} at {at + restored.position} ({restored.field})"
         told = f"{where} turned back, {stored} to {right}, makes every checksum right: recover --mend-bits"
         yield Check("one flipped bit", None, told)
+
+
+def _readable(sys_flag: int, body: bytes, topic: bytes, properties: bytes) -> Iterator[Check]:
+    """Whether clients, and services of brokers, can read it; where a property CRC covers that, it was stored so."""
+    record = make_record(topic, b"", properties, store_timestamp=1)
+    if sys_flag & (sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE):
+        detail = f"sysFlag {sys_flag:#x}, body begins {body[:4].hex(' ')}"
+        right = not sysflag.contradicted_by(sys_flag, body)
+        yield Check("body as flagged", right if record.property_crc is None else None, detail)
+    if record.topic_name in NEEDED:
+        wrong = unserved(record)
+        yield Check("can be delivered", not wrong, ", ".join(wrong or NEEDED[record.topic_name]))
 
 
 def _delay(topic: bytes, properties: bytes) -> list[Check]:

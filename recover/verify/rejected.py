@@ -60,20 +60,31 @@ class Rejected(Struct):
     record: Record | None = None
     wrong: WrongBit | None = None
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is one message, of not too many."""
+        return self.rows.size == 1 and self.severity is None
+
+    def starts_at(self, phy_offset: int) -> bool:
+        """Whether its first message begins there."""
+        return int(self.rows[0]["phy_offset"]) == phy_offset
+
 
 def rejected(look: Survey) -> list[Rejected]:
     """Those of the log, but for records of which a queue has shown that another field is damaged."""
-    found = []
+    found: list[Rejected] = []
     known = [item.phy_offset for item in look.contradictions]
+    others = _Others(look.log)
     with LogReader(look.log.queue) as reader:
-        others = _Others(look.log)
         for bit, code, mend in _KINDS:
-            if look.log.tally.bits & bit:
-                found += _of_kind(look.log, bit, code, known)
-                for item in found:
-                    if item.code == code and item.rows.size == 1 and item.severity is None:
-                        item.record = _record(reader, item.rows[0])
-                        item.wrong = None if item.record is None else mend(item.mapped_file, item.record, others)
+            of_kind = _of_kind(look.log, bit, code, known) if look.log.tally.bits & bit else []
+            for item in of_kind:
+                if item.is_alone:
+                    item.record = _record(reader, item.rows[0])
+                # a record that was rejected for another reason is mended bit by bit, a recover each
+                if item.record is not None and not any(one.starts_at(item.record.phy_offset) for one in found):
+                    item.wrong = mend(item.mapped_file, item.record, others)
+            found += of_kind
     return found
 
 

@@ -67,8 +67,8 @@ class VerifyReport(Struct):
 
     @property
     def rejected_messages(self) -> int:
-        """How many messages no client or no service can read."""
-        return sum(item.rows.size for item in self.rejected)
+        """How many messages no client or no service can read; not those that are too many to be damaged."""
+        return sum(item.rows.size for item in self.rejected if item.severity is None)
 
     def json(self) -> dict[str, Any]:
         """The verify document without its envelope (schema, store, exit code, findings)."""

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.damage.patch import flip_bit
+from formats.names import offset_to_name
 from tests.cli.runner import mqtool
+from tests.support.commitlog import placed_records
 from tests.support.stores import STORES, real_store, unpacked
 from tests.support.trees import assert_unchanged
 
@@ -97,6 +100,24 @@ def test_flipped_body_bit_is_named_and_costs_bit_4(tmp_path: Path) -> None:
     assert (damaged["kind"], damaged["offset"], damaged["size"]) == ("damage", second["offset"], second["size"])
     assert [check["name"] for check in damaged["checks"] if check["ok"] is False] == ["body CRC"]
     assert "bad-body-crc" in mqtool("inspect", path).stdout
+
+
+@pytest.mark.parametrize(("topic", "field", "bit", "check"), [
+    ("TopicA", "sys_flag", 0, "body as flagged"), ("SCHEDULE_TOPIC_XXXX", "REAL_QID", 6, "can be delivered"),
+])
+def test_a_record_that_nobody_can_read_costs_bit_4(
+    topic: str, field: str, bit: int, check: str, tmp_path: Path
+) -> None:
+    store = real_store("clean-4.5.1", tmp_path)
+    hit = next(it for it in placed_records("clean-4.5.1") if it.record.topic_name == topic)
+    in_record = 39 if field == "sys_flag" else hit.raw.rindex(f"{field}\x01".encode()) + len(field) + 1
+    log = store / "commitlog" / offset_to_name(hit.file_from_offset)
+    flip_bit(store, log, hit.offset + in_record, bit)
+    whole = mqtool("inspect", log, "--limit", 100000)
+    assert whole.code == 4 and check in whole.stdout
+    one = mqtool("inspect", log, "--offset", hit.offset, "--limit", 1, "--json")
+    (item,) = one.document["items"]
+    assert [each["name"] for each in item["checks"] if each["ok"] is False] == [check]
 
 
 def test_magic_that_is_text_is_shown_as_text(tmp_path: Path) -> None:

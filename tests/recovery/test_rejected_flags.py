@@ -200,6 +200,7 @@ def test_a_producer_that_stores_all_of_its_messages_so_is_a_warning(tmp_path: Pa
     result = mqtool("verify", tmp_path / "s", "--json")
     ((item,), bits) = _told(result), _told(result, BIT)
     assert (item["facts"]["count"], item["severity"], result.code, bits) == (MOST + 20, "warning", 2, [])
+    assert result.document["commitlog"]["damaged_messages"] == 0
     assert mqtool("recover", tmp_path / "s", "--yes").code == 2
     assert_same_tree(before, tree_digest(tmp_path / "s"))
 

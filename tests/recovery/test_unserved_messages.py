@@ -12,7 +12,7 @@ from msgspec import structs
 
 from fixtures.damage.patch import flip_bit
 from fixtures.synth import StoreWriter
-from formats.commitlog import TOPIC_HALF, TOPIC_SCHEDULE, TOPIC_TIMER, Record, make_record
+from formats.commitlog import OFFSET_SYS_FLAG, TOPIC_HALF, TOPIC_SCHEDULE, TOPIC_TIMER, Record, make_record
 from formats.commitlog.service import NEEDED, is_served, unserved
 from formats.names import offset_to_name
 from recover.evidence.expected import QueueKey
@@ -114,6 +114,18 @@ def test_a_flipped_bit_is_told_and_put_back(topic: str, name: str, part: str, tm
     assert mqtool("verify", store).code == 0
     assert mqtool("undo", store, "--yes").code == 0
     assert_same_tree(struck, tree_digest(store))
+
+
+def test_a_message_that_is_rejected_twice_is_mended_in_two_runs(tmp_path: Path) -> None:
+    store, hit = real_store("clean-4.5.1", tmp_path), _some(TOPIC_SCHEDULE)
+    sound, log = _contents(store), store / "commitlog" / offset_to_name(hit.file_from_offset)
+    flip_bit(store, log, hit.offset + OFFSET_SYS_FLAG + 3, 0)
+    flip_bit(store, log, _value_at(hit, "REAL_QID"), 6)
+    told = mqtool("verify", store, "--json")
+    assert len(_told(told)) == len(_told(told, BIT)) == 1
+    assert mqtool("recover", store, "--yes").code == 5
+    assert mqtool("recover", store, "--yes").code == 1
+    assert _contents(store) == sound
 
 
 def test_what_no_single_bit_explains_is_left(tmp_path: Path) -> None:
