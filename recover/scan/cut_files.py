@@ -28,7 +28,8 @@ ScanSplit = Callable[..., SplitScan | None]
 something that calls it, and gives None where nobody wants to know any more."""
 
 _LEAST = 32 << 20
-_FIRST = WINDOW
+_FIRST = WINDOW // 2
+"""So much is looked at for queues: one load, which goes a little further."""
 
 
 def parts_of(queue: MappedFileQueue, threads: int) -> list[list[SplitRange]]:

@@ -136,9 +136,8 @@ def scan_split(
 
 
 def queues_of(part: SplitRange, reader: FileReader, window: int = WINDOW) -> QueueTable:
-    """The queues of the records in the first split of a file, as they come."""
+    """The queues of the records that begin in the first split of a file, as they come."""
     scanner = _SplitScanner(part, ColumnStore(0), None, with_keys=False, chosen=NOTHING)
-    scanner.length = part.stop
     scanner.run_split(reader, window, 0)
     return scanner.queues
 
