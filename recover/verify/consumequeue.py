@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -83,6 +84,8 @@ class _Checker:
         self.store = store
         self.log = log
         self.delays = delays
+        self.folder = str(store.consumequeue_dir)
+        self.folder_name = store.relative(store.consumequeue_dir)
         self.has_ext = store.consumequeue_ext_dir.is_dir()
         self.starts = np.array([d.start for d in log.damaged], dtype=np.int64)
         self.stops = np.array([d.stop for d in log.damaged], dtype=np.int64)
@@ -110,15 +113,17 @@ class _Checker:
         span = expectation.span(number) if number >= 0 and not self.has_ext else None
         if span is None:
             return None
-        files = QueueFiles(self.store, key.topic, key.queue_id)
+        # a damaged store may lack all of its queues
+        below = f"{os.sep}{key.topic}{os.sep}{key.queue_id}"
         try:
-            if files.mapped_files.files or files.mapped_files.odd:
-                return None
-        except OSError:
+            os.lstat(self.folder + below)
+        except FileNotFoundError:
+            verdict = QueueVerdict(key, expected=len(span), missing=len(span), missing_offsets=span)
+            verdict.findings.append(_missing_units(key, span.start, span.stop, self.folder_name + below))
+            return verdict
+        except (OSError, ValueError):
             return None
-        verdict = QueueVerdict(key, expected=len(span), missing=len(span), missing_offsets=span)
-        self._missing(verdict, files, [(span.start, span.stop)])
-        return verdict
+        return None
 
     def check(self, key: QueueKey, rows: Rows, content: QueueBytes) -> QueueVerdict:
         verdict = QueueVerdict(key, expected=int((~is_lost(rows)).sum()))
@@ -267,10 +272,14 @@ class _Checker:
             place = files.mapped_files.find(first * UNIT_SIZE)
             path = place.path if place is not None else files.mapped_files.directories[0]
             position = first * UNIT_SIZE - place.file_from_offset if place is not None else None
-            verdict.findings.append(finding(
-                "consumequeue-missing-units", self.store.relative(path), position, topic=verdict.key.topic,
-                queue=verdict.key.queue_id, first=first, last=stop - 1, count=stop - first,
-            ))
+            verdict.findings.append(_missing_units(verdict.key, first, stop, self.store.relative(path), position))
+
+
+def _missing_units(key: QueueKey, first: int, stop: int, file: str, position: int | None = None) -> Finding:
+    return finding(
+        "consumequeue-missing-units", file, position, topic=key.topic, queue=key.queue_id, first=first, last=stop - 1,
+        count=stop - first,
+    )
 
 
 def _ranges(cells: Rows) -> Iterator[tuple[int, int]]:

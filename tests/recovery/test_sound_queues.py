@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks.opens import count_opens
+from fixtures.synth import synth_store
 from formats.consumequeue import CQ_UNIT, CqUnit, ext_address
 from formats.kernels.queue import EXPIRED, RIGHT
 from recover.evidence.expected import Expectation, QueueKey
@@ -315,3 +316,27 @@ def test_a_verdict_tells_which_positions_it_misses(missing: Any) -> None:
     verdict = QueueVerdict(QueueKey("T", 0), missing_offsets=missing)
     assert [place for place in range(10) if verdict.misses(place)] == [3, 4, 5]
     assert not QueueVerdict(QueueKey("T", 0)).misses(0)
+
+
+@pytest.mark.parametrize("stands_there", ["nothing", "a file", "an empty folder"])
+@pytest.mark.parametrize("of", ["queue", "topic"])
+def test_a_queue_without_files_lacks_all_its_units_whatever_stands_in_its_place(
+    tmp_path: Path, of: str, stands_there: str
+) -> None:
+    synth_store(tmp_path, messages=40, topics=2, queues=2)
+    folder = tmp_path / "consumequeue" / "Topic1"
+    if of == "queue":
+        folder /= "1"
+    shutil.rmtree(folder)
+    if stands_there == "a file":
+        folder.write_bytes(b"x")
+    elif stands_there == "an empty folder":
+        folder.mkdir()
+    queues = survey(Store.open(tmp_path), ScanOptions()).queues
+    assert queues is not None
+    gone = ["1"] if of == "queue" else ["0", "1"]
+    assert [(item.code, item.file, item.offset, item.facts["count"]) for item in queues.findings] == [
+        ("consumequeue-missing-units", f"consumequeue/Topic1/{number}", None, 10) for number in gone
+    ]
+    lacking = {key: (found.missing, found.expected) for key, found in queues.verdicts.items() if found.missing}
+    assert lacking == {QueueKey("Topic1", int(number)): (10, 10) for number in gone}
