@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from benchmarks.floor import pass_over
 from recover.memory.fresh_memory import POPULATE_WRITE, private
 
 RUNS = 5
@@ -32,16 +34,20 @@ class Times:
         return statistics.median(self.seconds)
 
 
-def in_turn(parties: Mapping[str, Callable[[], float]], runs: int = RUNS) -> dict[str, Times]:
+def in_turn(
+    parties: Mapping[str, Callable[[], float]], runs: int = RUNS, *, cached: Sequence[Path] = ()
+) -> dict[str, Times]:
     """Let every party run once, then all again, `runs` times; one turn before that is not counted.
 
     A party is a function that does the job and returns the seconds that count. Every other turn goes backwards, so that
-    nobody always comes behind the same one.
+    nobody always comes behind the same one. Before each, the `cached` files are read: some systems drop from the page
+    cache what nobody read for some seconds, and whoever comes behind a slow party would pay for that.
     """
     times = {name: Times(name) for name in parties}
     for turn in range(runs + 1):
         for name, run in list(parties.items())[:: -1 if turn % 2 else 1]:
             note(f"{'warm-up' if turn == 0 else f'run {turn} of {runs}'}: {name}")
+            pass_over(cached, crc=False)
             _warm_memory()
             seconds = run()
             if turn:

@@ -44,7 +44,7 @@ def many_queues(stage: Stage, runs: int) -> tuple[str, list[Goal]]:
         queues: lambda: mqtool(
             "verify", str(stage.root), "--json", "--only", "commitlog", "--only", "consumequeue").seconds,
         f"{VERSIONS[0]} normal recovery": lambda: load(VERSIONS[0], stage.root, stage.commitlog, stage.shape).seconds,
-    }, runs)
+    }, runs, cached=stage.files)
     count = MANY_QUEUES.topics * MANY_QUEUES.queues
     each = (times[queues].least - times[log].least) / count * 1e6
     command = [sys.executable, "-m", "benchmarks.opens", "verify", str(stage.root), "--json"]
@@ -67,7 +67,7 @@ def growth(stages: Iterable[Stage], runs: int) -> tuple[str, list[Goal]]:
         times = in_turn({
             log: partial(_timed, stage),
             broker: partial(_recovery, stage),
-        }, runs)
+        }, runs, cached=stage.log_files)
         peak = _checked(stage, watched=True).anonymous
         # what the broker made is a whole store: all of it is checked once, for time and memory
         place = str(stage.beside("broker"))

@@ -31,6 +31,12 @@ class Stage:
         return sorted(self.commitlog.iterdir())
 
     @property
+    def files(self) -> list[Path]:
+        """Those of its log, its queues and its index."""
+        derived = (self.root / name for name in ("consumequeue", "index"))
+        return self.log_files + sorted(path for folder in derived for path in folder.rglob("*") if path.is_file())
+
+    @property
     def log_bytes(self) -> int:
         """Bytes of its mapped files, without what the file system does not store of the last one."""
         return sum(min(status.st_size, status.st_blocks * 512) for status in map(Path.stat, self.log_files))

@@ -38,6 +38,20 @@ def test_parties_run_in_turn_back_and_forth_and_the_first_turn_does_not_count(
     assert "| b |  2.00 |     3.00 |  2.00 |" in times_table(times, "a")
 
 
+def test_files_are_read_before_each_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr(contest, "_warm_memory", lambda: None)
+    monkeypatch.setattr(contest, "pass_over", lambda paths, crc: read.extend(paths))
+    in_turn({"a": lambda: float(len(read)), "b": lambda: 1.0}, runs=1, cached=[tmp_path / "log"])
+    assert read == [tmp_path / "log"] * 4
+
+
+def test_a_topic_alone_has_as_many_messages_as_among_the_others() -> None:
+    alone = plain(500).topic_alone()
+    assert (alone.topics, alone.queues, alone.body) == (1, plain(500).queues, 500)
+    assert alone.log_bytes * plain(500).topics == plain(500).log_bytes
+
+
 def test_memory_that_was_warmed_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contest, "_MEMORY", 64 << 20)
     before = anonymous_bytes(Path("/proc/self/status"))
@@ -49,6 +63,7 @@ def test_goals_say_whether_they_are_met() -> None:
     assert at_least("faster", 2.5, 2.6).row() == ("faster", ">= 2.5 x", "2.60 x", "yes")
     assert at_least("faster", 2.5, 2.4).met is False
     assert at_most("memory", 600, 601, "MB").row() == ("memory", "<= 600 MB", "601 MB", "no")
+    assert (at_most("time", 1, 1, "s").strict, at_most("time", 1, 1, "s", strict=True).strict) == (False, True)
     assert markdown(("", "ms"), [("a", "1")]).splitlines() == ["|   | ms |", "| - | -: |", "| a |  1 |"]
 
 
