@@ -42,16 +42,21 @@ class _Facts(dict[str, Any]):
 
 
 def finding(
-    code: str, file: str | None = None, offset: int | None = None, *, severity: Severity | None = None, **facts: Any
+    code: str, file: str | None = None, offset: int | None = None, *, severity: Severity | None = None,
+    remedy: str | None = None, **facts: Any,
 ) -> Finding:
-    """Build a finding of a registered code; `KeyError` for a code that nobody registered."""
+    """Build a finding of a registered code; `KeyError` for a code that nobody registered.
+
+    `severity` and `remedy` are those of the code where they are not given.
+    """
     from recover.codes import CODES
 
     kind = CODES[code]
     values = _Facts(facts, file=file, offset=offset)
     level = severity or kind.severity
     bits = kind.exit_bits if severity is None else SEVERITY_BITS[severity]
-    message, remedy = kind.said_of(facts).format_map(values), kind.remedy.format_map(values)
+    message = kind.said_of(facts).format_map(values)
+    remedy = (kind.remedy if remedy is None else remedy).format_map(values)
     return Finding(code, level, file, offset, message, remedy, dict(facts), bits)
 
 

@@ -55,7 +55,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         broker="It does not look at bodies, and sends the message. A client that cannot unpack it throws, and drops it with "
         "everything that came behind it in the same answer.",
         action="`mqtool recover` turns the bit back that `commitlog-flipped-field` names. Where none is named the message stays as it "
-        "is, and a consumer has to be led past it; `mqtool query --phy-offset` shows it.",
+        "is, and a consumer has to be led past it (set its offset to one more); `mqtool query --phy-offset` shows it.",
     ),
     Code(
         "commitlog-unserved-message", "error",
@@ -69,7 +69,9 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "more; 4.5 and 5.x drop it. The timer of 5.x takes up nothing behind one that does not say when it is due; one that does "
         "not say where to go it tries again and again, and may stop with it. A transaction cannot be ended.",
         action="`mqtool recover` turns the bit back that `commitlog-flipped-field` names. Where none is named the message stays as it "
-        "is: `mqtool query --phy-offset` shows it, to be sent again; a broker's timer passes over it with timerSkipUnknownError.",
+        "is: `mqtool query --phy-offset` shows it, to be sent again. A 4.9 broker is led past it by hand: once its level (the queue id and "
+        "one) stands at the message's queue offset in config/delayOffset.json, stop it and write one more there. A timer passes over "
+        "it with timerSkipUnknownError=true in the broker's configuration.",
     ),
     Code(
         "commitlog-flipped-field", "info",

@@ -50,7 +50,8 @@ class Rejected(Struct):
     """Messages of one mapped file that are rejected for the same reason, as rows (`RECORD`) of the log.
 
     They are one behind the other, or all of the file where there are more than MOST. Of one alone there is the
-    `record`, if it can be read, and the `wrong` bit, where one explains it.
+    `record`, if it can be read, and the `wrong` bit, where one explains it; or it `waits` until another bit of the record
+    has been turned back.
     """
 
     code: str
@@ -59,6 +60,7 @@ class Rejected(Struct):
     severity: Severity | None = None
     record: Record | None = None
     wrong: WrongBit | None = None
+    waits: bool = False
 
     @property
     def is_alone(self) -> bool:
@@ -81,8 +83,11 @@ def rejected(look: Survey) -> list[Rejected]:
             for item in of_kind:
                 if item.is_alone:
                     item.record = _record(reader, item.rows[0])
+                if item.record is None:
+                    continue
                 # a record that was rejected for another reason is mended bit by bit, a recover each
-                if item.record is not None and not any(one.starts_at(item.record.phy_offset) for one in found):
+                item.waits = any(one.wrong and one.starts_at(item.record.phy_offset) for one in found)
+                if not item.waits:
                     item.wrong = mend(item.mapped_file, item.record, others)
             found += of_kind
     return found
@@ -100,6 +105,8 @@ def rejected_findings(look: Survey, found: list[Rejected]) -> Iterator[Finding]:
         file, offset = place_in_file(look.store, item.mapped_file, start + place)
         yield finding(
             item.code, file, offset, severity=item.severity, start=start, first=start,
+            # what recover leaves as it is
+            remedy=None if item.wrong or item.waits else f"mqtool explain {item.code}",
             last=int(item.rows[-1]["phy_offset"]), count=item.rows.size, **facts, **message,
         )
         if item.wrong is not None:

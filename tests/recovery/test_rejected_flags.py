@@ -190,7 +190,8 @@ def test_what_no_single_bit_explains_is_left_and_said_to_be(tmp_path: Path) -> N
     before = tree_digest(tmp_path / "s")
     result = mqtool("recover", tmp_path / "s", "--yes")
     assert result.code == 4 and "2 damaged messages left" in " ".join(result.stdout.split())
-    assert _told(mqtool("verify", tmp_path / "s", "--json"), BIT) == []
+    result = mqtool("verify", tmp_path / "s", "--json")
+    assert _told(result, BIT) == [] and {item["remedy"] for item in _told(result)} == {f"mqtool explain {CODE}"}
     assert_same_tree(before, tree_digest(tmp_path / "s"))
 
 
