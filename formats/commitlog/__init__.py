@@ -60,8 +60,9 @@ from formats.commitlog.record import (
     Record,
     delay_level,
     host_text,
+    inner_batch,
     iter_index_keys,
-    java_int,
+    java_number,
     tags_code,
 )
 from formats.commitlog.strict import check_strict, valid_topic
@@ -118,8 +119,9 @@ __all__ = [
     "encode",
     "encode_blank",
     "host_text",
+    "inner_batch",
     "iter_index_keys",
-    "java_int",
+    "java_number",
     "make_record",
     "property_crc_digits",
     "tags_code",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
@@ -120,17 +120,26 @@ def delay_level(record: Record, generation: Parser = PARSER_NEW) -> int | None:
     if record.topic_name != TOPIC_SCHEDULE:
         return None
     text = record.get_property(props.DELAY, generation)
-    return None if text is None else java_int(text)
+    return None if text is None else java_number(text)
 
 
-def java_int(text: str) -> int:
-    """`Integer.parseInt`: an optional sign and digits that fit an i32, else ValueError."""
+def inner_batch(values: Mapping[str, str]) -> tuple[int, int] | None:
+    """Queue offset of the first of several messages in one body, and how many they are; None for an ordinary record.
+
+    ValueError when its INNER_BASE is no Java long or its INNER_NUM no Java short, where the record check of 5.x fails.
+    """
+    base, count = values.get(props.INNER_BASE), values.get(props.INNER_NUM)
+    return None if base is None or count is None else (java_number(base, 64), java_number(count, 16))
+
+
+def java_number(text: str, bits: int = 32) -> int:
+    """`Integer.parseInt` and its siblings: an optional sign and digits that fit so many bits, else ValueError."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isdecimal():
-        raise ValueError(f"not a Java int: {text!r}")
+        raise ValueError(f"not a Java number: {text!r}")
     value = int(text)
-    if not -(1 << 31) <= value < 1 << 31:
-        raise ValueError(f"out of the range of a Java int: {text!r}")
+    if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+        raise ValueError(f"out of the range of a Java number of {bits} bits: {text!r}")
     return value
 
 

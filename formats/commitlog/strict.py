@@ -26,6 +26,7 @@ from formats.commitlog.record import (
     SYSTEM_PREFIX,
     Record,
     delay_level,
+    inner_batch,
 )
 from formats.layout import Buffer
 
@@ -94,6 +95,11 @@ def _check_plausible(record: Record, offset: int) -> None:
         delay_level(record)
     except ValueError as error:
         fail("bad-properties", properties_at, f"DELAY: {error}", problem="DELAY is no number")
+    try:
+        if props.INNER_NUM.encode() in record.properties:
+            inner_batch(record.property_map())
+    except ValueError as error:
+        fail("bad-properties", properties_at, f"INNER_BASE, INNER_NUM: {error}", problem="INNER_NUM is no number")
 
 
 def valid_topic(topic: bytes) -> bool:

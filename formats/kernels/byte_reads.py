@@ -103,6 +103,15 @@ def next_space(data: Any, start: int, stop: int, readable: int) -> int:
 
 
 @part
+def is_number(data: Any, start: int, length: int, digits: int) -> bool:
+    """Whether so many bytes from `start` on are digits, and at most so many of them."""
+    right = 0 < length <= digits
+    for i in range(start, start + min(length, digits)):
+        right &= 48 <= byte_at(data, i) <= 57
+    return right
+
+
+@part
 def equal_bytes(data: Any, i: int, other: Any, j: int, length: int) -> bool:
     """data[i:i+length] and other[j:j+length] are the same."""
     k = 0

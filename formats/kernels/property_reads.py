@@ -11,6 +11,7 @@ from formats.kernels.byte_reads import (
     below_3,
     byte_at,
     first_bit,
+    is_number,
     java_hash,
     key_hash,
     next_space,
@@ -40,8 +41,11 @@ _UNIQ_KEY = text_bytes("UNIQ_KEY")
 _DELAY = text_bytes("DELAY")
 _LMQ = text_bytes("INNER_MULTI_DISPATCH")
 _INNER_NUM = text_bytes("INNER_NUM")
+_INNER_BASE = text_bytes("INNER_BASE")
 _LOST = text_bytes("MQTOOL_LOST")
 _SCHEDULE = text_bytes("SCHEDULE_TOPIC_XXXX")
+_SHORT_DIGITS, _LONG_DIGITS = 4, 18
+"""All numbers of so many digits fit a Java short, a Java long."""
 
 
 @part
@@ -59,6 +63,7 @@ def take_properties(
     keys_at, keys_length = -1, 0
     uniq_at, uniq_length = -1, 0
     delay_at, delay_length = -1, 0
+    base_at, base_length, number_at, number_length = -1, 0, -1, 0
     i = start
     block = start
     marks = below_3(data, block, end, readable)
@@ -93,9 +98,16 @@ def take_properties(
             bits |= BIT_LMQ
         elif length == 9 and same_bytes(data, i, length, _INNER_NUM):
             bits |= BIT_INNER_BATCH
+            number_at, number_length = value, value_length
+        elif length == 10 and same_bytes(data, i, length, _INNER_BASE):
+            base_at, base_length = value, value_length
         elif length == 11 and same_bytes(data, i, length, _LOST):
             bits |= BIT_MARKER
         i = item_end + 1
+    if number_at >= 0 and base_at >= 0 and not (
+        is_number(data, number_at, number_length, _SHORT_DIGITS) and is_number(data, base_at, base_length, _LONG_DIGITS)
+    ):
+        return 0, 0, 0, DISLIKED
     count = 0
     prefix = (31 * topic_hash + 35) & 0xFFFFFFFF
     if uniq_length > 0:

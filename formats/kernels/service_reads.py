@@ -9,7 +9,7 @@ import numpy as np
 from formats.commitlog import TOPIC_HALF, TOPIC_SCHEDULE, TOPIC_TIMER
 from formats.commitlog.service import QUEUE_ID_DIGITS, TIME_DIGITS
 from formats.compiled import part
-from formats.kernels.byte_reads import byte_at, same_bytes, text_bytes
+from formats.kernels.byte_reads import byte_at, is_number, same_bytes, text_bytes
 
 SERVED = 0
 UNSERVED = 1
@@ -36,14 +36,6 @@ def is_plain_topic(data: Any, start: int, length: int) -> bool:
 
 
 @part
-def _is_number(data: Any, start: int, length: int, digits: int) -> bool:
-    right = 0 < length <= digits
-    for i in range(start, start + length):
-        right &= 48 <= byte_at(data, i) <= 57
-    return right
-
-
-@part
 def service_of(data: Any, start: int, end: int, topic_at: int, topic_length: int) -> int:
     """SERVED, UNSERVED or UNSURE, of properties that `take_properties` has taken; SERVED where there is no service."""
     is_timer = topic_length == _TIMER.size and same_bytes(data, topic_at, topic_length, _TIMER)
@@ -67,9 +59,9 @@ def service_of(data: Any, start: int, end: int, topic_at: int, topic_length: int
             if not topic:
                 return UNSURE
         elif split - i == _REAL_QID.size and same_bytes(data, i, split - i, _REAL_QID):
-            queue = _is_number(data, value, length, QUEUE_ID_DIGITS)
+            queue = is_number(data, value, length, QUEUE_ID_DIGITS)
         elif split - i == _OUT_MS.size and same_bytes(data, i, split - i, _OUT_MS):
-            time = _is_number(data, value, length, TIME_DIGITS)
+            time = is_number(data, value, length, TIME_DIGITS)
         i = stop + 1
     if topic and queue and (time or not is_timer):
         return SERVED

@@ -26,6 +26,8 @@ from formats.commitlog import (
     TOPIC_LENGTH_V2,
     TOPIC_SCHEDULE,
     Head,
+    inner_batch,
+    java_number,
 )
 from formats.crc import crc31
 from formats.javahash import java_long, java_string
@@ -239,7 +241,10 @@ def _judge_properties(rules: CheckRules, properties: Mapping[str, str], topic: s
     text = properties.get(props.DELAY)
     if topic != TOPIC_SCHEDULE or text is None:
         return code
-    level = min(java_number(text, 32), max(rules.delays, default=0))
+    try:
+        level = min(java_number(text), max(rules.delays, default=0))
+    except ValueError:
+        raise _RefusedError("not-a-number") from None
     return deliver_time(head.store_timestamp, level, rules.delays) if level > 0 else code
 
 
@@ -259,10 +264,10 @@ def _is_dup_info(text: str | None) -> bool:
 
 
 def _judge_inner_batch(properties: Mapping[str, str]) -> None:
-    base, count = properties.get(props.INNER_BASE), properties.get(props.INNER_NUM)
-    if base is not None and count is not None:
-        java_number(base, 64)
-        java_number(count, 16)
+    try:
+        inner_batch(properties)
+    except ValueError:
+        raise _RefusedError("not-a-number") from None
 
 
 def _check_property_crc(cursor: _Cursor, total_size: int, properties: Mapping[str, str] | None) -> None:
@@ -285,11 +290,3 @@ def _digits(text: str) -> int:
     for character in reversed(text):
         value = (value * 10 + ord(character) - ord("0")) & 0xFFFFFFFF
     return value - (1 << 32) if value >> 31 else value
-
-
-def java_number(text: str, bits: int) -> int:
-    """`Integer.parseInt` and its siblings; `_RefusedError` where they throw."""
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    if not digits.isdecimal() or not -(1 << (bits - 1)) <= int(text) < 1 << (bits - 1):
-        raise _RefusedError("not-a-number")
-    return int(text)

@@ -50,8 +50,8 @@ class Rejected(Struct):
     """Messages of one mapped file that are rejected for the same reason, as rows (`RECORD`) of the log.
 
     They are one behind the other, or all of the file where there are more than MOST. Of one alone there is the
-    `record`, if it can be read, and the `wrong` bit, where one explains it; or it `waits` until another bit of the record
-    has been turned back.
+    `record`, if it can be read, and the `wrong` bit, where one explains it; or it `waits` until another bit of the
+    record has been turned back.
     """
 
     code: str

@@ -11,10 +11,10 @@ import pytest
 
 from fixtures.lab.client import taken
 from formats import sysflag
-from formats.commitlog import BLANK_SIZE, HEADS, Record, check_strict
+from formats.commitlog import BLANK_SIZE, check_strict
 from formats.errors import FormatError
 from tests.support.brokers import VERSIONS, oracle
-from tests.support.commitlog import Placed, placed_records
+from tests.support.commitlog import Placed, kinds, placed_records, uncovered
 from tests.support.stores import STORES
 
 pytestmark = pytest.mark.broker
@@ -35,14 +35,6 @@ class Struck(NamedTuple):
     what: tuple[int, ...]
 
 
-def _kinds(store: str) -> list[Placed]:
-    """One record of each topic and sysFlag."""
-    found: dict[tuple[str, int, int], Placed] = {}
-    for it in placed_records(store):
-        found.setdefault((it.record.topic_name, it.record.sys_flag, it.record.version), it)
-    return list(found.values())
-
-
 def _is_intact(content: bytes, phy_offset: int) -> bool:
     try:
         record = check_strict(content, 0, len(content) + BLANK_SIZE, phy_offset)
@@ -51,14 +43,8 @@ def _is_intact(content: bytes, phy_offset: int) -> bool:
     return record.property_crc is not None or not sysflag.contradicted_by(record.sys_flag, record.body)
 
 
-def _uncovered(record: Record) -> list[int]:
-    """The positions of all bytes but the body's."""
-    body = HEADS[record.sys_flag & sysflag.HOSTS_V6].size
-    return [*range(body), *range(body + len(record.body), record.total_size)]
-
-
 def _struck(it: Placed, rng: random.Random) -> Iterator[Struck]:
-    places = _uncovered(it.record)
+    places = uncovered(it.record)
     changes = [(at, bytes([it.raw[at] ^ 1 << bit])) for at in places for bit in range(8)]
     changes += [(at, rng.randbytes(rng.randint(1, 8))) for at in rng.choices(places, k=_NOISE)]
     for at, change in changes:
@@ -78,10 +64,10 @@ def _may_differ(struck: Struck) -> bool:
 def test_clients_unpack_whatever_verify_takes_for_intact(store: str, version: str) -> None:
     """And what stands behind it in the same answer."""
     toolchain, rng = oracle(version).toolchain, random.Random(f"{store} {version}")
-    kinds, behind = _kinds(store), placed_records(store)[0].raw
-    usual = dict(zip(kinds, taken(toolchain, [it.raw + behind for it in kinds]), strict=True))
+    some, behind = kinds(store), placed_records(store)[0].raw
+    usual = dict(zip(some, taken(toolchain, [it.raw + behind for it in some]), strict=True))
     assert {one.messages for one in usual.values()} == {2}
-    struck = [one for it in kinds for one in _struck(it, rng)]
+    struck = [one for it in some for one in _struck(it, rng)]
     assert len(struck) > 1000
     found = taken(toolchain, [one.content + behind for one in struck])
     for one, seen in zip(struck, found, strict=True):

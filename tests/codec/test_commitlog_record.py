@@ -69,13 +69,26 @@ def test_delay_level_needs_the_topic_and_the_property(topic: str, properties: di
 
 @pytest.mark.parametrize("text", ["x", " 1", "1 ", "1_0", "2147483648", "-", "0x1", "1.0"])
 def test_a_delay_that_java_cannot_parse_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match="Java int"):
+    with pytest.raises(ValueError, match="Java number"):
         delay_level(_record("SCHEDULE_TOPIC_XXXX", DELAY=text))
+
+
+@pytest.mark.parametrize(("base", "count", "found"), [
+    ("0", "1", (0, 1)), (str(2**63 - 1), "-1", (2**63 - 1, -1)), (None, "x", None), ("x", None, None),
+    ("x", "1", "Java number"), (str(2**63), "1", "64 bits"), ("0", "32768", "16 bits"), ("0", "", "Java number"),
+])
+def test_an_inner_batch_needs_two_numbers(base: str | None, count: str | None, found: Any) -> None:
+    values = {name: text for name, text in (("INNER_BASE", base), ("INNER_NUM", count)) if text is not None}
+    if not isinstance(found, str):
+        assert log.inner_batch(values) == found
+        return
+    with pytest.raises(ValueError, match=found):
+        log.inner_batch(values)
 
 
 @pytest.mark.parametrize(("text", "value"), [("0", 0), ("+7", 7), ("-2147483648", -(2**31)), ("007", 7)])
 def test_java_ints(text: str, value: int) -> None:
-    assert log.java_int(text) == value
+    assert log.java_number(text) == value
 
 
 def test_hosts_are_shown_with_their_ports() -> None:

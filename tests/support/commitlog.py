@@ -6,8 +6,8 @@ import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from formats import commitlog
-from formats.commitlog import Record
+from formats import commitlog, sysflag
+from formats.commitlog import HEADS, Record
 from formats.errors import FormatError
 from tests.support.stores import unpacked
 
@@ -36,6 +36,20 @@ def placed_records(name: str) -> tuple[Placed, ...]:
     """Every record of a real store, in the order of the log."""
     paths = sorted((unpacked(name) / "commitlog").iterdir())
     return tuple(placed for path in paths for placed in _walk(path.read_bytes(), int(path.name)))
+
+
+def kinds(name: str) -> list[Placed]:
+    """One record of each topic, sysFlag and version of a real store."""
+    found: dict[tuple[str, int, int], Placed] = {}
+    for it in placed_records(name):
+        found.setdefault((it.record.topic_name, it.record.sys_flag, it.record.version), it)
+    return list(found.values())
+
+
+def uncovered(record: Record) -> list[int]:
+    """The positions of all bytes but the body's, which its checksum covers."""
+    body = HEADS[record.sys_flag & sysflag.HOSTS_V6].size
+    return [*range(body), *range(body + len(record.body), record.total_size)]
 
 
 def _walk(content: bytes, file_from_offset: int) -> Iterator[Placed]:
