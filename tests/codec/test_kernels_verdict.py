@@ -175,6 +175,25 @@ def test_what_a_service_cannot_deliver_is_marked_as_the_codec_does(
         assert any(value in ("%RETRY%a+b", "a b") for _, value in items)
 
 
+@given(st.lists(st.tuples(
+    st.sampled_from(["INNER_BASE", "INNER_NUM", "INNER_NUN", "INNER_BASF", "KEYS"]),
+    st.sampled_from(["0", "7", "9999", "32767", "32768", "-1", "+3", "x", "1 ", "1" * 18, "1" * 19, "9" * 19,
+                     "\u0663"]),
+), max_size=4))
+def test_a_batch_inside_without_a_number_is_taken_by_neither(items: list[tuple[str, str]]) -> None:
+    text = "".join(f"{name}\x01{value}\x02" for name, value in items).encode()
+    content = encode(make_record("T", b"", text, store_timestamp=1))
+    assert _disagreement(content, 0) == ""
+    values = dict(items)
+    sure = values.get("INNER_NUM", "").isdigit() and values.get("INNER_BASE", "").isdigit()
+    if "INNER_NUM" not in values or "INNER_BASE" not in values:
+        assert _walk(content, 0) is not None
+    elif sure and len(values["INNER_NUM"]) < 5 and len(values["INNER_BASE"]) < 19 and text.isascii():
+        assert _walk(content, 0) is not None and _judge(content, 0) is not None
+    elif {values["INNER_NUM"], values["INNER_BASE"]} & {"x", "1 "} or values["INNER_NUM"] == "32768":
+        assert _judge(content, 0) is None
+
+
 @pytest.mark.parametrize("flag", [0, BORNHOST_V6, STOREHOST_V6, HOSTS_V6])
 def test_each_bit_of_a_port_is_judged_as_the_codec_does(flag: int) -> None:
     addresses = [bytes(16 if flag & bit else 4) for bit in (BORNHOST_V6, STOREHOST_V6)]
