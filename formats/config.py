@@ -30,9 +30,9 @@ from formats.fastjson_writer import Style, detect_style, dumps
 __all__ = [
     "BACKUP_SUFFIX", "BY_NAME", "CONFIG_FILES", "TEMPORARY_SUFFIX", "ConfigFile", "ConsumerFilters", "ConsumerOffsets",
     "ConsumerOrderInfo", "DataVersion", "DelayOffsets", "Json", "Metrics", "Parsed", "Style", "SubscriptionGroup",
-    "SubscriptionGroups", "TopicConfig", "Topics", "detect_style", "dumps", "loads", "missing_keys", "parse",
-    "read_consumer_filters", "read_consumer_offsets", "read_consumer_order_info", "read_delay_offsets", "read_metrics",
-    "read_subscription_groups", "read_topics", "salvage", "split_topic_group",
+    "SubscriptionGroups", "TopicConfig", "Topics", "detect_style", "dumps", "flipped_name", "loads", "missing_keys",
+    "parse", "read_consumer_filters", "read_consumer_offsets", "read_consumer_order_info", "read_delay_offsets",
+    "read_metrics", "read_subscription_groups", "read_topics", "salvage", "split_topic_group",
 ]
 
 BACKUP_SUFFIX = ".bak"
@@ -94,3 +94,20 @@ BY_NAME = {file.name: file for file in CONFIG_FILES}
 def missing_keys(file: ConfigFile, value: Json) -> tuple[str, ...]:
     """The top-level keys that a whole file of this name has and this value lacks."""
     return tuple(key for key in file.required if not isinstance(value, dict) or key not in value)
+
+
+def flipped_name(file: ConfigFile, content: bytes, value: Json) -> tuple[int, int] | None:
+    """(byte, bit) of a text that make a key the name of the table that it lacks; None if there is not just one.
+
+    A broker takes such a text, without its table.
+    """
+    found = []
+    for name in (key.encode() for key in missing_keys(file, value) if isinstance(value, dict)):
+        for number in range(8 * len(name)):
+            at, bit = divmod(number, 8)
+            key = b'"' + name[:at] + bytes([name[at] ^ 1 << bit]) + name[at + 1 :] + b'"'
+            place = content.find(key)
+            if place >= 0:
+                found.append((place + 1 + at, bit))
+                found += [(0, 0)] * (content.count(key) - 1)
+    return found[0] if len(found) == 1 else None

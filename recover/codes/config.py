@@ -17,11 +17,12 @@ _LOAD = (
 CONFIG_CODES: tuple[Code, ...] = (
     Code(
         "config-broken", "warning", "{name} {problem}; {outcome}", _RECOVER,
-        meaning="The file is not the JSON text that a broker wrote, but a whole text is still there.",
-        cause=_PERSISTED,
-        broker=_LOAD,
-        action="Recover cuts what follows the text, or puts the sound backup in its place; the broken file is kept in "
-        "the journal.",
+        meaning="The file is not the JSON text that a broker wrote, but a whole text is still there; or the name of its table "
+        "is one bit away from what it should be.",
+        cause=_PERSISTED + " Or a flipped bit.",
+        broker=_LOAD + " A text without its table it takes as it is, and starts with nothing, whatever the backup has.",
+        action="Recover cuts what follows the text, turns back the bit in the table's name, or puts the sound backup in its "
+        "place; the broken file is kept in the journal.",
     ),
     Code(
         "config-lost", "warning",

@@ -1,7 +1,8 @@
 """Config files on disk, each with its backup: what state the text is in, and which copy is to be trusted.
 
 A broker reads the main file; where it is missing, empty or no JSON, the backup; where that is missing or empty, it
-starts with nothing; where the backup is no JSON either, it does not start (ConfigManager.load, 4.5.1 to 5.5.0).
+starts with nothing; where the backup is no JSON either, it does not start (ConfigManager.load, 4.5.1 to 5.5.0). A text
+that is JSON and lacks its table it takes as it is, and starts with nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from formats.config import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, Json, Parsed, salvage
+from formats.config import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, Json, Parsed, flipped_name, salvage
 from recover.files.reader import read_small
 from recover.files.store import Store
 
 State = Literal[
-    "sound", "missing", "empty", "zeros", "cut", "garbage", "trailing-garbage", "trailing-zeros", "unreadable",
+    "sound", "missing", "empty", "zeros", "cut", "garbage", "trailing-garbage", "trailing-zeros", "flipped-name",
+    "unreadable",
 ]
 LARGEST = 256 << 20
 _NAMED = 20
@@ -28,6 +30,7 @@ STATE_TEXT: dict[State, str] = {
     "sound": "is sound", "missing": "is missing", "empty": "is empty", "zeros": "holds nothing but zeros",
     "cut": "ends in the middle", "garbage": "is not the text of a broker",
     "trailing-garbage": "has the rest of another text behind its own", "trailing-zeros": "has zeros behind its text",
+    "flipped-name": "has a flipped bit in the name of its table, so that brokers see none",
     "unreadable": "could not be read",
 }
 
@@ -57,12 +60,19 @@ class ConfigText(Struct, frozen=True, dict=True):
             return _BY_REASON.get(self.parsed.error.reason, "garbage")
         if not isinstance(self.parsed.value, dict):
             return "garbage"
+        if self.flipped is not None:
+            return "flipped-name"
         return _BY_TRAILING[self.parsed.trailing]
+
+    @cached_property
+    def flipped(self) -> tuple[int, int] | None:
+        """(byte, bit) of the one bit without which its table has its name; None for most texts."""
+        return flipped_name(self.known, self.content, self.parsed.value) if self.parsed.error is None else None
 
     @property
     def whole(self) -> bool:
-        """True when the text holds one whole value, whatever follows it."""
-        return self.state in ("sound", "trailing-garbage", "trailing-zeros")
+        """True when the text holds one whole value, whatever follows it, and but for the bit that is `flipped`."""
+        return self.state in ("sound", "trailing-garbage", "trailing-zeros", "flipped-name")
 
     @property
     def stops_start(self) -> bool:
@@ -74,12 +84,18 @@ class ConfigText(Struct, frozen=True, dict=True):
         """Byte offset of the first wrong byte, None where that says nothing."""
         if self.parsed.error is not None:
             return self.parsed.error.offset if self.state == "cut" else None
+        if self.flipped is not None:
+            return self.flipped[0]
         return self.parsed.end if self.parsed.trailing else None
 
     @property
     def document(self) -> bytes:
-        """The text up to the end of its value."""
-        return self.content[: self.parsed.end]
+        """The text up to the end of its value, its table under its name."""
+        content = bytearray(self.content[: self.parsed.end])
+        if self.flipped is not None:
+            at, bit = self.flipped
+            content[at] ^= 1 << bit
+        return bytes(content)
 
     @cached_property
     def value(self) -> dict[str | int, Json]:
@@ -89,6 +105,8 @@ class ConfigText(Struct, frozen=True, dict=True):
             # what stands right before the break may be the beginning of a longer number
             parsed = salvage(self.content[: parsed.error.offset])
             return _whole_members(parsed.value, self.known)
+        if self.flipped is not None:
+            parsed = salvage(self.document)
         return parsed.value if isinstance(parsed.value, dict) else {}
 
     @cached_property
@@ -130,7 +148,7 @@ class ConfigPair(Struct, frozen=True):
     @property
     def starts(self) -> bool:
         """Whether a broker gets over this file at start, with or without what it held."""
-        return self.main.state in ("sound", "trailing-zeros") or not self.backup.stops_start
+        return self.main.state in ("sound", "trailing-zeros", "flipped-name") or not self.backup.stops_start
 
     def difference(self) -> dict[str, Any]:
         """How the copies differ: their states and sizes, and which members only one of them has (the first 20)."""

@@ -86,6 +86,9 @@ class _Repairer:
         content = chosen.document if chosen.state != "sound" else chosen.content
         if chosen is backup:
             self._chose("restored", f"restored from its backup, with {len(chosen.table)} members", chosen)
+        elif main.flipped is not None:
+            at, bit = main.flipped
+            self._chose("name-restored", f"bit {bit} of byte {at} turned back, so that its table has its name", chosen)
         elif main.state != "sound":
             self._chose("cut", f"cut at byte {main.parsed.end}, where its text ends", chosen)
         if self.clamps:

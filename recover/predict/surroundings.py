@@ -32,10 +32,14 @@ def config_refusal(pairs: list[ConfigPair]) -> str | None:
 
 
 def config_lost(pairs: list[ConfigPair]) -> list[str]:
-    """Config files whose content the broker goes without, silently: the main one cannot be read, nor a backup."""
+    """Config files whose content the broker goes without, silently.
+
+    The main one cannot be read, nor a backup; or it can, and lacks its table.
+    """
     return [
         f"config/{pair.name}" for pair in pairs
-        if pair.starts and pair.main.state not in ("sound", "trailing-zeros") and pair.backup.state != "sound"
+        if pair.starts and pair.main.state not in ("sound", "trailing-zeros")
+        and (pair.backup.state != "sound" or pair.main.state == "flipped-name")
         and not (pair.main.state in ("missing", "empty") and pair.backup.missing)
     ]
 

@@ -92,6 +92,9 @@ def _judge(store: Store, look: Survey, pair: ConfigPair) -> Iterator[Finding]:
 
 def _outcome(pair: ConfigPair, chosen: ConfigText) -> str:
     members = len(chosen.table)
+    if chosen is pair.main and chosen.flipped is not None:
+        at, bit = chosen.flipped
+        return f"with bit {bit} of byte {at} turned back it is whole ({members} members)"
     if chosen is pair.main:
         return f"its own text ends at byte {chosen.parsed.end} and is whole ({members} members)"
     return f"its backup is whole ({members} members, {len(pair.main.table)} can be read in the file itself)"

@@ -133,3 +133,32 @@ def test_a_value_without_its_table_says_so() -> None:
 def test_every_known_file_says_what_its_loss_means() -> None:
     assert all(file.lost and file.keeper for file in config.CONFIG_FILES)
     assert len(config.BY_NAME) == len(config.CONFIG_FILES)
+
+
+@pytest.mark.parametrize(("text", "place"), [
+    (b'{"offsetTable":{}}', None),
+    (b'{"offsetTabme":{}}', (11, 0)),
+    (b'{ "dataVersion" : {}, "\xefffsetTable":{"a@b":{0:1}}}', (23, 7)),
+    (b"{}", None),
+    (b'{"offset":{}}', None),
+    (b'{"offsetTaboe":{}}', None),  # two bits away
+    (b'{"offsetTabme":{},"nffsetTable":{}}', None),  # which of the two
+    (b'{"offsetTabme":{},"x":"offsetTabme"}', None),
+    (b"[]", None),
+])
+def test_the_bit_that_gives_a_table_its_name_is_found_if_there_is_just_one(
+    text: bytes, place: tuple[int, int] | None
+) -> None:
+    assert config.flipped_name(config.BY_NAME["delayOffset.json"], text, config.salvage(text).value) == place
+
+
+def test_each_bit_of_a_tables_name_is_found() -> None:
+    for known in config.CONFIG_FILES:
+        for name in known.required if len(known.required) == 1 else ():
+            text = f'{{"{name}":{{}}}}'.encode()
+            for number in range(8 * len(name)):
+                at, bit = 2 + number // 8, number % 8
+                flipped = text[:at] + bytes([text[at] ^ 1 << bit]) + text[at + 1 :]
+                parsed = config.salvage(flipped)
+                if parsed.error is None and not parsed.trailing:
+                    assert config.flipped_name(known, flipped, parsed.value) == (at, bit)

@@ -217,6 +217,16 @@ def test_config_that_is_forgotten_is_named(store: Callable[[str], Path]) -> None
     assert found.config_lost == ["config/consumerOffset.json"] and found.exit_code == 2
 
 
+def test_config_without_its_table_is_forgotten_whatever_the_backup_has(store: Callable[[str], Path]) -> None:
+    root = store("clean-4.5.1")
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        assert (root / "config" / name).exists()
+    path = root / "config" / "consumerOffset.json"
+    path.write_bytes(path.read_bytes().replace(b"offsetTable", b"offsetTabme"))
+    found = ask(root)
+    assert found.config_lost == ["config/consumerOffset.json"] and found.exit_code == 2
+
+
 def test_queues_in_rocksdb_are_said_not_to_be_read(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     (root / "consumequeue" / "000012.sst").write_bytes(b"data")

@@ -65,6 +65,31 @@ def test_every_stroke_ends_sound_or_reported(store: Make, stroke: str, bak: str,
     assert all(pair.starts for pair in report.pairs)  # whatever is left, every broker starts
 
 
+NAMED = ("topics.json", "consumerOffset.json", "delayOffset.json", "subscriptionGroup.json")
+
+
+@pytest.mark.parametrize("bak", ["sound", "missing", "flipped"])
+@pytest.mark.parametrize("name", NAMED)
+def test_a_flipped_bit_in_the_name_of_a_table_is_turned_back(store: Make, name: str, bak: str) -> None:
+    root = store("clean-4.5.1")
+    main, backup = root / "config" / name, root / "config" / (name + ".bak")
+    sound = main.read_bytes()
+    (table,) = BY_NAME[name].required
+    at = sound.index(f'"{table}"'.encode()) + 3
+    flipped = sound[:at] + bytes([sound[at] ^ 4]) + sound[at + 1 :]
+    main.write_bytes(flipped)
+    if bak == "missing":
+        backup.unlink(missing_ok=True)
+    elif bak == "flipped":
+        backup.write_bytes(flipped)
+    (found,) = check_config(*looked_at(root)).findings
+    assert (found.code, found.offset, found.severity) == ("config-broken", at, "warning")
+    assert f"bit 2 of byte {at}" in found.message
+    assert [choice["action"] for choice in repair(root).choices] == ["name-restored"]
+    assert main.read_bytes() == sound and (bak != "flipped" or backup.read_bytes() == sound)
+    assert codes(root) == []
+
+
 @pytest.mark.parametrize("bak", [b"", bytes(100), b"{\"topicConfigTable\":{"])
 def test_guessed_topics_are_those_with_queues_and_hold_no_topic_of_the_broker_itself(store: Make, bak: bytes) -> None:
     root = store("clean-5.3.3")
