@@ -22,6 +22,7 @@ from formats.config_tables import (
     read_metrics,
     read_subscription_groups,
     read_topics,
+    readable_offsets,
     split_topic_group,
 )
 from formats.fastjson import Json, Parsed, loads, parse, salvage
@@ -32,7 +33,7 @@ __all__ = [
     "ConsumerOrderInfo", "DataVersion", "DelayOffsets", "Json", "Metrics", "Parsed", "Style", "SubscriptionGroup",
     "SubscriptionGroups", "TopicConfig", "Topics", "detect_style", "dumps", "flipped_name", "loads", "missing_keys",
     "parse", "read_consumer_filters", "read_consumer_offsets", "read_consumer_order_info", "read_delay_offsets",
-    "read_metrics", "read_subscription_groups", "read_topics", "salvage", "split_topic_group",
+    "read_metrics", "read_subscription_groups", "read_topics", "readable_offsets", "salvage", "split_topic_group",
 ]
 
 BACKUP_SUFFIX = ".bak"

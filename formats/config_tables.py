@@ -166,6 +166,35 @@ def read_delay_offsets(value: Json) -> DelayOffsets:
     return result
 
 
+def readable_offsets(name: str, value: Json) -> Json:
+    """The value of the file `name` without offsets and queue ids that are no integers; itself if it has none such.
+
+    A broker gives up the whole text for one of them (seen on 4.9.7 and 5.3.3).
+    """
+    if name not in ("consumerOffset.json", "lmqConsumerOffset.json", "delayOffset.json") or not isinstance(value, dict):
+        return value
+    changed: Object = {}
+    for table in ("offsetTable", "pullOffsetTable", "lmqOffsetTable"):
+        members = value.get(table)
+        if not isinstance(members, dict):
+            continue
+        if table == "lmqOffsetTable":
+            right: Object = {key: offset for key, offset in members.items() if _as_int(offset) is not None}
+        elif name == "delayOffset.json":
+            right = _integers(members)
+        else:
+            right = {key: _integers(each) if isinstance(each, dict) else each for key, each in members.items()}
+        if right != members:
+            changed[table] = right
+    return {**value, **changed} if changed else value
+
+
+def _integers(members: Object) -> Object:
+    if all(type(key) is int for key in members) and all(type(offset) is int for offset in members.values()):
+        return members
+    return {key: one for key, one in members.items() if _as_int(key) is not None and _as_int(one) is not None}
+
+
 def read_consumer_filters(value: Json) -> ConsumerFilters:
     """consumerFilter.json."""
     result = ConsumerFilters()

@@ -1,8 +1,9 @@
 """Config files on disk, each with its backup: what state the text is in, and which copy is to be trusted.
 
-A broker reads the main file; where it is missing, empty or no JSON, the backup; where that is missing or empty, it
-starts with nothing; where the backup is no JSON either, it does not start (ConfigManager.load, 4.5.1 to 5.5.0). A text
-that is JSON and lacks its table it takes as it is, and starts with nothing.
+A broker reads the main file. Where it is missing, empty, no JSON, or has an offset that is no number, it reads the
+backup; where that is missing or empty, it starts with nothing; where the backup cannot be read either, it does not
+start (ConfigManager.load, 4.5.1 to 5.5.0). A text that is JSON and lacks its table it takes as it is, and starts with
+nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +14,22 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from formats.config import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, Json, Parsed, flipped_name, salvage
+from formats.config import (
+    BACKUP_SUFFIX,
+    CONFIG_FILES,
+    ConfigFile,
+    Json,
+    Parsed,
+    flipped_name,
+    readable_offsets,
+    salvage,
+)
 from recover.files.reader import read_small
 from recover.files.store import Store
 
 State = Literal[
     "sound", "missing", "empty", "zeros", "cut", "garbage", "trailing-garbage", "trailing-zeros", "flipped-name",
-    "unreadable",
+    "odd-offset", "unreadable",
 ]
 LARGEST = 256 << 20
 _NAMED = 20
@@ -31,6 +41,7 @@ STATE_TEXT: dict[State, str] = {
     "cut": "ends in the middle", "garbage": "is not the text of a broker",
     "trailing-garbage": "has the rest of another text behind its own", "trailing-zeros": "has zeros behind its text",
     "flipped-name": "has a flipped bit in the name of its table, so that brokers see none",
+    "odd-offset": "has an offset or a queue id that is no number, at which brokers give it up",
     "unreadable": "could not be read",
 }
 
@@ -62,6 +73,8 @@ class ConfigText(Struct, frozen=True, dict=True):
             return "garbage"
         if self.flipped is not None:
             return "flipped-name"
+        if readable_offsets(self.known.name, self.parsed.value) is not self.parsed.value:
+            return "odd-offset"
         return _BY_TRAILING[self.parsed.trailing]
 
     @cached_property
@@ -77,7 +90,7 @@ class ConfigText(Struct, frozen=True, dict=True):
     @property
     def stops_start(self) -> bool:
         """True for text that, as the backup of an unsound file, keeps a broker from starting."""
-        return self.state in ("cut", "garbage", "zeros", "trailing-garbage")
+        return self.state in ("cut", "garbage", "zeros", "trailing-garbage", "odd-offset")
 
     @property
     def broken_at(self) -> int | None:
@@ -101,13 +114,14 @@ class ConfigText(Struct, frozen=True, dict=True):
     def value(self) -> dict[str | int, Json]:
         """The file's value; of a broken text all members that surely came whole."""
         parsed = self.parsed
+        value = parsed.value
         if parsed.error is not None:
             # what stands right before the break may be the beginning of a longer number
-            parsed = salvage(self.content[: parsed.error.offset])
-            return _whole_members(parsed.value, self.known)
-        if self.flipped is not None:
-            parsed = salvage(self.document)
-        return parsed.value if isinstance(parsed.value, dict) else {}
+            value = _whole_members(salvage(self.content[: parsed.error.offset]).value, self.known)
+        elif self.flipped is not None:
+            value = salvage(self.document).value
+        value = readable_offsets(self.known.name, value)
+        return value if isinstance(value, dict) else {}
 
     @cached_property
     def table(self) -> dict[str, Json]:

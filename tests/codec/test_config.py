@@ -162,3 +162,20 @@ def test_each_bit_of_a_tables_name_is_found() -> None:
                 parsed = config.salvage(flipped)
                 if parsed.error is None and not parsed.trailing:
                     assert config.flipped_name(known, flipped, parsed.value) == (at, bit)
+
+
+@pytest.mark.parametrize(("name", "text", "left"), [
+    ("delayOffset.json", '{"offsetTable":{1:2,"3":"4"},"dataVersion":{"x":"y"}}', None),
+    ("delayOffset.json", '{"offsetTable":{1:2,q:3,4:"5x"}}', {"offsetTable": {1: 2}}),
+    ("consumerOffset.json", '{"offsetTable":{"a":{0:1,1:true},"b@c":{0:-1}}}',
+     {"offsetTable": {"a": {0: 1}, "b@c": {0: -1}}}),
+    ("consumerOffset.json", '{"offsetTable":{"a":{0:1}},"pullOffsetTable":{"a":{p:1}}}',
+     {"offsetTable": {"a": {0: 1}}, "pullOffsetTable": {"a": {}}}),
+    ("consumerOffset.json", '{"offsetTable":[1],"groupTopicMap":{"a":["b"]}}', None),
+    ("lmqConsumerOffset.json", '{"lmqOffsetTable":{"a@b":1,"c@d":"e"}}', {"lmqOffsetTable": {"a@b": 1}}),
+    ("topics.json", '{"topicConfigTable":{"a":{"perm":"x"}}}', None),
+])
+def test_offsets_that_are_no_numbers_are_left_out(name: str, text: str, left: config.Json) -> None:
+    value = config.loads(text.encode())
+    found = config.readable_offsets(name, value)
+    assert found is value if left is None else found == left

@@ -90,6 +90,34 @@ def test_a_flipped_bit_in_the_name_of_a_table_is_turned_back(store: Make, name: 
     assert codes(root) == []
 
 
+@pytest.mark.parametrize("bak", ["sound", "missing"])
+@pytest.mark.parametrize(("name", "right", "wrong"), [
+    ("delayOffset.json", b"{1:40", b"{q:40"), ("delayOffset.json", b"1:40", b'1:"4p"'),
+    ("consumerOffset.json", b"{0:77", b"{p:77"), ("consumerOffset.json", b"0:77", b"0:{}"),
+])
+def test_a_text_that_brokers_give_up_for_an_offset_is_restored_or_goes_without_it(
+    store: Make, name: str, right: bytes, wrong: bytes, bak: str
+) -> None:
+    root = store("clean-4.5.1")
+    main, backup = root / "config" / name, root / "config" / (name + ".bak")
+    sound = main.read_bytes()
+    assert sound.count(right) == 1
+    main.write_bytes(sound.replace(right, wrong))
+    members = len(read_config(main, BY_NAME[name]).table)
+    if bak == "missing":
+        backup.unlink()
+    (found,) = check_config(*looked_at(root)).findings
+    assert found.code == ("config-broken" if bak == "sound" else "config-lost") and "no number" in found.message
+    assert [choice["action"] for choice in repair(root).choices] == ["restored" if bak == "sound" else "put-together"]
+    kept = main.read_bytes()
+    if bak == "sound":
+        assert kept == backup.read_bytes()
+    else:
+        assert right not in kept and wrong not in kept
+        assert len(read_config(main, BY_NAME[name]).table) == members > 2
+    assert codes(root) == []
+
+
 @pytest.mark.parametrize("bak", [b"", bytes(100), b"{\"topicConfigTable\":{"])
 def test_guessed_topics_are_those_with_queues_and_hold_no_topic_of_the_broker_itself(store: Make, bak: bytes) -> None:
     root = store("clean-5.3.3")
