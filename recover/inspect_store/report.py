@@ -12,11 +12,11 @@ from formats import abort
 from formats.checkpoint import EMPTY
 from formats.config import BACKUP_SUFFIX, CONFIG_FILES
 from formats.errors import FormatError
-from formats.fastjson import salvage
 from recover.broker.recovery import Mode, start_file
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion, boundaries
 from recover.disk.lock import probe
+from recover.files.config_files import ConfigText, read_config
 from recover.files.reader import read_small
 from recover.files.store import Store
 from recover.index.files import index_geometry
@@ -27,8 +27,6 @@ from recover.inspect_store.starts import LogFiles
 
 __all__ = ["ConfigHealth", "Evidence", "ExitState", "Generation", "Part", "Pointers", "Start", "StoreReport",
            "inspect_store"]
-
-_LARGEST_CONFIG = 256 << 20
 
 
 class ExitState(Struct, frozen=True):
@@ -147,22 +145,19 @@ def config_health(store: Store) -> list[ConfigHealth]:
     found = []
     for known in CONFIG_FILES:
         path = store.config_dir / known.name
-        state, backup = _config_state(path), _config_state(path.with_name(known.name + BACKUP_SUFFIX))
+        state = _config_state(read_config(path, known))
+        backup = _config_state(read_config(path.with_name(known.name + BACKUP_SUFFIX), known))
         if (state, backup) != ("missing", "missing"):
             found.append(ConfigHealth(known.name, state, backup, known.lost))
     return found
 
 
-def _config_state(path: Path) -> str:
-    try:
-        parsed = salvage(read_small(path, _LARGEST_CONFIG))
-    except FileNotFoundError:
-        return "missing"
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    if parsed.error is not None:
-        return parsed.error.reason
-    return {"": "whole", "zeros": "trailing-zeros"}.get(parsed.trailing, "trailing-garbage")
+def _config_state(text: ConfigText) -> str:
+    if text.error:
+        return f"cannot be read: {text.error}"
+    if not text.missing and text.parsed.error is not None:
+        return text.parsed.error.reason
+    return "whole" if text.state == "sound" else text.state
 
 
 def _starts(store: Store, pointers: Pointers, versions: Sequence[BrokerVersion]) -> list[Start]:

@@ -52,6 +52,16 @@ def test_damaged_config_is_listed(tmp_path: Path) -> None:
     assert "config files that are not whole" in result.stdout
 
 
+def test_config_that_brokers_take_for_something_else_is_listed(tmp_path: Path) -> None:
+    store = real_store("clean-4.5.1", tmp_path)
+    for name, right, wrong in (("topics.json", b"ConfigTable", b"ConfigTabme"), ("delayOffset.json", b"{1:", b"{q:")):
+        path = store / "config" / name
+        path.write_bytes(path.read_bytes().replace(right, wrong))
+    states = {item["name"]: item["state"] for item in mqtool("inspect", store, "--json").document["config"]}
+    assert (states["topics.json"], states["delayOffset.json"]) == ("flipped-name", "odd-offset")
+    assert {state for name, state in states.items() if name[0] in "cs"} == {"whole"}
+
+
 def test_t18_queues_without_a_log_warn_of_a_start(tmp_path: Path) -> None:
     store = real_store("clean-5.3.3", tmp_path)
     for path in (store / "commitlog").iterdir():
