@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from msgspec import Struct
 
 from formats.config_tables import (
@@ -102,13 +104,11 @@ def flipped_name(file: ConfigFile, content: bytes, value: Json) -> tuple[int, in
 
     A broker takes such a text, without its table.
     """
-    found = []
-    for name in (key.encode() for key in missing_keys(file, value) if isinstance(value, dict)):
-        for number in range(8 * len(name)):
-            at, bit = divmod(number, 8)
+    if not isinstance(value, dict):
+        return None
+    found: list[tuple[int, int]] = []
+    for name in (key.encode() for key in missing_keys(file, value)):
+        for at, bit in product(range(len(name)), range(8)):
             key = b'"' + name[:at] + bytes([name[at] ^ 1 << bit]) + name[at + 1 :] + b'"'
-            place = content.find(key)
-            if place >= 0:
-                found.append((place + 1 + at, bit))
-                found += [(0, 0)] * (content.count(key) - 1)
+            found += [(content.find(key) + 1 + at, bit)] * content.count(key)
     return found[0] if len(found) == 1 else None

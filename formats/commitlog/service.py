@@ -38,16 +38,18 @@ def unserved(record: Record) -> list[str]:
 
     None where none is right: no broker's service has stored that. Nor where a property CRC says that it was stored so.
     """
-    needed = NEEDED.get(record.topic_name, {})
-    if not needed or record.property_crc is not None:
-        return []
-    values = record.property_map()
-    wrong = [name for name, is_right in needed.items() if name not in values or not is_right(values[name])]
-    return wrong if len(wrong) < len(needed) else []
+    wrong = [] if record.property_crc is not None else _wrong(record)
+    return wrong if len(wrong) < len(NEEDED.get(record.topic_name, {})) else []
 
 
 def is_served(record: Record) -> bool:
     """Whether a service of brokers can deliver the message. False for messages of other topics."""
-    needed = NEEDED.get(record.topic_name, {})
+    return record.topic_name in NEEDED and not _wrong(record)
+
+
+def _wrong(record: Record) -> list[str]:
+    needed = NEEDED.get(record.topic_name)
+    if needed is None:
+        return []
     values = record.property_map()
-    return bool(needed) and all(name in values and is_right(values[name]) for name, is_right in needed.items())
+    return [name for name, is_right in needed.items() if name not in values or not is_right(values[name])]

@@ -73,7 +73,7 @@ class ConfigText(Struct, frozen=True, dict=True):
             return "garbage"
         if self.flipped is not None:
             return "flipped-name"
-        if readable_offsets(self.known.name, self.parsed.value) is not self.parsed.value:
+        if self.value is not self.parsed.value:
             return "odd-offset"
         return _BY_TRAILING[self.parsed.trailing]
 
@@ -104,11 +104,11 @@ class ConfigText(Struct, frozen=True, dict=True):
     @property
     def document(self) -> bytes:
         """The text up to the end of its value, its table under its name."""
-        content = bytearray(self.content[: self.parsed.end])
-        if self.flipped is not None:
-            at, bit = self.flipped
-            content[at] ^= 1 << bit
-        return bytes(content)
+        content = self.content[: self.parsed.end]
+        if self.flipped is None:
+            return content
+        at, bit = self.flipped
+        return content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
 
     @cached_property
     def value(self) -> dict[str | int, Json]:

@@ -101,7 +101,7 @@ def rejected_findings(look: Survey, found: list[Rejected]) -> Iterator[Finding]:
         topic, queue_id = look.log.queues[int(first["queue"])]
         number = int(first["queue_offset"])
         message: dict[str, Any] = {"topic": topic_text(topic), "queue": queue_id, "queue_offset": number}
-        place, facts = _about(item, topic_text(topic))
+        place, facts = _ABOUT[item.code](item, topic_text(topic))
         file, offset = place_in_file(look.store, item.mapped_file, start + place)
         yield finding(
             item.code, file, offset, severity=item.severity, start=start, first=start,
@@ -119,12 +119,15 @@ def rejected_findings(look: Survey, found: list[Rejected]) -> Iterator[Finding]:
             )
 
 
-def _about(item: Rejected, topic: str) -> tuple[int, dict[str, Any]]:
+def _about_flag(item: Rejected, topic: str) -> tuple[int, dict[str, Any]]:
     """Where in the first record it is, and what is to be said of it."""
-    if item.code == "commitlog-contradicted-flag":
-        flag = int(item.rows[0]["sys_flag"])
-        result = _THROWN if flag & sysflag.COMPRESSED else _AS_IT_IS
-        return OFFSET_SYS_FLAG, {"sys_flag": flag, "says": _says(flag), "result": result}
+    flag = int(item.rows[0]["sys_flag"])
+    result = _THROWN if flag & sysflag.COMPRESSED else _AS_IT_IS
+    return OFFSET_SYS_FLAG, {"sys_flag": flag, "says": _says(flag), "result": result}
+
+
+def _about_properties(item: Rejected, topic: str) -> tuple[int, dict[str, Any]]:
+    """The same."""
     names = ["a property"] if item.record is None else unserved(item.record)
     values = {} if item.record is None else item.record.property_map()
     place = 0 if item.wrong is None else item.wrong.position
@@ -215,3 +218,7 @@ _KINDS: tuple[tuple[int, str, Callable[[MappedFile, Record, _Others], WrongBit |
     (BIT_CONTRADICTED_FLAG, "commitlog-contradicted-flag", _flag_bit),
     (BIT_UNSERVED, "commitlog-unserved-message", _property_bit),
 )
+_ABOUT: dict[str, Callable[[Rejected, str], tuple[int, dict[str, Any]]]] = {
+    "commitlog-contradicted-flag": _about_flag,
+    "commitlog-unserved-message": _about_properties,
+}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fixtures.lab.observe import reference
+from formats.config import read_delay_offsets, salvage
 from formats.timer import TIMER_CHECK
 
 
@@ -31,8 +32,6 @@ def taken_up(path: Path) -> int:
 
 
 def delivered(path: Path, level: int) -> int:
-    """The offset of a delay level; brokers leave number keys without quotes."""
-    text = path.read_text("utf-8") if path.exists() else ""
-    table = text[text.find("offsetTable") :].partition("{")[2].partition("}")[0]
-    words = "".join(c if c.isdigit() else " " for c in table).split()
-    return dict(zip(map(int, words[::2]), map(int, words[1::2]), strict=False)).get(level, 0)
+    """The offset of a delay level, 0 where a broker has just begun to write the file."""
+    content = path.read_bytes() if path.exists() else b""
+    return read_delay_offsets(salvage(content).value).levels.get(level, 0)
