@@ -1,0 +1,397 @@
+"""A random hunt: several damages at once on a real store, then the whole way of recover, judged by the plain reader.
+
+A case ends well if recover refuses and changes nothing, or if after it every message that the damage left intact
+stands at its place and is delivered, a second recover changes nothing, verify repeats what recover reported, the
+store's brokers are predicted to start and lose nothing, and undo restores every byte.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from fixtures.damage import RECIPES, NotApplicable, damage
+from mqtool import exits
+from tests.cli.runner import Result, mqtool
+from tests.scenarios.drill import log_options, readers_of
+from tests.support import plain_reader as plain
+from tests.support.stores import copy_store, unpacked
+from tests.support.trees import assert_same_tree, tree_digest
+
+STORES = (
+    "clean-plain-4.9.7", "clean-manyfiles-5.3.3", "killed-lmq-4.9.7", "clean-5.3.3", "killed-5.5.0", "clean-4.5.1",
+    "clean-propcrc-5.3.3", "killed-manyfiles-5.5.0", "killed-v2-ipv6-5.3.3", "clean-restarts-5.5.0",
+)
+AREAS = ("log", "files", "queue", "index", "checkpoint", "crash")
+PAGE = 4096
+Place = tuple[str, int, int]
+Strike = Callable[[Path, random.Random], str]
+
+
+@dataclass
+class Outcome:
+    """One case: what was done to which store, how it ended, and what is wrong with that."""
+
+    store: str
+    seed: int
+    damages: list[str] = field(default_factory=list)
+    end: str = ""
+    wrong: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        done, wrong = ", ".join(self.damages), "; ".join(self.wrong) or "well"
+        return f"{self.store} seed {self.seed} [{done}] {self.end}: {wrong}"
+
+
+@dataclass
+class Tally:
+    """Counts of all cases, and those that ended badly."""
+
+    ends: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    bad: list[str] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one case."""
+        self.ends[outcome.end] += 1
+        if outcome.end == "refused":
+            self.refused.update(outcome.damages)
+        if outcome.wrong:
+            self.bad.append(str(outcome))
+
+
+def hunt(stores: tuple[str, ...], seeds: range, folder: Path) -> Tally:
+    """Every store with every seed; the folder is used for one copy at a time."""
+    tally = Tally()
+    for seed in seeds:
+        for name in stores:
+            tally.add(case(name, seed, folder))
+    return tally
+
+
+def case(name: str, seed: int, folder: Path) -> Outcome:
+    """One store, one to three damages, the whole way."""
+    rng = random.Random(f"{name}/{seed}")
+    outcome = Outcome(name, seed)
+    root = copy_store(unpacked(name), folder / f"{name}-{seed}")
+    try:
+        wanted = rng.choice((1, 1, 2, 3))
+        for _ in range(20):
+            if len(outcome.damages) == wanted:
+                break
+            kind = rng.choice(sorted(STRIKES)) if rng.random() < 0.6 else rng.choice(_recipes())
+            try:
+                outcome.damages.append(STRIKES[kind](root, rng) if kind in STRIKES else _by_recipe(kind, root, rng))
+            except (NotApplicable, LookupError, OSError, ValueError):
+                continue  # the store, as damaged so far, lacks what this damages
+        _whole_way(outcome, root)
+    finally:
+        shutil.rmtree(root)
+    return outcome
+
+
+@cache
+def _recipes() -> tuple[str, ...]:
+    return tuple(sorted(name for name, entry in RECIPES.items() if entry.area in AREAS))
+
+
+def _by_recipe(kind: str, root: Path, rng: random.Random) -> str:
+    seed = rng.randrange(1 << 16)
+    damage(kind, root, seed)
+    return f"{kind}/{seed}"
+
+
+# --- the judgement ------------------------------------------------------------------------------------------------
+
+
+@cache
+def _sound(name: str) -> tuple[dict[int, bytes], dict[Place, bytes]]:
+    """Of the store as it was packed: its records by offset, and what its queues lead to."""
+    root = unpacked(name)
+    records = {
+        record.phy_offset: record.content for base, file in plain.log_files(root).items()
+        for record in plain.chain(file, base)
+    }
+    return records, plain.delivered(root)
+
+
+def _left(name: str, root: Path) -> dict[int, bytes]:
+    """The packed store's records whose bytes are still at their place in a file, whatever that file is called."""
+    records, _ = _sound(name)
+    files = [file for folder in plain.log_folders(root) for file in _files(folder)]
+    named = plain.log_files(root)
+    pristine = plain.log_files(unpacked(name))
+    found = {}
+    for base, stop in ((base, base + len(file)) for base, file in pristine.items()):
+        inside = {offset: content for offset, content in records.items() if base <= offset < stop}
+        candidates = [named[base]] if base in named else files
+        best: dict[int, bytes] = {}
+        for file in candidates:
+            same = {at: content for at, content in inside.items() if file.startswith(content, at - base)}
+            best = max(best, same, key=len)
+        found.update(best)
+    return found
+
+
+def _files(folder: Path) -> Iterator[bytes]:
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_file():
+            yield path.read_bytes()
+
+
+def _whole_way(outcome: Outcome, root: Path) -> None:
+    name, wrong = outcome.store, outcome.wrong
+    options = log_options(root)
+    left = _left(name, root)
+    _, delivered = _sound(name)
+    due = {place: content for place, content in delivered.items() if _offset(content) in left}
+    before = tree_digest(root)
+
+    def run(command: str, *arguments: object) -> Result:
+        result = mqtool(command, root, *options, *arguments, "--json")
+        if result.code & exits.BUG:
+            wrong.append(f"{command} ended with 128: {result.stderr.strip().splitlines()[-1:]}")
+        return result
+
+    def same(what: str) -> None:
+        try:
+            assert_same_tree(before, tree_digest(root))
+        except AssertionError as error:
+            wrong.append(f"{what} changed the store: {str(error)[:200]}")
+
+    first = run("verify")
+    same("verify")
+    done = run("recover", "--yes")
+    if done.code & exits.BUG:
+        outcome.end = "bug"
+        return
+    if done.code & exits.OPERATIONAL:
+        outcome.end = "refused"
+        same("a refused recover")
+        return
+    if not done.document["applied"]:
+        outcome.end = "nothing to do"
+        same("a recover with nothing to do")
+    else:
+        outcome.end = "recovered"
+    after = plain.delivered(root)
+    now = _left(name, root)
+    gone = sorted(left.keys() - now.keys())
+    if gone:
+        wrong.append(f"{len(gone)} of {len(left)} intact records changed, first at {gone[0]}")
+    missed = sorted(place for place, content in due.items() if after.get(place) != content)
+    if missed:
+        wrong.append(f"{len(missed)} of {len(due)} intact messages not delivered, first {missed[0]}")
+    second = run("verify")
+    if done.document["applied"]:
+        kept = exits.CORRECTED | exits.MESSAGES
+        if second.code & ~done.code or (done.code & ~kept) != (second.code & ~exits.MESSAGES):
+            wrong.append(f"recover ends with {done.code}, verify then with {second.code} (before: {first.code})")
+    elif second.code != first.code:
+        wrong.append(f"verify ends with {first.code}, then with {second.code}")
+    again = run("recover", "--yes")
+    if again.document.get("applied"):
+        wrong.append(f"a second recover changes the store again ({len(again.document['plan']['steps'])} steps)")
+    if not second.code & exits.MESSAGES:
+        for version in (readers_of(name)[-1],):
+            said = run("predict", "--broker", version).document
+            costs = (said.get("starts"), said.get("lost_messages"), said.get("unreachable_messages"))
+            if costs != (True, 0, 0):
+                wrong.append(f"predict {version}: starts, lost, unreachable = {costs}")
+    if done.document["applied"]:
+        while (root / ".mqtool").exists():
+            undone = mqtool("undo", root, "--yes", "--json")
+            if undone.code & (exits.OPERATIONAL | exits.USAGE | exits.BUG) or not undone.document.get("restored"):
+                break
+        same("undo after recover")
+
+
+def _offset(content: bytes) -> int:
+    return int.from_bytes(content[28:36], "big")
+
+
+# --- damages that need more than one place of a sound store -------------------------------------------------------
+
+
+def _pick_file(root: Path, rng: random.Random) -> Path:
+    files = [path for folder in plain.log_folders(root) for path in sorted(folder.iterdir())
+             if path.is_file() and any(path.read_bytes())]
+    return rng.choice(files)
+
+
+def _patch(path: Path, at: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(content)
+
+
+def stale_page(root: Path, rng: random.Random) -> str:
+    """A page of a log file holds what another page of the log holds: a write that went to the wrong place."""
+    source, target = _pick_file(root, rng), _pick_file(root, rng)
+    size = min(source.stat().st_size, target.stat().st_size) // PAGE
+    one, other = rng.randrange(size), rng.randrange(size)
+    _patch(target, other * PAGE, source.read_bytes()[one * PAGE:(one + 1) * PAGE])
+    return f"stale page {other} of {target.name}"
+
+
+def pages_swapped(root: Path, rng: random.Random) -> str:
+    """Two pages of one log file in each other's place."""
+    path = _pick_file(root, rng)
+    content = path.read_bytes()
+    one, other = rng.randrange(len(content) // PAGE), rng.randrange(len(content) // PAGE)
+    _patch(path, one * PAGE, content[other * PAGE:(other + 1) * PAGE])
+    _patch(path, other * PAGE, content[one * PAGE:(one + 1) * PAGE])
+    return f"pages {one} and {other} of {path.name} swapped"
+
+
+def first_record_bit(root: Path, rng: random.Random) -> str:
+    """One bit of the head of a log file's first record."""
+    path, bit = _pick_file(root, rng), rng.randrange(88 * 8)
+    byte = path.read_bytes()[bit // 8]
+    _patch(path, bit // 8, bytes([byte ^ 1 << bit % 8]))
+    return f"bit {bit} of the first record of {path.name}"
+
+
+def first_offset_bit(root: Path, rng: random.Random) -> str:
+    """A high bit of the physical offset of a log file's first record: another multiple of the file size."""
+    path, bit = _pick_file(root, rng), rng.randrange(20, 36)
+    at = 28 + 7 - bit // 8
+    byte = path.read_bytes()[at]
+    _patch(path, at, bytes([byte ^ 1 << bit % 8]))
+    return f"bit {bit} of the first own offset of {path.name}"
+
+
+def early_end_mark(root: Path, rng: random.Random) -> str:
+    """Eight bytes of an end mark, with the right rest size, over the head of a record."""
+    path = _pick_file(root, rng)
+    content = path.read_bytes()
+    found = list(plain.chain(content, int(path.name)))
+    at = rng.choice(found).phy_offset - int(path.name)
+    _patch(path, at, (len(content) - at).to_bytes(4, "big") + plain.BLANK.to_bytes(4, "big"))
+    return f"end mark at {at} of {path.name}"
+
+
+def hole_after_damage(root: Path, rng: random.Random) -> str:
+    """Damage, then some pages that never reached the disk: a hole of the sparse file."""
+    path = _pick_file(root, rng)
+    content = path.read_bytes()
+    page = rng.randrange(1, len(content) // PAGE - 3)
+    pages = rng.randrange(1, 3)
+    with path.open("r+b") as file:
+        file.seek(page * PAGE - rng.randrange(1, 200))
+        file.write(rng.randbytes(rng.randrange(1, 64)))
+    holes = bytearray(path.read_bytes())
+    holes[page * PAGE:(page + pages) * PAGE] = bytes(pages * PAGE)
+    state = path.stat()
+    with path.open("wb") as file:
+        for at in range(0, len(holes), PAGE):
+            if any(holes[at:at + PAGE]):
+                file.seek(at)
+                file.write(holes[at:at + PAGE])
+        file.truncate(len(holes))
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    return f"hole of {pages} pages at page {page} of {path.name}"
+
+
+def renamed_file(root: Path, rng: random.Random) -> str:
+    """A log file under another name: some multiple of the file size, or none."""
+    path = _pick_file(root, rng)
+    size, base = path.stat().st_size, int(path.name)
+    other = rng.choice([base + rng.randrange(1, 4096), base + size * rng.randrange(1, 5), rng.randrange(1 << 34),
+                        max(0, base - size * rng.randrange(1, 3)), base ^ 1 << rng.randrange(34)])
+    target = path.with_name(f"{other:020d}")
+    if target.exists():
+        raise NotApplicable("that name is taken")
+    path.rename(target)
+    return f"{path.name} renamed {target.name}"
+
+
+def foreign_file(root: Path, rng: random.Random) -> str:
+    """A log file of another store under a right name."""
+    path = _pick_file(root, rng)
+    others = [name for name in STORES if (unpacked(name) / "commitlog" / path.name).is_file()]
+    source = unpacked(rng.choice(others)) / "commitlog" / path.name
+    content = source.read_bytes()
+    if len(content) != path.stat().st_size or content == path.read_bytes():
+        raise NotApplicable("no other file of this name and size")
+    path.write_bytes(content)
+    return f"{path.name} of another store"
+
+
+def units_swapped(root: Path, rng: random.Random) -> str:
+    """Two units of one queue file in each other's place."""
+    path, units = _queue_file(root, rng)
+    one, other = rng.sample(range(len(units)), 2)
+    _patch(path, one * 20, units[other])
+    _patch(path, other * 20, units[one])
+    return f"units {one} and {other} of {path.parent.parent.name}/{path.parent.name}/{path.name} swapped"
+
+
+def unit_lost(root: Path, rng: random.Random) -> str:
+    """One unit gone and the later ones of the file moved up."""
+    path, units = _queue_file(root, rng)
+    gone = rng.randrange(len(units))
+    _patch(path, gone * 20, b"".join(units[gone + 1:]) + bytes(20))
+    return f"unit {gone} of {path.parent.parent.name}/{path.parent.name}/{path.name} lost"
+
+
+def queue_sector_elsewhere(root: Path, rng: random.Random) -> str:
+    """512 bytes of one queue's file written to another queue's."""
+    source, _ = _queue_file(root, rng)
+    target, _ = _queue_file(root, rng)
+    sectors = min(source.stat().st_size, target.stat().st_size) // 512
+    one, other = rng.randrange(min(4, sectors)), rng.randrange(min(4, sectors))
+    _patch(target, other * 512, source.read_bytes()[one * 512:(one + 1) * 512])
+    return f"sector {one} of {source.parent.parent.name} in {target.parent.parent.name}"
+
+
+def _queue_file(root: Path, rng: random.Random) -> tuple[Path, list[bytes]]:
+    files = sorted(path for path in (root / "consumequeue").glob("*/*/*") if path.is_file())
+    path = rng.choice(files)
+    content = path.read_bytes()
+    units = [content[at:at + 20] for at in range(0, len(content), 20)]
+    used = [unit for unit in units if int.from_bytes(unit[8:12], "big")]
+    if len(used) < 2:
+        raise NotApplicable("too few units")
+    return path, used
+
+
+def older_records_at_the_end(root: Path, rng: random.Random) -> str:
+    """After the last record, records of an earlier generation in their own place: a log cut there once before."""
+    path = max((path for folder in plain.log_folders(root) for path in folder.iterdir() if any(path.read_bytes())),
+               key=lambda path: int(path.name))
+    content, base = path.read_bytes(), int(path.name)
+    records = list(plain.chain(content, base))
+    at = records[-1].phy_offset + records[-1].size - base
+    wanted = rng.randrange(1, 30)
+    old = [record for record in records if record.has_unit][-rng.randrange(wanted, wanted + 40):][:wanted]
+    back = rng.choice((0, 1000, 3_600_000))
+    written = 0
+    for record in old:
+        if at + record.size + 8 > len(content):
+            break
+        store = 68 if record.sys_flag & 0x10 else 56
+        copy = bytearray(record.content)
+        copy[28:36] = (base + at).to_bytes(8, "big")
+        copy[store:store + 8] = (record.store_time - back).to_bytes(8, "big")
+        if plain.PROPERTY_CRC in record.content[-20:]:
+            copy[-11:-1] = f"{plain.crc31(bytes(copy[:-20])):010d}"[::-1].encode()
+        _patch(path, at, bytes(copy))
+        at, written = at + record.size, written + 1
+    if not written:
+        raise NotApplicable("no room")
+    return f"{written} older records after the end, {back} ms older"
+
+
+STRIKES: dict[str, Strike] = {
+    each.__name__: each for each in (
+        stale_page, pages_swapped, first_record_bit, first_offset_bit, early_end_mark, hole_after_damage, renamed_file,
+        foreign_file, units_swapped, unit_lost, queue_sector_elsewhere, older_records_at_the_end,
+    )
+}
