@@ -21,12 +21,19 @@ def field_text(field: Field) -> str:
         return _bytes_text(field.name, value)
     if not isinstance(value, int):
         return clean(value)
-    if field.name.endswith("timestamp") or field.name in ("instant",):
-        return f"{value} ({human_time(value * (1000 if field.name == 'instant' else 1))})"
+    if (milliseconds := time_of(field)) is not None:
+        return f"{value} ({human_time(milliseconds)})"
     if field.name in _HEX_NAMES:
         extra = flag_text(value) if field.name == "sys_flag" else ""
         return f"{value} (0x{value & 0xFFFFFFFF:08X}{', ' + extra if extra else ''})"
     return str(value)
+
+
+def time_of(field: Field) -> int | None:
+    """The time (ms since 1970) that a field says, None for a field that holds no time."""
+    if not field.name.endswith("timestamp") and field.name != "instant":
+        return None
+    return int(field.value) * (1000 if "seconds" in field.note else 1)
 
 
 def _bytes_text(name: str, value: bytes) -> str:

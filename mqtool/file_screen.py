@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from mqtool import exits
-from mqtool.fields import body_text, field_text, hex_dump
+from mqtool.fields import body_text, field_text, hex_dump, time_of
 from mqtool.screens import facts, table
 from mqtool.shown import Text
 from mqtool.text import clean, count, exact_size, human_time
@@ -113,8 +113,8 @@ def _unit_row(item: Item, names: list[str]) -> list[object]:
     cells: list[object] = [item.offset, Text(kind, style="" if item.ok else "bold red"), item.number]
     for name in names:
         field = values.get(name)
-        stamp = field is not None and name.endswith("timestamp")
-        cells.append(Text("") if field is None else human_time(field.value) if stamp else field_text(field))
+        stamp = None if field is None else time_of(field)
+        cells.append(Text("") if field is None else field_text(field) if stamp is None else human_time(stamp))
     return cells
 
 

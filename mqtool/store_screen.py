@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _TOPICS_SHOWN = 15
 _STATES = {
     "clean": ("stopped cleanly", "green"), "unclean": ("NOT stopped cleanly: abort is there", "bold yellow"),
-    "running": ("a broker holds the lock now", "bold yellow"),
+    "running": ("held now", "bold yellow"),
 }
 
 
@@ -26,11 +26,16 @@ def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
     from mqtool.scanning import store_options
     from recover.broker.versions import BrokerVersion
     from recover.files.store import Store
+    from recover.findings import FindingList
     from recover.inspect_store.report import inspect_store
+    from recover.verify.first_look import first_findings
 
     versions = [BrokerVersion.parse(broker.broker)] if broker.broker else []
-    report = inspect_store(Store.open(choice.root, store_options(choice, broker)), versions)
+    store = Store.open(choice.root, store_options(choice, broker))
+    report = inspect_store(store, versions)
+    found = FindingList(first_findings(store, report))
     out.answer(**report.json())
+    out.found(found)
     out.show(_head(report), Text(""), _parts(report), Text(""), _pointers(report))
     if report.pointers.queues:
         out.show(Text(""), _topics(report))
@@ -41,13 +46,13 @@ def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
     out.show(Text(""), _starts(report))
     out.show(Text(""))
     out.summary(_summary(report, bad), _next(report, choice.store))
-    return 0
+    return found.bits
 
 
 def _head(report: StoreReport) -> Any:
     state = report.exit_state
     words, style = _STATES[state.verdict]
-    holder = f" (process {state.holder})" if state.holder is not None and state.holder > 0 else ""
+    holder = f" by {state.holder_text}" if state.holder is not None else ""
     was = f" (its process was {state.abort_pid})" if state.abort_pid is not None and state.abort else ""
     evidence = "; ".join(f"{item.why} ({item.since})" for item in report.generation.evidence[:4])
     whole = sum(item.state == "whole" for item in report.config)
@@ -135,9 +140,10 @@ def _starts(report: StoreReport) -> Any:
 def _summary(report: StoreReport, bad: list[Any]) -> str:
     if report.log_is_gone:
         return "Do not start the broker: there are queues or an index, but no log. Is the log's disk mounted?"
-    words = {"clean": "stopped cleanly", "unclean": "not stopped cleanly", "running": "held by a running broker"}
+    state = report.exit_state
+    words = {"clean": "stopped cleanly", "unclean": "not stopped cleanly", "running": f"held by {state.holder_text}"}
     at = report.pointers
-    line = f"Store of {report.generation.at_least} or later, {words[report.exit_state.verdict]}"
+    line = f"Store of {report.generation.at_least} or later, {words[state.verdict]}"
     line += f", log {at.min_offset:,} to {at.log_end:,}"
     if bad:
         line += f", {count(len(bad), 'config file')} not whole"

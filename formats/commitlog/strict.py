@@ -6,6 +6,7 @@ This is what compiled walkers hand to whenever they are not certain.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from formats import properties as props
 from formats import sysflag
@@ -43,6 +44,23 @@ _PORTS = range(LARGEST_PORT + 1)
 """Clients throw at any other, and drop what else came with the message (`MessageDecoder.decode`)."""
 
 
+PLAUSIBLE: tuple[tuple[str, range], ...] = (
+    ("queue_id", _NUMBERS), ("queue_offset", _NUMBERS), ("born_timestamp", _TIMES), ("store_timestamp", _TIMES),
+    ("born_port", _PORTS), ("store_port", _PORTS),
+)
+"""Fields of the head, and the values that brokers write there; the first that has another gives the reason."""
+
+
+def _batch_of(record: Record) -> tuple[int, int] | None:
+    return inner_batch(record.property_map()) if props.INNER_NUM.encode() in record.properties else None
+
+
+NUMBERS_IN_PROPERTIES: tuple[tuple[str, Callable[[Record], object]], ...] = (
+    (props.DELAY, delay_level), (f"{props.INNER_BASE}, {props.INNER_NUM}", _batch_of),
+)
+"""Properties that brokers read as numbers: what reads them (None: not there; ValueError: not a number)."""
+
+
 def check_strict(buffer: Buffer, offset: int, limit: int, phy_offset: int) -> Record:
     """Read the record at `offset` and believe nothing: every field must be what a broker writes there.
 
@@ -78,12 +96,12 @@ def check_strict(buffer: Buffer, offset: int, limit: int, phy_offset: int) -> Re
 def _check_plausible(record: Record, offset: int) -> None:
     """Fields that no broker leaves at these values, and text that no broker writes."""
     layout = HEADS[record.sys_flag & sysflag.HOSTS_V6]
-    for name, value, possible in (
-        ("queue_id", record.queue_id, _NUMBERS), ("queue_offset", record.queue_offset, _NUMBERS),
-        ("born_timestamp", record.born_timestamp, _TIMES), ("store_timestamp", record.store_timestamp, _TIMES),
-        ("born_port", record.born_host[1], _PORTS), ("store_port", record.store_host[1], _PORTS),
-    ):
-        if value not in possible:
+    values = {
+        "queue_id": record.queue_id, "queue_offset": record.queue_offset, "born_timestamp": record.born_timestamp,
+        "store_timestamp": record.store_timestamp, "born_port": record.born_host[1], "store_port": record.store_host[1],
+    }
+    for name, possible in PLAUSIBLE:
+        if (value := values[name]) not in possible:
             fail("bad-" + name.replace("_", "-"), offset + layout.offset(name), f"{name} {value}", value=value)
     topic_at = offset + layout.size + len(record.body) + TOPIC_LENGTHS[record.magic].size
     if not valid_topic(record.topic):
@@ -91,15 +109,11 @@ def _check_plausible(record: Record, offset: int) -> None:
     properties_at = offset + record.total_size - len(record.properties)
     if problem := props.structure_problem(record.properties):
         fail("bad-properties", properties_at, f"properties with {problem}", problem=problem)
-    try:
-        delay_level(record)
-    except ValueError as error:
-        fail("bad-properties", properties_at, f"DELAY: {error}", problem="DELAY is no number")
-    try:
-        if props.INNER_NUM.encode() in record.properties:
-            inner_batch(record.property_map())
-    except ValueError as error:
-        fail("bad-properties", properties_at, f"INNER_BASE, INNER_NUM: {error}", problem="INNER_NUM is no number")
+    for name, read in NUMBERS_IN_PROPERTIES:
+        try:
+            read(record)
+        except ValueError as error:
+            fail("bad-properties", properties_at, f"{name}: {error}", problem=f"{name.rpartition(' ')[2]} is no number")
 
 
 def valid_topic(topic: bytes) -> bool:

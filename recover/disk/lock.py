@@ -54,6 +54,19 @@ def _holder(fd: int) -> int | None:
     return None if kind == fcntl.F_UNLCK else pid if pid > 0 else UNKNOWN_HOLDER
 
 
+def holder_text(root: Path, pid: int) -> str:
+    """Who holds the lock of the store at `root`: a process by its name, or another mqtool. `pid` as of `probe`."""
+    if pid != UNKNOWN_HOLDER:
+        try:
+            name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
+        except OSError:
+            return f"process {pid}"
+        return f"process {pid} ({name})"
+    if is_own_lock_file(root / "lock"):
+        return "another mqtool"
+    return "another mqtool, or a process that cannot be seen from here"
+
+
 def is_own_lock_file(path: Path) -> bool:
     """Whether a lock file was made by an mqtool (that is at work, or was killed) and not by a broker."""
     return _read(path).startswith(_MARKER)

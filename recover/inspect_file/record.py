@@ -22,13 +22,13 @@ from formats.commitlog import (
     PROPERTY_CRC_SIZE,
     TOPIC_LENGTH_V1,
     TOPIC_LENGTH_V2,
-    delay_level,
     make_record,
     property_crc_digits,
     valid_topic,
 )
-from formats.commitlog.layout import I32_STRUCT
+from formats.commitlog.layout import I32_STRUCT, LARGEST_PORT
 from formats.commitlog.service import NEEDED, unserved
+from formats.commitlog.strict import NUMBERS_IN_PROPERTIES, PLAUSIBLE
 from formats.crc import crc31
 from recover.inspect_file.model import Check, Field, Item, layout_fields
 from recover.scan.judge import ReadAt
@@ -51,6 +51,8 @@ def record_item(read: ReadAt, position: int, base: int, file_end: int, reason: s
     parts = _variable(content, position, values)
     checks = [*_envelope_checks(values, room, base + position), *_plausible_checks(values)]
     checks += _content_checks(content, position, values, parts)
+    if reason and all(check.ok is not False for check in checks):
+        checks.append(Check("verdict", False, reason))
     if reason:
         checks += _flipped_bit(content, position, base + position)
     size = values.get("total_size", 0) if not reason else 0
@@ -126,10 +128,12 @@ def magic_text(magic: int) -> str:
 
 def _plausible_checks(values: dict[str, Any]) -> list[Check]:
     checks = []
-    for name, least in (("queue_id", 0), ("queue_offset", 0), ("born_timestamp", 1), ("store_timestamp", 1)):
+    for name, possible in PLAUSIBLE:
         value = values.get(name)
-        checks.append(Check(name.replace("_", " "), None if value is None else value >= least, "" if value is None
-                            else f"{value}, at least {least}"))
+        least, most = possible.start, possible.stop - 1
+        bounds = f"{least} to {most}" if most == LARGEST_PORT else f"at least {least}"
+        checks.append(Check(name.replace("_", " "), None if value is None else value in possible, "" if value is None
+                            else f"{value}, {bounds}"))
     flags = values.get("sys_flag")
     if flags is not None and flags & ~_KNOWN_FLAGS:
         checks.append(Check("sys flag", None, f"{flags:#x} has bits that no known release sets"))
@@ -150,7 +154,7 @@ def _content_checks(content: bytes, at: int, values: dict[str, Any], parts: dict
         checks.append(Check("properties", problem is None, problem or ""))
         checks.append(_property_crc(content, properties.value))
         if body is not None and topic is not None and not problem:
-            checks += _delay(topic.value, properties.value)
+            checks += _numbers(topic.value, properties.value)
             checks += _readable(values["sys_flag"], body.value, topic.value, properties.value)
     return checks
 
@@ -196,13 +200,17 @@ def _readable(sys_flag: int, body: bytes, topic: bytes, properties: bytes) -> It
         yield Check("can be delivered", not wrong, ", ".join(wrong or NEEDED[record.topic_name]))
 
 
-def _delay(topic: bytes, properties: bytes) -> list[Check]:
+def _numbers(topic: bytes, properties: bytes) -> Iterator[Check]:
+    """The properties that brokers read as numbers."""
     record = make_record(topic, b"", properties, store_timestamp=1)
-    try:
-        level = delay_level(record)
-    except ValueError as error:
-        return [Check("delay level", False, str(error))]
-    return [] if level is None else [Check("delay level", True, str(level))]
+    for name, read in NUMBERS_IN_PROPERTIES:
+        try:
+            value = read(record)
+        except ValueError as error:
+            yield Check(name, False, str(error))
+            continue
+        if value is not None:
+            yield Check(name, True, str(value))
 
 
 def blank_item(read: ReadAt, position: int, base: int, file_end: int) -> Item:

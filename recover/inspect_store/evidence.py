@@ -10,7 +10,7 @@ from formats import properties as props
 from formats.checkpoint import SINCE, Checkpoint
 from formats.commitlog import MAGIC_V2, Record
 from formats.errors import FormatError
-from formats.sysflag import BORNHOST_V6, COMPRESSION_TYPE, INNER_BATCH, NEED_UNWRAP, STOREHOST_V6
+from formats.sysflag import BORNHOST_V6, INNER_BATCH, NEED_UNWRAP, STOREHOST_V6
 from recover.broker.versions import OLDEST_COMPARED, BrokerVersion
 from recover.files.store import Store
 from recover.inspect_store.limits import Limit, find_limits
@@ -112,7 +112,8 @@ def _at(reader: LogReader, phy_offset: int, size: int) -> Iterator[Evidence]:
 def _of_record(record: Record) -> Iterator[Evidence]:
     if record.magic == MAGIC_V2:
         yield _seen("5.1.0", "records with the V2 magic")
-    if record.sys_flag & (COMPRESSION_TYPE | NEED_UNWRAP | INNER_BATCH):
+    # the bits of a compression type are the producer's: brokers of all releases store what the client sent
+    if record.sys_flag & (NEED_UNWRAP | INNER_BATCH):
         yield _seen("5.0.0", "records with 5.x flags")
     if record.sys_flag & (BORNHOST_V6 | STOREHOST_V6):
         yield _seen("4.6.0", "records with IPv6 hosts")

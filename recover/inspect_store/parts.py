@@ -23,7 +23,7 @@ _KNOWN: dict[str, tuple[str, str]] = {
     "checkpoint": ("how far things were flushed", READ),
     "abort": ("there while a broker runs, or after a crash", READ),
     "abort.bak": ("the abort file that the last start found", READ),
-    "lock": ("held by a running broker", READ),
+    "lock": ("lock file, held by a broker while it runs", READ),
     "timerlog": ("timer messages", LISTED),
     "timerwheel": ("timer messages by due time", LISTED),
     "compaction": ("compacted topics", LISTED),

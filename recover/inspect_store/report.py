@@ -15,7 +15,7 @@ from formats.errors import FormatError
 from recover.broker.recovery import Mode, start_file
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion, boundaries
-from recover.disk.lock import probe
+from recover.disk.lock import holder_text, probe
 from recover.files.config_files import ConfigText, read_config
 from recover.files.reader import read_small
 from recover.files.store import Store
@@ -37,6 +37,7 @@ class ExitState(Struct, frozen=True):
     crashed_before: bool
     lock_file: bool
     holder: int | None
+    holder_text: str = ""
 
     @property
     def verdict(self) -> str:
@@ -50,6 +51,7 @@ class ExitState(Struct, frozen=True):
         return {
             "verdict": self.verdict, "abort": self.abort, "abort_pid": self.abort_pid,
             "crashed_before_last_start": self.crashed_before, "lock_file": self.lock_file, "lock_holder": self.holder,
+            "lock_holder_is": self.holder_text or None,
         }
 
 
@@ -131,7 +133,9 @@ def exit_state(store: Store) -> ExitState:
     """How the store was stopped, or by whom it is held. `Refusal` when the lock file may not be read."""
     pid = _abort_pid(store.abort_path)
     before = _abort_pid(store.root / abort.BACKUP_NAME)
-    return ExitState(store.has_abort, pid, before is not None, store.lock_path.exists(), probe(store.root))
+    holder = probe(store.root)
+    who = "" if holder is None else holder_text(store.root, holder)
+    return ExitState(store.has_abort, pid, before is not None, store.lock_path.exists(), holder, who)
 
 
 def _abort_pid(path: Path) -> int | None:

@@ -42,7 +42,7 @@ def check_config(store: Store, look: Survey) -> ConfigReport:
     """Judge every config file, its backup, and the offsets against the queues."""
     report = ConfigReport(look.topics.pairs)
     for pair in report.pairs:
-        report.findings.extend(_judge(store, look, pair))
+        report.findings.extend(judge_config(store, look, pair))
     offsets = check_offsets(store, look, report.pairs)
     report.above = offsets.above
     report.findings.extend(offsets.findings)
@@ -60,7 +60,8 @@ def topics_needed(store: Store, pair: ConfigPair) -> bool:
     return bool(names) and not names & _ROCKSDB
 
 
-def _judge(store: Store, look: Survey, pair: ConfigPair) -> Iterator[Finding]:
+def judge_config(store: Store, look: Survey | None, pair: ConfigPair) -> Iterator[Finding]:
+    """What is wrong with one config file and its backup. `look` None: the log was not read, and no topic is guessed."""
     main, backup = pair.main, pair.backup
     file = f"{CONFIG}/{pair.name}"
     unreadable = [copy for copy in (main, backup) if copy.state == "unreadable"]
@@ -100,7 +101,11 @@ def _outcome(pair: ConfigPair, chosen: ConfigText) -> str:
     return f"its backup is whole ({members} members, {len(pair.main.table)} can be read in the file itself)"
 
 
-def _guessed(store: Store, look: Survey, pair: ConfigPair, facts: dict[str, Any]) -> Finding:
+def _guessed(store: Store, look: Survey | None, pair: ConfigPair, facts: dict[str, Any]) -> Finding:
+    if look is None:
+        return finding("config-lost", f"{CONFIG}/{pair.name}", pair.main.broken_at, **facts,
+                       backup_problem=STATE_TEXT[pair.backup.state], start="verify says which topics can be guessed",
+                       remedy="mqtool recover {store}")
     guess = guess_topics(store, look, pair)
     names = ", ".join(sorted(guess.topics)[:_NAMED]) or "none"
     return finding("config-topics-guessed", f"{CONFIG}/{pair.name}", pair.main.broken_at, **facts, guess=True,

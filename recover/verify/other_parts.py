@@ -38,12 +38,12 @@ class OtherPart(Struct, frozen=True):
     holds: Callable[[Path], str]
 
 
-def check_other_parts(store: Store, look: Survey, wanted: frozenset[str] | None) -> Iterator[Finding]:
+def check_other_parts(store: Store, look: Survey | None, wanted: frozenset[str] | None) -> Iterator[Finding]:
     """Each part that is there: `part-not-supported` when it holds data that a wanted question needs, else an info.
 
-    `wanted` None: every question, and then the skeletons are listed, too.
+    `wanted` None: every question, and then the skeletons are listed, too. `look` None: the log was not read.
     """
-    for part in _candidates(store, look.options.settings):
+    for part in _candidates(store, store.options.settings if look is None else look.options.settings):
         if not part.path.exists() or (wanted is not None and part.needed_for not in wanted):
             continue
         name = store.relative(part.path)

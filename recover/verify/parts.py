@@ -11,7 +11,7 @@ import numpy as np
 from formats import abort
 from formats.errors import FormatError
 from formats.record_columns import BIT_PROP_CRC
-from recover.disk.lock import UNKNOWN_HOLDER, is_own_lock_file, probe
+from recover.disk.lock import UNKNOWN_HOLDER, holder_text, probe
 from recover.files.journal_dir import has_journal
 from recover.files.mapped_files import MappedFileQueue
 from recover.files.reader import read_small
@@ -57,7 +57,8 @@ def check_parts(
 def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> Iterator[Finding]:
     """abort and lock. `pid` as `recover.disk.lock.probe` gives it; a lock file that nobody holds is normal."""
     if pid is not None:
-        yield finding("broker-running", LOCK, None, who=_who(store, pid), pid=None if pid == UNKNOWN_HOLDER else pid)
+        yield finding("broker-running", LOCK, None, who=holder_text(store.root, pid),
+                      pid=None if pid == UNKNOWN_HOLDER else pid)
     if not (with_abort and store.has_abort):
         return
     try:
@@ -70,14 +71,6 @@ def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> 
                       detail=f"the broker{of} is running, so it belongs there")
     else:
         yield finding("abort-present", ABORT, None, pid=wrote, detail=f"the broker{of} did not stop cleanly")
-
-
-def _who(store: Store, pid: int) -> str:
-    if pid != UNKNOWN_HOLDER:
-        return f"process {pid}"
-    if is_own_lock_file(store.lock_path):
-        return "another mqtool"
-    return "another mqtool, or a process that cannot be seen from here"
 
 
 def log_is_gone(store: Store) -> Iterator[Finding]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -10,13 +12,19 @@ from string import Formatter
 
 import pytest
 
+from formats.commitlog.strict import PLAUSIBLE
 from mqtool.output import SCREEN_FINDINGS
 from recover.codes import CODES
+from recover.codes.reasons import REASONS
+from recover.evidence.beyond import TORN_RECORD, ZEROED
 from recover.finding_code import Code
 from recover.findings import finding
+from recover.scan.log import GHOSTS, MISSING_FILE
 from tests.cli.runner import mqtool
+from tests.support.command_docs import DOCS
 from tests.support.stores import real_store
 
+ROOT = DOCS.parent
 MISSING = "consumequeue-missing-units"
 
 
@@ -94,3 +102,35 @@ def test_a_unit_that_is_wrong_is_told_by_its_number(tmp_path: Path) -> None:
             if item["code"] == "consumequeue-wrong-units"]
     place = "/".join(queue.parts[-3:-1])
     assert said == [f"{place}: the unit at queue offset 1 does not name its message"]
+
+
+def test_every_reason_that_a_judge_of_the_log_can_give_is_explained() -> None:
+    """Out of the sources: the codec, the verdict and what the scan and the evidence add."""
+    texts = [path.read_text() for place in ("formats/commitlog", "recover/scan", "recover/evidence")
+             for path in (ROOT / place).glob("*.py")]
+    given = {name for text in texts for names in re.findall(r'fail\(\s*"([a-z-]+)"|FormatError\("([a-z-]+)"', text)
+             for name in names}
+    given |= {"bad-" + name.replace("_", "-") for name, _ in PLAUSIBLE} | {MISSING_FILE, GHOSTS, TORN_RECORD, ZEROED}
+    given |= {"bad-blank-size", "unread"}
+    assert given - {"", "bad-", "bad-host"} <= REASONS.keys()
+    for name in REASONS:
+        assert mqtool("explain", name).code == 0
+    assert not REASONS.keys() & CODES.keys()
+
+
+def test_reasons_that_damage_gets_are_explained(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    store = real_store("clean-propcrc-5.3.3", tmp_path)
+    for path in sorted((store / "commitlog").iterdir()):
+        content = bytearray(path.read_bytes())
+        for _ in range(200):
+            at = chance.randrange(len(content) // 2)
+            content[at : at + 4] = chance.choice((bytes(4), chance.randbytes(4)))
+        path.write_bytes(content)
+    document = mqtool("verify", store, "--json").document
+    reasons = {item["reason"] for item in document["commitlog"]["damaged"]}
+    assert len(reasons) > 3
+    assert reasons <= REASONS.keys()
+    assert {item["facts"]["reason"] for item in document["findings"] if "reason" in item["facts"]} <= REASONS.keys()
+    listed = mqtool("explain", "--json").document
+    assert {item["reason"] for item in listed["reasons"]} == REASONS.keys()

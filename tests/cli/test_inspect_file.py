@@ -8,9 +8,18 @@ import struct
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fixtures.damage.patch import flip_bit
+from formats import sysflag
+from formats.commitlog import BLANK_SIZE, HEADS
+from formats.commitlog.service import unserved
+from formats.errors import FormatError
+from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
 from formats.names import offset_to_name
+from recover.inspect_file.record import record_item
+from recover.scan.judge import judge
 from tests.cli.runner import mqtool
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES, real_store, unpacked
@@ -118,6 +127,67 @@ def test_a_record_that_nobody_can_read_costs_bit_4(
     one = mqtool("inspect", log, "--offset", hit.offset, "--limit", 1, "--json")
     (item,) = one.document["items"]
     assert [each["name"] for each in item["checks"] if each["ok"] is False] == [check]
+
+
+@pytest.mark.parametrize(("field", "value", "check"), [
+    ("born_port", 1 << 16, "born port"), ("store_port", -1, "store port"), ("queue_offset", -1, "queue offset"),
+])
+def test_a_field_that_verify_refuses_fails_its_check(field: str, value: int, check: str, tmp_path: Path) -> None:
+    store = real_store("clean-4.5.1", tmp_path)
+    hit = placed_records("clean-4.5.1")[3]
+    layout = HEADS[hit.record.sys_flag & sysflag.HOSTS_V6]
+    log = store / "commitlog" / offset_to_name(hit.file_from_offset)
+    content = bytearray(log.read_bytes())
+    size = next(item.size for item in layout.fields if item.name == field)
+    at = hit.offset + layout.offset(field)
+    content[at : at + size] = value.to_bytes(size, "big", signed=True)
+    log.write_bytes(content)
+    (item,) = mqtool("inspect", log, "--offset", hit.offset, "--json").document["items"]
+    assert [each["name"] for each in item["checks"] if each["ok"] is False] == [check]
+
+
+@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-v2-ipv6-5.3.3", "clean-propcrc-5.3.3"])
+@given(data=st.data())
+@settings(max_examples=120)
+def test_a_check_of_inspect_fails_if_and_only_if_the_verdict_refuses(name: str, data: st.DataObject) -> None:
+    hit = data.draw(st.sampled_from(placed_records(name)[:400]))
+    content = bytearray(hit.raw) + bytes(BLANK_SIZE)
+    number = b"%s\x0112" % data.draw(st.sampled_from([b"DELAY", b"INNER_NUM", b"INNER_BASE", b"TIMER_OUT_MS"]))
+    kind = data.draw(st.sampled_from(["bit", "bytes", "property", "nothing"]))
+    at = data.draw(st.integers(0, hit.record.total_size - 1))
+    if kind == "bit":
+        content[at] ^= 1 << data.draw(st.integers(0, 7))
+    elif kind == "bytes":
+        changed = data.draw(st.binary(min_size=1, max_size=min(12, hit.record.total_size - at)))
+        content[at : at + len(changed)] = changed
+    elif kind == "property" and len(hit.record.properties) > len(number):
+        start = hit.record.total_size - len(hit.record.properties)
+        content[start : start + len(number)] = number
+
+    def read(position: int, size: int) -> bytes:
+        return bytes(content[position : position + size])
+
+    end = hit.phy_offset + len(content)
+    try:
+        record = judge(read, 0, hit.phy_offset, end)
+        reason = "" if not unserved(record) and (
+            record.property_crc is not None or not sysflag.contradicted_by(record.sys_flag, record.body)
+        ) else "rejected"
+        item = record_item(read, 0, hit.phy_offset, end, "")
+    except FormatError as error:
+        reason = error.reason
+        item = record_item(read, 0, hit.phy_offset, end, reason)
+    failed = [check.name for check in item.checks if check.ok is False]
+    assert bool(failed) == bool(reason), (reason, failed)
+    assert "verdict" not in failed, reason
+
+
+def test_the_state_table_of_3x_counts_in_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "transaction" / "statetable" / offset_to_name(0)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(STATE_UNIT.encode(StateUnit(8, 9, 1_400_000_000, 1, STATE_PREPARED)) * 3)
+    for options in ((), ("--offset", 0)):
+        assert "2014-05-13" in mqtool("inspect", path, *options).stdout
 
 
 def test_magic_that_is_text_is_shown_as_text(tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from formats.commitlog import OFFSET_SYS_FLAG
+from formats.sysflag import COMPRESSION_ZLIB
+from recover.disk.lock import StoreLock
 from tests.cli.runner import mqtool
 from tests.support.stores import EXPECTED, STORES, real_store, unpacked
 from tests.support.trees import assert_unchanged
@@ -22,7 +25,7 @@ def test_every_real_store_is_told_on_one_screen(name: str) -> None:
     with assert_unchanged(store):
         document = mqtool("inspect", store, "--json").document
         screen = mqtool("inspect", store)
-    assert screen.code == document["exit_code"] == 0
+    assert screen.code == document["exit_code"] == {"clean": 0, "killed": 2}[EXPECTED[name]["exit_state"]]
     assert {"parts", "sizes", "generation", "offsets", "exit_state", "start_file"} <= set(document)
     assert document["exit_state"]["verdict"] == {"clean": "clean", "killed": "unclean"}[EXPECTED[name]["exit_state"]]
     assert document["sizes"] == {
@@ -42,6 +45,42 @@ def test_broker_option_asks_for_that_release_only() -> None:
 def test_traces_of_5_4_and_later_are_seen() -> None:
     document = mqtool("inspect", unpacked("killed-5.5.0"), "--json").document
     assert document["generation"]["at_least"] == "5.4.0"
+
+
+def test_compression_of_the_clients_tells_nothing_of_the_broker(tmp_path: Path) -> None:
+    """A producer of 5.x names its compression in the sysFlag, and a 4.9.7 stores what it was sent."""
+    store = real_store("clean-plain-4.9.7", tmp_path)
+    path = next(iter(sorted((store / "commitlog").iterdir())))
+    content = bytearray(path.read_bytes())
+    content[OFFSET_SYS_FLAG : OFFSET_SYS_FLAG + 4] = COMPRESSION_ZLIB.to_bytes(4, "big")
+    path.write_bytes(content)
+    before = mqtool("inspect", unpacked("clean-plain-4.9.7"), "--json").document["generation"]
+    assert mqtool("inspect", store, "--json").document["generation"] == before
+    assert mqtool("verify", store).code == 0
+
+
+@pytest.mark.parametrize(("broken", "bits", "code"), [
+    ("config/topics.json*", 2, "config-lost"), ("checkpoint", 2, "checkpoint-missing"),
+    ("commitlog/*131072", 4, "commitlog-missing-file"),
+])
+def test_inspect_ends_with_the_bits_of_what_it_shows(broken: str, bits: int, code: str, tmp_path: Path) -> None:
+    store = real_store("clean-manyfiles-5.3.3" if "log" in broken else "clean-5.3.3", tmp_path)
+    for path in store.glob(broken):
+        path.write_bytes(b"{") if "config" in broken else path.unlink()
+    result = mqtool("inspect", store, "--json")
+    assert result.code == bits
+    assert code in {item["code"] for item in result.document["findings"]}
+
+
+def test_another_mqtool_that_holds_the_lock_is_no_broker(tmp_path: Path) -> None:
+    store = real_store("clean-plain-4.9.7", tmp_path)
+    (store / "lock").unlink(missing_ok=True)
+    with StoreLock(store):
+        script = "import sys; from mqtool.cli import main; sys.exit(main(sys.argv[1:]))"
+        done = subprocess.run([sys.executable, "-c", script, "inspect", store], check=False, capture_output=True,
+                              text=True)
+    assert "another mqtool" in done.stdout
+    assert "broker holds" not in done.stdout and "running broker" not in done.stdout
 
 
 def test_damaged_config_is_listed(tmp_path: Path) -> None:
