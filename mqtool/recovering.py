@@ -98,7 +98,11 @@ class Change(Struct):
             lost_messages=made.lost_messages, damaged_messages=made.damaged_messages,
             unproven_messages=made.unproven_messages, mendable_messages=made.mendable_messages,
             left_messages=made.left_messages, bridged=made.bridged, verify=None,
+            abort_stays_for=made.abort_stays_for if store.has_abort else [],
         )
+        if made.abort_stays_for and store.has_abort:
+            parts = ", ".join(made.abort_stays_for)
+            self.out.say(f"abort stays: the broker's own recovery has still to look at {parts}")
         self.consent.save(plan, root, self.choice.parts)
         return self._go_on(store, made, plan)
 

@@ -26,6 +26,9 @@ def verify_tables(document: dict[str, Any]) -> list[Shown]:
                  if name.endswith("timestamp") and isinstance(value, int)}
         columns = [name.replace("_msg_timestamp", "").replace("_", " ") for name in times]
         shown += [Text(""), table("checkpoint", columns, [list(times.values())])]
+    if document.get("not_checked"):
+        shown += [Text(""), table("not checked: mqtool does not read it", ["part", "*kept in"],
+                                  [list(item) for item in document["not_checked"].items()])]
     return [*shown, Text("")]
 
 
@@ -79,6 +82,8 @@ def verify_line(document: dict[str, Any], code: int) -> str:
         wrong = values.get("missing", 0) + values.get("wrong", 0) + values.get("beyond_log", 0)
         if wrong:
             parts.append(f"{count(wrong, words + ' entry', words + ' entries')} to put right")
+    if document.get("not_checked"):
+        parts.append(f"not checked: {', '.join(document['not_checked'])}")
     verdict = "messages are damaged or missing" if code & exits.MESSAGES else \
         "no message is lost, but not all is in order" if code & exits.DERIVED else \
         "not all of it could be read" if code & (exits.UNSUPPORTED | exits.OPERATIONAL) else "all is well"

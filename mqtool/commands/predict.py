@@ -45,11 +45,19 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     out.found(prediction.findings())
     _show(out, document)
     code = prediction.exit_code
-    out.summary(_line(document), to_type("mqtool recover {store} --dry-run", store.store) if code else "")
+    out.summary(_line(document), to_type("mqtool recover {store} --dry-run" if code & ~exits.UNSUPPORTED else
+                                         "mqtool verify {store}", store.store) if code else "")
     return code
 
 
 def _show(out: Printer, document: dict[str, Any]) -> None:
+    if document["starts"] is None:
+        out.show(facts("", [
+            ("broker", document["broker"]), ("starts", Text("cannot say", style="bold yellow")),
+            *(("not emulated", part) for part in document["unsupported"]),
+            *(("assumed", text) for text in document["assumptions"]),
+        ]), Text(""))
+        return
     starts = Text("yes", style="green") if document["starts"] else Text("NO", style="bold red")
     rows: list[tuple[str, object]] = [("broker", document["broker"]), ("starts", starts)]
     if document["reason"]:
@@ -78,6 +86,9 @@ def _count(number: int, style: str) -> Text:
 
 def _line(document: dict[str, Any]) -> str:
     who = f"Broker {document['broker']}"
+    unread = ", ".join(document["unsupported"])
+    if document["starts"] is None:
+        return f"Cannot say what broker {document['broker']} would do: {unread} is not emulated"
     if not document["starts"]:
         return f"{who} would not start: {document['reason']}"
     costs = []
@@ -89,4 +100,7 @@ def _line(document: dict[str, Any]) -> str:
         costs.append(f"give out {count(document['duplicated_offsets'], 'queue offset')} twice")
     if document["deleted_files"]:
         costs.append(f"delete {count(len(document['deleted_files']), 'file')}")
+    if unread:
+        does = f" and {', '.join(costs)}" if costs else ""
+        return f"{who} would start{does}; mqtool cannot say what becomes of {unread}"
     return f"{who} would start and " + (", ".join(costs) if costs else "lose nothing")

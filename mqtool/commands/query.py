@@ -85,10 +85,12 @@ def run(out: Printer, store: StoreChoice, engine: EngineChoice, search: Search) 
     not look everywhere.
     """
     from recover.files.store import Store
+    from recover.query import note_unread
 
     way = search.check()
     opened = Store.open(store.root, store.options())
     answer = _search(out, opened, engine, search, way)
+    note_unread(opened, answer)
     out.answer(messages=[message_document(found, body=search.body) for found in answer.messages],
                complete=answer.complete, way=answer.way, notes=answer.notes, more=answer.more,
                queue_offset=answer.queue_offset)

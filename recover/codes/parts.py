@@ -39,13 +39,15 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "part-not-supported", "warning",
-        "{part}: {what} ({detail}); mqtool cannot read it, so nothing here speaks for it",
+        "{part}: {what} ({detail}); mqtool cannot read it: {not_checked} there are not checked",
         "Judge that part with the broker's own tools before you rely on this report.",
-        meaning="The part holds data, in a format that mqtool does not read.",
+        meaning="The part holds data that mqtool does not read. It was neither found sound nor found damaged. A DLedger "
+        "log stands for all of the log from its first file on, so queues, index and checkpoint are not judged either.",
         cause="The broker was configured to keep this data there.",
         broker="It reads the part as always.",
         action="Everything else was judged. Recover works on the rest and leaves `abort` in place, so that the broker "
-        "still runs its own recovery over this part.",
+        "still runs its own recovery over this part. Recover, truncate and the rebuilds refuse where they would have "
+        "to judge by the part, or write what it holds. Whether the part is sound, a broker on a copy shows.",
         bits=BIT_UNSUPPORTED,
     ),
     Code(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recover.finding_code import Code
+from recover.finding_code import BIT_UNSUPPORTED, Code
 
 PREDICT_CODES: tuple[Code, ...] = (
     Code(
@@ -13,6 +13,15 @@ PREDICT_CODES: tuple[Code, ...] = (
         "dispatch cannot cross.",
         broker="It logs the cause in store.log or broker.log and exits; 4.5 to 4.9 hang at a gap.",
         action="Put right what the reason names. `mqtool verify` says what else is wrong.",
+    ),
+    Code(
+        "start-cannot-say", "warning", "what broker {broker} makes of {part}: mqtool does not emulate it and cannot say",
+        "Try the start on a copy of the store.",
+        meaning="The answer would need a part of the store, or a setting, that predict does not follow.",
+        cause="The store keeps its log in a DLedger, queues in RocksDB or in batch queues, or the settings say so.",
+        broker="It starts from that part.",
+        action="Take nothing that predict says for the whole answer. Copy the store and start a broker on the copy.",
+        bits=BIT_UNSUPPORTED,
     ),
     Code(
         "start-loses-messages", "error",

@@ -18,7 +18,8 @@ from recover.broker.versions import BrokerVersion, boundaries
 from recover.disk.lock import holder_text, probe
 from recover.files.config_files import ConfigText, read_config
 from recover.files.reader import read_small
-from recover.files.store import Store
+from recover.files.store import COMMITLOG, Store
+from recover.files.unread import held_elsewhere
 from recover.index.files import index_geometry
 from recover.inspect_store.evidence import Evidence, Generation, find_generation
 from recover.inspect_store.parts import Part, list_parts
@@ -94,11 +95,13 @@ class StoreReport(Struct):
     starts: list[Start]
     log_files: int
     gaps: list[tuple[int, int]]
+    elsewhere: frozenset[str] = frozenset()
 
     @property
     def log_is_gone(self) -> bool:
         """Queues or index without any log: the log's disk may not be mounted, and a start would delete them."""
-        return not self.log_files and bool(self.pointers.queues or self.pointers.index_files)
+        left = self.pointers.queues or self.pointers.index_files
+        return not self.log_files and COMMITLOG not in self.elsewhere and bool(left)
 
     def json(self) -> dict[str, object]:
         """The keys of the document."""
@@ -125,7 +128,7 @@ def inspect_store(store: Store, versions: Sequence[BrokerVersion] = ()) -> Store
     return StoreReport(
         str(store.root), list_parts(store), sizes, find_generation(store, pointers.checkpoint), pointers,
         exit_state(store), config_health(store), list(_starts(store, pointers, versions or boundaries())),
-        len(store.commitlog.files), store.commitlog.gaps(),
+        len(store.commitlog.files), store.commitlog.gaps(), frozenset(held_elsewhere(store)),
     )
 
 

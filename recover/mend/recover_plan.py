@@ -15,7 +15,7 @@ from recover.errors import Refusal
 from recover.evidence.last_numbers import as_units_say
 from recover.evidence.lost import record_count
 from recover.evidence.wrong_bit import WrongBit
-from recover.files.store import Store
+from recover.files.store import CONSUMEQUEUE, Store
 from recover.finding_code import BIT_UNSUPPORTED
 from recover.mend.after import after_replacing
 from recover.mend.carried import judge_against
@@ -27,7 +27,7 @@ from recover.plan.model import Plan, Retire, RetireFolder, Step
 from recover.plan.spool import Spool
 from recover.planning.loss import loss_of_damage, loss_of_rows, loss_of_unproven
 from recover.planning.planned import RecoverPlan
-from recover.planning.unreadable import refuse_unreadable, refuse_without_log
+from recover.planning.unreadable import refuse_cut_of_unread, refuse_unread, refuse_unreadable, refuse_without_log
 from recover.predict import Prediction, limited_search_cuts, predict
 from recover.rebuild.checkpoint import checkpoint_steps
 from recover.rebuild.consumequeue import NO_EVIDENCE
@@ -69,6 +69,7 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     """
     before = before or verify(store, options.scan)
     refuse_unreadable(before)
+    refuse_unread(before)
     refuse_without_log(before, options.max_loss)
     prediction = _predict(before.survey, options)
     if options.policy == "broker":
@@ -96,6 +97,8 @@ def plan_truncate(
     """Cut the log at physical offset `offset`, a record boundary, and everything derived with it; as `plan_recover`."""
     before = before or verify(store, options.scan)
     refuse_unreadable(before)
+    refuse_unread(before, (CONSUMEQUEUE,))
+    refuse_cut_of_unread(before)
     refuse_without_log(before, options.max_loss)
     return plan_from_changes(store, before, cut_log(before.survey, offset), options, None)
 
@@ -105,6 +108,9 @@ def plan_from_changes(
 ) -> RecoverPlan:
     """The whole plan: the log first, then what derives from it as it will be, checkpoint, config, abort last."""
     look = before.survey
+    if changes.bridged:
+        # the units of lost positions have to lead past the bridge
+        refuse_unread(before, (CONSUMEQUEUE,))
     after = as_units_say(after_replacing(
         look.log, changes.replaced, cut_from=changes.cut_from, drop_files=changes.dropped,
         memory=look.options.memory // _SHARE,
@@ -127,7 +133,7 @@ def plan_from_changes(
     plan = Plan.of(options.command, steps, loss=loss, summary=summary, parts=_parts(store))
     return RecoverPlan(
         plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.valid_to,
-        left_messages=before.rejected_messages - changes.mended,
+        left_messages=before.rejected_messages - changes.mended, abort_stays_for=_needs_a_start(before),
     )
 
 
@@ -138,6 +144,8 @@ def _predict(look: Survey, options: RecoverOptions) -> Prediction | None:
 
 
 def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:
+    if prediction is not None and prediction.not_emulated:
+        raise Refusal(f"what that broker makes of {prediction.not_emulated[0]} is not known", "Use --policy keep.")
     if prediction is None or not prediction.starts:
         reason = prediction.reason if prediction is not None else "no broker version is known"
         raise Refusal(f"that broker would not start on this store: {reason}", "Use --policy keep.")
@@ -156,14 +164,14 @@ def _in_order(
     movable = [file for file in stray if can_be_retired(store.root, file)]
     yield from map(RetireFolder, movable)
     judged = judge_against(store, before, changes, after)
-    assert judged.look.queues is not None
     as_broker = options.policy == "broker"
     maker = maker_for(look.options.scanner, store, after)
-    yield from consumequeue_steps(
-        store, after, judged.look.expectation, judged.look.queues, spool, visible=options.lost == "visible",
-        # a broker leaves the units alone of what its check passed, or what it never looked at
-        evidence=evidence_of(look, after.damaged) if as_broker else NO_EVIDENCE, maker=maker,
-    )
+    if judged.look.queues is not None:
+        yield from consumequeue_steps(
+            store, after, judged.look.expectation, judged.look.queues, spool, visible=options.lost == "visible",
+            # a broker leaves the units alone of what its check passed, or what it never looked at
+            evidence=evidence_of(look, after.damaged) if as_broker else NO_EVIDENCE, maker=maker,
+        )
     index = judged.index
     if any(item.severity != "info" for item in index.findings):
         index.geometry = index.geometry or DEFAULT_GEOMETRY
@@ -177,8 +185,14 @@ def _in_order(
     still_to_come = len(movable) < len(stray)
     if as_broker:
         still_to_come |= _abnormal_is_better(after, changes, options, prediction)
-    if store.has_abort and not before.findings.bits & BIT_UNSUPPORTED and not still_to_come:
+    if store.has_abort and not _needs_a_start(before) and not still_to_come:
         yield Retire(store.relative(store.abort_path))
+
+
+def _needs_a_start(before: VerifyReport) -> list[str]:
+    """The parts that mqtool does not read, and that the recovery of a broker has still to look at."""
+    unread = {item.file or "" for item in before.findings if item.bits & BIT_UNSUPPORTED}
+    return sorted(unread | {held.part for held in before.survey.elsewhere.values()})
 
 
 def _abnormal_is_better(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from recover.plan.model import Plan
 from recover.verify.report import VerifyReport
@@ -19,6 +19,7 @@ class RecoverPlan(Struct):
     `lost_messages` are intact ones that it drops, `damaged_messages` those that damage has taken, and
     `unproven_messages` those that nothing but the units of a queue names, behind the end of the log. Of damaged ones,
     `left_messages` stay as they are, and `mendable_messages` are one flipped bit away from what was stored.
+    `abort_stays_for`: parts not read here, for which the next start has to run a broker's own recovery.
     """
 
     plan: Plan
@@ -31,3 +32,4 @@ class RecoverPlan(Struct):
     valid_to: int
     left_messages: int = 0
     mendable_messages: int = 0
+    abort_stays_for: list[str] = field(default_factory=list)

@@ -1,10 +1,17 @@
-"""No change is planned on what could not be read, where a second try might show intact messages, nor without a log."""
+"""No change is planned on what could not be read, where a second try might show intact messages, nor without a log.
+
+Nor on what stands in a part that mqtool does not read.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from recover.errors import Refusal
+from recover.files.store import COMMITLOG
 from recover.findings import Finding
 from recover.verify.commitlog import NOT_A_FILE
+from recover.verify.other_parts import NOT_SUPPORTED
 from recover.verify.parts import NO_LOG
 from recover.verify.remains import FOREIGN, MOSTLY_GONE
 from recover.verify.report import VerifyReport
@@ -23,6 +30,29 @@ def refuse_unreadable(report: VerifyReport) -> None:
             "Copy the store with a tool that reads on past errors, such as ddrescue, and recover the copy.",
             file=found.file, offset=found.offset,
         )
+
+
+def refuse_unread(report: VerifyReport, written: Iterable[str] = ()) -> None:
+    """`Refusal` (8) if the log, from which all is judged, or what is to be `written` is in a part that is not read."""
+    for question in (COMMITLOG, *written):
+        held = report.survey.elsewhere.get(question)
+        if held is not None:
+            raise Refusal(
+                f"the {question} of this store is in {held.part} ({held.what}), which mqtool does not read: nothing is "
+                "judged by it, and nothing is written in its place",
+                f"Leave the store as it is: a broker with the settings that wrote {held.part} reads it.",
+                part=held.part,
+            )
+
+
+def refuse_cut_of_unread(report: VerifyReport) -> None:
+    """`Refusal` (8) if a part that is not read derives from the log: it cannot be cut with it."""
+    for item in report.findings:
+        if item.code == NOT_SUPPORTED and not {"commitlog", "consumequeue"}.isdisjoint(item.facts["answers"]):
+            raise Refusal(
+                f"{item.file} ({item.facts['what']}) would have to be cut with the log, and mqtool does not read it",
+                "`mqtool recover` keeps every intact message and cuts nothing but a dirty tail.", part=item.file,
+            )
 
 
 def refuse_without_log(report: VerifyReport, max_loss: int | None = 0) -> None:

@@ -21,7 +21,8 @@ class Prediction(Struct):
     offset. `index_gap`: (from, to) of the log whose index entries are deleted and not made again.
     `revived_topics` are deleted topics that get queues again.
     `end_reason` says why the scan ended at `max_phy`. `search_limited`: the search for the start file ended
-    because there were more files than the broker looks at.
+    because there were more files than the broker looks at. `unsupported`: parts with data that the answer leaves out;
+    those that are `not_emulated` would change all of it, and nothing else is said then.
     """
 
     broker: str
@@ -49,6 +50,7 @@ class Prediction(Struct):
     config_lost: list[str] = field(default_factory=list)
     revived_topics: list[str] = field(default_factory=list)
     search_limited: bool = False
+    not_emulated: list[str] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
@@ -62,11 +64,17 @@ class Prediction(Struct):
         )
         return code | (BIT_DERIVED if derived else 0)
 
+    @property
+    def says_nothing(self) -> bool:
+        """True when all that could be told depends on what is not emulated."""
+        return self.starts and bool(self.not_emulated)
+
     def json(self) -> dict[str, Any]:
         """The keys of the report, those that scripts rely on first."""
         return {
-            "broker": self.broker, "starts": self.starts, "reason": self.reason, "mode": self.mode,
-            "start_file": self.start_file, "min_phy": self.min_phy, "max_phy": self.max_phy, "queues": self.queues,
+            "broker": self.broker, "starts": None if self.says_nothing else self.starts, "reason": self.reason,
+            "mode": self.mode, "start_file": self.start_file, "min_phy": self.min_phy,
+            "max_phy": self.max_phy, "queues": self.queues,
             "deleted_files": self.deleted_files, "lost_messages": self.lost_messages,
             "unreachable_messages": self.unreachable_messages, "duplicated_offsets": self.duplicated_offsets,
             "assumptions": self.assumptions, "end_reason": self.end_reason, "lost": self.lost,
@@ -79,7 +87,7 @@ class Prediction(Struct):
     def findings(self) -> list[Finding]:
         """The costs as findings; their bits agree with `exit_code`, but for what only extra keys tell."""
         broker = self.broker
-        found = []
+        found = [finding("start-cannot-say", part=part, broker=broker) for part in self.unsupported]
         if not self.starts:
             found.append(finding("start-refused", broker=broker, reason=self.reason))
         if self.lost_messages:

@@ -29,7 +29,14 @@ from recover.predict.loading import Loaded, load, mapped_file_size, queue_file_s
 from recover.predict.prediction import Prediction
 from recover.predict.queue_state import BrokenStartError, QueueState
 from recover.predict.reput import reput
-from recover.predict.surroundings import assumptions, config_lost, config_pairs, config_refusal, unread_parts
+from recover.predict.surroundings import (
+    assumptions,
+    config_lost,
+    config_pairs,
+    config_refusal,
+    not_emulated,
+    unread_beside,
+)
 from recover.scan.log import LogView
 
 LARGE_RECORD = 64 << 20
@@ -46,7 +53,8 @@ def predict(
     chosen: Mode = mode or ("abnormal" if store.has_abort else "normal")
     prediction = Prediction(str(settings.version), chosen)
     prediction.assumptions += assumptions(store, settings)
-    prediction.unsupported += unread_parts(store)
+    prediction.not_emulated = not_emulated(store, settings)
+    prediction.unsupported += prediction.not_emulated or unread_beside(store)
     configs = config_pairs(store, settings)
     prediction.config_lost = config_lost(configs)
     loaded = load(store, settings)
@@ -55,6 +63,8 @@ def predict(
     refusal = loaded.refusal or config_refusal(configs)
     if refusal is not None:
         prediction.starts, prediction.reason = False, refusal
+        return prediction
+    if prediction.not_emulated:
         return prediction
     with BrokerLog(loaded.log, mapped_file_size(store, settings), view) as log:
         start = _Start(store, settings, loaded, log, prediction)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from recover.broker.settings import KNOWN, BrokerSettings
 from recover.broker.versions import NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion
 from recover.files.config_files import ConfigPair, read_pairs
-from recover.files.store import Store
-from recover.verify.other_parts import mapped_data, rocksdb_data
+from recover.files.store import CONSUMEQUEUE, Store
+from recover.files.unread import held_elsewhere, unread_parts
 
 _FIRST_WITH_ALL = BrokerVersion(5, 0, 0)
 _STOPPING = ("topics.json", "subscriptionGroup.json", "consumerFilter.json", "delayOffset.json")
@@ -44,17 +44,20 @@ def config_lost(pairs: list[ConfigPair]) -> list[str]:
     ]
 
 
-def unread_parts(store: Store) -> Iterator[str]:
-    """Parts with data that the answer would need and that this tool does not read."""
-    root = store.root
-    for path in (store.consumequeue_dir, root / "consumequeue_rocksdb"):
-        if path.is_dir() and rocksdb_data(path):
-            yield f"{store.relative(path)}: consume queues in RocksDB"
-    if store.batchconsumequeue_dir.is_dir() and mapped_data(store.batchconsumequeue_dir):
-        yield f"{store.relative(store.batchconsumequeue_dir)}: batch consume queues"
-    for path in sorted(root.glob("dledger-*")):
-        if mapped_data(path):
-            yield f"{store.relative(path)}: the log of a DLedger"
+def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:
+    """What the whole answer would need: the log of a DLedger, queues in RocksDB. Nothing is said without it."""
+    held = held_elsewhere(store, dict(settings.given))
+    parts = {f"{found.part}: {found.what}" for found in held.values()}
+    if settings.flag("enableDLegerCommitLog") and not parts:
+        parts.add("enableDLegerCommitLog=true: a DLedger begins behind the log")
+    return sorted(parts)
+
+
+def unread_beside(store: Store) -> Iterator[str]:
+    """Parts with data that is left out of the answer."""
+    for part in unread_parts(store):
+        if part.needed_for == CONSUMEQUEUE and part.holds(part.path):
+            yield f"{store.relative(part.path)}: {part.what}"
 
 
 def assumptions(store: Store, settings: BrokerSettings) -> Iterator[str]:
@@ -75,10 +78,8 @@ def assumptions(store: Store, settings: BrokerSettings) -> Iterator[str]:
         yield f"{name}={value} is ignored: {version} does not know it"
     if settings.unknown:
         yield f"settings that decide nothing here: {', '.join(sorted(settings.unknown))}"
-    for name in ("enableAcceleratedRecovery", "rocksdbCQDoubleWriteEnable", "enableDLegerCommitLog"):
+    for name in ("enableAcceleratedRecovery", "rocksdbCQDoubleWriteEnable"):
         if settings.flag(name):
             yield f"{name}=true is not emulated; the answer is that without it"
-    if settings.text("storeType") == "defaultRocksDB":
-        yield "storeType=defaultRocksDB is not emulated; the answer is that of queues in files"
     for twin in store.commitlog.duplicates:
         yield f"{store.relative(twin.path)} has the name of another file; the broker loads both, here one counts"

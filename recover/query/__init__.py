@@ -6,7 +6,9 @@ from formats.errors import FormatError
 from formats.message_id import parse_offset_id
 from recover.errors import UsageRefusal
 from recover.files.reader import FileReader
-from recover.files.store import Store
+from recover.files.store import COMMITLOG, Store
+from recover.files.topics import Topics
+from recover.files.unread import unread_parts
 from recover.inspect_file.log_items import next_record
 from recover.query.by_key import FOREVER, query_key
 from recover.query.by_queue import query_offset, query_time
@@ -14,9 +16,24 @@ from recover.query.by_scan import Wanted, query_scan
 from recover.query.model import Answer, Found
 from recover.query.reading import record_at
 from recover.scan.log_reader import LogReader
+from recover.verify.parts import log_is_gone
 
-__all__ = ["FOREVER", "Answer", "Found", "Wanted", "query_id", "query_key", "query_offset", "query_phy_offset",
-           "query_scan", "query_time"]
+__all__ = ["FOREVER", "Answer", "Found", "Wanted", "note_unread", "query_id", "query_key", "query_offset",
+           "query_phy_offset", "query_scan", "query_time"]
+
+
+def note_unread(store: Store, answer: Answer) -> None:
+    """Make an answer incomplete where the log is gone, or where a part that is not read holds messages, too.
+
+    A message found by its place stays: there is no other one.
+    """
+    if answer.messages and answer.way in ("id", "offset", "queue"):
+        return
+    for item in log_is_gone(store):
+        answer.incomplete(item.message)
+    for part in unread_parts(store):
+        if part.needed_for == COMMITLOG and part.holds(part.path):
+            answer.incomplete(f"{store.relative(part.path)} ({part.what}) was not looked at: mqtool does not read it")
 
 
 def query_phy_offset(store: Store, phy_offset: int) -> Answer:
@@ -45,7 +62,7 @@ def query_id(store: Store, message_id: str, topic: str | None = None) -> Answer:
 
     Both have the same form, so the id is first taken for a place in this log, and the record there
     must come from the host that the id names; else it is looked up as a key of `topic`, or of every
-    topic that has queues.
+    topic that has queues or is configured.
     """
     message_id = message_id.strip()
     if not message_id:
@@ -59,7 +76,8 @@ def query_id(store: Store, message_id: str, topic: str | None = None) -> Answer:
             record = record_at(store, log, parts.phy_offset)
         if record is not None and record.store_host == (parts.ip, parts.port):
             return Answer("id", [Found(record)])
-    topics = [topic] if topic is not None else sorted({folder.topic for folder in store.queue_folders})
+    known = Topics(store)
+    topics = [topic] if topic is not None else sorted({*known.folders, *(known.configured or ())})
     answer = query_key(store, topics, message_id)
     answer.way = "id" if answer.messages else answer.way
     return answer

@@ -17,7 +17,7 @@ from recover.plan.model import Plan, Step
 from recover.plan.spool import Spool
 from recover.planning.loss import loss_of_unproven
 from recover.planning.planned import RecoverPlan
-from recover.planning.unreadable import refuse_unreadable, refuse_without_log
+from recover.planning.unreadable import refuse_unread, refuse_unreadable, refuse_without_log
 from recover.rebuild.evidence import evidence_of
 from recover.rebuild.maker import maker_for
 from recover.rebuild.queue_steps import consumequeue_steps
@@ -61,9 +61,10 @@ def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | N
 
 
 def look(store: Store, options: RebuildOptions, report: VerifyReport | None = None) -> VerifyReport:
-    """Verify the store, unless a report is given; `Refusal` (8) when its log is gone."""
+    """Verify the store, unless a report is given; `Refusal` (8) when its log is gone, or not to be read here."""
     report = report or verify(store, options.scan)
     refuse_unreadable(report)
+    refuse_unread(report, options.parts)
     refuse_without_log(report)
     return report
 
@@ -122,9 +123,9 @@ def index_needs_work(index: IndexReport, options: RebuildOptions) -> bool:
 def _steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None) -> Iterator[Step]:
     seen = before.survey
     store, log = seen.store, seen.log
-    assert seen.queues is not None and before.index is not None and before.checkpoint is not None
+    assert before.index is not None and before.checkpoint is not None
     maker = maker_for(seen.options.scanner, store, log)
-    if CONSUMEQUEUE in options.parts:
+    if CONSUMEQUEUE in options.parts and seen.queues is not None:
         yield from consumequeue_steps(
             store, log, seen.expectation, seen.queues, Spool(), wanted=wanted,
             # a rebuild does not mend the log, so it must not remove what tells recover how

@@ -19,14 +19,11 @@ from recover.verify.parts import lock_findings, log_is_gone
 
 def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     """What is wrong with what `inspect` shows. `OSError` where a folder cannot be listed."""
-    others = list(check_other_parts(store, None, None))
-    found = list(lock_findings(store, report.exit_state.holder))
-    if not any(item.facts.get("needed_for") == COMMITLOG for item in others):
-        found += log_is_gone(store)
+    found = [*lock_findings(store, report.exit_state.holder), *log_is_gone(store)]
     found += _gaps(report)
     found += _checkpoint(store, report)
     found += [item for pair in read_pairs(store) for item in judge_config(store, None, pair)]
-    return found + [item for item in others if item.severity != "info"]
+    return found + [item for item in check_other_parts(store, {}, None) if item.severity != "info"]
 
 
 def _gaps(report: StoreReport) -> Iterator[Finding]:

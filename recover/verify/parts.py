@@ -16,6 +16,7 @@ from recover.files.journal_dir import has_journal
 from recover.files.mapped_files import MappedFileQueue
 from recover.files.reader import read_small
 from recover.files.store import ABORT, COMMITLOG, LOCK, Store
+from recover.files.unread import held_elsewhere, mapped_data, rocksdb_queue_folders
 from recover.findings import Finding, finding
 from recover.index.files import list_index_files
 from recover.scan.log import LogView
@@ -38,16 +39,14 @@ def check_parts(
     """
     whole = set(wanted) >= ALL_PARTS
     findings = list(lock_findings(store, holder(store.root), with_abort=whole))
-    others = list(check_other_parts(store, look, None if whole else frozenset(wanted)))
-    if not any(found.facts.get("needed_for") == COMMITLOG for found in others):
-        findings.extend(log_is_gone(store))
+    findings.extend(log_is_gone(store))
     findings.extend(settings_findings(look.log, look.options.settings))
-    findings.extend(others)
+    findings.extend(check_other_parts(store, look.options.settings, None if whole else frozenset(wanted)))
     if whole and has_journal(store.root):
         from recover.plan.journal import run_findings
 
         findings.extend(run_findings(store.root))
-    if whole and store.commitlog.files and any(store.root.glob("timer*")):
+    if whole and store.commitlog.files and COMMITLOG not in look.elsewhere and any(store.root.glob("timer*")):
         from recover.verify.timer import check_timer
 
         findings.extend(check_timer(store, look.log))
@@ -75,12 +74,14 @@ def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> 
 
 def log_is_gone(store: Store) -> Iterator[Finding]:
     """Queue or index files without any log: the one state in which a start does the worst."""
-    if any(mapped_file.length for mapped_file in store.commitlog.files):
+    if any(mapped_file.length for mapped_file in store.commitlog.files) or COMMITLOG in held_elsewhere(store):
         return
     queue_files = sum(
         1 for folder in store.queue_folders for mapped_file in MappedFileQueue.load((folder.path,), 0).files
         if mapped_file.length
     )
+    queue_files += sum(file.suffix == ".sst" for folder in rocksdb_queue_folders(store) for file in folder.iterdir())
+    queue_files += store.batchconsumequeue_dir.is_dir() and bool(mapped_data(store.batchconsumequeue_dir))
     index_files = sum(1 for file in list_index_files(store.index_dir).files if file.length)
     if queue_files or index_files:
         yield finding(NO_LOG, COMMITLOG, None, queue_files=queue_files, index_files=index_files)

@@ -11,7 +11,8 @@ from msgspec import Struct, field
 
 from formats.record_columns import BITS_REJECTED
 from recover.files.reader import opened_once
-from recover.files.store import Store
+from recover.files.store import COMMITLOG, Store
+from recover.files.unread import held_elsewhere
 from recover.findings import Finding, FindingList
 from recover.scan.log import Damage, LogView
 from recover.verify.commitlog import (
@@ -89,6 +90,7 @@ class VerifyReport(Struct):
             document["index"] = self.index.json()
         if self.checkpoint is not None:
             document["checkpoint"] = self.checkpoint.json()
+        document["not_checked"] = {name: held.part for name, held in self.survey.elsewhere.items()}
         document["abort"] = store.has_abort
         document["seconds"] = round(self.seconds, 3)
         document["bytes"] = sum(mapped_file.length for mapped_file in store.commitlog.files)
@@ -108,7 +110,10 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     began = time.monotonic()
     options = options or ScanOptions()
     wanted = set(only) or set(PARTS)
+    asked = frozenset(wanted)
     queues_needed = bool(wanted & {"consumequeue", "config"}) or wanted == set(PARTS)
+    # what is kept elsewhere, no file here speaks for
+    wanted -= held_elsewhere(store, options.settings).keys() - {COMMITLOG}
     with _Beside(store, options.threads if "index" in wanted else 0) as beside:
         look = survey(
             store, options, with_queues=queues_needed, with_keys=not wanted.isdisjoint({"index", "checkpoint"}),
@@ -137,9 +142,9 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     config = _config(store, look) if "config" in wanted else None
     if config is not None:
         findings.extend(config.findings)
-    findings.extend(check_parts(store, look, wanted))
+    findings.extend(check_parts(store, look, asked))
     seconds = time.monotonic() - began
-    return VerifyReport(look, index, checkpoint, config, findings, seconds, tuple(sorted(wanted)), flipped, rejected)
+    return VerifyReport(look, index, checkpoint, config, findings, seconds, tuple(sorted(asked)), flipped, rejected)
 
 
 # what is not asked for is not imported

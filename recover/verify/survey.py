@@ -19,8 +19,9 @@ from recover.evidence.misplaced import misplaced
 from recover.evidence.queue_verdict import ConsumeQueueReport
 from recover.evidence.stray_places import places_of_strays
 from recover.files.mapped_files import MappedFile
-from recover.files.store import Store
+from recover.files.store import CONSUMEQUEUE, Store
 from recover.files.topics import Topics
+from recover.files.unread import Elsewhere, held_elsewhere
 from recover.inspect_store.pointers import indexed_to, read_checkpoint
 from recover.memory.columns import DEFAULT_MEMORY
 from recover.scan.chosen import NOTHING, Chosen
@@ -57,7 +58,10 @@ class ScanOptions(Struct, frozen=True):
 
 
 class Survey(Struct):
-    """The log, what its queues should hold and do hold, and what is lost. `queues` is None when not asked for."""
+    """The log, what its queues should hold and do hold, and what is lost.
+
+    `elsewhere`: what is not in the files that were looked at. `queues` is None then, and when not asked for.
+    """
 
     store: Store
     options: ScanOptions
@@ -70,6 +74,7 @@ class Survey(Struct):
     end_marks: set[int]
     contradictions: list[Contradiction]
     misnamed: list[tuple[MappedFile, int]]
+    elsewhere: dict[str, Elsewhere] = field(default_factory=dict)
 
 
 def survey(
@@ -82,6 +87,8 @@ def survey(
     they may show more damage behind its end.
     `with_keys`: somebody looks at rows, and they need their hashes and tags codes.
     """
+    elsewhere = held_elsewhere(store, options.settings)
+    with_queues &= CONSUMEQUEUE not in elsewhere
     queue, misnamed = rightly_placed(live_copies(store.commitlog))
     log = options.scanner.scan_log(
         queue, memory=options.memory, progress=options.progress, open_error=_refuse(store),
@@ -113,7 +120,9 @@ def survey(
         number for number, damage in enumerate(log.damaged)
         if is_end_mark_only(damage, len(losses.by_damage[number]), proven)
     }
-    return Survey(store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed)
+    return Survey(
+        store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed, elsewhere,
+    )
 
 
 def _judged_by_places(

@@ -1,0 +1,207 @@
+"""Logs and queues that mqtool does not read: never judged, never written, and never taken for a loss."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fixtures.damage import damage, walk
+from mqtool import exits
+from tests.cli.runner import Result, mqtool
+from tests.scenarios.drill import messages
+from tests.support.stores import real_store
+from tests.support.trees import assert_unchanged
+from tests.support.unread_stores import FIRST, add_batch_queue, put, to_dledger, to_rocksdb
+
+CLEAN, KILLED, MANY = "clean-plain-4.9.7", "killed-expired-5.3.3", "clean-manyfiles-5.3.3"
+REFUSED, UNREAD = exits.OPERATIONAL, exits.UNSUPPORTED
+CHANGES = (("recover",), ("rebuild",), ("rebuild-consumequeue",), ("rebuild-index",), ("truncate", "--to", "0"))
+
+
+def notable(result: Result) -> set[str]:
+    return {item["code"] for item in result.document["findings"] if item["severity"] != "info"}
+
+
+def verify(root: Path, *options: object) -> Result:
+    with assert_unchanged(root):
+        return mqtool("verify", root, *options, "--json")
+
+
+def refuses(root: Path, command: str, *options: object) -> Result:
+    """The command refuses, touches nothing, and a verify says the same afterwards."""
+    before = verify(root)
+    with assert_unchanged(root):
+        result = mqtool(command, root, *options, "--yes", "--json")
+    assert result.code == REFUSED | before.code, result.stdout
+    assert verify(root).code == before.code
+    return result
+
+
+@pytest.mark.parametrize("name", [CLEAN, KILLED, MANY])
+@pytest.mark.parametrize("keep", [0, 1])
+def test_a_healthy_dledger_store_is_not_judged_by_its_queues(folder: Path, name: str, keep: int) -> None:
+    root = to_dledger(real_store(name, folder), keep)
+    found = verify(root)
+    left = {"abort-present"} if (root / "abort").exists() else set()
+    assert notable(found) == {"part-not-supported"} | left
+    assert found.code == UNREAD | (exits.DERIVED if left else 0)
+    assert found.document["not_checked"].keys() == {"commitlog", "consumequeue", "index", "checkpoint"}
+    assert found.document["commitlog"]["damaged_messages"] == 0
+    if keep:
+        assert found.document["commitlog"]["messages"] == len(messages(root)) > 0
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change[0])
+def test_nothing_is_changed_that_a_dledger_answers_for(folder: Path, change: tuple[str, ...], keep: int) -> None:
+    root = to_dledger(real_store(MANY, folder), keep)
+    said = refuses(root, *change)
+    assert "dledger-n0" in said.document["error"]["message"]
+
+
+def test_a_store_switched_to_a_dledger_keeps_the_units_that_point_into_it(folder: Path) -> None:
+    root = to_dledger(real_store(MANY, folder), keep=1)
+    end = max(file.file_from_offset for file in walk.log_files(root)) + 1
+    assert any(hit.unit.phy_offset > end for queue in walk.queues(root) for hit in walk.units(queue))
+    damage("checkpoint-zero", root)  # something to do elsewhere
+    refuses(root, "recover")
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_predict_cannot_say_what_a_dledger_does(folder: Path, keep: int) -> None:
+    root = to_dledger(real_store(MANY, folder), keep)
+    said = mqtool("predict", root, "--broker", "5.3.3", "--json")
+    assert said.code == UNREAD and said.document["starts"] is None
+    assert {item["code"] for item in said.document["findings"]} == {"start-cannot-say"}
+    line = mqtool("predict", root, "--broker", "5.3.3", "--quiet").stdout
+    assert line.startswith("Cannot say") and "nothing" not in line
+
+
+def test_predict_cannot_say_what_a_switch_to_a_dledger_does(folder: Path) -> None:
+    root = real_store(CLEAN, folder)
+    assert mqtool("predict", root, "--set", "enableDLegerCommitLog=true", "--json").code == UNREAD
+
+
+@pytest.mark.parametrize("search", [
+    ("--topic", "none", "--key", "none"), ("--topic", "none", "--key", "none", "--scan"),
+    ("--msg-id", "7F00000100002A9F0000000000000000"), ("--phy-offset", "48"),
+])
+def test_a_search_of_a_dledger_store_could_not_look(folder: Path, search: tuple[str, ...]) -> None:
+    root = to_dledger(real_store(CLEAN, folder))
+    said = mqtool("query", root, *search, "--json")
+    assert said.code == REFUSED
+    assert said.document.get("complete") is not True
+
+
+def test_what_lies_in_the_files_of_a_switched_store_is_found_all_the_same(folder: Path) -> None:
+    root = to_dledger(real_store(MANY, folder), keep=1)
+    hit = walk.records(root)[0]
+    assert mqtool("query", root, "--phy-offset", hit.record.phy_offset, "--json").code == 0
+    assert mqtool("query", root, "--topic", "none", "--key", "none", "--scan", "--json").code == REFUSED
+
+
+def test_inspect_does_not_take_a_dledger_for_a_lost_log(folder: Path) -> None:
+    root = to_dledger(real_store(CLEAN, folder))
+    assert "Do not start" not in mqtool("inspect", root).stdout
+
+
+@pytest.mark.parametrize(("file", "content"), [
+    (f"compaction/compactionLog/T/0/{FIRST}", bytes([0, 0, 1, 0])),
+    ("tieredstore/broker/T/0/commitlog/segment", b"data"),
+    (f"dledger-n0/data/{FIRST}", bytes(4096)),
+])
+def test_no_other_part_stands_for_a_log_that_is_gone(folder: Path, file: str, content: bytes) -> None:
+    root = real_store(CLEAN, folder)
+    for path in (root / "commitlog").iterdir():
+        path.unlink()
+    put(root / file, content)
+    assert "commitlog-empty-queues-left" in notable(verify(root))
+    for change in CHANGES:
+        refuses(root, *change)
+    assert mqtool("query", root, "--topic", "none", "--key", "none", "--json").code == REFUSED
+
+
+# --- queues in RocksDB --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize(("name", "empty"), [(CLEAN, False), (KILLED, False), (KILLED, True)])
+def test_no_queue_files_are_expected_where_queues_are_in_rocksdb(
+    folder: Path, name: str, empty: bool, separate: bool,
+) -> None:
+    root = to_rocksdb(real_store(name, folder), empty=empty, separate=separate)
+    found = verify(root)
+    left = {"abort-present"} if name == KILLED else set()
+    assert notable(found) == left | (set() if empty else {"part-not-supported"})
+    assert list(found.document["not_checked"]) == ["consumequeue"]
+    assert "not checked: consumequeue" in mqtool("verify", root, "--quiet").stdout
+    with assert_unchanged(root):
+        done = mqtool("recover", root, "--yes", "--json")
+    assert done.code == found.code and done.document["plan"]["steps"] == []
+    queues = "consumequeue_rocksdb" if separate else "consumequeue"
+    assert done.document["abort_stays_for"] == ([queues] if left else [])
+    said = mqtool("predict", root, "--json")
+    assert said.code == UNREAD and said.document["starts"] is None
+
+
+def test_recover_mends_beside_queues_in_rocksdb_and_leaves_abort(folder: Path) -> None:
+    root = to_rocksdb(real_store(KILLED, folder))
+    damage("checkpoint-zero", root)
+    damage("index-unit-hash", root)
+    done = mqtool("recover", root, "--yes", "--json")
+    assert done.code == exits.CORRECTED | exits.DERIVED | UNREAD
+    assert not any(step["file"].startswith(("consumequeue", "abort")) for step in done.document["plan"]["steps"])
+    assert notable(verify(root)) == {"abort-present", "part-not-supported"}
+
+
+@pytest.mark.parametrize("change", [("rebuild",), ("rebuild-consumequeue",), ("truncate", "--to", "0")],
+                         ids=lambda change: change[0])
+def test_no_queue_files_are_written_into_a_rocksdb_folder(folder: Path, change: tuple[str, ...]) -> None:
+    refuses(to_rocksdb(real_store(CLEAN, folder)), *change)
+
+
+def test_rebuild_into_another_folder_refuses_too(folder: Path) -> None:
+    root = to_rocksdb(real_store(CLEAN, folder))
+    assert mqtool("rebuild", root, "--output", folder / "out", "--json").code & REFUSED
+    assert not (folder / "out").exists()
+
+
+def test_damage_is_not_bridged_where_the_units_of_lost_messages_are_in_rocksdb(folder: Path) -> None:
+    root = to_rocksdb(real_store(CLEAN, folder))
+    damage("bit-in-body", root)
+    refuses(root, "recover")
+
+
+def test_a_log_that_is_not_mounted_is_seen_by_what_rocksdb_holds(folder: Path) -> None:
+    root = to_rocksdb(real_store(CLEAN, folder))
+    shutil.rmtree(root / "commitlog")
+    shutil.rmtree(root / "index")
+    assert "commitlog-empty-queues-left" in notable(verify(root))
+    refuses(root, "recover")
+
+
+def test_a_setting_says_where_queues_are_before_there_is_a_file_of_them(folder: Path) -> None:
+    root = real_store(CLEAN, folder)
+    shutil.rmtree(root / "consumequeue")
+    rocksdb = ("--set", "storeType=defaultRocksDB")
+    assert list(verify(root, *rocksdb).document["not_checked"]) == ["consumequeue"]
+    assert mqtool("predict", root, "--broker", "5.5.0", *rocksdb, "--json").document["starts"] is None
+
+
+def test_files_beside_rocksdb_are_judged(folder: Path) -> None:
+    root = real_store(CLEAN, folder)
+    put(root / "consumequeue" / "CURRENT", b"MANIFEST-000005\n")
+    put(root / "consumequeue" / "000012.sst", b"a table")
+    damage("queue-behind", root)
+    found = verify(root)
+    assert "consumequeue-missing-units" in notable(found) and not found.document["not_checked"]
+    assert mqtool("predict", root, "--json").code & UNREAD
+
+
+def test_a_cut_refuses_where_batch_queues_would_have_to_follow(folder: Path) -> None:
+    root = real_store(CLEAN, folder)
+    add_batch_queue(root)
+    refuses(root, "truncate", "--to", "0", "--max-loss", "all")
+    assert "lose nothing" not in mqtool("predict", root, "--quiet").stdout
