@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from fixtures.lab.packed import kinds, settings
 from fixtures.unpack import STORES as PACKED
 from fixtures.unpack import unpack
 from tests.support.sparse import data_chunks
@@ -20,6 +21,8 @@ EXPECTED: dict[str, dict[str, Any]] = json.loads((PACKED / "expected.json").read
 STORES = tuple(EXPECTED)
 CLEAN = tuple(name for name in STORES if EXPECTED[name]["exit_state"] == "clean")
 KILLED = tuple(name for name in STORES if EXPECTED[name]["exit_state"] == "killed")
+#: One of every kind, named with their folder: `kinds/clean-dledger-5.3.3`. No list of them all is among those above.
+KINDS = kinds()
 
 
 @functools.cache
@@ -41,6 +44,28 @@ def real_store(name: str, target: Path) -> Path:
     `FileExistsError` when that folder is taken; ask with another `target` for a second copy.
     """
     return copy_store(unpacked(name), target / name)
+
+
+def broker_conf(name: str, root: Path, path: Path) -> Path:
+    """A broker.conf for the copy at `root` of a store that the lab made: the settings of its writer."""
+    conf = {"storePathRootDir": root, **settings(name)}
+    lines = (f"{key}={str(value).lower() if isinstance(value, bool) else value}\n" for key, value in conf.items())
+    path.write_text("".join(lines).replace("{root}", str(root)).replace("{spare port}", "40911"), "utf-8")
+    return path
+
+
+def unmount_log(root: Path) -> Path:
+    """What holds the log's bytes (the folder of a DLedger member, too) moved aside, empty folders left where they were.
+
+    That is what a disk that is not mounted looks like. The folder beside the store that has the bytes now.
+    """
+    aside = root.with_name(f"{root.name}-unmounted")
+    for log in (root / "commitlog", *root.glob("dledger-*")):
+        if log.is_dir():
+            aside.mkdir(exist_ok=True)
+            log.rename(aside / log.name)
+            log.mkdir()
+    return aside
 
 
 def copy_store(source: Path, target: Path) -> Path:
