@@ -49,7 +49,7 @@ class ConfigFile(Struct, frozen=True):
     """One known file: the broker class that keeps it, the keys a whole file has, and what its loss means.
 
     `required` are the top-level keys of every version, `optional` those of some. `since`: first
-    broker version; "" for all.
+    broker version; "" for all. `comes_back`: clients and broker fill it again by themselves.
     """
 
     name: str
@@ -58,6 +58,7 @@ class ConfigFile(Struct, frozen=True):
     optional: tuple[str, ...]
     lost: str
     since: str = ""
+    comes_back: bool = False
 
 
 CONFIG_FILES = (
@@ -73,12 +74,13 @@ CONFIG_FILES = (
                "how far each delay level was delivered; delayed messages are delivered again"),
     ConfigFile("subscriptionGroup.json", "SubscriptionGroupManager", ("subscriptionGroupTable",),
                ("dataVersion", "forbiddenTable"),
-               "consumer groups and their retry settings; unknown groups are refused unless created on the fly"),
+               "consumer groups and their retry settings; unknown groups are refused unless created on the fly",
+               comes_back=True),
     ConfigFile("consumerFilter.json", "ConsumerFilterManager", ("filterDataByTopic",), (),
-               "SQL filter expressions; consumers register theirs again when they reconnect"),
+               "SQL filter expressions; consumers register theirs again when they reconnect", comes_back=True),
     ConfigFile("consumerOrderInfo.json", "ConsumerOrderInfoManager", ("table",),
                ("orderInfoCount", "orderedConsumptionLevel"),
-               "which ordered messages are in consumption; some are delivered twice", "5.x"),
+               "which ordered messages are in consumption; some are delivered twice", "5.x", comes_back=True),
     ConfigFile("messageRequestMode.json", "MessageRequestModeManager", ("messageRequestModeMap",), (),
                "which groups were switched from pull to pop", "5.0.0"),
     ConfigFile("topicQueueMapping.json", "TopicQueueMappingManager", ("topicQueueMappingInfoMap",), ("dataVersion",),

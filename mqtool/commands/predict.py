@@ -28,7 +28,8 @@ _SHOWN = 15
 def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice) -> int:
     """Say what the start of a broker would do to this store and what it would cost, without touching it.
 
-    0: it costs nothing. 2: derived files only. 4: intact messages would be lost, or the broker would not start.
+    0: it costs nothing. 2: only what the log gives back. 4: do not start. Messages or offsets would be lost, used queue
+    offsets given out again, part of the log is missing, or the broker would not start.
     """
     from recover.evidence.last_numbers import as_units_say
     from recover.files.store import Store
@@ -74,6 +75,9 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         rows.append(("deletes", f"… {len(document['deleted_files']) - _SHOWN} more"))
     rows += [("assumed", text) for text in document["assumptions"]]
     out.show(facts("", rows), Text(""))
+    if document["lowered_queues"]:
+        largest = sorted(document["lowered_queues"], key=lambda row: row[2] - row[1])[:_SHOWN]
+        out.show(table("queues that would end lower", ["queue", ">now", ">then"], largest), Text(""))
     for key, title in (("lost", "cut off"), ("unreachable", "without a unit")):
         if document.get(key):
             largest = sorted(document[key].items(), key=lambda item: -item[1])[:_SHOWN]
@@ -98,6 +102,10 @@ def _line(document: dict[str, Any]) -> str:
         costs.append(f"leave {count(document['unreachable_messages'], 'message')} without a unit")
     if document["duplicated_offsets"]:
         costs.append(f"give out {count(document['duplicated_offsets'], 'queue offset')} twice")
+    if document["lowered_queues"]:
+        costs.append(f"end {count(len(document['lowered_queues']), 'queue')} lower than before")
+    if document["config_lost"]:
+        costs.append(f"forget {', '.join(document['config_lost'])}")
     if document["deleted_files"]:
         costs.append(f"delete {count(len(document['deleted_files']), 'file')}")
     if unread:

@@ -36,12 +36,17 @@ CONFIG_CODES: tuple[Code, ...] = (
         "It never makes up offsets.",
     ),
     Code(
-        "config-missing", "warning", "{name} is missing; {outcome}", _RECOVER,
-        meaning="The broker had such a file: its backup is there, or the other files of config/ are.",
-        cause="A crash between the two renames of a write, or somebody removed it.",
-        broker="It takes the backup if that is sound. Without one it starts with nothing: for topics.json, producers "
-        "and consumers are refused until the topics are made again.",
-        action="Recover puts the backup in its place. topics.json it can make from the queues and the log.",
+        "config-missing", "warning", "{name} {problem}: {outcome}", _RECOVER,
+        meaning="The broker had such a file, with something in it: its backup, the other files of config/, the queues or the log "
+        "show so. The same is said of all of config/ where the store holds messages.",
+        cause="The store was copied without it, its disk is not mounted, somebody removed or emptied it, or a crash came between "
+        "the two renames of a write.",
+        broker="Of a missing file it takes the backup if that is sound, and else starts with nothing, as with an empty table. "
+        "Without topics.json producers and consumers are refused until the topics are made again; without consumer offsets groups "
+        "begin at the newest or at the oldest message.",
+        action="Find the file: another path, the source of this copy, a file backup, the other broker of the group. Recover puts a "
+        "sound backup in its place, and makes topics.json from queues and log, marked as a guess. It never makes up offsets: where "
+        "they are gone for good, start the broker and set them by hand.",
     ),
     Code(
         "config-topics-guessed", "warning", "topics.json {problem} and no sound backup is there; {topics} topics can "

@@ -35,7 +35,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="`mqtool recover` keeps what lies behind the damage.",
     ),
     Code(
-        "start-leaves-unreachable", "warning",
+        "start-leaves-unreachable", "error",
         "broker {broker} would leave {count} messages in the log without a queue unit that leads to them",
         "mqtool rebuild-consumequeue {store} --dry-run",
         one="broker {broker} would leave one message in the log without a queue unit that leads to it",
@@ -45,7 +45,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Rebuild the consume queues before the start.",
     ),
     Code(
-        "start-reuses-offsets", "warning",
+        "start-reuses-offsets", "error",
         "broker {broker} would give new messages {count} queue offsets that messages in the log already have",
         "mqtool rebuild-consumequeue {store} --dry-run",
         one="broker {broker} would give a new message a queue offset that a message in the log already has",
@@ -58,6 +58,17 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Rebuild the consume queues before the start.",
     ),
     Code(
+        "start-lowers-queues", "error",
+        "broker {broker} would end {count} queues below where they end now, and give {offsets} queue offsets out again",
+        "mqtool verify {store}",
+        one="broker {broker} would end one queue below where it ends now, and give {offsets} queue offsets out again",
+        meaning="Units at the end of these queues name messages that the log does not hold. The next messages get their "
+        "queue offsets, and groups that consumed the first ones skip them.",
+        cause="The end of the log is missing: files that were not copied, a disk that is not mounted, damage that is cut.",
+        broker="It cuts the queues to fit the log, and says nothing.",
+        action="Find the missing end of the log before the start. If it is gone for good, recover states the loss.",
+    ),
+    Code(
         "start-drops-index", "warning",
         "broker {broker} would delete index files and not index {first} to {last} of the log again",
         "mqtool rebuild-index {store} after the start, or mqtool recover {store} before it",
@@ -68,12 +79,14 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Recover removes the abort file once everything is right, and then no index file is deleted.",
     ),
     Code(
-        "start-forgets-config", "warning", "broker {broker} would start without what {file} held",
-        "mqtool recover {store} --dry-run",
-        meaning="Neither the file nor its backup can be read, and the broker takes that for an empty one.",
-        cause="A power cut while the file was written; releases before 5.4 write in place.",
+        "start-forgets-config", "error", "broker {broker} would start without what {file} held: {lost}",
+        "mqtool verify {store}",
+        meaning="Neither the file nor its backup can be read, or the file is missing or empty although the store shows that it "
+        "was not. The broker takes that for an empty one.",
+        cause="A power cut while the file was written; releases before 5.4 write in place. Or a copy without config/.",
         broker="It starts with an empty table, and saves that a few seconds later.",
-        action="Recover restores the file from a sound copy, or rebuilds topics.json.",
+        action="Recover restores the file from a sound copy, or makes topics.json from queues and log. Consumer offsets come only "
+        "from a copy of the file: another path, the source of this copy, a file backup, the other broker of the group.",
     ),
     Code(
         "start-deletes-files", "info", "broker {broker} would delete {count} files", "",

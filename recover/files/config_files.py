@@ -3,7 +3,7 @@
 A broker reads the main file. Where it is missing, empty, no JSON, or has an offset that is no number, it reads the
 backup; where that is missing or empty, it starts with nothing; where the backup cannot be read either, it does not
 start (ConfigManager.load, 4.5.1 to 5.5.0). A text that is JSON and lacks its table it takes as it is, and starts with
-nothing.
+nothing; so it does with an empty table. Whether the table was ever anything else only the rest of the store shows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from recover.files.store import Store
 
 State = Literal[
     "sound", "missing", "empty", "zeros", "cut", "garbage", "trailing-garbage", "trailing-zeros", "flipped-name",
-    "odd-offset", "unreadable",
+    "odd-offset", "emptied", "unreadable",
 ]
 LARGEST = 256 << 20
 _NAMED = 20
@@ -42,18 +42,23 @@ STATE_TEXT: dict[State, str] = {
     "trailing-garbage": "has the rest of another text behind its own", "trailing-zeros": "has zeros behind its text",
     "flipped-name": "has a flipped bit in the name of its table, so that brokers see none",
     "odd-offset": "has an offset or a queue id that is no number, at which brokers give it up",
+    "emptied": "names nothing",
     "unreadable": "could not be read",
 }
 
 
 class ConfigText(Struct, frozen=True, dict=True):
-    """One copy of a config file as it stands on disk. `error` says why it is unreadable."""
+    """One copy of a config file as it stands on disk. `error` says why it is unreadable.
+
+    `emptied`: its table is missing or empty, and the store shows that it was not.
+    """
 
     path: Path
     known: ConfigFile
     content: bytes
     missing: bool = False
     error: str = ""
+    emptied: bool = False
 
     @cached_property
     def parsed(self) -> Parsed:
@@ -75,7 +80,7 @@ class ConfigText(Struct, frozen=True, dict=True):
             return "flipped-name"
         if self.value is not self.parsed.value:
             return "odd-offset"
-        return _BY_TRAILING[self.parsed.trailing]
+        return "emptied" if self.emptied else _BY_TRAILING[self.parsed.trailing]
 
     @cached_property
     def flipped(self) -> tuple[int, int] | None:
@@ -136,11 +141,12 @@ class ConfigText(Struct, frozen=True, dict=True):
 
 
 class ConfigPair(Struct, frozen=True):
-    """A known config file and its backup."""
+    """A known config file and its backup. `shown`: what of the store shows that it named something, "" for nothing."""
 
     known: ConfigFile
     main: ConfigText
     backup: ConfigText
+    shown: str = ""
 
     @property
     def name(self) -> str:
@@ -162,7 +168,7 @@ class ConfigPair(Struct, frozen=True):
     @property
     def starts(self) -> bool:
         """Whether a broker gets over this file at start, with or without what it held."""
-        return self.main.state in ("sound", "trailing-zeros", "flipped-name") or not self.backup.stops_start
+        return self.main.state in ("sound", "trailing-zeros", "flipped-name", "emptied") or not self.backup.stops_start
 
     def difference(self) -> dict[str, Any]:
         """How the copies differ: their states and sizes, and which members only one of them has (the first 20)."""

@@ -35,7 +35,7 @@ class Topics(Struct, dict=True):
         """topicConfigTable of topics.json, or of its backup where that is the sound one; None when neither is."""
         for pair in self.pairs:
             if pair.name == "topics.json" and pair.chosen is not None:
-                return pair.chosen.table or None
+                return pair.chosen.table or (pair.backup.table if pair.backup.whole else None) or None
         return None
 
     @cached_property

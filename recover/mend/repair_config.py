@@ -16,7 +16,8 @@ from formats.config import BACKUP_SUFFIX, Json, detect_style, dumps
 from recover.files.config_files import ConfigPair, ConfigText, tables_of
 from recover.files.store import Store
 from recover.plan.model import Retire, Step, WriteFile
-from recover.verify.config import TOPICS_FILE, ConfigReport, topics_needed
+from recover.verify.config import ConfigReport
+from recover.verify.config_evidence import TOPICS_FILE
 from recover.verify.consumer_offsets import AboveMax
 from recover.verify.guess_topics import guess_topics
 
@@ -70,14 +71,11 @@ class _Repairer:
         main, backup, chosen = self.pair.main, self.pair.backup, self.pair.chosen
         if "unreadable" in (main.state, backup.state):
             return
-        if not self.pair.present:
-            if topics_needed(self.store, self.pair):
-                self._guess()
-        elif chosen is not None:
+        if chosen is not None:
             self._keep(chosen)
-        elif self.pair.name == TOPICS_FILE:
+        elif self.pair.name == TOPICS_FILE and (self.pair.present or self.pair.shown):
             self._guess()
-        else:
+        elif self.pair.present and not (main.emptied and backup.state in ("missing", "emptied")):
             self._put_together()
 
     def _keep(self, chosen: ConfigText) -> None:
@@ -103,7 +101,7 @@ class _Repairer:
                 self._chose("backup-renewed", "its broken backup is made a copy of it", chosen)
 
     def _guess(self) -> None:
-        guess = guess_topics(self.store, self.look, self.pair)
+        guess = guess_topics(self.store, self.look.topics, self.look.log, self.pair)
         content = guess.content()
         self.repair.steps.append(WriteFile(self.file, content))
         if not self.pair.backup.missing:

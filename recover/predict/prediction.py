@@ -6,9 +6,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from formats.config import BY_NAME
 from recover.broker.recovery import Mode
 from recover.finding_code import BIT_DERIVED, BIT_MESSAGES, BIT_UNSUPPORTED
 from recover.findings import Finding, finding
+
+_LISTED = 100
 
 
 class Prediction(Struct):
@@ -18,7 +21,8 @@ class Prediction(Struct):
     caught up. `lost_messages`: intact records no longer in the log. `unreachable_messages`: in the log,
     without a right unit. `duplicated_offsets`: queue offsets of messages in the log that the next
     messages get again. `misaligned_units`: units appended at an index that is not their message's queue
-    offset. `index_gap`: (from, to) of the log whose index entries are deleted and not made again.
+    offset. `lowered_queues`: (queue, max before, max after). `index_gap`: (from, to) of the log whose index entries
+    are deleted and not made again.
     `revived_topics` are deleted topics that get queues again.
     `end_reason` says why the scan ended at `max_phy`. `search_limited`: the search for the start file ended
     because there were more files than the broker looks at. `unsupported`: parts with data that the answer leaves out;
@@ -43,7 +47,7 @@ class Prediction(Struct):
     unreachable: dict[str, int] = field(default_factory=dict)
     missing_lmq_units: int = 0
     misaligned_units: int = 0
-    lowered_queues: list[str] = field(default_factory=list)
+    lowered_queues: list[tuple[str, int, int]] = field(default_factory=list)
     index_gap: tuple[int, int] | None = None
     ignored_files: list[str] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
@@ -54,15 +58,11 @@ class Prediction(Struct):
 
     @property
     def exit_code(self) -> int:
-        """0 costs nothing, 2 derived files only, 4 intact messages lost or no start; 64: a part could not be judged."""
+        """0 costs nothing, 2 only what the log gives back, 4 do not start; 64: it cannot be said."""
         code = BIT_UNSUPPORTED if self.unsupported else 0
-        if not self.starts or self.lost_messages:
-            return code | BIT_MESSAGES
-        derived = (
-            self.unreachable_messages or self.duplicated_offsets or self.misaligned_units or self.missing_lmq_units
-            or self.lowered_queues or self.index_gap or self.config_lost
-        )
-        return code | (BIT_DERIVED if derived else 0)
+        for item in self.findings():
+            code |= item.bits
+        return code & ~BIT_DERIVED if code & BIT_MESSAGES else code
 
     @property
     def says_nothing(self) -> bool:
@@ -85,7 +85,7 @@ class Prediction(Struct):
         }
 
     def findings(self) -> list[Finding]:
-        """The costs as findings; their bits agree with `exit_code`, but for what only extra keys tell."""
+        """The costs as findings."""
         broker = self.broker
         found = [finding("start-cannot-say", part=part, broker=broker) for part in self.unsupported]
         if not self.starts:
@@ -95,13 +95,29 @@ class Prediction(Struct):
                 "start-loses-messages", broker=broker, offset_cut=self.max_phy, reason=self.end_reason,
                 lost=self.lost_messages, start_file=self.start_file,
             ))
-        if self.unreachable_messages:
-            found.append(finding("start-leaves-unreachable", broker=broker, count=self.unreachable_messages))
+        unreachable = self.unreachable_messages + self.missing_lmq_units + self.misaligned_units
+        if unreachable:
+            found.append(finding(
+                "start-leaves-unreachable", broker=broker, count=self.unreachable_messages or unreachable,
+                light_queue_units=self.missing_lmq_units, misaligned_units=self.misaligned_units,
+            ))
         if self.duplicated_offsets:
             found.append(finding("start-reuses-offsets", broker=broker, count=self.duplicated_offsets))
+        if self.lowered_queues:
+            given_again = sum(before - after for _, before, after in self.lowered_queues)
+            found.append(finding(
+                "start-lowers-queues", broker=broker, count=len(self.lowered_queues), offsets=given_again,
+                queues=[list(row) for row in self.lowered_queues[:_LISTED]],
+            ))
         if self.index_gap is not None:
             found.append(finding("start-drops-index", broker=broker, first=self.index_gap[0], last=self.index_gap[1]))
-        found += [finding("start-forgets-config", name, broker=broker) for name in self.config_lost]
+        found += [_forgets(broker, name) for name in self.config_lost]
         if self.deleted_files:
             found.append(finding("start-deletes-files", broker=broker, count=len(self.deleted_files)))
         return found
+
+
+def _forgets(broker: str, name: str) -> Finding:
+    known = BY_NAME[name.rsplit("/", 1)[-1]]
+    return finding("start-forgets-config", name, broker=broker, lost=known.lost,
+                   severity="warning" if known.comes_back else "error")

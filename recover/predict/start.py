@@ -55,7 +55,7 @@ def predict(
     prediction.assumptions += assumptions(store, settings)
     prediction.not_emulated = not_emulated(store, settings)
     prediction.unsupported += prediction.not_emulated or unread_beside(store)
-    configs = config_pairs(store, settings)
+    configs = config_pairs(store, view, settings)
     prediction.config_lost = config_lost(configs)
     loaded = load(store, settings)
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
@@ -212,7 +212,7 @@ class _Start:
             gone = [f.path for f in state.deleted if f.path is not None]
             prediction.deleted_files += [self.store.relative(path) for path in gone]
             if state.max_offset < found.get(key, 0):
-                prediction.lowered_queues.append(queue_name(key))
+                prediction.lowered_queues.append((queue_name(key), found[key], state.max_offset))
         made_again = self._names_made()
         prediction.deleted_files = sorted(name for name in prediction.deleted_files if name not in made_again)
         new_topics = sorted({topic for topic, _ in self.states.keys() - found.keys()})

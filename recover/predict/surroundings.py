@@ -6,21 +6,28 @@ from collections.abc import Iterator
 
 from recover.broker.settings import KNOWN, BrokerSettings
 from recover.broker.versions import NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion
-from recover.files.config_files import ConfigPair, read_pairs
+from recover.files.config_files import ConfigPair
 from recover.files.store import CONSUMEQUEUE, Store
+from recover.files.topics import Topics
 from recover.files.unread import held_elsewhere, unread_parts
+from recover.scan.log import LogView
+from recover.verify.config_evidence import judged_pairs
 
 _FIRST_WITH_ALL = BrokerVersion(5, 0, 0)
 _STOPPING = ("topics.json", "subscriptionGroup.json", "consumerFilter.json", "delayOffset.json")
 _STOPPING_5 = ("topicQueueMapping.json", "consumerOrderInfo.json")
 
 
-def config_pairs(store: Store, settings: BrokerSettings) -> list[ConfigPair]:
-    """The config files that are there and stop this broker if they do not load (BrokerController.initialize)."""
+def config_pairs(store: Store, log: LogView, settings: BrokerSettings) -> list[ConfigPair]:
+    """The config files that are there, or should be, and stop this broker if they do not load.
+
+    As in BrokerController.initialize.
+    """
     names = {*_STOPPING, "lmqConsumerOffset.json" if settings.flag("enableLmq") else "consumerOffset.json"}
     if settings.version >= _FIRST_WITH_ALL:
         names.update(_STOPPING_5)
-    return [pair for pair in read_pairs(store) if pair.name in names and pair.present]
+    pairs = judged_pairs(store, Topics(store), log)
+    return [pair for pair in pairs if (pair.name in names and pair.present) or pair.shown]
 
 
 def config_refusal(pairs: list[ConfigPair]) -> str | None:
@@ -34,14 +41,19 @@ def config_refusal(pairs: list[ConfigPair]) -> str | None:
 def config_lost(pairs: list[ConfigPair]) -> list[str]:
     """Config files whose content the broker goes without, silently.
 
-    The main one cannot be read, nor a backup; or it can, and lacks its table.
+    The main one cannot be read, nor a backup; or it can, and names nothing, although the store shows that it did.
     """
-    return [
-        f"config/{pair.name}" for pair in pairs
-        if pair.starts and pair.main.state not in ("sound", "trailing-zeros")
-        and (pair.backup.state != "sound" or pair.main.state == "flipped-name")
-        and not (pair.main.state in ("missing", "empty") and pair.backup.missing)
-    ]
+    return [f"config/{pair.name}" for pair in pairs if pair.starts and _is_forgotten(pair)]
+
+
+def _is_forgotten(pair: ConfigPair) -> bool:
+    if pair.main.state in ("sound", "trailing-zeros"):
+        return False
+    if pair.main.state in ("flipped-name", "emptied"):
+        return True
+    if pair.main.state in ("missing", "empty") and pair.backup.missing:
+        return bool(pair.shown)
+    return pair.backup.state != "sound"
 
 
 def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +10,21 @@ from msgspec import Struct, field
 from formats.config import BACKUP_SUFFIX
 from recover.files.config_files import STATE_TEXT, ConfigPair, ConfigText
 from recover.files.store import CONFIG, Store
+from recover.files.topics import Topics
 from recover.findings import Finding, finding
+from recover.scan.log import LogView
+from recover.verify.config_evidence import TOPICS_FILE, is_gone, judged_pairs
 from recover.verify.consumer_offsets import AboveMax, check_offsets
 from recover.verify.guess_topics import guess_topics
 
 if TYPE_CHECKING:
     from recover.verify.survey import Survey
 
-TOPICS_FILE = "topics.json"
-_ROCKSDB = {"topics", "rdb"}
 _NAMED = 20
+_NOT_MADE_UP = (
+    "Copy it from the source of this copy, a file backup or the other broker of the group. mqtool never makes it up: "
+    "to go on without it, start the broker and set what it held by hand (`mqadmin resetOffsetByTime` for offsets)."
+)
 
 
 class ConfigReport(Struct):
@@ -40,28 +44,34 @@ class ConfigReport(Struct):
 
 def check_config(store: Store, look: Survey) -> ConfigReport:
     """Judge every config file, its backup, and the offsets against the queues."""
-    report = ConfigReport(look.topics.pairs)
-    for pair in report.pairs:
-        report.findings.extend(judge_config(store, look, pair))
+    report = ConfigReport(judged_pairs(store, look.topics, look.log))
+    report.findings += pair_findings(store, look.topics, look.log, report.pairs)
     offsets = check_offsets(store, look, report.pairs)
     report.above = offsets.above
     report.findings.extend(offsets.findings)
     return report
 
 
-def topics_needed(store: Store, pair: ConfigPair) -> bool:
-    """True when topics.json and its backup are missing although config/ holds something, and no RocksDB has them."""
-    if pair.name != TOPICS_FILE or pair.present:
-        return False
-    try:
-        names = set(os.listdir(store.config_dir))
-    except OSError:
-        return False
-    return bool(names) and not names & _ROCKSDB
+def pair_findings(store: Store, topics: Topics, log: LogView | None, pairs: list[ConfigPair]) -> list[Finding]:
+    """What is wrong with the files and their backups; `log` None: it was not read."""
+    if is_gone(pairs):
+        return [_all_gone(store, topics, log, pairs)]
+    return [found for pair in pairs for found in _judge(store, topics, log, pair)]
 
 
-def judge_config(store: Store, look: Survey | None, pair: ConfigPair) -> Iterator[Finding]:
-    """What is wrong with one config file and its backup. `look` None: the log was not read, and no topic is guessed."""
+def _all_gone(store: Store, topics: Topics, log: LogView | None, pairs: list[ConfigPair]) -> Finding:
+    pair = next(pair for pair in pairs if pair.name == TOPICS_FILE)
+    guess = guess_topics(store, topics, log, pair)
+    return finding(
+        "config-missing", CONFIG, None, name=f"{CONFIG}/", problem=STATE_TEXT["missing"],
+        outcome=f"{pair.shown}, and their settings, the consumer groups and consumer offsets are not here",
+        topics=len(guess.topics), names=", ".join(sorted(guess.topics)[:_NAMED]),
+        remedy="Find it first: the source of this copy, a file backup, the other broker of the group. mqtool recover "
+        "{store} makes a topics.json from queues and log, marked as a guess; it cannot make consumer offsets.",
+    )
+
+
+def _judge(store: Store, topics: Topics, log: LogView | None, pair: ConfigPair) -> Iterator[Finding]:
     main, backup = pair.main, pair.backup
     file = f"{CONFIG}/{pair.name}"
     unreadable = [copy for copy in (main, backup) if copy.state == "unreadable"]
@@ -74,15 +84,16 @@ def judge_config(store: Store, look: Survey | None, pair: ConfigPair) -> Iterato
         if backup.state not in ("sound", "missing"):
             yield finding("config-backup-broken", file + BACKUP_SUFFIX, backup.broken_at, name=pair.name,
                           problem=STATE_TEXT[backup.state], **pair.difference())
-    elif not pair.present:
-        if topics_needed(store, pair):
-            yield _guessed(store, look, pair, facts)
     elif pair.chosen is not None:
-        code = "config-missing" if main.missing else "config-broken"
+        code = "config-missing" if main.missing or main.emptied else "config-broken"
         yield finding(code, file, main.broken_at, **facts, outcome=_outcome(pair, pair.chosen),
                       chosen=pair.chosen.path.name, **pair.difference())
-    elif pair.name == TOPICS_FILE:
-        yield _guessed(store, look, pair, facts)
+    elif pair.name == TOPICS_FILE and (pair.present or pair.shown):
+        yield _guessed(store, topics, log, pair, facts)
+    elif not pair.present or (main.emptied and pair.backup.state in ("missing", "emptied")):
+        if pair.shown:
+            yield finding("config-missing", file, None, **facts, shown=pair.shown, outcome=f"{pair.shown}; lost is "
+                          f"{pair.known.lost}", remedy=_NOT_MADE_UP, **pair.difference())
     else:
         readable = len(main.table) or len(backup.table)
         start = "a broker starts without it" if pair.starts else "no broker starts with the two as they are"
@@ -101,12 +112,10 @@ def _outcome(pair: ConfigPair, chosen: ConfigText) -> str:
     return f"its backup is whole ({members} members, {len(pair.main.table)} can be read in the file itself)"
 
 
-def _guessed(store: Store, look: Survey | None, pair: ConfigPair, facts: dict[str, Any]) -> Finding:
-    if look is None:
-        return finding("config-lost", f"{CONFIG}/{pair.name}", pair.main.broken_at, **facts,
-                       backup_problem=STATE_TEXT[pair.backup.state], start="verify says which topics can be guessed",
-                       remedy="mqtool recover {store}")
-    guess = guess_topics(store, look, pair)
+def _guessed(
+    store: Store, topics: Topics, log: LogView | None, pair: ConfigPair, facts: dict[str, Any]
+) -> Finding:
+    guess = guess_topics(store, topics, log, pair)
     names = ", ".join(sorted(guess.topics)[:_NAMED]) or "none"
     return finding("config-topics-guessed", f"{CONFIG}/{pair.name}", pair.main.broken_at, **facts, guess=True,
                    topics=len(guess.topics), names=names, read=sorted(guess.read)[:_NAMED], **pair.difference())

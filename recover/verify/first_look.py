@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from formats.checkpoint import CHECKPOINT, FILE_SIZE
-from recover.files.config_files import read_pairs
 from recover.files.reader import read_small
 from recover.files.store import CHECKPOINT as CHECKPOINT_FILE
 from recover.files.store import COMMITLOG, Store
+from recover.files.topics import Topics
 from recover.findings import Finding, finding
 from recover.inspect_store.report import StoreReport
-from recover.verify.config import judge_config
+from recover.verify.config import pair_findings
+from recover.verify.config_evidence import judged_pairs
 from recover.verify.other_parts import check_other_parts
 from recover.verify.parts import lock_findings, log_is_gone
 
@@ -22,7 +23,8 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     found = [*lock_findings(store, report.exit_state.holder), *log_is_gone(store)]
     found += _gaps(report)
     found += _checkpoint(store, report)
-    found += [item for pair in read_pairs(store) for item in judge_config(store, None, pair)]
+    topics = Topics(store)
+    found += pair_findings(store, topics, None, judged_pairs(store, topics, None))
     return found + [item for item in check_other_parts(store, {}, None) if item.severity != "info"]
 
 

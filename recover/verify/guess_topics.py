@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec import Struct
 
 from formats.config import Json, Style, dumps
@@ -11,10 +9,8 @@ from formats.names import is_legal_topic
 from recover.broker.versions import BrokerVersion
 from recover.files.config_files import ConfigPair
 from recover.files.store import Store
-from recover.files.topics import LMQ_PREFIX, is_folder_name, topic_text
-
-if TYPE_CHECKING:
-    from recover.verify.survey import Survey
+from recover.files.topics import LMQ_PREFIX, Topics, is_folder_name, topic_text
+from recover.scan.log import LogView
 
 READ_AND_WRITE = 6
 _OWN = frozenset({
@@ -23,6 +19,8 @@ _OWN = frozenset({
 })
 _OWN_PREFIXES = ("RMQ_SYS_", "rmq_sys_", "%SYS%", LMQ_PREFIX)
 _ONE_QUEUE = ("%RETRY%", "%DLQ%")
+_MARK = "guessedBy"
+"""A key beside the table. Brokers pass over what they do not know, and leave it out when they write the file."""
 Members = dict[str | int, Json]
 
 
@@ -38,32 +36,41 @@ class TopicGuess(Struct, frozen=True):
         """The text of the file."""
         table: Members = {topic: self.topics[topic] for topic in sorted(self.topics)}
         version: Members = {"counter": 1, "timestamp": self.timestamp}
-        return dumps({"dataVersion": version, "topicConfigTable": table}, self.style)
+        return dumps({"dataVersion": version, _MARK: "mqtool", "topicConfigTable": table}, self.style)
 
 
-def guess_topics(store: Store, look: Survey, pair: ConfigPair) -> TopicGuess:
-    """Topics from folders and records; the brokers make their own ones again (TopicConfigManager's constructor)."""
+def is_guess(pair: ConfigPair) -> bool:
+    """True for a topics.json that mqtool wrote, and no broker since."""
+    return _MARK in pair.main.value
+
+
+def guess_topics(store: Store, known: Topics, log: LogView | None, pair: ConfigPair) -> TopicGuess:
+    """Topics from folders and records; the brokers make their own ones again (TopicConfigManager's constructor).
+
+    `log` None: it was not read, and folders alone tell.
+    """
     queues: dict[str, int] = {}
-    batch = look.topics.batch
+    batch = known.batch
     for folder in store.queue_folders:
         queues[folder.topic] = max(queues.get(folder.topic, 0), folder.queue_id + 1)
-    for topic, queue_id in look.log.queues:
+    for topic, queue_id in () if log is None else log.queues:
         name = topic_text(topic)
         queues[name] = max(queues.get(name, 0), queue_id + 1)
     for name in batch:
         queues.setdefault(name, 1)
     topics = {
-        name: _member(name, count, name in batch) for name, count in queues.items() if _is_users(name)
+        name: _member(name, count, name in batch) for name, count in queues.items() if is_users_topic(name)
     }
     read = {
         name: member for copy in (pair.backup, pair.main) for name, member in copy.table.items()
         if isinstance(member, dict) and member.get("topicName") == name
     }
     topics.update(read)
-    return TopicGuess(topics, frozenset(read), look.log.newest_timestamp, _style(store))
+    return TopicGuess(topics, frozenset(read), 0 if log is None else log.newest_timestamp, _style(store))
 
 
-def _is_users(name: str) -> bool:
+def is_users_topic(name: str) -> bool:
+    """True for a topic that no broker makes by itself."""
     if name in _OWN or name.startswith(_OWN_PREFIXES):
         return False
     return is_folder_name(name) and is_legal_topic(name)

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fixtures.damage import Damage, NotApplicable, damage
+from fixtures.damage import Damage, NotApplicable
 from fixtures.lab.lab import Delivered, OracleReport
 from fixtures.lab.observe import SOUND, reference
 from fixtures.lab.packed import settings
 from tests.broker.cases import Case
 from tests.cli.runner import mqtool as run_mqtool
 from tests.support.brokers import oracle
-from tests.support.stores import real_store
+from tests.support.stores import real_store, struck_store
 
 FILLER = "MQTOOL_FILLER"
 LEFT, REFUSED = 2, 8
@@ -76,9 +76,10 @@ def broker_options(store: str, version: str, ignored: tuple[str, ...] = ()) -> l
 
 def damaged(store: str, recipe: str, folder: Path, seed: int = 0) -> tuple[Path, Damage]:
     """A fresh copy of the store with the damage done; a skip if the store has nothing to damage that way."""
-    root = real_store(store, folder)
+    if recipe == SOUND:
+        return real_store(store, folder), Damage(SOUND, seed, ())
     try:
-        return root, Damage(SOUND, seed, ()) if recipe == SOUND else damage(recipe, root, seed)
+        return struck_store(store, folder, recipe, seed)
     except NotApplicable as reason:
         pytest.skip(str(reason))
 

@@ -60,7 +60,7 @@ def test_compression_of_the_clients_tells_nothing_of_the_broker(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("broken", "bits", "code"), [
-    ("config/topics.json*", 2, "config-lost"), ("checkpoint", 2, "checkpoint-missing"),
+    ("config/topics.json*", 2, "config-topics-guessed"), ("checkpoint", 2, "checkpoint-missing"),
     ("commitlog/*131072", 4, "commitlog-missing-file"),
 ])
 def test_inspect_ends_with_the_bits_of_what_it_shows(broken: str, bits: int, code: str, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_one_lost_topic_stays_lost_after_a_clean_stop(store: Callable[[str], Pat
     shutil.rmtree(root / "consumequeue" / "TopicA")
     for version in ("4.9.7", "5.3.3", "5.5.0"):
         found = ask(root, version)
-        assert (found.unreachable_messages, found.duplicated_offsets, found.exit_code) == (587, 587, 2)
+        assert (found.unreachable_messages, found.duplicated_offsets, found.exit_code) == (587, 587, 4)
         assert found.unreachable == {"TopicA/0": 161, "TopicA/1": 136, "TopicA/2": 148, "TopicA/3": 142}
 
 
@@ -94,7 +94,7 @@ def test_first_undispatched_message_is_skipped_from_5_3_2(store: Callable[[str],
     assert path.exists()
     assert ask(root, "4.9.7").misaligned_units == 0
     found = ask(root, "5.3.3")
-    assert found.misaligned_units > 0 and found.duplicated_offsets > 0 and found.exit_code == 2
+    assert found.misaligned_units > 0 and found.duplicated_offsets > 0 and found.exit_code == 4
 
 
 @pytest.mark.parametrize(("version", "starts"), [("4.9.7", False), ("5.1.2", False), ("5.1.3", True), ("5.5.0", True)])
@@ -214,7 +214,7 @@ def test_config_that_is_forgotten_is_named(store: Callable[[str], Path]) -> None
     (root / "config" / "consumerOffset.json").write_text("")
     (root / "config" / "consumerOffset.json.bak").write_text("")
     found = ask(root)
-    assert found.config_lost == ["config/consumerOffset.json"] and found.exit_code == 2
+    assert found.config_lost == ["config/consumerOffset.json"] and found.exit_code == 4
 
 
 def test_config_without_its_table_is_forgotten_whatever_the_backup_has(store: Callable[[str], Path]) -> None:
@@ -224,7 +224,34 @@ def test_config_without_its_table_is_forgotten_whatever_the_backup_has(store: Ca
     path = root / "config" / "consumerOffset.json"
     path.write_bytes(path.read_bytes().replace(b"offsetTable", b"offsetTabme"))
     found = ask(root)
-    assert found.config_lost == ["config/consumerOffset.json"] and found.exit_code == 2
+    assert found.config_lost == ["config/consumerOffset.json"] and found.exit_code == 4
+
+
+@pytest.mark.parametrize(("gone", "named"), [
+    (["topics.json", "consumerOffset.json"], ["config/topics.json", "config/consumerOffset.json"]),
+    (["consumerOffset.json"], ["config/consumerOffset.json"]), (["consumerFilter.json"], []),
+])
+@pytest.mark.parametrize("how", ["missing", "{}"])
+def test_config_that_is_missing_or_names_nothing_is_forgotten(
+    store: Callable[[str], Path], gone: list[str], named: list[str], how: str,
+) -> None:
+    root = store("clean-4.5.1")
+    for name in gone:
+        for path in (root / "config" / name, root / "config" / f"{name}.bak"):
+            path.unlink()
+        if how == "{}":
+            (root / "config" / name).write_bytes(b"{}")
+    found = ask(root)
+    assert found.config_lost == named and found.exit_code == (4 if named else 0)
+    assert [item.file for item in found.findings() if item.code == "start-forgets-config"] == named
+
+
+def test_config_that_is_gone_is_forgotten_with_all_that_it_held(store: Callable[[str], Path]) -> None:
+    root = store("clean-restarts-4.9.7")
+    assert ask(root).exit_code == 0
+    shutil.rmtree(root / "config")
+    found = ask(root)
+    assert (found.config_lost, found.exit_code) == (["config/topics.json", "config/consumerOffset.json"], 4)
 
 
 def test_queues_in_rocksdb_are_said_not_to_be_read(store: Callable[[str], Path]) -> None:
@@ -245,6 +272,7 @@ def test_findings_are_of_registered_codes() -> None:
         "5.3.3", "normal", starts=False, reason="why", lost_messages=1, unreachable_messages=1, duplicated_offsets=1,
         deleted_files=["x"], index_gap=(0, 1), config_lost=["config/topics.json"], end_reason="bad-magic",
         unsupported=["batchconsumequeue: batch consume queues"],
+        lowered_queues=[("T/0", 5, 3)],
     )
     assert {found.code for found in everything.findings()} == {code.name for code in PREDICT_CODES}
     assert everything.exit_code == 4 | 64 and Prediction("5.3.3", "normal").exit_code == 0

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fixtures.damage import damage
 from fixtures.lab.observe import OBSERVED, SOUND
 from fixtures.lab.packed import settings as packed_settings
 from recover.broker.settings import BrokerSettings
@@ -16,7 +15,7 @@ from recover.broker.versions import BrokerVersion
 from recover.files.store import Store
 from recover.predict import Prediction, predict
 from recover.scan.log_scan import scan_log
-from tests.support.stores import real_store
+from tests.support.stores import real_store, struck_store
 
 KEPT: dict[str, dict[str, dict[str, Any]]] = {
     path.stem: json.loads(path.read_text("utf-8")) for path in sorted(OBSERVED.glob("*.json"))
@@ -66,9 +65,7 @@ def comparable(prediction: Prediction, seen: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "recipe"), CASES)
 def test_prediction_agrees_with_brokers(name: str, recipe: str, tmp_path: Path) -> None:
-    root = real_store(name, tmp_path)
-    if recipe != SOUND:
-        damage(recipe, root, 0)
+    root = real_store(name, tmp_path) if recipe == SOUND else struck_store(name, tmp_path, recipe)[0]
     store = Store.open(root)
     view = scan_log(store.commitlog)
     for version, seen in KEPT[name][recipe].items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def test_every_stroke_ends_sound_or_reported(store: Make, stroke: str, bak: str,
         assert codes(root) == []
     elif choice["action"] == "taken-away":
         assert not main.exists()
-        assert codes(root) == []
+        assert codes(root) == (["config-missing"] if name == "consumerOffset.json" else [])
     else:
         assert codes(root) == []
         assert choice["action"] == ("guessed" if name == "topics.json" else "put-together")
@@ -135,6 +136,28 @@ def test_guessed_topics_are_those_with_queues_and_hold_no_topic_of_the_broker_it
         assert {**known[name], "attributes": None} == {**guessed[name], "attributes": None}  # type: ignore[dict-item]
     assert guessed["%RETRY%CG_retry"]["writeQueueNums"] == 1  # type: ignore[index]
     assert codes(root) == []
+
+
+def test_config_that_is_gone_gets_guessed_topics_and_stays_reported(store: Make) -> None:
+    root = store("clean-expired-5.5.0")
+    shutil.rmtree(root / "config")
+    (root / "config").mkdir()
+    (choice,) = repair(root).choices
+    assert choice["action"] == "guessed"
+    (found,) = check_config(*looked_at(root)).findings
+    assert (found.code, found.file) == ("config-missing", "config/consumerOffset.json")
+    # a broker writes the file without the mark
+    path = root / "config" / "topics.json"
+    path.write_bytes(path.read_bytes().replace(b'"guessedBy":"mqtool",', b""))
+    assert codes(root) == []
+
+
+def test_nothing_is_done_about_offsets_that_are_gone(store: Make) -> None:
+    root = store("clean-4.5.1")
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        (root / "config" / name).write_bytes(b'{"offsetTable":{}}')
+    assert repair(root).steps == []
+    assert codes(root) == ["config-missing"]
 
 
 def test_what_a_cut_topics_file_still_says_goes_before_the_guess(store: Make) -> None:

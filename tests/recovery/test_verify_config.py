@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fixtures import shapes
 from fixtures.damage import damage
 from fixtures.damage.config import BAK, STROKES
 from formats.config import BY_NAME, salvage
@@ -107,9 +109,64 @@ def test_missing_topics_are_guessed_while_anything_else_is_left(store: Make) -> 
     assert found.code == "config-topics-guessed"
     assert "TopicA" in found.facts["names"]
     assert found.facts["guess"] is True
-    for path in (root / "config").iterdir():
-        path.unlink()
+
+
+@pytest.mark.parametrize("how", ["no folder", "empty folder"])
+def test_config_that_is_gone_is_missing_where_the_store_has_messages(store: Make, how: str) -> None:
+    root = store("clean-4.5.1")
+    shutil.rmtree(root / "config")
+    if how == "empty folder":
+        (root / "config").mkdir()
+    (found,) = findings(root)
+    assert (found.code, found.severity, found.file) == ("config-missing", "warning", "config")
+    assert "TopicA" in found.message and "consumer offsets" in found.message and "source of this copy" in found.remedy
+
+
+def test_config_that_is_gone_with_the_messages_is_not_missing(tmp_path: Path) -> None:
+    shapes.empty(tmp_path / "s")
+    assert codes(tmp_path / "s") == []
+
+
+EMPTY = {
+    "no table": b"{}", "an empty table": b'{"%s":{}}', "only a version": b'{"dataVersion":{"counter":1,"timestamp":1}}',
+}
+
+
+@pytest.mark.parametrize("bak", ["sound", "emptied", "missing"])
+@pytest.mark.parametrize("text", EMPTY)
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json", "delayOffset.json", "subscriptionGroup.json"])
+def test_a_file_that_names_nothing_although_the_store_shows_that_it_did_is_missing(
+    store: Make, name: str, text: str, bak: str
+) -> None:
+    root = store("clean-4.5.1")
+    main, backup = root / "config" / name, root / "config" / f"{name}.bak"
+    content = main.read_bytes()
+    main.write_bytes(EMPTY[text].replace(b"%s", BY_NAME[name].required[0].encode()))
+    backup.write_bytes(content if bak == "sound" else main.read_bytes())
+    if bak == "missing":
+        backup.unlink()
+    (found,) = findings(root)
+    guessed = name == "topics.json" and bak != "sound"
+    assert (found.code, found.file) == ("config-topics-guessed" if guessed else "config-missing", f"config/{name}")
+    assert ("mqtool recover" in found.remedy) == (bak == "sound" or guessed)
+
+
+def test_an_empty_table_is_what_a_broker_without_groups_writes(store: Make) -> None:
+    root = store("clean-plain-4.9.7")
+    for name in ("consumerOffset.json", "consumerFilter.json"):
+        (root / "config" / name).write_bytes(b'{"%s":{}}' % BY_NAME[name].required[0].encode())
     assert codes(root) == []
+
+
+@pytest.mark.parametrize("witness", ["subscriptionGroup.json", "topics.json"])
+def test_missing_consumer_offsets_are_a_finding_where_groups_were(store: Make, witness: str) -> None:
+    root = store("clean-5.3.3")
+    for path in (root / "config").iterdir():
+        if path.name != witness:
+            path.unlink()
+    missing = [item for item in findings(root) if item.code == "config-missing"]
+    assert [item.file for item in missing] == ["config/consumerOffset.json"]
+    assert "CG_retry" in missing[0].message and "recover" not in missing[0].remedy
 
 
 def test_topics_kept_in_rocksdb_are_not_missing(store: Make) -> None:

@@ -55,7 +55,7 @@ def left_over(store: Drill, recipe: str) -> int:
         return exits.MESSAGES
     if recipe.endswith("-offset-above-max"):
         return exits.DERIVED
-    if recipe == "log-last-missing" and (store.root / "config").is_dir():
+    if recipe == "log-last-missing" and (store.root / "config" / "subscriptionGroup.json").exists():
         return exits.DERIVED  # groups have read messages that are gone
     return exits.CLEAN
 

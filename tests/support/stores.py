@@ -11,9 +11,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from fixtures.damage import Damage, damage
 from fixtures.lab.packed import kinds, settings
 from fixtures.unpack import STORES as PACKED
-from fixtures.unpack import unpack
+from fixtures.unpack import is_made_up, unpack
 from tests.support.sparse import data_chunks
 
 EXPECTED: dict[str, dict[str, Any]] = json.loads((PACKED / "expected.json").read_text())
@@ -66,6 +67,19 @@ def unmount_log(root: Path) -> Path:
             log.rename(aside / log.name)
             log.mkdir()
     return aside
+
+
+def struck_store(name: str, target: Path, recipe: str, seed: int = 0) -> tuple[Path, Damage]:
+    """`real_store` with the damage that the real brokers were given: of stores without a config/ none of it."""
+    root, aside = real_store(name, target), target / "config-aside"
+    config = root / "config"
+    made_up = is_made_up(config)
+    if made_up:
+        config.rename(aside)
+    done = damage(recipe, root, seed)
+    if made_up:
+        aside.rename(config)
+    return root, done
 
 
 def copy_store(source: Path, target: Path) -> Path:
