@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -111,11 +110,6 @@ def carry_out(out: Printer, root: Path, plan: Plan) -> Applied:
 
     with Steps("applying", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
         return apply_plan(root, plan, progress=steps, interrupted=interrupted)
-
-
-def undo_hint(store: str) -> str:
-    """What to type when the result is not wanted."""
-    return f"mqtool undo {shlex.quote(store)}    (only if you do not want this result)"
 
 
 def conclude(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from mqtool import exits
 from mqtool.fields import body_text, field_text, hex_dump, time_of
+from mqtool.next_steps import Step
 from mqtool.screens import facts, table
 from mqtool.shown import Text
 from mqtool.text import clean, count, exact_size, human_time
@@ -40,17 +40,26 @@ def show_file(out: Printer, report: FileReport, *, chosen: bool, hexadecimal: bo
             out.show(Text(f"\n{item.kind} at {item.offset:,}{cut}", style="bold"))
             out.show(Text(hex_dump(item.raw, item.offset)))
     bad = [item for item in report.items if not item.ok]
-    out.summary(_misplaced(report) if chosen and bad[:1] == report.items[:1] and bad else _summary(report, bad),
-                _next(report))
-    return 0 if chosen else _bits(report, bad)
+    misplaced = chosen and bool(bad) and bad[0] is report.items[0] and not _stands_here(bad[0])
+    steps = [] if report.complete else [
+        Step(out.given.line("inspect", "--offset", report.next_offset, "--limit", "20"), "the items after these")]
+    at_damage = chosen and bool(bad) and bad[0] is report.items[0]
+    out.summary(_misplaced(report) if at_damage else _summary(report, bad), steps)
+    return _bits(report, bad[1:] if misplaced else bad)
+
+
+def _stands_here(item: Item) -> bool:
+    """Whether an item is what its place says, and not the inside of something, at which the user pointed."""
+    own = [check.ok for check in item.checks if check.name == "own offset"]
+    return item.kind != "damage" or own == [True]
 
 
 def _bits(report: FileReport, bad: list[Item]) -> int:
     """A record that nobody can read, and damage with one behind it, cost messages; behind the last it may be a tail."""
-    last = max((item.offset for item in report.items if item.kind == "record"), default=-1)
     bits = 0
     for item in bad:
-        lost = report.kind == "commitlog" and (item.kind == "record" or (item.kind == "damage" and item.offset < last))
+        goes_on = item.kind == "damage" and item.offset + item.size < report.length
+        lost = report.kind == "commitlog" and (item.kind == "record" or goes_on)
         bits |= exits.MESSAGES if lost else exits.DERIVED
     return bits
 
@@ -72,12 +81,6 @@ def _misplaced(report: FileReport) -> str:
     end = first.offset + first.size
     behind = f"the next one stands at {end:,}" if end < report.length else "and none follows in this file"
     return f"{report.title}: no intact record starts at {first.offset:,} ({first.reason}); {behind}"
-
-
-def _next(report: FileReport) -> str:
-    if report.complete:
-        return ""
-    return f"mqtool inspect {shlex.quote(str(report.path))} --offset {report.next_offset}"
 
 
 def _fact(value: object) -> object:

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from mqtool import exits
 from mqtool.declared import FLAG, Parameter, argument, layout_of, option
+from mqtool.next_steps import NOTHING_GIVEN, Given
 from mqtool.output import OutputOptions, Printer
 from recover.errors import UsageRefusal
 from recover.files.pace import set_rate
@@ -237,7 +238,7 @@ class Command:
         """Run with one value for each parameter; the exit code."""
         groups = {key: _gather(group, values) for key, group in self._layout.groups.items()}
         own = {key: values[key] for key in self._layout.own}
-        _begin(printer, name, _gather(OutputChoice, values), groups, own)
+        _begin(printer, name, _gather(OutputChoice, values), groups, own, values)
         return printer.finish(self._function(printer, **groups, **own))
 
 
@@ -251,10 +252,12 @@ def _gather(group: type[Struct], values: dict[str, Any]) -> Any:
     return group(**{name: values[name] for name in group.__struct_fields__})
 
 
-def _begin(printer: Printer, name: str, output: OutputChoice, groups: dict[str, Any], own: dict[str, Any]) -> None:
+def _begin(printer: Printer, name: str, output: OutputChoice, groups: dict[str, Any], own: dict[str, Any],
+           values: dict[str, Any]) -> None:
     store = next((item for item in groups.values() if isinstance(item, StoreChoice)), None)
     place = store.store if store is not None else own.get("store")
-    printer.begin(name, output.options(), None if place is None else str(place), store.parts if store else ())
+    given = NOTHING_GIVEN if place is None else Given.of_values(str(place), values)
+    printer.begin(name, output.options(), None if place is None else str(place), store.parts if store else (), given)
     if "://" in str(place) and name not in _READ_ANYWHERE:
         from recover.files.remote import is_remote, refuse_change
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqtool import exits
-from mqtool.advice import with_store
+from mqtool.next_steps import NOTHING_GIVEN, Given, Step, as_documents
 from mqtool.screens import findings_by_code, findings_table, style_of
 from mqtool.shown import Shown, Text
 from mqtool.text import clean, count
@@ -56,13 +56,19 @@ class Printer:
         self.document: dict[str, Any] = {}
         self.findings = FindingList()
         self.summary_line = ""
-        self.next_command = ""
+        self.given: Given = NOTHING_GIVEN
+        self.steps: list[Step] = []
+        self.undo: Step | None = None
         self._screens: Console | None = None
         self._said: set[str] = set()
         self._ended = False
 
-    def begin(self, command: str, options: OutputOptions, store: str | None, parts: Iterable[Path] = ()) -> None:
+    def begin(
+        self, command: str, options: OutputOptions, store: str | None, parts: Iterable[Path] = (),
+        given: Given = NOTHING_GIVEN,
+    ) -> None:
         """Name the command and check, before anything long starts, that findings can be put where they shall go."""
+        self.given = given
         # until the place for findings has been judged, nothing may be written there, not even at the end of a failure
         self.command, self.options, self.store = command, options._replace(findings_out=None), store
         if options.findings_out is not None:
@@ -112,9 +118,9 @@ class Printer:
         """Take findings; they are printed at the end."""
         self.findings.extend(findings)
 
-    def summary(self, line: str, next_command: str = "") -> None:
-        """The one line that is always printed, and what to type next."""
-        self.summary_line, self.next_command = line, next_command
+    def summary(self, line: str, steps: Iterable[Step] = (), undo: Step | None = None) -> None:
+        """The one line that is always printed, what to do next, and apart from that what takes a change back."""
+        self.summary_line, self.steps, self.undo = line, list(steps), undo
 
     def finish(self, code: int) -> int:
         """Print what is left to print and return the exit code."""
@@ -149,11 +155,13 @@ class Printer:
         document: dict[str, Any] = {
             "schema": f"mqtool/{self.command or 'mqtool'}/1", "store": self.store, "exit_code": code, **self.document,
             "findings": [self._document_of(item) for item in shown], "finding_counts": self.findings.counts(),
-            "truncated": len(shown) < len(findings), "summary": self.summary_line,
+            "truncated": len(shown) < len(findings), "summary": self.summary_line, "next": as_documents(self.steps),
         }
+        if self.undo is not None:
+            (document["undo"],) = as_documents([self.undo])
         if failure is not None:
             document["error"] = {
-                "kind": failure.kind, "message": failure.message, "remedy": with_store(failure.remedy, self.store),
+                "kind": failure.kind, "message": failure.message, "remedy": self.given.fill(failure.remedy),
             }
         write_stdout(to_json(document) + "\n")
 
@@ -169,9 +177,10 @@ class Printer:
         most = self.options.max_findings
         if most is None:
             wrong = [item for item in findings if item.severity != "info"]
-            tables = [findings_table(wrong, self.store, SCREEN_FINDINGS), findings_by_code(findings[len(wrong) :])]
+            notes = findings_by_code(findings[len(wrong) :], self.given)
+            tables = [findings_table(wrong, self.given, SCREEN_FINDINGS), notes]
         else:
-            tables = [findings_table(findings[:most], self.store)]
+            tables = [findings_table(findings[:most], self.given)]
         for table in tables:
             if table.rows:
                 self._draw(table, Text(""))
@@ -183,8 +192,13 @@ class Printer:
         line = Text(f"{clean(self.summary_line) or 'done'} ", style=style_of(code))
         line.append(f"(exit {code}: {', '.join(exits.names(code))})", style="dim")
         self._draw(line, soft_wrap=True)
-        if self.next_command and not self.options.quiet:
-            self._draw(Text.assemble(("next: ", "bold"), clean(self.next_command)), soft_wrap=True)
+        if self.options.quiet:
+            return
+        words = ["next", *["or"] * len(self.steps)]
+        for word, step in [*zip(words, self.steps, strict=False), *([("undo", self.undo)] if self.undo else [])]:
+            text = Text.assemble((f"{word}: ", "bold"), clean(step.command))
+            text.append(f"    ({clean(step.why)})", style="dim")
+            self._draw(text, soft_wrap=True)
 
     def _complain(self, failure: exits.Failure) -> None:
         name = f"mqtool {self.command}" if self.command else "mqtool"
@@ -192,7 +206,7 @@ class Printer:
         text.append(f" (exit {failure.code}: {', '.join(exits.names(failure.code))})", style="dim")
         self._tell(text, soft_wrap=True)
         if failure.remedy:
-            self._tell(Text(clean(with_store(failure.remedy, self.store))), soft_wrap=True)
+            self._tell(Text(clean(self.given.fill(failure.remedy))), soft_wrap=True)
         if failure.detail:
             # The report quotes no store content except inside the traceback, so line by line is safe.
             for line in failure.detail.splitlines():
@@ -209,7 +223,7 @@ class Printer:
     def _document_of(self, item: Finding) -> dict[str, Any]:
         document = item.json()
         for key in ("message", "remedy"):
-            document[key] = with_store(document[key], self.store)
+            document[key] = self.given.fill(document[key])
         return document
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ from msgspec import Struct
 from mqtool import exits
 from mqtool.changing import ChangeChoice
 from mqtool.declared import FLAG, option
+from mqtool.next_steps import Scene, next_steps
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
 from mqtool.output import Printer
 from mqtool.progress import Line
@@ -89,7 +89,9 @@ class Rebuild(Struct, frozen=True):
         names = ", ".join(sorted(self.parts))
         out.answer(plan=None, applied=False, journal=None, output=str(output), files=[], bytes=0, verify=None)
         if self.consent.dry_run:
-            out.summary(f"Dry run, nothing was written: {names} would be built in {output}")
+            typed = tuple(item for item in out.arguments if item not in ("--dry-run", "--json"))
+            out.summary(f"Dry run, nothing was written: {names} would be built in {output}",
+                        next_steps(Scene("planned", out.given, typed=typed)))
             return exits.CLEAN
         with scan_options(
             out, store, self.engine, self.broker, include_deleted=self.what.include_deleted, rebuilds=True,
@@ -105,6 +107,5 @@ class Rebuild(Struct, frozen=True):
                    verify={**done.before.json(), "exit_code": done.findings.bits})
         out.show(facts("", [("built", names), ("from", self.choice.store), ("in", str(output))]))
         written = count(len(done.files), "file")
-        out.summary(f"{written} written, {human_size(done.size)}, read back and compared with the log",
-                    f"ls {shlex.quote(str(output))}")
+        out.summary(f"{written} written to {output}, {human_size(done.size)}, read back and compared with the log")
         return code

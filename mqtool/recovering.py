@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,10 +16,10 @@ from mqtool.changing import (
     carry_out,
     conclude,
     refuse_while_running,
-    undo_hint,
     with_options,
 )
 from mqtool.declared import option
+from mqtool.next_steps import Given, Scene, Step, next_steps, undo_step
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
 from mqtool.output import Printer
 from mqtool.plan_screen import plan_document, show_plan
@@ -29,6 +28,8 @@ from mqtool.scanning import scan_options, store_options
 from mqtool.text import clean, count
 from mqtool.verify_screen import verify_line
 from recover.errors import UsageRefusal
+
+_PARTS = ("commitlog", "consumequeue", "index")
 
 if TYPE_CHECKING:
     from recover.files.store import Store
@@ -130,12 +131,12 @@ class Change(Struct):
         if not plan.steps and self.output is None:
             out.answer(verify={**document, "exit_code": code})
             left = f" ({_losses(made)})" if made.left_messages else ""
-            out.summary(f"Nothing to do{left}. {verify_line(document, code)}")
+            out.summary(f"Nothing to do{left}. {verify_line(document, code)}", self._steps("nothing", code))
             return code
         show_plan(out, plan)
         if self.consent.dry_run:
             out.summary(f"Dry run, nothing was written: {count(len(plan.steps), 'step')} planned, "
-                        f"{_losses(made)}", self._command())
+                        f"{_losses(made)}", self._steps("planned", code, made))
             return code
         target = root if self.output is None else self.output
         question = f"Make a recovered copy in {clean(target)}?" if self.output else f"Change {clean(root)} as shown?"
@@ -144,15 +145,16 @@ class Change(Struct):
             return self._copy(store, made, plan, self.output)
         applied = carry_out(out, root, plan)
         out.answer(applied=applied.changed, journal=applied.journal)
-        return self._conclude(store, made, plan, undo_hint(self.choice.store))
+        return self._conclude(store, made, plan, undo_step(out.given))
 
-    def _conclude(self, store: Store, made: RecoverPlan, plan: Plan, hint: str) -> int:
+    def _conclude(self, store: Store, made: RecoverPlan, plan: Plan, undo: Step | None = None) -> int:
         code, document = conclude(
             self.out, store, self.engine, self.broker, corrected=bool(plan.steps), known=self.known
         )
         self.out.answer(verify=document)
         losses = _losses(made, "undo and --mend-bits would bring back")
-        self.out.summary(f"{count(len(plan.steps), 'step')} done, {losses}. {verify_line(document, code)}", hint)
+        self.out.summary(f"{count(len(plan.steps), 'step')} done, {losses}. {verify_line(document, code)}",
+                         self._steps("changed", code), undo)
         return code
 
     def _copy(self, store: Store, made: RecoverPlan, plan: Plan, target: Path) -> int:
@@ -172,11 +174,15 @@ class Change(Struct):
         moved = with_options(moved, copied)
         applied = carry_out(self.out, target, seal(moved, target.absolute()))
         self.out.answer(applied=applied.changed, journal=applied.journal, output=str(target))
-        return self._conclude(copied, made, plan, f"mqtool inspect {shlex.quote(str(target))}")
+        self.out.given = Given(str(target), tuple(item for item in self.out.given.options if item[0] not in _PARTS))
+        return self._conclude(copied, made, plan)
 
-    def _command(self) -> str:
-        """The command line that was typed, without --dry-run."""
-        return shlex.join(["mqtool", *(item for item in self.out.arguments if item not in ("--dry-run", "--json"))])
+    def _steps(self, phase: str, code: int, made: RecoverPlan | None = None) -> list[Step]:
+        typed = tuple(item for item in self.out.arguments if item not in ("--dry-run", "--json"))
+        mendable = made.mendable_messages if made is not None else 0
+        scene = Scene(phase, self.out.given, code, list(self.out.findings), typed, self.consent.plan_out, mendable,
+                      changes=self.out.command)
+        return next_steps(scene)
 
 
 def _losses(made: RecoverPlan, mendable: str = "--mend-bits would put back") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mqtool import exits
-from mqtool.advice import with_store
+from mqtool.next_steps import Given
 from mqtool.shown import Table, Text
 from mqtool.text import clean
 from recover.findings import Finding
@@ -31,7 +31,7 @@ def severity_text(severity: str, text: str = "") -> Text:
     return Text(clean(text or severity), style=SEVERITY_STYLES[severity])
 
 
-def findings_table(findings: Iterable[Finding], store: str | None, most: int | None = None) -> Table:
+def findings_table(findings: Iterable[Finding], given: Given, most: int | None = None) -> Table:
     """Findings, those of a code one below the other: how bad, which code, where, what it is, what to do.
 
     With `most`, of each code only so many, and how many more there are.
@@ -41,9 +41,9 @@ def findings_table(findings: Iterable[Finding], store: str | None, most: int | N
         # one more takes no more room than to say so
         shown = items if most is None or len(items) <= most + 1 else items[:most]
         for item in shown:
-            what = Text(clean(with_store(item.message, store)))
+            what = Text(clean(given.fill(item.message)))
             if item.remedy:
-                what.append("\n→ " + clean(with_store(item.remedy, store)), style="dim")
+                what.append("\n→ " + clean(given.fill(item.remedy)), style="dim")
             rows.append((severity_text(item.severity), severity_text(item.severity, item.code), _place(item), what))
         if len(shown) < len(items):
             rows.append(("", Text(items[0].code, style="dim"), Text(f"… {len(items) - len(shown):,} more", style="dim"),
@@ -52,12 +52,12 @@ def findings_table(findings: Iterable[Finding], store: str | None, most: int | N
     return table("findings", ["", "code", "where", "*what it is, and what to do"], rows)
 
 
-def findings_by_code(findings: Iterable[Finding]) -> Table:
+def findings_by_code(findings: Iterable[Finding], given: Given) -> Table:
     """One line a code: how often, and the first of them in words."""
     rows = []
     for items in _by_code(findings):
         more = f" (and {len(items) - 1:,} more)" if len(items) > 1 else ""
-        rows.append((Text(items[0].code, style="dim"), Text(clean(items[0].message) + more, style="dim")))
+        rows.append((Text(items[0].code, style="dim"), Text(clean(given.fill(items[0].message)) + more, style="dim")))
     return table("worth knowing (nothing is wrong here)", ["code", "*"], rows)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mqtool.advice import to_type
+from mqtool.next_steps import Scene, next_steps
 from mqtool.screens import facts, table
 from mqtool.shown import Text
 from mqtool.text import clean, count, exact_size, human_size, human_time
@@ -45,7 +45,7 @@ def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
         out.show(Text(""), table("config files that are not whole", ["file", "state", ".bak", "*if lost"], rows))
     out.show(Text(""), _starts(report))
     out.show(Text(""))
-    out.summary(_summary(report, bad), _next(report, choice.store))
+    out.summary(_summary(report, bad), next_steps(Scene("inspected", out.given)))
     return found.bits
 
 
@@ -148,10 +148,3 @@ def _summary(report: StoreReport, bad: list[Any]) -> str:
     if bad:
         line += f", {count(len(bad), 'config file')} not whole"
     return line + "; nothing was checked against anything else yet"
-
-
-def _next(report: StoreReport, store: str) -> str:
-    line = to_type("mqtool verify {store}", store)
-    if report.exit_state.verdict == "running":
-        return f"{line}    (reading is safe; what the broker writes meanwhile may show as findings)"
-    return line

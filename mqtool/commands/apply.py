@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from mqtool.changing import BITS, ConsentChoice, ask, carry_out, conclude, options_of, undo_hint
+from mqtool.changing import BITS, ConsentChoice, ask, carry_out, conclude, options_of
 from mqtool.declared import argument
+from mqtool.next_steps import Given, Scene, next_steps, undo_step
 from mqtool.options import EngineChoice, command
 from mqtool.output import Printer
 from mqtool.plan_screen import plan_document, show_plan
@@ -42,18 +43,22 @@ def run(
         raise Refusal(f"{plan_file} is not bound to a store", "Make the plan again.")
     root = Path(plan.store.root)
     out.store = str(root)
-    store = Store.open(root, options_of(plan))
+    options = options_of(plan)
+    out.given = Given.of_plan(str(root), options)
+    store = Store.open(root, options)
     answer: dict[str, Any] = {"command": plan.command, "plan": plan_document(plan), "applied": False, "journal": None}
     out.answer(**answer)
     show_plan(out, plan)
     if consent.dry_run:
         check(plan, root)
-        out.summary(f"Dry run: {count(len(plan.steps), 'step')} on {root}", f"mqtool apply {plan_file}")
+        out.summary(f"Dry run: {count(len(plan.steps), 'step')} on {root}",
+                    next_steps(Scene("planned", out.given, plan=plan_file)))
         return 0
     ask(f"Run this plan on {root}?", yes=consent.yes)
     applied = carry_out(out, root, plan)
     out.answer(applied=applied.changed, journal=applied.journal)
     code, document = conclude(out, store, engine, None, corrected=applied.changed)
     out.answer(verify=document)
-    out.summary(f"{count(len(plan.steps), 'step')} done. {verify_line(document, code)}", undo_hint(str(root)))
+    steps = next_steps(Scene("changed", out.given, code, list(out.findings), changes=plan.command))
+    out.summary(f"{count(len(plan.steps), 'step')} done. {verify_line(document, code)}", steps, undo_step(out.given))
     return code

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from mqtool import exits
-from mqtool.advice import to_type
 from mqtool.declared import argument
+from mqtool.next_steps import Scene, next_steps, undo_step
 from mqtool.options import command
 from mqtool.output import Printer
 from mqtool.runs import run_root
@@ -29,9 +29,10 @@ def run(
 
     The journal, the bytes that were overwritten and the files that were replaced are in STORE/.mqtool/ and stay there.
     """
-    from recover.plan.journal import journal
+    from recover.plan.journal import journal, run_findings
 
-    runs = journal(run_root(store))
+    root = run_root(store)
+    runs = journal(root)
     out.answer(runs=[item.json() for item in runs])
     if runs:
         rows = (
@@ -40,13 +41,9 @@ def run(
         )
         out.show(table("runs, oldest first", ["run", "command", "state", "started", ">steps done", "*note"], rows))
     unfinished = [item for item in runs if item.state in ("unfinished", "undoing")]
-    if unfinished:
-        out.summary(f"{count(len(runs), 'run')}; {unfinished[0].id} is not finished",
-                    to_type("mqtool resume {store}", str(store)))
-    elif not runs:
-        out.summary("Nothing was ever done to this store by mqtool")
-    else:
-        last = [item for item in runs if item.state == "applied"]
-        out.summary(f"{count(len(runs), 'run')}, none unfinished",
-                    to_type("mqtool undo {store}", str(store)) if last else "")
+    what = f"{unfinished[0].id} is not finished" if unfinished else "none unfinished"
+    steps = next_steps(Scene("journal", out.given, findings=run_findings(root) if unfinished else []))
+    can_undo = unfinished or any(item.state == "applied" for item in runs)
+    line = f"{count(len(runs), 'run')}; {what}" if runs else "Nothing was ever done to this store by mqtool"
+    out.summary(line, steps, undo_step(out.given) if can_undo else None)
     return exits.CLEAN

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mqtool import exits
-from mqtool.advice import to_type
+from mqtool.next_steps import Scene, next_steps
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
 from mqtool.predicting import settings_of
@@ -34,6 +34,7 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     from recover.evidence.last_numbers import as_units_say
     from recover.files.store import Store
     from recover.predict import predict
+    from recover.verify.parts import log_is_gone
 
     opened = Store.open(store.root, store_options(store, broker))
     settings, assumed = settings_of(opened, broker)
@@ -43,11 +44,13 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     document = prediction.json()
     document["assumptions"] = [*assumed, *document["assumptions"]]
     out.answer(**document)
-    out.found(prediction.findings())
+    found = prediction.findings()
+    if not prediction.unsupported:
+        found += log_is_gone(opened)
+    out.found(found)
     _show(out, document)
     code = prediction.exit_code
-    out.summary(_line(document), to_type("mqtool recover {store} --dry-run" if code & ~exits.UNSUPPORTED else
-                                         "mqtool verify {store}", store.store) if code else "")
+    out.summary(_line(document), next_steps(Scene("predicted", out.given, code, found)))
     return code
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
@@ -10,6 +9,7 @@ from msgspec import Struct
 from mqtool import exits
 from mqtool.declared import FLAG, option
 from mqtool.messages import message_document, show_messages
+from mqtool.next_steps import Step
 from mqtool.options import EngineChoice, StoreChoice, command
 from mqtool.output import Printer
 from mqtool.progress import Progress
@@ -99,7 +99,7 @@ def run(out: Printer, store: StoreChoice, engine: EngineChoice, search: Search) 
         out.say(note)
     if answer.more:
         out.say(f"there are more than {search.limit}: raise --limit")
-    out.summary(_summary(answer), _next(answer, store.store, search, way))
+    out.summary(_summary(answer), _next(out, answer, search, way))
     return exits.CLEAN if answer.complete else exits.OPERATIONAL
 
 
@@ -144,12 +144,11 @@ def _summary(answer: Answer) -> str:
     return f"{found} found" + (", more exist" if answer.more else "")
 
 
-def _next(answer: Answer, place: str, search: Search, way: str) -> str:
-    store = shlex.quote(place)
-    if len(answer.messages) == 1:
-        return "" if search.body else f"mqtool query {store} --phy-offset {answer.messages[0].record.phy_offset} --body"
+def _next(out: Printer, answer: Answer, search: Search, way: str) -> list[Step]:
+    if len(answer.messages) == 1 and not search.body:
+        place = answer.messages[0].record.phy_offset
+        return [Step(out.given.line("query", "--phy-offset", place, "--body"), "the same message with its body")]
     if not answer.messages and answer.way == "index":
         named = ["--msg-id", search.msg_id] if way == "msg-id" else ["--topic", search.topic, "--key", search.key]
-        what = shlex.join(str(word) for word in named)
-        return f"mqtool query {store} {what} --scan    (the index has no hit: look through the log)"
-    return ""
+        return [Step(out.given.line("query", *named, "--scan"), "the index has no hit: look through the log")]
+    return []

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from mqtool import exits
-from mqtool.advice import to_type
-from mqtool.changing import BITS, ConsentChoice, ask, conclude, options_of, undo_hint
+from mqtool.changing import BITS, ConsentChoice, ask, conclude, options_of
 from mqtool.declared import argument
+from mqtool.next_steps import Given, Scene, Step, next_steps, undo_step
 from mqtool.options import EngineChoice, command
 from mqtool.output import Printer
 from mqtool.progress import Steps
@@ -53,21 +53,25 @@ def run(
     if consent.dry_run:
         if not unfinished:
             raise Refusal("there is no unfinished run", f"See `mqtool journal {shlex.quote(str(store))}`.")
-        out.summary(f"Dry run: run {unfinished[0].id} would be completed", to_type("mqtool resume {store}", str(store)))
+        out.summary(f"Dry run: run {unfinished[0].id} would be completed",
+                    [Step(out.given.line("resume"), "the same, carried out")], undo_step(out.given))
         return exits.CLEAN
     if unfinished:
         ask(f"Complete run {unfinished[0].id}?", yes=consent.yes)
     options = options_of(found[0].plan) if found else None
+    out.given = Given.of_plan(store, options) if options else out.given
     done = _resume(out, root)
     undone = done.run is not None and done.run.state == "undone"
     out.answer(applied=not undone, runs=[done.run.json()] if done.run else [], journal=done.journal)
     if undone:
         out.summary("The undo is complete: the store is as it was before the run",
-                    to_type("mqtool verify {store}", str(store)))
+                    next_steps(Scene("undone", out.given)))
         return exits.CLEAN
     code, document = conclude(out, Store.open(root, options), engine, None, corrected=True)
     out.answer(verify=document)
-    out.summary(f"The run is complete. {verify_line(document, code)}", undo_hint(store))
+    changes = found[0].plan.command if found else "recover"
+    steps = next_steps(Scene("changed", out.given, code, list(out.findings), changes=changes))
+    out.summary(f"The run is complete. {verify_line(document, code)}", steps, undo_step(out.given))
     return code
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 from mqtool import exits
-from mqtool.advice import to_type
-from mqtool.changing import ConsentChoice, ask
+from mqtool.changing import ConsentChoice, ask, options_of
 from mqtool.declared import argument
+from mqtool.next_steps import Given, Scene, Step, next_steps
 from mqtool.options import command
 from mqtool.output import Printer
 from mqtool.plan_screen import show_plan
@@ -41,6 +41,7 @@ def run(
     last = last_run(root)
     if last is not None:
         info = last.info()
+        out.given = Given.of_plan(store, options_of(last.plan))
         out.answer(plan=info.plan_id, run=info.id, restored=[])
         what = clean(f"run {info.id}: {info.command}, {info.state}, {human_time(info.started_ms)}")
         out.show(Text(what, style="bold"))
@@ -48,7 +49,8 @@ def run(
     if consent.dry_run:
         if last is None:
             raise Refusal("there is nothing to take back", f"See `mqtool journal {shlex.quote(str(store))}`.")
-        out.summary(f"Dry run: run {last.id} would be taken back", to_type("mqtool undo {store}", str(store)))
+        out.summary(f"Dry run: run {last.id} would be taken back",
+                    [Step(out.given.line("undo"), "the same, carried out")])
         return exits.CLEAN
     if last is not None:
         ask(f"Take run {last.id} back?", yes=consent.yes)
@@ -62,5 +64,5 @@ def _undo(out: Printer, root: Path) -> int:
         undone = undo(root, progress=steps, interrupted=interrupted)
     out.answer(plan=undone.run.plan_id, run=undone.run.id, restored=list(undone.restored))
     restored = count(len(undone.restored), "file")
-    out.summary(f"Run {undone.run.id} is undone, {restored} restored", to_type("mqtool verify {store}", str(root)))
+    out.summary(f"Run {undone.run.id} is undone, {restored} restored", next_steps(Scene("undone", out.given)))
     return exits.CLEAN

@@ -6,8 +6,8 @@ from enum import Enum
 from typing import Annotated
 
 from mqtool import exits
-from mqtool.advice import to_type
 from mqtool.declared import FLAG, option
+from mqtool.next_steps import STOPS, Scene, next_steps
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
 from mqtool.scanning import run_verify, store_options
@@ -51,8 +51,6 @@ def run(
     checkpoint, abort, config files, consumer offsets.
     """
     from recover.files.store import Store
-    from recover.verify.parts import NO_LOG
-    from recover.verify.remains import MOSTLY_GONE
 
     opened = Store.open(store.root, store_options(store, broker))
     report = run_verify(out, opened, engine, broker, only=[part.value for part in only or ()],
@@ -62,15 +60,7 @@ def run(
     out.found(report.findings)
     out.show(*verify_tables(document))
     code = report.exit_code
-    gone = next((item for item in report.findings if item.code in (NO_LOG, MOSTLY_GONE)), None)
-    if gone is not None:
-        out.summary(gone.message, to_type("mqtool verify {store} --commitlog DIR", store.store))
-    else:
-        out.summary(verify_line(document, code), _next(store.store, code))
+    gone = next((item for item in report.findings if item.code in STOPS), None)
+    line = verify_line(document, code) if gone is None or report.survey.log.messages else gone.message
+    out.summary(line, next_steps(Scene("checked", out.given, code, list(report.findings))))
     return code
-
-
-def _next(store: str, code: int) -> str:
-    if code & (exits.DERIVED | exits.MESSAGES):
-        return to_type("mqtool recover {store} --dry-run", store)
-    return ""

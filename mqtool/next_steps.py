@@ -1,0 +1,285 @@
+"""What to do next: one table of states and steps. Every command asks here, and hints nowhere else.
+
+A step is a complete command, with every option about the store that was given, or words for a person ("start the
+broker"), which end the way. A way only goes on: look → verify → predict → dry run → run → start the broker.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qs
+
+from msgspec import Struct, field
+
+from mqtool import exits
+from recover.codes import CODES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from recover.files.store import StoreOptions
+    from recover.findings import Finding
+
+START_BROKER = "start the broker"
+STOP_BROKER = "stop the broker"
+_PARTS = ("commitlog", "consumequeue", "index", "mapped_file_size", "index_slots", "index_entries")
+_BROKER = ("broker", "broker_conf", "settings")
+TAKES: dict[str, tuple[str, ...]] = {
+    "query": _PARTS,
+    **dict.fromkeys(("inspect", "verify", "predict", "recover", "truncate", "rebuild", "rebuild-consumequeue",
+                     "rebuild-index"), _PARTS + _BROKER),
+}
+"""Which options about the store a command takes, by the names of its parameters."""
+_SPELLING = {"settings": "--set"}
+_READS = ("inspect", "verify", "predict", "query", "explain", "exit-codes")
+_COPY = "DIR"
+_NAMED = re.compile(r"mqtool ([a-z-]+) \{store\}")
+
+
+class Step(NamedTuple):
+    """What to type or to do, and why."""
+
+    command: str
+    why: str
+
+
+class Given(Struct, frozen=True):
+    """What a command line said about the store: its place, and options by the names of their parameters."""
+
+    store: str = "STORE"
+    options: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of_values(cls, store: str, values: Mapping[str, Any]) -> Given:
+        """Out of what a command's parameters were given."""
+        found = []
+        for name in (*_PARTS, *_BROKER):
+            value = values.get(name)
+            found += [(name, str(item)) for item in (value if isinstance(value, list) else [value]) if item is not None]
+        return cls(store, tuple(found))
+
+    @classmethod
+    def of_plan(cls, store: str, options: StoreOptions) -> Given:
+        """Out of what a plan remembers."""
+        values = {name: getattr(options, name) for name in (*_PARTS, "broker")}
+        return cls.of_values(store, {
+            **values, "commitlog": list(options.commitlog),
+            "settings": [f"{key}={value}" for key, value in options.settings.items()],
+        })
+
+    @property
+    def conf(self) -> str:
+        """The broker's configuration file, "" if none was named."""
+        return dict(self.options).get("broker_conf", "")
+
+    def line(self, command: str, *more: object) -> str:
+        """A complete command line about the store; what changes a remote one is done to a copy, made first."""
+        remote = "://" in self.store and command not in _READS
+        takes = () if remote else TAKES.get(command, ())
+        words = [word for name, text in self.options if name in takes
+                 for word in (_SPELLING.get(name, "--" + name.replace("_", "-")), text)]
+        typed = shlex.join(["mqtool", command, _COPY if remote else self.store, *words, *map(str, more)])
+        return f"{copy_command(self.store)} && {typed}" if remote else typed
+
+    def fill(self, text: str) -> str:
+        """A text of a finding or refusal that names the store as `{store}`, with its commands made complete."""
+        if "{store}" not in text:
+            return text
+        match = _NAMED.search(text)
+        if match and "://" in self.store and match[1] not in _READS:
+            said = _NAMED.sub(rf"mqtool \1 {_COPY}", text).replace("{store}", _COPY)
+            copy = copy_command(self.store)
+            return f"Such a store is never changed where it is. Copy it to a disk: {copy}; then {said}"
+        return _NAMED.sub(lambda found: self.line(found[1]), text).replace("{store}", shlex.quote(self.store))
+
+
+NOTHING_GIVEN = Given()
+
+
+def copy_command(place: str) -> str:
+    """What copies a remote store into the folder DIR.
+
+    >>> copy_command("s3://b/my store?endpoint_override=HOST:9000&scheme=http")
+    "aws s3 sync 's3://b/my store' DIR --endpoint-url http://HOST:9000"
+    >>> copy_command("hdfs://name:8020/store")
+    'hdfs dfs -get hdfs://name:8020/store DIR'
+    """
+    base, _, query = place.partition("?")
+    scheme, _, rest = base.partition("://")
+    if not scheme.startswith("s3"):
+        return f"hdfs dfs -get {shlex.quote(base)} {_COPY}"
+    options = {name: values[-1] for name, values in parse_qs(query).items()}
+    line = f"aws s3 sync {shlex.quote(f's3://{rest}')} {_COPY}"
+    if "endpoint_override" in options:
+        endpoint = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
+        line += f" --endpoint-url {shlex.quote(endpoint)}"
+    return line
+
+
+class Scene(Struct):
+    """Where somebody stands: after which `phase`, with which exit code and findings.
+
+    `typed`: the words of the command line without --dry-run. `plan`: the file that --plan-out or apply named.
+    `mendable`: messages that --mend-bits would save. `changes`: which command made the plan.
+    """
+
+    phase: str
+    given: Given
+    code: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    typed: tuple[str, ...] = ()
+    plan: Path | None = None
+    mendable: int = 0
+    changes: str = "recover"
+
+    def named(self, *codes: str) -> list[Finding]:
+        """The findings of these codes."""
+        return [item for item in self.findings if item.code in codes]
+
+    @property
+    def wrong(self) -> list[Finding]:
+        """Warnings and errors."""
+        return [item for item in self.findings if item.severity != "info"]
+
+    def repairs(self) -> list[Finding]:
+        """What recover repairs, as the findings' remedies say."""
+        return [item for item in self.wrong if item.remedy.startswith("mqtool re")]
+
+    def by_hand(self) -> list[Step]:
+        """Remedies that are work for a person, one of a code."""
+        first = {item.code: item for item in reversed(self.wrong) if not item.remedy.startswith("mqtool re")}
+        done = [(item.remedy or CODES[item.code].action, item.message) for item in reversed(first.values())]
+        return [Step(self.given.fill(remedy), self.given.fill(message)) for remedy, message in done]
+
+
+STOPS = frozenset({
+    "commitlog-empty-queues-left", "commitlog-mostly-gone", "commitlog-foreign", "commitlog-missing-file",
+})
+"""Findings on which recover refuses, beside those of exit bit 8."""
+SETTINGS = frozenset({"settings-contradict-files", "settings-would-truncate", "start-needs-newer-broker"})
+"""Findings of which the remedy is another setting or another release: no repair of the store helps."""
+_CLAMPED = ("consumer-offset-above-max", "delay-offset-above-max")
+_FLIPPED = ("commitlog-flipped-bit", "commitlog-flipped-property")
+_LEFT_BY_A_KILL = {"abort-present"}
+
+
+def _stopped(scene: Scene) -> bool:
+    return any(item.code in STOPS or CODES[item.code].exit_bits & exits.OPERATIONAL for item in scene.wrong)
+
+
+def _resume(scene: Scene) -> list[Step]:
+    return [Step(scene.given.line("resume"), "a run is not finished; this completes it")]
+
+
+def _by_hand(scene: Scene) -> list[Step]:
+    return scene.by_hand()
+
+
+def _settings(scene: Scene) -> list[Step]:
+    return [Step(scene.given.fill(item.remedy), scene.given.fill(item.message)) for item in scene.named(*SETTINGS)]
+
+
+def _start(scene: Scene) -> list[Step]:
+    with_conf = f"with {scene.given.conf}" if scene.given.conf else "with the configuration that it had"
+    steps = [Step(START_BROKER, f"{with_conf}; nothing else is to be done")]
+    if scene.phase == "predicted" and scene.code:
+        steps = [Step(START_BROKER, f"{with_conf}; what the start costs comes back from the log by itself")]
+    return steps
+
+
+def _dry_runs(scene: Scene) -> list[Step]:
+    line = scene.given.line
+    steps = [Step(line("recover", "--dry-run"), "what a repair would change, and what is lost; nothing is written")]
+    if scene.named(*_FLIPPED):
+        steps.insert(0, Step(line("recover", "--mend-bits", "--dry-run"),
+                             "one flipped bit explains damage of messages: with --mend-bits these are saved"))
+    if scene.named(*_CLAMPED):
+        steps.append(Step(line("recover", "--clamp-offsets", "--dry-run"),
+                          "the same, and consumer offsets after the end of their queue are lowered to it"))
+    return steps
+
+
+def _predict(scene: Scene) -> list[Step]:
+    killed = "the broker was killed" if scene.wrong else "nothing is wrong with the store"
+    return [Step(scene.given.line("predict"), f"{killed}: what its start would do, and what that costs")]
+
+
+def _go(scene: Scene) -> list[Step]:
+    typed = scene.typed
+    steps = [Step(shlex.join(["mqtool", *typed]), "the same, carried out")]
+    if scene.mendable:
+        more = Step(shlex.join(["mqtool", *typed, "--mend-bits"]),
+                    f"the same, and messages that one flipped bit explains are saved ({scene.mendable})")
+        steps.insert(0, more)
+    return steps
+
+
+def _apply(scene: Scene) -> list[Step]:
+    return [Step(shlex.join(["mqtool", "apply", str(scene.plan)]), "run this very plan")]
+
+
+def _after_repair(scene: Scene) -> list[Step]:
+    hands = [step for step in scene.by_hand() if not step.command.startswith("mqtool")]
+    not_yet = any(item.code.startswith("config-") and not item.remedy.startswith("mqtool re") for item in scene.wrong)
+    steps = hands if not_yet else [*_start(scene), *hands]
+    if scene.named(*_CLAMPED) and "--clamp-offsets" not in scene.typed:
+        steps.append(Step(scene.given.line("recover", "--clamp-offsets", "--dry-run"),
+                          "lower consumer offsets that are after the end of their queue"))
+    return steps
+
+
+def _verify(scene: Scene) -> list[Step]:
+    return [Step(scene.given.line("verify"), "check every byte of the store against every other")]
+
+
+class State(NamedTuple):
+    """A row: in which phases, under which condition, which steps follow. The first that fits counts."""
+
+    phases: str
+    holds: Callable[[Scene], bool]
+    steps: Callable[[Scene], list[Step]]
+
+
+_CHECKED = "checked predicted planned nothing changed"
+STATES: tuple[State, ...] = (
+    State("inspected undone", lambda it: True, _verify),
+    State("journal", lambda it: bool(it.named("run-unfinished")), _resume),
+    State("journal", lambda it: True, _verify),
+    State(_CHECKED, lambda it: bool(it.named("run-unfinished")), _resume),
+    State("checked predicted nothing changed", _stopped, _by_hand),
+    State("predicted checked changed nothing", lambda it: bool(it.named(*SETTINGS)), _settings),
+    State("planned", lambda it: it.plan is not None, _apply),
+    State("planned checked", lambda it: bool(it.named("broker-running") and it.code),
+          lambda it: [Step(STOP_BROKER, "nothing is changed while it runs, and what it writes may show as findings")]),
+    State("planned", lambda it: True, _go),
+    State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _by_hand),
+    State("checked", lambda it: {item.code for item in it.wrong} <= _LEFT_BY_A_KILL, _predict),
+    State("checked", lambda it: bool(it.repairs()), _dry_runs),
+    State("checked", lambda it: True, _by_hand),
+    State("predicted", lambda it: not it.code & exits.MESSAGES, _start),
+    State("predicted", lambda it: True, _dry_runs),
+    State("changed nothing", lambda it: it.changes != "recover" and bool(
+        [item for item in it.repairs() if item.code not in _LEFT_BY_A_KILL]), _dry_runs),
+    State("changed nothing", lambda it: True, _after_repair),
+)
+
+
+def next_steps(scene: Scene) -> list[Step]:
+    """The steps of the first state that fits."""
+    for state in STATES:
+        if scene.phase in state.phases.split() and state.holds(scene):
+            return state.steps(scene)
+    return []
+
+
+def undo_step(given: Given) -> Step:
+    """What takes a change back; it stands apart from the next steps."""
+    return Step(given.line("undo"), "only if you do not want this result")
+
+
+def as_documents(steps: Iterable[Step]) -> list[dict[str, str]]:
+    """The steps as the JSON documents show them."""
+    return [{"command": step.command, "why": step.why} for step in steps]

@@ -1,0 +1,150 @@
+"""Every hint is followed to its end, on every store and every damage: none is refused, none leads back.
+
+A hint that is no command of ours ("start the broker", "mount the disk") is an end.
+"""
+
+from __future__ import annotations
+
+import random
+import shlex
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.damage import RECIPES, NotApplicable, damage
+from mqtool import exits
+from mqtool.commands import COMMANDS, command_of
+from mqtool.next_steps import START_BROKER, STATES, TAKES
+from tests.cli.runner import mqtool
+from tests.scenarios.drill import all_stores, log_options
+from tests.support.stores import copy_store, real_store
+
+STORES = all_stores()
+_LONGEST = 8
+_SAMPLE = 40
+CHOSEN = {
+    ("clean-5.3.3", "bit-in-body"), ("clean-propcrc-5.3.3", "bit-in-size"), ("clean-multipath-4.9.7", "page-random"),
+    ("killed-multipath-5.3.3", "queue-file-garbage"), ("clean-5.3.3", "consumer-offset-above-max"),
+    ("clean-4.5.1", "log-all-missing"), ("clean-manyfiles-5.3.3", "log-middle-missing"),
+    ("clean-5.3.3", "topics-empty"), ("killed-5.5.0", "crash-torn-tail"),
+}
+
+
+def _cases() -> list[Any]:
+    """All pairs of store and recipe (and each store undamaged); the chosen ones and a sample in every run."""
+    pairs = sorted(product(STORES, ["nothing", *RECIPES]))
+    quick = {*CHOSEN, *random.Random(27).sample(pairs, _SAMPLE)}
+    return [pytest.param(*pair, id="-".join(pair), marks=() if pair in quick else pytest.mark.long) for pair in pairs]
+
+
+class Follower:
+    """Follows hints about one store. What changes the store is done in place; other ways from there on copies."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.copies = 0
+        self.ends: list[str] = []
+
+    def follow(self, root: Path, command: str, trail: tuple[str, ...] = ()) -> None:
+        """Run `command` and all that it hints at."""
+        if not command.startswith("mqtool "):
+            assert command.strip()
+            self.ends.append(command)
+            return
+        plain = command.replace(str(root), "STORE")
+        assert plain not in trail, f"a circle: {[*trail, plain]}"
+        assert len(trail) < _LONGEST, f"no end: {[*trail, plain]}"
+        words = shlex.split(command)[1:]
+        name = words[0]
+        assert not log_options(root) or name in ("undo", "resume", "journal", "apply", "explain") \
+            or "--commitlog" in words, f"an option was lost: {plain}"
+        changes = name not in ("inspect", "verify", "predict", "query", "explain", "journal")
+        if changes and "--dry-run" not in words:
+            words.append("--yes")
+        result = mqtool(*words, "--json")
+        document = result.document
+        assert not trail or "error" not in document, f"refused: {[*trail, plain]}: {document['error']}"
+        if "error" in document:
+            return
+        assert result.code & (exits.USAGE | exits.INTERRUPTED | exits.BUG) == 0, result.stderr
+        steps = document["next"]
+        assert all(step.keys() == {"command", "why"} and step["why"] for step in steps)
+        if "undo" in document:
+            assert document["undo"]["command"].startswith("mqtool undo ")
+            assert document["undo"] not in steps
+        if name == "recover" and document.get("applied"):
+            assert steps, "nothing to do next after a repair"
+            if result.code in (exits.CORRECTED, exits.CORRECTED | exits.MESSAGES):
+                assert steps[0]["command"] == START_BROKER
+        if not steps:
+            assert result.code & exits.UNSUPPORTED or name == "explain", f"no end: {[*trail, plain]}, {result.code}"
+            self.ends.append("")
+        for step in reversed(steps):
+            here = root
+            if step is not steps[0]:
+                self.copies += 1
+                here = copy_store(root, self.folder / f"way-{self.copies}" / "store")
+            self.follow(here, step["command"].replace(str(root), str(here)), (*trail, plain))
+
+
+@pytest.mark.parametrize(("store", "recipe"), _cases())
+def test_every_hint_leads_to_an_end(store: str, recipe: str, tmp_path: Path) -> None:
+    root = real_store(store, tmp_path / "first")
+    if recipe != "nothing":
+        try:
+            damage(recipe, root, 27)
+        except NotApplicable:
+            pytest.skip("nothing there that this recipe could damage")
+    options = shlex.join(map(str, log_options(root)))
+    follower = Follower(tmp_path)
+    for name in ("inspect", "predict"):
+        copy = copy_store(root, tmp_path / name / "store")
+        follower.follow(copy, f"mqtool {name} {root} {options}".replace(str(root), str(copy)))
+    follower.follow(root, f"mqtool recover {root} {options} --dry-run --plan-out {tmp_path}/p.json")
+    assert follower.ends
+
+
+def test_the_options_that_hints_keep_are_those_that_a_command_takes() -> None:
+    for name, place in COMMANDS.items():
+        taken = {item.name for item in command_of(place).parameters}
+        assert set(TAKES.get(name, ())) <= taken, name
+
+
+def test_every_state_has_a_phase_that_a_command_ends_in() -> None:
+    assert {phase for state in STATES for phase in state.phases.split()} == {
+        "inspected", "undone", "journal", "checked", "predicted", "planned", "nothing", "changed",
+    }
+
+
+def test_a_saved_plan_is_what_comes_next(tmp_path: Path) -> None:
+    root = real_store("killed-5.5.0", tmp_path)
+    plan = tmp_path / "p.json"
+    done = mqtool("recover", root, "--dry-run", "--plan-out", plan, "--json").document
+    assert [step["command"] for step in done["next"]] == [f"mqtool apply {plan}"]
+    other = tmp_path / "q.json"
+    assert f"next: mqtool apply {other}" in mqtool("recover", root, "--dry-run", "--plan-out", other).stdout
+
+
+def test_mend_bits_comes_first_where_it_saves_messages(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    damage("bit-in-body", root, 3)
+    checked = mqtool("verify", root, "--json").document["next"]
+    assert [step["command"].split(str(root))[1] for step in checked] == [" --mend-bits --dry-run", " --dry-run"]
+    planned = mqtool("recover", root, "--dry-run", "--json").document["next"]
+    assert "--mend-bits" in planned[0]["command"] and "--mend-bits" not in planned[1]["command"]
+
+
+def test_all_that_was_given_about_the_store_is_in_the_next_command(tmp_path: Path) -> None:
+    root = real_store("killed-5.5.0", tmp_path)
+    conf = tmp_path / "my broker.conf"
+    conf.write_text("fileReservedTime=72\n")
+    (root / "index").rename(tmp_path / "index")
+    given = ["--index", str(tmp_path / "index"), "--mapped-file-size", str(1 << 20), "--index-slots", "500",
+             "--index-entries", "2000", "--broker", "5.5.0", "--broker-conf", str(conf),
+             "--set", "flushDiskType=SYNC_FLUSH"]
+    for name, then in (("verify", "predict"), ("inspect", "verify")):
+        steps = mqtool(name, root, *given, "--json").document["next"]
+        assert shlex.split(steps[0]["command"]) == ["mqtool", then, str(root), *given]
+    assert mqtool("verify", root, *given).stdout.count("next: ") == 1
