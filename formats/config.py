@@ -89,7 +89,9 @@ CONFIG_FILES = (
                "counts of pending timer messages; a statistic, rebuilt by the broker", "5.0.0"),
     ConfigFile("transactionMetrics", "TransactionMetrics", ("transactionCount",), ("dataVersion",),
                "counts of pending transactions; a statistic", "5.x"),
-    ConfigFile("tieredStoreMetadata.json", "tiered store", (), ("topicMetadataTable", "queueMetadataTable"),
+    ConfigFile("tieredStoreMetadata.json", "tiered store", (),
+               ("commitLogFileSegmentTable", "consumeQueueFileSegmentTable", "indexFileSegmentTable",
+                "queueMetadataTable", "topicMetadataTable", "topicSerialNumber"),
                "what was moved to tiered storage", "5.x"),
 )
 

@@ -51,6 +51,8 @@ KNOWN = {
         Setting("checkCommitLogOffsetOnRecover", "false", "whether a record must name its own file", "5.5.0"),
         Setting("storeType", "default", "which kind of consume queue", "5.2.0"),
         Setting("rocksdbCQDoubleWriteEnable", "false", "a second consume queue store", "5.3.1"),
+        Setting("combineCQUseRocksdbForLmq", "false", "has to go with rocksdbCQDoubleWriteEnable", "5.5.0"),
+        Setting("useSeparateStorePathForRocksdbCQ", "false", "where queues in RocksDB are", "5.5.0"),
         Setting("enabledAppendPropCRC", "false", "whether new records carry a property CRC", "5.2.0"),
         Setting("forceVerifyPropCRC", "false", "whether every record must carry a right property CRC", "5.2.0"),
         Setting("messageDelayLevel", DEFAULT_LEVELS, "deliver times of the delay topic's units"),

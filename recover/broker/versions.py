@@ -140,6 +140,12 @@ DELAY_TABLE_LATE = _behaviour(
 )
 TAG_INDEX = _behaviour("tag-index", "the index gets one entry for the tags of a message", since="5.4.0")
 
+# CombineConsumeQueueStore, RocksDBConsumeQueueStore
+COMBINED_QUEUES = _behaviour(
+    "combined-queues", "queues in files and in RocksDB need combineCQUseRocksdbForLmq, and a RocksDB of queues in the "
+    "other folder than useSeparateStorePathForRocksdbCQ says stops the start", since="5.5.0",
+)
+
 # Configuration
 INVALID_CONFIG_DELETED = _behaviour(
     "invalid-config-deleted", "a config file that cannot be parsed is deleted", since="5.4.0",

@@ -51,6 +51,26 @@ PARTS_CODES: tuple[Code, ...] = (
         bits=BIT_UNSUPPORTED,
     ),
     Code(
+        "part-missing", "warning", "{part} ({what}) is not there: {problem}",
+        "Do not start the broker before you have looked for {part}: another disk, the source of this copy, a backup, a replica.",
+        meaning="A setting, topics.json, another file or the log itself says that the part is in use.",
+        cause="It was deleted, not copied with the rest, or lies on a disk that is not mounted.",
+        broker="It makes a new, empty one and says nothing, or does not start: of a compacted topic logs and queues have "
+        "to match. What a clean start does not dispatch again is never delivered.",
+        action="Put the part back. mqtool does not read what it holds, and makes none.",
+    ),
+    Code(
+        "part-damaged", "warning", "{part} ({what}): {problem}",
+        "Put {part} back from a backup or a replica before the start. mqtool changes nothing there.",
+        meaning="Seen from outside the part is not whole: of a RocksDB the manifest and the live tables were looked at, not "
+        "their content.",
+        cause="A crash, a copy made while the broker ran, or a failing disk.",
+        broker="It does not start where a database cannot be opened. A manifest that ends too early it takes as it is, and "
+        "goes on with an older state.",
+        action="Restore the part. Databases of queues and index derive from the log; how a release fills one again, try on "
+        "a copy of the store.",
+    ),
+    Code(
         "part-recognised", "info", "{part}: {what} ({detail})", "",
         meaning="A part that mqtool knows but has nothing to judge in, or lists only.",
         cause="Most of these folders are made by every start, whether they are used or not.",

@@ -20,6 +20,7 @@ from recover.files.reader import read_small
 from recover.files.store import CHECKPOINT, COMMITLOG, CONSUMEQUEUE, INDEX, Store
 
 ROCKSDB_QUEUES = "defaultRocksDB"
+SEPARATE_QUEUES = "consumequeue_rocksdb"
 DLEDGER_LOG = "log of a DLedger group"
 _HEAD = 4096
 _LISTED = 100_000
@@ -86,7 +87,8 @@ def held_elsewhere(store: Store, settings: dict[str, str] | None = None) -> dict
     """
     settings = {**store.options.settings, **(settings or {})}
     for path in _dledger(store, settings):
-        if path.exists() and mapped_data(path):
+        data = path / "data"
+        if path.exists() and mapped_data(data if data.is_dir() else path):
             found = Elsewhere(store.relative(path), DLEDGER_LOG)
             return dict.fromkeys((COMMITLOG, CONSUMEQUEUE, INDEX, CHECKPOINT), found)
     if queues_in_rocksdb(store, settings):
@@ -102,18 +104,21 @@ def queues_in_rocksdb(store: Store, settings: dict[str, str]) -> bool:
         return kind == ROCKSDB_QUEUES
     if settings.get("rocksdbCQDoubleWriteEnable", "").strip().lower() == "true":
         return False
-    return bool(rocksdb_queue_folders(store)) and not store.queue_folders
+    if store.queue_folders:
+        return False
+    # a broker with its topics in RocksDB has its queues there
+    return bool(rocksdb_queue_folders(store)) or has_rocksdb(store.config_dir / "topics")
 
 
 def rocksdb_queue_folders(store: Store) -> list[Path]:
     """The folders that hold, or held, a RocksDB of consume queues: the first shares its place with queue files."""
-    separate = store.root / "consumequeue_rocksdb"
+    separate = store.root / SEPARATE_QUEUES
     found = [separate] if separate.is_dir() else []
-    return [store.consumequeue_dir, *found] if _has_rocksdb(store.consumequeue_dir) else found
+    return [store.consumequeue_dir, *found] if has_rocksdb(store.consumequeue_dir) else found
 
 
-def _has_rocksdb(path: Path) -> bool:
-    """Also without CURRENT, whose loss is damage."""
+def has_rocksdb(path: Path) -> bool:
+    """Whether a folder holds a RocksDB, be it without CURRENT, whose loss is damage."""
     try:
         return any(name == _CURRENT or name.startswith("MANIFEST-") or name.endswith(".sst")
                    for name in os.listdir(path))

@@ -35,9 +35,11 @@ from recover.predict.surroundings import (
     config_pairs,
     config_refusal,
     not_emulated,
+    refused_by,
     unread_beside,
 )
 from recover.scan.log import LogView
+from recover.verify.needed_parts import needed_parts, not_foreseen
 
 LARGE_RECORD = 64 << 20
 
@@ -55,12 +57,14 @@ def predict(
     prediction.assumptions += assumptions(store, settings)
     prediction.not_emulated = not_emulated(store, settings)
     prediction.unsupported += prediction.not_emulated or unread_beside(store)
+    needed = needed_parts(store, dict(settings.given), Topics(store), view)
+    prediction.unsupported += not_foreseen(needed)
     configs = config_pairs(store, view, settings)
     prediction.config_lost = config_lost(configs)
     loaded = load(store, settings)
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
     prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
-    refusal = loaded.refusal or config_refusal(configs)
+    refusal = loaded.refusal or config_refusal(configs) or refused_by(store, settings, needed)
     if refusal is not None:
         prediction.starts, prediction.reason = False, refusal
         return prediction

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from recover.broker.settings import KNOWN, BrokerSettings
-from recover.broker.versions import NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion
+from recover.broker.versions import COMBINED_QUEUES, NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion
 from recover.files.config_files import ConfigPair
-from recover.files.store import CONSUMEQUEUE, Store
+from recover.files.store import COMMITLOG, CONSUMEQUEUE, Store
 from recover.files.topics import Topics
-from recover.files.unread import held_elsewhere, unread_parts
+from recover.files.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, unread_parts
 from recover.scan.log import LogView
 from recover.verify.config_evidence import judged_pairs
+from recover.verify.needed_parts import Needed, start_refusals
 
 _FIRST_WITH_ALL = BrokerVersion(5, 0, 0)
 _STOPPING = ("topics.json", "subscriptionGroup.json", "consumerFilter.json", "delayOffset.json")
@@ -65,10 +66,25 @@ def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:
     return sorted(parts)
 
 
+def refused_by(store: Store, settings: BrokerSettings, needed: list[Needed]) -> str | None:
+    """Why a broker does not start, if settings about parts that are not read, or those parts, say so."""
+    if settings.version.has(COMBINED_QUEUES):
+        double = settings.flag("rocksdbCQDoubleWriteEnable")
+        if double and not settings.flag("combineCQUseRocksdbForLmq"):
+            return "rocksdbCQDoubleWriteEnable=true needs combineCQUseRocksdbForLmq=true beside it"
+        if double or settings.text("storeType") == ROCKSDB_QUEUES:
+            separate = settings.flag("useSeparateStorePathForRocksdbCQ")
+            other = store.consumequeue_dir if separate else store.root / SEPARATE_QUEUES
+            if (other / "CURRENT").exists():
+                name, value = "useSeparateStorePathForRocksdbCQ", str(separate).lower()
+                return f"{name}={value}, and {store.relative(other)} holds a RocksDB of queues"
+    return next(iter(start_refusals(needed)), None)
+
+
 def unread_beside(store: Store) -> Iterator[str]:
     """Parts with data that is left out of the answer."""
     for part in unread_parts(store):
-        if part.needed_for == CONSUMEQUEUE and part.holds(part.path):
+        if part.needed_for in (CONSUMEQUEUE, COMMITLOG) and part.holds(part.path):
             yield f"{store.relative(part.path)}: {part.what}"
 
 

@@ -20,6 +20,7 @@ from recover.files.unread import held_elsewhere, mapped_data, rocksdb_queue_fold
 from recover.findings import Finding, finding
 from recover.index.files import list_index_files
 from recover.scan.log import LogView
+from recover.verify.needed_parts import needed_parts
 from recover.verify.other_parts import check_other_parts
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ def check_parts(
     findings.extend(log_is_gone(store))
     findings.extend(settings_findings(look.log, look.options.settings))
     findings.extend(check_other_parts(store, look.options.settings, None if whole else frozenset(wanted)))
+    if whole:
+        settings = look.options.settings
+        findings.extend(item.finding() for item in needed_parts(store, settings, look.topics, look.log))
     if whole and has_journal(store.root):
         from recover.plan.journal import run_findings
 

@@ -21,6 +21,7 @@ from recover.findings import Finding
 from recover.verify.parts import ALL_PARTS, check_parts
 from tests.support.looks import looked_at
 from tests.support.stores import CLEAN, KILLED, unpacked
+from tests.support.unread_stores import add_rocksdb
 
 Make = Callable[[str], Path]
 
@@ -141,17 +142,19 @@ def test_data_in_a_part_that_is_not_read_sets_its_bit(store: Make, file: str, co
     root = store("clean-4.5.1")
     path = root / file
     if path.suffix in (".sst", ".log"):
-        put(path.parent / "CURRENT", b"MANIFEST-000001\n")
+        add_rocksdb(path.parent)
     put(path, bytes(len(content)) if path.name == FIRST else b"")
     assert bits(root) == 0  # the empty skeleton
     path.write_bytes(content)
+    if part == "compaction/compactionLog":
+        put(root / file.replace("compactionLog", "compactionCq"), content)
     (found,) = notable(root)
     assert (found.code, found.bits, found.facts["part"]) == ("part-not-supported", 64, part)
 
 
 def test_a_part_counts_only_for_the_questions_that_need_it(store: Make) -> None:
     root = store("clean-4.5.1")
-    put(root / "config" / "rdb" / "CURRENT", b"MANIFEST-000001\n")
+    add_rocksdb(root / "config" / "rdb")
     put(root / "config" / "rdb" / "000012.sst", b"table")
     assert [item.code for item in findings(root, frozenset({"config"}))] == ["part-not-supported"]
     assert findings(root, frozenset({"commitlog", "index"})) == []

@@ -16,6 +16,7 @@ from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, all_stores, file_name, messages, queue_bytes
 from tests.support.stores import EXPECTED
 from tests.support.trees import assert_unchanged
+from tests.support.unread_stores import add_rocksdb
 
 PLAIN, KILLED = "clean-plain-4.9.7", "killed-plain-4.5.1"
 # The whole brokers were run with a delay table of their own.
@@ -189,13 +190,13 @@ def batch_queue(root: Path) -> str:
 
 
 def rocksdb_queues(root: Path) -> str:
-    put(root / "consumequeue_rocksdb" / "CURRENT", b"MANIFEST-000001\n")
-    put(root / "consumequeue_rocksdb" / "000012.sst", b"a table")
+    add_rocksdb(root / "consumequeue_rocksdb", empty=False)
     return "consumequeue_rocksdb"
 
 
 def compaction_log(root: Path) -> str:
-    put(root / "compaction" / "compactionLog" / "Compacted" / "0" / file_name(0), bytes([0, 0, 1, 0]))
+    for name in ("compactionLog", "compactionCq"):
+        put(root / "compaction" / name / "Compacted" / "0" / file_name(0), bytes([0, 0, 1, 0]))
     return "compaction/compactionLog"
 
 

@@ -13,7 +13,7 @@ from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import messages
 from tests.support.stores import real_store
 from tests.support.trees import assert_unchanged
-from tests.support.unread_stores import FIRST, add_batch_queue, put, to_dledger, to_rocksdb
+from tests.support.unread_stores import FIRST, add_batch_queue, add_rocksdb, put, to_dledger, to_rocksdb
 
 CLEAN, KILLED, MANY = "clean-plain-4.9.7", "killed-expired-5.3.3", "clean-manyfiles-5.3.3"
 REFUSED, UNREAD = exits.OPERATIONAL, exits.UNSUPPORTED
@@ -192,8 +192,7 @@ def test_a_setting_says_where_queues_are_before_there_is_a_file_of_them(folder: 
 
 def test_files_beside_rocksdb_are_judged(folder: Path) -> None:
     root = real_store(CLEAN, folder)
-    put(root / "consumequeue" / "CURRENT", b"MANIFEST-000005\n")
-    put(root / "consumequeue" / "000012.sst", b"a table")
+    add_rocksdb(root / "consumequeue", empty=False)
     damage("queue-behind", root)
     found = verify(root)
     assert "consumequeue-missing-units" in notable(found) and not found.document["not_checked"]

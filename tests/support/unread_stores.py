@@ -9,6 +9,7 @@ from fixtures.damage import walk
 from formats.batchconsumequeue import BATCH_CQ_UNIT, BatchCqUnit
 from formats.consumequeue import CQ_UNIT
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
+from tests.support.stores import unpacked
 
 FIRST = "0" * 20
 
@@ -50,15 +51,20 @@ def to_dledger(root: Path, keep: int = 0) -> Path:
     return root
 
 
+def add_rocksdb(folder: Path, *, empty: bool = True) -> None:
+    """A real database: that of the queues of a broker that was killed (`empty`), or stopped."""
+    store = unpacked(f"kinds/{'killed' if empty else 'clean'}-rocksdb-5.5.0")
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (store / "consumequeue").iterdir():
+        shutil.copy2(file, folder)
+
+
 def to_rocksdb(root: Path, *, empty: bool = False, separate: bool = False) -> Path:
     """Queues in RocksDB instead of files; `empty` as after a kill."""
     shutil.rmtree(root / "consumequeue")
     folder = root / ("consumequeue_rocksdb" if separate else "consumequeue")
     (root / "consumequeue").mkdir()
-    put(folder / "CURRENT", b"MANIFEST-000005\n")
-    put(folder / "MANIFEST-000005", b"")
-    if not empty:
-        put(folder / "000012.sst", b"a table")
+    add_rocksdb(folder, empty=empty)
     return root
 
 
