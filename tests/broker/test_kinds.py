@@ -1,0 +1,110 @@
+"""Stores of every kind: what a broker of the release that wrote one delivers, recover takes nothing from it."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fixtures.lab import kinds
+from fixtures.lab.packed import manifest, settings
+from fixtures.lab.whole import Delivered
+from tests.broker.judge import REFUSED, mqtool
+from tests.support.brokers import require_lab
+from tests.support.stores import KINDS, broker_conf, copy_store, real_store, unmount_log
+from tests.support.trees import tree_digest
+
+pytestmark = pytest.mark.broker
+
+#: Written anew for each run: brokers forget timers that are a week old.
+FRESH = tuple(name for name in KINDS if manifest(name)["kind"].startswith("timers"))
+#: Topics whose messages come into the log again and elsewhere when they are due.
+DELAYED = ("Later", "Timed", "%RETRY%pops_Popped")
+KEYS = 40
+SAMPLE = "kinds/clean-dledger-5.3.3"
+every_kind = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.deep if name == SAMPLE else []) for name in KINDS]
+)
+
+
+@every_kind
+def test_store_delivers_what_its_manifest_says(name: str) -> None:
+    require_lab()
+    counts = {topic: sum(map(len, queues.values())) for topic, queues in delivered_before(name).items()}
+    expected = manifest(name)["delivered"]
+    assert counts == expected or "compaction" in name
+    assert counts.keys() == expected.keys() and counts["Orders"] == expected["Orders"] > 0
+
+
+@pytest.mark.parametrize("given", ["broker.conf", "nothing"])
+@every_kind
+def test_broker_delivers_after_recover_what_it_delivered_before(name: str, given: str, tmp_path: Path) -> None:
+    require_lab()
+    root = copy(name, tmp_path)
+    if recovered(name, root, given):
+        assert same(deliver(name, root)) == same(delivered_before(name))
+
+
+@pytest.mark.parametrize("given", ["broker.conf", "nothing"])
+@every_kind
+def test_log_that_was_not_mounted_during_recover_is_delivered_afterwards(name: str, given: str, tmp_path: Path) -> None:
+    require_lab()
+    root = copy(name, tmp_path)
+    aside = unmount_log(root)
+    if recovered(name, root, given):
+        for log in aside.iterdir():
+            shutil.rmtree(root / log.name)
+            log.rename(root / log.name)
+        assert same(deliver(name, root)) == same(delivered_before(name))
+
+
+def recovered(name: str, root: Path, given: str) -> bool:
+    """Whether recover changed anything. If it refused, nothing may have changed."""
+    conf = broker_conf(name, root, root.with_name("broker.conf"))
+    before = tree_digest(root)
+    done = mqtool("recover", root, "--yes", *(["--broker-conf", conf] if given == "broker.conf" else []))
+    changed = tree_digest(root) != before
+    assert not changed or not done.code & REFUSED
+    return changed
+
+
+def copy(name: str, folder: Path) -> Path:
+    """A copy of the store at its best age."""
+    return copy_store(_fresh(name), folder / "store") if name in FRESH else real_store(name, folder)
+
+
+def deliver(name: str, root: Path) -> Delivered:
+    """What its broker delivers from the copy."""
+    known = manifest(name)
+    return kinds.deliver(known["broker"], root, settings(name), known["read"])
+
+
+@functools.cache
+def delivered_before(name: str) -> Delivered:
+    """What its broker delivers from the store as it was written."""
+    with tempfile.TemporaryDirectory(prefix="mqtool-kind-") as scratch:
+        return deliver(name, copy(name, Path(scratch)))
+
+
+@functools.cache
+def _fresh(name: str) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="mqtool-kind-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (kind,) = (kind for kind in kinds.RECIPES if f"kinds/{kind.name}" == name)
+    return kinds.write(kind, folder / "store")
+
+
+def same(delivered: Delivered) -> dict[str, Counter[object]]:
+    """The same it must be: each message at its place; of delayed ones the body, of compacted ones the newest."""
+    found: dict[str, Counter[object]] = {}
+    for topic, queues in delivered.items():
+        rows = [(queue, *row) for queue, messages in queues.items() for row in sorted(messages)]
+        if topic == "Compacted":
+            rows = rows[-KEYS:]
+        found[topic] = Counter(row[-1] if topic in DELAYED else tuple(row) for row in rows)
+    return found
