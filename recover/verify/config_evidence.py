@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from msgspec import structs
 
 from formats.commitlog import TOPIC_SCHEDULE
 from formats.config import missing_keys
+from formats.consumequeue import CQ_UNIT, is_valid
 from recover.files.config_files import ConfigPair, ConfigText, tables_of
+from recover.files.reader import read_small
 from recover.files.store import Store
 from recover.files.topics import Topics, topic_text
 from recover.scan.log import LogView
@@ -49,7 +52,7 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, 
     shown: dict[str, str] = {}
     if users:
         shown[TOPICS_FILE] = f"queues and log hold {_list(users)}"
-    if TOPIC_SCHEDULE in stored and pairs[DELAYS_FILE].present:
+    if TOPIC_SCHEDULE in stored and pairs[DELAYS_FILE].present and _came_due(store, log):
         shown[DELAYS_FILE] = f"queues and log hold {TOPIC_SCHEDULE}"
     if groups and pairs[GROUPS_FILE].present:
         shown[GROUPS_FILE] = f"there were the groups {_list(groups)}"
@@ -63,6 +66,17 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, 
             shown[name] = "nothing that a broker wrote is left in config/"
     kept = set(os.listdir(store.config_dir)) if store.config_dir.is_dir() else set()
     return {name: text for name, text in shown.items() if not kept & _IN_ROCKSDB.get(name, set())}
+
+
+def _came_due(store: Store, log: LogView | None) -> bool:
+    """False when no delayed message was due at the newest message: until then a broker writes an empty table."""
+    dues = []
+    for folder in store.consumequeue_dir.glob(f"{TOPIC_SCHEDULE}/*/"):
+        first = min(filter(Path.is_file, folder.iterdir()), default=None)
+        head = b"" if first is None else read_small(first, CQ_UNIT.size)
+        if len(head) == CQ_UNIT.size and is_valid(unit := CQ_UNIT.decode(head)):
+            dues.append(unit.tags_code)
+    return log is None or not dues or min(dues) <= log.newest_timestamp
 
 
 def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:
