@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ from mqtool.scanning import run_verify
 from recover.errors import Refusal
 
 if TYPE_CHECKING:
-    from mqtool.options import BrokerChoice, EngineChoice
+    from mqtool.options import BrokerChoice, EngineChoice, PartsChoice
     from recover.apply.carry_out import Applied
     from recover.files.store import Store, StoreOptions
     from recover.plan.model import Plan
@@ -62,21 +63,16 @@ def with_options(plan: Plan, store: Store) -> Plan:
     return structs.replace(plan, summary={**plan.summary, "store_options": said})
 
 
-def options_of(plan: Plan) -> StoreOptions:
-    """The reverse of `with_options`."""
-    from recover.files.store import StoreOptions
-
+def options_of(plan: Plan, parts: PartsChoice) -> StoreOptions:
+    """The reverse of `with_options`. The `parts` are those of this command: a plan does not widen what it was given."""
     said = plan.summary.get("store_options") or {}
-    return StoreOptions(
-        commitlog=tuple(map(Path, said.get("commitlog") or ())),
-        consumequeue=Path(said["consumequeue"]) if said.get("consumequeue") else None,
-        index=Path(said["index"]) if said.get("index") else None,
-        mapped_file_size=said.get("mapped_file_size"), index_slots=said.get("index_slots"),
+    return structs.replace(
+        parts.options(), mapped_file_size=said.get("mapped_file_size"), index_slots=said.get("index_slots"),
         index_entries=said.get("index_entries"), broker=said.get("broker"), settings=dict(said.get("settings") or {}),
     )
 
 
-def refuse_while_running(root: Path) -> None:
+def refuse_while_running(root: Path, parts: Iterable[Path] = ()) -> None:
     """`Refusal` (8) before anything long starts, when a broker holds the store or an earlier run is unfinished."""
     from recover.apply.carry_out import refuse_if_unfinished
     from recover.disk.lock import probe
@@ -87,7 +83,7 @@ def refuse_while_running(root: Path) -> None:
         raise Refusal(f"{who} holds the store's lock",
                       "Stop the broker first. Reading commands and --dry-run may run beside it.",
                       pid=holder if holder > 0 else None)
-    refuse_if_unfinished(root)
+    refuse_if_unfinished(root, parts)
 
 
 def ask(question: str, *, yes: bool) -> None:
@@ -104,12 +100,12 @@ def ask(question: str, *, yes: bool) -> None:
         raise Refusal("not confirmed; nothing was changed")
 
 
-def carry_out(out: Printer, root: Path, plan: Plan) -> Applied:
-    """Apply a plan with a line of progress; signals wait for the end of a step."""
+def carry_out(out: Printer, root: Path, plan: Plan, parts: Iterable[Path | str] = ()) -> Applied:
+    """Apply a plan, in the root and these parts, with a line of progress; signals wait for the end of a step."""
     from recover.apply.carry_out import apply_plan
 
     with Steps("applying", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
-        return apply_plan(root, plan, progress=steps, interrupted=interrupted)
+        return apply_plan(root, plan, parts=parts, progress=steps, interrupted=interrupted)
 
 
 def conclude(

@@ -28,7 +28,7 @@ STOP_BROKER = "stop the broker"
 _PARTS = ("commitlog", "consumequeue", "index", "mapped_file_size", "index_slots", "index_entries")
 _BROKER = ("broker", "broker_conf", "settings")
 TAKES: dict[str, tuple[str, ...]] = {
-    "query": _PARTS,
+    "query": _PARTS, **dict.fromkeys(("apply", "undo", "resume"), ("commitlog", "consumequeue", "index")),
     **dict.fromkeys(("inspect", "verify", "predict", "recover", "truncate", "rebuild", "rebuild-consumequeue",
                      "rebuild-index"), _PARTS + _BROKER),
 }
@@ -78,11 +78,14 @@ class Given(Struct, frozen=True):
     def line(self, command: str, *more: object) -> str:
         """A complete command line about the store; what changes a remote one is done to a copy, made first."""
         remote = "://" in self.store and command not in _READS
-        takes = () if remote else TAKES.get(command, ())
-        words = [word for name, text in self.options if name in takes
-                 for word in (_SPELLING.get(name, "--" + name.replace("_", "-")), text)]
+        words = [] if remote else self.words(command)
         typed = shlex.join(["mqtool", command, _COPY if remote else self.store, *words, *map(str, more)])
         return f"{copy_command(self.store)} && {typed}" if remote else typed
+
+    def words(self, command: str) -> list[str]:
+        """The options about the store that a command takes."""
+        return [word for name, text in self.options if name in TAKES.get(command, ())
+                for word in (_SPELLING.get(name, "--" + name.replace("_", "-")), text)]
 
     def fill(self, text: str) -> str:
         """A text of a finding or refusal that names the store as `{store}`, with its commands made complete."""
@@ -218,7 +221,7 @@ def _go(scene: Scene) -> list[Step]:
 
 
 def _apply(scene: Scene) -> list[Step]:
-    return [Step(shlex.join(["mqtool", "apply", str(scene.plan)]), "run this very plan")]
+    return [Step(shlex.join(["mqtool", "apply", str(scene.plan), *scene.given.words("apply")]), "run this very plan")]
 
 
 def _after_repair(scene: Scene) -> list[Step]:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from mqtool import exits
 from mqtool.declared import FLAG, Parameter, argument, layout_of, option
@@ -64,15 +64,31 @@ class Engine(StrEnum):
     spark = "spark"
 
 
-class StoreChoice(Struct, frozen=True, kw_only=True):
-    """Which store, and what the files alone may not tell."""
+class PartsChoice(Struct, frozen=True, kw_only=True):
+    """Parts of a store that are kept elsewhere."""
 
-    store: Annotated[str, argument("STORE", "Store root: the folder that holds commitlog/.")]
     commitlog: Annotated[list[Path] | None, option(
         "--commitlog", "Commitlog kept elsewhere; repeat for several paths.", _PARTS, metavar="DIR")] = None
     consumequeue: Annotated[Path | None, option(
         "--consumequeue", "Consume queues kept elsewhere.", _PARTS, metavar="DIR")] = None
     index: Annotated[Path | None, option("--index", "Index files kept elsewhere.", _PARTS, metavar="DIR")] = None
+
+    @property
+    def parts(self) -> list[Path]:
+        """The folders that belong to the store but lie elsewhere."""
+        return [*(self.commitlog or ()), *(path for path in (self.consumequeue, self.index) if path is not None)]
+
+    def options(self) -> StoreOptions:
+        """The same for `recover`."""
+        from recover.files.store import StoreOptions
+
+        return StoreOptions(commitlog=tuple(self.commitlog or ()), consumequeue=self.consumequeue, index=self.index)
+
+
+class StoreChoice(PartsChoice, frozen=True, kw_only=True):
+    """Which store, and what the files alone may not tell."""
+
+    store: Annotated[str, argument("STORE", "Store root: the folder that holds commitlog/.")]
     mapped_file_size: Annotated[int | None, option(
         "--mapped-file-size", "Length of a commitlog file.", _PARTS, metavar="SIZE", parser=parse_size)] = None
     index_slots: Annotated[int | None, option(
@@ -90,18 +106,11 @@ class StoreChoice(Struct, frozen=True, kw_only=True):
                 return local_root(self.store)
         return Path(self.store)
 
-    @property
-    def parts(self) -> list[Path]:
-        """The folders that belong to the store but lie elsewhere."""
-        return [*(self.commitlog or ()), *(path for path in (self.consumequeue, self.index) if path is not None)]
-
     def options(self) -> StoreOptions:
         """The same for `recover`."""
-        from recover.files.store import StoreOptions
-
-        return StoreOptions(
-            commitlog=tuple(self.commitlog or ()), consumequeue=self.consumequeue, index=self.index,
-            mapped_file_size=self.mapped_file_size, index_slots=self.index_slots, index_entries=self.index_entries,
+        return structs.replace(
+            super().options(), mapped_file_size=self.mapped_file_size, index_slots=self.index_slots,
+            index_entries=self.index_entries,
         )
 
 
@@ -256,8 +265,9 @@ def _begin(printer: Printer, name: str, output: OutputChoice, groups: dict[str, 
            values: dict[str, Any]) -> None:
     store = next((item for item in groups.values() if isinstance(item, StoreChoice)), None)
     place = store.store if store is not None else own.get("store")
+    parts = [part for item in groups.values() if isinstance(item, PartsChoice) for part in item.parts]
     given = NOTHING_GIVEN if place is None else Given.of_values(str(place), values)
-    printer.begin(name, output.options(), None if place is None else str(place), store.parts if store else (), given)
+    printer.begin(name, output.options(), None if place is None else str(place), parts, given)
     if "://" in str(place) and name not in _READ_ANYWHERE:
         from recover.files.remote import is_remote, refuse_change
 

@@ -89,7 +89,7 @@ class Change(Struct):
         root = self.choice.root
         store = Store.open(root, store_options(self.choice, self.broker))
         if not self.consent.dry_run and self.output is None:
-            refuse_while_running(root)
+            refuse_while_running(root, self.choice.parts)
         seen = seen_now(store)
         made = self._plan(store, make(store))
         self.known = KnownParts(made.before, seen)
@@ -125,6 +125,8 @@ class Change(Struct):
                 raise
 
     def _go_on(self, store: Store, made: RecoverPlan, plan: Plan) -> int:
+        from recover.plan.places import Places
+
         out, root = self.out, self.choice.root
         document = made.before.json()
         code = made.before.exit_code
@@ -134,6 +136,8 @@ class Change(Struct):
             out.summary(f"Nothing to do{left}. {verify_line(document, code)}", self._steps("nothing", code))
             return code
         show_plan(out, plan)
+        if self.output is None:
+            Places(root, store.options.folders).check_plan(plan)
         if self.consent.dry_run:
             out.summary(f"Dry run, nothing was written: {count(len(plan.steps), 'step')} planned, "
                         f"{_losses(made)}", self._steps("planned", code, made))
@@ -143,7 +147,7 @@ class Change(Struct):
         ask(question, yes=self.consent.yes)
         if self.output is not None:
             return self._copy(store, made, plan, self.output)
-        applied = carry_out(out, root, plan)
+        applied = carry_out(out, root, plan, store.options.folders)
         out.answer(applied=applied.changed, journal=applied.journal)
         return self._conclude(store, made, plan, undo_step(out.given))
 

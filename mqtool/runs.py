@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from recover.files.store import StoreOptions
 
 
-def run_root(store: str) -> Path:
+def run_root(store: str, options: StoreOptions | None = None) -> Path:
     """The root of a store that may be too damaged to look like one, as long as it has a journal; else `NotAStore`."""
     from recover.files.store import Store
     from recover.plan.model import JOURNAL_DIR
 
     root = Path(store)
     if not (root / JOURNAL_DIR).is_dir():
-        Store.open(root)
+        Store.open(root, options)
     return root

@@ -10,8 +10,9 @@ from mqtool import exits
 from mqtool.changing import BITS, ConsentChoice, ask, conclude, options_of
 from mqtool.declared import argument
 from mqtool.next_steps import Given, Scene, Step, next_steps, undo_step
-from mqtool.options import EngineChoice, command
+from mqtool.options import EngineChoice, PartsChoice, command
 from mqtool.output import Printer
+from mqtool.plan_screen import plan_document, show_plan
 from mqtool.progress import Steps
 from mqtool.runs import run_root
 from mqtool.shown import Text
@@ -34,6 +35,7 @@ def run(
     out: Printer,
     engine: EngineChoice,
     consent: ConsentChoice,
+    parts: PartsChoice,
     store: Annotated[str, argument("STORE", "Store root.")],
 ) -> int:
     """Complete a run that was killed or interrupted: an apply is carried to its end, an undo too.
@@ -43,13 +45,16 @@ def run(
     from recover.files.store import Store
     from recover.plan.journal import open_runs
 
-    root = run_root(store)
-    found = open_runs(root)
+    root = run_root(store, parts.options())
+    found = open_runs(root, parts.parts)
     unfinished = [item.info() for item in found]
     out.answer(runs=[item.json() for item in unfinished], applied=False)
     for item in unfinished:
         what = f"run {item.id}: {item.command}, {item.state}, begun {human_time(item.started_ms)}"
         out.show(Text(f"{clean(what)}, {item.steps_done} of {item.steps} steps done", style="bold"))
+    for run in found:
+        out.answer(plan=plan_document(run.plan))
+        show_plan(out, run.plan)
     if consent.dry_run:
         if not unfinished:
             raise Refusal("there is no unfinished run", f"See `mqtool journal {shlex.quote(str(store))}`.")
@@ -58,9 +63,9 @@ def run(
         return exits.CLEAN
     if unfinished:
         ask(f"Complete run {unfinished[0].id}?", yes=consent.yes)
-    options = options_of(found[0].plan) if found else None
-    out.given = Given.of_plan(store, options) if options else out.given
-    done = _resume(out, root)
+    options = options_of(found[0].plan, parts) if found else parts.options()
+    out.given = Given.of_plan(store, options)
+    done = _resume(out, root, parts)
     undone = done.run is not None and done.run.state == "undone"
     out.answer(applied=not undone, runs=[done.run.json()] if done.run else [], journal=done.journal)
     if undone:
@@ -75,8 +80,8 @@ def run(
     return code
 
 
-def _resume(out: Printer, root: Path) -> Applied:
+def _resume(out: Printer, root: Path, parts: PartsChoice) -> Applied:
     from recover.apply.carry_out import resume
 
     with Steps("resuming", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
-        return resume(root, progress=steps, interrupted=interrupted)
+        return resume(root, parts=parts.parts, progress=steps, interrupted=interrupted)

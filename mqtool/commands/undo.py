@@ -10,7 +10,7 @@ from mqtool import exits
 from mqtool.changing import ConsentChoice, ask, options_of
 from mqtool.declared import argument
 from mqtool.next_steps import Given, Scene, Step, next_steps
-from mqtool.options import command
+from mqtool.options import PartsChoice, command
 from mqtool.output import Printer
 from mqtool.plan_screen import show_plan
 from mqtool.progress import Steps
@@ -28,6 +28,7 @@ from recover.errors import Refusal
 def run(
     out: Printer,
     consent: ConsentChoice,
+    parts: PartsChoice,
     store: Annotated[str, argument("STORE", "Store root.")],
 ) -> int:
     """Take the last applied (or unfinished) plan back: content, owner, mode, mtime, xattrs, sparseness.
@@ -37,11 +38,11 @@ def run(
     """
     from recover.apply.undo import last_run
 
-    root = run_root(store)
-    last = last_run(root)
+    root = run_root(store, parts.options())
+    last = last_run(root, parts.parts)
     if last is not None:
         info = last.info()
-        out.given = Given.of_plan(store, options_of(last.plan))
+        out.given = Given.of_plan(store, options_of(last.plan, parts))
         out.answer(plan=info.plan_id, run=info.id, restored=[])
         what = clean(f"run {info.id}: {info.command}, {info.state}, {human_time(info.started_ms)}")
         out.show(Text(what, style="bold"))
@@ -54,14 +55,14 @@ def run(
         return exits.CLEAN
     if last is not None:
         ask(f"Take run {last.id} back?", yes=consent.yes)
-    return _undo(out, root)
+    return _undo(out, root, parts)
 
 
-def _undo(out: Printer, root: Path) -> int:
+def _undo(out: Printer, root: Path, parts: PartsChoice) -> int:
     from recover.apply.undo import undo
 
     with Steps("undoing", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
-        undone = undo(root, progress=steps, interrupted=interrupted)
+        undone = undo(root, parts=parts.parts, progress=steps, interrupted=interrupted)
     out.answer(plan=undone.run.plan_id, run=undone.run.id, restored=list(undone.restored))
     restored = count(len(undone.restored), "file")
     out.summary(f"Run {undone.run.id} is undone, {restored} restored", next_steps(Scene("undone", out.given)))

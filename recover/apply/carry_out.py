@@ -6,7 +6,7 @@ the run stay unfinished. A signal stops between two steps and leaves the run for
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec import Struct
@@ -21,6 +21,7 @@ from recover.disk.lock import StoreLock, is_own_lock_file
 from recover.errors import Interrupted, Refusal
 from recover.plan.journal import Run, RunInfo, leftovers, open_runs, runs
 from recover.plan.model import Plan
+from recover.plan.places import Places
 from recover.plan.preconditions import check
 from recover.plan.shared_files import detach
 
@@ -46,45 +47,53 @@ def never() -> bool:
 
 
 def apply_plan(
-    root: Path, plan: Plan, *, progress: Progress | None = None, interrupted: Callable[[], bool] = never
+    root: Path, plan: Plan, *, parts: Iterable[Path | str] = (), progress: Progress | None = None,
+    interrupted: Callable[[], bool] = never,
 ) -> Applied:
-    """Carry out a sealed plan, or go on with it if it was begun.
+    """Carry out a sealed plan, or go on with it if it was begun. `parts`: what may be written outside of the root.
 
     Raises `Refusal` with nothing changed (a broker runs, the store is not as planned, no room, the disk failed and the
     steps were taken back), or `Interrupted` with a run that can be resumed or undone. Without steps nothing is touched.
     """
-    root = root.absolute()
+    root, given = root.absolute(), tuple(map(str, parts))
     if not plan.steps:
         return Applied(False, None)
+    Places(root, given).check_plan(plan)
     with StoreLock(root), _disk_trouble("nothing was changed"):
         tidy(root)
-        for run in open_runs(root):
+        for run in open_runs(root, given):
             if run.header["plan"] == plan.id and run.state == "unfinished":
                 return _go_on(run, progress, interrupted)
             raise _unfinished(run)
         check(plan, root)
+        Places(root, given).check_plan(plan)
         whole = detach(plan, root)
         check_space(root, whole)
         try:
-            run = start(root, whole, interrupted)
+            run = start(root, whole, interrupted, given)
         except BaseException:
             tidy(root)
             raise
         return _carry_out(run, progress, interrupted)
 
 
-def resume(root: Path, *, progress: Progress | None = None, interrupted: Callable[[], bool] = never) -> Applied:
+def resume(
+    root: Path, *, parts: Iterable[Path | str] = (), progress: Progress | None = None,
+    interrupted: Callable[[], bool] = never,
+) -> Applied:
     """Complete the run that was killed or interrupted: an apply is carried to its end, an undo too.
+
+    `parts`: what may be written outside of the root.
 
     `Refusal` if there is none, or if something else worked on the store in between.
     """
-    root = root.absolute()
+    root, given = root.absolute(), tuple(map(str, parts))
     nothing = Refusal("there is no unfinished run", "see what was done with `mqtool journal`")
     if not open_runs(root) and not _has_leftovers(root):
         raise nothing
     with StoreLock(root), _disk_trouble("the run is still unfinished"):
         tidy(root)
-        for run in open_runs(root):
+        for run in open_runs(root, given):
             if run.state == "undoing":
                 undo_run(run, progress, interrupted)
                 return Applied(True, run.info())
@@ -96,13 +105,14 @@ def _has_leftovers(root: Path) -> bool:
     return bool(leftovers(root)) or is_own_lock_file(root / "lock")
 
 
-def refuse_if_unfinished(root: Path) -> None:
+def refuse_if_unfinished(root: Path, parts: Iterable[Path | str] = ()) -> None:
     """For commands that are about to plan a change: `Refusal` if an earlier run is not complete."""
-    for run in open_runs(root):
+    for run in open_runs(root.absolute(), parts):
         raise _unfinished(run)
 
 
 def _unfinished(run: Run) -> Refusal:
+    _ = run.plan  # nobody is sent to resume or undo what they would refuse
     return Refusal(
         f"the run {run.id} ({run.header['command']}) is {run.state}", "run `mqtool resume` or `mqtool undo` first",
         run=run.id,
@@ -146,6 +156,7 @@ def _carry_out(run: Run, progress: Progress | None, interrupted: Callable[[], bo
 def _one_batch(run: Run, batch: list[int]) -> None:
     """Save, sync, record; do, sync, read back, record."""
     steps = run.plan.steps
+    Places(run.root, run.parts).check(steps[number] for number in batch)
     promised = set(run.promised)
     prepared = [
         (number, *family(steps[number]).prepare(run, number, steps[number], promised))

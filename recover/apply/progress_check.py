@@ -11,6 +11,7 @@ from recover.files.reading import file_crc
 from recover.plan.content import FileContent
 from recover.plan.journal import Run
 from recover.plan.model import InPlace, Plan, Replace, RetireFolder, Step
+from recover.plan.places import check_alone
 from recover.plan.preconditions import check_same_store, check_watched, compare, observe
 
 CHANGED = "something else worked on this store since: compare by hand, the saved bytes are in the journal's folder"
@@ -93,6 +94,8 @@ def _check(run: Run, plan: Plan, *, only_touched: bool) -> None:
     changed: list[str] = []
     for number, step in enumerate(plan.steps):
         status = statuses[number]
+        if isinstance(step, InPlace) and not (only_touched and status == "untouched"):
+            check_alone(run.root, step.file)
         if status == "untouched" and (only_touched or step.file not in last):
             if not only_touched:
                 compare(run.root, plan.preconditions[number], whole_file=not isinstance(step, InPlace))

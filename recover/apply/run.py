@@ -62,7 +62,7 @@ def tidy(root: Path) -> None:
     """Remove what runs left that were killed before they began or after they ended. Needs the store's lock."""
     for path in leftovers(root):
         if path == root / ROOT_MTIME:
-            text = path.read_bytes()
+            text = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
             if text.endswith(b"\n") and text.strip().isdigit():
                 disk.set_times(root, int(text))
             disk.unlink(path)
@@ -73,7 +73,7 @@ def tidy(root: Path) -> None:
             disk.set_times(root, int(mtime))
 
 
-def start(root: Path, plan: Plan, interrupted: Callable[[], bool]) -> Run:
+def start(root: Path, plan: Plan, interrupted: Callable[[], bool], parts: Iterable[str] = ()) -> Run:
     """Build a run for a plan and register it. On failure nothing stays but what `tidy` removes."""
     status = os.stat(root)
     name = f"{max([0, *(_number(run.id) for run in runs(root))]) + 1:06d}-{plan.id}"
@@ -83,7 +83,7 @@ def start(root: Path, plan: Plan, interrupted: Callable[[], bool]) -> Run:
     home = root / (f"{FRESH_JOURNAL}{status.st_mtime_ns}" if first else JOURNAL_DIR)
     disk.mkdir(home, status)
     disk.mkdir(home / "runs", status)
-    run = Run(root, home / "runs" / (name if first else FRESH_RUN + name))
+    run = Run(root, home / "runs" / (name if first else FRESH_RUN + name), tuple(parts))
     for path in (run.path, *(run.path / folder for folder in _FOLDERS)):
         disk.mkdir(path, status)
     elsewhere = {run.staged(number): step.content for number, step in enumerate(plan.steps)}

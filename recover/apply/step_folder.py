@@ -77,7 +77,7 @@ def revert(run: Run, number: int, step: RetireFolder) -> list[Path]:
     path, retired, facts = resolve(run.root, step.file), run.retired(number), run.begin_record(number)
     if facts["aside"] == "remove":
         disk.mkdir(path)
-        disk.set_metadata(path, facts["uid"], facts["gid"], facts["mode"], facts["mtime_ns"])
+        disk.set_metadata(path, facts["uid"], facts["gid"], facts["mode"] & 0o777, facts["mtime_ns"])
     elif exists(retired):
         disk.rename(retired, path)
     if os.lstat(path).st_mtime_ns != facts["mtime_ns"] and not path.is_symlink():

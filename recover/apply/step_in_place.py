@@ -162,7 +162,9 @@ def revert(run: Run, number: int, step: InPlace) -> list[Path]:
     if _reads_zero(path, low, step.start, extents) and _reads_zero(path, step.stop, high, extents):
         disk.punch_holes(path, extents, low, high)
     _write_back(path, preimage, step, extents)
-    disk.set_metadata(path, facts["uid"], facts["gid"], facts["mode"], facts["mtime_ns"])
+    # bits that let a program run as somebody else no change takes away, so none come from a journal
+    mode = facts["mode"] & 0o777 | os.stat(path).st_mode & 0o7000
+    disk.set_metadata(path, facts["uid"], facts["gid"], mode, facts["mtime_ns"])
     return [path]
 
 

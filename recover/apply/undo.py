@@ -5,7 +5,7 @@ Every part may be repeated, so an undo that is killed is undone by running it ag
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from recover.disk.lock import StoreLock, is_own_lock_file
 from recover.errors import Interrupted, Refusal
 from recover.plan.journal import Run, RunInfo, leftovers, runs
 from recover.plan.model import resolve
+from recover.plan.places import Places
 
 Progress = Callable[[int, int, str], None]
 
@@ -30,19 +31,20 @@ class Undone(Struct, frozen=True):
 
 
 def undo(
-    root: Path, *, progress: Progress | None = None, interrupted: Callable[[], bool] = lambda: False
+    root: Path, *, parts: Iterable[Path | str] = (), progress: Progress | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> Undone:
-    """Take back the unfinished run, or else the last applied one.
+    """Take back the unfinished run, or else the last applied one. `parts`: what may be written outside of the root.
 
     `Refusal` if there is none, if a broker runs, or if a file is no longer as the run left it.
     """
-    root = root.absolute()
+    root, parts = root.absolute(), tuple(parts)
     if last_run(root) is None and not leftovers(root) and not is_own_lock_file(root / "lock"):
         raise Refusal("nothing was applied to this store, or all of it was undone", "see `mqtool journal`")
     with StoreLock(root):
         try:
             tidy(root)
-            run = last_run(root)
+            run = last_run(root, parts)
             if run is None:
                 raise Refusal("no run had changed this store; what a killed one left behind was removed")
             return undo_run(run, progress, interrupted)
@@ -53,9 +55,9 @@ def undo(
             ) from error
 
 
-def last_run(root: Path) -> Run | None:
+def last_run(root: Path, parts: Iterable[Path | str] = ()) -> Run | None:
     """The run that undo would take back: the newest that is not undone."""
-    return next((run for run in reversed(runs(root)) if run.state != "undone"), None)
+    return next((run for run in reversed(runs(root, parts)) if run.state != "undone"), None)
 
 
 def undo_run(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> Undone:
@@ -91,6 +93,7 @@ def take_back(run: Run, progress: Progress | None, interrupted: Callable[[], boo
 
 def _revert(run: Run, batch: list[int]) -> None:
     steps = run.plan.steps
+    Places(run.root, run.parts).check(steps[number] for number in batch)
     record_all(run, "revert", [{"step": number} for number in batch if run.statuses[number] != "reverting"])
     changed = [path for number in batch for path in family(steps[number]).revert(run, number, steps[number])]
     disk.sync_all(path for path in changed if path.exists())

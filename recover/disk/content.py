@@ -38,7 +38,7 @@ def pwrite(fd: int, path: Path, offset: int, data: Buffer) -> None:
 
 def write_range(path: Path, offset: int, chunks: Iterable[Buffer]) -> int:
     """Overwrite bytes of an existing file from `offset` on; returns how many. Not synced yet."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         start = offset
         for chunk in chunks:
@@ -53,7 +53,7 @@ def zero_range(path: Path, start: int, stop: int) -> None:
     """Make [start, stop) read as zeros without allocating blocks; grows the file if `stop` is behind its end."""
     if stop <= start:
         return
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         size = os.fstat(fd).st_size
         if start < size and not punch(fd, path, start, min(stop, size)):
@@ -92,7 +92,11 @@ def _libc(name: str) -> Callable[..., int] | None:
 def truncate(path: Path, size: int) -> None:
     """Set the length of a file in bytes."""
     fault("truncate", path, length=size)
-    os.truncate(path, size)
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.ftruncate(fd, size)
+    finally:
+        os.close(fd)
 
 
 def create_file(
@@ -190,7 +194,7 @@ def _written(view: memoryview) -> Iterator[tuple[int, int]]:
 
 def append(path: Path, data: bytes) -> None:
     """Add bytes at the end of a file (made if missing) and sync it."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         view = memoryview(data)
         while len(view):
@@ -204,7 +208,7 @@ def append(path: Path, data: bytes) -> None:
 
 def punch_holes(path: Path, keep: Iterable[tuple[int, int]], start: int, stop: int) -> None:
     """Deallocate what of [start, stop) is in none of the `keep` ranges, where it can be done."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         for first, last in gaps(keep, start, stop):
             punch(fd, path, first, last)

@@ -17,6 +17,7 @@ from types import TracebackType
 
 from recover import disk
 from recover.errors import Refusal
+from recover.files.journal_dir import check_journal_folder
 
 _FLOCK = struct.Struct("hhqqi")
 _MARKER = b"mqtool"
@@ -74,7 +75,8 @@ def is_own_lock_file(path: Path) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        # a link is not ours, whatever it leads to: what is ours is removed
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return b""
     try:
@@ -101,6 +103,7 @@ class StoreLock:
         self._made_at: int | None = None
 
     def __enter__(self) -> StoreLock:
+        check_journal_folder(self.store)
         try:
             self._acquire()
         except OSError as error:

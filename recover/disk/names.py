@@ -50,7 +50,10 @@ def rmdir(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory of our own making, never following symbolic links."""
+    """Remove a directory of our own making, never following symbolic links, not even this one."""
+    if path.is_symlink():
+        unlink(path)
+        return
     for directory, names, files in os.walk(path, topdown=False):
         for name in files + [name for name in names if os.path.islink(os.path.join(directory, name))]:
             unlink(Path(directory, name))

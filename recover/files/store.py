@@ -52,6 +52,12 @@ class StoreOptions(Struct, frozen=True):
     broker: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Absolute paths of the parts that the user named: there, and below the root, a command may write."""
+        named = (*self.commitlog, *(part for part in (self.consumequeue, self.index) if part is not None))
+        return tuple(os.path.abspath(part) for part in named)
+
 
 class QueueFolder(NamedTuple):
     """One folder `<topic>/<queue id>` of a queue part."""

@@ -9,7 +9,9 @@ that of its plan.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import stat
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -19,8 +21,10 @@ from msgspec import Struct, field
 from recover.crc import crc32c
 from recover.disk.lock import ROOT_MTIME
 from recover.errors import Refusal
+from recover.files.journal_dir import check_journal_folder
 from recover.findings import Finding, finding
 from recover.plan.model import JOURNAL_DIR, Plan
+from recover.plan.places import Places
 from recover.plan.plan_file import canonical, load_plan
 
 State = Literal["applied", "unfinished", "undone", "undoing"]
@@ -58,11 +62,12 @@ class Run(Struct, dict=True):
     """A run's folder and what its journal says so far (`records`, added to with `add`).
 
     `statuses`: how far each step is; `promised`: the directories that begun steps make. `compared`: staged files that
-    this process read back, as `identity` knows them.
+    this process read back, as `identity` knows them. `parts`: folders outside of the root that the command was given.
     """
 
     root: Path
     path: Path
+    parts: tuple[str, ...] = ()
     records: list[dict[str, Any]] = field(default_factory=list)
     statuses: list[StepStatus] = field(default_factory=list)
     promised: set[str] = field(default_factory=set)
@@ -95,16 +100,40 @@ class Run(Struct, dict=True):
     def plan(self) -> Plan:
         """The plan as it is carried out, its content in `staged`.
 
-        `Refusal` if it cannot be read, or if the journal names directories that none of its steps has to do with.
+        `Refusal` if it cannot be read, if it or the journal names anything but what its steps have to do with in the
+        store's own parts, or if the run's folder holds what leads out of it.
         """
-        plan = load_plan(self.path / "plan.json")
-        own = {str(path) for step in plan.steps for path in Path(step.file).parents} | {"."}
+        plan = load_plan(self.path / "plan.json", sidecar="staged")
+        if len(plan.steps) != len(self.statuses):
+            raise self._made_up(f"has {len(self.statuses)} steps, its plan {len(plan.steps)}")
+        own = {"."}
+        places = Places(self.root, self.parts)
+        places.check_plan(plan)
+        for step in plan.steps:
+            own.update(places.folders_of(step))
         made = (name for facts in self._begins.values() for name in facts.get("mkdirs", ()))
         for name in (*self.header["directories"], *made):
             if name not in own:
-                raise Refusal(f"the journal of run {self.id} names {name!r}, where its plan changes nothing",
-                              "somebody changed it; nothing was changed now", run=self.id)
+                raise self._made_up(f"names {name!r}, where its plan changes nothing")
+        self._check_folder()
         return plan
+
+    def _check_folder(self) -> None:
+        for folder, kinds in (("staged", "file"), ("preimages", "file"), ("retired", "any")):
+            with os.scandir(self.path / folder) as entries:
+                for entry in entries:
+                    if kinds == "file" and not entry.is_file(follow_symlinks=False):
+                        raise self._made_up(f"has {folder}/{entry.name}, which is no file")
+                    if not (entry.name.isascii() and entry.name.isdecimal()):
+                        raise self._made_up(f"has {folder}/{entry.name}, which no step put there")
+        if os.lstat(self.journal).st_nlink > 1:
+            raise self._made_up("has a journal file with another name elsewhere")
+
+    def _made_up(self, what: str) -> Refusal:
+        return Refusal(
+            f"the run {self.id} {what}: it is not as mqtool left it; nothing was changed now",
+            f"move {self.path.relative_to(self.root)} out of the store to work without it", run=self.id,
+        )
 
     def staged(self, step: int) -> Path:
         """Where the new content of a step is."""
@@ -171,10 +200,11 @@ def decode_records(data: bytes) -> list[dict[str, Any]]:
     return records
 
 
-def open_run(root: Path, path: Path) -> Run:
-    """Read one run; `Refusal` if its journal cannot be used."""
-    run = Run(root, path)
+def open_run(root: Path, path: Path, parts: Iterable[Path | str] = ()) -> Run:
+    """Read one run; `Refusal` if its journal cannot be used. `parts`: what the command was given besides the root."""
+    run = Run(root, path, tuple(map(str, parts)))
     try:
+        _check_shape(path)
         for record in decode_records(run.journal.read_bytes()):
             run.add(record)
         if not run.records or run.header["event"] != "start":
@@ -194,12 +224,23 @@ def open_run(root: Path, path: Path) -> Run:
     return run
 
 
-def runs(root: Path) -> list[Run]:
-    """All runs, oldest first."""
-    return [open_run(root, path) for path in _run_paths(root)]
+def _check_shape(path: Path) -> None:
+    """`Refusal` if a run's folder, or one in it, or its two documents are links or something else."""
+    for name in ("", "staged", "preimages", "retired", "plan.json", "journal.ndjson"):
+        is_document = "." in name
+        mode = os.lstat(path / name).st_mode
+        if not (stat.S_ISREG(mode) if is_document else stat.S_ISDIR(mode)):
+            raise Refusal(f"{name or path.name} is no {'file' if is_document else 'folder'}")
+
+
+def runs(root: Path, parts: Iterable[Path | str] = ()) -> list[Run]:
+    """All runs, oldest first. `parts`: what the command was given outside of the root."""
+    parts = tuple(parts)
+    return [open_run(root, path, parts) for path in _run_paths(root)]
 
 
 def _run_paths(root: Path) -> Iterator[Path]:
+    check_journal_folder(root)
     folder = root / JOURNAL_DIR / "runs"
     try:
         paths = sorted(folder.iterdir())
@@ -207,7 +248,7 @@ def _run_paths(root: Path) -> Iterator[Path]:
         return
     except OSError as error:
         raise Refusal(f"the journal cannot be read: {error.strerror}", "run as the user who made it") from error
-    yield from (path for path in paths if not path.name.startswith(".") and path.is_dir())
+    yield from (path for path in paths if not path.name.startswith(".") and (path.is_symlink() or path.is_dir()))
 
 
 def journal(root: Path) -> list[RunInfo]:
@@ -215,26 +256,29 @@ def journal(root: Path) -> list[RunInfo]:
     return [run.info() for run in runs(root)]
 
 
-def open_runs(root: Path) -> list[Run]:
+def open_runs(root: Path, parts: Iterable[Path | str] = ()) -> list[Run]:
     """The runs that were neither finished nor undone: at most one, unless somebody copied journals."""
-    return [run for run in runs(root) if run.state in ("unfinished", "undoing")]
+    return [run for run in runs(root, parts) if run.state in ("unfinished", "undoing")]
 
 
-def run_findings(root: Path) -> list[Finding]:
+def run_findings(root: Path, parts: Iterable[Path | str] = ()) -> list[Finding]:
     """What a reading command says of earlier runs: one that is not complete, a journal that cannot be used."""
+    found = []
     try:
-        return [
-            finding(
+        for run in open_runs(root, parts):
+            _ = run.plan  # nobody is sent to resume or undo what they would refuse
+            info = run.info()
+            found.append(finding(
                 "run-unfinished", info.plan_path, run=info.id, command=info.command, state=info.state,
                 steps=info.steps, steps_done=info.steps_done,
-            )
-            for info in (run.info() for run in open_runs(root))
-        ]
+            ))
+        return found
     except Refusal as refusal:
         return [finding("run-journal-damaged", JOURNAL_DIR, reason=refusal.message)]
 
 
 def leftovers(root: Path) -> list[Path]:
     """What `recover.apply.run.tidy` clears away: runs killed before they touched the store, a note of an mtime."""
+    check_journal_folder(root)
     found = [*root.glob(f"{FRESH_JOURNAL}*"), *(root / JOURNAL_DIR / "runs").glob(f"{FRESH_RUN}*")]
     return found + [path for path in [root / ROOT_MTIME] if path.exists()]

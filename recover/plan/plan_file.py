@@ -93,8 +93,11 @@ def _kept(sidecar: Path, number: int) -> Path:
     return sidecar / f"{number:06d}"
 
 
-def load_plan(path: Path) -> Plan:
-    """Read a plan file; `Refusal` with the reason if it is none, damaged, or of another format version."""
+def load_plan(path: Path, *, sidecar: str | None = None) -> Plan:
+    """Read a plan file; `Refusal` with the reason if it is none, damaged, or of another format version.
+
+    `sidecar`: the only folder beside it that may hold content.
+    """
     try:
         if path.stat().st_size > _LARGEST:
             raise Refusal(f"{path} is too large for a plan", "check the file name")
@@ -102,12 +105,12 @@ def load_plan(path: Path) -> Plan:
     except OSError as error:
         raise Refusal(f"the plan {path} cannot be read: {error.strerror}", "check the file name") from error
     try:
-        return _parse(json.loads(data), path)
+        return _parse(json.loads(data), path, sidecar)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Refusal(f"{path} is not a plan: {error}", "make the plan again") from error
 
 
-def _parse(whole: dict[str, Any], path: Path) -> Plan:
+def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
     if whole["format"] != FORMAT:
         raise ValueError("it has another format")
     if whole["version"] != VERSION:
@@ -118,7 +121,7 @@ def _parse(whole: dict[str, Any], path: Path) -> Plan:
     if crc32c(canonical(body)) != whole["crc32c"]:
         raise Refusal(f"{path} was changed after it was saved: its checksum does not fit", "make the plan again")
     sidecar = str(body["sidecar"])
-    if "/" in sidecar or sidecar in ("", ".", ".."):
+    if "/" in sidecar or sidecar in ("", ".", "..") or (only is not None and sidecar != only):
         raise ValueError(f"content directory {sidecar!r}")
     steps = [_step(value, path.with_name(sidecar)) for value in body["steps"]]
     before = [FileState(**value["before"]) for value in body["steps"] if "before" in value]

@@ -49,7 +49,7 @@ def check_parts(
     if whole and has_journal(store.root):
         from recover.plan.journal import run_findings
 
-        findings.extend(run_findings(store.root))
+        findings.extend(run_findings(store.root, store.options.folders))
     if whole and store.commitlog.files and COMMITLOG not in look.elsewhere and any(store.root.glob("timer*")):
         from recover.verify.timer import check_timer
 

@@ -277,11 +277,15 @@ def test_plan_remembers_parts_kept_elsewhere_and_settings(tmp_path: Path) -> Non
     before = [tree_digest(folder) for folder in (root, *folders)]
     plan = tmp_path / "plan.json"
     assert mqtool("recover", root, *parts, "--set", "checkCRCOnRecover=true", "--dry-run", "--plan-out", plan).code == 4
-    done = mqtool("apply", plan, "--yes", "--json")
+    for line in (["--dry-run"], ["--yes"]):
+        refused = mqtool("apply", plan, *line)
+        assert refused.code == 8 and str(folders[0]) in refused.stderr, "a plan does not say where may be written"
+    done = mqtool("apply", plan, *parts, "--yes", "--json")
     assert done.code == 1, done.stderr
     assert done.document["verify"]["commitlog"]["messages"] == 397
     assert mqtool("verify", root, *parts).code == 0
-    assert mqtool("undo", root, "--yes").code == 0
+    assert mqtool("undo", root, "--yes").code == 8
+    assert mqtool("undo", root, *parts, "--yes").code == 0
     for digest, folder in zip(before, (root, *folders), strict=True):
         assert_same_tree(digest, tree_digest(folder))
 

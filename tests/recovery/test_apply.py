@@ -124,11 +124,15 @@ def test_what_a_symbolic_link_points_to_is_left_alone(tmp_path: Path) -> None:
     before, outside = tree_digest(store), (tmp_path / "elsewhere").read_bytes()
     link = tmp_path / "link"
     link.symlink_to(store)
-    apply_plan(link, sealed("everything", link))
+    with assert_unchanged(tmp_path), pytest.raises(Refusal, match="index is a link to"):
+        apply_plan(link, sealed("everything", link))
+    apply_plan(link, sealed("everything", link), parts=[link / "index"])
     assert (tmp_path / "elsewhere").read_bytes() == outside
     assert (store / LOG).read_bytes() != outside
-    assert not (tmp_path / "away/index/20240101000000000").exists(), "a linked folder is a part of the store"
-    undo(link)
+    assert not (tmp_path / "away/index/20240101000000000").exists(), "a linked folder that is named is a part"
+    with pytest.raises(Refusal, match="index is a link to"):
+        undo(link)
+    undo(link, parts=[link / "index"])
     assert_same_tree(before, tree_digest(store))
 
 
@@ -147,12 +151,12 @@ def test_a_part_on_another_file_system(tmp_path: Path) -> None:
                         Install(files[1], b"i" * 9000), Install(files[2], b"new")],
             parts=[other / "log", other / "index"],
         )
-        apply_plan(store, seal(plan, store))
+        apply_plan(store, seal(plan, store), parts=plan.parts)
         assert Path(files[1]).read_bytes() == b"i" * 9000 and Path(files[2]).read_bytes() == b"new"
         assert sorted(path.name for path in other.rglob("*")) == sorted(
             ["log", "index", "00000000000000000000", "20240101000000000", "3"]
         )
-        undo(store)
+        undo(store, parts=plan.parts)
         assert_same_tree(before[0], tree_digest(store))
         assert_same_tree(before[1], tree_digest(other))
 

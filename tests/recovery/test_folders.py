@@ -139,24 +139,24 @@ def test_on_another_file_system_an_empty_folder_goes_and_comes_back_whenever_it_
     plan = on_two_disks(store, other)
     stray = plan.steps[0].file
     assert can_be_retired(store, stray)
-    operations = len(count_operations(lambda: apply_plan(store, plan)))
+    operations = len(count_operations(lambda: apply_plan(store, plan, parts=[other / "log"])))
     assert not Path(stray).exists()
-    undone = len(count_operations(lambda: undo(store)))
+    undone = len(count_operations(lambda: undo(store, parts=[other / "log"])))
     for number in range(operations + undone):
         shutil.rmtree(store)
         shutil.rmtree(other / "log")
         plan = on_two_disks(store, other)
         before = tree_digest(store), tree_digest(other)
         if number < operations:
-            assert killed_at(number, lambda plan=plan: apply_plan(store, plan))  # type: ignore[misc]
+            assert killed_at(number, lambda plan=plan: apply_plan(store, plan, parts=[other / "log"]))  # type: ignore[misc]
             if number % 2 and any(run.state == "unfinished" for run in journal(store)):
-                resume(store)
+                resume(store, parts=[other / "log"])
                 assert not Path(stray).exists()
         else:
-            apply_plan(store, plan)
-            assert killed_at(number - operations, lambda: undo(store))
+            apply_plan(store, plan, parts=[other / "log"])
+            assert killed_at(number - operations, lambda: undo(store, parts=[other / "log"]))
         try:
-            undo(store)
+            undo(store, parts=[other / "log"])
         except Refusal:
             assert all(run.state == "undone" for run in journal(store))
         assert_same_tree(before[0], tree_digest(store))
@@ -174,5 +174,5 @@ def test_on_another_file_system_a_folder_with_files_has_to_stay(folder: Path, tm
     plan = seal(Plan.of("recover", [RetireFolder(str(stray))], parts=[other / "log"]), store)
     before = tree_digest(other)
     with pytest.raises(Refusal, match="the store is as it was"):
-        apply_plan(store, plan)
+        apply_plan(store, plan, parts=[other / "log"])
     assert_same_tree(before, tree_digest(other))

@@ -211,11 +211,16 @@ def test_t36_store_behind_symbolic_links(broken: Drill, folder: Path) -> None:
     link.symlink_to(broken.root)
     before, elsewhere = tree_digest(broken.root), tree_digest(other_disk)
     assert mqtool("verify", link).code == broken.verify().code
-    done = mqtool("recover", link, "--yes")
+    for line in (["--dry-run"], ["--yes"]):
+        refused = mqtool("recover", link, *line)
+        assert refused.code & exits.OPERATIONAL and str(other_disk) in refused.stderr
+    assert_same_tree(elsewhere, tree_digest(other_disk))
+    parts = [word for part in ("commitlog", "consumequeue") for word in (f"--{part}", other_disk / part)]
+    done = mqtool("recover", link, *parts, "--yes")
     assert done.code == exits.CORRECTED, done.stderr
     assert (broken.root / "commitlog").is_symlink()
     assert broken.intact <= messages(broken.root)
     assert mqtool("verify", broken.root).code == 0
-    assert mqtool("undo", link, "--yes").code & exits.OPERATIONAL == 0
+    assert mqtool("undo", link, *parts, "--yes").code & exits.OPERATIONAL == 0
     assert_same_tree(before, tree_digest(broken.root))
     assert_same_tree(elsewhere, tree_digest(other_disk))

@@ -268,19 +268,19 @@ def test_a_kill_with_a_part_on_another_file_system(how: str, folder: Path, tmp_p
         pytest.skip("there is only one file system")
     store, other = tmp_path / "s", folder / "other"
     other.mkdir()
-    plan = _across(store, other)
-    operations = len(count_operations(lambda: apply_plan(store, plan)))
+    plan, parts = _across(store, other), [other / "index"]
+    operations = len(count_operations(lambda: apply_plan(store, plan, parts=parts)))
     after = contents(store), contents(other)
     for number in range(operations - 40, operations, 2):
         shutil.rmtree(store)
         shutil.rmtree(other / "index")
         plan = _across(store, other)
         before = tree_digest(store), tree_digest(other)
-        assert killed_at(number, lambda plan=plan: apply_plan(store, plan))  # type: ignore[misc]
+        assert killed_at(number, lambda plan=plan: apply_plan(store, plan, parts=parts))  # type: ignore[misc]
         if how == "undo":
-            undo(store)
+            undo(store, parts=parts)
             assert_same_tree(before[0], tree_digest(store))
             assert_same_tree(before[1], tree_digest(other))
         else:
-            complete(store, lambda: resume(store))
+            complete(store, lambda: resume(store, parts=parts))
             assert (contents(store), contents(other)) == after
