@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 
 from formats.commitlog import BLANK_SIZE, HEAD_SIZE
@@ -30,22 +32,39 @@ class HoleSearch(Struct, frozen=True):
         `last_data` is where that ends in front of `position`.
         """
         window = self.window
-        for start, stop in window.reader.data_ranges(position, min(self.length, self.stop)):
+        end = min(self.length, self.stop)
+        for start, stop in self._stored(position, end):
             at = start
             while at < stop:
                 window.load(at)
-                filled = min(window.filled, stop - at + HEAD_SIZE)
-                data_end = last_nonzero(window.data, 0, window.filled)
+                loaded = window.filled
+                data_end = last_nonzero(window.data, 0, min(loaded, end - at))
                 if data_end >= 0:
-                    last_data = max(last_data, min(self.base + at + data_end + 1, self.base + self.length))
-                found = self._next_candidate(at, max(at, first), filled)
+                    last_data = max(last_data, self.base + at + data_end + 1)
+                found = self._next_candidate(at, max(at, first), min(loaded, stop - at + HEAD_SIZE))
                 if found is not None and found[1] < self.stop:
                     return found, last_data
-                if window.is_last:
-                    # also where the file has become shorter under the scan: nothing of it is left further on
+                if loaded < min(HEAD_SIZE, end - at):
+                    # the file has become shorter under the scan: nothing of it is left further on
                     return None, last_data
-                at += max(1, window.filled - HEAD_SIZE)
+                at += max(1, loaded - HEAD_SIZE)
         return None, last_data
+
+    def _stored(self, position: int, end: int) -> Iterator[tuple[int, int]]:
+        """The parts of [position, end) in which something can begin: what the file system stores, and a head before.
+
+        Holes read as zeros, and so may the first bytes of a record or an end mark: the size that it begins with.
+        Parts that are close together are one, so that the buffer is not filled for each.
+        """
+        last: tuple[int, int] | None = None
+        for start, stop in self.window.reader.data_ranges(position, end):
+            start = max(position, start - HEAD_SIZE)
+            if last is not None and start - last[1] > self.window.data.size:
+                yield last
+                last = None
+            last = (start if last is None else last[0], stop)
+        if last is not None:
+            yield last
 
     def _next_candidate(self, start: int, first: int, filled: int) -> Found | None:
         window, at = self.window, first - start
