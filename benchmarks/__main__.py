@@ -18,7 +18,7 @@ from benchmarks.stage import Stage, first_files, set_up
 from benchmarks.table import Goal, markdown
 from fixtures.lab.toolchain import available
 
-PARTS = ("start", "check", "rebuild", "parts", "queues", "growth", "spark")
+PARTS = ("start", "check", "rebuild", "parts", "queues", "growth", "hostile", "spark")
 _SPARK_SIZES = (1, 2, 4)
 
 
@@ -92,6 +92,8 @@ def _measure(options: argparse.Namespace, folder: Path) -> Iterator[Section]:
             yield "Ten thousand queues", *growing.many_queues(stage, runs)
     if "growth" in parts:
         yield "Growing logs", *growing.growth(_growing(options.sizes, folder), runs)
+    if "hostile" in parts:
+        yield "Hostile input", *growing.hostile(folder, runs)
     if "spark" in parts:
         with _stage(plain(500), folder) as stage:
             yield "Rebuilding on Spark", *on_spark.compare_with_recovery(stage, runs)

@@ -65,7 +65,7 @@ from formats.commitlog.record import (
     java_number,
     tags_code,
 )
-from formats.commitlog.strict import check_strict, valid_topic
+from formats.commitlog.strict import check_ends, check_strict, valid_topic
 from formats.sysflag import BORNHOST_V6, STOREHOST_V6, transaction_type
 
 __all__ = [
@@ -112,6 +112,7 @@ __all__ = [
     "Head",
     "Host",
     "Record",
+    "check_ends",
     "check_strict",
     "decode",
     "decode_blank",

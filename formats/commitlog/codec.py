@@ -6,6 +6,7 @@ file (or of the readable range).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 from msgspec import Struct
@@ -32,6 +33,9 @@ from formats.crc import crc31
 from formats.errors import FormatError
 from formats.layout import Buffer
 
+CrcOf = Callable[[int, int], int]
+"""The CRC, top bit cleared, of the bytes [start, stop) of a record."""
+
 
 class Blank(Struct, frozen=True):
     """The end of a mapped file: `size` is the bytes from its start to the end of the file."""
@@ -54,8 +58,13 @@ def decode(buffer: Buffer, offset: int = 0, limit: int | None = None, *, check_c
              needed=total_size, available=end - offset)
     record = parse(buffer, offset, total_size)
     if check_crc:
-        check_crcs(record, buffer, offset)
+        check_crcs(record, offset, crc_in(buffer, offset))
     return record
+
+
+def crc_in(buffer: Buffer, offset: int) -> CrcOf:
+    """The CRC of ranges of the record at `offset`."""
+    return lambda start, stop: crc31(memoryview(buffer)[offset + start : offset + stop])
 
 
 def fail(reason: str, offset: int, message: str, **facts: object) -> NoReturn:
@@ -79,9 +88,12 @@ def read_start(buffer: Buffer, offset: int, end: int) -> int:
     return int(total_size)
 
 
-def parse(buffer: Buffer, offset: int, total_size: int) -> Record:
-    """The fields of a record whose bytes are all in the buffer; every length is checked before it is used."""
-    end = offset + total_size
+def parse(buffer: Buffer, offset: int, total_size: int, left_out: int = 0) -> Record:
+    """The fields of a record whose bytes are all in the buffer; every length is checked before it is used.
+
+    The first `left_out` bytes of the body may be left out of the buffer, and then are of the record, too.
+    """
+    end = offset + total_size - left_out
     (sys_flag,) = I32_STRUCT.unpack_from(buffer, offset + OFFSET_SYS_FLAG)
     layout = HEADS[sys_flag & sysflag.HOSTS_V6]
     if layout.size > total_size:
@@ -92,23 +104,23 @@ def parse(buffer: Buffer, offset: int, total_size: int) -> Record:
     if body_length < 0:
         fail("bad-body-length", offset + layout.offset("body_length"), f"body length {body_length}", length=body_length)
     body_at = offset + layout.size
-    body_end = body_at + body_length
+    body_end = body_at + body_length - left_out
     topic_length = TOPIC_LENGTHS[magic]
     topic_at = body_end + topic_length.size
     if topic_at + PROPERTIES_LENGTH.size > end:
-        _length_sum(offset, total_size, topic_at + PROPERTIES_LENGTH.size - offset)
+        _length_sum(offset, total_size, topic_at + PROPERTIES_LENGTH.size - offset + left_out)
     (length,) = topic_length.unpack_from(buffer, body_end)
     if length < 0:
         fail("bad-topic", body_end, f"topic length {length}", length=length)
     topic_end = topic_at + length
     properties_at = topic_end + PROPERTIES_LENGTH.size
     if properties_at > end:
-        _length_sum(offset, total_size, properties_at - offset)
+        _length_sum(offset, total_size, properties_at - offset + left_out)
     (length,) = PROPERTIES_LENGTH.struct.unpack_from(buffer, topic_end)
     if length < 0:
         fail("bad-properties", topic_end, f"properties length {length}", length=length)
     if properties_at + length != end:
-        _length_sum(offset, total_size, properties_at + length - offset)
+        _length_sum(offset, total_size, properties_at + length - offset + left_out)
     return Record(
         total_size, magic, body_crc, queue_id, flag, queue_offset, phy_offset, sys_flag,
         born_timestamp, (born_ip, born_port), store_timestamp, (store_ip, store_port),
@@ -122,22 +134,29 @@ def _length_sum(offset: int, total_size: int, counted: int) -> NoReturn:
          size=total_size, counted=counted)
 
 
-def check_crcs(record: Record, buffer: Buffer, offset: int) -> None:
+def check_crcs(record: Record, offset: int, crc: CrcOf, left_out: int = 0) -> None:
+    """Raise FormatError unless the sums fit. `left_out`: see `parse`."""
     # The broker does not check an empty body either: 0 is stored for a null one.
-    if record.body and crc31(record.body) != record.body_crc:
-        fail("bad-body-crc", offset + HEAD.offset("body_crc"), "the body is not the one that was stored",
-             stored=record.body_crc, computed=crc31(record.body))
+    if length := len(record.body) + left_out:
+        at = HEADS[record.sys_flag & sysflag.HOSTS_V6].size
+        if (computed := crc(at, at + length)) != record.body_crc:
+            fail("bad-body-crc", offset + HEAD.offset("body_crc"), "the body is not the one that was stored",
+                 stored=record.body_crc, computed=computed)
     if (digits := record.property_crc) is not None:
         covered = record.total_size - PROPERTY_CRC_SIZE
-        expected = property_crc_digits(memoryview(buffer)[offset:offset + covered])
+        expected = _crc_digits(crc(0, covered))
         if digits != expected:
-            fail("bad-property-crc", offset + covered, "the record is not the one that was stored",
+            fail("bad-property-crc", offset + covered - left_out, "the record is not the one that was stored",
                  stored=digits.decode("latin-1"), computed=expected.decode())
 
 
 def property_crc_digits(covered: Buffer) -> bytes:
     """The ten digits of the property CRC, lowest first, of the record bytes before that property."""
-    return f"{crc31(covered):010d}"[::-1].encode()
+    return _crc_digits(crc31(covered))
+
+
+def _crc_digits(crc: int) -> bytes:
+    return f"{crc:010d}"[::-1].encode()
 
 
 def encode(record: Record) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from formats import properties as props
 from formats import sysflag
-from formats.commitlog.codec import check_crcs, fail, parse, read_start
+from formats.commitlog.codec import CrcOf, check_crcs, crc_in, fail, parse, read_start
 from formats.commitlog.layout import (
     BLANK_SIZE,
     HEAD_SIZE,
@@ -18,6 +18,7 @@ from formats.commitlog.layout import (
     I64_STRUCT,
     LARGEST_PORT,
     OFFSET_PHY_OFFSET,
+    PROPERTIES_LENGTH_SIZE,
     TOPIC_LENGTHS,
 )
 from formats.commitlog.record import (
@@ -89,8 +90,18 @@ def check_strict(buffer: Buffer, offset: int, limit: int, phy_offset: int) -> Re
              needed=total_size, available=available)
     record = parse(buffer, offset, total_size)
     _check_plausible(record, offset)
-    check_crcs(record, buffer, offset)
+    check_crcs(record, offset, crc_in(buffer, offset))
     return record
+
+
+def check_ends(buffer: Buffer, total_size: int, left_out: int, crc: CrcOf) -> None:
+    """Raise what `check_strict` raises of a record that stands whole in its own place, but for the end of the log.
+
+    The buffer begins with the record, whose body lacks its first `left_out` bytes there; they are summed up by `crc`.
+    """
+    record = parse(buffer, 0, total_size, left_out)
+    _check_plausible(record, 0)
+    check_crcs(record, 0, crc, left_out)
 
 
 def _check_plausible(record: Record, offset: int) -> None:
@@ -106,7 +117,7 @@ def _check_plausible(record: Record, offset: int) -> None:
     topic_at = offset + layout.size + len(record.body) + TOPIC_LENGTHS[record.magic].size
     if not valid_topic(record.topic):
         fail("bad-topic", topic_at, f"topic {record.topic!r}", topic=record.topic)
-    properties_at = offset + record.total_size - len(record.properties)
+    properties_at = topic_at + len(record.topic) + PROPERTIES_LENGTH_SIZE
     if problem := props.structure_problem(record.properties):
         fail("bad-properties", properties_at, f"properties with {problem}", problem=problem)
     for name, read in NUMBERS_IN_PROPERTIES:

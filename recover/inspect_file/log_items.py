@@ -9,6 +9,7 @@ from msgspec import structs
 from formats.commitlog import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAGIC, OFFSET_PHY_OFFSET
 from formats.commitlog.layout import I32_STRUCT, I64_STRUCT
 from formats.errors import FormatError
+from recover.files.range_sums import RangeSums
 from recover.files.reader import FileReader
 from recover.inspect_file.model import Item
 from recover.inspect_file.record import blank_item, record_item
@@ -22,20 +23,21 @@ def log_items(reader: FileReader, base: int, start: int) -> Iterator[Item]:
     """Items from `start` (bytes in the file) to the end; the file begins at physical offset `base`."""
     length = reader.length
     position = start
+    sums = RangeSums(reader, length)
     while position < length:
-        item = _item(reader, position, base, length)
+        item = _item(reader, position, base, length, sums)
         if item.kind in ("damage", "zeros"):
-            stop = next_record(reader, position + 1, base, length)
+            stop = _next_record(reader, position + 1, base, length, sums)
             item = structs.replace(item, size=stop - position)
         yield item
         position += item.size
 
 
-def _item(reader: FileReader, position: int, base: int, length: int) -> Item:
+def _item(reader: FileReader, position: int, base: int, length: int, sums: RangeSums) -> Item:
     read: ReadAt = reader.read
     file_end = base + length
     try:
-        judge(read, position, base, file_end)
+        judge(read, position, base, file_end, sums)
         return record_item(read, position, base, file_end, "")
     except FormatError as error:
         reason = error.reason
@@ -44,7 +46,7 @@ def _item(reader: FileReader, position: int, base: int, length: int) -> Item:
         return blank_item(read, position, base, file_end)
     if not any(head) and next_data(reader, position, length) == length:
         return Item("zeros", position, length - position, base + position)
-    reason = reason_of(read, position, base, file_end)[0] or reason
+    reason = reason_of(read, position, base, file_end, sums)[0] or reason
     return record_item(read, position, base, file_end, reason)
 
 
@@ -61,26 +63,33 @@ def next_data(reader: FileReader, position: int, stop: int) -> int:
 
 def next_record(reader: FileReader, position: int, base: int, length: int) -> int:
     """Position of the first intact record at or behind `position`, or `length`."""
+    return _next_record(reader, position, base, length, RangeSums(reader, length))
+
+
+def _next_record(reader: FileReader, position: int, base: int, length: int, sums: RangeSums) -> int:
     overlap = OFFSET_PHY_OFFSET + I64_STRUCT.size
     for first, last in reader.data_ranges(position, length):
         at = max(position, first - overlap)
         while at < last:
             content = reader.read(at, _WINDOW + overlap)
-            found = _first_head(reader, content, at, base, length)
+            found = _first_head(reader, content, at, base, length, sums)
             if found is not None:
                 return found
             at += _WINDOW
     return length
 
 
-def _first_head(reader: FileReader, content: bytes, at: int, base: int, length: int) -> int | None:
+def _first_head(
+    reader: FileReader, content: bytes, at: int, base: int, length: int, sums: RangeSums
+) -> int | None:
     spots = sorted(spot for magic in _MAGICS for spot in _spots(content, magic))
     for spot in spots:
         head = spot - OFFSET_MAGIC
         own = head + OFFSET_PHY_OFFSET
         if head < 0 or own + I64_STRUCT.size > len(content):
             continue
-        if I64_STRUCT.unpack_from(content, own)[0] == base + at + head and _intact(reader, at + head, base, length):
+        says = I64_STRUCT.unpack_from(content, own)[0]
+        if says == base + at + head and _intact(reader, at + head, base, length, sums):
             return at + head
     return None
 
@@ -92,9 +101,9 @@ def _spots(content: bytes, magic: bytes) -> Iterator[int]:
         spot = content.find(magic, spot + 1)
 
 
-def _intact(reader: FileReader, position: int, base: int, length: int) -> bool:
+def _intact(reader: FileReader, position: int, base: int, length: int, sums: RangeSums) -> bool:
     try:
-        judge(reader.read, position, base, base + length)
+        judge(reader.read, position, base, base + length, sums)
     except FormatError:
         return False
     return True

@@ -167,7 +167,7 @@ class FileScanner:
     def _judge(self, window: Window, position: int) -> int | None:
         """Size of the record at `position` if the reference codec takes it, and its row is kept; else None."""
         try:
-            record = judge(window.bytes_at, position, self.base, self.result.file_end)
+            record = judge(window.bytes_at, position, self.base, self.result.file_end, window.sums)
         except FormatError:
             return None
         self._flush()
@@ -231,8 +231,8 @@ class FileScanner:
 
     def _hole_at(self, window: Window, position: int) -> Hole:
         offset = self.base + position
-        reason, facts = reason_of(window.bytes_at, position, self.base, self.result.file_end)
-        size = envelope_size(window.bytes_at, position, self.base, self.result.file_end)
+        reason, facts = reason_of(window.bytes_at, position, self.base, self.result.file_end, window.sums)
+        size = envelope_size(window.bytes_at, position, self.base, self.result.file_end, window.sums)
         return Hole(offset, offset, reason, "file-end", size > 0, offset, facts | ({"size": size} if size else {}))
 
     def _make_room(self) -> None:

@@ -86,7 +86,7 @@ class HoleSearch(Struct, frozen=True):
 
     def _is_intact(self, start: int, position: int) -> bool:
         try:
-            judge(self.window.bytes_at, position, self.base, self.file_end)
+            judge(self.window.bytes_at, position, self.base, self.file_end, self.window.sums)
         except FormatError:
             return False
         finally:

@@ -10,27 +10,40 @@ from formats.commitlog import (
     BLANK_SIZE,
     HEAD,
     HEAD_SIZE,
+    HEADS,
+    IPV6_EXTRA,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
+    PROPERTIES_LENGTH_SIZE,
+    TOPIC_LENGTH_V2_SIZE,
     Record,
+    check_ends,
     check_strict,
-    decode,
     valid_topic,
 )
+from formats.commitlog.codec import parse
+from formats.crc import CRC31_MASK
 from formats.errors import FormatError
 from formats.layout import Buffer
+from formats.sysflag import HOSTS_V6
+from recover.files.range_sums import RangeSums
 
 ReadAt = Callable[[int, int], Buffer]
 """(position in the file, bytes wanted) -> that many bytes, fewer at the end of the file."""
 
 
-def judge(read: ReadAt, position: int, base: int, file_end: int) -> Record:
+_LARGE = 4096
+_LONGEST_END = TOPIC_LENGTH_V2_SIZE + PROPERTIES_LENGTH_SIZE + 2 * 0x7FFF
+
+
+def judge(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums | None = None) -> Record:
     """The intact record at `position` of the file that begins at physical offset `base`; else `FormatError`.
 
     Bytes beyond the head are read only when the head says that it stands in its own place, so a
-    damaged size field alone makes nobody read a gigabyte.
+    damaged size field alone makes nobody read a gigabyte. With the `sums` of the file a long body is read only where
+    it is intact, so that many heads over the same bytes do not, either.
     """
     head = read(position, HEAD_SIZE)
     offset = base + position
@@ -42,12 +55,38 @@ def judge(read: ReadAt, position: int, base: int, file_end: int) -> Record:
     if magic in (MAGIC_V1, MAGIC_V2) and own == offset and not MIN_RECORD_SIZE <= size <= room - BLANK_SIZE:
         raise FormatError("bad-size", 0, f"size {size}, but {room} bytes left in the file", size=size, room=room)
     whole = magic in (MAGIC_V1, MAGIC_V2) and MIN_RECORD_SIZE <= size <= room - BLANK_SIZE and own == offset
+    if whole and sums is not None and size > _LARGE:
+        _judge_ends(sums, position, size)
     # without the room for a blank behind it the codec refuses even a whole record, hence the 8 bytes more
     content = read(position, size + BLANK_SIZE) if whole else head
     return check_strict(content, 0, room, offset)
 
 
-def reason_of(read: ReadAt, position: int, base: int, file_end: int) -> tuple[str, dict[str, Any]]:
+def _ends(sums: RangeSums, position: int, size: int) -> tuple[bytes, int]:
+    """The record of `size` bytes there without its body, and how many bytes of that are left out.
+
+    What follows the body ends where no record's end would be that long.
+    """
+    head = sums.read(position, HEAD_SIZE + 2 * IPV6_EXTRA)
+    layout = HEADS[HEAD.decode(head).sys_flag & HOSTS_V6]
+    left_out = min(max(0, layout.decode(head).body_length), max(0, size - layout.size))
+    behind = position + layout.size + left_out
+    return head[: layout.size] + sums.read(behind, min(position + size - behind, _LONGEST_END)), left_out
+
+
+def _judge_ends(sums: RangeSums, position: int, size: int) -> None:
+    if sums.length - position < size:
+        raise FormatError(
+            "short", 0, f"a record of {size} bytes, {sums.length - position} at hand",
+            needed=size, available=sums.length - position,
+        )
+    ends, left_out = _ends(sums, position, size)
+    check_ends(ends, size, left_out, lambda start, stop: sums.crc(position + start, position + stop) & CRC31_MASK)
+
+
+def reason_of(
+    read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums | None = None
+) -> tuple[str, dict[str, Any]]:
     """Why there is no intact record at `position`: a kebab-case reason and its facts."""
     head = bytes(read(position, HEAD_SIZE))
     if not head.strip(b"\0"):
@@ -55,13 +94,13 @@ def reason_of(read: ReadAt, position: int, base: int, file_end: int) -> tuple[st
     if len(head) >= BLANK_SIZE and BLANK.decode(head).magic == MAGIC_BLANK:
         return "bad-blank-size", {"size": BLANK.decode(head).size, "room": file_end - base - position}
     try:
-        judge(read, position, base, file_end)
+        judge(read, position, base, file_end, sums)
     except FormatError as error:
         return error.reason, {name: _plain(value) for name, value in error.facts.items()}
     return "unread", {}
 
 
-def envelope_size(read: ReadAt, position: int, base: int, file_end: int) -> int:
+def envelope_size(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums) -> int:
     """Size of the record at `position` if its lengths add up, it stands in its own place and has a valid topic; else 0.
 
     Such bytes were a message: only a checksum or a field is wrong.
@@ -75,8 +114,11 @@ def envelope_size(read: ReadAt, position: int, base: int, file_end: int) -> int:
         return 0
     if not MIN_RECORD_SIZE <= fields.total_size <= file_end - offset - BLANK_SIZE:
         return 0
+    if sums.length - position < fields.total_size:
+        return 0
     try:
-        record = decode(read(position, fields.total_size), check_crc=False)
+        ends, left_out = _ends(sums, position, fields.total_size)
+        record = parse(ends, 0, fields.total_size, left_out)
     except FormatError:
         return 0
     return record.total_size if valid_topic(record.topic) else 0

@@ -10,6 +10,7 @@ import numpy as np
 
 from formats.kernels.refill import CALL, DESCRIPTOR, FILLED, FLAGS, LENGTH, LOADS, REFILL_SIZE, START, STOP
 from recover.files.pace import is_limited, spend
+from recover.files.range_sums import RangeSums
 from recover.files.read_ahead import ReadAhead, preadv2_address
 from recover.files.reader import FileReader, ReadFailure
 
@@ -35,6 +36,7 @@ class Window:
         self._slow_loads = 0
         self._slow_next = 1
         self.failures: list[ReadFailure] = []
+        self.sums = RangeSums(reader, length)
         self._ahead = ReadAhead(reader.descriptor, self.stop, _BEHIND if self.stop < length else 0)
         self._refill = np.zeros(REFILL_SIZE, dtype=np.int64)
         self._refill[[STOP, LENGTH]] = self.stop, min(self.length, self.stop + _BEHIND)
