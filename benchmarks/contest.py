@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.floor import pass_over
-from recover.memory.fresh_memory import POPULATE_WRITE, private
 
 RUNS = 5
 _MEMORY = 1 << 30
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14
 
 
 @dataclass(slots=True)
@@ -61,8 +62,8 @@ def _warm_memory() -> None:
     It takes back what nobody uses for some seconds, and 0.6 ms for each MB to give it again. A party behind one that
     held much memory, or ran for long, would wait 0.3 s for that, and another would not.
     """
-    with private(_MEMORY) as memory, suppress(OSError):
-        memory.madvise(POPULATE_WRITE)
+    with mmap.mmap(-1, _MEMORY, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory, suppress(OSError):
+        memory.madvise(_POPULATE_WRITE)
 
 
 def note(text: str) -> None:

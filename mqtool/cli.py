@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mqtool import exits
-from mqtool.commands import COMMANDS, command_of
+from mqtool.commands import COMMANDS
 from mqtool.exits import StdoutClosedError
 from mqtool.output import OutputOptions, Printer
-from mqtool.plain_line import read
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,11 +45,6 @@ def _guarded(arguments: list[str], printer: Printer) -> int:
 
 def _invoke(arguments: list[str], printer: Printer) -> int:
     completing = any(name.startswith("_") and name.endswith("_COMPLETE") for name in os.environ)
-    if not completing and arguments and arguments[0] in COMMANDS:
-        command = command_of(COMMANDS[arguments[0]])
-        values = read(arguments[1:], command.parameters)
-        if values is not None:
-            return command(printer, arguments[0], values)
     from mqtool import grammar
 
     return grammar.invoke(arguments, printer, completing=completing)

@@ -1,4 +1,4 @@
-"""How options and arguments are declared: apart from the library, so that a plain line does without."""
+"""How options and arguments are declared: in groups that commands share; `mqtool.grammar` hands them to typer."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Option(NamedTuple):
     metavar: str | None = None
     parser: Callable[[str], Any] | None = None
     min: int | None = None
+    short: str | None = None
 
 
 class Argument(NamedTuple):
@@ -51,10 +52,10 @@ class Layout(NamedTuple):
 
 def option(
     name: str, help: str, panel: str, *, metavar: str | None = None, parser: Callable[[str], Any] | None = None,
-    min: int | None = None,
+    min: int | None = None, short: str | None = None,
 ) -> Any:
-    """Declare an option within `Annotated`."""
-    return Option(name, help, panel, metavar, parser, min)
+    """Declare an option within `Annotated`; `short` is a second spelling such as -o."""
+    return Option(name, help, panel, metavar, parser, min, short)
 
 
 def argument(metavar: str, help: str, complete: Callable[[str], list[str]] | None = None) -> Any:

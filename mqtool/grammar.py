@@ -1,7 +1,4 @@
-"""The command line as the CLI library reads it: its help, its completion, its words for mistakes.
-
-A plain line never gets here (`mqtool.plain_line`), for the library takes longer to import than a small store to verify.
-"""
+"""The command line, as typer reads it: commands, their options, help, completion, words for mistakes."""
 
 from __future__ import annotations
 
@@ -80,7 +77,8 @@ def _given(item: Parameter) -> inspect.Parameter:
         how = typer.Argument(metavar=declared.metavar, help=declared.help, autocompletion=declared.complete,
                              show_default=False)
     else:
-        how = typer.Option(declared.name, help=declared.help, rich_help_panel=declared.panel, show_default=False,
+        names = [declared.name, *([declared.short] if declared.short else [])]
+        how = typer.Option(*names, help=declared.help, rich_help_panel=declared.panel, show_default=False,
                            metavar=declared.metavar, parser=declared.parser, min=declared.min)
     return inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[item.kind, how],
                              default=inspect.Parameter.empty if default is REQUIRED else default)

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from mqtool import freed_memory
 from mqtool.output import Printer
 from mqtool.progress import Progress
 from mqtool.text import human_size
-from recover.memory import fresh_memory
 
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from recover.verify.survey import ScanOptions
 
 
-_ROWS = 128 << 20
-"""Bytes of memory asked for before there is a row, at most. A sixteenth of the log is less than its rows take."""
 HAND_OVER = 256 << 30
 """Bytes of log from which on the local engine names the cluster engine. Below, one machine is done within minutes."""
 
@@ -33,20 +29,16 @@ HAND_OVER = 256 << 30
 @contextmanager
 def scan_options(
     out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None = None, *, title: str = "scanning",
-    include_deleted: bool = False, rebuilds: bool = False, keeps_rows: bool = True, made: Chosen | None = None,
+    include_deleted: bool = False, rebuilds: bool = False, made: Chosen | None = None,
 ) -> Iterator[ScanOptions]:
     """How to scan, with a line of progress while the block runs; `rebuilds`: files are made of what is found.
 
-    `keeps_rows`: the rows of the log are wanted. `made`: nothing is made of other queues than these (None: of all).
+    `made`: nothing is made of other queues than these (None: of all).
     """
-    freed_memory.keep()
     from recover.verify.chosen_rows import rows_asked_for
 
     chosen = rows_asked_for(store, made)
     total = sum(mapped_file.length for mapped_file in store.commitlog.files)
-    if keeps_rows and chosen is None and not engine.on_spark:
-        fresh_memory.ask(min(total // 16, _ROWS, engine.memory or _ROWS))
-
     from recover.verify.survey import ScanOptions
 
     if total >= HAND_OVER and engine.is_auto:
@@ -89,7 +81,7 @@ def run_verify(
     log_alone = set(only) == {"commitlog"}
     with scan_options(
         out, store, engine, broker, title=title, include_deleted=include_deleted,
-        keeps_rows=known is None and not log_alone, made=None if log_alone else NOTHING,
+        made=None if log_alone else NOTHING,
     ) as options:
         if known is not None:
             options = structs.replace(options, engine=known.engine(options.scanner), known=known)

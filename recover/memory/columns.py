@@ -13,12 +13,12 @@ import numpy as np
 from msgspec import Struct
 
 from formats.record_columns import RECORD
-from recover.memory.fresh_memory import BLOCK, take
 from recover.memory.scratch import mapped, scratch_file
 
 Rows = np.ndarray[Any, Any]
 DEFAULT_MEMORY = 256 << 20
 _ALIGNMENT = 64
+BLOCK = 32 << 20
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _LARGE = 1 << 20
 LEAST_ROWS = 1 << 10
@@ -98,8 +98,7 @@ class ColumnStore:
         """`size` bytes of a block: for large blocks the system hands out large pages, and fewer of them."""
         taken = -(-size // _ALIGNMENT) * _ALIGNMENT
         if taken > self._block.size:
-            ready = take() if taken <= BLOCK else None
-            self._block = np.empty(max(BLOCK, taken), np.uint8) if ready is None else np.frombuffer(ready, np.uint8)
+            self._block = np.empty(max(BLOCK, taken), np.uint8)
         place, self._block = self._block[:size], self._block[taken:]
         return place
 

@@ -27,7 +27,6 @@ from formats.kernels.index_put import (
 from formats.layout import Buffer
 from recover.files.reading import Piece, in_order, zeros
 from recover.memory.columns import Rows
-from recover.memory.huge_pages import scattered
 from recover.rebuild.index_layout import Place
 
 KeyPart = tuple[Rows, Rows, Rows]
@@ -64,7 +63,7 @@ def pieces_of_file(
 
     Header and slots stand in front of the units, and come last: they are what the units make of them.
     """
-    slots = scattered(geometry.slots, np.int32)
+    slots = np.zeros(geometry.slots, dtype=np.int32)
     state = start_state(previous_end, first)
     at = geometry.units_offset
     for block in _units(parts, count, state, slots):

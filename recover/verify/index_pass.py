@@ -23,7 +23,6 @@ from recover.files.reader import FileReader
 from recover.index.files import IndexFileName
 from recover.index.stream import IndexStream, TagRun, tag_runs
 from recover.memory.columns import Rows
-from recover.memory.huge_pages import scattered
 from recover.verify.index_file import IndexFileVerdict
 
 _BLOCK = (1 << 20) // INDEX_UNIT.size * INDEX_UNIT.size
@@ -58,7 +57,7 @@ class _Pass:
         self.geometry = geometry
         self.stream = stream
         self.buffer = np.empty(min(_BLOCK, geometry.size), dtype=np.uint8)
-        self.heads = scattered(geometry.slots, np.int32)
+        self.heads = np.zeros(geometry.slots, dtype=np.int32)
         self.before: dict[int, Rows] = {}
 
     def run(self, previous: IndexFileVerdict | None) -> IndexFileVerdict:
