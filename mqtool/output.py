@@ -81,6 +81,10 @@ class Printer:
 
         return make_console(self.options.color, stderr=True)
 
+    def answer_on_stderr(self) -> None:
+        """Stdout is for something else: screens and the summary go to stderr."""
+        self._screens = self.stderr_console()
+
     @property
     def human(self) -> bool:
         """Whether screens are wanted at all."""

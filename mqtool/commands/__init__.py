@@ -26,6 +26,7 @@ COMMANDS: dict[str, Entry] = {
     "verify": Entry("verify", "Every byte against every other; never stops at the first problem.", READING),
     "predict": Entry("predict", "What the start of a broker version would do to this store.", READING),
     "query": Entry("query", "Messages as a broker would find them.", READING),
+    "export": Entry("export", "Messages out of a store, in bulk.", READING),
     "journal": Entry("journal", "What was done to this store, when, and what is unfinished.", READING),
     "recover": Entry("recover", "Bring the store to where brokers start and no intact message is lost.", CHANGING),
     "truncate": Entry("truncate", "Cut the log at a record boundary, and all that derives from it.", CHANGING),

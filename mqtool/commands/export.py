@@ -1,0 +1,297 @@
+"""`mqtool export`: messages out of a store, in bulk."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Struct, structs
+
+from mqtool import exits
+from mqtool.declared import FLAG, argument, option
+from mqtool.options import BrokerChoice, EngineChoice, command, parse_size
+from mqtool.output import Printer, outside_store
+from mqtool.predicting import settings_of
+from mqtool.progress import Progress
+from mqtool.scanning import given_settings
+from mqtool.screens import table
+from mqtool.shown import Text
+from mqtool.text import count, human_size
+from recover.errors import Refusal, UsageRefusal
+
+if TYPE_CHECKING:
+    from recover.export.select import Selected, Wanted
+    from recover.export.source import Scanned, Source
+    from recover.export.write import Resumed, Writer
+    from recover.files.store import StoreOptions
+
+_WHAT, _HOW, _PARTS = "Which messages (all that are intact, without a filter)", "How", "Parts"
+_SHOWN = 20
+_STDOUT = Path("-")
+
+
+class Format(StrEnum):
+    """What the messages are written as."""
+
+    ndjson = "ndjson"
+    csv = "csv"
+    parquet = "parquet"
+    raw = "raw"
+
+
+class From(Struct, frozen=True, kw_only=True):
+    """Where messages come from, and where they go."""
+
+    source: Annotated[list[Path] | None, argument(
+        "SOURCE", "Store roots, commitlog folders, or single log files.")] = None
+    output: Annotated[Path | None, option(
+        "--output", "A new file, or - for stdout.", _HOW, metavar="OUT", short="-o")] = None
+    format: Annotated[Format, option("--format", "What to write.", _HOW)] = Format.ndjson
+    commitlog: Annotated[list[Path] | None, option(
+        "--commitlog", "Commitlog kept elsewhere; repeat for several paths.", _PARTS, metavar="DIR")] = None
+    consumequeue: Annotated[Path | None, option(
+        "--consumequeue", "Consume queues kept elsewhere.", _PARTS, metavar="DIR")] = None
+    mapped_file_size: Annotated[int | None, option(
+        "--mapped-file-size", "Length of a commitlog file.", _PARTS, metavar="SIZE", parser=parse_size)] = None
+
+    def options(self) -> StoreOptions:
+        """The same for `recover`."""
+        from recover.files.store import StoreOptions
+
+        return StoreOptions(commitlog=tuple(self.commitlog or ()), consumequeue=self.consumequeue,
+                            mapped_file_size=self.mapped_file_size)
+
+
+class Filter(Struct, frozen=True, kw_only=True):
+    """Which messages."""
+
+    topic: Annotated[str | None, option("--topic", "Topics that fit this pattern.", _WHAT, metavar="GLOB")] = None
+    queue: Annotated[int | None, option("--queue", "This queue.", _WHAT, metavar="N", min=0)] = None
+    queue_offsets: Annotated[str | None, option(
+        "--queue-offsets", "Queue offsets from A up to, not including, B.", _WHAT, metavar="A:B")] = None
+    phy_offsets: Annotated[str | None, option(
+        "--phy-offsets", "Records that start from A up to, not including, B in the log.", _WHAT,
+        metavar="A:B")] = None
+    since: Annotated[str | None, option(
+        "--since", "Stored at or after: ISO 8601 with its zone, ms, or -2h for two hours ago.", _WHAT,
+        metavar="T")] = None
+    until: Annotated[str | None, option("--until", "Stored before.", _WHAT, metavar="T")] = None
+    key: Annotated[str | None, option("--key", "With this key or unique key.", _WHAT, metavar="K")] = None
+    tag: Annotated[str | None, option("--tag", "With this tag.", _WHAT, metavar="T")] = None
+    msg_id: Annotated[str | None, option("--msg-id", "With this id or unique key.", _WHAT, metavar="ID")] = None
+    properties: Annotated[list[str] | None, option(
+        "--property", "With this property; repeat for several.", _WHAT, metavar="K=V")] = None
+    lost_by: Annotated[str | None, option(
+        "--lost-by", "What the start of this broker release would cut from the log.", _WHAT, metavar="V")] = None
+    damaged: Annotated[bool, option(
+        "--damaged", "Instead of intact messages what is legible of damaged ones.", _WHAT, metavar=FLAG)] = False
+    include: Annotated[list[str] | None, option(
+        "--include", "stale, superseded, system: these, too; several with commas.", _WHAT, metavar="WHAT")] = None
+    limit: Annotated[int, option("--limit", "At most N messages, 0 for all.", _WHAT, metavar="N", min=0)] = 0
+    raw_body: Annotated[bool, option(
+        "--raw-body", "Bodies as stored, not decompressed.", _HOW, metavar=FLAG)] = False
+    unfold: Annotated[bool, option(
+        "--unfold", "The messages inside of a batch, one by one.", _HOW, metavar=FLAG)] = False
+    resume: Annotated[bool, option(
+        "--resume", "Go on with an NDJSON export that was cut off.", _HOW, metavar=FLAG)] = False
+
+    def wanted(self) -> Wanted:
+        """The filters as the export takes them; a usage error (16) for one that cannot be read."""
+        from recover.export.select import FOREVER, KINDS, Wanted, parse_span, parse_time
+
+        include = frozenset(word.strip() for item in self.include or () for word in item.split(",") if word.strip())
+        if unknown := sorted(include - set(KINDS)):
+            raise UsageRefusal(f"--include {unknown[0]}: there is no such kind", f"Choose from {', '.join(KINDS)}.")
+        pairs = []
+        for item in self.properties or ():
+            name, equals, value = item.partition("=")
+            if not equals or not name:
+                raise UsageRefusal(f"--property {item}: write K=V", "For instance --property ORDER=4711.")
+            pairs.append((name, value))
+        return Wanted(
+            topic=self.topic, queue=self.queue,
+            queue_offsets=parse_span(self.queue_offsets or ":", "--queue-offsets"),
+            phy_offsets=parse_span(self.phy_offsets or ":", "--phy-offsets"),
+            since=parse_time(self.since, "--since") if self.since else 0,
+            until=parse_time(self.until, "--until") if self.until else FOREVER,
+            key=self.key, tag=self.tag, msg_id=self.msg_id, properties=tuple(pairs), include=include,
+            limit=self.limit, raw_body=self.raw_body, unfold=self.unfold,
+        )
+
+
+@command(
+    examples=[
+        ("/data/store -o messages.ndjson", "every intact message, a line each"),
+        ("/data/store -o orders.parquet --format parquet --topic 'Order*' --since -2h", "some, as a table"),
+        ("/data/store -o lost.ndjson --lost-by 5.3.3", "what the start of a 5.3.3 would cut off"),
+        ("/backup/00000000001073741824 -o found.ndjson --key 4711", "out of one log file, without anything else"),
+        ("/data/store -o damaged.ndjson --damaged", "what is legible of damaged messages"),
+    ],
+    bits=(),
+)
+def run(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice, which: Filter) -> int:
+    """Write messages out of a store, a commitlog folder or single log files, whatever is broken around them.
+
+    Bodies are decompressed. Delayed and half messages come under their real topic and say so; messages of the brokers'
+    own topics come only with --include system. Exit 0: all that could hold a message was read; 8: it was not.
+    """
+    from recover.export.source import open_sources
+    from recover.export.write import Resumed, output_file, writer_for
+
+    target = _target(out, where, which)
+    wanted = which.wanted()
+    options = structs.replace(where.options(), settings=given_settings(broker), broker=broker.broker)
+    sources = open_sources(where.source or [], options)
+    run = _Export(out, wanted, where.format, broker, engine, which)
+    if target is None:
+        writer = writer_for(where.format.value, sys.stdout.buffer)
+        run.write(sources, writer, Resumed())
+        writer.close()
+        sys.stdout.buffer.flush()
+    else:
+        with output_file(target, resume=which.resume) as (stream, left):
+            writer = writer_for(where.format.value, stream)
+            run.write(sources, writer, left)
+            writer.close()
+    return run.conclude(target)
+
+
+def _target(out: Printer, where: From, which: Filter) -> Path | None:
+    """The file to write, None for stdout; a usage error (16) for what cannot go together."""
+    if not where.source:
+        raise UsageRefusal("no SOURCE", "Name a store, a commitlog folder or log files.")
+    if where.output is None:
+        raise UsageRefusal("no --output", "Write -o FILE, or -o - for stdout.")
+    if which.resume and where.format is not Format.ndjson:
+        raise UsageRefusal(f"--resume with --format {where.format.value}", "Only NDJSON can go on where it ends.")
+    if which.damaged and where.format is Format.raw:
+        raise UsageRefusal("--damaged with --format raw", "Choose ndjson, csv or parquet.")
+    if where.output == _STDOUT:
+        if out.options.json:
+            raise UsageRefusal("-o - with --json", "Both are for stdout: write the messages to a file.")
+        if which.resume:
+            raise UsageRefusal("--resume with -o -", "A stream cannot be continued: write to a file.")
+        out.answer_on_stderr()
+        return None
+    outside_store(where.output, where.source)
+    return where.output
+
+
+class _Export:
+    """One export on its way: what went out, and what could not be looked at."""
+
+    def __init__(
+        self, out: Printer, wanted: Wanted, format: Format, broker: BrokerChoice, engine: EngineChoice, which: Filter,
+    ) -> None:
+        self.out, self.wanted, self.format = out, wanted, format
+        self.broker, self.engine, self.which = broker, engine, which
+        self.topics: Counter[str] = Counter()
+        self.size = 0
+        self.notes: list[str] = []
+        self.incomplete = False
+        self.damaged_ranges = 0
+        self.assumed: list[str] = []
+
+    def write(self, sources: list[Source], writer: Writer, left: Resumed) -> None:
+        """Write what is wanted of every source, but the messages that an earlier run has `left`."""
+        skip, last = left.lines, left.phy_offset
+        for item in self._all(sources):
+            message = item.message
+            self.topics[message.topic] += 1
+            self.size += message.size or 0
+            if skip:
+                skip -= 1
+                if not skip and message.phy_offset != last:
+                    raise Refusal("the messages are not those of the export that was cut off",
+                                  "Export with the same filters from the same store, or begin anew.")
+                continue
+            writer.write(item)
+        if skip:
+            raise Refusal("the export that was cut off has more messages than the store",
+                          "Export with the same filters from the same store, or begin anew.")
+
+    def _all(self, sources: list[Source]) -> Iterator[Selected]:
+        left = self.wanted.limit
+        for source in sources:
+            for item in self._of(source, structs.replace(self.wanted, limit=left)):
+                yield item
+                if self.wanted.limit:
+                    left -= 1
+                    if left <= 0:
+                        return
+
+    def _of(self, source: Source, wanted: Wanted) -> Iterator[Selected]:
+        if self.which.damaged:
+            yield from self._damaged(source)
+            return
+        from recover.export.select import selected
+        from recover.export.source import scan_source
+        from recover.memory.columns import DEFAULT_MEMORY
+
+        options = self.out.options
+        with Progress("scanning", options.progress, self.out.stderr_console, source.size) as progress:
+            scanned = scan_source(
+                source, self.engine.scanner(), memory=self.engine.memory or DEFAULT_MEMORY, progress=progress)
+        for line in scanned.unread:
+            self._missed(line)
+        self.damaged_ranges += len(scanned.log.damaged)
+        if self.which.lost_by is not None:
+            wanted = structs.replace(wanted, cut_at=self._cut_of(source, scanned))
+        with Progress("exporting", options.progress, self.out.stderr_console, source.size) as progress:
+            yield from selected(scanned, wanted, self._missed, progress)
+
+    def _damaged(self, source: Source) -> Iterator[Selected]:
+        from recover.export.damaged import damaged_messages
+        from recover.verify.survey import ScanOptions, survey
+
+        if source.store is None:
+            raise UsageRefusal("--damaged of a log alone", "Name the store root: its queues tell what was there.")
+        look = survey(source.store, ScanOptions(threads=self.engine.thread_count, engine=self.engine.scanner()))
+        self.damaged_ranges += len(look.log.damaged)
+        yield from damaged_messages(look)
+
+    def _cut_of(self, source: Source, scanned: Scanned) -> int:
+        """Where the start of the release would end the log."""
+        from recover.export.select import FOREVER
+        from recover.predict import predict
+
+        if source.store is None:
+            raise UsageRefusal("--lost-by of a log alone", "Name the store root: a start depends on all of it.")
+        settings, self.assumed = settings_of(
+            source.store, structs.replace(self.broker, broker=self.which.lost_by))
+        prediction = predict(source.store, scanned.log, settings, counted=False)
+        if not prediction.starts:
+            self.out.say(f"Broker {prediction.broker} would not start, and so cut nothing: {prediction.reason}")
+            return FOREVER
+        return prediction.max_phy
+
+    def _missed(self, note: str) -> None:
+        self.incomplete = True
+        self.notes.append(note)
+
+    def conclude(self, target: Path | None) -> int:
+        """The document, the counts and the exit code."""
+        total = self.topics.total()
+        if self.damaged_ranges and not self.which.damaged:
+            self.notes.append(f"{count(self.damaged_ranges, 'damaged range')} of the log: --damaged exports what is "
+                              "legible there")
+        self.out.answer(
+            output=None if target is None else str(target), format=self.format.value, messages=total, bytes=self.size,
+            topics=dict(sorted(self.topics.items())), complete=not self.incomplete, notes=self.notes,
+            damaged_ranges=self.damaged_ranges, assumptions=self.assumed,
+        )
+        rows = self.topics.most_common(_SHOWN)
+        if rows:
+            self.out.show(table("messages by topic", ["topic", ">messages"], rows))
+        if len(self.topics) > _SHOWN:
+            self.out.show(Text(f"… and {count(len(self.topics) - _SHOWN, 'more topic')}: --json lists all"))
+        for note in self.notes:
+            self.out.say(note)
+        place = "stdout" if target is None else str(target)
+        self.out.summary(f"{count(total, 'message')} ({human_size(self.size)} of log) written to {place}"
+                         + (", but NOT everything could be read" if self.incomplete else ""))
+        return exits.OPERATIONAL if self.incomplete else exits.CLEAN

@@ -1,0 +1,1 @@
+"""Messages out of a store, in bulk: where they come from, which are wanted, how they are written."""

@@ -1,0 +1,184 @@
+"""A message as it leaves the store (`mqtool/message/1`): one flat value, the same in every format."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import struct
+from collections.abc import Iterator
+
+from msgspec import Struct, field, structs
+
+from formats import properties as props
+from formats import sysflag
+from formats.commitlog import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record, host_text
+from formats.commitlog.record import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, TOPIC_TIMER
+from formats.compression import MissingCodecError, decompress
+from formats.errors import FormatError
+from formats.message_id import offset_id
+
+_TRANSACTIONS = {
+    sysflag.TRANSACTION_NOT: "none", sysflag.TRANSACTION_PREPARED: "half", sysflag.TRANSACTION_COMMIT: "commit",
+    sysflag.TRANSACTION_ROLLBACK: "rollback",
+}
+_COMPRESSIONS = {
+    sysflag.COMPRESSION_LEGACY_ZLIB: "zlib", sysflag.COMPRESSION_ZLIB: "zlib", sysflag.COMPRESSION_LZ4: "lz4",
+    sysflag.COMPRESSION_ZSTD: "zstd",
+}
+_KINDS = {TOPIC_HALF: "half", TOPIC_SCHEDULE: "delayed", TOPIC_TIMER: "timer", TOPIC_OP_HALF: "op"}
+_SYSTEM = frozenset({
+    "TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC",
+    "OFFSET_MOVED_EVENT", TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE,
+})
+"""`TopicValidator.SYSTEM_TOPIC_SET`; further ones begin with rmq_sys_."""
+_INNER_HEAD = struct.Struct(">iiiii")
+_INNER_LENGTH = struct.Struct(">h")
+"""Of a message inside a batch: size, magic, body CRC, flag, body length; after the body the length of its properties
+(`MessageDecoder.encodeMessage`)."""
+
+
+class Message(Struct):
+    """One message; times in ms since the epoch, offsets and sizes in bytes, queue offsets in messages.
+
+    `topic` and `queue` are those that consumers know: of a half, delayed or timer message the real ones, of a retry or
+    dead letter the original topic; `stored_topic` and `stored_queue` are where the record stands, and `queue_offset`
+    counts there. `kind` says which of these it is, None for an ordinary message. `body_problem` is why a body could not
+    be decompressed. Of a damaged message `damage` is the reason, `doubtful` names the fields that nothing vouches for,
+    and what cannot be read is None.
+    """
+
+    topic: str
+    queue: int
+    queue_offset: int
+    phy_offset: int
+    size: int
+    state: str
+    store_time: int
+    born_time: int
+    born_host: str
+    store_host: str
+    msg_id: str
+    unique_key: str | None
+    keys: str | None
+    tags: str | None
+    flag: int
+    sys_flag: int
+    transaction: str
+    reconsume_times: int
+    properties: dict[str, str]
+    body: str
+    body_encoding: str
+    body_compression: str | None
+    kind: str | None
+    stored_topic: str
+    stored_queue: int
+    body_problem: str | None = None
+    damage: str | None = None
+    doubtful: list[str] = field(default_factory=list)
+
+
+COLUMNS = tuple(item.name for item in structs.fields(Message))
+
+
+def message_of(record: Record, state: str, *, raw_body: bool = False) -> Message:
+    """The message of an intact record; its body decompressed, unless `raw_body`."""
+    values = record.property_map()
+    stored = record.topic_name
+    topic, queue, kind = real_place(stored, record.queue_id, values)
+    content, compression, problem = _body(record, raw_body)
+    text, encoding = body_text(content)
+    return Message(
+        topic, queue, record.queue_offset, record.phy_offset, record.total_size, state, record.store_timestamp,
+        record.born_timestamp, _host(record.born_host), _host(record.store_host),
+        offset_id(*record.store_host, record.phy_offset), values.get(props.UNIQ_KEY), values.get(props.KEYS),
+        values.get(props.TAGS), record.flag, record.sys_flag, _TRANSACTIONS[record.transaction_type],
+        record.reconsume_times, values, text, encoding, compression, kind, stored, record.queue_id, problem,
+    )
+
+
+def real_place(stored: str, queue_id: int, values: dict[str, str]) -> tuple[str, int, str | None]:
+    """Topic and queue that consumers know, and the kind of message (None for an ordinary one)."""
+    kind = _KINDS.get(stored)
+    if kind in ("half", "delayed", "timer"):
+        topic, number = values.get(props.REAL_TOPIC), values.get(props.REAL_QID, "")
+        if topic:
+            return topic, int(number) if number.isascii() and number.isdecimal() else queue_id, kind
+    if stored.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        kind = "retry" if stored.startswith(RETRY_PREFIX) else "dead-letter"
+        return values.get(props.RETRY_TOPIC) or stored, queue_id, kind
+    return stored, queue_id, kind
+
+
+def has_real_topic(stored: str) -> bool:
+    """Whether messages of this topic belong to others, which only their properties name."""
+    return _KINDS.get(stored) in ("half", "delayed", "timer") or stored.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
+def is_system(topic: str) -> bool:
+    """Whether brokers made this topic for themselves (`TopicValidator.isSystemTopic`)."""
+    return topic in _SYSTEM or topic.startswith(SYSTEM_PREFIX)
+
+
+def _body(record: Record, raw: bool) -> tuple[bytes, str | None, str | None]:
+    """Content, how it was compressed when it was stored (None: not at all), why it is given as stored."""
+    if not record.compressed:
+        return record.body, None, None
+    compression = _COMPRESSIONS.get(record.sys_flag & sysflag.COMPRESSION_TYPE, "unknown")
+    if raw:
+        return record.body, compression, None
+    try:
+        return decompress(record.body, record.sys_flag), compression, None
+    except (FormatError, MissingCodecError) as error:
+        return record.body, compression, str(error)
+
+
+def body_text(content: bytes) -> tuple[str, str]:
+    """(text, "utf-8"), or ("…", "base64") for bytes that are no UTF-8."""
+    try:
+        return content.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError:
+        return base64.b64encode(content).decode("ascii"), "base64"
+
+
+@functools.lru_cache(maxsize=4096)
+def _host(host: tuple[bytes, int]) -> str:
+    return host_text(host)
+
+
+def unfolded(message: Message, content: bytes) -> Iterator[Message]:
+    """The messages of an inner batch, whose body is `content` (decompressed): `MessageDecoder.decodeMessages`.
+
+    Each has the queue offset that a 5.x client gives it. What is no such body yields the record as one message.
+    """
+    at, number, found = 0, 0, []
+    while at < len(content):
+        whole = _inner(content, at)
+        if whole is None:
+            yield message
+            return
+        size, flag, body, text = whole
+        values = props.parse(text)
+        shown, encoding = body_text(body)
+        found.append(structs.replace(
+            message, queue_offset=message.queue_offset + number, size=size, flag=flag, properties=values,
+            unique_key=values.get(props.UNIQ_KEY), keys=values.get(props.KEYS), tags=values.get(props.TAGS),
+            body=shown, body_encoding=encoding,
+        ))
+        at, number = at + size, number + 1
+    yield from found
+
+
+def _inner(content: bytes, at: int) -> tuple[int, int, bytes, bytes] | None:
+    """(size, flag, body, properties) of one message in the body of a batch; None where the lengths do not add up."""
+    body_at = at + _INNER_HEAD.size
+    if body_at > len(content):
+        return None
+    size, _, _, flag, length = _INNER_HEAD.unpack_from(content, at)
+    body_end, end = body_at + length, at + size
+    if length < 0 or end > len(content) or body_end + _INNER_LENGTH.size > end:
+        return None
+    (text_length,) = _INNER_LENGTH.unpack_from(content, body_end)
+    text_at = body_end + _INNER_LENGTH.size
+    if text_length < 0 or text_at + text_length != end:
+        return None
+    return size, flag, content[body_at:body_end], content[text_at:end]

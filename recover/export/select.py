@@ -1,0 +1,221 @@
+"""Which messages are wanted, and all of them in log order: by rows as far as rows tell, then by the record itself."""
+
+from __future__ import annotations
+
+import datetime
+import fnmatch
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from formats.commitlog import Record, decode
+from formats.compression import decompress
+from formats.errors import FormatError
+from formats.javahash import index_key_hash, java_string
+from formats.message_id import offset_id
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, BIT_SUPERSEDED
+from recover.errors import UsageRefusal
+from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
+from recover.export.source import Scanned
+from recover.files.reader import FileReader, ReadFailure
+from recover.memory.columns import Rows, Split
+from recover.query.by_key import has_key
+from recover.scan.file_scan import FileScan
+
+WINDOW = 8 << 20
+FOREVER = (1 << 63) - 1
+KINDS = ("stale", "superseded", "system")
+_BACK = re.compile(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+Span = tuple[int, int]
+
+
+class Wanted(Struct, frozen=True):
+    """The filters of an export; None and empty leave one out. Spans are [from, to), times in ms and [since, until).
+
+    `topic` is a glob over the topic that consumers know and the one that the record is stored under. `cut_at`: only
+    records at or after this offset of the log. `include`: stale, superseded, system.
+    """
+
+    topic: str | None = None
+    queue: int | None = None
+    queue_offsets: Span = (0, FOREVER)
+    phy_offsets: Span = (0, FOREVER)
+    since: int = 0
+    until: int = FOREVER
+    key: str | None = None
+    tag: str | None = None
+    msg_id: str | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    include: frozenset[str] = frozenset()
+    cut_at: int = 0
+    limit: int = 0
+    raw_body: bool = False
+    unfold: bool = False
+
+
+class Selected(NamedTuple):
+    """One message, and the record's bytes as stored."""
+
+    message: Message
+    content: bytes
+
+
+def parse_span(text: str, option: str) -> Span:
+    """`A:B`, `A:` or `:B` as [A, B); a usage error (16) for anything else."""
+    first, colon, last = text.partition(":")
+    if not colon or not all(part == "" or part.isdecimal() for part in (first, last)):
+        raise UsageRefusal(f"{option} {text}: write A:B", f"For instance {option} 100:200, or 100: from 100 on.")
+    span = (int(first or 0), int(last) if last else FOREVER)
+    if span[0] > span[1]:
+        raise UsageRefusal(f"{option} {text}: the end is before the beginning", "Write the smaller offset first.")
+    return span
+
+
+def parse_time(text: str, option: str, now_ms: int | None = None) -> int:
+    """ms since the epoch, ISO 8601 with its zone, or `-2h` before now (ms, s, m, h, d, w); a usage error (16) else."""
+    text = text.strip()
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    if back := _BACK.fullmatch(text):
+        now = int(time.time() * 1000) if now_ms is None else now_ms
+        return now - int(float(back[1]) * _UNITS[back[2]])
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        why = "is no time" if moment is None else "has no time zone"
+        raise UsageRefusal(f"{option} {text} {why}",
+                           f"Write {option} '2026-11-21 01:58+08:00', {option} -2h, or milliseconds since 1970.")
+    return int(moment.timestamp() * 1000)
+
+
+def selected(
+    scanned: Scanned, wanted: Wanted, note: Callable[[str], None], progress: Callable[[int, int], None] | None = None,
+) -> Iterator[Selected]:
+    """Every intact record of the log that is wanted, in log order; what cannot be read any more goes to `note`.
+
+    Reads a window of the file at a time; nothing of the messages is kept.
+    """
+    log = scanned.log
+    by_topic = re.compile(fnmatch.translate(wanted.topic)) if wanted.topic is not None else None
+    names = [(java_string(topic), queue_id) for topic, queue_id in log.queues]
+    queues = np.array([_may_hold(name, queue_id, wanted, by_topic) for name, queue_id in names], dtype=bool)
+    hashes = _key_hashes(names, wanted)
+    left = wanted.limit or FOREVER
+    for scan in log.files:
+        for split in scan.splits:
+            rows = split.records[_fitting(split, wanted, queues, hashes)]
+            for row, content in _contents(scan, rows, note):
+                try:
+                    record = decode(content, check_crc=False)
+                except FormatError as error:
+                    note(f"the record at {int(row['phy_offset'])} changed while it was read: {error}")
+                    continue
+                for message in _messages(record, int(row["bits"]), wanted):
+                    if _is_wanted(message, record, wanted, by_topic):
+                        yield Selected(message, content)
+                        left -= 1
+                        if left <= 0:
+                            return
+            if progress is not None:
+                progress(int(rows["size"].sum()), rows.size)
+
+
+def _may_hold(name: str, queue_id: int, wanted: Wanted, by_topic: re.Pattern[str] | None) -> bool:
+    """Whether a queue can hold a wanted message, as far as its name tells."""
+    if has_real_topic(name):
+        return True
+    if is_system(name) and "system" not in wanted.include:
+        return False
+    return (by_topic is None or by_topic.match(name) is not None) and wanted.queue in (None, queue_id)
+
+
+def _key_hashes(names: list[tuple[str, int]], wanted: Wanted) -> Rows | None:
+    """The hashes of the key under every topic, ascending; None without a key."""
+    if wanted.key is None:
+        return None
+    return np.unique(np.array([index_key_hash(f"{name}#{wanted.key}") for name, _ in names], dtype=np.int32))
+
+
+def _fitting(split: Split, wanted: Wanted, queues: Rows, hashes: Rows | None) -> Rows:
+    rows = split.records
+    if not rows.size:
+        return np.zeros(0, dtype=bool)
+    bits, offsets, times = rows["bits"], rows["phy_offset"], rows["store_timestamp"]
+    mask: Rows = queues[rows["queue"]] & ((bits & (BIT_FILLER | BIT_MARKER)) == 0)
+    mask &= (offsets >= max(wanted.phy_offsets[0], wanted.cut_at)) & (offsets < wanted.phy_offsets[1])
+    mask &= (times >= wanted.since) & (times < wanted.until)
+    mask &= (rows["queue_offset"] < wanted.queue_offsets[1]) | ((bits & BIT_INNER_BATCH) != 0)
+    if not wanted.unfold:
+        mask &= rows["queue_offset"] >= wanted.queue_offsets[0]
+    for bit, kind in ((BIT_GHOST, "stale"), (BIT_SUPERSEDED, "superseded")):
+        if kind not in wanted.include:
+            mask &= (bits & bit) == 0
+    if hashes is not None and mask.any():
+        owners = np.repeat(np.arange(rows.size), rows["hashes"].astype(np.int64))
+        hit = np.zeros(rows.size, dtype=bool)
+        hit[owners[np.isin(split.hashes, hashes)]] = True
+        mask &= hit
+    return mask
+
+
+def _contents(scan: FileScan, rows: Rows, note: Callable[[str], None]) -> Iterator[tuple[Rows, bytes]]:
+    """Each row with the bytes of its record, read in windows."""
+    if not rows.size:
+        return
+    base = scan.mapped_file.file_from_offset
+    try:
+        reader = FileReader(scan.mapped_file.path)
+    except OSError as error:
+        note(f"{scan.mapped_file.path} could not be opened: {error.strerror}")
+        return
+    with reader:
+        at, window = 0, b""
+        for row, start, size in zip(rows, (rows["phy_offset"] - base).tolist(), rows["size"].tolist(), strict=True):
+            if start < at or start + size > at + len(window):
+                at = start
+                try:
+                    window = bytes(reader.read(at, max(WINDOW, size)))
+                except ReadFailure as error:
+                    window = b""
+                    note(f"{scan.mapped_file.path} could not be read at {start}: {error.strerror}")
+                    continue
+            yield row, window[start - at : start - at + size]
+
+
+def _messages(record: Record, bits: int, wanted: Wanted) -> Iterator[Message]:
+    state = "stale" if bits & BIT_GHOST else "superseded" if bits & BIT_SUPERSEDED else "live"
+    message = message_of(record, state, raw_body=wanted.raw_body)
+    if wanted.unfold and bits & BIT_INNER_BATCH:
+        try:
+            yield from unfolded(message, decompress(record.body, record.sys_flag))
+            return
+        except (FormatError, ImportError):
+            pass  # the message says itself why its body is as stored
+    yield message
+
+
+def _is_wanted(message: Message, record: Record, wanted: Wanted, by_topic: re.Pattern[str] | None) -> bool:
+    if is_system(message.topic) and "system" not in wanted.include:
+        return False
+    if by_topic is not None and not (by_topic.match(message.topic) or by_topic.match(message.stored_topic)):
+        return False
+    if wanted.queue is not None and wanted.queue not in (message.queue, message.stored_queue):
+        return False
+    if not wanted.queue_offsets[0] <= message.queue_offset < wanted.queue_offsets[1]:
+        return False
+    if wanted.key is not None and not has_key(record, wanted.key):
+        return False
+    if wanted.tag is not None and message.tags != wanted.tag:
+        return False
+    if wanted.msg_id is not None:
+        id_of_record = offset_id(*record.store_host, record.phy_offset)
+        if wanted.msg_id not in (message.unique_key, id_of_record) and wanted.msg_id.upper() != id_of_record:
+            return False
+    return all(message.properties.get(name) == value for name, value in wanted.properties)

@@ -1,0 +1,171 @@
+"""How messages are written: NDJSON, CSV, Parquet, raw records. One at a time in, batches out, nothing kept."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import msgspec
+
+from recover.errors import Refusal, UsageRefusal
+from recover.export.messages import COLUMNS, Message
+from recover.export.select import Selected
+
+FORMATS = ("ndjson", "csv", "parquet", "raw", "store")
+_BATCH = 4096
+_FLUSH = 1 << 20
+_INTEGERS = frozenset({
+    "queue", "queue_offset", "phy_offset", "size", "store_time", "born_time", "flag", "sys_flag", "reconsume_times",
+    "stored_queue",
+})
+PART = ".part"
+
+
+class Writer(Protocol):
+    """Takes messages, in order; `close` writes what is left."""
+
+    def write(self, item: Selected) -> None:
+        """Take one message."""
+
+    def close(self) -> None:
+        """Write what is left; the stream stays open."""
+
+
+class Ndjson:
+    """A message a line. Lines are whole: what was cut can be resumed behind its last newline."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._encoder = msgspec.json.Encoder()
+        self._pending = bytearray()
+
+    def write(self, item: Selected) -> None:
+        """See `Writer`."""
+        self._pending += self._encoder.encode(item.message)
+        self._pending += b"\n"
+        if len(self._pending) >= _FLUSH:
+            self.close()
+
+    def close(self) -> None:
+        """See `Writer`."""
+        self._stream.write(self._pending)
+        self._pending.clear()
+
+
+class Raw:
+    """The records as stored, one behind the other."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def write(self, item: Selected) -> None:
+        """See `Writer`."""
+        self._stream.write(item.content)
+
+    def close(self) -> None:
+        """See `Writer`."""
+
+
+class Table:
+    """CSV or Parquet by pyarrow, with the columns of a message; properties are a JSON object."""
+
+    def __init__(self, stream: IO[bytes], kind: str) -> None:
+        import pyarrow as pa
+
+        self._pa = pa
+        self._schema = pa.schema([(name, pa.int64() if name in _INTEGERS else pa.string()) for name in COLUMNS])
+        if kind == "csv":
+            from pyarrow import csv
+
+            self._sink: Any = csv.CSVWriter(stream, self._schema)
+        else:
+            from pyarrow import parquet
+
+            self._sink = parquet.ParquetWriter(stream, self._schema, compression="zstd")
+        self._rows: list[Message] = []
+
+    def write(self, item: Selected) -> None:
+        """See `Writer`."""
+        self._rows.append(item.message)
+        if len(self._rows) >= _BATCH:
+            self._put()
+
+    def _put(self) -> None:
+        columns = [[self._cell(row, name) for row in self._rows] for name in COLUMNS]
+        arrays = [self._pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        self._sink.write_batch(self._pa.record_batch(arrays, schema=self._schema))
+        self._rows.clear()
+
+    @staticmethod
+    def _cell(row: Message, name: str) -> Any:
+        value = getattr(row, name)
+        if name == "properties":
+            return _text(json.dumps(value, ensure_ascii=False))
+        return " ".join(value) if name == "doubtful" else _text(value)
+
+    def close(self) -> None:
+        """See `Writer`."""
+        if self._rows:
+            self._put()
+        self._sink.close()
+
+
+def _text(value: Any) -> Any:
+    """Text that Arrow takes: Java stores lone surrogates, UTF-8 has none."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def writer_for(kind: str, stream: IO[bytes]) -> Writer:
+    """The writer of a format (`FORMATS` but store)."""
+    if kind == "ndjson":
+        return Ndjson(stream)
+    return Raw(stream) if kind == "raw" else Table(stream, kind)
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """Whole lines that a cut export has left, and the last one's place in the log; (0, None) for a new one."""
+
+    lines: int = 0
+    phy_offset: int | None = None
+
+
+@contextmanager
+def output_file(target: Path, *, resume: bool) -> Iterator[tuple[IO[bytes], Resumed]]:
+    """A stream whose bytes stand under `target` once the block has ended well; until then in `target`.part.
+
+    With `resume` it goes on after the last whole line there. `Refusal` (8) if `target` exists.
+    """
+    part = target.with_name(target.name + PART)
+    if target.exists():
+        raise Refusal(f"{target} exists", "Name a new file, or remove that one.", path=str(target))
+    left = Resumed()
+    if part.exists():
+        if not resume:
+            raise Refusal(f"{part} is there: an export that did not end", "Add --resume to go on, or remove it.",
+                          path=str(part))
+        left = _cut_to_whole_lines(part)
+    with part.open("ab") as stream:
+        yield stream, left
+        stream.flush()
+        os.fsync(stream.fileno())
+    part.rename(target)
+
+
+def _cut_to_whole_lines(part: Path) -> Resumed:
+    lines, end, last = 0, 0, b""
+    with part.open("rb") as stream:
+        for line in stream:
+            if not line.endswith(b"\n"):
+                break
+            lines, end, last = lines + 1, end + len(line), line
+    os.truncate(part, end)
+    if not lines:
+        return Resumed()
+    try:
+        return Resumed(lines, int(json.loads(last)["phy_offset"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageRefusal(f"{part} is no export of ours", "Remove it, and export again.") from error

@@ -1,0 +1,274 @@
+"""`mqtool export`: every intact message, whatever is broken around it, counted against the plain reader."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from fixtures.damage import damage
+from tests.cli.runner import Result, mqtool
+from tests.support import plain_reader as plain
+from tests.support.stores import unpacked
+from tests.support.trees import assert_unchanged
+
+STORE = "clean-5.3.3"
+EVERYTHING = ("--include", "stale,superseded,system")
+
+
+def exported(out: Path, *arguments: object) -> list[dict[str, Any]]:
+    """The lines of an NDJSON export that ends with 0."""
+    result = mqtool("export", *arguments, "-o", out, "--json")
+    assert result.code == 0, result.stderr
+    lines = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert result.document["messages"] == len(lines)
+    assert result.document["complete"] is True
+    return lines
+
+
+def records(root: Path) -> dict[int, plain.Record]:
+    """Every record of a sound store, by its place in the log."""
+    return {
+        record.phy_offset: record for base, file in plain.log_files(root).items() for record in plain.chain(file, base)
+    }
+
+
+def body_of(message: dict[str, Any]) -> bytes:
+    body = message["body"]
+    return base64.b64decode(body) if message["body_encoding"] == "base64" else body.encode()
+
+
+@pytest.mark.parametrize("name", [
+    "clean-4.5.1", "clean-5.3.3", "killed-5.5.0", "clean-v2-5.5.0", "killed-v2-ipv6-5.3.3",
+])
+def test_every_record_comes_out_as_it_was_stored(name: str, tmp_path: Path) -> None:
+    root = unpacked(name)
+    with assert_unchanged(root):
+        found = exported(tmp_path / "out.ndjson", root, "--raw-body", *EVERYTHING)
+    due = records(root)
+    assert {message["phy_offset"] for message in found} == due.keys()
+    assert len(found) == len(due)
+    for message in found:
+        record = due[message["phy_offset"]]
+        assert (message["stored_topic"], message["stored_queue"], message["queue_offset"], message["store_time"]) == (
+            record.topic, record.queue_id, record.queue_offset, record.store_time)
+        assert message["size"] == record.size
+        assert body_of(message) == record.body
+        assert message["unique_key"] == record.properties.get("UNIQ_KEY")
+        assert message["tags"] == record.properties.get("TAGS")
+
+
+def test_messages_of_the_brokers_own_topics_stay_out_and_delayed_ones_come_under_their_real_topic(
+    tmp_path: Path,
+) -> None:
+    found = exported(tmp_path / "out.ndjson", unpacked(STORE))
+    assert not [message for message in found if message["topic"].startswith(("RMQ_SYS", "rmq_sys", "SCHEDULE_TOPIC"))]
+    delayed = [message for message in found if message["kind"] == "delayed"]
+    assert {message["stored_topic"] for message in delayed} == {"SCHEDULE_TOPIC_XXXX"}
+    half = [message for message in found if message["kind"] == "half"]
+    assert half
+    assert all(message["topic"] == message["properties"]["REAL_TOPIC"] for message in [*half, *delayed])
+
+
+@pytest.mark.parametrize("recipe", [
+    "bit-in-body", "page-zeroed", "page-random", "first-page-zeroed", "log-middle-missing", "log-last-short",
+    "crash-torn-tail", "crash-everything-derived", "log-misnamed", "pages-swapped", "log-stray-file",
+])
+def test_every_intact_message_comes_out_of_a_damaged_store(
+    recipe: str, store: Callable[[str], Path], tmp_path: Path,
+) -> None:
+    root = store("clean-manyfiles-5.3.3")
+    before = records(root)
+    done = damage(recipe, root, 3)
+    files = plain.log_files(root)
+    left = {
+        offset for offset, record in before.items() for base, file in files.items()
+        if base <= offset < base + len(file) and file.startswith(record.content, offset - base)
+    }
+    if recipe == "log-misnamed":
+        left = before.keys() - done.lost | left
+    with assert_unchanged(root):
+        found = exported(tmp_path / "out.ndjson", root, *EVERYTHING)
+    assert left <= {message["phy_offset"] for message in found} <= before.keys()
+
+
+def test_a_folder_of_log_files_and_a_single_one_are_enough(tmp_path: Path) -> None:
+    log = unpacked(STORE) / "commitlog"
+    whole = exported(tmp_path / "whole.ndjson", unpacked(STORE), *EVERYTHING)
+    folder = exported(tmp_path / "folder.ndjson", log, *EVERYTHING)
+    assert {m["phy_offset"] for m in folder} == {m["phy_offset"] for m in whole}
+    second = sorted(log.iterdir())[1]
+    copy = tmp_path / "a-copy.bin"
+    copy.write_bytes(second.read_bytes())
+    for file in (second, copy):
+        alone = exported(tmp_path / f"{file.name}.ndjson", file, *EVERYTHING)
+        assert [m["phy_offset"] for m in alone] == sorted(
+            m["phy_offset"] for m in whole if m["phy_offset"] >= int(second.name))
+
+
+def test_csv_parquet_and_ndjson_hold_the_same_rows(tmp_path: Path) -> None:
+    lines = exported(tmp_path / "out.ndjson", unpacked(STORE))
+    for kind in ("csv", "parquet"):
+        out = tmp_path / f"out.{kind}"
+        assert mqtool("export", unpacked(STORE), "-o", out, "--format", kind).code == 0
+        options = pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+        parsing = pyarrow.csv.ParseOptions(newlines_in_values=True)
+        table = (pyarrow.csv.read_csv(out, convert_options=options, parse_options=parsing)
+                 if kind == "csv" else pyarrow.parquet.read_table(out))
+        assert table.num_rows == len(lines)
+        for name in ("topic", "queue", "queue_offset", "phy_offset", "store_time", "body_encoding", "msg_id"):
+            assert [str(value) for value in table.column(name).to_pylist()] == [str(line[name]) for line in lines]
+        properties = [json.loads(text) for text in table.column("properties").to_pylist()]
+        assert properties == [line["properties"] for line in lines]
+
+
+def test_raw_is_the_records_one_after_another(tmp_path: Path) -> None:
+    out = tmp_path / "out.raw"
+    assert mqtool("export", unpacked("clean-plain-4.9.7"), "-o", out, "--format", "raw", *EVERYTHING).code == 0
+    due = records(unpacked("clean-plain-4.9.7"))
+    assert out.read_bytes() == b"".join(due[offset].content for offset in sorted(due))
+
+
+@pytest.mark.parametrize(("filters", "fits"), [
+    (("--topic", "Topic?"), lambda m: len(m["topic"]) == 6 and m["topic"].startswith("Topic")),
+    (("--topic", "TopicA", "--queue", 1), lambda m: m["topic"] == "TopicA" and m["queue"] == 1),
+    (("--queue-offsets", "5:9"), lambda m: 5 <= m["queue_offset"] < 9),
+    (("--phy-offsets", "100000:200000"), lambda m: 100000 <= m["phy_offset"] < 200000),
+    (("--tag", "Tag4"), lambda m: m["tags"] == "Tag4"),
+    (("--property", "TAGS=Tag1"), lambda m: m["properties"].get("TAGS") == "Tag1"),
+    (("--include", "system", "--topic", "RMQ_SYS*"), lambda m: m["stored_topic"].startswith("RMQ_SYS")),
+])
+def test_a_filter_leaves_what_fits(
+    filters: tuple[object, ...], fits: Callable[[dict[str, Any]], bool], tmp_path: Path,
+) -> None:
+    every = exported(tmp_path / "every.ndjson", unpacked(STORE), "--include", "system")
+    some = exported(tmp_path / "some.ndjson", unpacked(STORE), *filters)
+    if "--include" not in filters:
+        every = exported(tmp_path / "plain.ndjson", unpacked(STORE))
+    due = [m for m in every if fits(m) or ("--topic" in filters and fits({**m, "topic": m["stored_topic"]}))]
+    assert some == due
+    assert some
+
+
+def test_times_are_iso_with_a_zone_or_ms_and_until_is_open(tmp_path: Path) -> None:
+    every = exported(tmp_path / "every.ndjson", unpacked(STORE))
+    middle = sorted(m["store_time"] for m in every)[len(every) // 2]
+    late = exported(tmp_path / "late.ndjson", unpacked(STORE), "--since", middle)
+    early = exported(tmp_path / "early.ndjson", unpacked(STORE), "--until", middle)
+    assert {m["phy_offset"] for m in late} == {m["phy_offset"] for m in every if m["store_time"] >= middle}
+    assert len(early) + len(late) == len(every)
+    assert exported(tmp_path / "iso.ndjson", unpacked(STORE), "--since", "2001-01-01 01:58+08:00") == every
+    assert mqtool("export", unpacked(STORE), "-o", tmp_path / "x", "--since", "2026-11-21 01:58").code == 16
+    assert mqtool("export", unpacked(STORE), "-o", tmp_path / "x", "--since", "yesterday").code == 16
+
+
+def test_one_message_by_key_and_by_id(tmp_path: Path) -> None:
+    every = exported(tmp_path / "every.ndjson", unpacked(STORE))
+    one = next(m for m in every if m["keys"])
+    by_key = exported(tmp_path / "key.ndjson", unpacked(STORE), "--key", one["keys"].split()[0])
+    assert one in by_key
+    assert exported(tmp_path / "id.ndjson", unpacked(STORE), "--msg-id", one["msg_id"]) == [one]
+    assert one in exported(tmp_path / "unique.ndjson", unpacked(STORE), "--msg-id", one["unique_key"])
+
+
+def test_what_a_start_would_cut_comes_out(store: Callable[[str], Path], tmp_path: Path) -> None:
+    root = store("clean-manyfiles-5.3.3")
+    damage("crash-bit-without-checkpoint", root, 1)
+    said = mqtool("predict", root, "--broker", "5.3.3", "--json").document
+    assert said["lost_messages"]
+    lost = exported(tmp_path / "lost.ndjson", root, "--lost-by", "5.3.3", "--include", "system")
+    assert len(lost) == said["lost_messages"]
+    assert min(m["phy_offset"] for m in lost) >= said["max_phy"]
+
+
+def test_damaged_messages_come_with_what_is_doubtful(store: Callable[[str], Path], tmp_path: Path) -> None:
+    root = store(STORE)
+    before = records(root)
+    (lost,) = damage("bit-in-body", root, 5).lost
+    (message,) = exported(tmp_path / "damaged.ndjson", root, "--damaged")
+    assert (message["phy_offset"], message["state"], message["damage"]) == (lost, "damaged", "bad-body-crc")
+    assert message["doubtful"] == ["body"]
+    assert message["stored_topic"] == before[lost].topic
+    assert message["queue_offset"] == before[lost].queue_offset
+
+
+def test_what_only_queues_remember_of_a_lost_page_comes_out(store: Callable[[str], Path], tmp_path: Path) -> None:
+    root = store(STORE)
+    before = records(root)
+    lost = damage("page-zeroed", root, 5).lost
+    found = exported(tmp_path / "damaged.ndjson", root, "--damaged")
+    places = {(m["stored_topic"], m["stored_queue"], m["queue_offset"]) for m in found}
+    due = {(r.topic, r.queue_id, r.queue_offset) for r in (before[offset] for offset in lost) if r.has_unit}
+    assert due <= places
+
+
+def test_a_cut_export_goes_on_after_its_last_whole_line(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.ndjson"
+    exported(whole, unpacked(STORE))
+    out, part = tmp_path / "out.ndjson", tmp_path / "out.ndjson.part"
+    part.write_bytes(whole.read_bytes()[:100_001])
+    assert mqtool("export", unpacked(STORE), "-o", out).code == 8
+    assert mqtool("export", unpacked(STORE), "-o", out, "--resume").code == 0
+    assert out.read_bytes() == whole.read_bytes()
+    assert not part.exists()
+
+
+def test_the_rest_of_another_export_is_refused(tmp_path: Path) -> None:
+    exported(tmp_path / "other.ndjson", unpacked("killed-5.5.0"))
+    (tmp_path / "out.ndjson.part").write_bytes((tmp_path / "other.ndjson").read_bytes()[:300_000])
+    assert mqtool("export", unpacked(STORE), "-o", tmp_path / "out.ndjson", "--resume").code == 8
+
+
+def test_a_stream_goes_to_stdout_and_the_words_to_stderr(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "mqtool", "export", unpacked(STORE), "-o", "-"], capture_output=True)
+    assert done.returncode == 0
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines == exported(tmp_path / "out.ndjson", unpacked(STORE))
+    assert b"written to stdout" in done.stderr
+
+
+def test_counts_are_those_of_the_lines(tmp_path: Path) -> None:
+    result: Result = mqtool("export", unpacked(STORE), "-o", tmp_path / "out.ndjson", "--json")
+    lines = [json.loads(line) for line in (tmp_path / "out.ndjson").read_bytes().splitlines()]
+    assert result.document["topics"] == dict(sorted(Counter(line["topic"] for line in lines).items()))
+    assert len(exported(tmp_path / "three.ndjson", unpacked(STORE), "--limit", 3)) == 3
+
+
+def test_the_messages_inside_a_batch_come_out_one_by_one(tmp_path: Path) -> None:
+    folded = exported(tmp_path / "folded.ndjson", unpacked(STORE))
+    single = exported(tmp_path / "single.ndjson", unpacked(STORE), "--unfold")
+    assert len(single) >= len(folded)
+
+
+@pytest.mark.parametrize(("arguments", "code"), [
+    (("-o", "-", "--json"), 16), ((), 16), (("-o", "x", "--include", "ghosts"), 16),
+    (("-o", "x", "--property", "K"), 16),
+    (("-o", "x", "--queue-offsets", "9"), 16), (("-o", "x", "--format", "csv", "--resume"), 16),
+])
+def test_what_cannot_go_together_is_a_usage_error(arguments: tuple[str, ...], code: int) -> None:
+    assert mqtool("export", unpacked(STORE), *arguments).code == code
+
+
+def test_nothing_is_written_into_a_store_nor_over_a_file(store: Callable[[str], Path], tmp_path: Path) -> None:
+    root = store(STORE)
+    with assert_unchanged(root):
+        assert mqtool("export", root, "-o", root / "out.ndjson").code == 16
+    there = tmp_path / "there"
+    there.write_text("mine")
+    assert mqtool("export", root, "-o", there).code == 8
+    assert there.read_text() == "mine"
+
+
+def test_a_place_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
+    assert mqtool("export", tmp_path / "nothing", "-o", tmp_path / "out").code == 16
+    (tmp_path / "noise").write_bytes(b"\xff" * 5000)
+    assert mqtool("export", tmp_path / "noise", "-o", tmp_path / "out").code == 16
