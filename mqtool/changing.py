@@ -14,6 +14,7 @@ from mqtool.declared import FLAG, option
 from mqtool.output import Printer, outside_store
 from mqtool.progress import Steps
 from mqtool.scanning import run_verify
+from mqtool.text import count
 from recover.errors import Refusal
 
 if TYPE_CHECKING:
@@ -106,6 +107,16 @@ def carry_out(out: Printer, root: Path, plan: Plan, parts: Iterable[Path | str] 
 
     with Steps("applying", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
         return apply_plan(root, plan, parts=parts, progress=steps, interrupted=interrupted)
+
+
+def given_up(plan: Plan) -> int:
+    """The exit bit of a plan that messages are lost by, whatever is left for a verify to find."""
+    return exits.MESSAGES if plan.loss else 0
+
+
+def loss_line(plan: Plan) -> str:
+    """How many messages a plan says are lost."""
+    return f"{count(sum(int(item.get('messages', 0)) for item in plan.loss), 'message')} lost"
 
 
 def conclude(

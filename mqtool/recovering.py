@@ -15,6 +15,7 @@ from mqtool.changing import (
     ask,
     carry_out,
     conclude,
+    given_up,
     refuse_while_running,
     with_options,
 )
@@ -98,7 +99,8 @@ class Change(Struct):
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
             lost_messages=made.lost_messages, damaged_messages=made.damaged_messages,
             unproven_messages=made.unproven_messages, mendable_messages=made.mendable_messages,
-            left_messages=made.left_messages, bridged=made.bridged, verify=None,
+            left_messages=made.left_messages, given_up_messages=made.given_up_messages, bridged=made.bridged,
+            verify=None,
             abort_stays_for=made.abort_stays_for if store.has_abort else [],
         )
         if made.abort_stays_for and store.has_abort:
@@ -159,7 +161,7 @@ class Change(Struct):
         losses = _losses(made, "undo and --mend-bits would bring back")
         self.out.summary(f"{count(len(plan.steps), 'step')} done, {losses}. {verify_line(document, code)}",
                          self._steps("changed", code), undo)
-        return code
+        return code | given_up(plan)
 
     def _copy(self, store: Store, made: RecoverPlan, plan: Plan, target: Path) -> int:
         from recover.apply.copy_store import copy_store, relocated
@@ -194,14 +196,17 @@ def _losses(made: RecoverPlan, mendable: str = "--mend-bits would put back") -> 
     parts = []
     if made.lost_messages:
         parts.append(f"{count(made.lost_messages, 'intact message')} dropped")
-    for number, what in ((made.damaged_messages - made.left_messages, "gone"), (made.left_messages, "left")):
+    if made.given_up_messages:
+        parts.append(f"{count(made.given_up_messages, 'message')} of missing log files given up")
+    gone = made.damaged_messages - made.left_messages - made.given_up_messages
+    for number, what in ((gone, "gone"), (made.left_messages, "left")):
         if number:
             parts.append(f"{count(number, 'damaged message')} {what}")
     if made.mendable_messages:
         parts[-1] += f" ({mendable} {made.mendable_messages:,})"
     if made.unproven_messages:
         parts.append(f"{count(made.unproven_messages, 'message')} gone that only a queue names")
-    return ", ".join(parts) if parts else "no message lost"
+    return ", ".join(parts) if parts else "0 messages lost"
 
 
 def max_loss(text: str | None) -> int | None:

@@ -49,7 +49,7 @@ def findings_table(findings: Iterable[Finding], given: Given, most: int | None =
             rows.append(("", Text(items[0].code, style="dim"), Text(f"… {len(items) - len(shown):,} more", style="dim"),
                          Text(f"the last: {_place(items[-1])}\n--max-findings N or --findings-out FILE shows all",
                               style="dim")))
-    return table("findings", ["", "code", "where", "*what it is, and what to do"], rows)
+    return table("findings", ["", "code", "where", "*problem and remedy"], rows)
 
 
 def findings_by_code(findings: Iterable[Finding], given: Given) -> Table:
@@ -58,7 +58,7 @@ def findings_by_code(findings: Iterable[Finding], given: Given) -> Table:
     for items in _by_code(findings):
         more = f" (and {len(items) - 1:,} more)" if len(items) > 1 else ""
         rows.append((Text(items[0].code, style="dim"), Text(clean(given.fill(items[0].message)) + more, style="dim")))
-    return table("worth knowing (nothing is wrong here)", ["code", "*"], rows)
+    return table("notes", ["code", "*"], rows)
 
 
 def _by_code(findings: Iterable[Finding]) -> Iterable[list[Finding]]:

@@ -85,7 +85,7 @@ def verify_line(document: dict[str, Any], code: int) -> str:
     if document.get("not_checked"):
         parts.append(f"not checked: {', '.join(document['not_checked'])}")
     verdict = "messages are damaged or missing" if code & exits.MESSAGES else \
-        "no message is lost, but not all is in order" if code & exits.DERIVED else \
-        "not all of it could be read" if code & (exits.UNSUPPORTED | exits.OPERATIONAL) else "all is well"
+        "problems are left that lose no intact message" if code & exits.DERIVED else \
+        "not all of it could be read" if code & (exits.UNSUPPORTED | exits.OPERATIONAL) else "no problem found"
     took = f" ({human_size(document['bytes'])} in {human_seconds(document['seconds'])})" if document["bytes"] else ""
     return f"{verdict[0].upper()}{verdict[1:]}: {', '.join(parts)}{took}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from mqtool.changing import BITS, ConsentChoice, ask, carry_out, conclude, options_of
+from mqtool.changing import BITS, ConsentChoice, ask, carry_out, conclude, given_up, loss_line, options_of
 from mqtool.declared import argument
 from mqtool.next_steps import Given, Scene, next_steps, undo_step
 from mqtool.options import EngineChoice, PartsChoice, command
@@ -64,5 +64,6 @@ def run(
     code, document = conclude(out, store, engine, None, corrected=applied.changed)
     out.answer(verify=document)
     steps = next_steps(Scene("changed", out.given, code, list(out.findings), changes=plan.command))
-    out.summary(f"{count(len(plan.steps), 'step')} done. {verify_line(document, code)}", steps, undo_step(out.given))
-    return code
+    out.summary(f"{count(len(plan.steps), 'step')} done, {loss_line(plan)}. {verify_line(document, code)}", steps,
+                undo_step(out.given))
+    return code | given_up(plan)

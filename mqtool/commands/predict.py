@@ -98,6 +98,8 @@ def _line(document: dict[str, Any]) -> str:
         return f"Cannot say what broker {document['broker']} would do: {unread} is not emulated"
     if not document["starts"]:
         return f"{who} would not start: {document['reason']}"
+    if document["reason"]:
+        who = f"Do not start it: {document['reason']}. {who}"
     costs = []
     if document["lost_messages"]:
         costs.append(f"cut off {count(document['lost_messages'], 'intact message')}")

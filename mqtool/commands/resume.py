@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from mqtool import exits
-from mqtool.changing import BITS, ConsentChoice, ask, conclude, options_of
+from mqtool.changing import BITS, ConsentChoice, ask, conclude, given_up, loss_line, options_of
 from mqtool.declared import argument
 from mqtool.next_steps import Given, Scene, Step, next_steps, undo_step
 from mqtool.options import EngineChoice, PartsChoice, command
@@ -76,8 +76,9 @@ def run(
     out.answer(verify=document)
     changes = found[0].plan.command if found else "recover"
     steps = next_steps(Scene("changed", out.given, code, list(out.findings), changes=changes))
-    out.summary(f"The run is complete. {verify_line(document, code)}", steps, undo_step(out.given))
-    return code
+    losses = f", {loss_line(found[0].plan)}" if found else ""
+    out.summary(f"The run is complete{losses}. {verify_line(document, code)}", steps, undo_step(out.given))
+    return code | (given_up(found[0].plan) if found else 0)
 
 
 def _resume(out: Printer, root: Path, parts: PartsChoice) -> Applied:

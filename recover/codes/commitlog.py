@@ -103,11 +103,17 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-missing-file", "error",
-        "the log files from {start} to {stop} are missing; {intact_after} intact messages lie behind", "",
-        meaning="Two log files do not adjoin: what stood between them is not here.",
+        "the log files from {start} to {stop} are missing; {intact_after} intact messages lie behind",
+        "Find them: another path (mqtool verify {store} --commitlog DIR), the source of this copy, a replica, a backup. "
+        "Without them recover refuses, unless --max-loss allows for their messages.",
+        meaning="Two log files do not adjoin: what stood between them is not here. Or queues, index or checkpoint know of messages "
+        "behind the last file, which is full.",
         cause="A file was deleted or not copied, or a disk of a multi-path commitlog is not mounted.",
-        broker="It only logs the gap, passes over it and goes on with the next file.",
-        action="Look for the file: another folder of a multi-path commitlog, a backup, a slave. mqtool cannot make it up.",
+        broker="It only logs a gap, passes over it and goes on with the next file; 4.5 to 4.9 can hang there. Where the end is "
+        "missing it cuts the queues and gives their offsets out again.",
+        action="Look for the files before anything else: another folder of a multi-path commitlog, the source of the copy, a "
+        "replica, a backup. If they are gone for good, `mqtool recover --max-loss N` goes on without them: it lays filler where a "
+        "file is missing between others, and says which messages are given up.",
     ),
     Code(
         "commitlog-mostly-gone", "error",

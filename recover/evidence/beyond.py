@@ -8,10 +8,11 @@ message, or the index of one at that very place. Without such a witness the queu
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from formats.checkpoint import Checkpoint
 from formats.commitlog import BLANK_SIZE, MIN_RECORD_SIZE
 from recover.evidence.expected import Expectation
 from recover.evidence.lost import LostPosition
@@ -116,6 +117,30 @@ def _ranges_in_files(log: LogView, named: list[LostPosition], witness: bool) -> 
             yield Damage(start, stop, TORN_RECORD, 0, "record", False, scan.mapped_file, facts)
         elif not scan.record_count or witness:
             yield Damage(own[0].start, stop, ZEROED, 0, "record", False, scan.mapped_file)
+
+
+def file_named_elsewhere(
+    log: LogView, index_ends: Iterable[tuple[int, int]], checkpoint: Checkpoint | None
+) -> Damage | None:
+    """The log files behind the last one, if index or checkpoint know of messages there; else None.
+
+    `index_ends`: (phy offset, store timestamp in ms) of each index file's last message. The log itself says so, too, by
+    an end mark without a file behind it: a broker makes that file at once. Without one nothing else is believed.
+    """
+    if not log.files or log.files[-1].blank is None:
+        return None
+    start, newest = log.files[-1].file_end, log.newest_timestamp
+    said = [phy_offset for phy_offset, time in index_ends if phy_offset >= start and time > newest]
+    if checkpoint is not None:
+        times = (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp, checkpoint.index_msg_timestamp)
+        said += [start for time in times if time > newest]
+        said += [place for place in (checkpoint.logics_physical_offset,) if place >= start]
+    if not said:
+        return None
+    # how many files are missing nobody can say for sure: a wrong offset names one far away
+    nearest = min(said)
+    files = (nearest - start) // log.queue.file_size + 1
+    return Damage(start, start + files * log.queue.file_size, MISSING_FILE, 0, "next-file", False, None)
 
 
 def _files_gone(log: LogView, named: list[LostPosition]) -> Iterator[Damage]:

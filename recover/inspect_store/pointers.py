@@ -133,6 +133,13 @@ def indexed_to(store: Store) -> int | None:
     return _last_indexed(_index_headers(store))
 
 
+def index_ends(store: Store) -> list[tuple[int, int]]:
+    """Start in the log and store timestamp (ms) of the last message of each index file, as its header says."""
+    return [
+        (header.end_phy_offset, header.end_timestamp) for _, header in _index_headers(store) if header.index_count > 1
+    ]
+
+
 def _last_indexed(headers: Iterable[tuple[str, IndexHeader]]) -> int | None:
     return max((header.end_phy_offset for _, header in headers if header.index_count > 1), default=None)
 

@@ -36,7 +36,7 @@ def after_replacing(
     log: LogView, changes: Sequence[Replaced], *, cut_from: int, drop_files: Iterable[str] = (),
     memory: int = DEFAULT_MEMORY,
 ) -> LogView:
-    """The log with dead ranges replaced, everything from `cut_from` on zeroed, and some files gone.
+    """The log with dead ranges replaced, everything from `cut_from` on zeroed, and some files gone or new.
 
     Files in `drop_files` (paths) vanish; every other file has its full length. At most `memory` bytes of its columns
     are in memory.
@@ -46,7 +46,10 @@ def after_replacing(
     queues = list(log.queues)
     numbers = {key: number for number, key in enumerate(queues)}
     scans = []
-    for scan in log.files:
+    known = {scan.mapped_file for scan in log.files}
+    new = {change.mapped_file for change in changes} - known
+    all_scans = [*log.files, *(FileScan(mapped_file, log.queue.file_size) for mapped_file in new)]
+    for scan in sorted(all_scans, key=lambda item: item.mapped_file.file_from_offset):
         if str(scan.mapped_file.path) in dropped:
             continue
         own = [change for change in changes if change.mapped_file == scan.mapped_file]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from recover.files.mapped_files import MappedFile
 from recover.files.store import Store
 from recover.mend.after import Replaced
 from recover.mend.bridge import Bridge, Gap, build_bridge
+from recover.plan.content import LazyContent, padded
 from recover.plan.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange
 from recover.plan.patches import zeroes
 from recover.scan.log import Damage, LogView
@@ -31,6 +33,7 @@ from recover.scan.log_scan import dead_ranges
 from recover.verify.survey import Survey
 
 Lost = Literal["repeat", "visible", "gap"]
+_MOST_FILES = 10_000
 
 
 class LogChanges(Struct):
@@ -63,9 +66,11 @@ def keep_everything(
     surroundings = Surroundings(log)
     with LogReader(log.queue) as reader:
         for number, damage in enumerate(log.damaged):
+            positions = look.losses.by_damage[number]
+            if damage.mapped_file is None and bridge and damage.start < changes.cut_from:
+                _lay_files(look, changes, damage, _gap(surroundings, damage), positions, with_markers=lost != "gap")
             if damage.mapped_file is None or damage.start > changes.cut_from:
                 continue
-            positions = look.losses.by_damage[number]
             if damage.start == changes.cut_from:
                 _keep_last(look, changes, damage, _restore(reader, damage, positions, mend_bits))
                 continue
@@ -201,13 +206,42 @@ def _lay(
         # behind the blank nothing counts, but old records there must not be found again
         changes.steps.append(ZeroRange(file, end - base, damage.stop - base))
     changes.replaced.append(Replaced(mapped_file, damage.start, damage.stop, tuple(bridge.records), bridge.blank))
-    changes.bridged.append({
-        "start": damage.start, "stop": damage.stop, "kind": "bridge", "markers": len(bridge.markers),
+    changes.bridged.append(_bridged(damage.start, damage.stop, bridge, positions))
+
+
+def _lay_files(
+    look: Survey, changes: LogChanges, damage: Damage, gap: Gap, positions: list[LostPosition], *, with_markers: bool
+) -> None:
+    """New files in the place of missing ones: markers of what was in them, filler, and an end mark."""
+    size = look.log.queue.file_size
+    before = next(scan.mapped_file for scan in reversed(look.log.files) if scan.file_end <= damage.start)
+    starts = range(damage.start, damage.stop, size)
+    if len(starts) > _MOST_FILES:
+        raise Refusal(
+            f"{len(starts)} log files are missing from {damage.start} to {damage.stop}",
+            "Look at the names of the log files: one of them may be wrong.", start=damage.start, stop=damage.stop,
+        )
+    for start in starts:
+        own = [position for position in positions if start <= max(damage.start, position.start) < start + size]
+        bridge = build_bridge(
+            Gap(start, start + size, True, gap.timestamp, gap.property_crc), own, with_markers=with_markers
+        )
+        path = before.path.with_name(offset_to_name(start))
+        content = LazyContent(size, partial(padded, bridge.content, size), allocated=bridge.content.size)
+        changes.steps.append(Install(look.store.relative(path), content))
+        mapped_file = MappedFile(path, start, size)
+        changes.replaced.append(Replaced(mapped_file, start, start + size, tuple(bridge.records), bridge.blank))
+        changes.bridged.append(_bridged(start, start + size, bridge, own))
+
+
+def _bridged(start: int, stop: int, bridge: Bridge, positions: list[LostPosition]) -> dict[str, Any]:
+    return {
+        "start": start, "stop": stop, "kind": "bridge", "markers": len(bridge.markers),
         "fillers": len(bridge.filler), "lost": [
             {"topic": p.key.topic, "queue": p.key.queue_id, "queue_offset": p.queue_offset, "phy_offset": p.phy_offset}
             for p in positions[:1000]
         ], "lost_count": len(positions),
-    })
+    }
 
 
 def _dirty_end(store: Store, log: LogView, cut_from: int) -> Iterator[Step]:

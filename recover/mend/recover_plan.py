@@ -27,7 +27,13 @@ from recover.plan.model import Plan, Retire, RetireFolder, Step
 from recover.plan.spool import Spool
 from recover.planning.loss import loss_of_damage, loss_of_rows, loss_of_unproven
 from recover.planning.planned import RecoverPlan
-from recover.planning.unreadable import refuse_cut_of_unread, refuse_unread, refuse_unreadable, refuse_without_log
+from recover.planning.unreadable import (
+    refuse_cut_of_unread,
+    refuse_missing_files,
+    refuse_unread,
+    refuse_unreadable,
+    refuse_without_log,
+)
 from recover.predict import Prediction, limited_search_cuts, predict
 from recover.rebuild.checkpoint import checkpoint_steps
 from recover.rebuild.consumequeue import NO_EVIDENCE
@@ -71,6 +77,7 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     refuse_unreadable(before)
     refuse_unread(before)
     refuse_without_log(before, options.max_loss)
+    given_up = refuse_missing_files(before, options.max_loss)
     prediction = _predict(before.survey, options)
     if options.policy == "broker":
         changes = _as_the_broker(before.survey, prediction)
@@ -80,6 +87,7 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
             wrong=_wrong_bits(before, options),
         )
     made = plan_from_changes(store, before, changes, options, prediction)
+    made.given_up_messages = given_up
     if options.policy == "keep" and not options.mend_bits:
         made.mendable_messages = before.findings.counts().get("commitlog-flipped-bit", 0)
     return made

@@ -19,6 +19,7 @@ class RecoverPlan(Struct):
     `lost_messages` are intact ones that it drops, `damaged_messages` those that damage has taken, and
     `unproven_messages` those that nothing but the units of a queue names, behind the end of the log. Of damaged ones,
     `left_messages` stay as they are, and `mendable_messages` are one flipped bit away from what was stored.
+    `given_up_messages` are those of the damaged ones that were in log files which are missing.
     `abort_stays_for`: parts not read here, for which the next start has to run a broker's own recovery.
     """
 
@@ -32,4 +33,5 @@ class RecoverPlan(Struct):
     valid_to: int
     left_messages: int = 0
     mendable_messages: int = 0
+    given_up_messages: int = 0
     abort_stays_for: list[str] = field(default_factory=list)

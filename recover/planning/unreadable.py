@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from recover.errors import Refusal
+from recover.evidence.lost import record_count
 from recover.files.store import COMMITLOG
 from recover.findings import Finding
+from recover.scan.log import MISSING_FILE
 from recover.verify.commitlog import NOT_A_FILE
 from recover.verify.other_parts import NOT_SUPPORTED
 from recover.verify.parts import NO_LOG
 from recover.verify.remains import FOREIGN, MOSTLY_GONE
 from recover.verify.report import VerifyReport
 
+_NAMED = 5
 _CODES = frozenset(
     f"{part}-unreadable" for part in ("commitlog", "consumequeue", "index", "checkpoint", "config")
 )
@@ -65,6 +68,25 @@ def refuse_without_log(report: VerifyReport, max_loss: int | None = 0) -> None:
         for item in report.findings:
             if item.code == code and not _allowed(item, max_loss):
                 raise Refusal(item.message, item.remedy, code=code)
+
+
+def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0) -> int:
+    """How many messages missing log files held, as far as anything names them; `Refusal` (8) if `max_loss` is less."""
+    missing = [
+        (damage, max(1, record_count(positions)))
+        for damage, positions in zip(report.survey.log.damaged, report.survey.losses.by_damage, strict=True)
+        if damage.reason == MISSING_FILE
+    ]
+    total = sum(count for _, count in missing)
+    if max_loss is not None and total > max_loss:
+        ranges = ", ".join(f"{damage.start} to {damage.stop}" for damage, _ in missing[:_NAMED])
+        raise Refusal(
+            f"log files are missing ({ranges}): {total} messages of theirs are known of, --max-loss allows {max_loss}",
+            "Find them: another path (--commitlog DIR), the source of this copy, a replica, a backup. If they are gone "
+            f"for good, --max-loss {total} (or all) goes on without them.",
+            lost_messages=total, max_loss=max_loss,
+        )
+    return total
 
 
 def _allowed(item: Finding, max_loss: int | None) -> bool:

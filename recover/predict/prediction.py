@@ -25,8 +25,9 @@ class Prediction(Struct):
     are deleted and not made again.
     `revived_topics` are deleted topics that get queues again.
     `end_reason` says why the scan ended at `max_phy`. `search_limited`: the search for the start file ended
-    because there were more files than the broker looks at. `unsupported`: parts with data that the answer leaves out;
-    those that are `not_emulated` would change all of it, and nothing else is said then.
+    because there were more files than the broker looks at. `incomplete` says what of the log is missing.
+    `unsupported`: parts with data that the answer leaves out; those that are `not_emulated` would change all of it, and
+    nothing else is said then.
     """
 
     broker: str
@@ -55,6 +56,7 @@ class Prediction(Struct):
     revived_topics: list[str] = field(default_factory=list)
     search_limited: bool = False
     not_emulated: list[str] = field(default_factory=list)
+    incomplete: list[Finding] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
@@ -90,6 +92,7 @@ class Prediction(Struct):
         found = [finding("start-cannot-say", part=part, broker=broker) for part in self.unsupported]
         if not self.starts:
             found.append(finding("start-refused", broker=broker, reason=self.reason))
+        found += self.incomplete
         if self.lost_messages:
             found.append(finding(
                 "start-loses-messages", broker=broker, offset_cut=self.max_phy, reason=self.end_reason,

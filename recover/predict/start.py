@@ -34,6 +34,7 @@ from recover.predict.surroundings import (
     config_lost,
     config_pairs,
     config_refusal,
+    incomplete,
     not_emulated,
     refused_by,
     unread_beside,
@@ -59,11 +60,14 @@ def predict(
     prediction.unsupported += prediction.not_emulated or unread_beside(store)
     needed = needed_parts(store, dict(settings.given), Topics(store), view)
     prediction.unsupported += not_foreseen(needed)
+    prediction.incomplete = incomplete(store, view)
     configs = config_pairs(store, view, settings)
     prediction.config_lost = config_lost(configs)
     loaded = load(store, settings)
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
     prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
+    if prediction.incomplete:
+        prediction.reason = prediction.incomplete[0].message
     refusal = loaded.refusal or config_refusal(configs) or refused_by(store, settings, needed)
     if refusal is not None:
         prediction.starts, prediction.reason = False, refusal
@@ -217,6 +221,9 @@ class _Start:
             prediction.deleted_files += [self.store.relative(path) for path in gone]
             if state.max_offset < found.get(key, 0):
                 prediction.lowered_queues.append((queue_name(key), found[key], state.max_offset))
+        if prediction.lowered_queues and prediction.reason is None:
+            more = sum(before - after for _, before, after in prediction.lowered_queues)
+            prediction.reason = f"the end of the log is missing, or is cut: queues name {more} messages behind it"
         made_again = self._names_made()
         prediction.deleted_files = sorted(name for name in prediction.deleted_files if name not in made_again)
         new_topics = sorted({topic for topic, _ in self.states.keys() - found.keys()})

@@ -6,13 +6,17 @@ from collections.abc import Iterator
 
 from recover.broker.settings import KNOWN, BrokerSettings
 from recover.broker.versions import COMBINED_QUEUES, NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion
+from recover.evidence.beyond import file_named_elsewhere
 from recover.files.config_files import ConfigPair
 from recover.files.store import COMMITLOG, CONSUMEQUEUE, Store
 from recover.files.topics import Topics
 from recover.files.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, unread_parts
-from recover.scan.log import LogView
+from recover.findings import Finding, finding
+from recover.inspect_store.pointers import index_ends, read_checkpoint
+from recover.scan.log import MISSING_FILE, LogView
 from recover.verify.config_evidence import judged_pairs
 from recover.verify.needed_parts import Needed, start_refusals
+from recover.verify.parts import log_is_gone
 
 _FIRST_WITH_ALL = BrokerVersion(5, 0, 0)
 _STOPPING = ("topics.json", "subscriptionGroup.json", "consumerFilter.json", "delayOffset.json")
@@ -55,6 +59,18 @@ def _is_forgotten(pair: ConfigPair) -> bool:
     if pair.main.state in ("missing", "empty") and pair.backup.missing:
         return bool(pair.shown)
     return pair.backup.state != "sound"
+
+
+def incomplete(store: Store, log: LogView) -> list[Finding]:
+    """What of the log is missing, as far as anything else shows it: all of it, files between others, its end."""
+    gone = list(log_is_gone(store))
+    missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
+    end = file_named_elsewhere(log, index_ends(store), read_checkpoint(store))
+    return gone + [
+        finding("commitlog-missing-file", COMMITLOG, None, start=damage.start, stop=damage.stop,
+                bytes=damage.stop - damage.start, intact_after=damage.intact_after)
+        for damage in [*missing, *([] if end is None else [end])]
+    ]
 
 
 def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:

@@ -91,7 +91,7 @@ def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:
 
 def _marked(pair: ConfigPair) -> ConfigPair:
     main, backup = pair.main, pair.backup
-    known_better = bool(missing_keys(pair.known, main.value)) and backup.whole and bool(backup.table)
+    known_better = _lacks_table(main) and backup.whole and bool(backup.table)
     if not (_names_nothing(main) and (pair.shown or known_better)):
         return pair
     if _names_nothing(backup):
@@ -102,6 +102,10 @@ def _marked(pair: ConfigPair) -> ConfigPair:
 def _names_nothing(text: ConfigText) -> bool:
     sound = text.state in ("sound", "trailing-garbage", "trailing-zeros")
     return sound and bool(tables_of(text.known)) and not text.table
+
+
+def _lacks_table(text: ConfigText) -> bool:
+    return bool(missing_keys(text.known, text.value))
 
 
 def _list(names: list[str]) -> str:

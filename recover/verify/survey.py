@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from formats.kernels.queue import RIGHT
 from recover.broker.delays import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.errors import Refusal
-from recover.evidence.beyond import named_behind, note_damage_behind
+from recover.evidence.beyond import file_named_elsewhere, named_behind, note_damage_behind
 from recover.evidence.contradictions import Contradiction, contradictions
 from recover.evidence.expected import Expectation, QueueKey, expect
 from recover.evidence.last_numbers import as_units_say
@@ -22,7 +22,7 @@ from recover.files.mapped_files import MappedFile
 from recover.files.store import CONSUMEQUEUE, Store
 from recover.files.topics import Topics
 from recover.files.unread import Elsewhere, held_elsewhere
-from recover.inspect_store.pointers import indexed_to, read_checkpoint
+from recover.inspect_store.pointers import index_ends, indexed_to, read_checkpoint
 from recover.memory.columns import DEFAULT_MEMORY
 from recover.scan.chosen import NOTHING, Chosen
 from recover.scan.engine import Engine, LocalEngine
@@ -113,6 +113,9 @@ def survey(
         behind = named_behind(log, expectation, queues)
         if behind and note_damage_behind(log, behind, _last_time(store), indexed_to(store)):
             queues = check_consumequeue(store, log, expectation, delays)
+        gone = file_named_elsewhere(log, index_ends(store), read_checkpoint(store))
+        if gone is not None and not any(damage.stop > gone.start for damage in log.damaged):
+            log.damaged = [*log.damaged, gone]
     denied, losses = _judged_by_places(log, expectation, queues, behind)
     # Queues that name every message up to the log's end prove that nothing else was lost.
     proven = queues is not None and queues.total(RIGHT) > 0 and not any(v.missing for v in queues.verdicts.values())

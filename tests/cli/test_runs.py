@@ -100,7 +100,8 @@ def test_apply_runs_a_saved_plan_once(store: Path, tmp_path: Path) -> None:
     assert "evil\\x1b[2J" in shown.stdout
     assert "\x1b" not in shown.stdout
     done = mqtool("apply", plan_file, "--yes", "--json")
-    assert done.code == 1, done.stderr
+    assert done.code == 5, done.stderr
+    assert "lost" in done.document["summary"]
     assert done.document["applied"] is True
     assert (store / done.document["journal"]).is_dir()
     assert done.document["verify"]["exit_code"] == 0
@@ -129,6 +130,7 @@ def test_resume_completes_a_killed_run(store: Path) -> None:
     with assert_unchanged(store):
         assert mqtool("resume", store, "--dry-run").code == 0
     done = mqtool("resume", store, "--yes", "--json")
-    assert done.code == 1, done.stderr
+    assert done.code == 5, done.stderr
+    assert "lost" in done.document["summary"]
     assert done.document["verify"]["exit_code"] == 0
     assert mqtool("journal", store, "--json").document["runs"][0]["state"] == "applied"

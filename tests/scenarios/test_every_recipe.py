@@ -51,9 +51,7 @@ def found_as_it_should(store: Drill, recipe: str) -> int:
 
 
 def left_over(store: Drill, recipe: str) -> int:
-    """What recover can do nothing about: a log file that is gone, and offsets."""
-    if recipe == "log-middle-missing":
-        return exits.MESSAGES
+    """What recover can do nothing about: offsets."""
     if recipe.endswith("-offset-above-max"):
         return exits.DERIVED
     if recipe == "log-last-missing" and (store.root / "config" / "subscriptionGroup.json").exists():
@@ -70,7 +68,12 @@ def recovered_and_undone(store: Drill, recipe: str) -> None:
         store.broken = Broken(frozenset(), frozenset())  # the records say themselves where they belong
     before = found_as_it_should(store, recipe)
     left = left_over(store, recipe)
-    planned = store.run("recover", "--dry-run")
+    options = ()
+    if any(item["code"] == "commitlog-missing-file" for item in store.verify().document["findings"]):
+        with assert_unchanged(store.root):
+            assert store.run("recover", "--yes").code == exits.OPERATIONAL | before
+        options = ("--max-loss", "all")
+    planned = store.run("recover", "--dry-run", *options)
     assert planned.code & ~exits.OPERATIONAL == before
     if planned.code & exits.OPERATIONAL:
         assert recipe == "log-all-missing"
@@ -78,7 +81,7 @@ def recovered_and_undone(store: Drill, recipe: str) -> None:
             assert store.run("recover", "--yes").code == exits.OPERATIONAL | before
     elif planned.document["plan"]["steps"]:
         assert before
-        with store.recovered(left) as done:
+        with store.recovered(left, *options) as done:
             assert done["plan"]["steps"] == planned.document["plan"]["steps"]
             assert done["damaged_messages"] == planned.document["damaged_messages"]
     else:

@@ -141,19 +141,26 @@ def test_t16_missing_middle_file_is_a_gap_and_both_sides_stay(drill: Start) -> N
     found = store.finds("commitlog-missing-file", exit_code=4)
     assert (found["facts"]["start"], found["facts"]["stop"]) == (start, start + SIZE)
     assert found["facts"]["intact_after"] == sum(m.phy_offset > start for m in store.intact)
-    (store.root / "abort").touch()  # something to do beside what nobody can mend
-    with store.recovered(4) as done:
-        assert done["damaged_messages"] == sum(row["messages"] for row in done["plan"]["loss"]) == len(store.lost)
-        assert messages(store.root) == store.intact
-        assert not (store.root / "commitlog" / file_name(start)).exists()
-
-
-def test_t16_missing_file_alone_is_nothing_that_recover_can_mend(drill: Start) -> None:
-    store = drill(MANY_FILES)
-    store.strike("log-middle-missing")
     with assert_unchanged(store.root):
-        done = store.run("recover", "--yes")
-    assert (done.code, done.document["applied"], done.document["damaged_messages"]) == (4, False, len(store.lost))
+        refused = store.run("recover", "--yes")
+    assert refused.code == exits.OPERATIONAL | exits.MESSAGES
+    assert "the source of this copy" in refused.stderr and f"--max-loss {len(store.lost)}" in refused.stderr
+    assert store.run("recover", "--max-loss", len(store.lost) - 1, "--yes").code & exits.OPERATIONAL
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_t16_missing_middle_files_are_given_up_when_the_loss_is_allowed(drill: Start, files: int) -> None:
+    store = drill(MANY_FILES)
+    gone = [file for file in walk.log_files(store.root) if next(walk.records_of(file), None)][4:4 + files]
+    for file in gone:
+        file.path.unlink()
+    store.struck()
+    with store.recovered(0, "--max-loss", "all") as done:
+        assert done["damaged_messages"] == sum(row["messages"] for row in done["plan"]["loss"]) == len(store.lost)
+        assert done["given_up_messages"] == len(store.lost)
+        assert messages(store.root) == store.intact
+        assert all(file.path.stat().st_size == SIZE for file in gone)
+        assert {bridge["start"] for bridge in done["bridged"]} == {file.file_from_offset for file in gone}
 
 
 MULTI = ["clean-multipath-4.9.7", "killed-multipath-5.3.3"]

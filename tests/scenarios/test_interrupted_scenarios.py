@@ -82,7 +82,7 @@ def test_t36_small_disk_is_noticed_before_the_first_write(folder: Path) -> None:
 
 def settle(root: Path) -> None:
     """Recover and undo: clears away what a run that never began has left, and shows that the store can be changed."""
-    assert mqtool("recover", root, "--yes").code == exits.CORRECTED
+    assert mqtool("recover", root, "--yes").code == exits.CORRECTED | exits.MESSAGES
     assert mqtool("undo", root, "--yes").code & exits.OPERATIONAL == 0
 
 
@@ -130,7 +130,7 @@ def test_t36_sigterm_stops_between_two_steps_and_can_be_resumed(broken: Drill) -
                           check=False, cwd=ROOT)
     assert done.returncode & exits.INTERRUPTED, done.stderr
     assert "mqtool resume" in done.stderr
-    assert mqtool("resume", broken.root, "--yes").code == exits.CORRECTED
+    assert mqtool("resume", broken.root, "--yes").code == exits.CORRECTED | exits.MESSAGES
     assert mqtool("verify", broken.root).code == 0
     assert broken.intact <= messages(broken.root)
 

@@ -77,9 +77,50 @@ def test_t22_messages_of_missing_last_files_are_lost_and_named(drill: Start, fil
     document = store.verify().document
     assert document["commitlog"]["damaged_messages"] == len(store.lost)
     assert document["consumequeue"]["beyond_log"] == len(store.lost)
-    with store.recovered() as done:
+    with assert_unchanged(store.root):
+        refused = store.run("recover", "--yes")
+    assert refused.code & GONE == GONE and "the source of this copy" in refused.stderr
+    with store.recovered(0, "--max-loss", len(store.lost)) as done:
         assert (done["damaged_messages"], stated(done)) == (len(store.lost), lost_by_queue(store))
+        assert f"{len(store.lost)} messages of missing log files given up" in done["summary"]
         assert messages(store.root) == store.intact
+
+
+@pytest.mark.parametrize("witness", ["queues", "index", "checkpoint"])
+def test_t22_missing_end_of_the_log_is_no_start(drill: Start, witness: str) -> None:
+    store = drill(MANY_FILES)
+    used = [file for file in walk.log_files(store.root) if next(walk.records_of(file), None)]
+    for file in used[-2:]:
+        file.path.unlink()
+    if witness != "queues":
+        shutil.rmtree(store.root / "consumequeue")
+    if witness == "checkpoint":
+        shutil.rmtree(store.root / "index")
+    else:
+        (store.root / "checkpoint").unlink()
+    store.struck()
+    (found,) = store.found("commitlog-missing-file")
+    assert found["facts"]["start"] == used[-2].file_from_offset and "the source of this copy" in found["remedy"]
+    assert store.verify().code & exits.MESSAGES
+    for version in ("4.5.1", "4.9.7", "5.5.0"):
+        said = store.run("predict", "--broker", version)
+        assert said.code == exits.MESSAGES
+        assert "missing" in said.document["reason"] and "missing" in said.document["summary"]
+    with assert_unchanged(store.root):
+        assert store.run("recover", "--yes").code & GONE == GONE
+    with store.recovered(0, "--max-loss", "all"):
+        assert messages(store.root) == store.intact
+        assert store.run("predict").code == 0
+
+
+def test_t22_one_field_alone_shows_no_missing_end(drill: Start) -> None:
+    store = drill(MANY_FILES)
+    used = [file for file in walk.log_files(store.root) if next(walk.records_of(file), None)]
+    content = bytearray((store.root / "checkpoint").read_bytes())
+    content[1] ^= 4
+    (store.root / "checkpoint").write_bytes(content)
+    store.struck()
+    assert used and store.found("commitlog-missing-file") == []
 
 
 @pytest.mark.parametrize("kind", ["zeros", "noise"])

@@ -47,7 +47,7 @@ def test_t24_renamed_file_of_a_queue_with_a_bridge(drill: Start, hit: int) -> No
     store = drill(PLAIN)
     record = [r for r in store.records() if (r.record.topic_name, r.record.queue_id) == ("Orders", 1)][hit]
     flip_bit(store.root, record.file.path, body_at(record), 3)
-    assert store.run("recover", "--yes").code == 1
+    assert store.run("recover", "--yes").code == 5
     bridged = Drill.of(store.root, store.brokers)
     before = queue_bytes(store.root)
     folder = queue_folder(store, "Orders", 1)
