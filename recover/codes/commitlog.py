@@ -221,11 +221,15 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-contradicted-field", "error",
         "the record at {start} says {field} = {stored}, but its queue shows that it is message {queue_offset} of "
-        "{topic}/{queue}", _RECOVER,
-        meaning="The record is intact as far as checksums reach, but one field, which none covers, is wrong.",
-        cause="A flipped bit in the topic, the queue id, the queue offset, or in the properties that name LMQ queues.",
-        broker="It notices nothing. A rebuild of its queues would put the message into the wrong place.",
-        action="`mqtool recover` puts the field back.",
+        "{topic}/{queue} ({field} = {told}); `recover --mend-bits` writes that", "mqtool recover {store} --mend-bits",
+        meaning="The record is intact as far as checksums reach, but one field, which none covers, is wrong: at least "
+        "two independent witnesses say so, among them the records before and after it in its queue.",
+        cause="A flipped bit in the topic, the queue id, the queue offset, the sysFlag, or in the properties that name "
+        "LMQ queues.",
+        broker="It notices nothing, and delivers the message where its unit stands. A rebuild of its queues would put the "
+        "message into the wrong place.",
+        action="`mqtool recover` keeps or writes the unit of the right place and leaves the record as it is. With "
+        "`--mend-bits` it writes the field.",
     ),
     Code(
         "commitlog-unplaced-record", "info",

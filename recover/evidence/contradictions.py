@@ -1,21 +1,27 @@
-"""Intact records that their queue contradicts: a topic, queue id, queue offset or property that no checksum covers.
+"""Intact records of which one field, that no checksum covers, is contradicted: topic, queue id, queue offset, or the
+transaction bits of the sysFlag; and the properties that name LMQ queues.
 
-A unit still names the record's place and length, the places beside it are right, and one changed
-field explains everything: then that field was damaged, not the queue.
+The log outranks its queues. A unit that disagrees with a record is wrong, unless the log bears it out: its place is
+one that the queue lacks, between or beside records of the queue that stand on either side of it in the log, and the
+place that the record names for itself has fewer witnesses. Such a record is told of; what derives from the log is
+judged by the place that it has (see `relocated`), and only --mend-bits writes the field.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, structs
 
+from formats import sysflag
 from formats.commitlog import Record
-from formats.consumequeue import CQ_UNIT
 from formats.errors import FormatError
-from formats.kernels.queue import RIGHT
-from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
+from formats.record_columns import BIT_GHOST, BIT_STRAY
+from recover.claims import Claim, believed
 from recover.evidence.contradicted_carrier import Place, changed_property, restored_carrier
 from recover.evidence.expected import Expectation, QueueKey, lmq_targets
 from recover.evidence.queue_verdict import ConsumeQueueReport
@@ -28,19 +34,14 @@ from recover.scan.log_reader import LogReader
 #: Queue, queue offset and size that a unit says of a record.
 _Claim = tuple[QueueKey, int, int]
 
-_RUN = 3
-"""Of so many wrong units beside one another each may be right, where their records are in another queue, and as many
-in theirs are right; those of a queue that is shifted or stale itself name more, or its own records."""
-
 _LIMIT = 10_000
 _CARRIER_LIMIT = 100  # each is tried with every bit of its properties changed
 
 
 class Contradiction(Struct, frozen=True):
-    """The record at `phy_offset` says `field` = `stored`; queues say that it is the message at `places`.
+    """The record at `phy_offset` says `field` = `stored`; everything else says that it is the message at `places`.
 
-    `record` is what is stored, `right` the record with that field as the queues have it; its property CRC,
-    if there is one, is still that of the stored one.
+    `record` is what is stored, `right` the record with that field as the others have it, `told`.
     """
 
     phy_offset: int
@@ -48,6 +49,7 @@ class Contradiction(Struct, frozen=True):
     places: tuple[Place, ...]
     field: str
     stored: str
+    told: str
     record: Record
     right: Record
 
@@ -62,15 +64,39 @@ class Contradiction(Struct, frozen=True):
         return self.places[0][1]
 
 
+class _Asked(NamedTuple):
+    """An intact record, the place that it names, and what is claimed for it; `stray`: it steps out of its queue."""
+
+    record: Record
+    own: Place
+    claims: list[_Claim]
+    stray: bool
+    time: int
+
+    @property
+    def places(self) -> set[Place]:
+        return {self.own, *((key, queue_offset) for key, queue_offset, _ in self.claims)}
+
+
+class _Beside(NamedTuple):
+    """What the log says of a place of a queue for one record: how many of the places beside it hold records in order
+    (1 where it is between two that are further away), -1 where another record holds the place, or where this one does
+    not fit in there by its own place in the log. `later`: the record before the place was stored after it."""
+
+    neighbours: int
+    later: bool
+
+
 def contradictions(
     log: LogView, expectation: Expectation, queues: ConsumeQueueReport, placed: Collection[StrayPlace]
 ) -> list[Contradiction]:
-    """Every record that queue units claim for a place that one field of it denies, ascending by phy_offset.
+    """Every record that belongs to another place than one field of it says, ascending by phy_offset.
 
     `placed` are records whose place shows otherwise, which counts where no unit speaks for another.
     """
     claims = _Claims(queues, placed)
     found: list[Contradiction] = []
+    asked: list[_Asked] = []
     with LogReader(log.queue) as reader:
         for row in _rows_at(log, claims.places):
             phy_offset, size = int(row["phy_offset"]), int(row["size"])
@@ -81,35 +107,107 @@ def contradictions(
                 record = reader.record(phy_offset, size)
             except (FormatError, OSError):
                 continue
+            if record.property_crc is not None:
+                continue  # it covers the whole record: nothing of it is wrong
             if phy_offset in claims.carried:
                 found += _misses_queues(record, own, expectation, queues)
-            elif len(own) == 1 and not _is_right(expectation, queues, row, own[0][0]):
-                found += (
-                    item for item in _denied(record, *own[0][:2])
-                    if not (own[0] in claims.beside_others and item.field == "queue_offset")
-                    and not _is_shifted(item, expectation)
-                )
+            else:
+                place = expectation.keys[int(row["queue"])], int(row["queue_offset"])
+                stray = bool(int(row["bits"]) & BIT_STRAY)
+                asked.append(_Asked(record, place, own, stray, int(row["store_timestamp"])))
+    beside = _beside(expectation, asked)
+    for item in asked:
+        found += _judged(item, beside, queues, claims)
+    return sorted(found, key=lambda item: item.phy_offset)
+
+
+def _judged(
+    asked: _Asked, beside: dict[tuple[Place, int], _Beside], queues: ConsumeQueueReport, claims: _Claims
+) -> Iterator[Contradiction]:
+    """The record at the place that more independent claims give it than its own, if one field makes the difference."""
+    at = asked.record.phy_offset
+    votes = [Claim("record", asked.own)]
+    if not asked.stray:
+        neighbours = beside[asked.own, at].neighbours
+        votes.append(Claim("neighbours", asked.own, max(0, neighbours)))
+        if neighbours >= 0 and _stands(queues, *asked.own) and (asked.own, at) not in claims.units:
+            votes.append(Claim("unit", asked.own))
+    for place in asked.places:
+        log = beside[place, at]
+        if (place, at) in claims.units:
+            votes.append(Claim("unit", place, place == asked.own or (log.neighbours >= 0 and not log.later)))
+        elif place != asked.own and not log.later:
+            # nothing but this place is left for it
+            votes.append(Claim("elimination", place, log.neighbours >= 0))
+        if place != asked.own and log.neighbours > 0 and not log.later:
+            votes.append(Claim("neighbours", place, log.neighbours))
+    place = believed(votes, asked.own)
+    if place != asked.own:
+        yield from _denied(asked.record, *place)
+    elif asked.record.sys_flag & sysflag.TRANSACTION_PREPARED and {"unit", "neighbours"} <= {
+        claim.source for claim in votes if claim.weight
+    }:
+        yield from _not_prepared(asked.record, asked.own)
+
+
+def _beside(expectation: Expectation, asked: list[_Asked]) -> dict[tuple[Place, int], _Beside]:
+    """What the log says of each place that is named for a record, by (place, phy_offset of the record)."""
+    wanted: dict[QueueKey, set[tuple[int, int, int]]] = defaultdict(set)
+    for item in asked:
+        for key, queue_offset in item.places:
+            wanted[key].add((queue_offset, item.record.phy_offset, item.time))
+    nothing = np.empty(0, dtype=np.int64)
+    found = {}
+    for key, rows in _with_nothing(expectation, wanted):
+        numbers, places = (rows["queue_offset"], rows["phy_offset"]) if rows is not None else (nothing, nothing)
+        times = rows["store_timestamp"] if rows is not None else nothing
+        for queue_offset, phy_offset, time in wanted[key]:
+            first, stop = (int(np.searchsorted(numbers, queue_offset, side)) for side in ("left", "right"))
+            before = first - 1 - (first > 0 and places[first - 1] == phy_offset)
+            behind = stop + (stop < numbers.size and places[stop] == phy_offset)
+            neighbours, later = int(queue_offset == 0), False
+            if before >= 0:
+                neighbours += int(numbers[before] == queue_offset - 1)
+                later = bool(times[before] > time)
+            if behind < numbers.size:
+                neighbours += int(numbers[behind] == queue_offset + 1)
+            if before >= 0 and behind < numbers.size:
+                neighbours = max(1, neighbours)  # between two records of its queue, be others beside it damaged, too
+            in_order = (before < 0 or places[before] < phy_offset) and (
+                behind >= numbers.size or phy_offset < places[behind])
+            is_free = not any(place != phy_offset for place in places[first:stop].tolist())
+            found[(key, queue_offset), phy_offset] = _Beside(neighbours if is_free and in_order else -1, later)
     return found
+
+
+def _with_nothing(
+    expectation: Expectation, wanted: Collection[QueueKey]
+) -> Iterator[tuple[QueueKey, Rows | None]]:
+    """The rows of each of these queues, None of one that has none."""
+    left = dict.fromkeys(wanted)
+    for key, rows in expectation.grouped(set(wanted)):
+        del left[key]
+        yield key, rows
+    yield from left.items()
 
 
 class _Claims:
     """What is said of records, by phy_offset: by units of ordinary queues and by what else gives a place, and by units
     of LMQ queues.
 
-    `beside_others` are those of units that stand beside other wrong ones.
+    `units` are the places, and phy_offsets, that units themselves give.
     """
 
     def __init__(self, queues: ConsumeQueueReport, placed: Collection[StrayPlace]) -> None:
         self.plain: dict[int, list[_Claim]] = {}
         self.carried: dict[int, list[_Claim]] = {}
-        self.beside_others: set[_Claim] = set()
-        places = {(item.key, item.queue_offset) for item in placed if item.named}
+        self.units: set[tuple[Place, int]] = set()
         for key, verdict in queues.verdicts.items():
-            for run in _runs([unit for unit in verdict.wrong if (key, unit[0]) not in places]):
-                if len(run) == 1 or len(run) <= min(_RUN, verdict.counts.get(RIGHT, 0)):
-                    self._take(key, run)
+            self._take(key, verdict.wrong)
         by_units = frozenset(self.plain)
         for item in placed:
+            if item.named:
+                self.units.add(((item.key, item.queue_offset), item.phy_offset))
             if item.named or item.phy_offset not in by_units:
                 self.plain.setdefault(item.phy_offset, []).append((item.key, item.queue_offset, item.size))
         few = len(self.carried) <= _CARRIER_LIMIT
@@ -117,13 +215,15 @@ class _Claims:
         if len(self.plain) > _LIMIT:
             self.plain, self.carried = {}, {}
 
-    def _take(self, key: QueueKey, run: list[Unit]) -> None:
-        is_lmq = key.topic.startswith(LMQ_PREFIX)
-        for queue_offset, phy_offset, size in run if len(run) == 1 or not is_lmq else ():
-            claim = (key, queue_offset, size)
-            (self.carried if is_lmq else self.plain).setdefault(phy_offset, []).append(claim)
-            if len(run) > 1:
-                self.beside_others.add(claim)
+    def _take(self, key: QueueKey, units: list[Unit]) -> None:
+        if key.topic.startswith(LMQ_PREFIX):
+            beside = {number for (one, *_), (other, *_) in pairwise(units) if one + 1 == other
+                      for number in (one, other)}
+            units = [unit for unit in units if unit[0] not in beside]
+        for queue_offset, phy_offset, size in units:
+            own = self.carried if key.topic.startswith(LMQ_PREFIX) else self.plain
+            own.setdefault(phy_offset, []).append((key, queue_offset, size))
+            self.units.add(((key, queue_offset), phy_offset))
 
     @property
     def places(self) -> Rows:
@@ -133,18 +233,6 @@ class _Claims:
     def of(self, phy_offset: int) -> list[_Claim]:
         """The claims of one record."""
         return list(dict.fromkeys(self.plain.get(phy_offset) or self.carried[phy_offset]))
-
-
-def _runs(units: list[Unit]) -> Iterator[list[Unit]]:
-    """Units of a queue that are beside one another."""
-    run: list[Unit] = []
-    for unit in units:
-        if run and unit[0] != run[-1][0] + 1:
-            yield run
-            run = []
-        run.append(unit)
-    if run:
-        yield run
 
 
 def _misses_queues(
@@ -161,34 +249,14 @@ def _misses_queues(
     right = restored_carrier(record, places, stands, unknown)
     if right is not None:
         field, stored = changed_property(record, right)
-        yield Contradiction(record.phy_offset, record.total_size, places, field, stored, record, right)
-
-
-def _is_shifted(item: Contradiction, expectation: Expectation) -> bool:
-    """True when the unit stands whole files away from its record's place, and alone: then its file has a wrong name."""
-    file_cells = expectation.topics.store.queue_file_size // CQ_UNIT.size
-    if item.field != "queue_offset" or not file_cells or (item.queue_offset - item.record.queue_offset) % file_cells:
-        return False
-    beside = (item.queue_offset - 1, item.queue_offset + 1)
-    return not any(np.isin(beside, rows["queue_offset"]).any() for _, rows in expectation.grouped({item.key}))
+        told = changed_property(right, record)[1]
+        yield Contradiction(record.phy_offset, record.total_size, places, field, stored, told, record, right)
 
 
 def _rows_at(log: LogView, places: Rows) -> Iterator[np.void]:
     for split in log.splits() if places.size else ():
         rows = split.records[(split.records["bits"] & BIT_GHOST) == 0]
         yield from rows[np.isin(rows["phy_offset"], places)]
-
-
-def _is_right(expectation: Expectation, queues: ConsumeQueueReport, row: np.void, claimed: QueueKey) -> bool:
-    """True when the queue position that the record itself names holds it."""
-    bits = int(row["bits"])
-    key = expectation.keys[int(row["queue"])]
-    if bits & BIT_STRAY:
-        return False
-    if bits & BIT_SUPERSEDED:
-        # a later record holds that position; a unit of another queue shows that this one was never in it
-        return key == claimed
-    return _stands(queues, key, int(row["queue_offset"]))
 
 
 def _stands(queues: ConsumeQueueReport, key: QueueKey, queue_offset: int) -> bool:
@@ -201,7 +269,7 @@ def _stands(queues: ConsumeQueueReport, key: QueueKey, queue_offset: int) -> boo
 
 def _denied(record: Record, key: QueueKey, queue_offset: int) -> Iterator[Contradiction]:
     differing = [
-        (field, str(stored))
+        (field, str(stored), str(claimed))
         for field, stored, claimed in (
             ("topic", record.topic_name, key.topic), ("queue_id", record.queue_id, key.queue_id),
             ("queue_offset", record.queue_offset, queue_offset),
@@ -210,8 +278,18 @@ def _denied(record: Record, key: QueueKey, queue_offset: int) -> Iterator[Contra
     ]
     if len(differing) != 1:
         return
-    field, stored = differing[0]
+    field, stored, told = differing[0]
     if field == "topic" and len(key.topic.encode()) != len(record.topic):
         return
     right = structs.replace(record, topic=key.topic.encode(), queue_id=key.queue_id, queue_offset=queue_offset)
-    yield Contradiction(record.phy_offset, record.total_size, ((key, queue_offset),), field, stored, record, right)
+    places = ((key, queue_offset),)
+    yield Contradiction(record.phy_offset, record.total_size, places, field, stored, told, record, right)
+
+
+def _not_prepared(record: Record, place: Place) -> Iterator[Contradiction]:
+    """The record without the bit that makes a half message of it; those of brokers have no number in a queue."""
+    right = structs.replace(record, sys_flag=record.sys_flag ^ sysflag.TRANSACTION_PREPARED)
+    yield Contradiction(
+        record.phy_offset, record.total_size, (place,), "sys_flag", f"{record.sys_flag:#x}", f"{right.sys_flag:#x}",
+        record, right,
+    )

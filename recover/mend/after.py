@@ -61,7 +61,7 @@ def after_replacing(
         scan.queues = queues
     files = [scan.mapped_file for scan in scans]
     view = assemble(MappedFileQueue(log.queue.directories, log.queue.file_size, files), scans)
-    view.written = {record.phy_offset: record for change in changes for record in change.records}
+    view.written = log.written | {record.phy_offset: record for change in changes for record in change.records}
     return view
 
 

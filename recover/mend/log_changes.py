@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from formats.commitlog import encode, encode_blank, with_property_crc
+from formats.commitlog import encode, encode_blank
 from formats.names import offset_to_name
 from formats.record_columns import BIT_PROP_CRC
 from recover.apply.changed_file import changed_file
@@ -39,7 +39,7 @@ _MOST_FILES = 10_000
 class LogChanges(Struct):
     """Steps on commitlog files, and the log that they leave. `bridged` is what the reports show of each range.
 
-    `mended` messages can be read again that nobody could.
+    `mended` messages can be read again that nobody could, `corrected` have a field again that was wrong.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -48,6 +48,7 @@ class LogChanges(Struct):
     dropped: list[str] = field(default_factory=list)
     cut_from: int = 0
     mended: int = 0
+    corrected: int = 0
     restored: set[LostPosition] = field(default_factory=set)
 
 
@@ -57,8 +58,8 @@ def keep_everything(
 ) -> LogChanges:
     """The changes after which every broker passes over the damage; no intact record is touched.
 
-    With `mend_bits` messages of which one flipped bit explains the damage are put back. So are these `wrong` bits, with
-    or without it.
+    With `mend_bits` messages of which one flipped bit explains the damage are put back, and fields of intact records
+    that everything else contradicts. So are these `wrong` bits, with or without it.
     `Refusal` (8) without `bridge` where damage has intact messages behind it, and where no bridge fits.
     """
     log = look.log
@@ -85,7 +86,7 @@ def keep_everything(
             gap = _gap(surroundings, damage)
             _lay(look.store, changes, damage, damage.mapped_file,
                  build_bridge(gap, positions, with_markers=lost != "gap"), positions)
-    for item in look.contradictions:
+    for item in look.contradictions if mend_bits else ():
         _correct(look.store, log, changes, item)
     for bit in wrong:
         _turn_back(look.store, changes, bit)
@@ -156,18 +157,19 @@ def _put_back(
 
 
 def _correct(store: Store, log: LogView, changes: LogChanges, item: Contradiction) -> None:
-    """Write the one field of a record that its queue contradicts."""
+    """Write the one field of a record that all else contradicts; no checksum covers it."""
     mapped_file = log.queue.find(item.phy_offset)
     assert mapped_file is not None
-    right = item.right if item.right.property_crc is None else with_property_crc(item.right)
     stop = item.phy_offset + item.size
+    changes.corrected += 1
     changes.steps.append(WriteRange(
-        store.relative(mapped_file.path), item.phy_offset - mapped_file.file_from_offset, encode(right)
+        store.relative(mapped_file.path), item.phy_offset - mapped_file.file_from_offset, encode(item.right)
     ))
-    changes.replaced.append(Replaced(mapped_file, item.phy_offset, stop, (right,)))
+    changes.replaced.append(Replaced(mapped_file, item.phy_offset, stop, (item.right,)))
     changes.bridged.append({
         "start": item.phy_offset, "stop": stop, "kind": "restored", "field": item.field, "markers": 0, "fillers": 0,
         "topic": item.key.topic, "queue": item.key.queue_id, "queue_offset": item.queue_offset,
+        "before": item.stored, "after": item.told,
     })
 
 

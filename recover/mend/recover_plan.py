@@ -90,6 +90,7 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     made.given_up_messages = given_up
     if options.policy == "keep" and not options.mend_bits:
         made.mendable_messages = before.findings.counts().get("commitlog-flipped-bit", 0)
+        made.mendable_messages += len(before.survey.contradictions)
     return made
 
 
@@ -141,7 +142,8 @@ def plan_from_changes(
     plan = Plan.of(options.command, steps, loss=loss, summary=summary, parts=_parts(store))
     return RecoverPlan(
         plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.valid_to,
-        left_messages=before.rejected_messages - changes.mended, abort_stays_for=_needs_a_start(before),
+        left_messages=before.rejected_messages - changes.mended + len(look.contradictions) - changes.corrected,
+        abort_stays_for=_needs_a_start(before),
     )
 
 
@@ -178,7 +180,7 @@ def _in_order(
         yield from consumequeue_steps(
             store, after, judged.look.expectation, judged.look.queues, spool, visible=options.lost == "visible",
             # a broker leaves the units alone of what its check passed, or what it never looked at
-            evidence=evidence_of(look, after.damaged) if as_broker else NO_EVIDENCE, maker=maker,
+            evidence=evidence_of(after.damaged) if as_broker else NO_EVIDENCE, maker=maker,
         )
     index = judged.index
     if any(item.severity != "info" for item in index.findings):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 from msgspec import Struct
@@ -22,16 +22,10 @@ from recover.rebuild.queue_cells import QueueCells, cells_on_disk, queue_steps
 
 
 class Evidence(Struct, frozen=True):
-    """What units say that the log does not, and that has to stay as long as the log is not mended.
-
-    They name messages in the damaged ranges [starts, stops), or stand at `denied` queue offsets, whose records (by phy
-    offset: `records`) a changed field has put into another queue or place; there they get no unit.
-    """
+    """Units that name messages in the damaged ranges [starts, stops): they stay as long as the log is not mended."""
 
     starts: Rows
     stops: Rows
-    denied: Mapping[QueueKey, Collection[int]]
-    records: Collection[int] = ()
 
     def of(self, old: QueueCells) -> Rows:
         """Which cells of a queue on disk are evidence (bool array)."""
@@ -40,12 +34,10 @@ class Evidence(Struct, frozen=True):
         found = np.zeros(offsets.size, dtype=bool)
         if self.starts.size:
             found = (at >= 0) & (offsets < self.stops[np.maximum(at, 0)])
-        indexes = np.arange(old.first_index, old.first_index + offsets.size)
-        found |= np.isin(indexes, list(self.denied.get(old.key, ())))
         return np.asarray(found & (old.cells["size"] > 0) & (old.cells["size"] != PRE_BLANK.size))
 
 
-NO_EVIDENCE = Evidence(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), {})
+NO_EVIDENCE = Evidence(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 class QueueBuilder:
@@ -88,7 +80,6 @@ class QueueBuilder:
         None when neither the disk nor the log has anything of it.
         """
         stretches = list(cells_on_disk(QueueFiles(self.store, key.topic, key.queue_id)))
-        rows = rows[~np.isin(rows["phy_offset"], list(self.evidence.records))] if self.evidence.records else rows
         if not stretches:
             return self.fresh(key, rows, from_nothing=False) if rows.size else None
         named = [stretch for stretch in stretches if self._inside(stretch, self.log_end).any()] or stretches

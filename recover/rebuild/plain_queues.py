@@ -90,8 +90,6 @@ def fresh_queues(
 
 def _batches(builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey] | None) -> Iterator[_Batch]:
     """The queues whose counts tell that they may be plain, so many together as have at most _AT_ONCE units, or one."""
-    if builder.evidence.records:
-        return
     batch: _Batch = []
     room = 0
     for number, key in enumerate(expectation.keys):

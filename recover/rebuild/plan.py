@@ -129,7 +129,7 @@ def _steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] 
         yield from consumequeue_steps(
             store, log, seen.expectation, seen.queues, Spool(), wanted=wanted,
             # a rebuild does not mend the log, so it must not remove what tells recover how
-            evidence=evidence_of(seen, seen.log.damaged), maker=maker,
+            evidence=evidence_of(seen.log.damaged), maker=maker,
         )
     # what is not asked for is not imported
     if INDEX in options.parts and index_needs_work(before.index, options):

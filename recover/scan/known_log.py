@@ -27,7 +27,7 @@ def stamps_of(queue: MappedFileQueue) -> Stamps:
 class KnownLog(Struct, frozen=True):
     """An engine that answers with an earlier scan if no file has changed since `stamps` were taken, before that scan.
 
-    A log with damage, a tail or old records is scanned again: what it means depends on its queues, too.
+    A log with damage, a tail, old or contradicted records is scanned again: what it means depends on its queues, too.
     """
 
     log: LogView
@@ -54,7 +54,7 @@ class KnownLog(Struct, frozen=True):
 
     def _holds(self, queue: MappedFileQueue) -> bool:
         log = self.log
-        if log.damaged or log.tail is not None or log.ghosts or log.superseded:
+        if log.damaged or log.tail is not None or log.ghosts or log.superseded or log.written:
             return False
         if (log.queue.odd, log.queue.duplicates) != (queue.odd, queue.duplicates):
             return False

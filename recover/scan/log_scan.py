@@ -78,15 +78,24 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan], *, as_scanned: bool 
         number_rows(scan.splits, _numbers_of(scan, numbers))
     queues = list(numbers)
     ghosts = mark_ghosts(scans, len(queues))
-    counts = (_counted(scans, numbers) if as_scanned and not ghosts else None) or tally(scans, len(queues))
+    superseded, counts = in_order(scans, len(queues), _counted(scans, numbers) if as_scanned and not ghosts else None)
+    min_offset = scans[0].mapped_file.file_from_offset if scans else 0
+    return _view(queue, scans, queues, _log_end(scans, min_offset), ghosts, superseded, counts)
+
+
+def in_order(scans: list[FileScan], queues: int, counts: Tally | None = None) -> tuple[int, Tally]:
+    """How many rows are superseded, and what is counted of all; rows out of their queues' order are marked.
+
+    `counts` are those of the rows without any mark, if they are known.
+    """
+    counts = counts or tally(scans, queues)
     superseded = 0
     if counts.fallen.any():
         superseded = mark_superseded(scans, np.flatnonzero(counts.fallen).tolist())
-        counts = tally(scans, len(queues))
+        counts = tally(scans, queues)
     if mark_leaps(scans, np.flatnonzero(counts.gapped).tolist()):
-        counts = tally(scans, len(queues))
-    min_offset = scans[0].mapped_file.file_from_offset if scans else 0
-    return _view(queue, scans, queues, _log_end(scans, min_offset), ghosts, superseded, counts)
+        counts = tally(scans, queues)
+    return superseded, counts
 
 
 def assemble_counted(queue: MappedFileQueue, scans: list[CountedScan], *, with_keys: bool) -> LogView | None:

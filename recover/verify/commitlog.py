@@ -169,7 +169,7 @@ def contradiction_findings(store: Store, log: LogView, denied: list[Contradictio
         assert mapped_file is not None
         found.append(finding(
             "commitlog-contradicted-field", *place_in_file(store, mapped_file, item.phy_offset), start=item.phy_offset,
-            field=item.field, stored=item.stored, topic=item.key.topic, queue=item.key.queue_id,
+            field=item.field, stored=item.stored, told=item.told, topic=item.key.topic, queue=item.key.queue_id,
             queue_offset=item.queue_offset,
         ))
     return found

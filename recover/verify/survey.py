@@ -17,6 +17,7 @@ from recover.evidence.last_numbers import as_units_say
 from recover.evidence.lost import Losses, LostPosition, lost_positions
 from recover.evidence.misplaced import misplaced
 from recover.evidence.queue_verdict import ConsumeQueueReport
+from recover.evidence.relocated import relocated
 from recover.evidence.stray_places import places_of_strays
 from recover.files.mapped_files import MappedFile
 from recover.files.store import CONSUMEQUEUE, Store
@@ -117,6 +118,12 @@ def survey(
         if gone is not None and not any(damage.stop > gone.start for damage in log.damaged):
             log.damaged = [*log.damaged, gone]
     denied, losses = _judged_by_places(log, expectation, queues, behind)
+    if denied:
+        # what derives from these records is judged by what they are
+        log = as_units_say(relocated(log, denied, memory=options.memory), store)
+        expectation = expect(log, topics, include_deleted=options.include_deleted)
+        queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
+        losses = lost_positions(log, expectation, queues, behind)
     # Queues that name every message up to the log's end prove that nothing else was lost.
     proven = queues is not None and queues.total(RIGHT) > 0 and not any(v.missing for v in queues.verdicts.values())
     end_marks = {

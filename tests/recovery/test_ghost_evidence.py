@@ -48,7 +48,7 @@ def test_a_wrong_number_or_time_right_before_damage_makes_no_ghosts(
     put(root, damaged.phy_offset + 4, bytes(4))
     log = mqtool("verify", root, "--json").document["commitlog"]
     assert (log["ghosts"], len(log["damaged"])) == (0, 1)
-    result = mqtool("recover", root, "--yes", "--json")
+    result = mqtool("recover", root, "--yes", "--mend-bits", "--json")
     assert (result.code, result.document["plan"]["loss"]) == (1, [])
     after = mqtool("verify", root, "--json")
     assert after.code == 0

@@ -115,8 +115,10 @@ def test_one_record_out_of_order_is_no_new_generation(tmp_path: Path, value: int
     _with_queue_offset(tmp_path, records[10], value)
     look = _look(tmp_path)
     assert look.log.superseded == 0
-    strays = [row for split in look.log.splits() for row in split.records if row["bits"] & BIT_STRAY]
-    assert [int(row["phy_offset"]) for row in strays] == [records[10].phy_offset]
+    rows = [row for split in _log(tmp_path).splits() for row in split.records if row["bits"] & BIT_STRAY]
+    assert [int(row["phy_offset"]) for row in rows] == [records[10].phy_offset]
+    rows = [row for split in look.log.splits() for row in split.records if row["phy_offset"] == records[10].phy_offset]
+    assert [(row["queue_offset"], row["bits"] & BIT_STRAY) for row in rows] == [(10, 0)], "its place is what it is"
     assert [(c.phy_offset, c.field, c.queue_offset) for c in look.contradictions] == [
         (records[10].phy_offset, "queue_offset", 10)
     ]

@@ -71,10 +71,13 @@ def test_each_of_several_neighbouring_faults_is_put_right(
     ]
     result = mqtool("recover", root, "--yes", "--json")
     stated = result.document["plan"]["loss"]
-    assert result.code == 1
+    assert result.code in (1, 4, 5)
     assert sum(entry["messages"] for entry in stated) == len(lost)
     if len(lost) == 1:
         assert [(e["topic"], e["messages"], e["first_offset"], e["last_offset"]) for e in stated] == lost
+    # a field of an intact record is written when asked for
+    if result.code & 4:
+        assert mqtool("recover", root, "--yes", "--mend-bits", "--json").code == 1
     after = mqtool("verify", root, "--json")
     assert after.code == 0
     assert after.document["commitlog"]["messages"] == messages - len(lost)

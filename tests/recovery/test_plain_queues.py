@@ -20,7 +20,7 @@ from formats.record_columns import BIT_DELAY, BIT_GHOST, BIT_MARKER, RECORD
 from recover.plan.model import Step
 from recover.plan.spool import Spool
 from recover.rebuild import plain_queues as module
-from recover.rebuild.consumequeue import Evidence, QueueBuilder
+from recover.rebuild.consumequeue import QueueBuilder
 from recover.rebuild.plain_queues import fresh_queues, plain_queues, plain_steps
 from recover.rebuild.queue_cells import QueueCells, queue_steps
 from recover.rebuild.queue_steps import consumequeue_steps
@@ -110,14 +110,6 @@ def test_a_queue_with_a_folder_is_not_plain(tmp_path: Path, folder: str) -> None
         queue.key for queue in plain_queues(_builder(seen), seen.expectation, None)
     }
     assert {(key.topic, key.queue_id) for key in left_out} == {("Topic1", 2)}
-
-
-def test_records_that_are_evidence_leave_all_to_the_builder_of_single_queues(tmp_path: Path) -> None:
-    synth_store(tmp_path / "s", messages=200)
-    seen = _bare(tmp_path / "s")
-    nothing = np.empty(0, dtype=np.int64)
-    denied = _builder(seen, evidence=Evidence(nothing, nothing, {}, records=(0,)))
-    assert not list(plain_queues(denied, seen.expectation, None))
 
 
 def _files(steps: Iterable[Step]) -> dict[str, bytes]:

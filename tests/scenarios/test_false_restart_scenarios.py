@@ -27,10 +27,10 @@ def test_last_message_with_the_number_0_is_put_back_and_none_before_it_is_given_
 ) -> None:
     store = drill(name)
     before, own = queue_bytes(store.root), number_last(store, topic, 0)
-    found = store.finds("commitlog-contradicted-field", exit_code=exits.MESSAGES | exits.DERIVED)
+    found = store.finds("commitlog-contradicted-field", exit_code=exits.MESSAGES)
     assert (found["facts"]["field"], found["facts"]["queue_offset"]) == ("queue_offset", own)
     assert store.verify().document["commitlog"]["superseded"] == 0
-    with store.recovered() as done:
+    with store.recovered(0, "--mend-bits") as done:
         assert done["plan"]["loss"] == []
         assert messages(store.root) == store.messages
         assert queue_bytes(store.root) == before

@@ -1,0 +1,121 @@
+"""One record, unit, name or mark against all that speaks of the same bytes: the log is not rewritten to fit it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fixtures.damage import walk
+from fixtures.damage.patch import flip_bit
+from formats.commitlog import OFFSET_SYS_FLAG
+from formats.consumequeue import CQ_UNIT
+from mqtool import exits
+from tests.scenarios.conftest import Start
+from tests.scenarios.drill import Drill, file_name, queue_bytes
+
+UNIT = CQ_UNIT.size
+SECTOR = 512
+WITHOUT_CRC = ("clean-plain-4.9.7", "clean-5.3.3", "clean-v2-5.5.0", "killed-5.5.0")
+STORES = ("clean-plain-4.9.7", "clean-5.3.3", "killed-v2-ipv6-5.3.3", "clean-v2-5.5.0", "killed-multipath-5.3.3")
+
+
+def log_bytes(root: Path) -> dict[str, bytes]:
+    """The log, file by file."""
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.glob("commitlog*/0*"))}
+
+
+def queues_of(store: Drill, least: int, most: int = 1 << 30) -> list[walk.Queue]:
+    """Ordinary queues with so many units."""
+    return [
+        queue for queue in walk.queues(store.root)
+        if least <= len([*walk.units(queue)]) <= most and not queue.topic.startswith(("%LMQ%", "SCHEDULE_TOPIC"))
+    ]
+
+
+def write(file: walk.MappedFile, position: int, content: bytes) -> None:
+    """Overwrite a part of a file."""
+    with file.path.open("r+b") as stream:
+        stream.seek(position)
+        stream.write(content)
+
+
+def swapped(store: Drill, dice: random.Random) -> None:
+    """Two neighbouring units of a queue change places."""
+    units = [*walk.units(dice.choice(queues_of(store, 3)))]
+    at = dice.choice([n for n in range(len(units) - 1) if units[n].file == units[n + 1].file])
+    content = units[at].file.read()
+    one, other = (content[unit.position : unit.position + UNIT] for unit in units[at : at + 2])
+    write(units[at].file, units[at].position, other + one)
+
+
+def moved_up(store: Drill, dice: random.Random) -> None:
+    """The last unit of a queue stands where the one before it was."""
+    units = [*walk.units(dice.choice(queues_of(store, 2)))]
+    before, last = units[-2:]
+    content = last.file.read()[last.position : last.position + UNIT]
+    write(before.file, before.position, content)
+    write(last.file, last.position, bytes(UNIT))
+
+
+def misnamed(store: Drill, dice: random.Random) -> None:
+    """The file of a queue with one message has another name."""
+    (file, *_) = dice.choice(queues_of(store, 1, 1)).files
+    file.path.rename(file.path.with_name(file_name(file.path.stat().st_size * dice.randint(1, 9))))
+
+
+def sector(store: Drill, dice: random.Random) -> None:
+    """A sector of a queue is written to the same place of another queue's file, too."""
+    one, other = dice.sample(queues_of(store, 3), 2)
+    write(other.files[0], 0, one.files[0].read()[:SECTOR])
+
+
+DAMAGES: dict[str, Callable[[Drill, random.Random], None]] = {
+    damage.__name__: damage for damage in (swapped, moved_up, misnamed, sector)
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", STORES)
+def test_units_are_repaired_from_the_log_and_no_record_is_rewritten(
+    drill: Start, name: str, damage: str, seed: int
+) -> None:
+    store = drill(name)
+    if damage == "misnamed" and not queues_of(store, 1, 1):
+        pytest.skip("no queue with one message")
+    before, log = queue_bytes(store.root), log_bytes(store.root)
+    DAMAGES[damage](store, random.Random(seed))
+    assert store.found("commitlog-contradicted-field") == []
+    if queue_bytes(store.root) == before:
+        return
+    with store.recovered():
+        assert log_bytes(store.root) == log
+        assert queue_bytes(store.root) == before
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", WITHOUT_CRC)
+def test_a_message_that_became_a_half_one_keeps_its_unit(drill: Start, name: str, seed: int) -> None:
+    store = drill(name)
+    before = queue_bytes(store.root)
+    queue = random.Random(seed).choice(queues_of(store, 5))
+    places = {unit.unit.phy_offset for unit in [*walk.units(queue)][1:-1]}
+    hits = [hit for hit in store.records() if hit.record.phy_offset in places and hit.record.property_crc is None]
+    hit = random.Random(seed).choice(hits)
+    flip_bit(store.root, hit.file.path, hit.position + OFFSET_SYS_FLAG + 3, 2)
+    found = store.finds("commitlog-contradicted-field", exit_code=exits.MESSAGES)
+    assert (found["facts"]["field"], found["facts"]["start"]) == ("sys_flag", hit.record.phy_offset)
+    log = log_bytes(store.root)
+    killed = (store.root / "abort").exists()
+    done = store.run("recover", "--yes")
+    assert done.code == exits.MESSAGES | (exits.CORRECTED if killed else 0)
+    assert "1 damaged message left" in done.document["summary"]
+    assert (log_bytes(store.root), queue_bytes(store.root)) == (log, before)
+    assert store.verify().code == exits.MESSAGES
+    mended = store.run("recover", "--yes", "--mend-bits")
+    assert (mended.code, store.verify().code) == (exits.CORRECTED, 0)
+    (item,) = mended.document["bridged"]
+    assert (item["field"], int(item["before"], 16) ^ int(item["after"], 16)) == ("sys_flag", 4)
