@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from mqtool import exits
 from recover.codes import CODES
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 START_BROKER = "start the broker"
 STOP_BROKER = "stop the broker"
 _PARTS = ("commitlog", "consumequeue", "index", "mapped_file_size", "index_slots", "index_entries")
+_ELSEWHERE = _PARTS[:3]
 _BROKER = ("broker", "broker_conf", "settings")
 TAKES: dict[str, tuple[str, ...]] = {
-    "query": _PARTS, **dict.fromkeys(("apply", "undo", "resume"), ("commitlog", "consumequeue", "index")),
-    **dict.fromkeys(("inspect", "verify", "predict", "recover", "truncate", "rebuild", "rebuild-consumequeue",
+    **dict.fromkeys(("apply", "undo", "resume"), _ELSEWHERE),
+    **dict.fromkeys(("inspect", "verify", "predict", "query", "recover", "truncate", "rebuild", "rebuild-consumequeue",
                      "rebuild-index"), _PARTS + _BROKER),
 }
 """Which options about the store a command takes, by the names of its parameters."""
@@ -51,6 +52,7 @@ class Given(Struct, frozen=True):
 
     store: str = "STORE"
     options: tuple[tuple[str, str], ...] = ()
+    log_of_conf: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of_values(cls, store: str, values: Mapping[str, Any]) -> Given:
@@ -84,8 +86,15 @@ class Given(Struct, frozen=True):
 
     def words(self, command: str) -> list[str]:
         """The options about the store that a command takes."""
-        return [word for name, text in self.options if name in TAKES.get(command, ())
+        takes = TAKES.get(command, ())
+        log = self.log_of_conf if "commitlog" in takes and "broker_conf" not in takes else ()
+        return [word for name, text in (*self.options, *log) if name in takes
                 for word in (_SPELLING.get(name, "--" + name.replace("_", "-")), text)]
+
+    def with_log_of_conf(self, options: StoreOptions) -> Given:
+        """The same for commands, too, that take no --broker-conf: they are told the log's folders."""
+        folders = options.commitlog if options.log_of_conf else ()
+        return structs.replace(self, log_of_conf=tuple(("commitlog", str(folder)) for folder in folders))
 
     def fill(self, text: str) -> str:
         """A text of a finding or refusal that names the store as `{store}`, with its commands made complete."""

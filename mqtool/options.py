@@ -88,7 +88,8 @@ class PartsChoice(Struct, frozen=True, kw_only=True):
 class StoreChoice(PartsChoice, frozen=True, kw_only=True):
     """Which store, and what the files alone may not tell."""
 
-    store: Annotated[str, argument("STORE", "Store root: the folder that holds commitlog/.")]
+    store: Annotated[str, argument(
+        "STORE", "Store root: the folder that holds commitlog/ (or as --broker-conf has it).")] = ""
     mapped_file_size: Annotated[int | None, option(
         "--mapped-file-size", "Length of a commitlog file.", _PARTS, metavar="SIZE", parser=parse_size)] = None
     index_slots: Annotated[int | None, option(
@@ -245,6 +246,10 @@ class Command:
 
     def __call__(self, printer: Printer, name: str, values: dict[str, Any]) -> int:
         """Run with one value for each parameter; the exit code."""
+        if any(group is StoreChoice for group in self._layout.groups.values()) and not values["store"]:
+            printer.command = name
+            printer.options = _gather(OutputChoice, values).options()
+            values = {**values, "store": _store_of_conf(values)}
         groups = {key: _gather(group, values) for key, group in self._layout.groups.items()}
         own = {key: values[key] for key in self._layout.own}
         _begin(printer, name, _gather(OutputChoice, values), groups, own, values)
@@ -257,6 +262,18 @@ def command(examples: list[tuple[str, str]], bits: tuple[int, ...] = ()) -> Call
     return lambda function: Command(function, CommandInfo(tuple(examples), ends))
 
 
+def _store_of_conf(values: dict[str, Any]) -> str:
+    """Where the broker's configuration has the store; a usage error (16) where neither names one."""
+    if values.get("broker_conf") or values.get("settings"):
+        from recover.broker.settings import load_settings
+        from recover.broker.versions import NEWEST_COMPARED
+
+        given = load_settings(NEWEST_COMPARED, values.get("broker_conf"), values.get("settings") or ()).given
+        if given.get("storePathRootDir", "").strip():
+            return given["storePathRootDir"].strip()
+    raise UsageRefusal("no store is named", "Give STORE, or a --broker-conf with storePathRootDir.")
+
+
 def _gather(group: type[Struct], values: dict[str, Any]) -> Any:
     return group(**{name: values[name] for name in group.__struct_fields__})
 
@@ -267,6 +284,11 @@ def _begin(printer: Printer, name: str, output: OutputChoice, groups: dict[str, 
     place = store.store if store is not None else own.get("store")
     parts = [part for item in groups.values() if isinstance(item, PartsChoice) for part in item.parts]
     given = NOTHING_GIVEN if place is None else Given.of_values(str(place), values)
+    broker = next((item for item in groups.values() if isinstance(item, BrokerChoice)), None)
+    if store is not None and broker is not None and (broker.broker_conf or broker.settings):
+        from mqtool.scanning import store_options
+
+        given = given.with_log_of_conf(store_options(store, broker))
     printer.begin(name, output.options(), None if place is None else str(place), parts, given)
     if "://" in str(place) and name not in _READ_ANYWHERE:
         from recover.files.remote import is_remote, refuse_change

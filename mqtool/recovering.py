@@ -30,7 +30,7 @@ from mqtool.text import clean, count
 from mqtool.verify_screen import verify_line
 from recover.errors import UsageRefusal
 
-_PARTS = ("commitlog", "consumequeue", "index")
+_ELSEWHERE = ("commitlog", "consumequeue", "index", "broker_conf")
 
 if TYPE_CHECKING:
     from recover.files.store import Store
@@ -168,7 +168,7 @@ class Change(Struct):
         from recover.files.store import Store
         from recover.plan.preconditions import seal
 
-        sources = [(store.root, "."), *((part, "commitlog") for part in self.choice.commitlog or ())]
+        sources = [(store.root, "."), *((part, "commitlog") for part in store.options.commitlog)]
         sources += [(part, name) for part, name in ((self.choice.consumequeue, "consumequeue"),
                                                     (self.choice.index, "index")) if part is not None]
         with Line(self.out.options.progress, self.out.stderr_console) as line, exits.between_steps() as interrupted:
@@ -180,7 +180,7 @@ class Change(Struct):
         moved = with_options(moved, copied)
         applied = carry_out(self.out, target, seal(moved, target.absolute()))
         self.out.answer(applied=applied.changed, journal=applied.journal, output=str(target))
-        self.out.given = Given(str(target), tuple(item for item in self.out.given.options if item[0] not in _PARTS))
+        self.out.given = Given(str(target), tuple(item for item in self.out.given.options if item[0] not in _ELSEWHERE))
         return self._conclude(copied, made, plan)
 
     def _steps(self, phase: str, code: int, made: RecoverPlan | None = None) -> list[Step]:

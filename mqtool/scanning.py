@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -66,7 +67,30 @@ def given_settings(broker: BrokerChoice | None) -> dict[str, str]:
 def store_options(choice: StoreChoice, broker: BrokerChoice | None) -> StoreOptions:
     """What the user said about the store, with broker version and settings: they decide where no file tells."""
     named = None if broker is None else broker.broker
-    return structs.replace(choice.options(), settings=given_settings(broker), broker=named)
+    settings = given_settings(broker)
+    options = structs.replace(choice.options(), settings=settings, broker=named)
+    folders = () if options.commitlog else log_folders(choice.root, settings)
+    return structs.replace(options, commitlog=folders, log_of_conf=True) if folders else options
+
+
+def log_folders(root: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
+    """The commitlog's folders as the settings name them (MessageStoreConfig); none where it is the store's own alone.
+
+    A store that is not where the settings have it is a copy: what lay in its root there lies in its root here.
+    """
+    home = settings.get("storePathRootDir", "").strip()
+    folders: list[Path] = []
+    for name in ("storePathCommitLog", "readOnlyCommitLogStorePaths"):
+        for text in settings.get(name, "").split(","):
+            folder = Path(text.strip())
+            if not text.strip():
+                continue
+            if home and folder.is_relative_to(home):
+                folder = root / folder.relative_to(home)
+            folders.append(folder)
+    if home and Path(home).absolute() != root.absolute() and (root / "commitlog").is_dir():
+        folders = [folder for folder in folders if folder.is_relative_to(root)]
+    return () if folders == [root / "commitlog"] else tuple(dict.fromkeys(folders))
 
 
 def run_verify(

@@ -33,8 +33,10 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     """
     from recover.evidence.last_numbers import as_units_say
     from recover.files.store import Store
+    from recover.findings import FindingList
     from recover.predict import predict
-    from recover.verify.parts import log_is_gone
+    from recover.verify.by_setting import contradicted_settings, too_old_for
+    from recover.verify.parts import log_is_gone, settings_findings
 
     opened = Store.open(store.root, store_options(store, broker))
     settings, assumed = settings_of(opened, broker)
@@ -47,9 +49,14 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     found = prediction.findings()
     if not prediction.unsupported:
         found += log_is_gone(opened)
+    contradicted = list(contradicted_settings(opened, settings.given))
+    found += contradicted
+    found += settings_findings(view, settings.given)
+    if prediction.lost_messages:
+        found += too_old_for(opened, view, settings.version)
     out.found(found)
     _show(out, document)
-    code = prediction.exit_code
+    code = prediction.exit_code | FindingList(contradicted).bits
     out.summary(_line(document), next_steps(Scene("predicted", out.given, code, found)))
     return code
 

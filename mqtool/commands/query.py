@@ -10,9 +10,10 @@ from mqtool import exits
 from mqtool.declared import FLAG, option
 from mqtool.messages import message_document, show_messages
 from mqtool.next_steps import Step
-from mqtool.options import EngineChoice, StoreChoice, command
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
 from mqtool.progress import Progress
+from mqtool.scanning import store_options
 from mqtool.text import count
 from recover.errors import UsageRefusal
 
@@ -78,7 +79,9 @@ class Search(Struct, frozen=True, kw_only=True):
     ],
     bits=(),
 )
-def run(out: Printer, store: StoreChoice, engine: EngineChoice, search: Search) -> int:
+def run(
+    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, search: Search,
+) -> int:
     """Find messages by key, queue offset, time, id or log offset, the way a broker does.
 
     Every hit is read and checked. Exit 0 says that the search was complete, even when it found nothing; 8 that it could
@@ -88,7 +91,7 @@ def run(out: Printer, store: StoreChoice, engine: EngineChoice, search: Search) 
     from recover.query import note_unread
 
     way = search.check()
-    opened = Store.open(store.root, store.options())
+    opened = Store.open(store.root, store_options(store, broker))
     answer = _search(out, opened, engine, search, way)
     note_unread(opened, answer)
     out.answer(messages=[message_document(found, body=search.body) for found in answer.messages],

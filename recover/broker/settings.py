@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -61,6 +62,14 @@ KNOWN = {
         Setting("enableConsumeQueueExt", "false", "whether units refer to consumequeue_ext"),
     )
 }
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+def java_integer(text: str) -> int | None:
+    """The number that a broker reads out of a setting's text; None where it ignores the text."""
+    return int(text) if _INTEGER.fullmatch(text.strip()) else None
+
+
 _SIZES = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
 
 
@@ -95,10 +104,8 @@ class BrokerSettings(Struct, frozen=True):
 
     def number(self, name: str) -> int:
         """An integer; the default where the text is none, as the broker ignores what it cannot convert."""
-        try:
-            return int(self.text(name).strip())
-        except ValueError:
-            return int(KNOWN[name].default)
+        value = java_integer(self.text(name))
+        return int(KNOWN[name].default) if value is None else value
 
     def stated_number(self, name: str) -> int | None:
         """The integer if it was given, else None: sizes come from the files rather than from defaults."""
@@ -140,10 +147,22 @@ def load_settings(version: BrokerVersion, conf: Path | None = None, sets: Iterab
         name, separator, value = option.partition("=")
         if not separator or not name.strip():
             raise UsageRefusal(f"--set {option}: KEY=VALUE expected", "For example --set checkCRCOnRecover=false.")
+        _check_type(canonical(name.strip()), value.strip())
         given[name.strip()] = value
     settings = BrokerSettings(version, {canonical(name): value for name, value in given.items()})
     _ = settings.delay_table
     return settings
+
+
+def _check_type(name: str, value: str) -> None:
+    """`UsageRefusal` for a value of another type than the setting's."""
+    if name not in KNOWN:
+        return
+    default = KNOWN[name].default
+    if java_integer(default) is not None and java_integer(value) is None:
+        raise UsageRefusal(f"--set {name}={value}: {name} takes a number", f"For example --set {name}={default}.")
+    if default in ("true", "false") and value.lower() not in ("true", "false"):
+        raise UsageRefusal(f"--set {name}={value}: {name} takes true or false", f"The default is {default}.")
 
 
 def canonical(name: str) -> str:

@@ -122,6 +122,25 @@ PARTS_CODES: tuple[Code, ...] = (
         action="Move the file aside. Timer messages that the timerlog's last files do not name can be late or lost.",
     ),
     Code(
+        "settings-contradict-files", "warning",
+        "{setting} is set to {given}, and the files of {file} say {right}: a broker with that setting does not start, or "
+        "misreads them",
+        "Set {setting}={right} in the broker's configuration, as its files have it.",
+        meaning="The settings are not those with which the store was written; the files agree with each other.",
+        cause="Another broker's configuration, or a size that was changed over an existing store.",
+        broker="It refuses files of another length than the setting says, and looks in the wrong slots of index files.",
+        action="Correct the configuration. Nothing is wrong with the store, and no repair of it helps.",
+    ),
+    Code(
+        "start-needs-newer-broker", "error",
+        "broker {broker} cannot read {what}, which begin at {start} of the log: it would cut the log there",
+        "Start release {version} or later on this store.",
+        meaning="The store was written by a newer release, in a form that this one does not know.",
+        cause="A downgrade of the broker, or a start with the wrong release.",
+        broker="It takes the first such record for damage, and cuts the log there.",
+        action="Use the release that wrote the store. No repair makes the records readable for older ones.",
+    ),
+    Code(
         "settings-would-truncate", "warning",
         "with {setting} a start would cut the log at {value}: the first of {count} records without a property CRC",
         "Leave {setting} off until the last log file with such records has expired.",

@@ -41,7 +41,10 @@ _CONFIG_SIGNS = ("topics.json", "consumerOffset.json", "delayOffset.json", "subs
 
 
 class StoreOptions(Struct, frozen=True):
-    """What the user says about the store: parts kept elsewhere and sizes (bytes; None = infer)."""
+    """What the user says about the store: parts kept elsewhere and sizes (bytes; None = infer).
+
+    `log_of_conf`: the folders of the commitlog are those of the broker's configuration; one may not be mounted.
+    """
 
     commitlog: tuple[Path, ...] = ()
     consumequeue: Path | None = None
@@ -50,6 +53,7 @@ class StoreOptions(Struct, frozen=True):
     index_slots: int | None = None
     index_entries: int | None = None
     broker: str | None = None
+    log_of_conf: bool = False
     settings: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -120,7 +124,8 @@ class Store:
         os.listdir(self.root)
         signs = [name for name in _SIGNS if (self.root / name).exists()]
         signs += [name for name in _CONFIG_SIGNS if (self.config_dir / name).exists()]
-        given = (*self.options.commitlog, self.options.consumequeue, self.options.index)
+        folders = () if self.options.log_of_conf else self.options.commitlog
+        given = (*folders, self.options.consumequeue, self.options.index)
         if not signs and not any(given):
             hint = "Give the store root: the folder that holds commitlog/ and consumequeue/."
             if (self.root / "store" / COMMITLOG).is_dir():
@@ -191,6 +196,13 @@ class Store:
             yield folder, _list_queue(folder.place, lengths)
         if not is_settled:
             self.queue_file_size = self.queue_file_size_of(lengths)
+
+    @property
+    def queue_size_of_files(self) -> int | None:
+        """Consume queue file size in bytes as most of the files have it; None without files."""
+        lengths = _lengths(self.queue_folders)
+        fitting = {length: count for length, count in lengths.items() if length and not length % 20}
+        return max(fitting, key=lambda length: (fitting[length], length)) if fitting else None
 
     def queue_file_size_of(self, lengths: Mapping[int, int]) -> int:
         """What `queue_file_size` is if its files have these lengths (bytes -> how many files)."""

@@ -63,7 +63,7 @@ def check_commitlog(store: Store, log: LogView, losses: Losses, end_marks: set[i
     if log.min_offset > 0:
         found.append(finding("commitlog-first-file-not-zero", store.relative(log.files[0].mapped_file.path), 0,
                              start=log.min_offset))
-    found += _needs_newer_broker(store, log)
+    found += needs_newer_broker(store, log)
     for scan in log.files:
         found += [
             finding("commitlog-unreadable", store.relative(f.path), f.offset, wanted=f.wanted, error=f.strerror)
@@ -135,7 +135,7 @@ def _at_least(store: Store, behaviour: Behaviour) -> bool:
     return find_generation(store, read_checkpoint(store)).at_least >= behaviour.since
 
 
-def _needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
+def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
     """The first record of each form that some release cannot read; such a release would truncate there."""
     forms = {
         "V2 records": ("bits", log.tally.bits & BIT_V2, V2_RECORDS),

@@ -12,6 +12,7 @@ from recover.files.store import COMMITLOG, Store
 from recover.files.topics import Topics
 from recover.findings import Finding, finding
 from recover.inspect_store.report import StoreReport
+from recover.verify.by_setting import contradicted_settings
 from recover.verify.config import pair_findings
 from recover.verify.config_evidence import judged_pairs
 from recover.verify.other_parts import check_other_parts
@@ -21,6 +22,7 @@ from recover.verify.parts import lock_findings, log_is_gone
 def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     """What is wrong with what `inspect` shows. `OSError` where a folder cannot be listed."""
     found = [*lock_findings(store, report.exit_state.holder), *log_is_gone(store)]
+    found += contradicted_settings(store, store.options.settings)
     found += _gaps(report)
     found += _checkpoint(store, report)
     topics = Topics(store)

@@ -42,6 +42,10 @@ def check_parts(
     findings = list(lock_findings(store, holder(store.root), with_abort=whole))
     findings.extend(log_is_gone(store))
     findings.extend(settings_findings(look.log, look.options.settings))
+    if look.options.settings:
+        from recover.verify.by_setting import contradicted_settings
+
+        findings.extend(contradicted_settings(store, look.options.settings))
     findings.extend(check_other_parts(store, look.options.settings, None if whole else frozenset(wanted)))
     if whole:
         settings = look.options.settings

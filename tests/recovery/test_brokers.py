@@ -92,8 +92,10 @@ def test_a_setting_that_came_later_is_ignored_and_named() -> None:
     assert set(settings.too_new) == {"forceVerifyPropCRC", "commitLogRecoverMaxNum"}
 
 
-def test_numbers_that_are_none_leave_the_default_as_in_the_broker() -> None:
-    settings = load_settings(V("5.4.0"), sets=["commitLogRecoverMaxNum=many"])
+def test_numbers_that_are_none_leave_the_default_as_in_the_broker(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("commitLogRecoverMaxNum=many")
+    settings = load_settings(V("5.4.0"), conf)
     assert settings.number("commitLogRecoverMaxNum") == 10
 
 
