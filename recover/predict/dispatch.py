@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from formats.record_columns import BIT_DELAY, BIT_LMQ
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 from recover.broker.record_check import Checked, deliver_time
 from recover.broker.settings import BrokerSettings
-from recover.broker.versions import MULTI_DISPATCH, MULTI_DISPATCH_LIMITED
+from recover.broker.versions import INNER_BATCHES, MULTI_DISPATCH, MULTI_DISPATCH_LIMITED
 from recover.files.topics import LMQ_PREFIX
 from recover.memory.columns import Rows
 from recover.predict.queue_state import QueueState
@@ -27,15 +27,16 @@ class Dispatcher:
     """Implements `recover.broker.recovery.DispatchTarget` over the broker's queues; unknown queues are created.
 
     `queues` are the log's (topic, queue id) that rows name by number, `read(offset, length)` gives bytes
-    of the log. `delays` (level -> ms) may be changed between phases of a start. `first_offset` is where
-    the first message lay that was dispatched, None before.
+    of the log. Topics of `batch` have queues of their own, which are not emulated. `delays` (level -> ms) may be
+    changed between phases of a start. `first_offset` is where the first message lay that was dispatched, None before.
     """
 
     def __init__(
         self, states: dict[Key, QueueState], queues: list[tuple[bytes, int]], settings: BrokerSettings,
-        file_size: int, read: Callable[[int, int], bytes],
+        file_size: int, read: Callable[[int, int], bytes], batch: Collection[str] = (),
     ) -> None:
         self.states = states
+        self.batch = batch if settings.version.has(INNER_BATCHES) else ()
         self.keys = [(java_string(topic), queue_id) for topic, queue_id in queues]
         self.settings = settings
         self.file_size = file_size
@@ -63,7 +64,8 @@ class Dispatcher:
         order = np.argsort(rows["queue"], kind="stable")
         numbers, starts = np.unique(rows["queue"][order], return_index=True)
         for number, chosen in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
-            self.state(self.keys[number]).append(rows["queue_offset"][chosen], units[chosen])
+            if self.keys[number][0] not in self.batch:
+                self.state(self.keys[number]).append(rows["queue_offset"][chosen], units[chosen])
         carriers = (rows["bits"] & BIT_LMQ) != 0
         for row, unit in zip(rows[carriers], units[carriers], strict=True):
             record = decode(self.read(int(row["phy_offset"]), int(row["size"])), check_crc=False)
@@ -76,7 +78,8 @@ class Dispatcher:
             return
         unit = np.array([(message.phy_offset, message.size, message.tags_code)], dtype=CQ_UNIT.dtype)
         offsets = np.array([message.queue_offset], dtype=np.int64)
-        self.state((message.topic, message.queue_id)).append(offsets, unit)
+        if message.topic not in self.batch:
+            self.state((message.topic, message.queue_id)).append(offsets, unit)
         if message.properties and props.INNER_MULTI_DISPATCH in message.properties:
             self._to_lmq(message.topic, message.queue_id, message.properties, unit[0])
 
