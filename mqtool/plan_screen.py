@@ -31,6 +31,8 @@ def show_plan(out: Printer, plan: Plan) -> None:
     if choices := plan.summary.get("config"):
         rows = [[item["file"], item["action"], item["text"]] for item in choices]
         out.show(table("config files", ["file", "what is done", "*why"], rows), Text(""))
+    for text in plan.summary.get("assumptions", ()):
+        out.show(Text(f"assumed: {text}"))
     out.show(*loss_statement(plan.loss), Text(""))
 
 

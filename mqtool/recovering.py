@@ -85,6 +85,7 @@ class Change(Struct):
         from recover.files.seen import seen_now
         from recover.files.store import Store
         from recover.plan.preconditions import seal
+        from recover.planning.planned import assumed_sizes
         from recover.verify.known_parts import KnownParts
 
         root = self.choice.root
@@ -94,13 +95,15 @@ class Change(Struct):
         seen = seen_now(store)
         made = self._plan(store, make(store))
         self.known = KnownParts(made.before, seen)
+        made.assumptions += assumed_sizes(store, made.plan)
+        made.plan = structs.replace(made.plan, summary={**made.plan.summary, "assumptions": made.assumptions})
         plan = seal(with_options(made.plan, store), root.absolute(), seen=seen.files)
         self.out.answer(
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
             lost_messages=made.lost_messages, damaged_messages=made.damaged_messages,
             unproven_messages=made.unproven_messages, mendable_messages=made.mendable_messages,
             left_messages=made.left_messages, given_up_messages=made.given_up_messages, bridged=made.bridged,
-            verify=None,
+            verify=None, assumptions=made.assumptions,
             abort_stays_for=made.abort_stays_for if store.has_abort else [],
         )
         if made.abort_stays_for and store.has_abort:
@@ -206,7 +209,9 @@ def _losses(made: RecoverPlan, mendable: str = "--mend-bits would put back") -> 
         parts[-1] += f" ({mendable} {made.mendable_messages:,})"
     if made.unproven_messages:
         parts.append(f"{count(made.unproven_messages, 'message')} gone that only a queue names")
-    return ", ".join(parts) if parts else "0 messages lost"
+    text = ", ".join(parts) if parts else "0 messages lost"
+    sizes = [item.partition(":")[0] for item in made.assumptions if item.startswith("mappedFileSize")]
+    return f"{text}, assumed {', '.join(sizes)}" if sizes else text
 
 
 def max_loss(text: str | None) -> int | None:

@@ -127,8 +127,9 @@ def run(
             prediction = made.prediction
             out.answer(
                 policy=how.policy.value, mode=prediction.mode if prediction else how.mode.value,
-                start_file=prediction.start_file if prediction else None, assumptions=assumed,
+                start_file=prediction.start_file if prediction else None,
             )
+            made.assumptions += assumed
             return made
 
         return plan

@@ -180,6 +180,13 @@ class Store:
         """Consume queue file size in bytes: the most frequent length of its files; without files as configured."""
         return self.queue_file_size_of(_lengths(self.queue_folders))
 
+    @property
+    def queue_file_size_is_told(self) -> bool:
+        """False when `queue_file_size` is the brokers' default for want of any file and setting."""
+        if self._configured("mappedFileSizeConsumeQueue", 0):
+            return True
+        return any(length > 0 and length % 20 == 0 for length in _lengths(self.queue_folders))
+
     def list_queues(
         self, known: Container[tuple[str, int]] = ()
     ) -> Iterator[tuple[QueueFolder, list[tuple[int, str, int]] | None]]:

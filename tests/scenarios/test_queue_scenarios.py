@@ -12,6 +12,7 @@ from fixtures.damage import walk
 from formats.batchconsumequeue import BATCH_CQ_UNIT, BatchCqUnit
 from formats.consumequeue import CQ_UNIT
 from mqtool import exits
+from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, all_stores, file_name, messages, queue_bytes
 from tests.support.stores import EXPECTED
@@ -267,3 +268,21 @@ def test_t39_deleted_topic_is_not_resurrected_unless_asked_for(drill: Start, nam
         assert store.run("recover", "--yes").code == 0
     with store.recovered(0, "--include-deleted", starts=False):
         assert queue_bytes(store.root) == before
+
+
+@pytest.mark.parametrize("command", ["recover", "rebuild-consumequeue"])
+def test_length_of_queue_files_that_nothing_tells_is_an_assumption(drill: Start, folder: Path, command: str) -> None:
+    store = drill("clean-plain-4.9.7")
+    size = next((store.root / "consumequeue").glob("*/*/*")).stat().st_size
+    shutil.rmtree(store.root / "consumequeue")
+    done = store.run(command, "--dry-run").document
+    (said,) = [text for text in done["assumptions"] if "mappedFileSizeConsumeQueue" in text]
+    assert "6000000" in said and "mappedFileSizeConsumeQueue=6000000" in done["summary"]
+    assert "mappedFileSizeConsumeQueue=6000000" in mqtool(command, store.root, "--dry-run").stdout
+    conf = folder / "broker.conf"
+    conf.write_text(f"mappedFileSizeConsumeQueue={size}\n")
+    for options in (["--broker-conf", conf], ["--set", f"mappedFileSizeConsumeQueue={size}"]):
+        told = store.run(command, "--dry-run", *options).document
+        assert "mappedFileSizeConsumeQueue" not in " ".join([*told["assumptions"], told["summary"]])
+    assert store.run(command, "--broker-conf", conf, "--yes").code == 1
+    assert {path.stat().st_size for path in (store.root / "consumequeue").glob("*/*/*")} == {size}
