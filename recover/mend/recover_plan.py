@@ -27,6 +27,7 @@ from recover.plan.model import Plan, Retire, RetireFolder, Step
 from recover.plan.spool import Spool
 from recover.planning.loss import loss_of_damage, loss_of_rows, loss_of_unproven
 from recover.planning.planned import RecoverPlan
+from recover.planning.second_look import look_again
 from recover.planning.unreadable import (
     refuse_cut_of_unread,
     refuse_missing_files,
@@ -117,6 +118,7 @@ def plan_from_changes(
 ) -> RecoverPlan:
     """The whole plan: the log first, then what derives from it as it will be, checkpoint, config, abort last."""
     look = before.survey
+    look_again(store, look.log, changes.steps, look.options.scanner)
     if changes.bridged:
         # the units of lost positions have to lead past the bridge
         refuse_unread(before, (CONSUMEQUEUE,))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from msgspec import Struct, structs
 
 from formats.kernels.crc import crc_name
+from recover.errors import Refusal
 from recover.files.mapped_files import MappedFile, MappedFileQueue
 from recover.files.remote import url_of
 from recover.files.store import Store
@@ -24,7 +27,7 @@ from recover.scan.split_scan import SplitRange, SplitScan, splits_of
 from recover.spark.jobs import run_job, watch
 from recover.spark.kept import Kept
 from recover.spark.maker import SparkMaker, seen_elsewhere
-from recover.spark.packing import Unopened, unpack
+from recover.spark.packing import Identity, Unopened, unpack
 from recover.spark.preflight import check_executors, invisible
 from recover.spark.session import Session, session_for
 from recover.spark.settings import SparkSettings
@@ -43,6 +46,8 @@ class SparkEngine:
     settings: SparkSettings
     keeps: bool = False
     kept: Kept = field(default_factory=Kept, compare=False, repr=False)
+    hosts: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Who read each file of the log last."""
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
@@ -59,7 +64,7 @@ class SparkEngine:
         check_executors(session, [queue.files[0].path, queue.files[-1].path])
         self.kept.forget()
         kept = self.kept if self.keeps else None
-        scan = _Scan(session, queue, ColumnStore(memory), progress, open_error, kept)
+        scan = _Scan(session, queue, ColumnStore(memory), progress, open_error, kept, self.hosts)
         log = assemble(queue, scan.run(self.settings.split_size))
         self.kept.settle(log)
         return log
@@ -83,7 +88,9 @@ class _Scan(Struct):
     progress: ProgressCallback | None
     open_error: OpenError | None
     kept: Kept | None
+    hosts: dict[str, str]
     unopened: dict[MappedFile, Unopened] = {}
+    begin: float = msgspec.field(default_factory=time.time)
 
     def run(self, split_size: int) -> list[FileScan]:
         """The scans of all files that could be opened, in name order."""
@@ -130,6 +137,8 @@ class _Scan(Struct):
                 if isinstance(packed, Unopened):
                     self.unopened.setdefault(part.mapped_file, packed)
                     continue
+                if packed.identity is not None:
+                    self._compare(packed.identity, part)
                 scan = unpack(packed, part, self.columns)
                 if self.kept is not None:
                     for split in scan.scan.splits:
@@ -137,6 +146,18 @@ class _Scan(Struct):
                 meter.records += scan.scan.record_count
                 yield scan
             meter.end()
+
+    def _compare(self, identity: Identity, part: SplitRange) -> None:
+        """`Refusal` (8) if a worker read another file than this machine sees, and nobody wrote to it meanwhile."""
+        path = part.mapped_file.path
+        self.hosts[str(path.absolute())] = identity.host
+        own = Identity.of(part)
+        if not identity.is_same(own) and own.mtime < int(self.begin):
+            raise Refusal(
+                f"host {identity.host} reads another file as {path} than this machine does",
+                "Mount the same store on every worker, or use --engine local.", host=identity.host, file=str(path),
+                start=part.start, stop=part.stop,
+            )
 
     def _report_unopened(self) -> None:
         for file, problem in sorted(self.unopened.items(), key=lambda item: item[0].file_from_offset):

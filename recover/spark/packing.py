@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from formats.record_columns import RECORD
-from recover.files.reader import ReadFailure
+from recover.crc import crc32c
+from recover.files.reader import FileReader, ReadFailure
 from recover.memory.columns import ColumnStore, Rows
 from recover.scan.file_scan import FileScan, Hole
 from recover.scan.split_scan import SplitRange, SplitScan, one_split
@@ -37,8 +38,41 @@ class Unopened(Struct, frozen=True):
         return OSError(self.number, self.text, str(path))
 
 
+_HEAD = 64
+_BORDER = 4096
+
+
+class Identity(Struct, frozen=True):
+    """What tells two views of a file apart: size, mtime (s), head, and CRC-32C of 4 KiB at both borders of a split.
+
+    `host` is who looked.
+    """
+
+    host: str
+    size: int
+    mtime: int
+    head: bytes
+    borders: tuple[int, int]
+
+    @classmethod
+    def of(cls, part: SplitRange) -> Identity:
+        """As this process sees the file now. `OSError`."""
+        status = os.stat(part.mapped_file.path)
+        with FileReader(part.mapped_file.path) as reader:
+            borders = [reader.read(max(0, at), _BORDER) for at in (part.start, part.stop - _BORDER)]
+            return cls(socket.gethostname(), status.st_size, int(status.st_mtime), reader.read(0, _HEAD),
+                       (crc32c(borders[0]), crc32c(borders[1])))
+
+    def is_same(self, other: Identity) -> bool:
+        """Whether both are views of one file."""
+        return structs.replace(self, host="") == structs.replace(other, host="")
+
+
 class PackedSplit(Struct, frozen=True):
-    """One split without what the driver knows: file and range. `columns` and `hashes` are Arrow IPC and int32 bytes."""
+    """One split without what the driver knows: file and range. `columns` and `hashes` are Arrow IPC and int32 bytes.
+
+    `identity` says which file was read, None for one of an object store.
+    """
 
     columns: bytes
     hashes: bytes
@@ -53,15 +87,16 @@ class PackedSplit(Struct, frozen=True):
     open_hole: Hole | None
     last_data: int
     unreadable: list[tuple[int, int, int, int, str]] = field(default_factory=list)
+    identity: Identity | None = None
 
 
-def pack(scan: SplitScan) -> PackedSplit:
+def pack(scan: SplitScan, identity: Identity | None = None) -> PackedSplit:
     """The split as a task returns it."""
     found, rows = scan.scan, one_split(scan.scan.splits)
     return PackedSplit(
         pack_rows(rows.records), rows.hashes.tobytes(), found.queues, found.holes, found.blank, found.blank_size,
         found.end, scan.entry, scan.enters_at, scan.crossed, scan.open_hole, scan.last_data,
-        [(f.offset, f.wanted, f.got, f.errno or 0, f.strerror or "") for f in found.unreadable],
+        [(f.offset, f.wanted, f.got, f.errno or 0, f.strerror or "") for f in found.unreadable], identity,
     )
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from recover.files.remote import serve
 from recover.scan.split_scan import SplitRange, scan_split
-from recover.spark.packing import PackedSplit, Unopened, pack
+from recover.spark.packing import Identity, PackedSplit, Unopened, pack
 
 _state = {"frozen": False}
 
@@ -38,6 +38,7 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[tuple[int, PackedSplit | 
         if task.url is not None:
             serve(task.part.mapped_file.path, task.url)
         try:
-            yield task.number, pack(scan_split(task.part, task.entry))
+            identity = Identity.of(task.part) if task.url is None else None
+            yield task.number, pack(scan_split(task.part, task.entry), identity)
         except OSError as error:
             yield task.number, Unopened.of(error)
