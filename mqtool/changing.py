@@ -92,7 +92,7 @@ def ask(question: str, *, yes: bool) -> None:
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise Refusal("there is no terminal to ask on, and --yes was not given",
+        raise Refusal("not a terminal: add --yes to confirm",
                       "Look at the plan with --dry-run, then add --yes.")
     from mqtool.console import make_console
 

@@ -112,7 +112,7 @@ def _print_version(wanted: bool) -> None:
 def root(
     ctx: typer.Context,
     show_version: Annotated[bool, typer.Option(
-        "--version", help="Print the version and end.", is_eager=True, callback=_print_version, metavar=" ")] = False,
+        "--version", help="Print the version and exit.", is_eager=True, callback=_print_version, metavar=" ")] = False,
 ) -> None:
     """Forensics and recovery for Apache RocketMQ stores: look, verify, recover, rebuild, undo."""
 

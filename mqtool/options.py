@@ -43,7 +43,7 @@ def parse_size(text: str) -> int:
     if match is None:
         import typer
 
-        raise typer.BadParameter(f"{text!r} is no size; write bytes, or 64K, 1M, 1G")
+        raise typer.BadParameter(f"invalid size {text!r}: write bytes, or 64K, 1M, 1G")
     power: int = " kmgt".index(match[2].lower() or " ")
     return int(match[1]) << 10 * power
 
@@ -57,7 +57,7 @@ class Color(StrEnum):
 
 
 class Engine(StrEnum):
-    """Who scans."""
+    """The scan engine."""
 
     auto = "auto"
     local = "local"
@@ -140,7 +140,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
     """Who does the work, and with how much."""
 
     engine: Annotated[Engine, option(
-        "--engine", "Who scans; auto is local, unless a master is given.", _ENGINE)] = Engine.auto
+        "--engine", "Scan engine; auto is local, unless a master is given.", _ENGINE)] = Engine.auto
     threads: Annotated[int | None, option(
         "--threads", "Threads (default: one a core).", _ENGINE, metavar="N", min=1)] = None
     memory: Annotated[int | None, option(

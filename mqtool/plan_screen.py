@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from recover.plan.model import Plan, Step
 
 _WORDS = {
-    "zero-range": "zero a range", "write-range": "overwrite a range", "install": "put a new file in place",
-    "write-file": "write a small file", "retire": "move a file to the quarantine",
-    "retire-folder": "move a folder to the quarantine",
+    "zero-range": "zero a range", "write-range": "overwrite", "install": "install",
+    "write-file": "write a small file", "retire": "quarantine",
+    "retire-folder": "quarantine a folder",
 }
 _LISTED = 12
 _LOSSES = 40

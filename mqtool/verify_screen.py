@@ -77,11 +77,12 @@ def verify_line(document: dict[str, Any], code: int) -> str:
     behind = max((item["intact_after"] for item in log["damaged"]), default=0)
     if behind:
         parts.append(f"{behind:,} of the intact ones lie behind damage, where a broker may cut them off")
-    for part, words in (("consumequeue", "queue"), ("index", "index")):
+    for part, words in (("consumequeue", "consume queue"), ("index", "index")):
         values = document.get(part, {})
-        wrong = values.get("missing", 0) + values.get("wrong", 0) + values.get("beyond_log", 0)
-        if wrong:
-            parts.append(f"{count(wrong, words + ' entry', words + ' entries')} to put right")
+        for state in ("missing", "wrong", "beyond_log"):
+            if number := values.get(state, 0):
+                entries = count(number, f"{words} entry", f"{words} entries")
+                parts.append(f"{entries} {state.replace('_log', ' the log')}")
     if document.get("not_checked"):
         parts.append(f"not checked: {', '.join(document['not_checked'])}")
     verdict = "messages are damaged or missing" if code & exits.MESSAGES else \

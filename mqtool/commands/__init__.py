@@ -23,19 +23,19 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "inspect": Entry("inspect", "One screen about a store, or the records of one file.", READING),
-    "verify": Entry("verify", "Every byte against every other; never stops at the first problem.", READING),
+    "verify": Entry("verify", "Cross-check the whole store and report every problem.", READING),
     "predict": Entry("predict", "What the start of a broker version would do to this store.", READING),
-    "query": Entry("query", "Messages as a broker would find them.", READING),
+    "query": Entry("query", "Look up messages by key, queue offset, time or ID.", READING),
     "export": Entry("export", "Messages out of a store, in bulk.", READING),
     "journal": Entry("journal", "What was done to this store, when, and what is unfinished.", READING),
-    "recover": Entry("recover", "Bring the store to where brokers start and no intact message is lost.", CHANGING),
+    "recover": Entry("recover", "Repair a store so that a broker starts without losing intact messages.", CHANGING),
     "truncate": Entry("truncate", "Cut the log at a record boundary, and all that derives from it.", CHANGING),
     "rebuild": Entry("rebuild", "Consume queues, index and checkpoint from the log.", CHANGING),
     "rebuild-consumequeue": Entry("rebuild_consumequeue", "Consume queues from the log.", CHANGING),
     "rebuild-index": Entry("rebuild_index", "Index files from the log.", CHANGING),
     "apply": Entry("apply", "Run a saved plan.", CHANGING),
     "resume": Entry("resume", "Complete a run that was killed.", CHANGING),
-    "undo": Entry("undo", "Take the last applied plan back, bit for bit.", CHANGING),
+    "undo": Entry("undo", "Revert the last applied run, byte for byte.", CHANGING),
     "explain": Entry("explain", "What a finding means and what to do about it.", HELP),
     "exit-codes": Entry("exit_codes", "The table of exit codes.", HELP),
 }

@@ -181,9 +181,9 @@ def _taken_back(run: Run, error: OSError | Refusal) -> Refusal:
     except (OSError, Refusal) as second:
         return Refusal(
             f"{reason}; taking the begun steps back failed too: {second}",
-            "see to the disk, then run `mqtool undo`: the saved bytes are in the journal", run=run.id,
+            "check the disk, then run `mqtool undo`: the saved bytes are in the journal", run=run.id,
         )
-    return Refusal(f"{reason}; the begun steps were taken back, the store is as it was", "see to the disk", run=run.id)
+    return Refusal(f"{reason}; the begun steps were taken back, the store is as it was", "check the disk", run=run.id)
 
 
 class _disk_trouble:  # noqa: N801 - used like a function
@@ -199,7 +199,7 @@ class _disk_trouble:  # noqa: N801 - used like a function
         if isinstance(error, OSError):
             raise Refusal(
                 f"{error.strerror} ({error.filename or 'no file name'}); {self.standing}",
-                "see to the disk and its free space, then run the command again", errno=error.errno,
+                "check the disk and its free space, then run the command again", errno=error.errno,
             ) from error
 
 

@@ -76,7 +76,7 @@ def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
     for source, _ in sources:
         origin = source.resolve()
         if real == origin or real.is_relative_to(origin) or origin.is_relative_to(real):
-            raise Refusal(f"{target} and {source} lie within each other", "choose another place for the copy")
+            raise Refusal(f"the output must be outside the store: {target}", "choose another place for the copy")
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise Refusal(f"{target} is not an empty directory", "name an empty or a new one")

@@ -51,7 +51,7 @@ def undo(
         except OSError as error:
             raise Refusal(
                 f"{error.strerror} ({error.filename or 'no file name'}); the undo is not complete",
-                "see to the disk and its free space, then run `mqtool undo` again", errno=error.errno,
+                "check the disk and its free space, then run `mqtool undo` again", errno=error.errno,
             ) from error
 
 

@@ -40,7 +40,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-lost-units", "info",
-        "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) stand for messages that are damaged or gone", "",
+        "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) refer to damaged or lost messages", "",
         one="{topic}/{queue}: the unit at queue offset {first} stands for a message that is damaged or gone",
         meaning="The unit lies in a damaged range of the log, or at the position of a message that a bridge stands for.",
         cause="The damage itself is reported with the commitlog.",

@@ -147,9 +147,9 @@ INDEX_CODES: tuple[Code, ...] = (
     ),
     Code(
         "index-newer-than-checkpoint", "info",
-        "an unclean start deletes this file and {more} more: they end behind the checkpoint's time ({checkpoint})",
+        "a start after a crash deletes this index file and {more} more: newer than the checkpoint ({checkpoint})",
         "",
-        one="an unclean start deletes this file: it ends behind the checkpoint's time ({checkpoint})",
+        one="a start after a crash deletes this index file: newer than the checkpoint ({checkpoint})",
         meaning="The checkpoint's index time is set only when a file became full, so the newest file lies behind it.",
         cause="The broker was killed; every version does this.",
         broker="It deletes the files and indexes again only what its recovery dispatches.",

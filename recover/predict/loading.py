@@ -63,7 +63,7 @@ class _Loader:
                 return None
             number = _java_long(item.path.name)
             if number is None:
-                self.loaded.refusal = f"{self._name(item)} is no mapped file: its name is no number"
+                self.loaded.refusal = f"{self._name(item)} is not a commitlog file (the name is not 20 digits)"
                 return None
             files.append(MappedFile(item.path, number, item.length))
         return files

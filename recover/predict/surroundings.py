@@ -39,7 +39,7 @@ def config_refusal(pairs: list[ConfigPair]) -> str | None:
     """Why the broker does not start, if it is for a config file."""
     for pair in pairs:
         if not pair.starts:
-            return f"config/{pair.name} and its backup are no text of a broker"
+            return f"config/{pair.name} and its backup are not valid JSON"
     return None
 
 
@@ -121,7 +121,7 @@ def assumptions(store: Store, settings: BrokerSettings) -> Iterator[str]:
     for name, value in sorted(settings.too_new.items()):
         yield f"{name}={value} is ignored: {version} does not know it"
     if settings.unknown:
-        yield f"settings that decide nothing here: {', '.join(sorted(settings.unknown))}"
+        yield f"settings with no effect on recovery: {', '.join(sorted(settings.unknown))}"
     for name in ("enableAcceleratedRecovery", "rocksdbCQDoubleWriteEnable"):
         if settings.flag(name):
             yield f"{name}=true is not emulated; the answer is that without it"
