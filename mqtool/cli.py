@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from mqtool import exits
@@ -26,7 +27,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = _guarded(arguments, printer)
     except exits.Stopped as error:  # a signal while the end was being printed
         code = exits.failure_of(error).code
+    _say_slow()
     return _flush(code)
+
+
+def _say_slow() -> None:
+    """One line where no compiled code could run: the answer is the same, and took longer."""
+    ready = sys.modules.get("formats.compiled.ready")
+    for reason in () if ready is None else ready.SLOW[:1]:
+        with suppress(OSError, ValueError):
+            print(f"mqtool: {reason}: the reference code was used, which takes many times as long", file=sys.stderr)
 
 
 def _guarded(arguments: list[str], printer: Printer) -> int:

@@ -13,7 +13,8 @@ module are compiled in as constants: numbers, bytes, arrays. It cannot allocate 
 let `Array(..., some=True)` refuse an empty one whose size is divided by. Changed code is noticed by itself, constants
 and parts included; nothing has to be cleared. `tests/codec/test_compiled.py` holds every kernel to that.
 
-With NUMBA_BOUNDSCHECK=1 or NUMBA_DISABLE_JIT=1 numba runs the kernels itself, compiled anew in each process.
+With NUMBA_BOUNDSCHECK=1 numba runs the kernels itself, compiled anew in each process. With NUMBA_DISABLE_JIT=1, and
+where the system refuses executable memory, they are interpreted (`formats.compiled.interpreted`).
 """
 
 from formats.compiled.declare import BOOL, INT, Array, Kernel, intrinsic, kernel, part

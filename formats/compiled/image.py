@@ -11,6 +11,7 @@ import ctypes
 import mmap
 import struct
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -90,6 +91,19 @@ def _symbols(code: bytes, sections: list[_Section]) -> tuple[list[tuple[int, int
                 names[code[texts + name : end].decode()] = len(places)
                 places.append((home, value))
     return places, names
+
+
+@cache
+def is_refused() -> bool:
+    """Whether this system refuses executable memory (SELinux, MemoryDenyWriteExecute): then no code of ours can run."""
+    try:
+        memory = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        view = (ctypes.c_char * len(memory)).from_buffer(memory)
+        protect = ctypes.CDLL(None).mprotect
+        rights = mmap.PROT_READ | mmap.PROT_EXEC
+        return bool(protect(ctypes.c_void_p(ctypes.addressof(view)), ctypes.c_size_t(len(memory)), rights))
+    except (OSError, AttributeError):
+        return True
 
 
 def put(image: bytes) -> Callable[[int], int] | None:

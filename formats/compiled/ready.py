@@ -12,14 +12,20 @@ from formats.compiled.closure import digest
 from formats.compiled.declare import Kernel
 from formats.compiled.environment import environment
 
-DEBUGGING = ("NUMBA_BOUNDSCHECK", "NUMBA_DISABLE_JIT")
+DEBUGGING = "NUMBA_BOUNDSCHECK"
+SWITCHED_OFF = "NUMBA_DISABLE_JIT"
+SLOW: list[str] = []
+"""Why kernels of this process are interpreted, if any is."""
 _IMAGE = b"image   "
 _OBJECT = b"object  "
 
 
 def runner(kernel: Kernel) -> Callable[[list[Any]], Any]:
     """What runs the kernel with arguments that fit."""
-    if any(os.environ.get(name, "0") != "0" for name in DEBUGGING):
+    reason = why_interpreted()
+    if reason is not None:
+        return interpreted(kernel, reason)
+    if _is_set(DEBUGGING):
         return by_numba(kernel)
     key = digest(kernel)
     code = cache.read(kernel.name, environment(), key)
@@ -40,6 +46,26 @@ def runner(kernel: Kernel) -> Callable[[list[Any]], Any]:
             return by_numba(kernel)
         cache.write(kernel.name, environment(), key, code)
     return partial(kernel.through, native)
+
+
+def why_interpreted() -> str | None:
+    """Why no compiled code may run here, None where it may."""
+    if _is_set(SWITCHED_OFF):
+        return f"{SWITCHED_OFF} is set"
+    return "this system refuses executable memory" if image.is_refused() else None
+
+
+def interpreted(kernel: Kernel, reason: str) -> Callable[[list[Any]], Any]:
+    """What interprets the kernel with arguments that fit; `SLOW` says so from then on."""
+    from formats.compiled.interpreted import runner_of
+
+    if reason not in SLOW:
+        SLOW.append(reason)
+    return runner_of(kernel)
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "0") != "0"
 
 
 def _native(code: bytes) -> Callable[[int], int] | None:
