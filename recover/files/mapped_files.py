@@ -138,6 +138,9 @@ def infer_file_size(files: Sequence[MappedFile]) -> int:
         votes[after.file_from_offset - before.file_from_offset] += 1
     if not votes:
         return 0
+    size, count = votes.most_common(1)[0]
+    if 2 * count > votes.total():
+        return size  # a wrong name gives two wrong differences at most
     fitting = {size: count for size, count in votes.items() if _names_fit(files, size)}
     best = fitting or dict(votes)
     return max(best, key=lambda size: (best[size], size))

@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Iterator
+
 from msgspec import structs
 
-from formats.commitlog import HEAD
-from formats.errors import FormatError
-from recover.files.mapped_files import MappedFile, MappedFileQueue
+from formats.commitlog import HEAD, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
+from recover.claims import Claim, believed
+from recover.files.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.files.reader import FileReader
 from recover.memory.columns import ColumnStore
 from recover.scan.file_scan import scan_file
-from recover.scan.judge import judge
+
+MAGICS = (MAGIC_V1, MAGIC_V2)
+_MAGIC_AT = HEAD.offset("magic")
+_CHUNK = 4 << 20
 
 
 def rightly_placed(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[tuple[MappedFile, int]]]:
     """The queue with misnamed files where their records belong, and those files with the offset of their right name.
 
-    A file counts as misnamed when its first record is intact at another file's beginning, and no file of that
-    name is there.
+    What all records of a file say of their own places is weighed against its name and the names around it. A file is
+    looked through where its first record does not agree with the name, or where no log file can have the name.
     """
-    taken = {mapped_file.file_from_offset for mapped_file in queue.files}
     wrong: list[tuple[MappedFile, int]] = []
     files: list[MappedFile] = []
+    odd: list[MappedFile] = []
+    size = queue.file_size
+    doubted = [mapped_file for mapped_file in queue.files if _is_doubted(mapped_file, size)]
+    taken = {mapped_file.file_from_offset for mapped_file in queue.files if mapped_file not in doubted}
     for mapped_file in queue.files:
-        right = _own_offset(mapped_file, queue.file_size)
-        if right is None or right in taken:
-            files.append(mapped_file)
+        right = mapped_file.file_from_offset
+        if mapped_file in doubted:
+            right = believed([*_claims_of_place(mapped_file, size, taken)], right)
+        if right != mapped_file.file_from_offset and right not in taken:
+            wrong.append((mapped_file, right))
+            mapped_file = structs.replace(mapped_file, file_from_offset=right)
+        if mapped_file.file_from_offset % size if size > 0 else 0:
+            odd.append(mapped_file)
             continue
-        taken.add(right)
-        wrong.append((mapped_file, right))
-        files.append(structs.replace(mapped_file, file_from_offset=right))
-    if not wrong:
+        taken.add(mapped_file.file_from_offset)
+        files.append(mapped_file)
+    if not wrong and not odd:
         return queue, []
     files.sort(key=lambda f: f.file_from_offset)
-    return MappedFileQueue(queue.directories, queue.file_size, files, queue.odd, queue.duplicates), wrong
+    names = [*queue.odd, *(OddName(mapped_file.path, False, mapped_file.length) for mapped_file in odd)]
+    return MappedFileQueue(queue.directories, size, files, names, queue.duplicates), wrong
 
 
 def live_copies(queue: MappedFileQueue) -> MappedFileQueue:
@@ -58,18 +72,66 @@ def _records(mapped_file: MappedFile, file_size: int) -> int:
         return -1
 
 
-def _own_offset(mapped_file: MappedFile, file_size: int) -> int | None:
-    """Where the file's first record says that it begins, if that is another whole file's beginning."""
+def _is_doubted(mapped_file: MappedFile, file_size: int) -> bool:
+    """Whether a file's first record names another place than its name, or no log file can have that name."""
+    if file_size <= 0:
+        return False
+    if mapped_file.file_from_offset % file_size:
+        return True
     try:
         with FileReader(mapped_file.path) as reader:
-            head = reader.read(0, HEAD.size)
-            if len(head) < HEAD.size:
-                return None
-            right = HEAD.decode(head).phy_offset
-            distance = right - mapped_file.file_from_offset
-            if right < 0 or distance == 0 or file_size <= 0 or distance % file_size:
-                return None
-            judge(reader.read, 0, right, right + file_size)
-    except (OSError, FormatError):
-        return None
-    return right
+            content = reader.read(0, HEAD.size)
+    except OSError:
+        return False
+    if len(content) < HEAD.size or not any(content):
+        return False
+    head = HEAD.decode(content)
+    return head.magic not in MAGICS or head.phy_offset != mapped_file.file_from_offset
+
+
+def _claims_of_place(mapped_file: MappedFile, file_size: int, taken: Collection[int]) -> Iterator[Claim[int]]:
+    """What speaks for each place of a file in the log, `taken` being those of files that nobody doubts."""
+    name = mapped_file.file_from_offset
+    bases = _bases(mapped_file, file_size)
+    for base, count in bases.items():
+        yield Claim("records", base, count)
+    for base in {*bases, name}:
+        if base % file_size == 0:
+            yield Claim("name", base, base == name)
+            beside = {base - file_size, base + file_size}
+            yield Claim("sequence", base, base not in taken and not beside.isdisjoint(taken))
+
+
+def _bases(mapped_file: MappedFile, file_size: int) -> Counter[int]:
+    """Where the file begins by its record heads, and how many say so; what stands inside of a record is not asked."""
+    found: Counter[int] = Counter()
+    try:
+        with FileReader(mapped_file.path) as reader:
+            asked_to = 0
+            for start in range(0, min(mapped_file.length, file_size), _CHUNK):
+                content = reader.read(start, _CHUNK + HEAD.size)
+                for at in _magics(content):
+                    position = start + at - _MAGIC_AT
+                    if position < asked_to or at - _MAGIC_AT < 0 or at - _MAGIC_AT + HEAD.size > len(content):
+                        continue
+                    head = HEAD.decode(content, at - _MAGIC_AT)
+                    base = head.phy_offset - position
+                    fits = MIN_RECORD_SIZE <= head.total_size <= file_size - position
+                    if fits and base >= 0 and base % file_size == 0:
+                        found[base] += 1
+                        asked_to = position + head.total_size
+    except OSError:
+        return Counter()
+    return found
+
+
+def _magics(content: bytes) -> list[int]:
+    """Where the magic of a record stands in some bytes, ascending."""
+    found = []
+    for magic in MAGICS:
+        wanted = magic.to_bytes(HEAD.field("magic").size, "big", signed=True)
+        at = content.find(wanted)
+        while at >= 0:
+            found.append(at)
+            at = content.find(wanted, at + 1)
+    return sorted(found)

@@ -119,3 +119,15 @@ def test_a_message_that_became_a_half_one_keeps_its_unit(drill: Start, name: str
     assert (mended.code, store.verify().code) == (exits.CORRECTED, 0)
     (item,) = mended.document["bridged"]
     assert (item["field"], int(item["before"], 16) ^ int(item["after"], 16)) == ("sys_flag", 4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("recipe", ["log-first-offset-bit", "log-name-off"])
+@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-manyfiles-5.3.3", "killed-manyfiles-5.5.0"])
+def test_a_file_stands_where_most_of_its_records_say(drill: Start, name: str, recipe: str, seed: int) -> None:
+    store = drill(name)
+    before, log = queue_bytes(store.root), log_bytes(store.root)
+    store.strike(recipe, seed)
+    with store.recovered():
+        assert log_bytes(store.root) == log
+        assert queue_bytes(store.root) == before
