@@ -105,6 +105,7 @@ def carry_out(out: Printer, root: Path, plan: Plan, parts: Iterable[Path | str] 
     """Apply a plan, in the root and these parts, with a line of progress; signals wait for the end of a step."""
     from recover.apply.carry_out import apply_plan
 
+    out.writing = True
     with Steps("applying", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
         return apply_plan(root, plan, parts=parts, progress=steps, interrupted=interrupted)
 

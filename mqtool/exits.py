@@ -107,8 +107,8 @@ def _of_library(error: BaseException) -> Failure | None:
 
 
 def _stopped(error: BaseException) -> Failure:
-    return Failure(INTERRUPTED, "interrupted", _stopped_text(error), "A changing command that was stopped is "
-                   "completed by `mqtool resume STORE` or taken back by `mqtool undo STORE`.")
+    return Failure(INTERRUPTED, "interrupted", _stopped_text(error), "The change that had begun is completed by: "
+                   "mqtool resume {store}   (or taken back by: mqtool undo {store})")
 
 
 def _stopped_text(error: BaseException) -> str:

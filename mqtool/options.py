@@ -284,12 +284,12 @@ def _begin(printer: Printer, name: str, output: OutputChoice, groups: dict[str, 
     place = store.store if store is not None else own.get("store")
     parts = [part for item in groups.values() if isinstance(item, PartsChoice) for part in item.parts]
     given = NOTHING_GIVEN if place is None else Given.of_values(str(place), values)
+    printer.begin(name, output.options(), None if place is None else str(place), parts, given)
     broker = next((item for item in groups.values() if isinstance(item, BrokerChoice)), None)
     if store is not None and broker is not None and (broker.broker_conf or broker.settings):
         from mqtool.scanning import store_options
 
-        given = given.with_log_of_conf(store_options(store, broker))
-    printer.begin(name, output.options(), None if place is None else str(place), parts, given)
+        printer.given = given.with_log_of_conf(store_options(store, broker))
     if "://" in str(place) and name not in _READ_ANYWHERE:
         from recover.files.remote import is_remote, refuse_change
 

@@ -59,6 +59,7 @@ class Printer:
         self.given: Given = NOTHING_GIVEN
         self.steps: list[Step] = []
         self.undo: Step | None = None
+        self.writing = False
         self._screens: Console | None = None
         self._said: set[str] = set()
         self._ended = False
@@ -133,6 +134,8 @@ class Printer:
 
     def fail(self, failure: exits.Failure) -> int:
         """End with an error: the document with what is known so far, or a message on stderr."""
+        if failure.kind == "interrupted" and not self.writing:
+            failure = failure._replace(remedy="The store was not changed.")
         if self._ended:
             self._complain(failure)
         else:

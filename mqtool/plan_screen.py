@@ -49,7 +49,7 @@ def _steps(steps: Sequence[Step]) -> Table:
     ]
     if len(groups) > len(shown):
         rest = len(steps) - sum(len(group) for _, group in shown)
-        rows.append(["…", f"{len(groups) - len(shown)} more folders", count(rest, "file"), ""])
+        rows.append(["…", f"{len(groups) - len(shown)} more folders: --json shows all", count(rest, "file"), ""])
     return table("", ["what", "where", ">files", ">bytes"], rows)
 
 
@@ -77,7 +77,7 @@ def loss_statement(loss: Sequence[dict[str, Any]]) -> list[Any]:
          item.get("cause", "")] for item in loss[:_LOSSES]
     ]
     if len(loss) > _LOSSES:
-        rows.append(["…", "", f"{len(loss) - _LOSSES} more queues", "", "", ""])
+        rows.append(["…", "", f"{len(loss) - _LOSSES} more queues: --json shows all", "", "", ""])
     columns = ["topic", ">queue", ">messages", ">queue offsets", "stored", "*cause"]
     return [table(f"what is lost: {count(total, 'message')}", columns, rows)]
 

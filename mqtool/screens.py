@@ -21,6 +21,12 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]] =
     return Table(title, columns, rows)
 
 
+def rest(hidden: int, columns: int) -> list[list[object]]:
+    """The last row of a table that leaves `hidden` rows out: how many, and how to see them; none where it shows all."""
+    words = Text(f"… {hidden:,} more: --json shows all", style="dim")
+    return [[words, *[Text("")] * (columns - 1)]] if hidden > 0 else []
+
+
 def facts(title: str, pairs: Iterable[tuple[str, object]]) -> Table:
     """Names on the left, values on the right, no rules."""
     return Table(title, (), pairs)

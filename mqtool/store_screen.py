@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mqtool.next_steps import Scene, next_steps
-from mqtool.screens import facts, table
+from mqtool.screens import facts, rest, table
 from mqtool.shown import Text
 from mqtool.text import clean, count, exact_size, human_size, human_time
 
@@ -112,7 +112,9 @@ def _pointers(report: StoreReport) -> Any:
 def _topics(report: StoreReport) -> Any:
     queues = report.pointers.queues
     largest = sorted(queues, key=lambda topic: -sum(queues[topic].values()))
-    rows = [(clean(topic, 60), len(queues[topic]), sum(queues[topic].values())) for topic in largest[:_TOPICS_SHOWN]]
+    rows: list[Any] = [(clean(topic, 60), len(queues[topic]), sum(queues[topic].values()))
+                       for topic in largest[:_TOPICS_SHOWN]]
+    rows += rest(len(largest) - _TOPICS_SHOWN, 3)
     total = sum(len(ends) for ends in queues.values())
     more = f", the {_TOPICS_SHOWN} largest" if len(queues) > _TOPICS_SHOWN else ""
     title = f"{count(len(queues), 'topic')}, {count(total, 'queue')}{more}"

@@ -64,7 +64,7 @@ def _damaged(damaged: list[dict[str, Any]]) -> Any:
         for item in damaged[:_DAMAGED_SHOWN]
     ]
     if len(damaged) > _DAMAGED_SHOWN:
-        rows.append(["…", "", f"{len(damaged) - _DAMAGED_SHOWN} more", "", ""])
+        rows.append(["…", "", f"{len(damaged) - _DAMAGED_SHOWN} more: --json shows all", "", ""])
     return table("damaged ranges of the log", [">from", ">to", ">bytes", "reason", ">intact messages behind"], rows)
 
 

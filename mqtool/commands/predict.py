@@ -10,7 +10,7 @@ from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
 from mqtool.predicting import settings_of
 from mqtool.scanning import scan_options, store_options
-from mqtool.screens import facts, table
+from mqtool.screens import facts, rest, table
 from mqtool.shown import Text
 from mqtool.text import count
 
@@ -82,16 +82,18 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
     ]
     rows += [("deletes", name) for name in document["deleted_files"][:_SHOWN]]
     if len(document["deleted_files"]) > _SHOWN:
-        rows.append(("deletes", f"… {len(document['deleted_files']) - _SHOWN} more"))
+        rows.append(("deletes", f"… {len(document['deleted_files']) - _SHOWN} more: --json shows all"))
     rows += [("assumed", text) for text in document["assumptions"]]
     out.show(facts("", rows), Text(""))
     if document["lowered_queues"]:
-        largest = sorted(document["lowered_queues"], key=lambda row: row[2] - row[1])[:_SHOWN]
-        out.show(table("queues that would end lower", ["queue", ">now", ">then"], largest), Text(""))
+        largest: list[Any] = sorted(document["lowered_queues"], key=lambda row: row[2] - row[1])
+        shown = [*largest[:_SHOWN], *rest(len(largest) - _SHOWN, 3)]
+        out.show(table("queues that would end lower", ["queue", ">now", ">then"], shown), Text(""))
     for key, title in (("lost", "cut off"), ("unreachable", "without a unit")):
         if document.get(key):
-            largest = sorted(document[key].items(), key=lambda item: -item[1])[:_SHOWN]
-            out.show(table(f"messages {title}, by queue", ["queue", ">messages"], largest), Text(""))
+            queues: list[Any] = sorted(document[key].items(), key=lambda item: -item[1])
+            shown = [*queues[:_SHOWN], *rest(len(queues) - _SHOWN, 2)]
+            out.show(table(f"messages {title}, by queue", ["queue", ">messages"], shown), Text(""))
 
 
 def _count(number: int, style: str) -> Text:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
@@ -96,7 +98,7 @@ def run(
     note_unread(opened, answer)
     out.answer(messages=[message_document(found, body=search.body) for found in answer.messages],
                complete=answer.complete, way=answer.way, notes=answer.notes, more=answer.more,
-               queue_offset=answer.queue_offset)
+               queue_offset=answer.queue_offset, damaged=answer.damaged)
     show_messages(out, answer.messages, body=search.body)
     for note in answer.notes:
         out.say(note)
@@ -142,6 +144,14 @@ def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way:
 
 def _summary(answer: Answer) -> str:
     found = count(len(answer.messages), "message") if answer.messages else "no message"
+    if answer.damaged and not answer.messages:
+        first = answer.damaged[0]
+        led = answer.way == "index"
+        who = "an index entry of the key leads to a damaged message" if led else "the message is damaged"
+        return f"{who}: {first['reason']} at {first['phy_offset']} of the log ({first['file']})"
+    if answer.damaged_ranges and not answer.messages:
+        ranges = count(answer.damaged_ranges, "damaged range")
+        return f"no intact message found, but {ranges} of the log may hold what is looked for"
     if not answer.complete:
         return f"{found} found, but the search was NOT complete: {answer.notes[-1]}"
     return f"{found} found" + (", more exist" if answer.more else "")
@@ -151,6 +161,12 @@ def _next(out: Printer, answer: Answer, search: Search, way: str) -> list[Step]:
     if len(answer.messages) == 1 and not search.body:
         place = answer.messages[0].record.phy_offset
         return [Step(out.given.line("query", "--phy-offset", place, "--body"), "the same message with its body")]
+    if not answer.messages and answer.damaged:
+        damaged = answer.damaged[0]
+        file = str(Path(out.given.store) / str(damaged["file"]))
+        return [Step(shlex.join(["mqtool", "inspect", file, "--offset", str(damaged["phy_offset"])]),
+                     "the damaged message, field by field with every check"),
+                Step(out.given.line("verify"), "all that is damaged, and what to do about it")]
     if not answer.messages and answer.way == "index":
         named = ["--msg-id", search.msg_id] if way == "msg-id" else ["--topic", search.topic, "--key", search.key]
         return [Step(out.given.line("query", *named, "--scan"), "the index has no hit: look through the log")]

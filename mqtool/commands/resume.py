@@ -84,5 +84,6 @@ def run(
 def _resume(out: Printer, root: Path, parts: PartsChoice) -> Applied:
     from recover.apply.carry_out import resume
 
+    out.writing = True
     with Steps("resuming", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
         return resume(root, parts=parts.parts, progress=steps, interrupted=interrupted)

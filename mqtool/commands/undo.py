@@ -61,6 +61,7 @@ def run(
 def _undo(out: Printer, root: Path, parts: PartsChoice) -> int:
     from recover.apply.undo import undo
 
+    out.writing = True
     with Steps("undoing", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
         undone = undo(root, parts=parts.parts, progress=steps, interrupted=interrupted)
     out.answer(plan=undone.run.plan_id, run=undone.run.id, restored=list(undone.restored))

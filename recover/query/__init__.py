@@ -14,7 +14,7 @@ from recover.query.by_key import FOREVER, query_key
 from recover.query.by_queue import query_offset, query_time
 from recover.query.by_scan import Wanted, query_scan
 from recover.query.model import Answer, Found
-from recover.query.reading import record_at
+from recover.query.reading import note_damage, record_at
 from recover.scan.log_reader import LogReader
 from recover.verify.parts import log_is_gone
 
@@ -46,9 +46,10 @@ def query_phy_offset(store: Store, phy_offset: int) -> Answer:
         return answer
     with LogReader(store.commitlog) as log:
         record = record_at(store, log, phy_offset)
-    if record is not None:
-        answer.messages.append(Found(record))
-        return answer
+        if record is not None:
+            answer.messages.append(Found(record))
+            return answer
+        note_damage(store, log, phy_offset, answer, named=False)
     base = mapped_file.file_from_offset
     with FileReader(mapped_file.path) as reader:
         following = base + next_record(reader, phy_offset - base, base, mapped_file.length)
@@ -74,6 +75,9 @@ def query_id(store: Store, message_id: str, topic: str | None = None) -> Answer:
     if parts is not None and store.commitlog.find(parts.phy_offset) is not None:
         with LogReader(store.commitlog) as log:
             record = record_at(store, log, parts.phy_offset)
+            answer = Answer("id")
+            if record is None and note_damage(store, log, parts.phy_offset, answer, named=False):
+                return answer
         if record is not None and record.store_host == (parts.ip, parts.port):
             return Answer("id", [Found(record)])
     known = Topics(store)

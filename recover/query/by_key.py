@@ -12,7 +12,7 @@ from recover.files.reader import FileReader
 from recover.files.store import Store
 from recover.index.files import index_geometry, list_index_files
 from recover.query.model import Answer, Found
-from recover.query.reading import record_at
+from recover.query.reading import note_damage, record_at
 from recover.scan.log_reader import LogReader
 
 FOREVER = (1 << 63) - 1
@@ -77,6 +77,7 @@ def _take(store: Store, log: LogReader, phy_offset: int, topic: str, key: str, a
         return
     if record is None:
         if phy_offset >= store.commitlog.min_offset:
+            note_damage(store, log, phy_offset, answer, named=True)
             answer.notes.append(f"the index points to {phy_offset}, where no intact record starts")
         return
     if record.topic_name == topic and has_key(record, key):

@@ -8,7 +8,7 @@ from recover.files.mapped_files import MappedFileQueue
 from recover.files.queue_files import unit_at
 from recover.files.store import QueueFolder, Store
 from recover.query.model import Answer, Found
-from recover.query.reading import record_at, store_timestamp_at
+from recover.query.reading import note_damage, record_at, store_timestamp_at
 from recover.scan.log_reader import LogReader
 
 
@@ -50,6 +50,9 @@ def query_offset(store: Store, topic: str, queue_id: int, queue_offset: int) -> 
         record = record_at(store, log, unit.phy_offset)
     if record is None:
         expired = unit.phy_offset < store.commitlog.min_offset
+        if not expired:
+            with LogReader(store.commitlog) as log:
+                note_damage(store, log, unit.phy_offset, answer, named=True)
         answer.notes.append(f"the unit points to {unit.phy_offset}, " + (
             "which has expired from the log" if expired else "where no intact record starts"))
         return answer

@@ -18,7 +18,8 @@ class Found(Struct, frozen=True):
 class Answer(Struct):
     """`complete` is false when a part that could hold a hit was not looked at; `notes` say which, and other facts.
 
-    `way` is how it was looked for: index, queue, id, offset or scan.
+    `damaged`: places of the log that were led to, or said themselves to be a message, and hold no intact one, with the
+    reason. `way` is how it was looked for: index, queue, id, offset or scan.
     """
 
     way: str
@@ -28,6 +29,7 @@ class Answer(Struct):
     more: bool = False
     queue_offset: int | None = None
     damaged_ranges: int = 0
+    damaged: list[dict[str, object]] = field(default_factory=list)
 
     def incomplete(self, note: str) -> None:
         """Note a part that could not be looked at."""

@@ -6,7 +6,8 @@ from formats.commitlog import HEAD, HEAD_SIZE, HEADS, Record
 from formats.errors import FormatError
 from formats.sysflag import HOSTS_V6
 from recover.files.store import Store
-from recover.scan.judge import judge
+from recover.query.model import Answer
+from recover.scan.judge import judge, reason_of
 from recover.scan.log_reader import LogReader
 
 
@@ -24,6 +25,27 @@ def record_at(store: Store, reader: LogReader, phy_offset: int) -> Record | None
         return judge(read, phy_offset - base, base, base + store.mapped_file_size)
     except FormatError:
         return None
+
+
+def note_damage(store: Store, reader: LogReader, phy_offset: int, answer: Answer, *, named: bool) -> bool:
+    """Note in `answer` that a damaged message stands at `phy_offset`; whether one does.
+
+    `named`: a unit or an index entry names the place. Otherwise the bytes have to say themselves that it is theirs.
+    """
+    mapped_file = store.commitlog.find(phy_offset)
+    if mapped_file is None:
+        return False
+    base = mapped_file.file_from_offset
+
+    def read(position: int, length: int) -> bytes:
+        return reader.read(base + position, length)
+
+    head = read(phy_offset - base, HEAD_SIZE)
+    if not named and (len(head) < HEAD_SIZE or HEAD.decode(head).phy_offset != phy_offset):
+        return False
+    reason, _ = reason_of(read, phy_offset - base, base, base + store.mapped_file_size)
+    answer.damaged.append({"phy_offset": phy_offset, "reason": reason, "file": store.relative(mapped_file.path)})
+    return True
 
 
 def store_timestamp_at(reader: LogReader, phy_offset: int) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from formats.message_id import offset_id
+from formats.names import offset_to_name
 from recover.files.store import Store
 from recover.scan.log_reader import LogReader
 from recover.scan.log_scan import scan_log
 from tests.cli.runner import mqtool
+from tests.support.commitlog import placed_records
 from tests.support.stores import STORES, real_store, unpacked
 from tests.support.trees import assert_unchanged
 
@@ -202,3 +206,27 @@ def test_limit_says_that_there_is_more() -> None:
     result = mqtool("query", unpacked(STORE), "--key", "key-751", "--scan", "--limit", "1", "--json")
     assert len(result.document["messages"]) == 1
     assert result.document["more"] is True
+
+
+@pytest.mark.parametrize("way", ["phy-offset", "queue", "msg-id", "key"])
+def test_a_damaged_message_is_said_to_be_damaged_and_where(way: str, tmp_path: Path) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    record = next(it for it in placed_records("clean-5.3.3") if it.record.topic_name == "TopicA" and it.record.uniq_key)
+    path = store / "commitlog" / offset_to_name(record.file_from_offset)
+    content = bytearray(path.read_bytes())
+    content[record.offset + content[record.offset:].index(record.record.body)] ^= 4
+    path.write_bytes(content)
+    one, place = record.record, record.phy_offset
+    search = {
+        "phy-offset": ("--phy-offset", place), "key": ("--topic", "TopicA", "--key", one.uniq_key),
+        "queue": ("--topic", "TopicA", "--queue", one.queue_id, "--offset", one.queue_offset),
+        "msg-id": ("--msg-id", offset_id(*one.store_host, place)),
+    }[way]
+    result = mqtool("query", store, *search, "--json")
+    assert result.code == 0
+    (found,) = result.document["damaged"]
+    assert (found["phy_offset"], found["reason"]) == (place, "bad-body-crc")
+    assert "damaged" in result.document["summary"] and str(place) in result.document["summary"]
+    inspect, verify = result.document["next"]
+    assert mqtool(*shlex.split(inspect["command"])[1:]).code == 4
+    assert verify["command"] == f"mqtool verify {store}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -19,8 +21,9 @@ import typer
 
 from mqtool import exits
 from mqtool.commands import COMMANDS, HELP, Entry
+from mqtool.next_steps import Given
 from mqtool.options import command, parse_size
-from mqtool.output import Printer
+from mqtool.output import OutputOptions, Printer
 from recover.errors import NotAStore, Refusal, UsageRefusal
 from tests.cli.runner import mqtool
 
@@ -272,3 +275,15 @@ def test_signals_end_with_32(number: signal.Signals) -> None:
         _, stderr = running.communicate(timeout=30)
     assert running.returncode == 32
     assert number.name in stderr
+
+
+def test_a_signal_speaks_of_resume_only_where_something_was_changed() -> None:
+    for writing, word in ((False, "not changed"), (True, "mqtool resume s")):
+        printer = Printer()
+        printer.begin("verify", OutputOptions(), "s", (), Given("s"))
+        printer.writing = writing
+        stderr = io.StringIO()
+        with contextlib.redirect_stderr(stderr):
+            assert printer.fail(exits.failure_of(exits.Stopped(signal.SIGINT))) == exits.INTERRUPTED
+        assert word in stderr.getvalue()
+        assert ("resume" in stderr.getvalue()) is writing
