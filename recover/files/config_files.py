@@ -29,12 +29,16 @@ from recover.files.store import Store
 
 State = Literal[
     "sound", "missing", "empty", "zeros", "cut", "garbage", "trailing-garbage", "trailing-zeros", "flipped-name",
-    "odd-offset", "emptied", "unreadable",
+    "odd-offset", "odd-key", "emptied", "unreadable",
 ]
 LARGEST = 256 << 20
 _NAMED = 20
 _BY_REASON: dict[str, State] = {"empty": "empty", "zero-filled": "zeros", "truncated": "cut"}
 _BY_TRAILING: dict[str, State] = {"": "sound", "zeros": "trailing-zeros", "garbage": "trailing-garbage"}
+
+_STARTED_WITH = ("sound", "trailing-zeros", "flipped-name", "emptied", "odd-key")
+_TOPIC_KEYS = frozenset({"perm", "readQueueNums", "topicName", "writeQueueNums"})
+"""Of all that a broker writes of a topic, what every release does (TopicConfig)."""
 
 STATE_TEXT: dict[State, str] = {
     "sound": "is sound", "missing": "is missing", "empty": "is empty", "zeros": "holds nothing but zeros",
@@ -42,6 +46,7 @@ STATE_TEXT: dict[State, str] = {
     "trailing-garbage": "has the rest of another text behind its own", "trailing-zeros": "has zeros behind its text",
     "flipped-name": "has a flipped bit in the name of its table, so that brokers see none",
     "odd-offset": "has an offset or a queue id that is no number, at which brokers give it up",
+    "odd-key": "has a key that no broker wrote",
     "emptied": "names nothing",
     "unreadable": "could not be read",
 }
@@ -80,6 +85,8 @@ class ConfigText(Struct, frozen=True, dict=True):
             return "flipped-name"
         if self.value is not self.parsed.value:
             return "odd-offset"
+        if self.odd_keys:
+            return "odd-key"
         return "emptied" if self.emptied else _BY_TRAILING[self.parsed.trailing]
 
     @cached_property
@@ -126,7 +133,17 @@ class ConfigText(Struct, frozen=True, dict=True):
         elif self.flipped is not None:
             value = salvage(self.document).value
         value = readable_offsets(self.known.name, value)
-        return value if isinstance(value, dict) else {}
+        if not isinstance(value, dict):
+            return {}
+        return without_odd_keys(self.known, value) if self.odd_keys else value
+
+    @cached_property
+    def odd_keys(self) -> bool:
+        """True when a member of a table of a whole text has a key that no broker wrote."""
+        value = self.parsed.value
+        if self.parsed.error is not None or not isinstance(value, dict):
+            return False
+        return without_odd_keys(self.known, value) != value
 
     @cached_property
     def table(self) -> dict[str, Json]:
@@ -168,7 +185,7 @@ class ConfigPair(Struct, frozen=True):
     @property
     def starts(self) -> bool:
         """Whether a broker gets over this file at start, with or without what it held."""
-        return self.main.state in ("sound", "trailing-zeros", "flipped-name", "emptied") or not self.backup.stops_start
+        return self.main.state in _STARTED_WITH or not self.backup.stops_start
 
     def difference(self) -> dict[str, Any]:
         """How the copies differ: their states and sizes, and which members only one of them has (the first 20)."""
@@ -184,6 +201,24 @@ class ConfigPair(Struct, frozen=True):
 def tables_of(known: ConfigFile) -> tuple[str, ...]:
     """Names of the tables whose members count; an LMQ broker keeps those of ordinary groups in the same file."""
     return (*known.required, "offsetTable") if known.name == "lmqConsumerOffset.json" else known.required
+
+
+def without_odd_keys(known: ConfigFile, value: dict[str | int, Json]) -> dict[str | int, Json]:
+    """The value without members that no broker wrote: keys with control characters, topics that are not their key's."""
+    changed: dict[str | int, Json] = {}
+    for name in tables_of(known):
+        table = value.get(name)
+        if isinstance(table, dict):
+            kept = {key: one for key, one in table.items() if not _is_odd(known, key, one)}
+            if len(kept) < len(table):
+                changed[name] = kept
+    return {**value, **changed} if changed else value
+
+
+def _is_odd(known: ConfigFile, key: str | int, member: Json) -> bool:
+    if known.name == "topics.json" and isinstance(member, dict):
+        return member.get("topicName") != key or not member.keys() >= _TOPIC_KEYS
+    return isinstance(key, str) and not key.isprintable()
 
 
 def _whole_members(value: Json, known: ConfigFile) -> dict[str | int, Json]:

@@ -54,7 +54,7 @@ def config_lost(pairs: list[ConfigPair]) -> list[str]:
 def _is_forgotten(pair: ConfigPair) -> bool:
     if pair.main.state in ("sound", "trailing-zeros"):
         return False
-    if pair.main.state in ("flipped-name", "emptied"):
+    if pair.main.state in ("flipped-name", "emptied", "odd-key"):
         return True
     if pair.main.state in ("missing", "empty") and pair.backup.missing:
         return bool(pair.shown)
@@ -63,6 +63,8 @@ def _is_forgotten(pair: ConfigPair) -> bool:
 
 def incomplete(store: Store, log: LogView) -> list[Finding]:
     """What of the log is missing, as far as anything else shows it: all of it, files between others, its end."""
+    if COMMITLOG in held_elsewhere(store):
+        return []
     gone = list(log_is_gone(store))
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
     end = file_named_elsewhere(log, index_ends(store), read_checkpoint(store))

@@ -152,6 +152,31 @@ def test_config_that_is_gone_gets_guessed_topics_and_stays_reported(store: Make)
     assert codes(root) == []
 
 
+@pytest.mark.parametrize("bak", ["sound", "missing"])
+@pytest.mark.parametrize(("name", "right", "wrong"), [
+    ("consumerOffset.json", b"TopicA@CG_retry", b"Topi" + bytes(10) + b"y"),
+    ("topics.json", b'"TopicB":{', b'"TopxQ7":{'), ("topics.json", b'"writeQueueNums"', b'"wraeeQueueNums"'),
+])
+def test_a_key_that_no_broker_wrote_is_noticed_beside_a_sound_backup_too(
+    store: Make, name: str, right: bytes, wrong: bytes, bak: str
+) -> None:
+    root = store("clean-4.5.1")
+    main = root / "config" / name
+    content = main.read_bytes()
+    backup = main.with_name(f"{name}.bak")
+    backup.write_bytes(content)
+    if bak == "missing":
+        backup.unlink()
+    assert right in content
+    main.write_bytes(content.replace(right, wrong, 1))
+    (found,) = check_config(*looked_at(root)).findings
+    guessed = name == "topics.json" and bak == "missing"
+    assert found.code == ("config-broken" if bak == "sound" else "config-topics-guessed" if guessed else "config-lost")
+    repair(root)
+    assert (main.read_bytes() == content) == (bak == "sound")
+    assert wrong not in main.read_bytes() and codes(root) == []
+
+
 def test_nothing_is_done_about_offsets_that_are_gone(store: Make) -> None:
     root = store("clean-4.5.1")
     for name in ("consumerOffset.json", "consumerOffset.json.bak"):
