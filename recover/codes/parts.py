@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recover.finding_code import BIT_UNSUPPORTED, Code
 
-_DUE_AGAIN = (
+DUE_AGAIN = (
     "mqtool cannot rebuild the timer. If delayed messages matter more than duplicates, move timerlog, timerwheel* and "
     "config/timercheck aside before the start: the broker then reads its timer queue from the beginning again."
 )
@@ -88,7 +88,7 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "timer-points-beyond-log", "warning",
-        "{count} units of the timerlog, the first at {first}, point behind the end of the log ({log_end})", _DUE_AGAIN,
+        "{count} units of the timerlog, the first at {first}, point behind the end of the log ({log_end})", DUE_AGAIN,
         one="the unit of the timerlog at {first} points behind the end of the log ({log_end})",
         meaning="The timer would deliver messages that the log does not hold.",
         cause="The log lost its end, or was cut, and the timerlog was not.",
@@ -97,21 +97,54 @@ PARTS_CODES: tuple[Code, ...] = (
         action="Nothing that recover could do. Watch the broker's log for the timer's errors after the start.",
     ),
     Code(
-        "timer-wrong-record", "info",
+        "timer-wrong-record", "warning",
         "{count} pending units of the timerlog, the first at {first}, point where no message of their size starts",
-        _DUE_AGAIN,
+        DUE_AGAIN,
         one="the pending unit of the timerlog at {first} points where no message of its size starts",
-        meaning="Record start or size differ from what the timerlog says.",
-        cause="The log was cut and written on, or the timerlog belongs to another life of the store.",
-        broker="At the due time it reads whatever stands there, and finds no message of that size.",
-        action="Nothing: the timer message itself is what is damaged or gone, and it is reported with the log.",
+        meaning="Log offset or size in the unit differ from every record. The timer message itself may well be intact in the "
+        "log; then it is `timer-units-missing`, too.",
+        cause="Rotten bits in the timerlog, a log that was cut and written on, or a timerlog of another life of the store.",
+        broker="At the due time it reads whatever stands there, finds no message of that size, and delivers nothing.",
+        action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
     ),
     Code(
-        "timer-log-stops", "info", "the timerlog stops at {position}: {reason}", "",
-        meaning="What follows is no unit, no end mark and not empty.",
-        cause="A crash while the timerlog was written.",
-        broker="It cuts the timerlog there at start.",
-        action="Nothing.",
+        "timer-wrong-units", "warning",
+        "{count} units of the timerlog, the first at {first}, cannot be right: their instant, chain or kind contradicts the others",
+        DUE_AGAIN,
+        one="the unit of the timerlog at {first} cannot be right: its instant, chain or kind contradicts the others",
+        meaning="Instants are whole in the timer's precision, a chain stays at one instant and leads backwards, and a unit that "
+        "cancels belongs to a message that says so.",
+        cause="Rotten bits in the timerlog.",
+        broker="It delivers the message at another time, or not, or loses the rest of the chain.",
+        action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
+    ),
+    Code(
+        "timer-units-missing", "warning",
+        "{count} pending timer messages, the first at {first} of the log, have no unit in the timerlog (it ends at {end})",
+        DUE_AGAIN,
+        one="the pending timer message at {first} of the log has no unit in the timerlog (it ends at {end})",
+        meaning="config/timercheck says that the broker took them up, and they are not due yet. They are intact in the log.",
+        cause="The timerlog is gone, was cut, or was not copied with the rest; or config/timercheck is wrong.",
+        broker="It never delivers them.",
+        action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
+    ),
+    Code(
+        "timer-check-wrong", "warning", "config/timercheck {problem}",
+        "Restore config/timercheck from a copy before the start.",
+        meaning="The file says up to what time timer messages were delivered, and how far the timer queue was taken up.",
+        cause="It was not copied with the rest, or bits of it are wrong.",
+        broker="Without it the timer queue is read from its beginning, and messages can be delivered twice. With a time in the "
+        "future what is due before then is passed over, and never delivered.",
+        action="Restore it from a copy. Where messages that come twice do less harm than lost ones, move timerlog, timerwheel* and "
+        "config/timercheck aside together: the broker then reads its timer queue from the beginning again.",
+    ),
+    Code(
+        "timer-log-stops", "info", "the timerlog stops at {position}: {reason} ({behind} whole units follow)", "",
+        meaning="What follows is no unit, no end mark and not empty. With whole units after it, it is a warning.",
+        cause="A crash while the timerlog was written; rotten bits where whole units follow.",
+        broker="It cuts the timerlog there at start, and never delivers what only later units name.",
+        action="Without units after it nothing. Else restore the timerlog from a copy, or have the broker read its timer queue again: "
+        "move timerlog, timerwheel* and config/timercheck aside.",
     ),
     Code(
         "timer-wheel-bad-length", "warning", "{name} is {length} bytes long instead of {expected}",

@@ -37,6 +37,7 @@ from recover.predict.surroundings import (
     incomplete,
     not_emulated,
     refused_by,
+    timer_left_out,
     unread_beside,
 )
 from recover.scan.log import LogView
@@ -74,6 +75,7 @@ def predict(
         return prediction
     if prediction.not_emulated:
         return prediction
+    prediction.unsupported += timer_left_out(store, settings, view)
     with BrokerLog(loaded.log, mapped_file_size(store, settings), view) as log:
         start = _Start(store, settings, loaded, log, prediction)
         start.run()

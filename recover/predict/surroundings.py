@@ -16,7 +16,8 @@ from recover.inspect_store.pointers import index_ends, read_checkpoint
 from recover.scan.log import MISSING_FILE, LogView
 from recover.verify.config_evidence import judged_pairs
 from recover.verify.needed_parts import Needed, start_refusals
-from recover.verify.parts import log_is_gone
+from recover.verify.parts import has_timer, log_is_gone
+from recover.verify.timer import check_timer
 
 _FIRST_WITH_ALL = BrokerVersion(5, 0, 0)
 _STOPPING = ("topics.json", "subscriptionGroup.json", "consumerFilter.json", "delayOffset.json")
@@ -104,6 +105,14 @@ def unread_beside(store: Store) -> Iterator[str]:
     for part in unread_parts(store):
         if part.needed_for in (CONSUMEQUEUE, COMMITLOG) and part.holds(part.path):
             yield f"{store.relative(part.path)}: {part.what}"
+
+
+def timer_left_out(store: Store, settings: BrokerSettings, log: LogView) -> Iterator[str]:
+    """What a damaged timer does to pending messages is not played."""
+    if settings.version >= _FIRST_WITH_ALL and has_timer(store):
+        for item in check_timer(store, log):
+            if item.severity != "info":
+                yield f"timer: {item.message}"
 
 
 def assumptions(store: Store, settings: BrokerSettings) -> Iterator[str]:

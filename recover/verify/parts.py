@@ -54,11 +54,16 @@ def check_parts(
         from recover.plan.journal import run_findings
 
         findings.extend(run_findings(store.root, store.options.folders))
-    if whole and store.commitlog.files and COMMITLOG not in look.elsewhere and any(store.root.glob("timer*")):
+    if whole and store.commitlog.files and COMMITLOG not in look.elsewhere and has_timer(store):
         from recover.verify.timer import check_timer
 
         findings.extend(check_timer(store, look.log))
     return findings
+
+
+def has_timer(store: Store) -> bool:
+    """Whether anything of a timer is there; its state alone is enough."""
+    return any(store.root.glob("timer*")) or (store.config_dir / "timercheck").exists()
 
 
 def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> Iterator[Finding]:

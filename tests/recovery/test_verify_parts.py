@@ -178,6 +178,7 @@ def _unit(phy_offset: int, size: int, due: int = 1 << 41) -> bytes:
 
 
 def _timer(root: Path, content: bytes) -> None:
+    put(root / "config" / "timercheck", encode_check(TimerCheck(0, 0, 0, 0, 0, 0, 0)))
     put(root / "timerlog" / FIRST, content.ljust(52 * 20 + 16, b"\0"))
 
 
