@@ -24,6 +24,7 @@ from mqtool.next_steps import Given, Scene, Step, next_steps, undo_step
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
 from mqtool.output import Printer
 from mqtool.plan_screen import plan_document, show_plan
+from mqtool.predicting import settings_of
 from mqtool.progress import Line
 from mqtool.scanning import scan_options, store_options
 from mqtool.text import clean, count
@@ -65,7 +66,10 @@ class ZoneChoice(Struct, frozen=True, kw_only=True):
 
 
 class Change(Struct):
-    """One run of a changing command on one store. `made`: the queues of which files are made (None: of all)."""
+    """One run of a changing command on one store. `made`: the queues of which files are made (None: of all).
+
+    `guarded`: the plan is refused if brokers alone deliver more, but for `max_loss` messages (None: any number).
+    """
 
     out: Printer
     choice: StoreChoice
@@ -76,6 +80,8 @@ class Change(Struct):
     include_deleted: bool = False
     made: Chosen | None = None
     known: KnownParts | None = None
+    guarded: bool = True
+    max_loss: int | None = 0
 
     def run(self, make: Callable[[Store], Planner]) -> int:
         """Plan, then go through with it as far as the user wants; the exit code.
@@ -124,10 +130,17 @@ class Change(Struct):
             before = verify(store, scan)
             self.out.found(before.findings)
             try:
-                return planner(before)
+                return self._never_worse(store, planner(before))
             except UsageRefusal:
                 self.out.findings = FindingList()
                 raise
+
+    def _never_worse(self, store: Store, made: RecoverPlan) -> RecoverPlan:
+        if not self.guarded or not made.plan.steps:
+            return made
+        from recover.planning.never_worse import refuse_worse
+
+        return refuse_worse(store, made, settings_of(store, self.broker)[0], self.max_loss)
 
     def _go_on(self, store: Store, made: RecoverPlan, plan: Plan) -> int:
         from recover.plan.places import Places

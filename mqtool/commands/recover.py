@@ -134,4 +134,7 @@ def run(
 
         return plan
 
-    return Change(out, store, engine, broker, consent, how.output, how.include_deleted).run(make)
+    return Change(
+        out, store, engine, broker, consent, how.output, how.include_deleted,
+        guarded=how.policy is Policy.keep, max_loss=max_loss(how.max_loss),
+    ).run(make)

@@ -46,4 +46,4 @@ def run(
         return lambda before: plan_truncate(opened, to, options, before)
 
     out.answer(mode=None, policy=None, start_file=None, to=to)
-    return Change(out, store, engine, broker, consent).run(make)
+    return Change(out, store, engine, broker, consent, guarded=False).run(make)

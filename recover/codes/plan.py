@@ -23,4 +23,15 @@ PLAN_CODES: tuple[Code, ...] = (
         broker="It never looks at this folder.",
         action="The bytes that the run overwrote are still in its folder; put the folder aside to work without it.",
     ),
+    Code(
+        "plan-loses-delivered", "error",
+        "a plan was made that is worse than nothing: {count} messages that broker {broker} delivers from this store as "
+        "it is would not be delivered afterwards",
+        "Keep the store as it is: the broker alone delivers more. --max-loss {count} accepts the loss.",
+        meaning="What brokers deliver from the store as it is was compared with what they would deliver after the plan, "
+        "by the rules of predict. Messages would be missing, so the plan is refused.",
+        cause="One damaged record, mark, name or unit was believed against the rest of the store.",
+        broker="It starts on the store as it is and delivers these messages.",
+        action="Save a copy of the store. Start the broker on it, or accept the loss with --max-loss.",
+    ),
 )

@@ -73,6 +73,11 @@ def read_elsewhere(path: Path, source: Callable[[], Elsewhere]) -> None:
     _elsewhere[os.fspath(path)] = source
 
 
+def read_here(path: Path) -> None:
+    """Let a `FileReader` of `path` read the file itself again."""
+    _elsewhere.pop(os.fspath(path), None)
+
+
 def is_elsewhere(folder: Path) -> bool:
     """Whether any file below a folder is read from another machine."""
     below = os.path.join(folder, "")

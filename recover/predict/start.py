@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from formats import checkpoint as checkpoints
@@ -46,13 +47,18 @@ from recover.verify.needed_parts import needed_parts, not_foreseen
 LARGE_RECORD = 64 << 20
 
 
+Started = Callable[[BrokerLog, dict[Key, QueueState]], None]
+
+
 def predict(
     store: Store, view: LogView, settings: BrokerSettings, *, mode: Mode | None = None, counted: bool = True,
+    started: Started | None = None,
 ) -> Prediction:
     """What the broker of these settings does with the store; `mode` overrides what the abort file says.
 
     `view` is the scan of the whole log. Reads queue and index files; writes nothing. Without `counted` the
-    costs by message are left at 0: enough to see where the log ends.
+    costs by message are left at 0: enough to see where the log ends. `started` is called with the log and the queues
+    as the broker has them once it has started.
     """
     chosen: Mode = mode or ("abnormal" if store.has_abort else "normal")
     prediction = Prediction(str(settings.version), chosen)
@@ -81,6 +87,8 @@ def predict(
         start.run()
         if counted:
             start.count()
+        if started is not None and start.ended and prediction.starts:
+            started(log, start.states)
     return prediction
 
 

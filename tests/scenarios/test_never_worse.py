@@ -1,0 +1,60 @@
+"""What brokers alone deliver from a damaged store, they deliver after recover, or recover refuses and lists it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures.damage import NotApplicable, of_area
+from mqtool import exits
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import BrokerVersion
+from recover.files.store import Store
+from recover.planning.never_worse import missed_between
+from recover.scan.log_scan import scan_log
+from tests.scenarios.conftest import Start
+from tests.scenarios.drill import Drill
+from tests.support.sampling import sampled
+from tests.support.stores import copy_store
+from tests.support.trees import assert_same_tree, tree_digest
+
+STORES = ("clean-plain-4.9.7", "clean-manyfiles-5.3.3", "killed-5.5.0", "killed-lmq-4.9.7", "clean-5.3.3")
+RECIPES = (*of_area("witness"), "queue-units-swapped")
+
+
+def refused_or_as_good(store: Drill, name: str) -> bool:
+    """Whether recover refused; if it did, it listed messages and wrote nothing."""
+    before = copy_store(store.root, store.root.parent / "before")
+    damaged = tree_digest(store.root)
+    done = store.run("recover", "--yes")
+    if done.code & exits.OPERATIONAL:
+        assert_same_tree(damaged, tree_digest(store.root))
+        error = done.document["error"]
+        if error.get("code") == "plan-loses-delivered":
+            assert len(error["messages"]) == sum(item["messages"] for item in error["lost"]) > 0
+        return True
+    for version in (name.rsplit("-", 1)[1], "5.5.0"):
+        settings = BrokerSettings(BrokerVersion.parse(version))
+        one, other = Store.open(before), Store.open(store.root)
+        assert missed_between(one, scan_log(one.commitlog), other, scan_log(other.commitlog), settings) == []
+    return False
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recover_is_never_worse_than_the_broker_alone(drill: Start, recipe: str) -> None:
+    name = "killed-5.5.0"
+    store = drill(name)
+    try:
+        store.strike(recipe)
+    except NotApplicable:
+        pytest.skip("the store lacks what this damages")
+    refused_or_as_good(store, name)
+
+
+@pytest.mark.parametrize(("name", "recipe", "seed"), sampled(STORES, RECIPES, ("1", "2", "3"), one_in=10))
+def test_recover_is_never_worse_on_any_store(drill: Start, name: str, recipe: str, seed: str) -> None:
+    store = drill(name)
+    try:
+        store.strike(recipe, int(seed))
+    except NotApplicable:
+        pytest.skip("the store lacks what this damages")
+    refused_or_as_good(store, name)
