@@ -103,7 +103,7 @@ class Change(Struct):
         self.known = KnownParts(made.before, seen)
         made.assumptions += assumed_sizes(store, made.plan)
         made.plan = structs.replace(made.plan, summary={**made.plan.summary, "assumptions": made.assumptions})
-        plan = seal(with_options(made.plan, store), root.absolute(), seen=seen.files)
+        plan = seal(with_options(made.plan, store), root.absolute(), seen={**seen.files, **seen.folders})
         self.out.answer(
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
             lost_messages=made.lost_messages, damaged_messages=made.damaged_messages,

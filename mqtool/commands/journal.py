@@ -37,9 +37,12 @@ def run(
     if runs:
         rows = (
             (item.id, item.command, Text(item.state, style=_STYLES[item.state]), human_time(item.started_ms),
-             f"{item.steps_done} of {item.steps}", item.reason or "") for item in runs
+             f"{item.steps_done} of {item.steps}",
+             " ".join(filter(None, (item.who["user"] and f"{item.who['user']}@{item.who['host']}",
+                                    item.who["command_line"], item.reason)))) for item in runs
         )
-        out.show(table("runs, oldest first", ["run", "command", "state", "started", ">steps done", "*note"], rows))
+        columns = ["run", "command", "state", "started", ">steps done", "*by whom, with what"]
+        out.show(table("runs, oldest first", columns, rows))
     unfinished = [item for item in runs if item.state in ("unfinished", "undoing")]
     what = f"{unfinished[0].id} is not finished" if unfinished else "none unfinished"
     steps = next_steps(Scene("journal", out.given, findings=run_findings(root) if unfinished else []))

@@ -7,8 +7,13 @@ has left nothing but a folder to remove.
 from __future__ import annotations
 
 import os
+import platform
+import pwd
+import shlex
+import sys
 import time
 from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +99,7 @@ def start(root: Path, plan: Plan, interrupted: Callable[[], bool], parts: Iterab
     disk.create_file(run.path / "reserve", [b"\xff" * (RESERVE + 1024 * len(plan.steps))])
     record(
         run, "start", plan=plan.id, command=plan.command, steps=len(plan.steps), directories=directories,
-        store=str(root.resolve()),
+        store=str(root.resolve()), **_who(),
     )
     for folder in (run.path / "staged", run.path, home / "runs", home):
         disk.fsync_dir(folder)
@@ -105,6 +110,26 @@ def start(root: Path, plan: Plan, interrupted: Callable[[], bool], parts: Iterab
         disk.rename(run.path, final)
     run.path = final
     return run
+
+
+def _who() -> dict[str, Any]:
+    """Who runs this, with what: for the journal."""
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    login = os.environ.get("SUDO_USER", "")
+    return {
+        "user": f"{user} ({login})" if login else user, "host": platform.node(), "tool": _tool(),
+        "command_line": shlex.join(["mqtool", *sys.argv[1:]]),
+    }
+
+
+def _tool() -> str:
+    try:
+        return f"mqtool {version('mqtool')}"
+    except PackageNotFoundError:
+        return "mqtool"
 
 
 def make_last(run: Run) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from recover.apply.run import RESERVE
 from recover.errors import Refusal
-from recover.files.reading import data_extents
+from recover.files.reading import data_extents, open_file
 from recover.plan.content import allocated
 from recover.plan.model import JOURNAL_DIR, InPlace, Plan, RetireFolder, existing_folders, resolve
 
@@ -49,7 +49,7 @@ def check_space(root: Path, plan: Plan) -> None:
 
 
 def _data_bytes(path: Path, start: int, stop: int) -> int:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_file(path)
     try:
         return sum(last - first for first, last in data_extents(fd, start, min(stop, os.fstat(fd).st_size)))
     finally:

@@ -13,7 +13,7 @@ import numpy as np
 from formats.layout import Buffer
 from recover import disk
 from recover.errors import Refusal
-from recover.files.reading import READ, crc_of, data_extents, file_crc, gaps, read_chunks, zeros
+from recover.files.reading import READ, crc_of, data_extents, file_crc, gaps, open_file, read_chunks, zeros
 from recover.plan.journal import Run
 from recover.plan.model import InPlace, resolve
 
@@ -37,7 +37,7 @@ def prepare(run: Run, number: int, step: InPlace, promised: set[str]) -> tuple[d
     # What a step before this one appended is not saved: taking that step back removes it.
     stop = min(step.stop, sealed.size)
     low, high = _blocks(step, status.st_blksize or 4096)
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_file(path)
     try:
         extents = data_extents(fd, low, min(high, status.st_size))
     finally:

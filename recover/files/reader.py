@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from recover.files.reading import open_file
+
 
 class ReadFailure(OSError):  # noqa: N818 - the house word; what it is not is a bug
     """A range that could not be read whole: `path`, `offset` and `wanted` in bytes, `got` bytes read."""
@@ -84,10 +86,6 @@ def is_elsewhere(folder: Path) -> bool:
     return any(path.startswith(below) for path in _elsewhere)
 
 
-def _open(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-
 class _KeptOpen:
     """Descriptors of files that nobody reads at the moment, and paths where no file was."""
 
@@ -107,7 +105,7 @@ class _KeptOpen:
             if name in self._missing:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         try:
-            return _open(path)
+            return open_file(path)
         except FileNotFoundError:
             self._missing.add(name)
             raise
@@ -165,7 +163,7 @@ class FileReader:
         self._kept = _kept if again else None
         self._descriptor = -1
         if self._source is None:
-            self._descriptor = _open(path) if self._kept is None else self._kept.take(path)
+            self._descriptor = open_file(path) if self._kept is None else self._kept.take(path)
 
     def __enter__(self) -> FileReader:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
@@ -20,6 +21,36 @@ _LARGE = 32 << 20
 
 Piece = tuple[int, Buffer]
 """Where in a file, and the bytes."""
+
+
+def open_file(path: Path | str, flags: int = 0) -> int:
+    """A descriptor for reading a regular file; `OSError` that says what it is for anything else. Never waits.
+
+    A store may hold a pipe under a file's name, which nobody ever writes to.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise not_a_file(path, os.stat(path).st_mode) from error
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        raise not_a_file(path, mode)
+    return fd
+
+
+def not_a_file(path: Path | str, mode: int) -> OSError:
+    """The error for something that is no regular file, with what it is."""
+    return OSError(errno.EINVAL, f"it is no file but {kind_of(mode)}", os.fspath(path))
+
+
+def kind_of(mode: int) -> str:
+    """What a mode of the system says that something is."""
+    kinds = {stat.S_IFREG: "a file", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe",
+             stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+    return kinds.get(stat.S_IFMT(mode), "something else")
 
 
 def data_extents(fd: int, start: int, stop: int) -> list[tuple[int, int]]:
@@ -55,7 +86,7 @@ def gaps(extents: Iterable[tuple[int, int]], start: int, stop: int) -> Iterator[
 
 def read_chunks(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
     """The bytes of [start, stop) in pieces of at most 1 MiB; fewer bytes if the file ends before."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_file(path)
     try:
         position = start
         while stop is None or position < stop:
@@ -82,7 +113,7 @@ def file_crc(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, 
 
     Of much data two halves are read at once: what a change waits for when it reads a large file back.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_file(path)
     try:
         end = os.fstat(fd).st_size
         stop = end if stop is None else min(stop, end)

@@ -23,7 +23,7 @@ from recover.mend.log_changes import LogChanges, Lost, keep_everything
 from recover.mend.log_cut import cut_log
 from recover.mend.repair_config import repair_config
 from recover.plan.folders import can_be_retired, stray_folders
-from recover.plan.model import Plan, Retire, RetireFolder, Step
+from recover.plan.model import Plan, Retire, RetireFolder, Step, replacing
 from recover.plan.spool import Spool
 from recover.planning.loss import loss_of_damage, loss_of_rows, loss_of_unproven
 from recover.planning.planned import RecoverPlan
@@ -141,7 +141,7 @@ def plan_from_changes(
     unproven = record_count(look.losses.unproven)
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
                "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}
-    plan = Plan.of(options.command, steps, loss=loss, summary=summary, parts=_parts(store))
+    plan = Plan.of(options.command, replacing(steps), loss=loss, summary=summary, parts=_parts(store))
     return RecoverPlan(
         plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.valid_to,
         left_messages=before.rejected_messages - changes.mended + len(look.contradictions) - changes.corrected,

@@ -48,6 +48,7 @@ class RunInfo(Struct, frozen=True):
     steps_done: int
     plan_path: str
     reason: str | None = None
+    who: dict[str, str] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
         """The run as `mqtool journal` shows it."""
@@ -55,6 +56,7 @@ class RunInfo(Struct, frozen=True):
             "id": self.id, "plan_id": self.plan_id, "command": self.command, "state": self.state,
             "started_ms": self.started_ms, "ended_ms": self.ended_ms, "steps": self.steps,
             "steps_done": self.steps_done, "plan": self.plan_path, "reason": self.reason,
+            **self.who,
         }
 
 
@@ -175,6 +177,7 @@ class Run(Struct, dict=True):
             steps=int(self.header["steps"]), steps_done=self.statuses.count("done"),
             plan_path=(self.path / "plan.json").relative_to(self.root).as_posix(),
             reason=str(reasons[-1]) if reasons else None,
+            who={name: str(self.header.get(name, "")) for name in ("user", "host", "tool", "command_line")},
         )
 
 

@@ -178,8 +178,17 @@ def _required(content: Content | None) -> Content:
     return content
 
 
+def replacing(steps: Iterable[Step]) -> list[Step]:
+    """The steps without those that take away what another replaces: something odd under the name of a queue's file."""
+    steps = list(steps)
+    replaced = {step.file for step in steps if isinstance(step, Install)}
+    return [step for step in steps if not (isinstance(step, (Retire, RetireFolder)) and step.file in replaced)]
+
+
 class FileState(Struct, frozen=True):
     """What a plan was made on: times in ns since the epoch, `crc32c` of [start, stop) of the file.
+
+    `ctime_ns` (0 if it was not noted) shows a change that keeps the mtime.
 
     Of a `folder`, `size` is that of all files in it, and `crc32c` that of their names, sizes and times.
     """
@@ -192,6 +201,7 @@ class FileState(Struct, frozen=True):
     stop: int | None = None
     crc32c: int | None = None
     folder: bool = False
+    ctime_ns: int = 0
 
     def json(self) -> dict[str, Any]:
         """The state as the plan file holds it."""

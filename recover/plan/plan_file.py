@@ -6,6 +6,7 @@ Small content stands in the document, larger content in files of a directory nex
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from recover import disk
 from recover.crc import crc32c
 from recover.errors import Refusal
 from recover.json_text import laid_out
-from recover.plan.content import INLINE_LIMIT, Content, content_from_json, inline_json, pieces_of
+from recover.plan.content import INLINE_LIMIT, Content, FileContent, content_from_json, inline_json, pieces_of
 from recover.plan.making import make
 from recover.plan.model import STEP_KINDS, FileState, InPlace, Plan, Step, StoreIdentity
 
@@ -43,10 +44,16 @@ def document(plan: Plan, contents: Sequence[dict[str, Any] | None], sidecar: str
     body = {
         "id": plan.id, "command": plan.command, "created_ms": plan.created_ms, "sidecar": sidecar,
         "store": structs.asdict(plan.store) if plan.store else None, "parts": list(plan.parts), "loss": list(plan.loss),
-        "summary": plan.summary, "steps": steps, "watched": [state.json() for state in plan.watched],
+        "summary": plan.summary, "steps": steps, "watched": [_short(state) for state in plan.watched],
     }
     whole = {"format": FORMAT, "version": VERSION, "crc32c": crc32c(canonical(body)), "body": body}
     return laid_out(whole, 1, sort_keys=True, allow_nan=False).encode("ascii") + b"\n"
+
+
+def _short(state: FileState) -> dict[str, Any]:
+    """A state without what is as it is by default: plans watch every file of a store."""
+    bare = structs.asdict(FileState("", False))
+    return {name: value for name, value in state.json().items() if name in ("file", "exists") or value != bare[name]}
 
 
 def stands_inline(step: Step, content: Content) -> bool:
@@ -55,7 +62,9 @@ def stands_inline(step: Step, content: Content) -> bool:
 
 
 def save_plan(plan: Plan, path: Path) -> None:
-    """Write a plan file, replacing an older one, and its content directory; `Refusal` if the disk will not take it."""
+    """Write a plan file and its content directory; `Refusal` if the disk will not take it, or one is there already."""
+    if os.path.lexists(path):
+        raise Refusal(f"{path} exists already", "apply that plan, or name another file")
     sidecar = path.with_name(f"{path.name}.{plan.id}.content")
     contents: list[dict[str, Any] | None] = []
     large = {
@@ -124,6 +133,13 @@ def _parse(whole: dict[str, Any], path: Path, only: str | None) -> Plan:
     if "/" in sidecar or sidecar in ("", ".", "..") or (only is not None and sidecar != only):
         raise ValueError(f"content directory {sidecar!r}")
     steps = [_step(value, path.with_name(sidecar)) for value in body["steps"]]
+    missing = [step.content.path for step in steps
+               if only is None and isinstance(step.content, FileContent) and not step.content.path.is_file()]
+    if missing:
+        raise Refusal(
+            f"{missing[0]} is missing: contents of this plan are in the folder {sidecar} next to it",
+            f"copy that folder along with {path.name}, or make the plan again", file=str(missing[0]),
+        )
     before = [FileState(**value["before"]) for value in body["steps"] if "before" in value]
     if len(before) not in (0, len(steps)):
         raise ValueError("a step has no precondition")

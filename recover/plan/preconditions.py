@@ -6,6 +6,8 @@ in-place step, all of a file that is replaced). Beyond those, files that a start
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,8 +18,8 @@ from msgspec import structs
 from recover.crc import crc32c
 from recover.disk.lock import is_own_lock_file
 from recover.errors import Refusal
-from recover.files.reading import file_crc
-from recover.files.seen import Stamp
+from recover.files.reading import file_crc, kind_of
+from recover.files.seen import Stamp, stamp_of
 from recover.plan.folders import observe_folder
 from recover.plan.model import FileState, InPlace, Plan, RetireFolder, Step, StoreIdentity, resolve
 
@@ -29,18 +31,44 @@ def seal(
 ) -> Plan:
     """The plan bound to this store as it is now.
 
-    `watch`: further files the plan was derived from; a change of size or mtime refuses it. `seen`: files
-    as the scan found them; one that changed between scan and seal is refused here.
+    `watch`: further files the plan was derived from; a change refuses it. `seen`: files and folders as the scan found
+    them; one that changed between scan and seal is refused here, and one that changes later when the plan is carried
+    out.
     """
-    for file, stamp in (seen or {}).items():
-        now = observe(root, file)
-        if not now.exists or (now.size, now.mtime_ns) != (stamp.size, stamp.mtime_ns):
+    seen = seen or {}
+    for file, stamp in seen.items():
+        if stamp_of(resolve(root, file)) != stamp:
             raise Refusal(f"{file} changed while the store was read", STALE, file=file)
     preconditions = tuple(observe_step(root, step) for step in plan.steps)
     touched = {step.file for step in plan.steps}
-    names = sorted((set(_default_watch(root, plan.parts)) | set(watch)) - touched)
-    watched = tuple(observe(root, name) for name in names)
-    return structs.replace(plan, store=identify(root, plan.parts), preconditions=preconditions, watched=watched)
+    gone = {step.file for step in plan.steps if isinstance(step, RetireFolder)}
+    names = sorted((set(_default_watch(root, plan.parts)) | set(watch) | set(seen)) - touched)
+    watched = tuple(_glance(root, name) for name in names if not gone or gone.isdisjoint(folders_above(name)))
+    sealed = structs.replace(plan, store=identify(root, plan.parts), preconditions=preconditions, watched=watched)
+    return structs.replace(sealed, id=_id_of(sealed))
+
+
+def _id_of(plan: Plan) -> str:
+    """The same for the same plan of an unchanged store, whenever it is made."""
+    contents = [None if step.content is None else [step.content.size, step.content.crc32c] for step in plan.steps]
+    said = [
+        plan.command, plan.json()["steps"], contents, plan.loss, plan.summary, plan.parts, structs.asdict(plan.store),
+        [state.json() for state in (*plan.preconditions, *plan.watched)],
+    ] if plan.store is not None else []
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+def _glance(root: Path, file: str) -> FileState:
+    """Existence, size and times of what a plan was derived from, a folder included."""
+    try:
+        status = os.stat(resolve(root, file))
+    except (FileNotFoundError, NotADirectoryError):
+        return FileState(file, False)
+    except OSError as error:
+        raise Refusal(f"{file} cannot be looked at: {error.strerror}", file=file) from error
+    if file == "lock" and is_own_lock_file(resolve(root, file)):
+        return FileState(file, False)
+    return FileState(file, True, status.st_size, status.st_mtime_ns, ctime_ns=status.st_ctime_ns)
 
 
 def identify(root: Path, parts: Iterable[str] = ()) -> StoreIdentity:
@@ -75,7 +103,8 @@ def observe(root: Path, file: str) -> FileState:
     except OSError as error:
         raise Refusal(f"{file} cannot be looked at: {error.strerror}", file=file) from error
     if not stat.S_ISREG(status.st_mode):
-        raise Refusal(f"{file} is not a regular file", file=file)
+        raise Refusal(f"{file} is no file but {kind_of(status.st_mode)}",
+                      "move it out of the store, then run the command again", file=file)
     if file == "lock" and is_own_lock_file(resolve(root, file)):
         return FileState(file, False)
     return FileState(file, True, status.st_size, status.st_mtime_ns)
@@ -86,6 +115,8 @@ def observe_step(root: Path, step: Step) -> FileState:
     if isinstance(step, RetireFolder):
         return observe_folder(root, step.file)
     state = observe(root, step.file)
+    if state.exists:
+        state = structs.replace(state, ctime_ns=os.lstat(resolve(root, step.file)).st_ctime_ns)
     if not state.exists:
         if isinstance(step, InPlace):
             raise Refusal(f"{step.file} does not exist, {step.kind} needs it", STALE, file=step.file)
@@ -107,6 +138,13 @@ def check(plan: Plan, root: Path) -> None:
     check_identity(plan, root)
     for step, sealed in zip(plan.steps, plan.preconditions, strict=True):
         compare(root, sealed, whole_file=not isinstance(step, InPlace))
+        if sealed.ctime_ns and os.lstat(resolve(root, step.file)).st_ctime_ns != sealed.ctime_ns:
+            raise Refusal(f"{step.file} was changed after the plan was made, though its time of writing says otherwise",
+                          STALE, file=step.file)
+    for folder in plan.watched:
+        own = _glance(root, folder.file)
+        if folder.exists and folder.ctime_ns and (own.mtime_ns, own.exists) != (folder.mtime_ns, True):
+            raise Refusal(f"{folder.file} was written after the plan was made", STALE, file=folder.file)
     check_watched(plan, root)
 
 
@@ -131,9 +169,25 @@ def check_same_store(plan: Plan, root: Path) -> StoreIdentity:
 
 
 def check_watched(plan: Plan, root: Path) -> None:
-    """`Refusal` if a file that the plan was derived from changed."""
+    """`Refusal` if a file or folder that the plan was derived from changed, but for what its own steps change."""
+    own = {folder for step in plan.steps for folder in folders_above(step.file)}
     for sealed in plan.watched:
-        compare(root, sealed)
+        if sealed.file in own:
+            continue
+        now = _glance(root, sealed.file)
+        name, facts = sealed.file, {"file": sealed.file, "planned_size": sealed.size, "size": now.size}
+        if now.exists != sealed.exists:
+            raise Refusal(f"{name} {'appeared' if now.exists else 'is gone'} since the plan was made", STALE, **facts)
+        if (now.size, now.mtime_ns) != (sealed.size, sealed.mtime_ns):
+            raise Refusal(f"{name} was written after the plan was made", STALE, **facts)
+        if sealed.ctime_ns and now.ctime_ns != sealed.ctime_ns:
+            raise Refusal(f"{name} was changed after the plan was made, though its time of writing says otherwise",
+                          STALE, **facts)
+
+
+def folders_above(file: str) -> list[str]:
+    """The folders above a file, as plans name them."""
+    return [str(folder) for folder in Path(file).parents]
 
 
 def compare(root: Path, sealed: FileState, *, whole_file: bool = False) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from formats.layout import Buffer
-from recover.files.reading import READ, data_extents, read_chunks, zeros
+from recover.files.reading import READ, data_extents, open_file, read_chunks, zeros
 from recover.plan.content import LazyContent
 from recover.plan.model import FileState, InPlace, Install, Plan, Step, resolve
 
@@ -72,7 +72,7 @@ class _Patched(Struct, frozen=True):
 def _patched(path: Path, steps: list[InPlace]) -> LazyContent:
     size = max(path.stat().st_size, *(step.stop for step in steps))
     ordered = tuple(sorted(steps, key=lambda step: step.start))
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_file(path)
     try:
         data = sum(last - first for first, last in data_extents(fd, 0, size))
     finally:

@@ -13,7 +13,7 @@ from recover.errors import Refusal, UsageRefusal
 from recover.evidence.expected import QueueKey
 from recover.evidence.lost import record_count
 from recover.files.store import Store
-from recover.plan.model import Plan, Step
+from recover.plan.model import Plan, Step, replacing
 from recover.plan.spool import Spool
 from recover.planning.loss import loss_of_unproven
 from recover.planning.planned import RecoverPlan
@@ -50,7 +50,8 @@ def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | N
     seen = before.survey
     drops_units = CONSUMEQUEUE in options.parts
     plan = Plan.of(
-        options.command, _steps(before, options, wanted), loss=loss_of_unproven(seen, wanted) if drops_units else [],
+        options.command, replacing(_steps(before, options, wanted)),
+        loss=loss_of_unproven(seen, wanted) if drops_units else [],
         summary=summary(before, options), parts=store.folders_elsewhere,
     )
     unproven = record_count(p for p in seen.losses.unproven if drops_units and (wanted is None or p.key in wanted))

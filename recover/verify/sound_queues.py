@@ -18,6 +18,7 @@ from recover.evidence.expected import Expectation, QueueKey
 from recover.files.pace import spend
 from recover.files.queue_files import QueueBytes
 from recover.files.reader import FileReader, ReadFailure, is_elsewhere
+from recover.files.reading import open_file
 from recover.files.store import Store
 from recover.scan.log import LogView
 
@@ -25,7 +26,6 @@ _SMALL = 32 << 10  # a file that is read at once: to ask what of it is stored ta
 _WINDOW = (64 << 10) // UNIT * UNIT
 _ROOM = 16 << 20
 _MOST_STREAMS = 160  # files that are open at the same time
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 
 Member = tuple[int, QueueKey]
 """A queue by its number in the log, -1 for one without a row there."""
@@ -155,7 +155,7 @@ class _Batch:
     def _read(self, path: str, size: int) -> int:
         """Read a small file; how long it is, -1 where that failed."""
         try:
-            descriptor = os.open(path, _FLAGS)
+            descriptor = open_file(path)
         except OSError:
             return -1
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,61 @@ def test_resume_completes_a_killed_run(store: Path) -> None:
     assert "lost" in done.document["summary"]
     assert done.document["verify"]["exit_code"] == 0
     assert mqtool("journal", store, "--json").document["runs"][0]["state"] == "applied"
+
+
+def test_the_journal_says_who_did_it_and_with_what(store: Path) -> None:
+    apply_plan(store, seal(harmless(store), store))
+    (run,) = mqtool("journal", store, "--json").document["runs"]
+    assert run["user"] and run["host"] and run["tool"].startswith("mqtool") and run["command_line"].startswith("mqtool")
+    assert run["host"] in mqtool("journal", store).stdout
+
+
+def test_a_byte_that_changed_under_the_same_mtime_is_noticed(store: Path, tmp_path: Path) -> None:
+    log = min((store / "commitlog").iterdir())
+    queue = min((store / "consumequeue").rglob("0*0"))
+    queue.write_bytes(bytes(queue.stat().st_size))
+    for number, path in enumerate((log, queue, min((store / "index").iterdir()))):
+        plan = tmp_path / f"{number}.json"
+        assert mqtool("recover", store, "--dry-run", "--plan-out", plan).code
+        status = path.stat()
+        with path.open("r+b") as file:
+            file.seek(-1, 2)
+            file.write(b"\x01")
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        for how in ("--dry-run", "--yes"):
+            refused = mqtool("apply", plan, how)
+            assert refused.code & 8 and str(path.relative_to(store)) in refused.stderr, (path, refused.stderr)
+
+
+def test_a_file_outside_of_the_plan_that_came_or_changed_is_noticed(store: Path, tmp_path: Path) -> None:
+    queue = min((store / "consumequeue").rglob("0*0"))
+    queue.write_bytes(bytes(queue.stat().st_size))
+    plan = tmp_path / "plan.json"
+    assert mqtool("recover", store, "--dry-run", "--plan-out", plan).code
+    (store / "index/20300101000000000").write_bytes(b"")
+    refused = mqtool("apply", plan, "--yes")
+    assert refused.code & 8 and "index" in refused.stderr
+
+
+def test_the_same_plan_has_the_same_id_and_is_not_overwritten(store: Path, tmp_path: Path) -> None:
+    queue = min((store / "consumequeue").rglob("0*0"))
+    queue.write_bytes(bytes(queue.stat().st_size))
+    ids = [mqtool("recover", store, "--dry-run", "--json", "--plan-out", tmp_path / f"{n}").document["plan"]["id"]
+           for n in range(2)]
+    assert ids[0] == ids[1]
+    before = (tmp_path / "0").read_bytes()
+    refused = mqtool("recover", store, "--dry-run", "--plan-out", tmp_path / "0")
+    assert refused.code & 8 and "exists already" in refused.stderr and (tmp_path / "0").read_bytes() == before
+    assert mqtool("apply", tmp_path / "0", "--yes").code == mqtool("verify", store).code | 1
+
+
+def test_a_plan_names_what_of_it_is_missing(store: Path, tmp_path: Path) -> None:
+    for queue in (store / "consumequeue").rglob("0*0"):
+        queue.unlink()
+    plan = tmp_path / "plan.json"
+    mqtool("rebuild", store, "--dry-run", "--plan-out", plan)
+    sidecars = list(tmp_path.glob("plan.json.*.content"))
+    for sidecar in sidecars:
+        sidecar.rename(tmp_path / "away")
+        refused = mqtool("apply", plan, "--yes")
+        assert refused.code & 8 and sidecar.name in refused.stderr and "copy that folder" in refused.stderr

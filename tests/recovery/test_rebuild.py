@@ -40,7 +40,7 @@ def plan_of(root: Path, name: str = "", **options: object) -> Plan:
 
 
 def apply(root: Path, plan: Plan) -> None:
-    apply_plan(root, seal(plan, root))
+    apply_plan(root, seal(plan, root), parts=plan.parts)
 
 
 def wrong_derived(root: Path) -> list[str]:
