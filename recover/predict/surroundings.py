@@ -68,7 +68,9 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
         return []
     gone = list(log_is_gone(store))
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
-    end = file_named_elsewhere(log, index_ends(store), read_checkpoint(store))
+    # what a DLedger has is named by index and checkpoint, too
+    beside = COMMITLOG in held_elsewhere(store)
+    end = None if beside else file_named_elsewhere(log, index_ends(store), read_checkpoint(store))
     return gone + [
         finding("commitlog-missing-file", COMMITLOG, None, start=damage.start, stop=damage.stop,
                 bytes=damage.stop - damage.start, intact_after=damage.intact_after)
