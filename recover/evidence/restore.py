@@ -15,6 +15,7 @@ from formats.commitlog import (
     BLANK_SIZE,
     HEAD,
     HEADS,
+    MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
@@ -93,6 +94,10 @@ def is_missing(record: Record, lost: Iterable[LostPosition]) -> bool:
 def _candidates(damaged: bytes, phy_offset: int, lost: list[LostPosition]) -> Iterator[tuple[str, int, bytes]]:
     """(field, position, bytes) of each change worth trying."""
     yield _field("total_size", len(damaged))
+    if HEAD.decode(damaged).magic == MAGIC_BLANK:
+        # an end mark was written over the record: its first two fields, which the record behind it and a checksum tell
+        for magic in (MAGIC_V1, MAGIC_V2):
+            yield "total_size", 0, _field("total_size", len(damaged))[2] + _field("magic", magic)[2]
     if HEAD.decode(damaged).total_size != len(damaged):
         # then that is the one field; as in every range that many records stood in, with a lost position for each
         return

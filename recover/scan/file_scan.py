@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from formats.commitlog import BLANK_SIZE, decode_blank
+from formats.commitlog import BLANK_SIZE, HEAD, MIN_RECORD_SIZE, decode_blank
 from formats.errors import FormatError
 from formats.kernels.crc import crc_address, crc_tables
 from formats.kernels.property_reads import KEYS_COUNTED, KEYS_HASHED, NO_KEYS, TAGS_CODED
@@ -34,6 +34,7 @@ from recover.scan.window import Window
 
 WINDOW = 1 << 20  # what is read stays in the processor's cache until it is checked
 WHOLE = 1 << 62
+EARLY_END_MARK = "blank"
 
 ProgressCallback = Callable[[int, int], None]
 
@@ -58,7 +59,9 @@ class Hole(Struct):
 class FileScan:
     """What one mapped file holds. `blank` is the physical offset of its end mark, `blank_size` what it says.
 
-    `counter` counted its rows as they came, where that is the whole file.
+    `counter` counted its rows as they came, where that is the whole file. `doubted` is the end mark that an intact
+    record stands behind, and how many of the splits are before it; `over_record`: what stands behind the eight bytes
+    of the end mark is the rest of a record's head, with the own offset of this place.
     """
 
     def __init__(self, mapped_file: MappedFile, file_size: int) -> None:
@@ -72,6 +75,8 @@ class FileScan:
         self.end = 0
         self.unreadable: list[ReadFailure] = []
         self.counter: Counter | None = None
+        self.doubted: tuple[int, int] | None = None
+        self.over_record = False
 
     @property
     def file_end(self) -> int:
@@ -184,6 +189,9 @@ class FileScanner:
         blank = decode_blank(window.bytes_at(position, BLANK_SIZE))
         room = self.result.file_end - self.base - position
         if blank.size == room:
+            head = window.bytes_at(position, HEAD.size) if room >= MIN_RECORD_SIZE else b""
+            own = HEAD.decode(head).phy_offset if len(head) >= HEAD.size else -1
+            self.result.over_record = own == self.base + position
             self._end_at_blank(position, blank.size)
             return None
         return self._resynchronise(window, position)

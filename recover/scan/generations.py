@@ -17,7 +17,7 @@ from formats.kernels.generations import note_last
 from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
 from recover.memory.columns import Rows
 from recover.scan.file_scan import FileScan
-from recover.scan.numbers import counted, mark_strays, numbered, strays_among
+from recover.scan.numbers import counted, mark_at, mark_strays, numbered, strays_among
 
 _AT_ONCE = 1 << 21
 """Rows of queues that are put in order together."""
@@ -103,7 +103,11 @@ def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
     """
     restarts: dict[int, _Restarts] = {}
     strays = [np.empty(0, dtype=np.int64)]
-    for queue, places, offsets in _sequences(scans, fallen):
+    laps = [np.empty(0, dtype=np.int64)]
+    for queue, places, offsets, times in _sequences(scans, fallen):
+        lap = _earlier_lap(offsets, times)
+        laps.append(places[lap])
+        places, offsets = places[~lap], offsets[~lap]
         stray = strays_among(offsets)
         strays.append(places[stray])
         places, offsets = places[~stray], offsets[~stray]
@@ -111,7 +115,21 @@ def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
         if falls.size:
             restarts[queue] = _Restarts(places[falls], offsets[falls])
     mark_strays(scans, np.sort(np.concatenate(strays)))
-    return _mark_older(scans, restarts)
+    older = np.sort(np.concatenate(laps))
+    mark_at(scans, older, BIT_SUPERSEDED)
+    return older.size + _mark_older(scans, restarts)
+
+
+def _earlier_lap(offsets: Rows, times: Rows) -> Rows:
+    """Which records of a queue, in log order, are left from an earlier life of the log (bool array).
+
+    They take numbers that their queue had come to, and were stored before it: old bytes that line up with the log's
+    end. Those that they would displace were stored later, and are the newer generation.
+    """
+    lap = np.zeros(offsets.size, dtype=bool)
+    if offsets.size > 1:
+        lap[1:] = (offsets[1:] <= np.maximum.accumulate(offsets)[:-1]) & (times[1:] < np.maximum.accumulate(times)[:-1])
+    return lap
 
 
 class _Restarts:
@@ -130,25 +148,26 @@ class _Restarts:
         return np.asarray(behind & (self._lowest[following] <= records["queue_offset"]))
 
 
-def _sequences(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[int, Rows, Rows]]:
-    """Each of these queues with phy and queue offsets (int64) of its counted rows in log order."""
+def _sequences(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[int, Rows, Rows, Rows]]:
+    """Each of these queues with phy offsets, queue offsets and store times (int64) of its counted rows in log order."""
     sizes = np.zeros(max(queues, default=-1) + 1, dtype=np.int64)
     for records in _rows(scans):
         sizes += np.bincount(records["queue"][records["queue"] < sizes.size], minlength=sizes.size)
     for some in _batches(queues, sizes.tolist()):
         chosen = np.zeros(sizes.size + 1, dtype=bool)
         chosen[some] = True
-        parts = [[np.empty(0, dtype=np.int64)] * 3]
+        parts = [[np.empty(0, dtype=np.int64)] * 4]
         for records in _rows(scans):
             own = records[chosen[np.minimum(records["queue"], sizes.size)]]
             own = own[counted(own)]
-            parts.append([own[name].astype(np.int64) for name in ("queue", "phy_offset", "queue_offset")])
-        numbers, places, offsets = (np.concatenate(column) for column in zip(*parts, strict=True))
+            names = ("queue", "phy_offset", "queue_offset", "store_timestamp")
+            parts.append([own[name].astype(np.int64) for name in names])
+        numbers, places, offsets, times = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(numbers, kind="stable")
-        numbers, places, offsets = numbers[order], places[order], offsets[order]
+        numbers, places, offsets, times = numbers[order], places[order], offsets[order], times[order]
         for queue in some:
             first, stop = np.searchsorted(numbers, [queue, queue + 1])
-            yield queue, places[first:stop], offsets[first:stop]
+            yield queue, places[first:stop], offsets[first:stop], times[first:stop]
 
 
 def _rows(scans: list[FileScan]) -> Iterator[Rows]:
@@ -178,7 +197,7 @@ def _mark_older(scans: list[FileScan], restarts: dict[int, _Restarts]) -> int:
             if queue in restarts:
                 own = np.flatnonzero(records["queue"] == queue)
                 old[own] = restarts[queue].left_behind(records[own])
-        old &= counted(records) & ((records["bits"] & BIT_STRAY) == 0)
+        old &= counted(records) & ((records["bits"] & (BIT_STRAY | BIT_SUPERSEDED)) == 0)
         records["bits"] |= np.where(old, BIT_SUPERSEDED, 0).astype(np.uint16)
         total += int(old.sum())
     return total

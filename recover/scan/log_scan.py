@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from formats.record_columns import BIT_GHOST, NO_MESSAGE
+from recover.claims import Claim, believed
 from recover.files.mapped_files import MappedFileQueue
 from recover.memory.columns import DEFAULT_MEMORY, ColumnStore, Rows
 from recover.scan.chosen import NOTHING, Chosen
@@ -78,9 +79,28 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan], *, as_scanned: bool 
         number_rows(scan.splits, _numbers_of(scan, numbers))
     queues = list(numbers)
     ghosts = mark_ghosts(scans, len(queues))
+    ghosts -= sum(_weigh_mark(scan) for scan in scans if scan.doubted is not None)
     superseded, counts = in_order(scans, len(queues), _counted(scans, numbers) if as_scanned and not ghosts else None)
     min_offset = scans[0].mapped_file.file_from_offset if scans else 0
     return _view(queue, scans, queues, _log_end(scans, min_offset), ghosts, superseded, counts)
+
+
+def _weigh_mark(scan: FileScan) -> int:
+    """Believe an end mark with nothing but stale records behind it, and forget these; how many there were."""
+    assert scan.doubted is not None
+    mark, splits = scan.doubted
+    behind = [split.records for split in scan.splits[splits:]]
+    stale = sum(int(((records["bits"] & BIT_GHOST) != 0).sum()) for records in behind)
+    claims = [
+        Claim("mark", "ends"), Claim("own offset of the record under it", "goes on"),
+        Claim("records behind it", "goes on", sum(records.size for records in behind) - stale),
+    ]
+    if believed(claims, "ends") == "goes on":
+        return 0
+    scan.splits = scan.splits[:splits]
+    scan.holes = [hole for hole in scan.holes if hole.start < mark]
+    scan.blank, scan.blank_size, scan.end, scan.doubted = mark, scan.file_end - mark, mark, None
+    return stale
 
 
 def in_order(scans: list[FileScan], queues: int, counts: Tally | None = None) -> tuple[int, Tally]:

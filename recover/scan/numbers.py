@@ -126,7 +126,12 @@ def _ends(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[Rows, Rows
 
 def mark_strays(scans: list[FileScan], places: Rows) -> None:
     """Set BIT_STRAY on the records at these phy offsets, which ascend."""
+    mark_at(scans, places, BIT_STRAY)
+
+
+def mark_at(scans: list[FileScan], places: Rows, bit: int) -> None:
+    """Set a bit of the records at these phy offsets, which ascend."""
     for records in (split.records for scan in scans for split in scan.splits) if places.size else ():
         offsets = records["phy_offset"]
         first, stop = np.searchsorted(places, [offsets[0], offsets[-1] + 1]) if offsets.size else (0, 0)
-        records["bits"][np.searchsorted(offsets, places[first:stop])] |= BIT_STRAY
+        records["bits"][np.searchsorted(offsets, places[first:stop])] |= bit

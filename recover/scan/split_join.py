@@ -90,6 +90,7 @@ class _Walk:
         self.result.holes += found.holes
         self.result.unreadable += found.unreadable
         self.result.blank, self.result.blank_size, self.result.end = found.blank, found.blank_size, found.end
+        self.result.over_record = found.over_record
 
     def go_on_in_hole(self, scan: SplitScan) -> None:
         """A hole reaches into this split: it ends where the split's first record is, or goes on."""

@@ -14,7 +14,7 @@ from formats.commitlog import OFFSET_SYS_FLAG
 from formats.consumequeue import CQ_UNIT
 from mqtool import exits
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import Drill, file_name, queue_bytes
+from tests.scenarios.drill import Drill, file_name, messages, queue_bytes
 
 UNIT = CQ_UNIT.size
 SECTOR = 512
@@ -131,3 +131,26 @@ def test_a_file_stands_where_most_of_its_records_say(drill: Start, name: str, re
     with store.recovered():
         assert log_bytes(store.root) == log
         assert queue_bytes(store.root) == before
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-5.3.3", "killed-manyfiles-5.5.0"])
+def test_an_early_end_mark_hides_nothing_and_is_taken_back(drill: Start, name: str, seed: int) -> None:
+    store = drill(name)
+    before, log = queue_bytes(store.root), log_bytes(store.root)
+    store.strike("log-early-end-mark", seed)
+    with store.recovered():
+        assert log_bytes(store.root) == log
+        assert queue_bytes(store.root) == before
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-5.3.3"])
+def test_old_records_in_line_with_the_end_displace_nothing(drill: Start, name: str, seed: int) -> None:
+    store = drill(name)
+    done = store.strike("log-old-lap-at-end", seed)
+    log = log_bytes(store.root)
+    with store.recovered():
+        assert store.messages <= messages(store.root)
+        assert log_bytes(store.root) == log
+        assert store.verify().document["commitlog"]["superseded"] <= done.facts["records"]
