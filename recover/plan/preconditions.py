@@ -21,6 +21,7 @@ from recover.errors import Refusal
 from recover.files.reading import file_crc, kind_of
 from recover.files.seen import Stamp, stamp_of
 from recover.plan.folders import observe_folder
+from recover.plan.journal import runs
 from recover.plan.model import FileState, InPlace, Plan, RetireFolder, Step, StoreIdentity, resolve
 
 STALE = "something changed the store since it was looked at; run the command again to plan on what is there now"
@@ -136,9 +137,11 @@ def checksum(root: Path, file: str, start: int, stop: int) -> int:
 def check(plan: Plan, root: Path) -> None:
     """`Refusal` naming the first thing that is not as the plan found it; reads only."""
     check_identity(plan, root)
+    # what this very plan changed and undo put back has another time of change, and is the same
+    was_undone = any(run.header["plan"] == plan.id and run.state == "undone" for run in runs(root))
     for step, sealed in zip(plan.steps, plan.preconditions, strict=True):
         compare(root, sealed, whole_file=not isinstance(step, InPlace))
-        if sealed.ctime_ns and os.lstat(resolve(root, step.file)).st_ctime_ns != sealed.ctime_ns:
+        if sealed.ctime_ns and not was_undone and os.lstat(resolve(root, step.file)).st_ctime_ns != sealed.ctime_ns:
             raise Refusal(f"{step.file} was changed after the plan was made, though its time of writing says otherwise",
                           STALE, file=step.file)
     for folder in plan.watched:
