@@ -267,7 +267,7 @@ class Drill:
         for version in self.brokers if starts else ():
             self.starts(version)
         yield done.document
-        undone = mqtool("undo", self.root, "--yes", "--json")
+        undone = self.run("undo", "--yes")
         assert undone.code & (exits.OPERATIONAL | exits.USAGE | exits.BUG) == 0, undone.stderr
         assert_same_tree(damaged, tree_digest(self.root))
         assert self.root.stat().st_mtime_ns == times

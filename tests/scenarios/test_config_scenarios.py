@@ -14,7 +14,7 @@ from formats.timer import TIMER_LOG_UNIT, TimerLogUnit, decode, encode_blank, un
 from mqtool import exits
 from recover.files.config_files import read_config
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import BROKERS, Drill, file_name, messages
+from tests.scenarios.drill import BROKERS, Drill, file_name
 from tests.support.trees import assert_unchanged
 
 WITH_CONFIG, PLAIN, KILLED, TIMER = "clean-4.5.1", "clean-plain-4.9.7", "killed-plain-4.5.1", "clean-5.3.3"
@@ -195,10 +195,13 @@ def test_t34_dledger_log_is_refused_in_clear_words_and_abort_stays(drill: Start,
     assert "DLedger" in found["message"]
     assert "cannot read" in found["message"]
     store.strike("bit-in-body")
-    with store.recovered(exits.UNSUPPORTED | exits.DERIVED, starts=False) as done:
-        assert (store.root / "abort").exists()
-        assert done["damaged_messages"] == 1
-        assert messages(store.root) == store.intact
+    left = exits.UNSUPPORTED | exits.MESSAGES | exits.DERIVED
+    store.finds("commitlog-damaged-record", exit_code=left)
+    with assert_unchanged(store.root):
+        refused = store.run("recover", "--yes")
+    assert refused.code == exits.OPERATIONAL | left
+    assert part in refused.document["error"]["message"]
+    assert (store.root / "abort").exists()
 
 
 # --- T40 ------------------------------------------------------------------------------------------------
