@@ -87,8 +87,8 @@ def refuse_worse(store: Store, made: RecoverPlan, settings: BrokerSettings, max_
 
 
 def _mended(made: RecoverPlan) -> set[int]:
-    """Records of which one flipped bit is turned back: asked for, or of a message that nobody can read."""
-    asked = {item["start"] for item in made.bridged if item["kind"] == "property"}
+    """Records of which a bit or a field is written: asked for, or of a message that nobody can read."""
+    asked = {item["start"] for item in made.bridged if item["kind"] == "property" or "before" in item}
     return asked | {item.wrong.stored.phy_offset for item in made.before.rejected if item.wrong is not None}
 
 
