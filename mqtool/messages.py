@@ -58,9 +58,9 @@ def plain_body(record: Record) -> tuple[bytes, str]:
         return record.body, str(error)
 
 
-def show_messages(out: Printer, messages: list[Found], *, body: bool) -> None:
-    """One message in full, several as a table."""
-    if len(messages) == 1:
+def show_messages(out: Printer, messages: list[Found], *, body: bool, as_list: bool = False) -> None:
+    """One message in full, several (or one `as_list`) as a table."""
+    if len(messages) == 1 and not as_list:
         _show_one(out, messages[0], body)
     elif messages:
         columns = [">log offset", "topic", ">queue", ">queue offset", "stored", "tags", "keys", "*unique key"]

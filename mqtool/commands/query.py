@@ -33,6 +33,10 @@ class Search(Struct, frozen=True, kw_only=True):
     key: Annotated[str | None, option("--key", "Key or unique key of the message.", _WHAT, metavar="K")] = None
     begin: Annotated[int | None, option("--begin", "Stored at or after (ms).", _WHAT, metavar="MS")] = None
     end: Annotated[int | None, option("--end", "Stored at or before (ms).", _WHAT, metavar="MS")] = None
+    since: Annotated[str | None, option(
+        "--since", "With --topic alone: stored at or after (ISO 8601 with its zone, ms, or -2h).", _WHAT,
+        metavar="T")] = None
+    until: Annotated[str | None, option("--until", "With --topic alone: stored before.", _WHAT, metavar="T")] = None
     queue: Annotated[int | None, option("--queue", "Queue of the topic.", _WHAT, metavar="N", min=0)] = None
     offset: Annotated[int | None, option("--offset", "Queue offset.", _WHAT, metavar="O", min=0)] = None
     time: Annotated[int | None, option(
@@ -56,17 +60,22 @@ class Search(Struct, frozen=True, kw_only=True):
                                          ("offset", self.offset), ("time", self.time)) if value is not None]
         if len(ways) > 1:
             raise UsageRefusal(f"--{ways[0]} and --{ways[1]} are two different searches", "Choose one of them.")
-        way = ways[0] if ways else "ghosts" if self.include_ghosts else ""
+        alone = "ghosts" if self.include_ghosts else "list" if self.topic is not None else ""
+        way = ways[0] if ways else alone
         if not way:
-            raise UsageRefusal("nothing to look for", "Name --key, --queue with --offset or --time, --msg-id, or "
-                               "--phy-offset; `mqtool query --help` has examples.")
+            raise UsageRefusal("nothing to look for", "Name --topic, --key, --queue with --offset or --time, --msg-id, "
+                               "or --phy-offset; `mqtool query --help` has examples.")
+        if way != "list" and (self.since is not None or self.until is not None):
+            raise UsageRefusal("--since and --until go with --topic alone",
+                               "--key takes --begin and --end; a list takes neither --key nor another search.")
         if way in ("key", "offset", "time") and self.topic is None and not (way == "key" and self.scan):
             raise UsageRefusal(f"--{way} needs --topic", "A broker finds messages by topic; --key does without it "
                                "with --scan.")
         if way in ("offset", "time") and self.queue is None:
             raise UsageRefusal(f"--{way} needs --queue", "Each queue of a topic counts its own offsets.")
         if way not in ("key", "ghosts") and (self.begin is not None or self.end is not None):
-            raise UsageRefusal("--begin and --end go with --key", "Use --time to find a position in a queue.")
+            raise UsageRefusal("--begin and --end go with --key", "Use --since and --until to list a topic, --time to "
+                               "find a position in a queue.")
         return way
 
 
@@ -76,6 +85,7 @@ class Search(Struct, frozen=True, kw_only=True):
         ("/data/store --topic Orders --key 4711 --scan", "the same without trusting the index"),
         ("/data/store --topic Orders --queue 0 --offset 12 --body", "by queue offset, with the body"),
         ("/data/store --topic Orders --queue 0 --time 1767225600000", "the first message from that time on"),
+        ("/data/store --topic Orders --since -2h", "the messages of a topic, in the order that they were stored"),
         ("/data/store --msg-id 7F00000100002A9F0000000000000000", "by message id"),
         ("/data/store --include-ghosts", "old records that a truncation left behind"),
     ],
@@ -84,7 +94,7 @@ class Search(Struct, frozen=True, kw_only=True):
 def run(
     out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, search: Search,
 ) -> int:
-    """Find messages by key, queue offset, time, id or log offset, the way a broker does.
+    """Find messages by key, queue offset, time, id or log offset, the way a broker does, or list those of a topic.
 
     Every hit is read and checked. Exit 0 says that the search was complete, even when it found nothing; 8 that it could
     not look everywhere.
@@ -98,11 +108,14 @@ def run(
     note_unread(opened, answer)
     out.answer(messages=[message_document(found, body=search.body) for found in answer.messages],
                complete=answer.complete, way=answer.way, notes=answer.notes, more=answer.more,
+               more_messages=answer.left_out if way == "list" else None,
                queue_offset=answer.queue_offset, damaged=answer.damaged)
-    show_messages(out, answer.messages, body=search.body)
+    show_messages(out, answer.messages, body=search.body, as_list=way == "list")
     for note in answer.notes:
         out.say(note)
-    if answer.more:
+    if answer.left_out:
+        out.say(f"{count(answer.left_out, 'more message')} not shown: raise --limit, or export them")
+    elif answer.more:
         out.say(f"there are more than {search.limit}: raise --limit")
     out.summary(_summary(answer), _next(out, answer, search, way))
     return exits.CLEAN if answer.complete else exits.OPERATIONAL
@@ -111,6 +124,8 @@ def run(
 def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> Answer:
     from recover.query import FOREVER, query_id, query_key, query_offset, query_phy_offset, query_time
 
+    if way == "list":
+        return _list(out, store, engine, search)
     if search.scan or search.include_ghosts:
         return _scan(out, store, engine, search, way)
     if way == "msg-id":
@@ -124,6 +139,22 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
         return query_time(store, topic, queue, int(search.time or 0))
     end = FOREVER if search.end is None else search.end
     return query_key(store, [topic], str(search.key), begin=search.begin or 0, end=end, limit=search.limit)
+
+
+def _list(out: Printer, store: Store, engine: EngineChoice, search: Search) -> Answer:
+    from recover.export.listing import list_messages
+    from recover.export.select import FOREVER, parse_time
+    from recover.memory.columns import DEFAULT_MEMORY
+
+    since = parse_time(search.since, "--since") if search.since is not None else 0
+    until = parse_time(search.until, "--until") if search.until is not None else FOREVER
+    if since > until:
+        raise UsageRefusal("--until is before --since", "Write the earlier time with --since.")
+    total = sum(mapped_file.length for mapped_file in store.commitlog.files)
+    with Progress("scanning", out.options.progress, out.stderr_console, total) as progress:
+        return list_messages(
+            store, str(search.topic), engine=engine.scanner(), memory=engine.memory or DEFAULT_MEMORY,
+            queue=search.queue, since=since, until=until, limit=search.limit, progress=progress)
 
 
 def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> Answer:
@@ -154,7 +185,8 @@ def _summary(answer: Answer) -> str:
         return f"no intact message found, but {ranges} of the log may hold what is looked for"
     if not answer.complete:
         return f"{found} found, but the search was NOT complete: {answer.notes[-1]}"
-    return f"{found} found" + (", more exist" if answer.more else "")
+    return f"{found} found" + (
+        f", {answer.left_out:,} more exist" if answer.left_out else ", more exist" if answer.more else "")
 
 
 def _next(out: Printer, answer: Answer, search: Search, way: str) -> list[Step]:

@@ -19,7 +19,8 @@ class Answer(Struct):
     """`complete` is false when a part that could hold a hit was not looked at; `notes` say which, and other facts.
 
     `damaged`: places of the log that were led to, or said themselves to be a message, and hold no intact one, with the
-    reason. `way` is how it was looked for: index, queue, id, offset or scan.
+    reason. `way` is how it was looked for: index, queue, id, offset, scan or list. `left_out`: how many more messages a
+    list has.
     """
 
     way: str
@@ -27,6 +28,7 @@ class Answer(Struct):
     complete: bool = True
     notes: list[str] = field(default_factory=list)
     more: bool = False
+    left_out: int = 0
     queue_offset: int | None = None
     damaged_ranges: int = 0
     damaged: list[dict[str, object]] = field(default_factory=list)

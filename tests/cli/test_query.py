@@ -14,6 +14,7 @@ from recover.files.store import Store
 from recover.scan.log_reader import LogReader
 from recover.scan.log_scan import scan_log
 from tests.cli.runner import mqtool
+from tests.support import plain_reader as plain
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES, real_store, unpacked
 from tests.support.trees import assert_unchanged
@@ -195,7 +196,7 @@ def test_ghosts_are_shown_only_when_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [
-    (), ("--key", "x"), ("--topic", "T", "--queue", "0"), ("--topic", "T", "--offset", "1"),
+    (), ("--key", "x"), ("--queue", "0"), ("--topic", "T", "--offset", "1"),
     ("--topic", "T", "--key", "x", "--msg-id", "y"), ("--msg-id", "y", "--begin", "1"), ("--msg-id", ""),
 ])
 def test_searches_that_make_no_sense_are_16(line: tuple[str, ...]) -> None:
@@ -230,3 +231,40 @@ def test_a_damaged_message_is_said_to_be_damaged_and_where(way: str, tmp_path: P
     inspect, verify = result.document["next"]
     assert mqtool(*shlex.split(inspect["command"])[1:]).code == 4
     assert verify["command"] == f"mqtool verify {store}"
+
+
+def test_a_topic_alone_lists_its_messages_in_log_order() -> None:
+    store = unpacked("clean-5.3.3")
+    records = [record for base, file in plain.log_files(store).items() for record in plain.chain(file, base)]
+    due = [r for r in records if "TopicA" in (r.topic, r.properties.get("REAL_TOPIC"))
+           or (r.topic.startswith("%") and r.properties.get("RETRY_TOPIC") == "TopicA")]
+    with assert_unchanged(store):
+        assert [m["phy_offset"] for m in found(store, "--topic", "TopicA")] == [r.phy_offset for r in due]
+        one = found(store, "--topic", "TopicA", "--queue", 1)
+    stored = [r for r in due if r.topic == "TopicA"]
+    assert [m["phy_offset"] for m in one if m["topic"] == "TopicA"] == [
+        r.phy_offset for r in stored if r.queue_id == 1]
+    since, until = stored[10].store_time, stored[-10].store_time
+    times = [m["store_timestamp"] for m in found(store, "--topic", "TopicA", "--since", since, "--until", until)]
+    assert times == [r.store_time for r in due if since <= r.store_time < until]
+
+
+def test_a_list_says_how_many_more_there_are() -> None:
+    store = unpacked("clean-5.3.3")
+    total = len(found(store, "--topic", "TopicA", "--limit", 0))
+    result = mqtool("query", store, "--topic", "TopicA", "--limit", 7, "--json")
+    assert result.code == 0
+    assert len(result.document["messages"]) == 7
+    assert (result.document["more"], result.document["more_messages"]) == (True, total - 7)
+    screen = mqtool("query", store, "--topic", "TopicA", "--limit", 7)
+    assert f"{total - 7:,} more" in screen.stdout
+    assert found(store, "--topic", "NoSuchTopic") == []
+
+
+@pytest.mark.parametrize("line", [
+    ("--since", "-2h"), ("--topic", "TopicA", "--since", "yesterday"), ("--topic", "%LMQ%one"),
+    ("--topic", "TopicA", "--key", "key-751", "--since", "-2h"), ("--topic", "TopicA", "--begin", 5),
+    ("--topic", "TopicA", "--since", 10, "--until", 5), ("--topic", "TopicA", "--include-ghosts", "--since", 10),
+])
+def test_lists_that_make_no_sense_are_16(line: tuple[object, ...]) -> None:
+    assert mqtool("query", unpacked(STORE), *line).code == 16
