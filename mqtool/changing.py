@@ -76,14 +76,9 @@ def options_of(plan: Plan, parts: PartsChoice) -> StoreOptions:
 def refuse_while_running(root: Path, parts: Iterable[Path] = ()) -> None:
     """`Refusal` (8) before anything long starts, when a broker holds the store or an earlier run is unfinished."""
     from recover.apply.carry_out import refuse_if_unfinished
-    from recover.disk.lock import probe
+    from recover.disk.lock import refuse_if_held
 
-    holder = probe(root)
-    if holder is not None:
-        who = f"process {holder}" if holder > 0 else "another process"
-        raise Refusal(f"{who} holds the store's lock",
-                      "Stop the broker first. Reading commands and --dry-run may run beside it.",
-                      pid=holder if holder > 0 else None)
+    refuse_if_held(root, "Stop the broker first. Reading commands and the dry runs of new plans may run beside it.")
     refuse_if_unfinished(root, parts)
 
 

@@ -36,10 +36,10 @@ def run(
     It is refused if a broker holds the store, or if one of the files is no longer what the plan was made on. Parts that
     are kept elsewhere are named again: what the plan says is not enough to write there.
     """
+    from recover.apply.carry_out import check_for_apply
     from recover.files.store import Store
     from recover.plan.places import Places
     from recover.plan.plan_file import load_plan
-    from recover.plan.preconditions import check
 
     plan = load_plan(plan_file)
     if plan.store is None:
@@ -54,7 +54,7 @@ def run(
     show_plan(out, plan)
     Places(root, store.options.folders).check_plan(plan)
     if consent.dry_run:
-        check(plan, root)
+        check_for_apply(root, plan, store.options.folders)
         out.summary(f"Dry run: {count(len(plan.steps), 'step')} on {root}",
                     next_steps(Scene("planned", out.given, plan=plan_file)))
         return 0

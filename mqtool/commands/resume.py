@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +17,6 @@ from mqtool.runs import run_root
 from mqtool.shown import Text
 from mqtool.text import clean, human_time
 from mqtool.verify_screen import verify_line
-from recover.errors import Refusal
 
 if TYPE_CHECKING:
     from recover.apply.carry_out import Applied
@@ -42,6 +40,7 @@ def run(
 
     Steps that were done are not repeated, one that was half done is done again. `mqtool undo` is the other way out.
     """
+    from recover.apply.carry_out import would_resume
     from recover.files.store import Store
     from recover.plan.journal import open_runs
 
@@ -56,9 +55,7 @@ def run(
         out.answer(plan=plan_document(run.plan))
         show_plan(out, run.plan)
     if consent.dry_run:
-        if not unfinished:
-            raise Refusal("there is no unfinished run", f"See `mqtool journal {shlex.quote(str(store))}`.")
-        out.summary(f"Dry run: run {unfinished[0].id} would be completed",
+        out.summary(f"Dry run: run {would_resume(root, parts.parts).id} would be completed",
                     [Step(out.given.line("resume"), "the same, carried out")], undo_step(out.given))
         return exits.CLEAN
     if unfinished:

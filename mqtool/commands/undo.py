@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +16,6 @@ from mqtool.progress import Steps
 from mqtool.runs import run_root
 from mqtool.shown import Text
 from mqtool.text import clean, count, human_time
-from recover.errors import Refusal
 
 
 @command(examples=[
@@ -36,7 +34,7 @@ def run(
     Run it again to take back the one before. The journal is kept. Exit 0 says that the store is as it was before the
     plan, damage included; `mqtool verify` tells what that is.
     """
-    from recover.apply.undo import last_run
+    from recover.apply.undo import last_run, would_undo
 
     root = run_root(store, parts.options())
     last = last_run(root, parts.parts)
@@ -48,9 +46,7 @@ def run(
         out.show(Text(what, style="bold"))
         show_plan(out, last.plan)
     if consent.dry_run:
-        if last is None:
-            raise Refusal("there is nothing to take back", f"See `mqtool journal {shlex.quote(str(store))}`.")
-        out.summary(f"Dry run: run {last.id} would be taken back",
+        out.summary(f"Dry run: run {would_undo(root, parts.parts).id} would be taken back",
                     [Step(out.given.line("undo"), "the same, carried out")])
         return exits.CLEAN
     if last is not None:

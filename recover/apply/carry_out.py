@@ -13,11 +13,12 @@ from msgspec import Struct
 
 from recover import disk
 from recover.apply.batches import batches
-from recover.apply.progress_check import check_for_resume, family
+from recover.apply.changeable import check_changeable
+from recover.apply.progress_check import check_for_resume, check_for_undo, family
 from recover.apply.run import make_last, record, record_all, start, tidy
 from recover.apply.space import check_space
 from recover.apply.undo import take_back, undo_run
-from recover.disk.lock import StoreLock, is_own_lock_file
+from recover.disk.lock import StoreLock, is_own_lock_file, refuse_if_held
 from recover.errors import Interrupted, Refusal
 from recover.plan.journal import Run, RunInfo, leftovers, open_runs, runs
 from recover.plan.model import Plan
@@ -61,20 +62,58 @@ def apply_plan(
     Places(root, given).check_plan(plan)
     with StoreLock(root), _disk_trouble("nothing was changed"):
         tidy(root)
-        for run in open_runs(root, given):
-            if run.header["plan"] == plan.id and run.state == "unfinished":
-                return _go_on(run, progress, interrupted)
-            raise _unfinished(run)
-        check(plan, root)
-        Places(root, given).check_plan(plan)
-        whole = detach(plan, root)
-        check_space(root, whole)
+        begun = _begun(root, plan, given)
+        if begun is not None:
+            return _go_on(begun, progress, interrupted)
+        whole = _checked(root, plan, given)
         try:
             run = start(root, whole, interrupted, given)
         except BaseException:
             tidy(root)
             raise
         return _carry_out(run, progress, interrupted)
+
+
+def check_for_apply(root: Path, plan: Plan, parts: Iterable[Path | str] = ()) -> None:
+    """`Refusal` where `apply_plan` would refuse before its first step; reads only."""
+    root, given = root.absolute(), tuple(map(str, parts))
+    if not plan.steps:
+        return
+    refuse_if_held(root)
+    begun = _begun(root, plan, given)
+    if begun is not None:
+        check_for_resume(begun, begun.plan)
+    else:
+        _checked(root, plan, given)
+
+
+def _begun(root: Path, plan: Plan, parts: tuple[str, ...]) -> Run | None:
+    """The run of this very plan that was begun; `Refusal` for any other that is not complete."""
+    for run in open_runs(root, parts):
+        if run.header["plan"] == plan.id and run.state == "unfinished":
+            return run
+        raise _unfinished(run)
+    return None
+
+
+def _checked(root: Path, plan: Plan, parts: tuple[str, ...]) -> Plan:
+    """The plan as its run will do it, once everything is as it has to be before the first step."""
+    check(plan, root)
+    Places(root, parts).check_plan(plan)
+    whole = detach(plan, root)
+    check_changeable(root, whole.steps)
+    check_space(root, whole)
+    return whole
+
+
+def would_resume(root: Path, parts: Iterable[Path | str] = ()) -> Run:
+    """The run that `resume` would complete; `Refusal` where it would refuse. Reads only."""
+    root = root.absolute()
+    for run in open_runs(root, parts):
+        refuse_if_held(root)
+        (check_for_undo if run.state == "undoing" else check_for_resume)(run, run.plan)
+        return run
+    raise Refusal("there is no unfinished run", "see what was done with `mqtool journal`")
 
 
 def resume(

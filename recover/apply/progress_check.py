@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from recover.apply import step_folder, step_in_place, step_replace
+from recover.apply.changeable import check_changeable
 from recover.errors import Refusal
 from recover.files.reading import file_crc
 from recover.plan.content import FileContent
@@ -64,6 +65,7 @@ def check_for_resume(run: Run, plan: Plan) -> None:
     _check_staged(run, plan)
     _check(run, plan, only_touched=False)
     check_watched(plan, run.root)
+    check_changeable(run.root, plan.steps, run)
 
 
 def check_for_undo(run: Run, plan: Plan) -> None:
@@ -72,6 +74,8 @@ def check_for_undo(run: Run, plan: Plan) -> None:
         # A copied store may be undone where it is now, but not through paths that lead to the original.
         check_same_store(plan, run.root)
     _check(run, plan, only_touched=True)
+    touched = [step for step, status in zip(plan.steps, run.statuses, strict=True) if status != "untouched"]
+    check_changeable(run.root, touched, run)
 
 
 def _check_staged(run: Run, plan: Plan) -> None:

@@ -14,7 +14,7 @@ from recover import disk
 from recover.apply.batches import batches
 from recover.apply.progress_check import check_for_undo, family
 from recover.apply.run import record, record_all, tidy
-from recover.disk.lock import StoreLock, is_own_lock_file
+from recover.disk.lock import StoreLock, is_own_lock_file, refuse_if_held
 from recover.errors import Interrupted, Refusal
 from recover.plan.journal import Run, RunInfo, leftovers, runs
 from recover.plan.model import resolve
@@ -53,6 +53,17 @@ def undo(
                 f"{error.strerror} ({error.filename or 'no file name'}); the undo is not complete",
                 "check the disk and its free space, then run `mqtool undo` again", errno=error.errno,
             ) from error
+
+
+def would_undo(root: Path, parts: Iterable[Path | str] = ()) -> Run:
+    """The run that `undo` would take back; `Refusal` where it would refuse. Reads only."""
+    root = root.absolute()
+    run = last_run(root, parts)
+    if run is None:
+        raise Refusal("there is nothing to take back", "see `mqtool journal`")
+    refuse_if_held(root)
+    check_for_undo(run, run.plan)
+    return run
 
 
 def last_run(root: Path, parts: Iterable[Path | str] = ()) -> Run | None:

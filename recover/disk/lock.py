@@ -45,6 +45,17 @@ def probe(store: Path) -> int | None:
         os.close(fd)
 
 
+def refuse_if_held(root: Path, remedy: str = "stop the broker first") -> None:
+    """`Refusal` (8) naming who holds the store, where `StoreLock` would give it; makes and locks nothing."""
+    check_journal_folder(root)
+    holder = probe(root)
+    if holder is not None:
+        known = holder != UNKNOWN_HOLDER
+        who = f"process {holder}" if known else "another mqtool, or a process of another host,"
+        raise Refusal(f"{who} holds the store's lock", remedy if known else "wait until it has ended",
+                      pid=holder if known else None)
+
+
 def _holder(fd: int) -> int | None:
     """Who holds byte 0 against us. Does not report locks of this process itself made with F_SETLK."""
     request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from recover.apply.carry_out import apply_plan
+from recover.plan.journal import open_runs
 from recover.plan.model import Plan, WriteFile, WriteRange
 from recover.plan.plan_file import save_plan
 from recover.plan.preconditions import seal
 from tests.cli.runner import mqtool
+from tests.recovery.test_lock import held, record_lock
 from tests.support.plans import killed_at
 from tests.support.stores import real_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
@@ -193,3 +198,107 @@ def test_a_plan_names_what_of_it_is_missing(store: Path, tmp_path: Path) -> None
         sidecar.rename(tmp_path / "away")
         refused = mqtool("apply", plan, "--yes")
         assert refused.code & 8 and sidecar.name in refused.stderr and "copy that folder" in refused.stderr
+
+
+def refused_alike(words: list[object], *names: str) -> None:
+    """A dry run refuses what the run itself refuses, for the same reason, and neither changes anything."""
+    dry, real = mqtool(*words, "--dry-run"), mqtool(*words, "--yes")
+    assert (dry.code, real.code) == (8, 8), (dry.stdout, dry.stderr, real.stderr)
+    for name in names:
+        assert name in dry.stderr and name in real.stderr, (dry.stderr, real.stderr)
+
+
+@pytest.fixture
+def half_done(store: Path) -> Path:
+    """A store with a run that was killed within its steps."""
+    (store / "lock").write_bytes(b"lock")
+    plan = harmless(store)
+    for wanted in ("untouched", "begun"):
+        number = 0
+        while wanted not in [status for run in open_runs(store) for status in run.statuses]:
+            assert killed_at(number, lambda: apply_plan(store, plan))
+            number += 1
+    return store
+
+
+def test_the_dry_run_of_undo_promises_no_more_than_undo_does(store: Path) -> None:
+    (store / "lock").write_bytes(b"lock")
+    apply_plan(store, harmless(store))
+    with held(record_lock(store)) as (pid, _), assert_unchanged(store):
+        refused_alike(["undo", store], f"process {pid}")
+    (store / CHECKPOINT).write_bytes(b"another")
+    with assert_unchanged(store):
+        refused_alike(["undo", store], "checkpoint is not as the run")
+
+
+def test_the_dry_run_of_resume_promises_no_more_than_resume_does(half_done: Path) -> None:
+    with held(record_lock(half_done)) as (pid, _), assert_unchanged(half_done):
+        refused_alike(["resume", half_done], f"process {pid}")
+    (half_done / CHECKPOINT).write_bytes(b"another")
+    with assert_unchanged(half_done):
+        refused_alike(["resume", half_done], CHECKPOINT)
+
+
+def test_the_dry_run_of_apply_promises_no_more_than_apply_does(store: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    (store / "lock").write_bytes(b"lock")
+    save_plan(harmless(store), plan)
+    with held(record_lock(store)) as (pid, _), assert_unchanged(store):
+        refused_alike(["apply", plan], f"process {pid}")
+    assert mqtool("apply", plan, "--dry-run").code == 0
+
+
+def test_the_dry_run_of_apply_sees_another_run_that_is_not_complete(half_done: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    save_plan(seal(Plan.of("rebuild", [WriteFile(CHECKPOINT, b"x" * 4096)]), half_done), plan)
+    with assert_unchanged(half_done):
+        refused_alike(["apply", plan], "is unfinished", "resume")
+
+
+@pytest.fixture
+def flag() -> Iterator[Callable[[str, Path], None]]:
+    """`flag("i", path)`: that path immutable until the test ends; "a": append-only."""
+    flagged: list[tuple[str, Path]] = []
+
+    def set_flag(letter: str, path: Path) -> None:
+        done = subprocess.run(["chattr", f"+{letter}", str(path)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"NOT RUN: chattr needs root and a file system with flags ({done.stderr.strip()})")
+        flagged.append((letter, path))
+
+    if shutil.which("chattr") is None:
+        pytest.skip("NOT RUN: there is no chattr")
+    yield set_flag
+    for letter, path in flagged:
+        subprocess.run(["chattr", f"-{letter}", str(path)], check=True)
+
+
+@pytest.mark.parametrize("letter", ["i", "a"])
+@pytest.mark.parametrize("name", ["checkpoint", "commitlog/00000000000000000000", "."])
+def test_a_file_that_no_step_can_change_is_named_before_the_first(
+    store: Path, tmp_path: Path, flag: Callable[[str, Path], None], letter: str, name: str,
+) -> None:
+    plan = tmp_path / "plan.json"
+    steps = [WriteRange("commitlog/00000000000000000000", 0, bytes(8)), WriteFile(CHECKPOINT, b"x" * 4096)]
+    (store / "lock").write_bytes(b"lock")
+    flag(letter, store / name)
+    save_plan(seal(Plan.of("recover", steps), store), plan)
+    word = {"i": "immutable", "a": "append-only"}[letter]
+    shown = "the store's root" if name == "." else name
+    with assert_unchanged(store):
+        refused_alike(["apply", plan], shown, word, f"chattr -{letter}")
+    assert not (store / ".mqtool").exists() or mqtool("journal", store, "--json").document["runs"] == []
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "commitlog", "retired"])
+def test_undo_and_resume_ask_before_the_first_step_too(
+    half_done: Path, flag: Callable[[str, Path], None], name: str,
+) -> None:
+    (run,) = (half_done / ".mqtool/runs").iterdir()
+    places = {"checkpoint": half_done / CHECKPOINT, "commitlog": max((half_done / "commitlog").iterdir()),
+              "retired": run / "retired"}
+    flag("i", places[name])
+    with assert_unchanged(half_done):
+        refused_alike(["resume", half_done], name, "immutable")
+        if name != "checkpoint":  # which no step has touched yet
+            refused_alike(["undo", half_done], name, "immutable")
