@@ -176,6 +176,8 @@ SETTINGS = frozenset({"settings-contradict-files", "settings-would-truncate", "s
 _CLAMPED = ("consumer-offset-above-max", "delay-offset-above-max")
 _FLIPPED = ("commitlog-flipped-bit", "commitlog-flipped-property")
 _LEFT_BY_A_KILL = {"abort-present"}
+_ASKS = "commitlog-begins-late"
+"""A question that is answered before a broker starts."""
 
 
 def _stopped(scene: Scene) -> bool:
@@ -235,6 +237,8 @@ def _apply(scene: Scene) -> list[Step]:
 
 def _after_repair(scene: Scene) -> list[Step]:
     hands = [step for step in scene.by_hand() if not step.command.startswith("mqtool")]
+    if scene.named(_ASKS):
+        return [*hands, *_start(scene)]
     not_yet = any(item.code.startswith("config-") and not item.remedy.startswith("mqtool re") for item in scene.wrong)
     steps = hands if not_yet else [*_start(scene), *hands]
     if scene.named(*_CLAMPED) and "--clamp-offsets" not in scene.typed:

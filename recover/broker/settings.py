@@ -59,6 +59,7 @@ KNOWN = {
         Setting("messageDelayLevel", DEFAULT_LEVELS, "deliver times of the delay topic's units"),
         Setting("enableMultiDispatch", "false", "whether LMQ queues get units", "4.9.3"),
         Setting("enableLmq", "false", "whether %LMQ% queues have the number 0", "4.9.3"),
+        Setting("fileReservedTime", "72", "hours after which a log file is deleted"),
         Setting("enableConsumeQueueExt", "false", "whether units refer to consumequeue_ext"),
     )
 }

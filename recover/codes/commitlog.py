@@ -202,6 +202,20 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         cause="Retention.", broker="Normal.", action="Nothing.",
     ),
     Code(
+        "commitlog-begins-late", "warning",
+        "the log begins at {start}, but its first message ({first_time}) is not {hours} h older than its newest ({newest_time}), as it "
+        "would be had the files before it expired: were they deleted on purpose, or not copied?",
+        "Find them: another path (mqtool verify {store} --commitlog DIR), the source of this copy, a replica, a backup. If they "
+        "expired or were deleted on purpose, give the broker's retention with --set fileReservedTime=H (here at most {age_hours}).",
+        meaning="The log does not begin at 0, and its first message is younger than `fileReservedTime` (72 h unless --broker-conf or "
+        "--set says otherwise) before the newest one: no broker with this retention has deleted the files before it by their age.",
+        cause="The first files were not copied, a disk of a multi-path commitlog is not mounted, somebody deleted them; or a full "
+        "disk, a shorter retention or a long idle time let the broker delete them.",
+        broker="It starts, and deletes what queues and index have of the messages before the first file.",
+        action="Look for the files before the broker starts. If they are meant to be gone, say so with "
+        "`--set fileReservedTime=H`; 0 accepts any first file. Neither recover nor a rebuild changes anything for it.",
+    ),
+    Code(
         "commitlog-unreadable", "error", "{wanted} bytes could not be read: {error}",
         "Check the disk; copy what can be read elsewhere first.",
         meaning="The operating system refused to read this range; it counts as damaged.",

@@ -62,7 +62,7 @@ def predict(
     """
     chosen: Mode = mode or ("abnormal" if store.has_abort else "normal")
     prediction = Prediction(str(settings.version), chosen)
-    prediction.assumptions += assumptions(store, settings)
+    prediction.assumptions += assumptions(store, view, settings)
     prediction.not_emulated = not_emulated(store, settings)
     prediction.unsupported += prediction.not_emulated or unread_beside(store)
     needed = needed_parts(store, dict(settings.given), Topics(store), view)

@@ -14,6 +14,7 @@ from recover.files.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere
 from recover.findings import Finding, finding
 from recover.inspect_store.pointers import index_ends, read_checkpoint
 from recover.scan.log import MISSING_FILE, LogView
+from recover.verify.commitlog import first_file_findings
 from recover.verify.config_evidence import judged_pairs
 from recover.verify.needed_parts import Needed, start_refusals
 from recover.verify.parts import has_timer, log_is_gone
@@ -117,8 +118,8 @@ def timer_left_out(store: Store, settings: BrokerSettings, log: LogView) -> Iter
                 yield f"timer: {item.message}"
 
 
-def assumptions(store: Store, settings: BrokerSettings) -> Iterator[str]:
-    """What was taken for granted before anything was read of the log."""
+def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterator[str]:
+    """What is taken for granted of release, settings, files and the beginning of the log."""
     version = settings.version
     if version > NEWEST_COMPARED:
         yield f"{version} is taken to start like {NEWEST_COMPARED}, the newest release that was compared"
@@ -138,5 +139,8 @@ def assumptions(store: Store, settings: BrokerSettings) -> Iterator[str]:
     for name in ("enableAcceleratedRecovery", "rocksdbCQDoubleWriteEnable"):
         if settings.flag(name):
             yield f"{name}=true is not emulated; the answer is that without it"
+    for item in first_file_findings(store, log, settings.given):
+        if item.severity != "info":
+            yield f"the files before {item.file} are meant to be gone: {item.message}"
     for twin in store.commitlog.duplicates:
         yield f"{store.relative(twin.path)} has the name of another file; the broker loads both, here one counts"

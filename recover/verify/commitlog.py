@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import datetime
+from collections.abc import Iterator, Mapping
 
 from formats.commitlog import BLANK_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
+from formats.errors import FormatError
 from formats.names import offset_to_name
 from formats.record_columns import BIT_GHOST, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
+from recover.broker.settings import KNOWN, java_integer
 from recover.broker.versions import DIRECTORIES_SKIPPED, IPV6_HOSTS, V2_RECORDS, Behaviour
 from recover.evidence.contradictions import Contradiction
 from recover.evidence.lost import Losses, record_count, was_a_message
@@ -16,8 +19,11 @@ from recover.files.store import Store
 from recover.findings import Finding, finding
 from recover.inspect_store.pointers import read_checkpoint
 from recover.scan.log import MISSING_FILE, Damage, LogView
+from recover.scan.log_reader import LogReader
 
 NOT_A_FILE = "commitlog-not-a-file"
+_RETENTION = "fileReservedTime"
+_HOUR_MS = 3_600_000
 
 
 def is_end_mark_only(damage: Damage, lost: int, proven: bool) -> bool:
@@ -47,7 +53,9 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int]) -> int:
     return total
 
 
-def check_commitlog(store: Store, log: LogView, losses: Losses, end_marks: set[int]) -> list[Finding]:
+def check_commitlog(
+    store: Store, log: LogView, losses: Losses, end_marks: set[int], settings: Mapping[str, str],
+) -> list[Finding]:
     """Findings of the commitlog, `end_marks` being the numbers of damages that are end marks only."""
     found = list(_file_findings(store, log.queue))
     for number, damage in enumerate(log.damaged):
@@ -60,9 +68,7 @@ def check_commitlog(store: Store, log: LogView, losses: Losses, end_marks: set[i
     found += _old_records(store, log)
     if log.fillers or log.markers:
         found.append(finding("commitlog-bridge", "commitlog", fillers=log.fillers, markers=log.markers))
-    if log.min_offset > 0:
-        found.append(finding("commitlog-first-file-not-zero", store.relative(log.files[0].mapped_file.path), 0,
-                             start=log.min_offset))
+    found += first_file_findings(store, log, settings)
     found += needs_newer_broker(store, log)
     for scan in log.files:
         found += [
@@ -70,6 +76,42 @@ def check_commitlog(store: Store, log: LogView, losses: Losses, end_marks: set[i
             for f in scan.unreadable
         ]
     return found
+
+
+def first_file_findings(store: Store, log: LogView, settings: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether the files before the first one can have expired: that takes a first message as old as retention allows.
+
+    Only times of messages count: the clock of whoever looks at a copy says nothing.
+    """
+    if log.min_offset == 0:
+        return
+    stated = java_integer({**store.options.settings, **settings}.get(_RETENTION, ""))
+    hours = int(KNOWN[_RETENTION].default) if stated is None else stated
+    first, newest = _first_timestamp(log), log.newest_timestamp
+    late = newest - first < hours * _HOUR_MS
+    yield finding(
+        "commitlog-begins-late" if late else "commitlog-first-file-not-zero",
+        store.relative(log.files[0].mapped_file.path), 0, start=log.min_offset, first=first, newest=newest,
+        first_time=_utc(first), newest_time=_utc(newest), hours=hours, age_hours=max(0, newest - first) // _HOUR_MS,
+    )
+
+
+def _first_timestamp(log: LogView) -> int:
+    """Store time (ms) of the first record; read from the file, as the scan of a sound log keeps no rows."""
+    with LogReader(log.queue) as reader:
+        size = int.from_bytes(reader.read(log.min_offset, 4), "big")
+        try:
+            return reader.record(log.min_offset, size).store_timestamp
+        except (FormatError, OSError):
+            rows = (split.records for split in log.live())
+            return next((int(records["store_timestamp"][0]) for records in rows if records.size), 0)
+
+
+def _utc(milliseconds: int) -> str:
+    try:
+        return datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC).isoformat(" ", "seconds")
+    except (OverflowError, ValueError, OSError):
+        return str(milliseconds)
 
 
 def _file_findings(store: Store, queue: MappedFileQueue) -> Iterator[Finding]:

@@ -171,7 +171,7 @@ def test_first_file_of_a_queue_can_go_missing(tmp_path: Path) -> None:
     assert len(walk.mapped_files((tmp_path / "s" / done.changes[0].file).parent)) == 2
 
 
-CODES = {"preallocated": 2, "queues-without-log": 4}
+CODES = {"preallocated": 2, "queues-without-log": 4, "first-file-not-zero": 2, "large-offsets": 2}
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"many-queues"}))

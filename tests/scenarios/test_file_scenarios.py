@@ -28,11 +28,12 @@ SIZE = 64 << 10
 def test_t01_clean_store_is_healthy_and_left_alone(drill: Start, name: str) -> None:
     store = drill(name)
     result = store.verify()
-    assert result.code == 0
-    assert [item for item in result.document["findings"] if item["severity"] != "info"] == []
+    assert result.code == store.asks
+    said = [item["code"] for item in result.document["findings"] if item["severity"] != "info"]
+    assert said == ["commitlog-begins-late"] * store.late
     with assert_unchanged(store.root):
         done = store.run("recover", "--yes")
-    assert (done.code, done.document["applied"], done.document["plan"]["steps"]) == (0, False, [])
+    assert (done.code, done.document["applied"], done.document["plan"]["steps"]) == (store.asks, False, [])
     assert done.document["journal"] is None
 
 
@@ -114,7 +115,7 @@ def test_t14_sizes_are_inferred(drill: Start, name: str) -> None:
     assert sizes == {
         "mapped_file_size": conf["mappedFileSizeCommitLog"], "queue_file_size": conf["mappedFileSizeConsumeQueue"],
         "index_slots": conf["maxHashSlotNum"], "index_entries": conf["maxIndexNum"]}
-    assert store.verify().code == 0
+    assert store.verify().code == store.asks
     with assert_unchanged(store.root):
         assert mqtool("verify", store.root, "--mapped-file-size", sizes["mapped_file_size"] * 3).code == 16
 
@@ -123,8 +124,14 @@ def test_t14_sizes_are_inferred(drill: Start, name: str) -> None:
 def test_t15_log_that_begins_at_a_later_file(drill: Start, name: str) -> None:
     store = drill(name)
     start = manifest(name)["min_phy"]
-    found = store.finds("commitlog-first-file-not-zero", f"commitlog/{file_name(start)}", 0, exit_code=0)
-    assert (found["severity"], found["facts"]["start"]) == ("info", start)
+    times = [hit.record.store_timestamp for hit in store.records()]
+    found = store.finds("commitlog-begins-late", f"commitlog/{file_name(start)}", 0, exit_code=exits.DERIVED)
+    assert (found["severity"], found["facts"]["start"]) == ("warning", start)
+    assert (found["facts"]["first"], found["facts"]["newest"]) == (times[0], max(times))
+    assert "not copied?" in found["message"] and "--set fileReservedTime=H" in found["remedy"]
+    said = store.run("predict")
+    assert said.code & exits.MESSAGES == 0
+    assert any(found["message"] in text for text in said.document["assumptions"])
     hit = store.records()[40]
     flip_bit(store.root, hit.file.path, hit.position + 90, 1)
     store.struck()
@@ -132,6 +139,31 @@ def test_t15_log_that_begins_at_a_later_file(drill: Start, name: str) -> None:
     with store.recovered() as done:
         assert done["damaged_messages"] == 1
         assert messages(store.root) == store.intact
+
+
+@pytest.mark.parametrize(("hours", "late"), [("0", False), ("1", True), ("72", True), (None, True)])
+def test_t15_first_message_as_old_as_retention_allows_asks_nothing(
+    drill: Start, folder: Path, hours: str | None, late: bool
+) -> None:
+    store = drill("clean-expired-5.5.0")
+    conf = folder / "broker.conf"
+    conf.write_text(f"fileReservedTime={hours}\n" if hours else "brokerName=a\n")
+    for options in (("--broker-conf", conf), ("--set", f"fileReservedTime={hours or 72}")):
+        result = store.verify(*options)
+        (found,) = [item for item in result.document["findings"] if item["facts"].get("start") == 262144]
+        assert found["code"] == ("commitlog-begins-late" if late else "commitlog-first-file-not-zero")
+        assert result.code == (exits.DERIVED if late else 0)
+        assert store.run("recover", "--yes", *options).code == result.code
+
+
+def test_t15_log_of_which_the_first_file_was_not_copied_asks_for_it(drill: Start) -> None:
+    store = drill(PLAIN)
+    start = walk.log_files(store.root)[1].file_from_offset
+    store.strike("log-first-missing")
+    store.finds("commitlog-begins-late", f"commitlog/{file_name(start)}", 0, exit_code=exits.DERIVED)
+    assert store.verify().document["next"][0]["command"].startswith("Find them")
+    with assert_unchanged(store.root):
+        assert store.run("recover", "--yes").code == exits.DERIVED
 
 
 def test_t16_missing_middle_file_is_a_gap_and_both_sides_stay(drill: Start) -> None:

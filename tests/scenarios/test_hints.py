@@ -28,7 +28,8 @@ CHOSEN = {
     ("clean-5.3.3", "bit-in-body"), ("clean-propcrc-5.3.3", "bit-in-size"), ("clean-multipath-4.9.7", "page-random"),
     ("killed-multipath-5.3.3", "queue-file-garbage"), ("clean-5.3.3", "consumer-offset-above-max"),
     ("clean-4.5.1", "log-all-missing"), ("clean-manyfiles-5.3.3", "log-middle-missing"),
-    ("clean-5.3.3", "topics-empty"), ("killed-5.5.0", "crash-torn-tail"),
+    ("clean-5.3.3", "topics-empty"), ("killed-5.5.0", "crash-torn-tail"), ("killed-expired-5.3.3", "nothing"),
+    ("clean-expired-5.5.0", "nothing"), ("clean-plain-4.9.7", "log-first-missing"),
 }
 
 

@@ -10,11 +10,12 @@ import pytest
 from fixtures.damage import damage, walk
 from mqtool import exits
 from tests.cli.runner import Result, mqtool
-from tests.scenarios.drill import messages
+from tests.scenarios.drill import begins_late, messages
 from tests.support.stores import real_store
 from tests.support.trees import assert_unchanged
 from tests.support.unread_stores import FIRST, add_batch_queue, add_rocksdb, put, to_dledger, to_rocksdb
 
+LATE = "commitlog-begins-late"
 CLEAN, KILLED, MANY = "clean-plain-4.9.7", "killed-expired-5.3.3", "clean-manyfiles-5.3.3"
 REFUSED, UNREAD = exits.OPERATIONAL, exits.UNSUPPORTED
 CHANGES = (("recover",), ("rebuild",), ("rebuild-consumequeue",), ("rebuild-index",), ("truncate", "--to", "0"))
@@ -45,6 +46,7 @@ def test_a_healthy_dledger_store_is_not_judged_by_its_queues(folder: Path, name:
     root = to_dledger(real_store(name, folder), keep)
     found = verify(root)
     left = {"abort-present"} if (root / "abort").exists() else set()
+    left |= {LATE} if keep and begins_late(name) else set()
     assert notable(found) == {"part-not-supported"} | left
     assert found.code == UNREAD | (exits.DERIVED if left else 0)
     assert found.document["not_checked"].keys() == {"commitlog", "consumequeue", "index", "checkpoint"}
@@ -134,7 +136,8 @@ def test_no_queue_files_are_expected_where_queues_are_in_rocksdb(
     root = to_rocksdb(real_store(name, folder), empty=empty, separate=separate)
     found = verify(root)
     left = {"abort-present"} if name == KILLED else set()
-    assert notable(found) == left | (set() if empty else {"part-not-supported"})
+    late = {LATE} if begins_late(name) else set()
+    assert notable(found) == left | late | (set() if empty else {"part-not-supported"})
     assert list(found.document["not_checked"]) == ["consumequeue"]
     assert "not checked: consumequeue" in mqtool("verify", root, "--quiet").stdout
     with assert_unchanged(root):
@@ -153,7 +156,7 @@ def test_recover_mends_beside_queues_in_rocksdb_and_leaves_abort(folder: Path) -
     done = mqtool("recover", root, "--yes", "--json")
     assert done.code == exits.CORRECTED | exits.DERIVED | UNREAD
     assert not any(step["file"].startswith(("consumequeue", "abort")) for step in done.document["plan"]["steps"])
-    assert notable(verify(root)) == {"abort-present", "part-not-supported"}
+    assert notable(verify(root)) == {"abort-present", LATE, "part-not-supported"}
 
 
 @pytest.mark.parametrize("change", [("rebuild",), ("rebuild-consumequeue",), ("truncate", "--to", "0")],

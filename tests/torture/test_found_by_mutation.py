@@ -72,11 +72,11 @@ def test_queue_of_expired_messages_that_was_cut_off_keeps_its_end(folder: Path) 
     store.finds("consumequeue-cut-off", name, 200, exit_code=exits.DERIVED)
     before = tree_digest(store.root)
     done = store.run("recover", "--yes")
-    assert done.code == exits.CORRECTED, done.stderr
+    assert done.code == exits.CORRECTED | store.asks, done.stderr
     after = path.read_bytes()
     assert (after[:200], after[220:]) == (sound[:200], sound[220:])
     assert CQ_UNIT.decode(after, 200).size == 0x7FFFFFFF, "a blank place, as brokers fill them"
-    assert store.verify().code == exits.CLEAN
+    assert store.verify().code == store.asks
     assert store.run("undo", "--yes").code & exits.OPERATIONAL == 0
     assert_same_tree(before, tree_digest(store.root))
 
