@@ -30,12 +30,12 @@ _ELSEWHERE = _PARTS[:3]
 _BROKER = ("broker", "broker_conf", "settings")
 TAKES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("apply", "undo", "resume"), _ELSEWHERE),
-    **dict.fromkeys(("inspect", "verify", "predict", "query", "recover", "truncate", "rebuild", "rebuild-consumequeue",
-                     "rebuild-index"), _PARTS + _BROKER),
+    **dict.fromkeys(("inspect", "verify", "predict", "query", "groups", "recover", "truncate", "rebuild",
+                     "rebuild-consumequeue", "rebuild-index"), _PARTS + _BROKER),
 }
 """Which options about the store a command takes, by the names of its parameters."""
 _SPELLING = {"settings": "--set"}
-_READS = ("inspect", "verify", "predict", "query", "explain", "exit-codes")
+_READS = ("inspect", "verify", "predict", "query", "groups", "explain", "exit-codes")
 _COPY = "DIR"
 _NAMED = re.compile(r"mqtool ([a-z-]+) \{store\}")
 

@@ -27,6 +27,7 @@ COMMANDS: dict[str, Entry] = {
     "predict": Entry("predict", "What the start of a broker version would do to this store.", READING),
     "query": Entry("query", "Look up messages by key, queue offset, time or ID.", READING),
     "export": Entry("export", "Messages out of a store, in bulk.", READING),
+    "groups": Entry("groups", "Consumer groups against their queues, before and after a start.", READING),
     "journal": Entry("journal", "What was done to this store, when, and what is unfinished.", READING),
     "recover": Entry("recover", "Repair a store so that a broker starts without losing intact messages.", CHANGING),
     "truncate": Entry("truncate", "Cut the log at a record boundary, and all that derives from it.", CHANGING),

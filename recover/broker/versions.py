@@ -151,6 +151,12 @@ INVALID_CONFIG_DELETED = _behaviour(
     "invalid-config-deleted", "a config file that cannot be parsed is deleted", since="5.4.0",
 )
 
+# DefaultMessageStore.getMessage
+OVERFLOW_TO_FIRST = _behaviour(
+    "overflow-to-first", "a group whose offset is above its queue's end is sent to the queue's first message if that "
+    "is 0, else to its end; later releases send it to the end", until="5.0.0",
+)
+
 BEHAVIOURS: tuple[Behaviour, ...] = tuple(_ALL)
 
 OLDEST_COMPARED = BrokerVersion(4, 1, 0)

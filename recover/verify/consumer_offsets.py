@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
 DELAY_FILE = "delayOffset.json"
-_MAPPING_FILE = "topicQueueMapping.json"
+MAPPING_FILE = "topicQueueMapping.json"
 _SHOWN = 8
 
 
@@ -105,7 +105,7 @@ class _Judge:
         self.ranges = ranges
         topics = look.topics
         self.known = {key.topic for key in ranges} | set(topics.folders) | set(topics.configured or {}) | topics.batch
-        mapping = pairs[_MAPPING_FILE].main
+        mapping = pairs[MAPPING_FILE].main
         self.counted_otherwise = topics.batch | set(mapping.table)
 
     def groups(self, pair: ConfigPair, report: OffsetReport) -> None:

@@ -1,0 +1,190 @@
+"""Consumer groups against their queues: as they are, and once a broker has started."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct, structs
+
+from formats.config import read_consumer_offsets
+from formats.kernels.queue import EXPIRED
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import OVERFLOW_TO_FIRST
+from recover.evidence.expected import QueueKey
+from recover.files.config_files import ConfigPair
+from recover.files.ext_files import ExtFiles
+from recover.files.store import CONFIG
+from recover.findings import Finding
+from recover.memory.columns import Rows
+from recover.predict.broker_log import BrokerLog
+from recover.predict.counting import STAND_INS, right_units
+from recover.predict.dispatch import Key
+from recover.predict.prediction import Prediction
+from recover.predict.queue_state import QueueState
+from recover.predict.start import predict
+from recover.verify.config import check_config
+from recover.verify.consumer_offsets import MAPPING_FILE, OFFSET_FILES
+from recover.verify.survey import Survey
+
+_OF_START = frozenset({"start-cannot-say", "start-refused", "start-lowers-queues", "start-forgets-config"})
+_OFFSET_PLACES = frozenset(f"config/{name}{end}" for name in OFFSET_FILES for end in ("", ".bak")) | {CONFIG}
+
+
+class GroupRow(Struct):
+    """One group at one queue; None is what cannot be told.
+
+    `min`, `max`: [first, next) of the queue's units that the log still has; `_after`: once the broker has started.
+    `resumes`: the queue offset at which that broker lets the group go on. Counts are of intact messages of the log:
+    `lag` from `committed` up to `max`; `skips` from `committed` on that the group does not get, `again` before
+    `committed` that it gets once more, if it goes on right after that start.
+    """
+
+    group: str
+    topic: str
+    queue: int
+    committed: int
+    min: int | None = None
+    max: int | None = None
+    min_after: int | None = None
+    max_after: int | None = None
+    resumes: int | None = None
+    skips: int | None = None
+    again: int | None = None
+    lag: int | None = None
+
+    def json(self) -> dict[str, Any]:
+        """The row of the documents."""
+        return structs.asdict(self)
+
+
+class Groups(NamedTuple):
+    """The rows, what is wrong with offsets or with the start they count on, and that start.
+
+    `unread`: offsets that could not be read, a line each.
+    """
+
+    rows: list[GroupRow]
+    findings: list[Finding]
+    prediction: Prediction
+    unread: list[str]
+
+
+def groups_of(
+    look: Survey, settings: BrokerSettings, *, group: str | None = None, topic: str | None = None,
+) -> Groups:
+    """Every committed offset of the groups and topics that fit these patterns."""
+    config = check_config(look.store, look)
+    unread: list[str] = []
+    rows = [
+        row for pair in config.pairs if pair.name in OFFSET_FILES for row in _committed(pair, unread)
+        if (group is None or fnmatch.fnmatchcase(row.group, group))
+        and (topic is None or fnmatch.fnmatchcase(row.topic, topic))
+    ]
+    rows.sort(key=lambda row: (row.group, row.topic, row.queue))
+    by_queue: dict[QueueKey, list[GroupRow]] = defaultdict(list)
+    counted_otherwise = set(look.topics.batch)
+    for pair in config.pairs:
+        if pair.name == MAPPING_FILE:
+            counted_otherwise.update(pair.main.table)
+    for row in rows:
+        if row.topic not in counted_otherwise and row.committed >= 0:
+            by_queue[QueueKey(row.topic, row.queue)].append(row)
+    _as_they_are(look, by_queue)
+
+    queues: dict[Key, QueueState] = {}
+
+    def started(_: BrokerLog, states: dict[Key, QueueState]) -> None:
+        queues.update(states)
+
+    prediction = predict(look.store, look.log, settings, started=started)
+    if prediction.starts and not prediction.says_nothing and look.queues is not None:
+        _once_started(look, by_queue, queues, prediction.max_phy, settings)
+    found = [item for item in config.findings if item.file in _OFFSET_PLACES and _fits(item, group, topic)]
+    found += [item for item in prediction.findings() if item.code in _OF_START]
+    return Groups(rows, found, prediction, unread)
+
+
+def _fits(item: Finding, group: str | None, topic: str | None) -> bool:
+    return all(pattern is None or name not in item.facts or fnmatch.fnmatchcase(str(item.facts[name]), pattern)
+               for name, pattern in (("group", group), ("topic", topic)))
+
+
+def _committed(pair: ConfigPair, unread: list[str]) -> Iterator[GroupRow]:
+    copy = pair.chosen
+    if copy is None:
+        if pair.present:
+            unread.append(f"{pair.name} and its backup hold no whole text: its offsets are not listed")
+        return
+    if copy is not pair.main:
+        unread.append(f"{pair.name} holds no whole text: the offsets are those of its backup, which can be older")
+    offsets = read_consumer_offsets(copy.value)
+    for (topic, group), queues in offsets.offsets.items():
+        for queue, offset in queues.items():
+            yield GroupRow(group, topic, queue, offset)
+    for (topic, group), offset in offsets.lmq_offsets.items():
+        yield GroupRow(group, topic, 0, offset)
+    if offsets.rejected:
+        unread.append(f"{pair.name}: {len(offsets.rejected)} members are none of a broker and are not listed")
+
+
+def _as_they_are(look: Survey, by_queue: dict[QueueKey, list[GroupRow]]) -> None:
+    if look.queues is None:
+        return
+    for key, rows in by_queue.items():
+        verdict = look.queues.verdicts.get(key)
+        for row in rows:
+            row.min = verdict.min_index + verdict.counts.get(EXPIRED, 0) if verdict and verdict.units else 0
+            row.max = verdict.end if verdict and verdict.units else 0
+            row.lag = 0
+    for key, positions in look.expectation.grouped(set(by_queue)):
+        offsets = np.sort(_messages(positions)["queue_offset"])
+        for row in by_queue[key]:
+            row.lag = _between(offsets, row.committed, row.max or 0)
+
+
+def _once_started(
+    look: Survey, by_queue: dict[QueueKey, list[GroupRow]], states: dict[Key, QueueState], log_end: int,
+    settings: BrokerSettings,
+) -> None:
+    rewinds = settings.version.has(OVERFLOW_TO_FIRST)
+    for key, rows in by_queue.items():
+        state = states.get((key.topic, key.queue_id))
+        for row in rows:
+            row.min_after, row.max_after = (state.min_offset, state.max_offset) if state is not None else (0, 0)
+            row.skips, row.again = 0, 0
+            row.resumes = _resumes(row.committed, row.min_after, row.max_after, rewinds=rewinds)
+    for key, positions in look.expectation.grouped(set(by_queue)):
+        positions = _messages(positions)
+        state = states.get((key.topic, key.queue_id))
+        served = right_units(positions, state, settings.delay_table, ExtFiles(look.store, *key))
+        served &= positions["phy_offset"] < log_end
+        if state is not None:
+            served &= positions["queue_offset"] >= state.min_offset
+        for row in by_queue[key]:
+            assert row.resumes is not None
+            offsets = positions["queue_offset"]
+            gets = served & (offsets >= row.resumes)
+            row.skips = int((~gets & (offsets >= row.committed)).sum())
+            row.again = int((gets & (offsets < row.committed)).sum())
+
+
+def _resumes(committed: int, first: int, end: int, *, rewinds: bool) -> int:
+    """Where a broker sends a group that asks for its committed offset (DefaultMessageStore.getMessage)."""
+    if committed < first:
+        return first
+    if committed > end:
+        return first if rewinds and first == 0 else end
+    return committed
+
+
+def _messages(positions: Rows) -> Rows:
+    return np.asarray(positions[(positions["bits"] & STAND_INS) == 0])
+
+
+def _between(offsets: Rows, first: int, end: int) -> int:
+    low, high = np.searchsorted(offsets, [first, end])
+    return max(0, int(high) - int(low))
