@@ -42,13 +42,23 @@ class ChangeChoice(ConsentChoice, frozen=True, kw_only=True):
     plan_out: Annotated[Path | None, option(
         "--plan-out", "Save the plan for `mqtool apply`, outside the store.", _PANEL, metavar="FILE")] = None
 
-    def save(self, plan: Plan, root: Path, parts: list[Path]) -> None:
-        """Write the plan file where the user wants one."""
+    def check_plan_out(self, root: Path, parts: list[Path]) -> None:
+        """`Refusal`, before anything long starts, where the plan file could not be written at the end."""
+        if self.plan_out is not None:
+            from recover.plan.plan_file import refuse_taken
+
+            outside_store(self.plan_out, [root], parts)
+            refuse_taken(self.plan_out)
+
+    def save(self, out: Printer, plan: Plan) -> None:
+        """Write the plan file where the user wants one, and say what belongs to it."""
         if self.plan_out is not None:
             from recover.plan.plan_file import save_plan
 
-            outside_store(self.plan_out, [root], parts)
-            save_plan(plan, self.plan_out)
+            folder = save_plan(plan, self.plan_out)
+            out.answer(plan_file=str(self.plan_out), plan_folder=None if folder is None else str(folder))
+            beside = f", and its large contents in the folder {folder}: keep both together" if folder else ""
+            out.say(f"the plan is saved in {self.plan_out}{beside}")
 
 
 def with_options(plan: Plan, store: Store) -> Plan:

@@ -96,11 +96,16 @@ class Change(Struct):
 
         root = self.choice.root
         store = Store.open(root, store_options(self.choice, self.broker))
+        self.consent.check_plan_out(root, self.choice.parts)
         if not self.consent.dry_run and self.output is None:
             refuse_while_running(root, self.choice.parts)
         seen = seen_now(store)
         made = self._plan(store, make(store))
         self.known = KnownParts(made.before, seen)
+        running = self.output is None and any(item.code == "broker-running" for item in made.before.findings)
+        if running:
+            steps = [step for step in made.plan.steps if step.file != store.relative(store.abort_path)]
+            made.plan = structs.replace(made.plan, steps=tuple(steps))
         made.assumptions += assumed_sizes(store, made.plan)
         made.plan = structs.replace(made.plan, summary={**made.plan.summary, "assumptions": made.assumptions})
         plan = seal(with_options(made.plan, store), root.absolute(), seen={**seen.files, **seen.folders})
@@ -115,7 +120,9 @@ class Change(Struct):
         if made.abort_stays_for and store.has_abort:
             parts = ", ".join(made.abort_stays_for)
             self.out.say(f"abort stays: the broker's own recovery has still to look at {parts}")
-        self.consent.save(plan, root, self.choice.parts)
+        if running:
+            self.out.say("a broker runs on this store: its abort file belongs there, and nothing is changed meanwhile")
+        self.consent.save(self.out, plan)
         return self._go_on(store, made, plan)
 
     def _plan(self, store: Store, planner: Planner) -> RecoverPlan:

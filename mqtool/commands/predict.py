@@ -36,7 +36,7 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     from recover.findings import FindingList
     from recover.predict import predict
     from recover.verify.by_setting import contradicted_settings, too_old_for
-    from recover.verify.parts import log_is_gone, settings_findings
+    from recover.verify.parts import earlier_runs, log_is_gone, settings_findings
 
     opened = Store.open(store.root, store_options(store, broker))
     settings, assumed = settings_of(opened, broker)
@@ -54,9 +54,11 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     found += settings_findings(view, settings.given)
     if prediction.lost_messages:
         found += too_old_for(opened, view, settings.version)
+    runs = earlier_runs(opened)
+    found += runs
     out.found(found)
     _show(out, document)
-    code = prediction.exit_code | FindingList(contradicted).bits
+    code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
     out.summary(_line(document), next_steps(Scene("predicted", out.given, code, found)))
     return code
 

@@ -133,7 +133,7 @@ INDEX_CODES: tuple[Code, ...] = (
         meaning="Index files are named by the time at which they were made, in 17 digits.",
         cause="A backup or an editor left it there.",
         broker="It skips a file whose name is no number, after it may have made it as long as an index file; a folder "
-        "stops 5.x brokers at start.",
+        "stops 5.x brokers at start, and on a pipe, socket or device a start can wait or fail.",
         action="`mqtool recover` puts a folder aside; move anything else out of the store.",
     ),
     Code(

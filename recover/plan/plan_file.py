@@ -61,10 +61,18 @@ def stands_inline(step: Step, content: Content) -> bool:
     return content.size <= INLINE_LIMIT and isinstance(step, InPlace)
 
 
-def save_plan(plan: Plan, path: Path) -> None:
-    """Write a plan file and its content directory; `Refusal` if the disk will not take it, or one is there already."""
+def refuse_taken(path: Path) -> None:
+    """`Refusal` if something is there already where a plan file is to be."""
     if os.path.lexists(path):
         raise Refusal(f"{path} exists already", "apply that plan, or name another file")
+
+
+def save_plan(plan: Plan, path: Path) -> Path | None:
+    """Write a plan file and the folder of its large contents, if it has any: that folder.
+
+    `Refusal` if the disk will not take it, or one is there already.
+    """
+    refuse_taken(path)
     sidecar = path.with_name(f"{path.name}.{plan.id}.content")
     contents: list[dict[str, Any] | None] = []
     large = {
@@ -96,6 +104,7 @@ def save_plan(plan: Plan, path: Path) -> None:
         disk.fsync_dir(path.parent)
     except OSError as error:
         raise Refusal(f"the plan cannot be saved to {path}: {error.strerror}", "choose another place") from error
+    return sidecar if large else None
 
 
 def _kept(sidecar: Path, number: int) -> Path:

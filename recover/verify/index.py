@@ -77,8 +77,11 @@ class _Check:
     def run(self, tags: bool, checkpoint_time: int | None) -> None:
         report = self.report
         for odd in report.listing.odd:
-            self._add(odd.path, "index-odd-name", None, severity="warning" if odd.is_directory else "info",
-                      name=odd.path.name)
+            special = odd.path.exists() and not odd.path.is_file() and not odd.is_directory
+            self._add(
+                odd.path, "index-odd-name", None, severity="warning" if odd.is_directory or special else "info",
+                name=odd.path.name, remedy="Move {file} out of the store: it is no file." if special else None,
+            )
         for file in report.listing.files:
             if not file.is_time:
                 self._add(file.path, "index-odd-name", None, name=file.name)

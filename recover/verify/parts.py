@@ -50,15 +50,22 @@ def check_parts(
     if whole:
         settings = look.options.settings
         findings.extend(item.finding() for item in needed_parts(store, settings, look.topics, look.log))
-    if whole and has_journal(store.root):
-        from recover.plan.journal import run_findings
-
-        findings.extend(run_findings(store.root, store.options.folders))
+    if whole:
+        findings.extend(earlier_runs(store))
     if whole and store.commitlog.files and COMMITLOG not in look.elsewhere and has_timer(store):
         from recover.verify.timer import check_timer
 
         findings.extend(check_timer(store, look.log))
     return findings
+
+
+def earlier_runs(store: Store) -> list[Finding]:
+    """What is to be said of the runs in the store's journal, if it has one."""
+    if not has_journal(store.root):
+        return []
+    from recover.plan.journal import run_findings
+
+    return run_findings(store.root, store.options.folders)
 
 
 def has_timer(store: Store) -> bool:

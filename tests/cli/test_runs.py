@@ -302,3 +302,38 @@ def test_undo_and_resume_ask_before_the_first_step_too(
         refused_alike(["resume", half_done], name, "immutable")
         if name != "checkpoint":  # which no step has touched yet
             refused_alike(["undo", half_done], name, "immutable")
+
+
+def test_every_look_at_a_store_mentions_a_run_that_is_not_complete(half_done: Path) -> None:
+    for command in ("verify", "inspect", "predict"):
+        with assert_unchanged(half_done):
+            done = mqtool(command, half_done, "--json")
+        (found,) = [item for item in done.document["findings"] if item["code"] == "run-unfinished"]
+        assert found["severity"] == "warning" and done.code & 2, command
+    assert "mqtool resume" in done.document["next"][0]["command"]
+
+
+def test_a_plan_names_the_folder_that_belongs_to_it(store: Path, tmp_path: Path) -> None:
+    for number, (command, beside) in enumerate((("rebuild", True), ("recover", False))):
+        queues = [*(store / "consumequeue").rglob("0*0")] if beside else []
+        for queue in queues:
+            queue.unlink()
+        if not beside:
+            (store / CHECKPOINT).write_bytes(bytes(4096))
+        plan = tmp_path / f"{number}.json"
+        done = mqtool(command, store, "--dry-run", "--json", "--plan-out", plan)
+        folders = [str(path) for path in tmp_path.glob(f"{number}.json.*.content")]
+        assert (done.document["plan_file"], done.document["plan_folder"]) == (str(plan), (folders or [None])[0])
+        assert len(folders) == beside
+        assert all(folder in done.stderr for folder in folders), done.stderr
+        if beside:
+            assert mqtool("rebuild", store, "--yes").code & 8 == 0
+
+
+def test_a_plan_file_that_is_there_is_refused_before_the_scan(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "plan.json").write_bytes(b"reviewed")
+    monkeypatch.setattr("recover.verify.report.verify", lambda *_: pytest.fail("the store was scanned"))
+    refused = mqtool("recover", store, "--dry-run", "--plan-out", tmp_path / "plan.json")
+    assert refused.code == 8 and "exists already" in refused.stderr

@@ -40,7 +40,10 @@ def test_t35_running_broker_allows_reading_and_refuses_writes(broken: Drill, fol
         assert found["abort-present"]["severity"] == "info"
         for command, *options in READING:
             assert store.run(command, *options).code & exits.OPERATIONAL == 0, command
-        assert store.run("recover", "--dry-run").code & exits.OPERATIONAL == 0
+        planned = store.run("recover", "--dry-run")
+        assert planned.code == result.code, "the bits that are found"
+        assert "abort" not in [step["file"] for step in planned.document["plan"]["steps"]], "a broker runs"
+        assert "a broker runs" in planned.stderr
         for command, *options in CHANGING:
             refused = store.run(command, *options, "--yes")
             assert refused.code & exits.OPERATIONAL, command
@@ -55,6 +58,8 @@ def test_t35_healthy_running_broker_is_clean(drill: Start) -> None:
     store = drill("killed-manyfiles-5.5.0")
     with held(record_lock(store.root)):
         assert store.verify().code == 0, "abort belongs there while the broker runs"
+        planned = store.run("recover", "--dry-run")
+        assert (planned.code, planned.document["plan"]["steps"]) == (0, [])
     assert store.verify().code == 2
 
 
