@@ -185,7 +185,7 @@ def _whole_way(outcome: Outcome, root: Path) -> None:
     gone = sorted(left.keys() - now.keys())
     if gone:
         wrong.append(f"{len(gone)} of {len(left)} intact records changed, first at {gone[0]}")
-    missed = sorted(place for place, content in due.items() if after.get(place) != content)
+    missed = sorted(place for place, content in due.items() if _message(after.get(place, b"")) != _message(content))
     if missed:
         wrong.append(f"{len(missed)} of {len(due)} intact messages not delivered, first {missed[0]}")
     second = run("verify")
@@ -210,6 +210,12 @@ def _whole_way(outcome: Outcome, root: Path) -> None:
             if undone.code & (exits.OPERATIONAL | exits.USAGE | exits.BUG) or not undone.document.get("restored"):
                 break
         same("undo after recover")
+
+
+def _message(content: bytes) -> bytes:
+    """A record without its own offset and the checksum over it: what a consumer is given, wherever it stands."""
+    end = len(content) - 20 if content[-20:-11] == plain.PROPERTY_CRC else len(content)
+    return content[:28] + content[36:end]
 
 
 def _offset(content: bytes) -> int:
