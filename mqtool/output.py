@@ -8,13 +8,14 @@ happened on the way.
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mqtool import exits
+from mqtool import exits, version
 from mqtool.next_steps import NOTHING_GIVEN, Given, Step, as_documents
 from mqtool.screens import findings_by_code, findings_table, style_of
 from mqtool.shown import Shown, Text
@@ -160,7 +161,9 @@ class Printer:
         wanted = self.options.max_findings
         shown = findings[: JSON_FINDINGS if wanted is None else wanted]
         document: dict[str, Any] = {
-            "schema": f"mqtool/{self.command or 'mqtool'}/1", "store": self.store, "exit_code": code, **self.document,
+            "schema": f"mqtool/{self.command or 'mqtool'}/1", "tool": {"name": "mqtool", "version": version()},
+            "host": socket.gethostname(), "time": time.time_ns() // 1_000_000, "store": _absolute(self.store),
+            "exit_code": code, **self.document,
             "findings": [self._document_of(item) for item in shown], "finding_counts": self.findings.counts(),
             "truncated": len(shown) < len(findings), "summary": self.summary_line, "next": as_documents(self.steps),
         }
@@ -255,6 +258,11 @@ def _json_default(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     raise TypeError(f"{type(value).__name__} has no place in a document")
+
+
+def _absolute(store: str | None) -> str | None:
+    """A place on this machine from the root on; one on s3:// or hdfs:// as it was named."""
+    return store if store is None or "://" in store else str(Path(store).absolute())
 
 
 def write_stdout(text: str) -> None:

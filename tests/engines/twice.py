@@ -18,7 +18,7 @@ from tests.support.trees import tree_digest
 # Splits so small that every file of the stores is cut into many, at places that mean nothing.
 SPLITS = "mqtool.splitSize=300007"
 SPARK = ("--engine", "spark", "--master", "local[2]", "--conf", "spark.driver.memory=512m", "--conf", SPLITS)
-_OWN = {"engine", "seconds", "id", "journal", "created", "next"}
+_OWN = {"engine", "seconds", "id", "journal", "created", "next", "time"}
 _TIME = re.compile(r" in (?:\d+ h \d+ min|(?:\d+ min )?[\d.]+ s)\b")
 
 
