@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mqtool import exits
+from mqtool.loss_list import LossChoice
 from mqtool.next_steps import Scene, next_steps
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
@@ -21,11 +22,12 @@ _SHOWN = 15
     examples=[
         ("/data/store --broker 5.3.3", "the start of a 5.3.3 with default settings"),
         ("/data/store --broker 4.9.8 --broker-conf broker.conf", "with the broker's own settings"),
+        ("/data/store --broker 5.3.3 --loss-out lost.csv", "each message that is lost, with all that is legible of it"),
         ("/data/store --broker 5.3.3 --set forceVerifyPropCRC=true", "before switching something on"),
     ],
     bits=(exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED),
 )
-def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice) -> int:
+def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, loss: LossChoice) -> int:
     """Say what the start of a broker would do to this store and what it would cost, without touching it.
 
     0: it costs nothing. 2: only what the log gives back. 4: do not start. Messages or offsets would be lost, used queue
@@ -37,12 +39,19 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     from recover.predict import predict
     from recover.verify.by_setting import contradicted_settings, too_old_for
     from recover.verify.parts import earlier_runs, log_is_gone, settings_findings
+    from recover.verify.survey import survey
 
+    loss.check(store.root, tuple(store.commitlog or ()))
     opened = Store.open(store.root, store_options(store, broker))
     settings, assumed = settings_of(opened, broker)
     with scan_options(out, opened, engine) as options:
         view = options.scanner.scan_log(opened.commitlog, memory=options.memory, progress=options.progress)
     prediction = predict(opened, as_units_say(view, opened), settings)
+    if loss.loss_out is not None:
+        with scan_options(out, opened, engine, broker, title="listing losses") as options:
+            look = survey(opened, options)
+        cuts = prediction.starts and not prediction.says_nothing
+        loss.write(out, look, prediction.max_phy if cuts else None)
     document = prediction.json()
     document["assumptions"] = [*assumed, *document["assumptions"]]
     out.answer(**document)

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from mqtool.changing import BITS, ChangeChoice
 from mqtool.declared import FLAG, option
+from mqtool.loss_list import LossChoice
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
 from mqtool.predicting import settings_of
@@ -92,6 +93,7 @@ def mode_of(mode: Mode) -> Literal["normal", "abnormal"] | None:
     examples=[
         ("/data/store --dry-run", "what would be done, and what is lost"),
         ("/data/store", "show that, ask once, do it, verify the result"),
+        ("/data/store --dry-run --loss-out lost.csv", "and each lost message, with all that is legible of it"),
         ("/data/store --yes --json", "unattended"),
         ("/data/store --mend-bits", "put back, too, what one flipped bit explains"),
         ("/data/store --output /backup/recovered", "a recovered copy; the store is left alone"),
@@ -101,7 +103,7 @@ def mode_of(mode: Mode) -> Literal["normal", "abnormal"] | None:
 )
 def run(
     out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, zone: ZoneChoice,
-    consent: ChangeChoice, how: RecoverChoice,
+    consent: ChangeChoice, how: RecoverChoice, loss: LossChoice,
 ) -> int:
     """Bring a store to a state on which every broker version starts and no intact message is lost.
 
@@ -109,6 +111,10 @@ def run(
     and no queue offset moves. Queues, index, checkpoint and config files are put right where they are wrong, and only
     there. All that is replaced is kept in STORE/.mqtool/, and `mqtool undo` brings it back bit for bit.
     """
+
+    if loss.loss_out is not None and not consent.dry_run:
+        raise UsageRefusal("--loss-out without --dry-run", "List what is lost with --dry-run first, then recover.")
+    loss.check(store.root, tuple(store.commitlog or ()))
 
     def make(opened: Store) -> Planner:
         from recover.mend.recover_plan import RecoverOptions, plan_recover
@@ -130,6 +136,8 @@ def run(
                 start_file=prediction.start_file if prediction else None,
             )
             made.assumptions += assumed
+            cuts = how.policy is Policy.broker and prediction is not None
+            loss.write(out, before.survey, prediction.max_phy if cuts and prediction else None)
             return made
 
         return plan
