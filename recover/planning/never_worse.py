@@ -8,7 +8,7 @@ and dispatched: an intact record, in its own place, of that topic and queue.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,10 @@ from recover.scan.log import LogView
 _STAND_INS = BIT_FILLER | BIT_MARKER
 _LISTED = 10_000
 I64_SIZE = 8
-_DELIVERY = np.dtype([("offset", "<i8"), ("own", "<i8"), ("phy_offset", "<i8"), ("size", "<i4")])
+_DELIVERY = np.dtype([
+    ("queue", "<i4"), ("offset", "<i8"), ("own", "<i8"), ("phy_offset", "<i8"), ("size", "<i4"), ("known", "?"),
+])
+"""A unit that leads to a message: `own` is what that says itself, `known` that a scan saw its bytes as they are."""
 _OWN_OFFSET = slice(OFFSET_PHY_OFFSET, OFFSET_PHY_OFFSET + I64_SIZE)
 
 
@@ -134,9 +137,11 @@ def missed_between(
     found: list[Missed] = []
 
     def before(log: BrokerLog, states: dict[Key, QueueState]) -> None:
+        keys = list(states)
+        was = _deliveries(keys, log, states)
+
         def after(log_after: BrokerLog, later: dict[Key, QueueState]) -> None:
-            for key, state in states.items():
-                found.extend(_of_queue(key, log, state, log_after, later.get(key)))
+            found.extend(_compare(keys, log, was, log_after, _deliveries(keys, log_after, later)))
 
         if not predict(planned, after_view, settings, counted=False, started=after).starts:
             after(log, {})
@@ -145,96 +150,94 @@ def missed_between(
     return found
 
 
-def _of_queue(
-    key: Key, before: BrokerLog, state: QueueState, after: BrokerLog, later: QueueState | None
-) -> Iterable[Missed]:
-    was = _deliveries(key, before, state)
-    if not was.size:
+def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, now: Rows) -> Iterator[Missed]:
+    """Units that still lead to the same bytes in the same place are passed over together; few are left to be read."""
+    same = now[now["known"]]
+    doubtful = was[~_among(_hashed(was), _hashed(same))]
+    # a unit in the place of another of its queue: the message must be somewhere in the queue
+    moved = doubtful["own"] != doubtful["offset"]
+    doubtful = doubtful[~(moved & _among(_hashed(doubtful, place=False), _hashed(same, place=False)))]
+    if not doubtful.size:
         return
-    now = np.empty(0, dtype=_DELIVERY) if later is None else _deliveries(key, after, later)
-    places = set(zip(now["offset"].tolist(), now["phy_offset"].tolist(), now["size"].tolist(), strict=True))
-    doubtful = [
-        item for item in was.tolist()
-        if (item[0], item[2], item[3]) not in places or _was_changed(before, after, item[2], item[3])
-    ]
-    if not doubtful:
-        return
-    digests = {(int(item["offset"]), _digest(after, int(item["phy_offset"]), int(item["size"]))) for item in now}
-    anywhere = {digest for _, digest in digests}
-    for offset, own, phy_offset, size in doubtful:
+    changed = now[~now["known"] | ~_among(_hashed(now), _hashed(was))]
+    changed = changed[np.isin(changed["queue"], doubtful["queue"])]
+    digests = {(queue, offset, _digest(after, phy_offset, size))
+               for queue, offset, _, phy_offset, size, _ in changed.tolist()}
+    anywhere = {(queue, digest) for queue, _, digest in digests}
+    for queue, offset, own, phy_offset, size, _ in doubtful.tolist():
         digest = _digest(before, phy_offset, size)
-        if (offset, digest) in digests or (offset != own and digest in anywhere):
+        if (queue, offset, digest) in digests or (offset != own and (queue, digest) in anywhere):
             continue
+        topic, queue_id = keys[queue]
         record = decode(before.read(phy_offset, size), check_crc=False)
-        if key[0].startswith(LMQ_PREFIX) and not _names(record, key[0], offset):
-            continue
-        yield Missed(key[0], key[1], offset, phy_offset, record.store_timestamp)
+        if not topic.startswith(LMQ_PREFIX) or _names(record, topic, offset):
+            yield Missed(topic, queue_id, offset, phy_offset, record.store_timestamp)
 
 
-def _was_changed(before: BrokerLog, after: BrokerLog, phy_offset: int, size: int) -> bool:
-    """Whether a record's bytes may differ: brokers' own check, not a scan, judged it afterwards."""
-    index, other = before.index_of(phy_offset), after.index_of(phy_offset)
-    if index is None or other is None:
-        return True
-    if before.files[index].path.name == after.files[other].path.name and after.rows(other) is before.rows(index):
-        return False
-    rows = after.rows(other)
-    at = int(np.searchsorted(rows["phy_offset"], phy_offset))
-    return not (at < rows.size and int(rows["phy_offset"][at]) == phy_offset and int(rows["size"][at]) == size)
+def _hashed(deliveries: Rows, *, place: bool = True) -> Rows:
+    """64 bits of each delivery: its queue, its offset there if the `place` counts, and where its record lies."""
+    mixed = np.zeros(deliveries.size, dtype=np.uint64)
+    for name in ("queue", "phy_offset", "size", *(("offset",) if place else ())):
+        mixed = (mixed ^ deliveries[name].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    return mixed
 
 
-def _deliveries(key: Key, log: BrokerLog, state: QueueState) -> Rows:
-    """The units of a queue that lead to an intact message of it (dtype `_DELIVERY`)."""
+def _among(hashes: Rows, others: Rows) -> Rows:
+    """Which of these are among the others (bool array)."""
+    ordered = np.append(np.sort(others), np.uint64(0))
+    return np.asarray(ordered[np.searchsorted(ordered[:-1], hashes)] == hashes)
+
+
+def _deliveries(keys: Sequence[Key], log: BrokerLog, states: Mapping[Key, QueueState]) -> Rows:
+    """The units that lead to an intact message of their queue (dtype `_DELIVERY`), by physical offset."""
     parts = [np.empty(0, dtype=_DELIVERY)]
-    for queue_file in state.files:
-        base = queue_file.start // UNIT
-        units = queue_file.valid()
-        first = max(0, state.min_offset - base)
-        chosen = np.flatnonzero(units["size"][first:] > 0) + first
-        if chosen.size:
-            parts.append(_intact(key, log, base + chosen, units[chosen]))
-    return np.concatenate(parts)
+    for number, key in enumerate(keys):
+        state = states.get(key)
+        for queue_file in state.files if state is not None else ():
+            base = queue_file.start // UNIT
+            units = queue_file.valid()
+            first = max(0, state.min_offset - base) if state is not None else 0
+            chosen = np.flatnonzero(units["size"][first:] > 0) + first
+            part = np.zeros(chosen.size, dtype=_DELIVERY)
+            part["queue"], part["offset"] = number, base + chosen
+            part["phy_offset"], part["size"] = units["phy_offset"][chosen], units["size"][chosen]
+            parts.append(part)
+    found = np.concatenate(parts)
+    found = found[np.argsort(found["phy_offset"], kind="stable")]
+    numbers = {key: number for number, key in enumerate(keys)}
+    of_row = np.array([numbers.get((topic_text(topic), queue), -1) for topic, queue in log.view.queues] or [-1])
+    multi = np.array([key[0].startswith(LMQ_PREFIX) for key in keys] or [False])
+    taken = np.zeros(found.size, dtype=bool)
+    for index, file in enumerate(log.files):
+        low, high = np.searchsorted(found["phy_offset"], [file.file_from_offset, file.file_from_offset + log.file_size])
+        if low < high:
+            taken[low:high] = _intact(keys, log, index, found[low:high], of_row, multi)
+    return found[taken]
 
 
-def _intact(key: Key, log: BrokerLog, offsets: Rows, units: Rows) -> Rows:
-    result = np.zeros(units.size, dtype=_DELIVERY)
-    result["offset"], result["phy_offset"], result["size"] = offsets, units["phy_offset"], units["size"]
-    taken = np.zeros(units.size, dtype=bool)
-    numbers = {number for number, (topic, queue) in enumerate(log.view.queues) if (topic_text(topic), queue) == key}
-    multi = key[0].startswith(LMQ_PREFIX)
-    starts = np.array([file.file_from_offset for file in log.files], dtype=np.int64)
-    index = np.searchsorted(starts, units["phy_offset"], side="right") - 1
-    for file in np.unique(index).tolist():
-        if file < 0:
+def _intact(keys: Sequence[Key], log: BrokerLog, index: int, units: Rows, of_row: Rows, multi: Rows) -> Rows:
+    """Which units lead to an intact message of their queue in one file (bool array); their `own`, `known` are set."""
+    rows = log.rows(index)
+    taken, seen = np.zeros(units.size, dtype=bool), np.zeros(units.size, dtype=bool)
+    if rows.size:
+        at = np.searchsorted(rows["phy_offset"], units["phy_offset"])
+        hit = np.minimum(at, rows.size - 1)
+        seen = rows["phy_offset"][hit] == units["phy_offset"]
+        fits = (rows["size"][hit] == units["size"]) & ((rows["bits"][hit] & _STAND_INS) == 0)
+        taken = seen & fits & (multi[units["queue"]] | (of_row[rows["queue"][hit]] == units["queue"]))
+        units["own"] = np.where(multi[units["queue"]], units["offset"], rows["queue_offset"][hit])
+        units["known"] = taken
+    base, read = log.files[index].file_from_offset, log.read_at(index)
+    for one in np.flatnonzero(~seen).tolist():
+        queue, offset, _, phy_offset, size, _ = units[one].tolist()
+        try:
+            record = judge(read, phy_offset - base, base, base + log.file_size)
+        except FormatError:
             continue
-        inside = np.flatnonzero(index == file)
-        rows = log.rows(file)
-        at = np.searchsorted(rows["phy_offset"], units["phy_offset"][inside])
-        hit = np.minimum(at, max(0, rows.size - 1))
-        if rows.size:
-            known = (rows["phy_offset"][hit] == units["phy_offset"][inside]) & (at < rows.size)
-            fits = known & (rows["size"][hit] == units["size"][inside]) & ((rows["bits"][hit] & _STAND_INS) == 0)
-            if not multi:
-                fits &= np.isin(rows["queue"][hit], list(numbers))
-            taken[inside[fits]] = True
-            result["own"][inside[fits]] = offsets[inside[fits]] if multi else rows["queue_offset"][hit][fits]
-            inside = inside[~known]
-        for one in inside.tolist():
-            record = _judged(log, file, int(units["phy_offset"][one]))
-            if record is not None and record.total_size == int(units["size"][one]) and (
-                multi or (record.topic_name, record.queue_id) == key
-            ):
-                taken[one] = True
-                result["own"][one] = offsets[one] if multi else record.queue_offset
-    return result[taken]
-
-
-def _judged(log: BrokerLog, file: int, phy_offset: int) -> Record | None:
-    base = log.files[file].file_from_offset
-    try:
-        return judge(log.read_at(file), phy_offset - base, base, base + log.file_size)
-    except FormatError:
-        return None
+        if record.total_size == size and (multi[queue] or (record.topic_name, record.queue_id) == keys[queue]):
+            taken[one], units["own"][one] = True, offset if multi[queue] else record.queue_offset
+    return taken
 
 
 def _digest(log: BrokerLog, phy_offset: int, size: int) -> bytes:
