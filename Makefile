@@ -12,7 +12,8 @@ READY := $(VENV)/.ready
 TORTURE := tests/torture tests/codec/test_compiled.py tests/codec/test_compiled_call.py tests/recovery/test_apply.py \
 	tests/recovery/test_apply_failures.py tests/recovery/test_copy_store.py tests/recovery/test_journal.py tests/recovery/test_lock.py \
 	tests/recovery/test_plan.py tests/recovery/test_undo.py tests/scenarios/test_interrupted_scenarios.py \
-	tests/scenarios/test_operation_scenarios.py tests/broker/test_locks.py tests/broker/test_client_decode.py
+	tests/scenarios/test_operation_scenarios.py tests/broker/test_locks.py tests/broker/test_client_decode.py \
+	tests/cli/test_runs.py tests/scenarios/test_file_scenarios.py
 
 .PHONY: help setup demo test test-deep test-long test-torture test-brokers bench lint docs clean
 

@@ -78,6 +78,16 @@ PARTS_CODES: tuple[Code, ...] = (
         action="Nothing.",
     ),
     Code(
+        "file-owner-or-mode", "warning",
+        "{count} files in {file} have another owner or mode ({has}) than their neighbours ({usual}): {names}",
+        "chown {owner} and chmod {mode} on {names}, as their neighbours have it.",
+        one="{names} has another owner or mode ({has}) than its neighbours ({usual})",
+        meaning="A broker makes all of its files with one owner and one mode. What is in them was checked as always.",
+        cause="A copy or a repair as another user, root for instance.",
+        broker="It does not start, or cannot write, where its user may not open a file for writing.",
+        action="Give the files owner and mode of their neighbours before the start. mqtool changes neither.",
+    ),
+    Code(
         "part-unreadable", "error", "{part} could not be read: {error}",
         "Check the disk and the permissions, then run again.",
         meaning="The operating system refused to list or read the part.",

@@ -91,6 +91,7 @@ def keep_everything(
     for bit in wrong:
         _turn_back(look.store, changes, bit)
     changes.steps += _dirty_end(look.store, log, changes.cut_from)
+    _drop_after_gap(look.store, log, changes)
     _mend_files(look.store, log, changes)
     for mapped_file, right in look.misnamed:
         _rename(look.store, changes, mapped_file, right)
@@ -255,11 +256,24 @@ def _dirty_end(store: Store, log: LogView, cut_from: int) -> Iterator[Step]:
             yield from zeroes(store.relative(scan.mapped_file.path), scan.mapped_file.path, start - base)
 
 
+def _drop_after_gap(store: Store, log: LogView, changes: LogChanges) -> None:
+    """Files without any data after missing ones at the log's end: left in place they would keep the gap for ever."""
+    gaps = [item.stop for item in log.damaged if item.mapped_file is None and item.start >= changes.cut_from]
+    for scan in log.files if gaps else ():
+        mapped_file = scan.mapped_file
+        written = scan.record_count or scan.blank is not None or any(hole.last_data > hole.start for hole in scan.holes)
+        if mapped_file.file_from_offset >= min(gaps) and not written:
+            changes.steps.append(Retire(store.relative(mapped_file.path)))
+            changes.dropped.append(str(mapped_file.path))
+
+
 def _mend_files(store: Store, log: LogView, changes: LogChanges) -> None:
     """Full lengths, and nothing in the folders that is no log file."""
     size = log.queue.file_size
     for mapped_file in log.queue.wrong_lengths():
         name = store.relative(mapped_file.path)
+        if str(mapped_file.path) in changes.dropped:
+            continue
         if mapped_file.length == 0 and mapped_file == log.queue.files[-1]:
             changes.steps.append(Retire(name))
             changes.dropped.append(str(mapped_file.path))

@@ -16,12 +16,14 @@ from recover.verify.by_setting import contradicted_settings
 from recover.verify.config import pair_findings
 from recover.verify.config_evidence import judged_pairs
 from recover.verify.other_parts import check_other_parts
+from recover.verify.owners import check_owners
 from recover.verify.parts import earlier_runs, lock_findings, log_is_gone
 
 
 def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     """What is wrong with what `inspect` shows. `OSError` where a folder cannot be listed."""
-    found = [*lock_findings(store, report.exit_state.holder), *log_is_gone(store), *earlier_runs(store)]
+    found = [*lock_findings(store, report.exit_state.holder), *log_is_gone(store)]
+    found += [*earlier_runs(store), *check_owners(store)]
     found += contradicted_settings(store, store.options.settings)
     found += _gaps(report)
     found += _checkpoint(store, report)

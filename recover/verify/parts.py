@@ -22,6 +22,7 @@ from recover.index.files import list_index_files
 from recover.scan.log import LogView
 from recover.verify.needed_parts import needed_parts
 from recover.verify.other_parts import check_other_parts
+from recover.verify.owners import check_owners
 
 if TYPE_CHECKING:
     from recover.verify.survey import Survey
@@ -52,6 +53,7 @@ def check_parts(
         findings.extend(item.finding() for item in needed_parts(store, settings, look.topics, look.log))
     if whole:
         findings.extend(earlier_runs(store))
+        findings.extend(check_owners(store))
     if whole and store.commitlog.files and COMMITLOG not in look.elsewhere and has_timer(store):
         from recover.verify.timer import check_timer
 

@@ -311,3 +311,45 @@ def test_t38_foreign_bytes_behind_the_log_do_not_harm_it(drill: Start, kind: str
     with store.recovered():
         assert messages(store.root) == store.messages
         assert os.path.getsize(path) == SIZE
+
+
+@pytest.mark.parametrize("far", [2, 50])
+@pytest.mark.parametrize("zeros", [True, False])
+def test_an_empty_file_far_after_the_log_is_settled_at_once(drill: Start, zeros: bool, far: int) -> None:
+    store = drill("clean-plain-4.9.7")
+    last = max((store.root / "commitlog").iterdir())
+    size = last.stat().st_size
+    empty = last.with_name(f"{int(last.name) + far * size:020d}")
+    empty.write_bytes(bytes(size if zeros else 0))
+    assert store.run("recover", "--yes").code & exits.OPERATIONAL, "a file may be missing before it"
+    with store.recovered(0, "--max-loss", "all") as done:
+        assert not empty.exists()
+        assert [step["file"] for step in done["plan"]["steps"]] == [f"commitlog/{empty.name}"]
+
+
+@pytest.mark.parametrize(("part", "change"), [
+    ("commitlog", "mode"), ("commitlog", "owner"), ("consumequeue", "mode"), ("index", "owner"), ("config", "mode"),
+])
+def test_a_file_of_another_owner_or_mode_is_a_warning_with_what_to_do(drill: Start, part: str, change: str) -> None:
+    store = drill("clean-5.3.3")
+    path = max(path for path in (store.root / part).rglob("*") if path.is_file())
+    was = path.stat()
+    if change == "mode":
+        path.chmod(0o600)
+    elif os.geteuid():
+        pytest.skip("NOT RUN: another owner needs root")
+    else:
+        os.chown(path, was.st_uid + 12345, was.st_gid)
+    found = store.finds("file-owner-or-mode", part, None, exit_code=exits.DERIVED)
+    name = path.relative_to(store.root).as_posix()
+    assert name in found["message"]
+    assert f"chown {was.st_uid}:{was.st_gid} and chmod {was.st_mode & 0o777:o} on {name}" in found["remedy"]
+    assert "file-owner-or-mode" in mqtool("inspect", store.root, "--json").stdout
+
+
+def test_a_store_whose_files_are_all_alike_has_the_right_owner_whoever_that_is(drill: Start) -> None:
+    store = drill("clean-5.3.3")
+    for path in store.root.rglob("*"):
+        if path.is_file():
+            path.chmod(0o600)
+    assert store.verify().code == 0
