@@ -37,7 +37,7 @@ def test_the_store_and_the_folders_of_its_log_are_read_in_the_conf(line: tuple[s
     both = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=f"{first},{second}")
     for options in ((root, "--broker-conf", conf), ("--broker-conf", conf), ("--broker-conf", both)):
         result = mqtool(line[0], *line[1:], *options, "--json")
-        own = {"next", "assumptions", "seconds", "notes", "engine", "summary"}
+        own = {"next", "assumptions", "seconds", "notes", "engine", "summary", "time"}
         assert result.code == named.code == 0, result.stderr
         assert {key: value for key, value in result.document.items() if key not in own} == {
             key: value for key, value in named.document.items() if key not in own}
