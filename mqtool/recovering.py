@@ -147,7 +147,7 @@ class Change(Struct):
             return made
         from recover.planning.never_worse import refuse_worse
 
-        return refuse_worse(store, made, settings_of(store, self.broker)[0], self.max_loss)
+        return refuse_worse(store, made, settings_of(store, self.broker)[0], self.max_loss, self.out.findings)
 
     def _go_on(self, store: Store, made: RecoverPlan, plan: Plan) -> int:
         from recover.plan.places import Places

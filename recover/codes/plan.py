@@ -24,9 +24,8 @@ PLAN_CODES: tuple[Code, ...] = (
         action="The bytes that the run overwrote are still in its folder; put the folder aside to work without it.",
     ),
     Code(
-        "plan-loses-delivered", "error",
-        "a plan was made that is worse than nothing: {count} messages that broker {broker} delivers from this store as "
-        "it is would not be delivered afterwards",
+        "plan-loses-delivered", "info",
+        "{count} messages that broker {broker} delivers from this store as it is would not be delivered after the plan",
         "Keep the store as it is: the broker alone delivers more. --max-loss {count} accepts the loss.",
         meaning="What brokers deliver from the store as it is was compared with what they would deliver after the plan, "
         "by the rules of predict. Messages would be missing, so the plan is refused.",

@@ -24,7 +24,7 @@ from recover.broker.versions import NEWEST_COMPARED
 from recover.errors import Refusal
 from recover.files.store import Store
 from recover.files.topics import LMQ_PREFIX, topic_text
-from recover.findings import finding
+from recover.findings import FindingList, finding
 from recover.memory.columns import Rows, Split
 from recover.plan.model import InPlace, Step
 from recover.planning.as_planned import as_planned
@@ -39,7 +39,6 @@ from recover.scan.judge import judge
 from recover.scan.log import LogView
 
 _STAND_INS = BIT_FILLER | BIT_MARKER
-_LISTED = 10_000
 I64_SIZE = 8
 _DELIVERY = np.dtype([
     ("queue", "<i4"), ("offset", "<i8"), ("own", "<i8"), ("phy_offset", "<i8"), ("size", "<i4"), ("known", "?"),
@@ -58,9 +57,11 @@ class Missed(Struct, frozen=True):
     store_timestamp: int
 
 
-def refuse_worse(store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None) -> RecoverPlan:
+def refuse_worse(
+    store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None, findings: FindingList | None = None
+) -> RecoverPlan:
     """The plan, with a loss statement of what brokers alone would deliver and will not; `Refusal` (8) of more than
-    `max_loss` messages (None: any number)."""
+    `max_loss` messages (None: any number), with a finding that lists them."""
     steps = made.plan.steps
     if not any(_bears(store, step) for step in steps):
         return made
@@ -79,14 +80,26 @@ def refuse_worse(store: Store, made: RecoverPlan, settings: BrokerSettings, max_
         return made
     loss = _statement(missed.values())
     if max_loss is not None and len(missed) > max_loss:
-        found = finding("plan-loses-delivered", count=len(missed), broker=" and ".join(releases))
-        made.before.findings.add(found)
-        raise Refusal(
-            found.message, found.remedy, code=found.code, lost=loss,
-            messages=[structs.asdict(missed[key]) for key in sorted(missed)][:_LISTED],
+        offsets: dict[tuple[str, int], list[list[int]]] = {(item.topic, item.queue): [] for item in missed.values()}
+        for topic, queue, offset in sorted(missed):
+            _extend(offsets[topic, queue], offset)
+        found = finding(
+            "plan-loses-delivered", count=len(missed), broker=" and ".join(releases),
+            lost=[{**entry, "offsets": offsets[entry["topic"], entry["queue"]]} for entry in loss],
         )
+        if findings is not None:
+            findings.add(found)
+        raise Refusal(found.message, found.remedy, code=found.code, **found.facts)
     plan = structs.replace(made.plan, loss=(*made.plan.loss, *loss))
     return structs.replace(made, plan=plan, lost_messages=max(made.lost_messages, len(missed)))
+
+
+def _extend(ranges: list[list[int]], offset: int) -> None:
+    """Add an offset to ranges [first, last] in ascending order."""
+    if ranges and ranges[-1][1] == offset - 1:
+        ranges[-1][1] = offset
+    else:
+        ranges.append([offset, offset])
 
 
 def _mended(made: RecoverPlan) -> set[int]:

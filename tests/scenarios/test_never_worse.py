@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.damage import NotApplicable, of_area
+from fixtures.damage import NotApplicable, of_area, walk
 from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
+from recover.errors import Refusal
 from recover.files.store import Store
-from recover.planning.never_worse import missed_between
+from recover.findings import FindingList
+from recover.mend.recover_plan import RecoverOptions, plan_recover
+from recover.plan.model import Plan, ZeroRange
+from recover.planning.never_worse import missed_between, refuse_worse
 from recover.scan.log_scan import scan_log
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill
@@ -28,9 +32,9 @@ def refused_or_as_good(store: Drill, name: str) -> bool:
     done = store.run("recover", "--yes")
     if done.code & exits.OPERATIONAL:
         assert_same_tree(damaged, tree_digest(store.root))
-        error = done.document["error"]
-        if error.get("code") == "plan-loses-delivered":
-            assert len(error["messages"]) == sum(item["messages"] for item in error["lost"]) > 0
+        for item in (item for item in done.document["findings"] if item["code"] == "plan-loses-delivered"):
+            offsets = [span for entry in item["facts"]["lost"] for span in entry["offsets"]]
+            assert sum(last - first + 1 for first, last in offsets) == item["facts"]["count"] > 0
         return True
     for version in (name.rsplit("-", 1)[1], "5.5.0"):
         settings = BrokerSettings(BrokerVersion.parse(version))
@@ -48,6 +52,27 @@ def test_recover_is_never_worse_than_the_broker_alone(drill: Start, recipe: str)
     except NotApplicable:
         pytest.skip("the store lacks what this damages")
     refused_or_as_good(store, name)
+
+
+def test_a_plan_that_is_worse_is_refused_with_its_messages_unless_max_loss_covers_them(drill: Start) -> None:
+    opened = Store.open(drill("clean-manyfiles-5.3.3").root)
+    settings = BrokerSettings(BrokerVersion.parse("5.3.3"))
+    hits = walk.records(opened.root)[200:203]
+    steps = [ZeroRange(opened.relative(hit.file.path), hit.position, hit.end) for hit in hits[::2]]
+    made = plan_recover(opened, RecoverOptions(settings=settings))
+    made.plan = Plan.of("recover", steps)
+    expected = {(hit.record.topic_name, hit.record.queue_id, hit.record.queue_offset) for hit in hits[::2]}
+    findings = FindingList()
+    with pytest.raises(Refusal):
+        refuse_worse(opened, made, settings, 0, findings)
+    (found,) = findings
+    listed = {
+        (entry["topic"], entry["queue"], offset)
+        for entry in found.facts["lost"] for first, last in entry["offsets"] for offset in range(first, last + 1)
+    }
+    assert found.code == "plan-loses-delivered" and expected <= listed and len(listed) == found.facts["count"]
+    allowed = refuse_worse(opened, made, settings, found.facts["count"])
+    assert allowed.lost_messages == found.facts["count"] == sum(entry["messages"] for entry in allowed.plan.loss)
 
 
 @pytest.mark.parametrize(("name", "recipe", "seed"), sampled(STORES, RECIPES, ("1", "2", "3"), one_in=10))
