@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from formats import properties as props
 from formats.commitlog import OFFSET_PHY_OFFSET, Record, decode
 from formats.errors import FormatError
-from formats.record_columns import BIT_FILLER, BIT_MARKER
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import NEWEST_COMPARED
 from recover.errors import Refusal
@@ -76,6 +76,9 @@ def refuse_worse(
                 missed[item.topic, item.queue, item.queue_offset] = item
     mended = _mended(made)
     missed = {key: item for key, item in missed.items() if item.phy_offset not in mended}
+    named = {(item.topic, item.queue, item.queue_offset): item for item in _named_old(made, store, steps)}
+    delivered = len(missed)
+    missed |= named
     if not missed:
         return made
     loss = _statement(missed.values())
@@ -83,9 +86,10 @@ def refuse_worse(
         offsets: dict[tuple[str, int], list[list[int]]] = {(item.topic, item.queue): [] for item in missed.values()}
         for topic, queue, offset in sorted(missed):
             _extend(offsets[topic, queue], offset)
-        found = finding(
-            "plan-loses-delivered", count=len(missed), broker=" and ".join(releases),
-            lost=[{**entry, "offsets": offsets[entry["topic"], entry["queue"]]} for entry in loss],
+        listed = [{**entry, "offsets": offsets[entry["topic"], entry["queue"]]} for entry in loss]
+        found = (
+            finding("plan-loses-delivered", count=len(missed), broker=" and ".join(releases), lost=listed) if delivered
+            else finding("plan-overwrites-named", count=len(named), lost=listed)
         )
         if findings is not None:
             findings.add(found)
@@ -100,6 +104,33 @@ def _extend(ranges: list[list[int]], offset: int) -> None:
         ranges[-1][1] = offset
     else:
         ranges.append([offset, offset])
+
+
+def _named_old(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> Iterable[Missed]:
+    """Records of whole log files that the plan overwrites as old ones, though units of their queues lead to them.
+
+    A broker that cuts its log deletes the files after the cut: it leaves old records after the end of one file only.
+    """
+    survey = made.before.survey
+    if survey.queues is None:
+        return
+    written = {store.path(step.file) for step in steps if isinstance(step, InPlace)}
+    old = []
+    for scan in survey.log.files:
+        splits = [split.records for split in scan.splits if split.records.size]
+        if scan.mapped_file.path in written and splits and splits[0]["bits"][0] & BIT_GHOST:
+            old += [rows[(rows["bits"] & BIT_GHOST) != 0] for rows in splits]
+    if not old:
+        return
+    named = {
+        (key.topic, key.queue_id, *unit) for key, verdict in survey.queues.verdicts.items()
+        for unit in (*verdict.lost, *verdict.beyond, *verdict.wrong)
+    }
+    for row in np.concatenate(old):
+        topic, queue = survey.log.queues[row["queue"]]
+        place = topic_text(topic), queue, int(row["queue_offset"])
+        if (*place, int(row["phy_offset"]), int(row["size"])) in named:
+            yield Missed(*place, int(row["phy_offset"]), int(row["store_timestamp"]))
 
 
 def _mended(made: RecoverPlan) -> set[int]:

@@ -18,7 +18,7 @@ from recover.scan.log_scan import scan_log
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill
 from tests.support.sampling import sampled
-from tests.support.stores import copy_store
+from tests.support.stores import copy_store, unpacked
 from tests.support.trees import assert_same_tree, tree_digest
 
 STORES = ("clean-plain-4.9.7", "clean-manyfiles-5.3.3", "killed-5.5.0", "killed-lmq-4.9.7", "clean-5.3.3")
@@ -83,3 +83,15 @@ def test_recover_is_never_worse_on_any_store(drill: Start, name: str, recipe: st
     except NotApplicable:
         pytest.skip("the store lacks what this damages")
     refused_or_as_good(store, name)
+
+
+def test_a_file_of_another_store_costs_no_sound_file_after_it(drill: Start) -> None:
+    store = drill("killed-lmq-4.9.7")
+    name = "commitlog/00000000000000000000"
+    (store.root / name).write_bytes((unpacked("clean-restarts-5.5.0") / name).read_bytes())
+    before = tree_digest(store.root)
+    done = store.run("recover", "--yes")
+    assert done.code & exits.OPERATIONAL
+    assert "overwrites 158 intact messages to which units" in done.document["error"]["message"]
+    assert_same_tree(before, tree_digest(store.root))
+    assert store.run("recover", "--yes", "--max-loss", 158).document["applied"]
