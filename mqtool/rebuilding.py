@@ -15,7 +15,7 @@ from mqtool.next_steps import Scene, next_steps
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
 from mqtool.output import Printer
 from mqtool.progress import Line
-from mqtool.recovering import Change, ZoneChoice
+from mqtool.recovering import Change, ZoneChoice, max_loss
 from mqtool.scanning import scan_options, store_options
 from mqtool.screens import facts
 from mqtool.text import count, human_size
@@ -38,6 +38,9 @@ class RebuildChoice(Struct, frozen=True, kw_only=True):
         metavar="DIR")] = None
     include_deleted: Annotated[bool, option(
         "--include-deleted", "Rebuild queues of deleted topics, too.", _PANEL, metavar=FLAG)] = False
+    max_loss: Annotated[str | None, option(
+        "--max-loss", "How many messages that a broker would deliver from the store as it is may go undelivered "
+        "afterwards (default: 0).", _PANEL, metavar="N|all")] = None
 
 
 class Rebuild(Struct, frozen=True):
@@ -60,7 +63,7 @@ class Rebuild(Struct, frozen=True):
             return self._write(self.what.output)
         change = Change(
             self.out, self.choice, self.engine, self.broker, self.consent, include_deleted=self.what.include_deleted,
-            made=self._made(),
+            made=self._made(), max_loss=max_loss(self.what.max_loss),
         )
         return change.run(self._plan)
 

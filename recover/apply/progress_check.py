@@ -64,7 +64,7 @@ def check_for_resume(run: Run, plan: Plan) -> None:
     check_same_store(plan, run.root)
     _check_staged(run, plan)
     _check(run, plan, only_touched=False)
-    check_watched(plan, run.root)
+    check_watched(plan, run.root, same_inodes=False)
     check_changeable(run.root, plan.steps, run)
 
 

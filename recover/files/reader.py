@@ -282,4 +282,4 @@ def open_reader(path: Path) -> Iterator[FileReader]:
 def read_small(path: Path, limit: int) -> bytes:
     """The file's bytes, at most `limit` of them."""
     with FileReader(path) as reader:
-        return reader.read(0, limit)
+        return reader.read(0, min(limit, reader.length))

@@ -54,6 +54,7 @@ class ColumnStore:
         self._end = 0
         self._rest_of_map = np.empty(0, dtype=np.uint8)
         self._block = np.empty(0, dtype=np.uint8)
+        self._next = _LARGE
         self._rests: list[Split] = []
         self._lock = threading.Lock()
 
@@ -98,7 +99,8 @@ class ColumnStore:
         """`size` bytes of a block: for large blocks the system hands out large pages, and fewer of them."""
         taken = -(-size // _ALIGNMENT) * _ALIGNMENT
         if taken > self._block.size:
-            self._block = np.empty(max(BLOCK, taken), np.uint8)
+            self._block = np.empty(max(self._next, taken), np.uint8)
+            self._next = min(2 * self._next, BLOCK)
         place, self._block = self._block[:size], self._block[taken:]
         return place
 

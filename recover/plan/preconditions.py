@@ -171,8 +171,11 @@ def check_same_store(plan: Plan, root: Path) -> StoreIdentity:
     return plan.store
 
 
-def check_watched(plan: Plan, root: Path) -> None:
-    """`Refusal` if a file or folder that the plan was derived from changed, but for what its own steps change."""
+def check_watched(plan: Plan, root: Path, *, same_inodes: bool = True) -> None:
+    """`Refusal` if a file or folder that the plan was derived from changed, but for what its own steps change.
+
+    `same_inodes`: times of change count, too. They are new in a copy, which may be completed like the store itself.
+    """
     own = {folder for step in plan.steps for folder in folders_above(step.file)}
     for sealed in plan.watched:
         if sealed.file in own:
@@ -183,7 +186,7 @@ def check_watched(plan: Plan, root: Path) -> None:
             raise Refusal(f"{name} {'appeared' if now.exists else 'is gone'} since the plan was made", STALE, **facts)
         if (now.size, now.mtime_ns) != (sealed.size, sealed.mtime_ns):
             raise Refusal(f"{name} was written after the plan was made", STALE, **facts)
-        if sealed.ctime_ns and now.ctime_ns != sealed.ctime_ns:
+        if same_inodes and sealed.ctime_ns and now.ctime_ns != sealed.ctime_ns:
             raise Refusal(f"{name} was changed after the plan was made, though its time of writing says otherwise",
                           STALE, **facts)
 

@@ -52,7 +52,8 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, 
     shown: dict[str, str] = {}
     if users:
         shown[TOPICS_FILE] = f"queues and log hold {_list(users)}"
-    if TOPIC_SCHEDULE in stored and pairs[DELAYS_FILE].present and _came_due(store, log):
+    delays = pairs[DELAYS_FILE]
+    if TOPIC_SCHEDULE in stored and delays.present and _names_nothing(delays.main) and _came_due(store, log):
         shown[DELAYS_FILE] = f"queues and log hold {TOPIC_SCHEDULE}"
     if groups and pairs[GROUPS_FILE].present:
         shown[GROUPS_FILE] = f"there were the groups {_list(groups)}"

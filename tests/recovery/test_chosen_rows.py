@@ -50,7 +50,7 @@ def both(monkeypatch: pytest.MonkeyPatch, root: Path, *command: object) -> Itera
                 patch.setattr(chosen_rows, "rows_asked_for", lambda store, made: None)
             result = mqtool(command[0], copy, *command[1:], "--json")
         document = result.document
-        for key in ("seconds", "summary", "journal", "plan", "verify"):
+        for key in ("time", "seconds", "summary", "journal", "plan", "verify"):
             document.pop(key, None)
         yield {**document, "verify": without_seconds(result.document.get("verify"))}, queue_files(copy)
         shutil.rmtree(copy)
@@ -158,7 +158,8 @@ def test_a_bare_log_is_read_once_for_a_topic_and_once_for_a_verify(
     scanned = counted_files(monkeypatch)
     monkeypatch.setattr(engine, "scan_log", lambda *a, **k: pytest.fail("rows of all queues were kept"))
     assert mqtool("verify", root, "--json").document["consumequeue"]["missing"] == 900
-    result = mqtool("rebuild-consumequeue", root, "--topic", "Topic1", "--yes", "--json")
+    result = mqtool("rebuild-consumequeue", root, "--topic", "Topic1", "--yes", "--max-loss", "all",
+                    "--json")
     assert result.document["verify"]["consumequeue"]["missing"] == 675
     (root / "consumequeue").rename(tmp_path / "in place")
     mqtool("rebuild-consumequeue", root, "--topic", "Topic1", "--output", tmp_path / "output", "--json")
