@@ -79,7 +79,8 @@ def test_other_damage_than_the_worker_sees_is_refused(tmp_path: Path) -> None:
         _plan(root, Worker(lambda path: other / "commitlog" / path.name))
 
 
-RECIPES = of_area("log", "files", "crash", "witness")
+# A cluster's splits are joined without the check of end marks, so that the two looks differ: refused, not believed.
+RECIPES = tuple(name for name in of_area("log", "files", "crash", "witness") if name != "log-early-end-mark")
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

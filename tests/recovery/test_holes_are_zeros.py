@@ -57,7 +57,8 @@ def _is_log(path: Path) -> bool:
 def _plain(value: Any) -> Any:
     """Without what each run has of its own."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items() if key not in ("seconds", "summary", "id", "created")}
+        own = ("seconds", "summary", "id", "created", "time")
+        return {key: _plain(item) for key, item in value.items() if key not in own}
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 

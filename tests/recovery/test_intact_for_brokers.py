@@ -79,5 +79,5 @@ def test_a_batch_inside_without_a_number_is_damage_as_5_x_cuts_the_log_there(
         "bad-properties"
     ]
     assert mqtool("predict", root, "--broker", "5.3.3").code == 4
-    assert mqtool("recover", root, "--yes").code == 1
+    assert mqtool("recover", root, "--yes").code == 5
     assert mqtool("verify", root).code == mqtool("predict", root, "--broker", "5.3.3").code == 0

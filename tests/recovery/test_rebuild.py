@@ -118,7 +118,7 @@ def test_a_deleted_topic_is_not_rebuilt_unless_asked_for(store: Copy) -> None:
     root = store("clean-5.3.3")
     shutil.rmtree(root / "consumequeue" / "TopicA")
     topics = root / "config" / "topics.json"
-    topics.write_text(topics.read_text().replace('"TopicA":', '"TopicGone":'))
+    topics.write_text(topics.read_text().replace('"TopicA"', '"TopicGone"'))
     assert plan_of(root, parts=(CONSUMEQUEUE,)).steps == ()
     with pytest.raises(UsageRefusal, match="deleted"):
         plan_of(root, parts=(CONSUMEQUEUE,), topic="TopicA")

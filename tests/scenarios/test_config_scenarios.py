@@ -113,15 +113,18 @@ def test_t29_offset_above_the_end_is_clamped_only_when_asked_for(drill: Start) -
         assert table[f"{facts['topic']}@{facts['group']}"] == {facts["queue_id"]: facts["max"]}
 
 
-@pytest.mark.parametrize("recipe", ["consumer-offset-below-min", "consumer-offset-unknown-topic"])
-def test_t29_offsets_that_harm_nothing_are_listed(drill: Start, recipe: str) -> None:
+# without its first file the log begins later than retention explains, which is asked about
+@pytest.mark.parametrize(("recipe", "code"), [
+    ("consumer-offset-below-min", exits.DERIVED), ("consumer-offset-unknown-topic", exits.CLEAN),
+])
+def test_t29_offsets_that_harm_nothing_are_listed(drill: Start, recipe: str, code: int) -> None:
     store = drill(WITH_CONFIG)
     facts = store.strike(recipe).facts
-    found = store.finds(recipe, "config/consumerOffset.json", None, exit_code=0)
+    found = store.finds(recipe, "config/consumerOffset.json", None, exit_code=code)
     assert (found["severity"], found["facts"]["group"], found["facts"]["topic"]) == (
         "info", facts["group"], facts["topic"])
     with assert_unchanged(store.root):
-        assert store.run("recover", "--yes", "--clamp-offsets").code == 0
+        assert store.run("recover", "--yes", "--clamp-offsets").code == code
 
 
 # --- T33 ------------------------------------------------------------------------------------------------
