@@ -38,7 +38,9 @@ REFUSALS = {"log-all-missing"}
 DELETED_LMQ = {"lmq-queue-missing"}
 #: Offsets of consumers behind the end of a queue are reported, and left alone unless --clamp-offsets is given; and what
 #: the timer still wants to deliver, of a log that has lost it, is the broker's to forget.
-UNTOUCHED = {"consumer-offset-above-max", "delay-offset-above-max", "timer-points-beyond-log"}
+UNTOUCHED = {
+    "consumer-offset-above-max", "delay-offset-above-max", "timer-points-beyond-log", "commitlog-begins-late",
+}
 #: Seen once and kept for the tests that run without a JVM.
 KEPT = [tuple(case) for case in cases() if case.version in kept_observations(case.store).get(case.damage, {})]
 

@@ -53,6 +53,9 @@ def left_over(store: Drill, recipe: str) -> int:
     """What recover can do nothing about: offsets, and a topic under no checksum, which only --mend-bits writes."""
     if recipe == "bit-in-topic-legal" and store.found("commitlog-contradicted-field"):
         return exits.MESSAGES
+    offsets = store.root / "config" / "consumerOffset.json"
+    if recipe.startswith("config-zeros-bak-") and offsets.exists() and not offsets.read_bytes().strip(b"\0"):
+        return exits.DERIVED if "sound" not in recipe else exits.CLEAN  # offsets are never invented
     if recipe.endswith("-offset-above-max"):
         return exits.DERIVED
     if recipe == "log-last-missing" and (store.root / "config" / "subscriptionGroup.json").exists():

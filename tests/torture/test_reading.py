@@ -58,6 +58,8 @@ def changing_calls(trace: str, root: Path) -> list[str]:
             "fcntl": "SETLK" not in line, "mmap": "MAP_SHARED" not in line or "PROT_WRITE" not in line,
             # what is printed names the store, too
             "write": not re.search(r"write\(\d+<" + re.escape(str(root)), line),
+            # a link to the store, in a scratch folder outside of it
+            "symlink": re.search(r', "' + re.escape(str(root)), line) is None,
         }
         if not harmless.get(call, call.startswith(("+++", "---", "<..."))):
             found.append(line)
