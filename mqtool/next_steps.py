@@ -198,7 +198,7 @@ def _settings(scene: Scene) -> list[Step]:
 
 def _start(scene: Scene) -> list[Step]:
     with_conf = f"with {scene.given.conf}" if scene.given.conf else "with the configuration that it had"
-    steps = [Step(START_BROKER, f"{with_conf}; nothing else is to be done")]
+    steps = [Step(START_BROKER, f"{with_conf}; nothing else is left to do")]
     if scene.phase == "predicted" and scene.code:
         steps = [Step(START_BROKER, f"{with_conf}; what the start costs comes back from the log by itself")]
     return steps
@@ -232,7 +232,11 @@ def _go(scene: Scene) -> list[Step]:
 
 
 def _apply(scene: Scene) -> list[Step]:
-    return [Step(shlex.join(["mqtool", "apply", str(scene.plan), *scene.given.words("apply")]), "run this very plan")]
+    steps = [Step(shlex.join(["mqtool", "apply", str(scene.plan), *scene.given.words("apply")]), "run this very plan")]
+    if scene.mendable:
+        steps.append(Step(scene.given.line("recover", "--mend-bits", "--dry-run"),
+                          f"another plan, which also saves messages that one flipped bit explains ({scene.mendable})"))
+    return steps
 
 
 def _after_repair(scene: Scene) -> list[Step]:

@@ -181,7 +181,7 @@ class Change(Struct):
             self.out, store, self.engine, self.broker, corrected=bool(plan.steps), known=self.known
         )
         self.out.answer(verify=document)
-        losses = _losses(made, "undo and --mend-bits would bring back")
+        losses = _losses(made, "undo and --mend-bits would restore")
         self.out.summary(f"{count(len(plan.steps), 'step')} done, {losses}. {verify_line(document, code)}",
                          self._steps("changed", code), undo)
         return code | given_up(plan)
@@ -214,7 +214,7 @@ class Change(Struct):
         return next_steps(scene)
 
 
-def _losses(made: RecoverPlan, mendable: str = "--mend-bits would put back") -> str:
+def _losses(made: RecoverPlan, mendable: str = "--mend-bits would restore") -> str:
     """What goes; `mendable` is said of how many of the damaged messages need not."""
     parts = []
     if made.lost_messages:
@@ -222,13 +222,13 @@ def _losses(made: RecoverPlan, mendable: str = "--mend-bits would put back") -> 
     if made.given_up_messages:
         parts.append(f"{count(made.given_up_messages, 'message')} of missing log files given up")
     gone = made.damaged_messages - made.left_messages - made.given_up_messages
-    for number, what in ((gone, "gone"), (made.left_messages, "left")):
+    for number, what in ((gone, "lost"), (made.left_messages, "left")):
         if number:
             parts.append(f"{count(number, 'damaged message')} {what}")
     if made.mendable_messages:
         parts[-1] += f" ({mendable} {made.mendable_messages:,})"
     if made.unproven_messages:
-        parts.append(f"{count(made.unproven_messages, 'message')} gone that only a queue names")
+        parts.append(f"{count(made.unproven_messages, 'message')} lost that only a queue names")
     text = ", ".join(parts) if parts else "0 messages lost"
     sizes = [item.partition(":")[0] for item in made.assumptions if item.startswith("mappedFileSize")]
     return f"{text}, assumed {', '.join(sizes)}" if sizes else text

@@ -95,7 +95,7 @@ def mode_of(mode: Mode) -> Literal["normal", "abnormal"] | None:
         ("/data/store", "show that, ask once, do it, verify the result"),
         ("/data/store --dry-run --loss-out lost.csv", "and each lost message, with all that is legible of it"),
         ("/data/store --yes --json", "unattended"),
-        ("/data/store --mend-bits", "put back, too, what one flipped bit explains"),
+        ("/data/store --mend-bits", "restore, too, what one flipped bit explains"),
         ("/data/store --output /backup/recovered", "a recovered copy; the store is left alone"),
         ("/data/store --policy broker --broker 5.3.3 --max-loss all", "cut as that broker would"),
     ],

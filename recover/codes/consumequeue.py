@@ -41,8 +41,8 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     Code(
         "consumequeue-lost-units", "info",
         "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) refer to damaged or lost messages", "",
-        one="{topic}/{queue}: the unit at queue offset {first} stands for a message that is damaged or gone",
-        meaning="The unit lies in a damaged range of the log, or at the position of a message that a bridge stands for.",
+        one="{topic}/{queue}: the unit at queue offset {first} refers to a damaged or lost message",
+        meaning="The unit lies in a damaged range of the log, or at the position of a message that a bridge replaces.",
         cause="The damage itself is reported with the commitlog.",
         broker="Consumers that reach such a unit may skip more than it; a bridged one repeats the message before it.",
         action="Nothing of its own: recover treats them together with the damage.",

@@ -233,7 +233,11 @@ class _Start:
                 prediction.lowered_queues.append((queue_name(key), found[key], state.max_offset))
         if prediction.lowered_queues and prediction.reason is None:
             more = sum(before - after for _, before, after in prediction.lowered_queues)
-            prediction.reason = f"the end of the log is missing, or is cut: queues name {more} messages behind it"
+            cuts = prediction.max_phy < self.log.view.log_end
+            prediction.reason = (
+                f"queues name {more} messages after {prediction.max_phy}, where "
+                + ("its recovery cuts the log" if cuts else "the log ends: its end is missing")
+            )
         made_again = self._names_made()
         prediction.deleted_files = sorted(name for name in prediction.deleted_files if name not in made_again)
         new_topics = sorted({topic for topic, _ in self.states.keys() - found.keys()})

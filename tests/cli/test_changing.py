@@ -298,3 +298,13 @@ def test_recovered_copy_of_a_store_in_pieces_is_in_one_place(tmp_path: Path) -> 
     parts = [item for suffix in ("a", "b") for item in ("--commitlog", tmp_path / f"store-log-{suffix}")]
     assert mqtool("recover", root, *parts, "--output", tmp_path / "copy", "--yes").code == 0
     assert mqtool("verify", tmp_path / "copy", "--json").document["commitlog"]["messages"] == 400
+
+
+def test_predict_says_whether_the_start_cuts_the_end_of_the_log_or_it_is_missing(damaged: Path, tmp_path: Path) -> None:
+    cut = mqtool("predict", damaged, "--broker", "5.3.3", "--json").document
+    assert cut["reason"].endswith(f"after {cut['max_phy']}, where its recovery cuts the log")
+
+    short = real_store("clean-5.3.3", tmp_path / "other")
+    (short / "commitlog" / "00000000000001048576").unlink()
+    missing = mqtool("predict", short, "--broker", "5.3.3", "--json").document
+    assert "missing" in missing["reason"] and "cuts" not in missing["reason"]

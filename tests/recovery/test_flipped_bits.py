@@ -160,7 +160,11 @@ def test_recover_puts_the_very_bytes_back_when_asked_to(name: str, tmp_path: Pat
 
     unasked = mqtool("recover", store, "--dry-run", "--json").document
     assert {item["kind"] for item in unasked["bridged"]} == {"bridge"} and unasked["damaged_messages"] == 3
-    assert "3 damaged messages gone (--mend-bits would put back 3)" in unasked["summary"]
+    assert "3 damaged messages lost (--mend-bits would restore 3)" in unasked["summary"]
+
+    planned = mqtool("recover", store, "--dry-run", "--json", "--plan-out", tmp_path / "plan.json").document
+    first, second = (step["command"] for step in planned["next"])
+    assert first.startswith("mqtool apply ") and "--mend-bits --dry-run" in second
 
     result = mqtool("recover", store, "--mend-bits", "--yes", "--json")
     assert result.code == 1

@@ -163,7 +163,7 @@ def test_t22_what_a_single_queue_claims_is_stated_though_no_message_is_proven_to
     with store.recovered() as done:
         assert (done["damaged_messages"], done["unproven_messages"]) == (0, 10)
         assert (stated(done), done["plan"]["loss"][0]["cause"]) == ([("Orders", 1, 10)], "beyond-log")
-        assert "10 messages gone that only a queue names" in done["summary"]
+        assert "10 messages lost that only a queue names" in done["summary"]
 
 
 @pytest.mark.parametrize("unit", [
