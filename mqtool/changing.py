@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from recover.files.store import Store, StoreOptions
     from recover.plan.model import Plan
     from recover.verify.known_parts import KnownParts
+    from recover.verify.survey import Survey
 
 _PANEL = "Before anything is changed"
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
@@ -127,7 +128,7 @@ def loss_line(plan: Plan) -> str:
 
 def conclude(
     out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None, *, corrected: bool,
-    known: KnownParts | None = None,
+    known: KnownParts | None = None, looked: Callable[[Survey], None] | None = None,
 ) -> tuple[int, dict[str, Any]]:
     """The final verify: its findings take the place of the earlier ones; (exit bits, document).
 
@@ -138,6 +139,8 @@ def conclude(
     # opened anew: the lists of files are those of before the change
     opened = Opened.open(store.root, store.options)
     report = run_verify(out, opened, engine, broker, title="checking the result", known=known)
+    if looked is not None:
+        looked(report.survey)
     out.findings = report.findings
     code = report.exit_code | (exits.CORRECTED if corrected else 0)
     return code, {**report.json(), "exit_code": report.exit_code}

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from mqtool.options import BrokerChoice
+from mqtool.screens import rest, table
+from mqtool.shown import Table
 
 if TYPE_CHECKING:
     from recover.broker.settings import BrokerSettings
     from recover.files.store import Store
+    from recover.predict.groups import GroupRow
+    from recover.verify.survey import Survey
+
+_GROUP_COLUMNS = (
+    "group", "topic", ">queue", ">committed", ">min", ">max", ">min after", ">max after", ">skips", ">again", ">lag",
+)
 
 
 def settings_of(store: Store, broker: BrokerChoice) -> tuple[BrokerSettings, list[str]]:
@@ -23,3 +32,20 @@ def settings_of(store: Store, broker: BrokerChoice) -> tuple[BrokerSettings, lis
         version, why = default_broker(store)
         assumed = [why]
     return load_settings(version, broker.broker_conf, broker.settings or ()), assumed
+
+
+def group_rows(look: Survey, settings: BrokerSettings) -> list[dict[str, Any]]:
+    """What `mqtool groups` lists of a store, for the documents of other commands."""
+    from recover.predict.groups import groups_of, has_offsets
+
+    return [row.json() for row in groups_of(look, settings).rows] if has_offsets(look.store) else []
+
+
+def groups_table(title: str, rows: Sequence[GroupRow], shown: int) -> Table:
+    """Groups against their queues, `shown` rows at most."""
+    cells = [
+        [row.group, row.topic, row.queue, row.committed, *("?" if one is None else one for one in (
+            row.min, row.max, row.min_after, row.max_after, row.skips, row.again, row.lag))]
+        for row in rows[:shown]
+    ]
+    return table(title, _GROUP_COLUMNS, [*cells, *rest(len(rows) - shown, len(_GROUP_COLUMNS))])

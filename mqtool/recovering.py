@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from recover.scan.chosen import Chosen
     from recover.verify.known_parts import KnownParts
     from recover.verify.report import VerifyReport
+    from recover.verify.survey import Survey
 
     Planner = Callable[[VerifyReport], RecoverPlan]
 
@@ -69,6 +70,7 @@ class Change(Struct):
     """One run of a changing command on one store. `made`: the queues of which files are made (None: of all).
 
     `guarded`: the plan is refused if brokers alone deliver more, but for `max_loss` messages (None: any number).
+    `looked` is called with what the last verify has seen.
     """
 
     out: Printer
@@ -82,6 +84,7 @@ class Change(Struct):
     known: KnownParts | None = None
     guarded: bool = True
     max_loss: int | None = 0
+    looked: Callable[[Survey], None] | None = None
 
     def run(self, make: Callable[[Store], Planner]) -> int:
         """Plan, then go through with it as far as the user wants; the exit code.
@@ -178,7 +181,7 @@ class Change(Struct):
 
     def _conclude(self, store: Store, made: RecoverPlan, plan: Plan, undo: Step | None = None) -> int:
         code, document = conclude(
-            self.out, store, self.engine, self.broker, corrected=bool(plan.steps), known=self.known
+            self.out, store, self.engine, self.broker, corrected=bool(plan.steps), known=self.known, looked=self.looked,
         )
         self.out.answer(verify=document)
         losses = _losses(made, "undo and --mend-bits would restore")

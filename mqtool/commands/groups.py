@@ -11,15 +11,15 @@ from mqtool.declared import option
 from mqtool.next_steps import Step
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
-from mqtool.predicting import settings_of
+from mqtool.predicting import groups_table, settings_of
 from mqtool.scanning import scan_options, store_options
-from mqtool.screens import findings_table, rest, table
+from mqtool.screens import findings_table
 from mqtool.shown import Text
 from mqtool.text import count
 from recover.findings import FindingList
 
 if TYPE_CHECKING:
-    from recover.predict.groups import GroupRow, Groups
+    from recover.predict.groups import Groups
 
 _WHICH = "Which groups (all without a filter)"
 _SHOWN = 200
@@ -72,19 +72,11 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
 
 def _show(out: Printer, found: Groups) -> None:
     if found.rows:
-        columns = ["group", "topic", ">queue", ">committed", ">min", ">max", ">min after", ">max after", ">skips",
-                   ">again", ">lag"]
-        rows = [_cells(row) for row in found.rows[:_SHOWN]]
-        out.show(table("", columns, [*rows, *rest(len(found.rows) - _SHOWN, len(columns))]), Text(""))
+        out.show(groups_table("", found.rows, _SHOWN), Text(""))
     if found.findings:
         out.show(findings_table(found.findings, out.given), Text(""))
     for note in found.unread:
         out.say(note)
-
-
-def _cells(row: GroupRow) -> list[object]:
-    counts = (row.min, row.max, row.min_after, row.max_after, row.skips, row.again, row.lag)
-    return [row.group, row.topic, row.queue, row.committed, *("?" if one is None else one for one in counts)]
 
 
 def _line(found: Groups) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import structs
+
 from mqtool import exits
 from mqtool.loss_list import LossChoice
 from mqtool.next_steps import Scene, next_steps
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
-from mqtool.predicting import settings_of
+from mqtool.predicting import groups_table, settings_of
 from mqtool.scanning import scan_options, store_options
 from mqtool.screens import facts, rest, table
 from mqtool.shown import Text
@@ -37,6 +39,8 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     from recover.files.store import Store
     from recover.findings import FindingList
     from recover.predict import predict
+    from recover.predict.groups import GroupRow, groups_of, has_offsets
+    from recover.scan.known_log import KnownLog, stamps_of
     from recover.verify.by_setting import contradicted_settings, too_old_for
     from recover.verify.parts import earlier_runs, log_is_gone, settings_findings
     from recover.verify.survey import survey
@@ -44,15 +48,19 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     loss.check(store.root, tuple(store.commitlog or ()))
     opened = Store.open(store.root, store_options(store, broker))
     settings, assumed = settings_of(opened, broker)
+    stamps = stamps_of(opened.commitlog)
     with scan_options(out, opened, engine) as options:
         view = options.scanner.scan_log(opened.commitlog, memory=options.memory, progress=options.progress)
     prediction = predict(opened, as_units_say(view, opened), settings)
-    if loss.loss_out is not None:
-        with scan_options(out, opened, engine, broker, title="listing losses") as options:
-            look = survey(opened, options)
+    groups: list[GroupRow] = []
+    if loss.loss_out is not None or has_offsets(opened):
+        with scan_options(out, opened, engine, broker, title="looking at queues") as options:
+            look = survey(opened, structs.replace(options, engine=KnownLog(view, stamps, options.scanner)))
+        groups = groups_of(look, settings).rows
         cuts = prediction.starts and not prediction.says_nothing
         loss.write(out, look, prediction.max_phy if cuts else None)
     document = prediction.json()
+    document["groups"] = [row.json() for row in groups]
     document["assumptions"] = [*assumed, *document["assumptions"]]
     out.answer(**document)
     found = prediction.findings()
@@ -67,6 +75,9 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     found += runs
     out.found(found)
     _show(out, document)
+    moved = [row for row in groups if row.skips or row.again]
+    if moved:
+        out.show(groups_table("groups that skip messages or get them again", moved, _SHOWN), Text(""))
     code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
     out.summary(_line(document), next_steps(Scene("predicted", out.given, code, found)))
     return code

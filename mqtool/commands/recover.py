@@ -13,8 +13,9 @@ from mqtool.declared import FLAG, option
 from mqtool.loss_list import LossChoice
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
-from mqtool.predicting import settings_of
+from mqtool.predicting import group_rows, settings_of
 from mqtool.recovering import Change, ZoneChoice, max_loss
+from mqtool.text import count
 from recover.errors import UsageRefusal
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from recover.files.store import Store
     from recover.planning.planned import RecoverPlan
     from recover.verify.report import VerifyReport
+    from recover.verify.survey import Survey
 
 _PANEL = "How to recover"
 
@@ -136,13 +138,22 @@ def run(
                 start_file=prediction.start_file if prediction else None,
             )
             made.assumptions += assumed
+            rows = group_rows(before.survey, settings)
+            out.answer(groups=rows, groups_after=None if made.plan.steps else rows)
             cuts = how.policy is Policy.broker and prediction is not None
             loss.write(out, before.survey, prediction.max_phy if cuts and prediction else None)
             return made
 
         return plan
 
+    def look_after(look: Survey) -> None:
+        rows = group_rows(look, settings_of(look.store, broker)[0])
+        out.answer(groups_after=rows)
+        skips, again = (sum(row[name] or 0 for row in rows) for name in ("skips", "again"))
+        if skips or again:
+            out.say(f"consumer groups will skip {count(skips, 'message')} and get {again:,} again: mqtool groups")
+
     return Change(
-        out, store, engine, broker, consent, how.output, how.include_deleted,
+        out, store, engine, broker, consent, how.output, how.include_deleted, looked=look_after,
         guarded=how.policy is Policy.keep, max_loss=max_loss(how.max_loss),
     ).run(make)

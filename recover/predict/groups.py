@@ -17,7 +17,7 @@ from recover.broker.versions import OVERFLOW_TO_FIRST
 from recover.evidence.expected import QueueKey
 from recover.files.config_files import ConfigPair
 from recover.files.ext_files import ExtFiles
-from recover.files.store import CONFIG
+from recover.files.store import CONFIG, Store
 from recover.findings import Finding
 from recover.memory.columns import Rows
 from recover.predict.broker_log import BrokerLog
@@ -71,6 +71,11 @@ class Groups(NamedTuple):
     findings: list[Finding]
     prediction: Prediction
     unread: list[str]
+
+
+def has_offsets(store: Store) -> bool:
+    """Whether there is a file that says what groups have committed."""
+    return any((store.config_dir / (name + end)).exists() for name in OFFSET_FILES for end in ("", ".bak"))
 
 
 def groups_of(

@@ -150,3 +150,23 @@ def test_offsets_that_cannot_be_read_are_said_to_be(store: Callable[[str], Path]
     assert result.code != 0
     assert result.document["complete"] is False
     assert {found["code"] for found in result.document["findings"]} & {"config-lost", "start-refused"}
+
+
+@pytest.mark.parametrize("recipe", [None, "page-zeroed", "consumer-offset-above-max"])
+def test_predict_and_recover_list_the_same_rows(
+    recipe: str | None, store: Callable[[str], Path], tmp_path: Path,
+) -> None:
+    root = store("killed-5.5.0")
+    if recipe is not None:
+        damage(recipe, root, 2)
+    rows = mqtool("groups", root, "--broker", "5.3.3", "--json").document["groups"]
+    assert rows
+    assert mqtool("predict", root, "--broker", "5.3.3", "--json").document["groups"] == rows
+    planned = mqtool("recover", root, "--broker", "5.3.3", "--dry-run", "--json").document
+    assert (planned["groups"], planned["groups_after"]) == (rows, None)
+    document = mqtool("recover", root, "--broker", "5.3.3", "--yes", "--json").document
+    assert document["groups"] == rows
+    assert document["groups_after"] == mqtool("groups", root, "--broker", "5.3.3", "--json").document["groups"]
+    if recipe == "page-zeroed":
+        skipped = sum(row["skips"] for row in rows)
+        assert sum(row["skips"] for row in document["groups_after"]) <= skipped
