@@ -18,7 +18,7 @@ from benchmarks.stage import Stage, first_files, set_up
 from benchmarks.table import Goal, markdown
 from fixtures.lab.toolchain import available
 
-PARTS = ("start", "check", "rebuild", "parts", "queues", "growth", "hostile", "spark")
+PARTS = ("start", "check", "rebuild", "queues", "growth", "hostile", "spark")
 _SPARK_SIZES = (1, 2, 4)
 
 
@@ -39,10 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (OSError, RuntimeError) as error:
             print(f"benchmarks: {error}", file=sys.stderr)
             return 1
-    for title, strict in (("Goals", False), ("Goals, read more strictly", True)):
-        rows = [goal.row() for goal in goals if goal.strict == strict]
-        if rows:
-            print(f"\n### {title}\n\n{markdown(('', 'goal', 'measured', 'met'), rows)}")
+    if goals:
+        print(f"\n### Goals\n\n{markdown(('', 'goal', 'measured', 'met'), [goal.row() for goal in goals])}")
     print(f"\n{len(os.sched_getaffinity(0))} cores, {options.runs} runs each in turn, least of them; "
           f"{time.monotonic() - begin:.0f} s in all. `python -m benchmarks {' '.join(arguments or sys.argv[1:])}`")
     return 0
@@ -74,19 +72,15 @@ Section = tuple[str, str, list[Goal]]
 
 def _measure(options: argparse.Namespace, folder: Path) -> Iterator[Section]:
     runs, parts = options.runs, set(options.parts)
-    text, goals, least = growing.start_up(folder, runs)
     if "start" in parts:
-        yield "Start-up", text, goals
-    for number, body in enumerate(options.bodies if parts & {"check", "rebuild", "parts"} else ()):
+        yield "Start-up", *growing.start_up(folder, runs)
+    for body in options.bodies if parts & {"check", "rebuild"} else ():
         with _stage(plain(int(body)), folder) as stage:
             store = f"bodies of {int(body)} bytes, {stage.log_bytes / GIBI:.1f} GiB, {stage.messages:,} messages"
             if "check" in parts:
-                yield f"Checking: {store}", *checking.compare_checks(stage, runs, least)
+                yield f"Checking: {store}", *checking.compare_checks(stage, runs)
             if "rebuild" in parts:
                 yield f"Rebuilding: {store}", *rebuilding.compare_rebuilds(stage, runs)
-            if "parts" in parts and number == 0:
-                with _stage(stage.shape.topic_alone(), folder, "topic") as alone:
-                    yield f"One topic, one queue: {store}", *rebuilding.compare_parts(stage, alone, runs)
     if "queues" in parts:
         with _stage(MANY_QUEUES, folder) as stage:
             yield "Ten thousand queues", *growing.many_queues(stage, runs)

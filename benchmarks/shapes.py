@@ -30,10 +30,6 @@ class Shape:
         """The same messages, more or fewer of them."""
         return replace(self, name=f"{log_bytes / GIBI:g} GiB", log_bytes=log_bytes)
 
-    def topic_alone(self) -> Shape:
-        """The messages of one of its topics, without the others."""
-        return replace(self, name=f"{self.name}, one topic", log_bytes=self.log_bytes // self.topics, topics=1)
-
 
 def plain(body: int) -> Shape:
     """The usual store with bodies of `body` bytes."""

@@ -10,13 +10,12 @@ from benchmarks.contest import Times
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One promise, what came out, and whether it holds. `strict`: more than its words ask for, in another reading."""
+    """One promise, what came out, and whether it holds."""
 
     what: str
     goal: str
     measured: str
     met: bool
-    strict: bool = False
 
     def row(self) -> tuple[str, ...]:
         """As a line of the table of goals."""
@@ -28,9 +27,9 @@ def at_least(what: str, goal: float, ratio: float) -> Goal:
     return Goal(what, f">= {goal:g} x", f"{ratio:.2f} x", ratio >= goal)
 
 
-def at_most(what: str, goal: float, value: float, unit: str, *, strict: bool = False) -> Goal:
+def at_most(what: str, goal: float, value: float, unit: str) -> Goal:
     """A figure that must not be above `goal`."""
-    return Goal(what, f"<= {goal:.3g} {unit}", f"{value:.3g} {unit}", value <= goal, strict)
+    return Goal(what, f"<= {goal:.3g} {unit}", f"{value:.3g} {unit}", value <= goal)
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

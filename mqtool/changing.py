@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from recover.apply.carry_out import Applied
     from recover.files.store import Store, StoreOptions
     from recover.plan.model import Plan
-    from recover.verify.known_parts import KnownParts
+    from recover.scan.known_log import KnownLog
     from recover.verify.survey import Survey
 
 _PANEL = "Before anything is changed"
@@ -128,11 +128,11 @@ def loss_line(plan: Plan) -> str:
 
 def conclude(
     out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None, *, corrected: bool,
-    known: KnownParts | None = None, looked: Callable[[Survey], None] | None = None,
+    known: KnownLog | None = None, looked: Callable[[Survey], None] | None = None,
 ) -> tuple[int, dict[str, Any]]:
     """The final verify: its findings take the place of the earlier ones; (exit bits, document).
 
-    What is `known` and did not change since is not read again: the log, and with it the queues and the index.
+    A `known` log that did not change since is not read again.
     """
     from recover.files.store import Store as Opened
 

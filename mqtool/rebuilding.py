@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from mqtool.recovering import Planner
     from recover.files.store import Store
     from recover.rebuild.plan import RebuildOptions
-    from recover.scan.chosen import Chosen
     from recover.verify.survey import ScanOptions
 
 _PANEL = "What and where"
@@ -63,14 +62,9 @@ class Rebuild(Struct, frozen=True):
             return self._write(self.what.output)
         change = Change(
             self.out, self.choice, self.engine, self.broker, self.consent, include_deleted=self.what.include_deleted,
-            made=self._made(), max_loss=max_loss(self.what.max_loss),
+            max_loss=max_loss(self.what.max_loss),
         )
         return change.run(self._plan)
-
-    def _made(self) -> Chosen | None:
-        from recover.scan.chosen import Chosen
-
-        return None if self.topic is None else Chosen(self.topic, self.queue)
 
     def _options(self, scan: ScanOptions) -> RebuildOptions:
         from recover.rebuild.plan import RebuildOptions
@@ -98,7 +92,6 @@ class Rebuild(Struct, frozen=True):
             return exits.CLEAN
         with scan_options(
             out, store, self.engine, self.broker, include_deleted=self.what.include_deleted, rebuilds=True,
-            made=self._made(),
         ) as scan:
             options = self._options(scan)
             with Line(False, out.stderr_console) as line, exits.between_steps() as interrupted:

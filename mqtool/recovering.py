@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from recover.files.store import Store
     from recover.plan.model import Plan
     from recover.planning.planned import RecoverPlan
-    from recover.scan.chosen import Chosen
-    from recover.verify.known_parts import KnownParts
+    from recover.scan.known_log import KnownLog
     from recover.verify.report import VerifyReport
     from recover.verify.survey import Survey
 
@@ -80,8 +79,7 @@ class Change(Struct):
     consent: ChangeChoice
     output: Path | None = None
     include_deleted: bool = False
-    made: Chosen | None = None
-    known: KnownParts | None = None
+    known: KnownLog | None = None
     guarded: bool = True
     max_loss: int | None = 0
     looked: Callable[[Survey], None] | None = None
@@ -95,16 +93,16 @@ class Change(Struct):
         from recover.files.store import Store
         from recover.plan.preconditions import seal
         from recover.planning.planned import assumed_sizes
-        from recover.verify.known_parts import KnownParts
+        from recover.scan.known_log import KnownLog, stamps_of
 
         root = self.choice.root
         store = Store.open(root, store_options(self.choice, self.broker))
         self.consent.check_plan_out(root, self.choice.parts)
         if not self.consent.dry_run and self.output is None:
             refuse_while_running(root, self.choice.parts)
-        seen = seen_now(store)
+        seen, stamps = seen_now(store), stamps_of(store.commitlog)
         made = self._plan(store, make(store))
-        self.known = KnownParts(made.before, seen)
+        self.known = KnownLog(made.before.survey.log, stamps)
         running = self.output is None and any(item.code == "broker-running" for item in made.before.findings)
         if running:
             steps = [step for step in made.plan.steps if step.file != store.relative(store.abort_path)]
@@ -135,7 +133,6 @@ class Change(Struct):
 
         with scan_options(
             self.out, store, self.engine, self.broker, include_deleted=self.include_deleted, rebuilds=True,
-            made=self.made,
         ) as scan:
             before = verify(store, scan)
             self.out.found(before.findings)

@@ -17,8 +17,7 @@ from mqtool.text import human_size
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
     from recover.files.store import Store, StoreOptions
-    from recover.scan.chosen import Chosen
-    from recover.verify.known_parts import KnownParts
+    from recover.scan.known_log import KnownLog
     from recover.verify.report import VerifyReport
     from recover.verify.survey import ScanOptions
 
@@ -30,15 +29,9 @@ HAND_OVER = 256 << 30
 @contextmanager
 def scan_options(
     out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None = None, *, title: str = "scanning",
-    include_deleted: bool = False, rebuilds: bool = False, made: Chosen | None = None,
+    include_deleted: bool = False, rebuilds: bool = False,
 ) -> Iterator[ScanOptions]:
-    """How to scan, with a line of progress while the block runs; `rebuilds`: files are made of what is found.
-
-    `made`: nothing is made of other queues than these (None: of all).
-    """
-    from recover.verify.chosen_rows import rows_asked_for
-
-    chosen = rows_asked_for(store, made)
+    """How to scan, with a line of progress while the block runs; `rebuilds`: files are made of what is found."""
     total = sum(mapped_file.length for mapped_file in store.commitlog.files)
     from recover.verify.survey import ScanOptions
 
@@ -50,7 +43,7 @@ def scan_options(
         yield ScanOptions(
             threads=engine.thread_count, engine=engine.scanner(rebuilds=rebuilds), include_deleted=include_deleted,
             settings=store.options.settings or given_settings(broker),
-            progress=progress, tick=progress.queue, chosen=chosen, **more,
+            progress=progress, tick=progress.queue, **more,
         )
 
 
@@ -96,17 +89,12 @@ def log_folders(root: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
 def run_verify(
     out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None = None, *,
     only: Collection[str] = (), title: str = "verifying", include_deleted: bool = False,
-    known: KnownParts | None = None,
+    known: KnownLog | None = None,
 ) -> VerifyReport:
-    """Verify a store with a line of progress. What is `known` and did not change since is not looked at again."""
-    from recover.scan.chosen import NOTHING
+    """Verify a store with a line of progress. A `known` log that did not change since is not scanned again."""
     from recover.verify.report import verify
 
-    log_alone = set(only) == {"commitlog"}
-    with scan_options(
-        out, store, engine, broker, title=title, include_deleted=include_deleted,
-        made=None if log_alone else NOTHING,
-    ) as options:
+    with scan_options(out, store, engine, broker, title=title, include_deleted=include_deleted) as options:
         if known is not None:
-            options = structs.replace(options, engine=known.engine(options.scanner), known=known)
+            options = structs.replace(options, engine=structs.replace(known, engine=options.scanner))
         return verify(store, options, only)

@@ -104,7 +104,7 @@ class Expectation(Struct):
         places = starts.copy()
         wanted[: self._skip.size] &= ~self._skip
         first = 0
-        for split in self.log.splits_with(batch):
+        for split in self.log.splits():
             fits = order_rows(np.asarray(split.records), first, wanted, places, stops, order)
             assert fits, "the rows were counted by the same rule"
             first += split.records.size
@@ -116,7 +116,7 @@ class Expectation(Struct):
         places = starts.copy()
         queues = np.array(few, dtype=np.int64)
         first = 0
-        for split in self.log.splits_with(batch):
+        for split in self.log.splits():
             take_rows(np.asarray(split.records), first, queues, places, stops, order, start, rows)
             first += split.records.size
         if self.lmq_rows.size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
 from operator import itemgetter
@@ -187,19 +187,14 @@ class Store:
             return True
         return any(length > 0 and length % 20 == 0 for length in _lengths(self.queue_folders))
 
-    def list_queues(
-        self, known: Container[tuple[str, int]] = ()
-    ) -> Iterator[tuple[QueueFolder, list[tuple[int, str, int]] | None]]:
+    def list_queues(self) -> Iterator[tuple[QueueFolder, list[tuple[int, str, int]] | None]]:
         """Each queue folder with (offset, name, length in bytes) of its files, ascending, as they are now.
 
-        None where something else is among them. Queues (topic, id) that are `known` are left out, unless
-        `queue_file_size` is not yet known: that is settled by the way. `OSError`.
+        None where something else is among them. `queue_file_size` is settled by the way. `OSError`.
         """
         is_settled = "queue_file_size" in self.__dict__
         lengths: Counter[int] = Counter()
         for folder in self.queue_folders:
-            if is_settled and (folder.topic, folder.queue_id) in known:
-                continue
             yield folder, _list_queue(folder.place, lengths)
         if not is_settled:
             self.queue_file_size = self.queue_file_size_of(lengths)

@@ -25,7 +25,6 @@ from formats.kernels.index_wanted import (
 from formats.record_columns import BIT_GHOST, BIT_HAS_TAGS
 from recover.memory.columns import Rows, Split
 from recover.scan.side_by_side import Result, side_by_side
-from recover.scan.unit_counts import UnitCounts
 
 _CHANGE_COST = 0.5
 
@@ -89,17 +88,12 @@ def _cost(costs: Sequence[float], mode: int, before: int) -> float:
 class IndexStream:
     """Records of the log as index files see them. Keeps one bit a key hash, and the splits by reference.
 
-    `splits` are those of a scan with keys, in log order; so many `threads` look at them. Nobody does where units were
-    `counted` and no file has any.
+    `splits` are those of a scan with keys, in log order; so many `threads` look at them.
     """
 
-    def __init__(
-        self, splits: Iterable[Split], excluded: Collection[int] = (), threads: int = 1,
-        counted: UnitCounts | None = None,
-    ) -> None:
+    def __init__(self, splits: Iterable[Split], excluded: Collection[int] = (), threads: int = 1) -> None:
         self.threads = threads
         self._given = splits
-        self._counted = counted
         self._found: dict[int, Rows] = {}
         self._excluded = np.array(sorted(excluded), dtype=np.int32)
         self.tags = TagHistory([(0, False)])
@@ -121,8 +115,6 @@ class IndexStream:
     @property
     def has_units(self) -> bool:
         """Some record has a key or tags."""
-        if self._counted is not None:
-            return self._counted.wanted(TAKE_ALL)[0] > 0
         return any(split.hashes.size for split in self.splits)
 
     @property
@@ -188,8 +180,6 @@ class IndexStream:
         """
         if self.rule is None:
             return None
-        if self._counted is not None:
-            return self._counted.wanted(self.rule)
         units, records, first, last = self._count().tolist()
         return units, records, first, last
 

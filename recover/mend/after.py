@@ -14,12 +14,22 @@ from msgspec import Struct, structs
 
 from formats.commitlog import Record
 from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
+from recover.broker.delays import DelayTable
+from recover.evidence.expected import expect
 from recover.files.mapped_files import MappedFile, MappedFileQueue
+from recover.files.store import Store
 from recover.memory.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
 from recover.scan.file_scan import FileScan, Hole
 from recover.scan.log import LogView
 from recover.scan.log_scan import assemble
 from recover.scan.record_row import row_of
+from recover.verify.checkpoint import CheckpointReport, check_checkpoint
+from recover.verify.config import ConfigReport, check_config
+from recover.verify.consumequeue import check_consumequeue
+from recover.verify.index import check_index
+from recover.verify.index_report import IndexReport
+from recover.verify.report import VerifyReport
+from recover.verify.survey import Survey
 
 
 class Replaced(Struct, frozen=True):
@@ -167,3 +177,41 @@ def _cut(splits: Iterable[Split], cut_from: int) -> Iterator[Split]:
             yield _divide(split, keep)[0]
 
 
+class Judged(Struct, frozen=True):
+    """The derived files on disk against the changed log; `look` is the survey with that log and its queues."""
+
+    look: Survey
+    index: IndexReport
+    checkpoint: CheckpointReport
+    config: ConfigReport
+
+
+def judge_against(store: Store, before: VerifyReport, after: LogView, *, rewritten: bool) -> Judged:
+    """Queues, index, checkpoint and config of the store judged against the log `after`; `rewritten`: records changed.
+
+    What `before` says of them holds as long as the log asks the same.
+    """
+    look = before.survey
+    same = not rewritten and _says_the_same(look.log, after)
+    if same and before.index and before.checkpoint and before.config:
+        return Judged(structs.replace(look, log=after), before.index, before.checkpoint, before.config)
+    delays = DelayTable(look.delays.levels)
+    delays.observed = dict(look.delays.observed)
+    expectation = expect(after, look.topics, include_deleted=look.options.include_deleted)
+    queues = None if look.queues is None else check_consumequeue(
+        store, after, expectation, delays, tick=look.options.tick
+    )
+    then = structs.replace(look, log=after, expectation=expectation, delays=delays, queues=queues)
+    return Judged(then, check_index(store, after), check_checkpoint(store, after), check_config(store, then))
+
+
+def _says_the_same(before: LogView, after: LogView) -> bool:
+    """True if everything in the log is the same that derived files are judged by."""
+    if before.ghosts:
+        return False
+    same = ("min_offset", "log_end", "messages", "superseded", "fillers", "markers", "newest_timestamp")
+    return all(getattr(before, name) == getattr(after, name) for name in same) and _damage(before) == _damage(after)
+
+
+def _damage(log: LogView) -> list[tuple[int, int]]:
+    return [(damage.start, damage.stop) for damage in log.damaged]

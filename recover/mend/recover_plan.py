@@ -17,8 +17,7 @@ from recover.evidence.lost import record_count
 from recover.evidence.wrong_bit import WrongBit
 from recover.files.store import CONSUMEQUEUE, Store
 from recover.finding_code import BIT_UNSUPPORTED
-from recover.mend.after import after_replacing
-from recover.mend.carried import judge_against
+from recover.mend.after import after_replacing, judge_against
 from recover.mend.log_changes import LogChanges, Lost, keep_everything
 from recover.mend.log_cut import cut_log
 from recover.mend.repair_config import repair_config
@@ -175,7 +174,7 @@ def _in_order(
     stray = stray_folders(before.findings, store)
     movable = [file for file in stray if can_be_retired(store.root, file)]
     yield from map(RetireFolder, movable)
-    judged = judge_against(store, before, changes, after)
+    judged = judge_against(store, before, after, rewritten=bool(changes.replaced or changes.dropped))
     as_broker = options.policy == "broker"
     maker = maker_for(look.options.scanner, store, after)
     if judged.look.queues is not None:

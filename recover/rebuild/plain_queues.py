@@ -159,6 +159,6 @@ def _put(expectation: Expectation, batch: _Batch) -> tuple[Rows, _Batch]:
         put_blanks(units, member.start, blanks)
         at[member.number] = member.start + blanks * UNIT_SIZE
         stops[member.number], due[member.number] = member.stop, member.span.start
-    for split in expectation.log.splits_with([member.number for member in batch]):
+    for split in expectation.log.splits():
         put_plain(np.asarray(split.records), at, stops, due, units)
     return units, [member for member in batch if at[member.number] == member.stop]

@@ -9,11 +9,10 @@ from msgspec import Struct
 from formats.kernels.crc import crc_name
 from recover.files.mapped_files import MappedFileQueue
 from recover.memory.columns import DEFAULT_MEMORY
-from recover.scan.chosen import Chosen
 from recover.scan.cut_files import OpenError
 from recover.scan.file_scan import ProgressCallback
 from recover.scan.log import LogView
-from recover.scan.log_scan import count_log, scan_log
+from recover.scan.log_scan import scan_log
 
 
 class Engine(Protocol):
@@ -21,14 +20,14 @@ class Engine(Protocol):
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
-        open_error: OpenError | None = None, with_keys: bool = True, chosen: Chosen | None = None,
+        open_error: OpenError | None = None, with_keys: bool = True,
     ) -> LogView:
         """Scan every file; at most `memory` bytes of columns stay in memory.
 
         A file that cannot be opened is reported to `open_error` and counts as missing; without a callback the
         `OSError` rises. `progress(bytes, records)` is called with what was done since the last call. Not `with_keys`:
         nobody looks at anything but the log, so rows may come without hashes and tags codes, which `has_keys` of the
-        log says. Somebody looks at the rows of `chosen` queues (None: all); others may be scanned again for who asks.
+        log says.
         """
 
     def json(self) -> dict[str, Any]:
@@ -43,14 +42,10 @@ class LocalEngine(Struct, frozen=True):
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
-        open_error: OpenError | None = None, with_keys: bool = True, chosen: Chosen | None = None,
+        open_error: OpenError | None = None, with_keys: bool = True,
     ) -> LogView:
         """See `Engine`."""
-        counted = None if chosen is None else count_log(
-            queue, threads=self.threads, memory=memory, progress=progress, with_keys=with_keys, chosen=chosen,
-            split_size=self.split_size,
-        )
-        return counted or scan_log(
+        return scan_log(
             queue, threads=self.threads, memory=memory, progress=progress, open_error=open_error,
             with_keys=with_keys, split_size=self.split_size,
         )

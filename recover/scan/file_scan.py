@@ -7,7 +7,7 @@ offset and goes on behind the damage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,19 +16,18 @@ from msgspec import Struct
 from formats.commitlog import BLANK_SIZE, HEAD, MIN_RECORD_SIZE, decode_blank
 from formats.errors import FormatError
 from formats.kernels.crc import crc_address, crc_tables
-from formats.kernels.property_reads import KEYS_COUNTED, KEYS_HASHED, NO_KEYS, TAGS_CODED
+from formats.kernels.property_reads import KEYS_HASHED, NO_KEYS
 from formats.kernels.walk import walk_records
 from formats.kernels.walk_status import AT_BLANK, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
 from formats.record_columns import BIT_DELAY
 from recover.files.mapped_files import MappedFile
 from recover.files.reader import FileReader, ReadFailure
 from recover.memory.columns import ColumnStore, Rows, Split
-from recover.scan.chosen import NOTHING, Chosen
 from recover.scan.hole_search import Found, HoleSearch
 from recover.scan.judge import envelope_size, judge, reason_of
 from recover.scan.queue_table import QueueTable
 from recover.scan.record_row import row_of
-from recover.scan.row_room import PassingRows, RowRoom
+from recover.scan.row_room import RowRoom
 from recover.scan.tally import Counter
 from recover.scan.window import Window
 
@@ -83,10 +82,6 @@ class FileScan:
         """Physical offset of the end of the file at its full size."""
         return self.mapped_file.file_from_offset + self.file_size
 
-    def splits_with(self, queues: Collection[int]) -> list[Split]:
-        """Splits with all rows of these queues of the log, and maybe of others, in log order."""
-        return self.splits
-
     @property
     def record_count(self) -> int:
         return sum(split.records.size for split in self.splits)
@@ -97,20 +92,17 @@ class FileScanner:
 
     def __init__(
         self, mapped_file: MappedFile, file_size: int, columns: ColumnStore, progress: ProgressCallback | None,
-        *, with_keys: bool = True, chosen: Chosen | None = None,
+        *, with_keys: bool = True,
     ) -> None:
         self.base = mapped_file.file_from_offset
         self.length = min(mapped_file.length, file_size)
         self.stop = WHOLE
         self.result = FileScan(mapped_file, file_size)
         self.progress = progress
-        kept = KEYS_HASHED if chosen is None else KEYS_COUNTED if chosen == NOTHING else TAGS_CODED
-        self.keys = kept if with_keys else NO_KEYS
+        self.keys = KEYS_HASHED if with_keys else NO_KEYS
         self.state = np.zeros(4, dtype=np.int64)
         self.queues = QueueTable(self.state)
-        self.room = (
-            RowRoom(columns, with_hashes=with_keys) if chosen is None else PassingRows(columns, chosen, self.queues)
-        )
+        self.room = RowRoom(columns, with_hashes=with_keys)
         self.result.splits = self.room.splits
 
     def run(self, reader: FileReader, window_size: int) -> FileScan:
@@ -270,16 +262,15 @@ class FileScanner:
 
 def scan_file(
     mapped_file: MappedFile, file_size: int, columns: ColumnStore, *, progress: ProgressCallback | None = None,
-    window: int = WINDOW, with_keys: bool = True, counter: Counter | None = None, chosen: Chosen | None = None,
+    window: int = WINDOW, with_keys: bool = True, counter: Counter | None = None,
 ) -> FileScan:
     """Scan one mapped commitlog file of `file_size` bytes. `OSError` when it cannot be opened at all.
 
     Rows have neither key hashes nor tags codes unless `with_keys`; delay levels they have.
     `progress(bytes, records)` is called with what was done since the last call, from the calling thread.
-    Rows are given to the `counter`, or a new one, in their order, some at a time. With `chosen` queues those of others
-    are not kept, and those of them without hashes.
+    Rows are given to the `counter`, or a new one, in their order, some at a time.
     """
-    scanner = FileScanner(mapped_file, file_size, columns, progress, with_keys=with_keys, chosen=chosen)
+    scanner = FileScanner(mapped_file, file_size, columns, progress, with_keys=with_keys)
     scanner.result.counter = counter or Counter()
     with FileReader(mapped_file.path) as reader:
         return scanner.run(reader, window)

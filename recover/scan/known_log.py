@@ -10,9 +10,8 @@ from msgspec import Struct
 from recover.files.mapped_files import MappedFileQueue
 from recover.files.seen import Stamp, stamp_of
 from recover.memory.columns import DEFAULT_MEMORY
-from recover.scan.chosen import Chosen
 from recover.scan.cut_files import OpenError
-from recover.scan.engine import Engine
+from recover.scan.engine import Engine, LocalEngine
 from recover.scan.file_scan import ProgressCallback
 from recover.scan.log import LogView
 
@@ -32,17 +31,16 @@ class KnownLog(Struct, frozen=True):
 
     log: LogView
     stamps: Stamps
-    engine: Engine
+    engine: Engine = LocalEngine()
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
-        open_error: OpenError | None = None, with_keys: bool = True, chosen: Chosen | None = None,
+        open_error: OpenError | None = None, with_keys: bool = True,
     ) -> LogView:
         """See `Engine`."""
         if (with_keys and not self.log.has_keys) or not self._holds(queue):
             return self.engine.scan_log(
                 queue, memory=memory, progress=progress, open_error=open_error, with_keys=with_keys,
-                chosen=chosen,
             )
         if progress is not None:
             progress(sum(mapped_file.length for mapped_file in queue.files), self.log.messages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -104,11 +104,6 @@ class LogView(Struct):
         """All rows in log order, ghosts and superseded ones included (see the bits)."""
         for scan in self.files:
             yield from scan.splits
-
-    def splits_with(self, queues: Collection[int]) -> Iterator[Split]:
-        """As `splits`, perhaps without rows of any but these queues (by their numbers)."""
-        for scan in self.files:
-            yield from scan.splits_with(queues)
 
     def live(self) -> Iterator[Split]:
         """Rows in log order without ghosts and superseded records."""

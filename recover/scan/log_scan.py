@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,6 @@ from formats.record_columns import BIT_GHOST, NO_MESSAGE
 from recover.claims import Claim, believed
 from recover.files.mapped_files import MappedFileQueue
 from recover.memory.columns import DEFAULT_MEMORY, ColumnStore, Rows
-from recover.scan.chosen import NOTHING, Chosen
-from recover.scan.counted_scan import CountedScan, Counting
 from recover.scan.cut_files import CutLog, OpenError
 from recover.scan.file_scan import WINDOW, FileScan, Hole, ProgressCallback
 from recover.scan.generations import mark_ghosts, mark_superseded
@@ -44,27 +41,6 @@ def scan_log(
 
     scans = CutLog(queue, threads, split_size, window).scan(scan, progress, open_error)
     log = assemble(queue, [s for s in scans if s is not None], as_scanned=True)
-    log.has_keys = with_keys
-    return log
-
-
-def count_log(
-    queue: MappedFileQueue, *, threads: int = 1, memory: int = DEFAULT_MEMORY,
-    progress: ProgressCallback | None = None, window: int = WINDOW, with_keys: bool = False, chosen: Chosen = NOTHING,
-    split_size: int | None = None,
-) -> LogView | None:
-    """Scan a sound log and keep the rows of `chosen` queues alone; it is scanned again for who asks for others.
-
-    `with_keys`: units of an index are counted. None as soon as something shows that the log takes its rows to be
-    judged; `progress` is then taken back.
-    """
-    cut = CutLog(queue, threads, split_size, window)
-    counting = Counting(cut, ColumnStore(memory), progress, with_keys=with_keys, chosen=chosen)
-    scans = counting.files()
-    log = None if scans is None else assemble_counted(queue, scans, with_keys=with_keys)
-    if log is None:
-        counting.take_back()
-        return None
     log.has_keys = with_keys
     return log
 
@@ -118,36 +94,10 @@ def in_order(scans: list[FileScan], queues: int, counts: Tally | None = None) ->
     return superseded, counts
 
 
-def assemble_counted(queue: MappedFileQueue, scans: list[CountedScan], *, with_keys: bool) -> LogView | None:
-    """The whole log out of the counts of its files, in name order; None where that takes their rows.
-
-    `with_keys`: units of an index were counted, too.
-    """
-    filled = [scan for scan in scans if scan.record_count]
-    for scan, behind in pairwise(scans):
-        if scan.file_end != behind.mapped_file.file_from_offset:
-            return None
-    for scan in filled[:-1]:
-        if scan.holes or scan.blank is None:
-            return None
-    if not filled or any(scan.blank is not None or scan.record_count for scan in scans[len(filled) :]):
-        return None
-    numbers = _number_queues(scans)
-    for scan in scans:
-        scan.renumber(_numbers_of(scan, numbers))
-    counts = _counted(scans, numbers, with_units=with_keys)
-    # whether a queue's last number is wrong takes its rows
-    if counts is None or (with_keys and counts.gapped.any()):
-        return None
-    return _view(queue, [*scans], list(numbers), filled[-1].end, 0, 0, counts)
-
-
-def _counted(
-    scans: Sequence[FileScan], numbers: dict[tuple[bytes, int], int], *, with_units: bool = False
-) -> Tally | None:
+def _counted(scans: Sequence[FileScan], numbers: dict[tuple[bytes, int], int]) -> Tally | None:
     """What the scans of the files counted, put together."""
     own = (_numbers_of(scan, numbers) for scan in scans)
-    counter = joined((scan.counter for scan in scans), own, len(numbers), with_units=with_units)
+    counter = joined((scan.counter for scan in scans), own, len(numbers))
     return None if counter is None else counter.result(len(numbers))
 
 

@@ -68,10 +68,6 @@ class QueueTable:
         self.slots, self.names, self.table = known.slots.copy(), known.names.copy(), known.table.copy()
         self._state[_QUEUES:] = known._state[_QUEUES:]
 
-    def let_pass(self, number: int) -> None:
-        """Nobody wants rows of this queue."""
-        self.table[number, QUEUE_PASSES] = True
-
     def grow(self) -> None:
         """Four times the room."""
         names = np.zeros(self.names.size * 4, dtype=np.uint8)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from formats.kernels.queue_table import pick_rows
 from formats.record_columns import RECORD
 from recover.memory.columns import LEAST_HASHES, LEAST_ROWS, ColumnStore, Rows, Split
-from recover.scan.chosen import NOTHING, Chosen
-from recover.scan.queue_table import QueueTable
 
 _ROWS = 1 << 16
 _HASHES = 1 << 18
@@ -59,37 +56,3 @@ class RowRoom:
         room = self._columns.room(_ROWS, self._hashes) if scratch is None else None
         self._in_place = room is not None
         self.rows = room or scratch or Split(np.empty(_ROWS, dtype=RECORD), np.empty(self._hashes, dtype=np.int32))
-
-
-class PassingRows(RowRoom):
-    """Scratch room for rows of which those of `chosen` queues are kept, without hashes; others pass.
-
-    `queues` are those that the rows name.
-    """
-
-    def __init__(self, columns: ColumnStore, chosen: Chosen, queues: QueueTable) -> None:
-        self._chosen = chosen
-        self._queues = queues
-        self._takes: list[bool] = []
-        super().__init__(columns, with_hashes=False)
-
-    def take(self, rows: int, hashes: int) -> None:
-        """See `RowRoom`."""
-        self.keep(self.rows.records[:rows], self.rows.hashes[:0])
-
-    def keep(self, records: Rows, hashes: Rows) -> None:
-        """See `RowRoom`."""
-        if self._chosen == NOTHING:
-            return
-        for number, key in enumerate(self._queues.keys(len(self._takes)), len(self._takes)):
-            self._takes.append(self._chosen.takes_raw(*key))
-            if not self._takes[number]:
-                self._queues.let_pass(number)
-        own = records[: pick_rows(records, np.array(self._takes, dtype=np.bool_), records)]
-        if own.size:
-            own["hashes"] = 0
-            super().keep(own, hashes[:0])
-
-    def _new(self, scratch: Split | None = None) -> None:
-        # once and for all: nothing stays here
-        self.rows = scratch or Split(np.empty(_ROWS, dtype=RECORD), np.empty(self._hashes, dtype=np.int32))

@@ -116,8 +116,7 @@ class _Walk:
         result.queues = list(self._queues)
         result.unreadable = list(_once(result.unreadable))
         counters = [found.counter for found in self._taken]
-        with_units = all(counter is not None and counter.units is not None for counter in counters)
-        result.counter = joined(counters, numbers, len(self._queues), with_units=with_units)
+        result.counter = joined(counters, numbers, len(self._queues))
         return result
 
     def _numbers_of(self, found: FileScan) -> Rows:

@@ -17,7 +17,6 @@ from formats.record_columns import RECORD
 from recover.files.mapped_files import MappedFile
 from recover.files.reader import FileReader
 from recover.memory.columns import ColumnStore, Split
-from recover.scan.chosen import NOTHING, Chosen
 from recover.scan.file_scan import WHOLE, WINDOW, FileScan, FileScanner, Hole, ProgressCallback
 from recover.scan.queue_table import QueueTable
 from recover.scan.tally import Counter
@@ -117,7 +116,7 @@ class _SplitScanner(FileScanner):
 def scan_split(
     part: SplitRange, entry: int | None = None, window: int = WINDOW, *, reader: FileReader | None = None,
     columns: ColumnStore | None = None, progress: ProgressCallback | None = None, with_keys: bool = True,
-    counter: Counter | None = None, chosen: Chosen | None = None, known: QueueTable | None = None,
+    counter: Counter | None = None, known: QueueTable | None = None,
 ) -> SplitScan:
     """Scan one split, from position `entry` of the file, or from the first thing intact when that is None.
 
@@ -127,7 +126,7 @@ def scan_split(
     """
     if entry is None and part.start == 0:
         entry = 0
-    scanner = _SplitScanner(part, columns or ColumnStore(WHOLE), progress, with_keys=with_keys, chosen=chosen)
+    scanner = _SplitScanner(part, columns or ColumnStore(WHOLE), progress, with_keys=with_keys)
     scanner.result.counter = counter
     if known is not None:
         scanner.queues.begin_with(known)
@@ -137,7 +136,7 @@ def scan_split(
 
 def queues_of(part: SplitRange, reader: FileReader, window: int = WINDOW) -> QueueTable:
     """The queues of the records that begin in the first split of a file, as they come."""
-    scanner = _SplitScanner(part, ColumnStore(0), None, with_keys=False, chosen=NOTHING)
+    scanner = _SplitScanner(part, ColumnStore(0), None, with_keys=False)
     scanner.run_split(reader, window, 0)
     return scanner.queues
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct, structs
 
+from formats.kernels.index_wanted import SPAN
 from formats.kernels.tally import (
     BITS,
     FILLERS,
@@ -20,7 +21,8 @@ from formats.kernels.tally import (
 )
 from formats.record_columns import BIT_INNER_BATCH
 from recover.memory.columns import Rows
-from recover.scan.unit_counts import NO_SPANS, UnitCounts
+
+_NO_SPANS = np.empty((0, SPAN), dtype=np.int64)
 
 
 class Tally(Struct, frozen=True, eq=False):
@@ -28,8 +30,7 @@ class Tally(Struct, frozen=True, eq=False):
 
     One a queue: `positions` (int64) in it, `least` and `most` its queue offsets (int64, `most` -1 where it has none),
     `fallen` (bool) whether they fall back somewhere along the log. `bits` and `flags` are those of all rows, or-ed.
-    Fillers, markers and times (ms) are also those of superseded records. `units` are those that an index should have,
-    where nobody has the keys any more.
+    Fillers, markers and times (ms) are also those of superseded records.
     """
 
     positions: Rows
@@ -43,7 +44,6 @@ class Tally(Struct, frozen=True, eq=False):
     newest_timestamp: int
     bits: int
     flags: int
-    units: UnitCounts | None = None
 
     @property
     def gapped(self) -> Rows:
@@ -62,11 +62,10 @@ class Tally(Struct, frozen=True, eq=False):
 class Counter:
     """Counts rows as they come, in log order, as if none of them was a ghost or superseded.
 
-    `queues` are as many as the numbers of rows call for by then. Units of an index are counted into `units`, if given.
+    `queues` are as many as the numbers of rows call for by then.
     """
 
-    def __init__(self, queues: int = 0, units: UnitCounts | None = None) -> None:
-        self.units = units
+    def __init__(self, queues: int = 0) -> None:
         self.last_offset = np.full(queues, -1, dtype=np.int64)
         self.fallen = np.zeros(queues, dtype=np.bool_)
         self.positions = np.zeros(queues, dtype=np.int64)
@@ -81,7 +80,7 @@ class Counter:
         self._make_room(queues)
         tally_rows(
             np.asarray(records), self.last_offset, self.fallen, self.positions, self.least, self.most, self.totals,
-            NO_SPANS if self.units is None else self.units.spans,
+            _NO_SPANS,
         )
 
     def _make_room(self, queues: int) -> None:
@@ -105,8 +104,6 @@ class Counter:
         self.positions[numbers] += own.positions
         self.least[numbers] = np.minimum(self.least[numbers], own.least)
         self.most[numbers[numbered]] = own.most[numbered]
-        if self.units is not None and behind.units is not None:
-            self.units.join(behind.units)
         if behind.rows:
             self.rows += behind.rows
             for at in (MESSAGES, FILLERS, MARKERS):
@@ -123,19 +120,17 @@ class Counter:
         return Tally(
             self.positions[:queues], self.least[:queues], self.most[:queues], self.fallen[:queues], totals[MESSAGES],
             totals[FILLERS], totals[MARKERS], totals[LAST_TIME], totals[NEWEST_TIME], totals[BITS], totals[FLAGS],
-            self.units,
         )
 
 
 def joined(
-    counters: Iterable[Counter | None], numbers: Iterable[Rows], queues: int, *, with_units: bool
+    counters: Iterable[Counter | None], numbers: Iterable[Rows], queues: int
 ) -> Counter | None:
     """What was counted of stretches of a log, one behind the other, whose queues are called `numbers` in it.
 
-    None where one of them was not counted, or queues fall back, which takes all rows in their order. `with_units`:
-    units of an index were counted, too.
+    None where one of them was not counted, or queues fall back, which takes all rows in their order.
     """
-    whole = Counter(queues, UnitCounts() if with_units else None)
+    whole = Counter(queues)
     for part, own in zip(counters, numbers, strict=True):
         if part is None or not whole.join(part, own):
             return None

@@ -17,7 +17,6 @@ from recover.files.remote import url_of
 from recover.files.store import Store
 from recover.memory.columns import DEFAULT_MEMORY, ColumnStore
 from recover.rebuild.maker import Maker
-from recover.scan.chosen import Chosen
 from recover.scan.cut_files import OpenError
 from recover.scan.file_scan import FileScan, ProgressCallback
 from recover.scan.log import LogView
@@ -51,7 +50,7 @@ class SparkEngine:
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
-        open_error: OpenError | None = None, with_keys: bool = True, chosen: Chosen | None = None,
+        open_error: OpenError | None = None, with_keys: bool = True,
     ) -> LogView:
         """See `recover.scan.engine.Engine`; `Refusal` (8) when Spark does not start or a task fails for good.
 

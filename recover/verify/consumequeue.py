@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from recover.scan.log import LogView
 from recover.verify.consumequeue_ext import broken_finding, check_ext
 from recover.verify.sound_queues import Followed, Member, SoundQueue, SoundQueues
 
-NOTHING_KNOWN: Mapping[QueueKey, QueueVerdict] = MappingProxyType({})
 _LISTED = 10_000
 _UNIT_CODES = {
     WRONG: "consumequeue-wrong-units", BEYOND_LOG: "consumequeue-beyond-log", LOST: "consumequeue-lost-units",
@@ -34,26 +32,24 @@ _UNIT_CODES = {
 
 def check_consumequeue(
     store: Store, log: LogView, expectation: Expectation, delays: DelayTable,
-    *, known: Mapping[QueueKey, QueueVerdict] = NOTHING_KNOWN, tick: Callable[[], None] | None = None,
+    *, tick: Callable[[], None] | None = None,
 ) -> ConsumeQueueReport:
-    """Judge every queue of the store but those `known`, whose verdicts still stand.
+    """Judge every queue of the store.
 
     `delays` learns the store's own delay levels on the way.
     """
     on_disk = {QueueKey(folder.topic, folder.queue_id) for folder in store.queue_folders}
     checker = _Checker(store, log, delays)
-    queues = SoundQueues(store, log, expectation, known)
+    queues = SoundQueues(store, log, expectation)
     with_rows = [(number, key) for number, key in enumerate(expectation.keys) if queues.counts[number]]
     others = [(-1, key) for key in sorted(on_disk - {key for _, key in with_rows})]
-    found = dict(known)
+    verdicts = {}
     for members in (with_rows, others):
-        for followed in queues.follow(member for member in members if member[1] not in known):
+        for followed in queues.follow(members):
             for key, verdict in checker.verdicts(followed, expectation):
-                found[key] = verdict
+                verdicts[key] = verdict
                 if tick is not None:
                     tick()
-    # in their order, whichever of them were known
-    verdicts = {key: found[key] for _, key in (*with_rows, *others)}
     findings = list(_topic_findings(expectation))
     if delays.observed:
         levels = {str(level): delay for level, delay in sorted(delays.observed.items())}

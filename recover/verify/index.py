@@ -37,7 +37,7 @@ def check_index(
     """
     assert log.has_keys, "units are made of keys"
     listing = list_index_files(store.index_dir)
-    stream = IndexStream(log.splits(), excluded, threads, log.tally.units)
+    stream = IndexStream(log.splits(), excluded, threads)
     report = IndexReport(listing, index_geometry(store, listing), stream)
     checkpoint = _checkpoint(store.checkpoint_path)
     if tags is None:

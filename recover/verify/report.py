@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from recover.verify.checkpoint import CheckpointReport
     from recover.verify.config import ConfigReport
     from recover.verify.index_report import IndexReport
-    from recover.verify.known_parts import Standing
     from recover.verify.rejected import Rejected
 
 PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
@@ -207,7 +206,6 @@ class _Beside:
         self.damaged: list[Damage] = []
         self._pool = ThreadPoolExecutor(1) if threads > 1 else None
         self._result: Future[IndexReport] | None = None
-        self._known: IndexReport | None = None
 
     def __enter__(self) -> _Beside:
         return self
@@ -216,22 +214,18 @@ class _Beside:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def start(self, log: LogView, standing: Standing | None) -> None:
-        """The log was scanned; what is `standing` of the report on the index is taken as it is."""
+    def start(self, log: LogView) -> None:
+        """The log was scanned."""
         from recover.verify.index import check_index
 
         self.damaged = log.damaged
-        self._known = None if standing is None else standing.index()
-        if self._pool is not None and self._known is None:
+        if self._pool is not None:
             self._result = self._pool.submit(check_index, self.store, log, threads=self.threads)
 
     def index(self, log: LogView) -> IndexReport:
         """The result; looked for anew where the queues have shown more damage meanwhile."""
         from recover.verify.index import check_index
 
-        if log.damaged is self.damaged:
-            if self._known is not None:
-                return self._known
-            if self._result is not None:
-                return self._result.result()
+        if log.damaged is self.damaged and self._result is not None:
+            return self._result.result()
         return check_index(self.store, log, threads=self.threads)

@@ -7,7 +7,7 @@ Their units are followed beside the rows of the log, as both stand there. Any ot
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -48,11 +48,9 @@ class Followed(Struct):
 
 
 class SoundQueues:
-    """Follows the queues of a store beside its log; those `known` will not be asked for."""
+    """Follows the queues of a store beside its log."""
 
-    def __init__(
-        self, store: Store, log: LogView, expectation: Expectation, known: Container[QueueKey] = ()
-    ) -> None:
+    def __init__(self, store: Store, log: LogView, expectation: Expectation) -> None:
         assert log.has_keys, "units hold tags codes"
         self.store = store
         self.log = log
@@ -60,13 +58,13 @@ class SoundQueues:
         self._ext = store.consumequeue_ext_dir if store.consumequeue_ext_dir.is_dir() else None
         self._files: dict[QueueKey, tuple[str, list[tuple[int, str, int]]]] = {}
         if not is_elsewhere(store.consumequeue_dir) and log.files:
-            self._list(known)
+            self._list()
         self.file_size = store.queue_file_size if self._files else 0
         self.buffer = np.empty(_ROOM if self._files else 0, dtype=np.uint8)
 
-    def _list(self, known: Container[QueueKey]) -> None:
+    def _list(self) -> None:
         try:
-            for folder, files in self.store.list_queues(known):
+            for folder, files in self.store.list_queues():
                 if files is not None and folder.place.endswith(f"{os.sep}{folder.queue_id}"):
                     self._files[QueueKey(folder.topic, folder.queue_id)] = folder.place, files
         except OSError:
@@ -190,7 +188,7 @@ class _Batch:
             number = self.result.members[self.places[queue]][0]
             if 0 <= number < numbers.size:
                 numbers[number] = queue
-        for split in log.splits_with(np.flatnonzero(numbers != LEFT_OUT).tolist()):
+        for split in log.splits():
             records = np.asarray(split.records)
             row = 0
             while row < records.size:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -25,22 +24,15 @@ from recover.files.topics import Topics
 from recover.files.unread import Elsewhere, held_elsewhere
 from recover.inspect_store.pointers import index_ends, indexed_to, read_checkpoint
 from recover.memory.columns import DEFAULT_MEMORY
-from recover.scan.chosen import NOTHING, Chosen
 from recover.scan.engine import Engine, LocalEngine
 from recover.scan.file_scan import ProgressCallback
 from recover.scan.log import LogView
 from recover.scan.log_files import live_copies, rightly_placed
 from recover.verify.commitlog import is_end_mark_only
 
-if TYPE_CHECKING:
-    from recover.verify.known_parts import KnownParts, Standing
-
 
 class ScanOptions(Struct, frozen=True):
-    """How to look: threads, bytes of memory for columns, what counts; `known` need not be looked at again.
-
-    `chosen`: nobody will look at rows of other queues (None: at those of all).
-    """
+    """How to look: threads, bytes of memory for columns, what counts."""
 
     threads: int = 1
     memory: int = DEFAULT_MEMORY
@@ -49,8 +41,6 @@ class ScanOptions(Struct, frozen=True):
     progress: ProgressCallback | None = None
     tick: Callable[[], None] | None = None
     engine: Engine | None = None
-    known: KnownParts | None = None
-    chosen: Chosen | None = None
 
     @property
     def scanner(self) -> Engine:
@@ -80,12 +70,11 @@ class Survey(Struct):
 
 def survey(
     store: Store, options: ScanOptions, *, with_queues: bool = True, with_keys: bool = True,
-    scanned: Callable[[LogView, Standing | None], None] | None = None,
+    scanned: Callable[[LogView], None] | None = None,
 ) -> Survey:
     """Scan the log and, unless told not to, judge the queues against it. `Refusal` (8) when a file cannot be opened.
 
-    `scanned` is called with the log, and what is known of all that derives from it, before the queues are judged:
-    they may show more damage behind its end.
+    `scanned` is called with the log before the queues are judged: they may show more damage behind its end.
     `with_keys`: somebody looks at rows, and they need their hashes and tags codes.
     """
     elsewhere = held_elsewhere(store, options.settings)
@@ -93,14 +82,13 @@ def survey(
     queue, misnamed = rightly_placed(live_copies(store.commitlog))
     log = options.scanner.scan_log(
         queue, memory=options.memory, progress=options.progress, open_error=_refuse(store),
-        with_keys=with_keys or with_queues, chosen=options.chosen if with_keys or with_queues else NOTHING,
+        with_keys=with_keys or with_queues,
     )
     if with_queues:
         # rows are changed in place: before anybody else looks at them
         log = as_units_say(log, store)
-    standing = None if options.known is None else options.known.standing(store, log)
     if scanned is not None:
-        scanned(log, standing)
+        scanned(log)
     topics = Topics(store)
     delays = DelayTable(parse_levels(options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
     expectation = expect(log, topics, include_deleted=options.include_deleted)
@@ -109,8 +97,7 @@ def survey(
     if with_queues:
         from recover.verify.consumequeue import check_consumequeue
 
-        known = {} if standing is None else standing.queues(expectation, delays)
-        queues = check_consumequeue(store, log, expectation, delays, known=known, tick=options.tick)
+        queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         behind = named_behind(log, expectation, queues)
         if behind and note_damage_behind(log, behind, _last_time(store), indexed_to(store)):
             queues = check_consumequeue(store, log, expectation, delays)

@@ -208,7 +208,7 @@ def _missing(log: LogView, check: TimerCheck, state: _State) -> Iterator[Finding
     named = np.concatenate(state.named) if state.named else np.empty(0, dtype=np.int64)
     count, first = 0, 0
     with LogReader(log.queue) as reader:
-        for split in log.splits_with([number]):
+        for split in log.splits():
             rows = split.records
             rows = rows[(rows["queue"] == number) & ((rows["bits"] & (BIT_GHOST | _STANDS_IN)) == 0)]
             rows = rows[(rows["queue_offset"] < check.last_timer_queue_offset)

@@ -19,12 +19,11 @@ from recover.files import reader
 from recover.files.mapped_files import MappedFile, MappedFileQueue
 from recover.memory.columns import ColumnStore
 from recover.scan import log_scan
-from recover.scan.chosen import Chosen
 from recover.scan.cut_files import CutLog, parts_of
 from recover.scan.engine import LocalEngine
 from recover.scan.file_scan import WINDOW, scan_file
 from recover.scan.log import LogView
-from recover.scan.log_scan import count_log, scan_log
+from recover.scan.log_scan import scan_log
 from recover.scan.split_scan import SplitRange, SplitScan, one_split, scan_split
 from tests.support.looks import opened
 from tests.support.stores import unpacked
@@ -38,13 +37,11 @@ NUMBERS = ("positions", "least", "most", "fallen")
 def told(log: LogView) -> dict[str, Any]:
     """All that a log says of itself, whatever its rows are cut into."""
     rows = one_split(log.splits())
-    tally = {name: getattr(log.tally, name) for name in type(log.tally).__slots__ if name != "units"}  # type: ignore[attr-defined]
-    units = log.tally.units
+    tally = {name: getattr(log.tally, name) for name in type(log.tally).__slots__}  # type: ignore[attr-defined]
     return {
         "rows": rows.records.tolist(), "hashes": rows.hashes.tolist(), "queues": log.queues, "has_keys": log.has_keys,
         "places": (log.min_offset, log.valid_to, log.log_end, log.damaged, log.tail, log.ghosts, log.superseded),
         "tally": {name: value.tolist() if name in NUMBERS else value for name, value in tally.items()},
-        "units": None if units is None else units.spans.tolist(),
         "files": [
             (scan.mapped_file, scan.queues, scan.holes, scan.blank, scan.blank_size, scan.end, scan.record_count)
             for scan in log.files
@@ -52,16 +49,9 @@ def told(log: LogView) -> dict[str, Any]:
     }
 
 
-def assert_same(queue: MappedFileQueue, split_size: int) -> bool:
-    """Whether the log was counted, too."""
+def assert_same(queue: MappedFileQueue, split_size: int) -> None:
+    """The log says the same however it is cut."""
     assert told(scan_log(queue, threads=2, split_size=split_size)) == told(scan_log(queue))
-    chosen = Chosen("Topic1")
-    cut = count_log(queue, threads=2, with_keys=True, chosen=chosen, split_size=split_size)
-    if cut is None:
-        return False
-    whole = count_log(queue, with_keys=True, chosen=chosen)
-    assert whole is not None and told(cut) == told(whole)
-    return True
 
 
 @pytest.mark.parametrize("split_size", SIZES)
@@ -83,13 +73,6 @@ def test_a_damaged_log_is_the_same_in_splits_of_every_size(
     except NotApplicable:
         pytest.skip("the store lacks what this damages")
     assert_same(opened(root).commitlog, 7_001)
-
-
-def test_what_was_counted_of_splits_is_what_is_counted_of_files(tmp_path: Path) -> None:
-    synth_store(tmp_path / "s", messages=900, mapped_file_size=64 * 1024)
-    queue = opened(tmp_path / "s").commitlog
-    for size in (700, 7_001, 32 * 1024, 64 * 1024):
-        assert assert_same(queue, size), "counts will do, however the log is cut"
 
 
 def test_splits_know_the_first_queues_of_their_file_so_that_no_row_is_numbered_twice(tmp_path: Path) -> None:
@@ -115,7 +98,7 @@ def test_a_queue_that_only_a_later_split_has_gets_its_number_there(tmp_path: Pat
     synth_store(tmp_path / "s", messages=2_000, mapped_file_size=256 * 1024, topics=60, queues=8)
     queue = opened(tmp_path / "s").commitlog
     assert len(scan_log(queue).queues) > 300
-    assert assert_same(queue, 3_000)
+    assert_same(queue, 3_000)
 
 
 def test_a_record_in_the_body_of_another_is_not_taken_for_one_of_the_log(
@@ -179,7 +162,6 @@ def test_a_file_that_cannot_be_opened_is_told_of_once(tmp_path: Path) -> None:
     assert told_of == [f"{queue.files[2].name} 2"] and [damage.reason for damage in log.damaged] == ["missing-file"]
     with pytest.raises(FileNotFoundError):
         scan_log(queue, threads=2, split_size=4096)
-    assert count_log(queue, threads=2, split_size=4096) is None
 
 
 @pytest.mark.parametrize("recipe", [None, "bit-in-body", "torn-tail"])
@@ -190,7 +172,7 @@ def test_progress_comes_to_all_bytes_and_messages(tmp_path: Path, recipe: str | 
     queue = opened(tmp_path / "s").commitlog
     reports: list[tuple[int, int]] = []
     log = LocalEngine(2, 7_001).scan_log(
-        queue, progress=lambda *it: reports.append(it), with_keys=False, chosen=Chosen()
+        queue, progress=lambda *it: reports.append(it), with_keys=False
     )
     assert sum(size for size, _ in reports) == sum(file.length for file in queue.files)
     assert sum(records for _, records in reports) == log.messages

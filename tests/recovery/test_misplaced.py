@@ -21,7 +21,7 @@ from recover.evidence.lost import Lack
 from recover.evidence.misplaced import _fitting
 from recover.evidence.stray_places import StrayPlace
 from recover.files.store import Store
-from recover.scan.log_scan import count_log, scan_log
+from recover.scan.log_scan import scan_log
 from recover.scan.numbers import _leaps
 from recover.scan.tally import Counter
 from recover.verify.survey import ScanOptions, survey
@@ -242,7 +242,7 @@ def test_queues_that_leave_out_numbers_are_seen_by_their_counts(tmp_path: Path) 
     synth_store(tmp_path / "s", messages=90, topics=1, queues=3, mapped_file_size=65536)
     queue = opened(tmp_path / "s").commitlog
     log = scan_log(queue)
-    assert not log.tally.gapped.any() and count_log(queue, with_keys=True) is not None
+    assert not log.tally.gapped.any()
     records = np.concatenate([split.records for split in log.splits()])
     counter = Counter(3)
     counter.add(records[np.arange(records.size) != 40], 3)

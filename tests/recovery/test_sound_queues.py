@@ -223,21 +223,12 @@ def test_folder_that_cannot_be_listed_is_left_to_whoever_says_so(
     root = store("clean-plain-4.9.7")
     before = one_by_one(root)
 
-    def refuse(self: Store, known: object) -> Any:
+    def refuse(self: Store) -> Any:
         raise PermissionError(13, "Permission denied", str(root))
         yield
 
     monkeypatch.setattr(Store, "list_queues", refuse)
     assert verdicts(root) == before
-
-
-def test_folders_of_known_queues_are_not_listed_again(store: StoreCopy) -> None:
-    opened = Store.open(store("clean-plain-4.9.7"))
-    first = [(folder.topic, folder.queue_id) for folder, _ in opened.list_queues(known=opened.queue_folders)]
-    assert first, "their lengths tell the size of all queue files"
-    size = opened.queue_file_size
-    assert [(folder.topic, folder.queue_id) for folder, _ in opened.list_queues(known=first[1:])] == first[:1]
-    assert Store.open(opened.root).queue_file_size == opened.queue_file_size == size
 
 
 def test_bytes_that_were_read_before_need_no_file(tmp_path: Path) -> None:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from recover.files.mapped_files import MappedFile
 from recover.files.store import Store, StoreOptions
 from recover.plan.model import Install, Retire, Step
-from recover.scan import counted_scan
-from recover.scan.split_scan import SplitRange
 from recover.verify.survey import ScanOptions, Survey, survey
 
 COMMITLOG_FOLDERS = ("commitlog-a", "commitlog-b")
@@ -28,22 +22,6 @@ def looked_at(root: Path, **settings: str) -> tuple[Store, Survey]:
     """The store and a survey of it, with broker settings."""
     store = opened(root)
     return store, survey(store, ScanOptions(settings=settings))
-
-
-def counted_files(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Paths of log files in the order in which they are counted, or scanned behind that, from now on."""
-    scanned: list[Path] = []
-
-    def noted(scan: Callable[..., Any]) -> Callable[..., Any]:
-        def note(what: SplitRange | MappedFile, *rest: Any, **options: Any) -> Any:
-            scanned.append(what.path if isinstance(what, MappedFile) else what.mapped_file.path)
-            return scan(what, *rest, **options)
-
-        return note
-
-    for name in ("scan_split", "scan_file"):
-        monkeypatch.setattr(counted_scan, name, noted(getattr(counted_scan, name)))
-    return scanned
 
 
 def carry_out(root: Path, steps: Iterable[Step]) -> None:
