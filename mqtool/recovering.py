@@ -31,7 +31,8 @@ from mqtool.text import clean, count
 from mqtool.verify_screen import verify_line
 from recover.errors import UsageRefusal
 
-_ELSEWHERE = ("commitlog", "consumequeue", "index", "broker_conf")
+ELSEWHERE = ("commitlog", "consumequeue", "index", "broker_conf")
+"""What a command line says of a store and not of its copy."""
 
 if TYPE_CHECKING:
     from recover.files.store import Store
@@ -187,13 +188,11 @@ class Change(Struct):
         return code | given_up(plan)
 
     def _copy(self, store: Store, made: RecoverPlan, plan: Plan, target: Path) -> int:
-        from recover.apply.copy_store import copy_store, relocated
+        from recover.apply.copy_store import copy_store, relocated, sources_of
         from recover.files.store import Store
         from recover.plan.preconditions import seal
 
-        sources = [(store.root, "."), *((part, "commitlog") for part in store.options.commitlog)]
-        sources += [(part, name) for part, name in ((self.choice.consumequeue, "consumequeue"),
-                                                    (self.choice.index, "index")) if part is not None]
+        sources = sources_of(store)
         with Line(self.out.options.progress, self.out.stderr_console) as line, exits.between_steps() as interrupted:
             names = copy_store(sources, target, interrupted=interrupted,
                                progress=lambda path, size: line.show(f"copying {path}"))
@@ -203,7 +202,7 @@ class Change(Struct):
         moved = with_options(moved, copied)
         applied = carry_out(self.out, target, seal(moved, target.absolute()))
         self.out.answer(applied=applied.changed, journal=applied.journal, output=str(target))
-        self.out.given = Given(str(target), tuple(item for item in self.out.given.options if item[0] not in _ELSEWHERE))
+        self.out.given = Given(str(target), tuple(item for item in self.out.given.options if item[0] not in ELSEWHERE))
         return self._conclude(copied, made, plan)
 
     def _steps(self, phase: str, code: int, made: RecoverPlan | None = None) -> list[Step]:

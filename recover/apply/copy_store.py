@@ -15,6 +15,7 @@ from msgspec import structs
 from recover import disk
 from recover.disk.lock import is_own_lock_file
 from recover.errors import Interrupted, Refusal
+from recover.files.store import Store
 from recover.plan.journal import FRESH_JOURNAL
 from recover.plan.model import JOURNAL_DIR, Plan
 
@@ -62,6 +63,14 @@ def copy_store(
             "make room, or choose another place", errno=error.errno,
         ) from error
     return names
+
+
+def sources_of(store: Store) -> list[tuple[Path, str]]:
+    """What `copy_store` takes for a whole store, parts kept elsewhere included."""
+    options = store.options
+    named = ((options.consumequeue, "consumequeue"), (options.index, "index"))
+    return [(store.root, "."), *((part, "commitlog") for part in options.commitlog),
+            *((part, name) for part, name in named if part is not None)]
 
 
 def relocated(plan: Plan, names: Mapping[str, str]) -> Plan:

@@ -1,0 +1,1 @@
+"""Rehearsals: a copy of a store, damaged by a named recipe."""
