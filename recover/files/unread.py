@@ -127,9 +127,8 @@ def has_rocksdb(path: Path) -> bool:
 
 
 def _tiered(store: Store, settings: dict[str, str]) -> Iterator[Path]:
-    yield from (store.root / name for name in ("tieredstore", "tieredStore"))
-    if _TIERED_PATH in settings:
-        yield Path(settings[_TIERED_PATH])
+    names = ["tieredstore", "tieredStore", *([settings[_TIERED_PATH]] if _TIERED_PATH in settings else [])]
+    yield from dict.fromkeys(store.root / name for name in names)
 
 
 def _dledger(store: Store, settings: dict[str, str]) -> Iterator[Path]:

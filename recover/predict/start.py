@@ -64,7 +64,7 @@ def predict(
     prediction = Prediction(str(settings.version), chosen)
     prediction.assumptions += assumptions(store, view, settings)
     prediction.not_emulated = not_emulated(store, settings)
-    prediction.unsupported += prediction.not_emulated or unread_beside(store)
+    prediction.unsupported += prediction.not_emulated or unread_beside(store, settings)
     needed = needed_parts(store, dict(settings.given), Topics(store), view)
     prediction.unsupported += not_foreseen(needed)
     prediction.incomplete = incomplete(store, view)

@@ -8,7 +8,7 @@ from recover.broker.settings import KNOWN, BrokerSettings
 from recover.broker.versions import COMBINED_QUEUES, NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion
 from recover.evidence.beyond import file_named_elsewhere
 from recover.files.config_files import ConfigPair
-from recover.files.store import COMMITLOG, CONSUMEQUEUE, Store
+from recover.files.store import COMMITLOG, Store
 from recover.files.topics import Topics
 from recover.files.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, unread_parts
 from recover.findings import Finding, finding
@@ -103,10 +103,16 @@ def refused_by(store: Store, settings: BrokerSettings, needed: list[Needed]) -> 
     return next(iter(start_refusals(needed)), None)
 
 
-def unread_beside(store: Store) -> Iterator[str]:
-    """Parts with data that is left out of the answer."""
-    for part in unread_parts(store):
-        if part.needed_for in (CONSUMEQUEUE, COMMITLOG) and part.holds(part.path):
+def unread_beside(store: Store, settings: BrokerSettings) -> Iterator[str]:
+    """Parts with data that is left out of the answer: those that verify, too, cannot answer a question without."""
+    for part in unread_parts(store, dict(settings.given)):
+        if part.needed_for is None:
+            continue
+        try:
+            held = part.holds(part.path)
+        except OSError as error:
+            held = str(error.strerror)
+        if held:
             yield f"{store.relative(part.path)}: {part.what}"
 
 

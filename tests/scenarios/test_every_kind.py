@@ -15,7 +15,7 @@ from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 #: What a kill leaves to correct. In the log nothing.
 _AFTER_A_KILL = ("abort", "checkpoint", "consumequeue", "index", "config")
 #: Kinds that keep in a part of their own what consumers get: no prediction can be made without it.
-_ELSEWHERE = ("dledger", "mixed", "rocksdb", "batch")
+_ELSEWHERE = ("dledger", "mixed", "rocksdb", "batch", "compaction", "tiered", "services", "config2", "separate")
 
 every_kind = pytest.mark.parametrize("name", KINDS)
 with_and_without_settings = pytest.mark.parametrize("settings", ["broker.conf", "nothing"])
@@ -67,6 +67,9 @@ def test_predict_does_not_promise_what_an_unread_part_decides(name: str, setting
     if result.code & exits.UNSUPPORTED:
         said = mqtool("predict", root, *options).stdout.lower()
         assert "lose nothing" not in said and "loses nothing" not in said
+    verified = mqtool("verify", root, *options, "--json")
+    assert result.code & exits.UNSUPPORTED == verified.code & exits.UNSUPPORTED
+    assert len(set(result.document["unsupported"])) == len(result.document["unsupported"])
 
 
 @with_and_without_settings
