@@ -39,7 +39,7 @@ class RebuildChoice(Struct, frozen=True, kw_only=True):
         "--include-deleted", "Rebuild queues of deleted topics, too.", _PANEL, metavar=FLAG)] = False
     max_loss: Annotated[str | None, option(
         "--max-loss", "How many messages that a broker would deliver from the store as it is may go undelivered "
-        "afterwards (default: 0).", _PANEL, metavar="N|all")] = None
+        "afterwards, and missing log files may have held (default: 0).", _PANEL, metavar="N|all")] = None
 
 
 class Rebuild(Struct, frozen=True):
@@ -69,7 +69,8 @@ class Rebuild(Struct, frozen=True):
     def _options(self, scan: ScanOptions) -> RebuildOptions:
         from recover.rebuild.plan import RebuildOptions
 
-        return RebuildOptions(scan, self.parts, self.topic, self.queue, self.zone.zone, self.out.command)
+        return RebuildOptions(scan, self.parts, self.topic, self.queue, self.zone.zone, self.out.command,
+                              max_loss(self.what.max_loss))
 
     def _plan(self, store: Store) -> Planner:
         from recover.rebuild.plan import plan_rebuild

@@ -69,7 +69,7 @@ class ZoneChoice(Struct, frozen=True, kw_only=True):
 class Change(Struct):
     """One run of a changing command on one store. `made`: the queues of which files are made (None: of all).
 
-    `guarded`: the plan is refused if brokers alone deliver more, but for `max_loss` messages (None: any number).
+    The plan is refused if brokers alone deliver more, but for `max_loss` messages (None: any number).
     `looked` is called with what the last verify has seen.
     """
 
@@ -81,7 +81,6 @@ class Change(Struct):
     output: Path | None = None
     include_deleted: bool = False
     known: KnownLog | None = None
-    guarded: bool = True
     max_loss: int | None = 0
     looked: Callable[[Survey], None] | None = None
 
@@ -144,7 +143,7 @@ class Change(Struct):
                 raise
 
     def _never_worse(self, store: Store, made: RecoverPlan) -> RecoverPlan:
-        if not self.guarded or not made.plan.steps:
+        if not made.plan.steps:
             return made
         from recover.planning.never_worse import refuse_worse
 

@@ -155,5 +155,5 @@ def run(
 
     return Change(
         out, store, engine, broker, consent, how.output, how.include_deleted, looked=look_after,
-        guarded=how.policy is Policy.keep, max_loss=max_loss(how.max_loss),
+        max_loss=max_loss(how.max_loss),
     ).run(make)

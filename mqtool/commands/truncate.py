@@ -31,7 +31,7 @@ def run(
     to: Annotated[int, option(
         "--to", "Log offset; a record must begin or end there.", _PANEL, metavar="OFFSET", min=0)],
     loss: Annotated[str | None, option(
-        "--max-loss", "How many intact messages the cut may drop (default: 0).", _PANEL, metavar="N|all")] = None,
+        "--max-loss", "How many messages the cut may drop, and missing log files may have held (default: 0).", _PANEL, metavar="N|all")] = None,
 ) -> int:
     """Cut the log at a record boundary and everything that derives from it with it.
 
@@ -46,4 +46,4 @@ def run(
         return lambda before: plan_truncate(opened, to, options, before)
 
     out.answer(mode=None, policy=None, start_file=None, to=to)
-    return Change(out, store, engine, broker, consent, guarded=False).run(make)
+    return Change(out, store, engine, broker, consent, max_loss=max_loss(loss)).run(make)

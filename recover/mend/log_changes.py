@@ -40,6 +40,7 @@ class LogChanges(Struct):
     """Steps on commitlog files, and the log that they leave. `bridged` is what the reports show of each range.
 
     `mended` messages can be read again that nobody could, `corrected` have a field again that was wrong.
+    `cuts_only`: what is before `cut_from` stays as it is, damage included.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -47,6 +48,7 @@ class LogChanges(Struct):
     bridged: list[dict[str, Any]] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     cut_from: int = 0
+    cuts_only: bool = False
     mended: int = 0
     corrected: int = 0
     restored: set[LostPosition] = field(default_factory=set)

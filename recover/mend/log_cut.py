@@ -23,7 +23,7 @@ def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
     log = look.log
     if not anywhere:
         _check_boundary(log, offset)
-    changes = LogChanges(cut_from=offset)
+    changes = LogChanges(cut_from=offset, cuts_only=True)
     for scan in log.files:
         mapped_file = scan.mapped_file
         begins = mapped_file.file_from_offset

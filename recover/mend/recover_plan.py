@@ -42,6 +42,7 @@ from recover.rebuild.index import rebuild_index
 from recover.rebuild.maker import maker_for
 from recover.rebuild.queue_steps import consumequeue_steps
 from recover.scan.log import LogView
+from recover.verify.commitlog import damaged_messages
 from recover.verify.report import VerifyReport, verify
 from recover.verify.survey import ScanOptions, Survey
 
@@ -77,7 +78,7 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     refuse_unreadable(before)
     refuse_unread(before)
     refuse_without_log(before, options.max_loss)
-    given_up = refuse_missing_files(before, options.max_loss)
+    refuse_missing_files(before, options.max_loss)
     prediction = _predict(before.survey, options)
     if options.policy == "broker":
         changes = _as_the_broker(before.survey, prediction)
@@ -87,7 +88,7 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
             wrong=_wrong_bits(before, options),
         )
     made = plan_from_changes(store, before, changes, options, prediction)
-    made.given_up_messages = given_up
+    made.given_up_messages = refuse_missing_files(before, options.max_loss, made.cut_from or 0)
     if options.policy == "keep" and not options.mend_bits:
         made.mendable_messages = before.findings.counts().get("commitlog-flipped-bit", 0)
         made.mendable_messages += len(before.survey.contradictions)
@@ -109,7 +110,11 @@ def plan_truncate(
     refuse_unread(before, (CONSUMEQUEUE,))
     refuse_cut_of_unread(before)
     refuse_without_log(before, options.max_loss)
-    return plan_from_changes(store, before, cut_log(before.survey, offset), options, None)
+    changes = cut_log(before.survey, offset)
+    given_up = refuse_missing_files(before, options.max_loss, offset)
+    made = plan_from_changes(store, before, changes, options, None)
+    made.given_up_messages = given_up
+    return made
 
 
 def plan_from_changes(
@@ -134,17 +139,20 @@ def plan_from_changes(
         )
     config: list[dict[str, Any]] = []
     steps = list(_in_order(store, before, changes, after, options, config, prediction))
-    loss = [*loss_of_damage(look, changes.bridged), *loss_of_unproven(look)]
+    cut = changes.cut_from if changes.cuts_only else None
+    loss = [*loss_of_damage(look, changes.bridged, cut or 0), *loss_of_unproven(look)]
     loss += loss_of_rows(look.log, changes.cut_from) if dropped else []
     damaged = max(0, before.damaged_messages - sum(1 for b in changes.bridged if b["kind"] == "restored"))
     unproven = record_count(look.losses.unproven)
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
                "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}
     plan = Plan.of(options.command, replacing(steps), loss=loss, summary=summary, parts=_parts(store))
+    left = before.rejected_messages - changes.mended + len(look.contradictions) - changes.corrected
+    if cut is not None:
+        left += damaged_messages(look.log, look.losses, look.end_marks, before=cut)
     return RecoverPlan(
         plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.valid_to,
-        left_messages=before.rejected_messages - changes.mended + len(look.contradictions) - changes.corrected,
-        abort_stays_for=_needs_a_start(before),
+        left_messages=left, cut_from=cut, abort_stays_for=_needs_a_start(before),
     )
 
 

@@ -17,8 +17,8 @@ from recover.scan.log import LogView
 from recover.verify.survey import Survey
 
 
-def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One entry a queue for messages that damage has taken; times (ms) are those of the intact records around it.
+def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]], begin: int = 0) -> list[dict[str, Any]]:
+    """One entry a queue for messages that damage from `begin` on has taken; times (ms) are those of the records around.
 
     A message of which nothing tells the queue has an entry without topic and queue.
     """
@@ -30,15 +30,15 @@ def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]]) -> list[dict
     statement = _Statement()
     surroundings = Surroundings(look.log)
     for number, (damage, positions) in enumerate(zip(look.log.damaged, look.losses.by_damage, strict=True)):
-        if damage.start in whole_again:
+        if damage.start in whole_again or damage.start < begin:
             continue
-        begin, end = surroundings.times(damage)
+        since, until = surroundings.times(damage)
         for position in positions:
             key = position.key
             if (key.topic, key.queue_id, position.queue_offset) not in restored:
-                statement.add(key.topic, key.queue_id, position.queue_offset, begin, end, damage.reason)
+                statement.add(key.topic, key.queue_id, position.queue_offset, since, until, damage.reason)
         if not positions and number not in look.end_marks and was_a_message(damage):
-            statement.add(None, None, None, begin, end, damage.reason)
+            statement.add(None, None, None, since, until, damage.reason)
     return statement.entries()
 
 

@@ -75,14 +75,18 @@ def refuse_worse(
             for item in missed_between(store, view, planned, after_view, release):
                 missed[item.topic, item.queue, item.queue_offset] = item
     mended = _mended(made)
-    missed = {key: item for key, item in missed.items() if item.phy_offset not in mended}
+    # what a plan cuts on demand is in its statement already, and was held to `max_loss`
+    cut = made.cut_from
+    missed = {key: item for key, item in missed.items()
+              if item.phy_offset not in mended and (cut is None or item.phy_offset < cut)}
     named = {(item.topic, item.queue, item.queue_offset): item for item in _named_old(made, store, steps)}
     delivered = len(missed)
     missed |= named
     if not missed:
         return made
     loss = _statement(missed.values())
-    if max_loss is not None and len(missed) > max_loss:
+    dropped = len(missed) + made.lost_messages
+    if max_loss is not None and dropped > max_loss:
         offsets: dict[tuple[str, int], list[list[int]]] = {(item.topic, item.queue): [] for item in missed.values()}
         for topic, queue, offset in sorted(missed):
             _extend(offsets[topic, queue], offset)
@@ -95,7 +99,7 @@ def refuse_worse(
             findings.add(found)
         raise Refusal(found.message, found.remedy, code=found.code, **found.facts)
     plan = structs.replace(made.plan, loss=(*made.plan.loss, *loss))
-    return structs.replace(made, plan=plan, lost_messages=max(made.lost_messages, len(missed)))
+    return structs.replace(made, plan=plan, lost_messages=dropped)
 
 
 def _extend(ranges: list[list[int]], offset: int) -> None:

@@ -70,8 +70,11 @@ def refuse_without_log(report: VerifyReport, max_loss: int | None = 0) -> None:
                 raise Refusal(item.message, item.remedy, code=code)
 
 
-def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0) -> int:
-    """How many messages missing log files held, as far as anything names them; `Refusal` (8) if `max_loss` is less."""
+def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: int = 0) -> int:
+    """How many messages missing log files (from `cut` on) held, as far as anything names them.
+
+    `Refusal` (8) if `max_loss` is less than those of all: what derives from the log is judged without them.
+    """
     missing = [
         (damage, max(1, record_count(positions)))
         for damage, positions in zip(report.survey.log.damaged, report.survey.losses.by_damage, strict=True)
@@ -86,7 +89,7 @@ def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0) -> int:
             f"for good, --max-loss {total} (or all) goes on without them.",
             lost_messages=total, max_loss=max_loss,
         )
-    return total
+    return sum(count for damage, count in missing if damage.start >= cut)
 
 
 def _allowed(item: Finding, max_loss: int | None) -> bool:

@@ -17,7 +17,7 @@ from recover.plan.model import Plan, Step, replacing
 from recover.plan.spool import Spool
 from recover.planning.loss import loss_of_unproven
 from recover.planning.planned import RecoverPlan
-from recover.planning.unreadable import refuse_unread, refuse_unreadable, refuse_without_log
+from recover.planning.unreadable import refuse_missing_files, refuse_unread, refuse_unreadable, refuse_without_log
 from recover.rebuild.evidence import evidence_of
 from recover.rebuild.maker import maker_for
 from recover.rebuild.queue_steps import consumequeue_steps
@@ -29,7 +29,10 @@ CONSUMEQUEUE, INDEX, CHECKPOINT = PARTS = ("consumequeue", "index", "checkpoint"
 
 
 class RebuildOptions(Struct, frozen=True):
-    """What to rebuild. `topic` and `queue` narrow the consume queues; `zone` names new index files."""
+    """What to rebuild. `topic` and `queue` narrow the consume queues; `zone` names new index files.
+
+    `max_loss`: messages of missing log files that may be gone for good, None for any number.
+    """
 
     scan: ScanOptions = field(default_factory=ScanOptions)
     parts: Collection[str] = PARTS
@@ -37,6 +40,7 @@ class RebuildOptions(Struct, frozen=True):
     queue: int | None = None
     zone: datetime.tzinfo | None = None
     command: str = "rebuild"
+    max_loss: int | None = 0
 
 
 def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | None = None) -> RecoverPlan:
@@ -67,6 +71,7 @@ def look(store: Store, options: RebuildOptions, report: VerifyReport | None = No
     refuse_unreadable(report)
     refuse_unread(report, options.parts)
     refuse_without_log(report)
+    refuse_missing_files(report, options.max_loss)
     return report
 
 

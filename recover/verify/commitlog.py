@@ -42,12 +42,13 @@ def is_end_mark_only(damage: Damage, lost: int, proven: bool) -> bool:
     return shows or proven
 
 
-def damaged_messages(log: LogView, losses: Losses, end_marks: set[int]) -> int:
-    """How many messages the damaged ranges held, as far as anything still tells; at least one where a record ended."""
+def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: int | None = None) -> int:
+    """How many messages the damaged ranges (that begin below `before`) held, as far as anything still tells; at least
+    one where a record ended."""
     total = 0
     for number, damage in enumerate(log.damaged):
         known = record_count(losses.by_damage[number])
-        if number in end_marks:
+        if number in end_marks or (before is not None and damage.start >= before):
             continue
         total += max(known, 1 if was_a_message(damage) else 0)
     return total

@@ -113,6 +113,39 @@ def test_t22_missing_end_of_the_log_is_no_start(drill: Start, witness: str) -> N
         assert store.run("predict").code == 0
 
 
+@pytest.mark.parametrize("command", [
+    ("rebuild",), ("rebuild-consumequeue",), ("rebuild-index",), ("rebuild", "--output", "made"), ("truncate", "--to", "0"),
+], ids=" ".join)
+@pytest.mark.parametrize("recipe", ["log-middle-missing", "log-last-missing"])
+def test_t22_no_command_goes_on_without_missing_log_files_unasked(
+    drill: Start, tmp_path: Path, recipe: str, command: tuple[str, ...]
+) -> None:
+    store = drill(MANY_FILES)
+    store.strike(recipe)
+    intact, gone = len(store.intact), len(store.lost)
+    words = [tmp_path / word if word == "made" else word for word in command]
+    allowed = intact if command[0] == "truncate" else gone - 1
+    for limit in ("0", gone - 1):
+        with assert_unchanged(store.root):
+            refused = store.run(*words, "--yes", "--max-loss", limit)
+        assert refused.code & exits.OPERATIONAL
+        assert f"{gone} messages of theirs are known of" in refused.document["error"]["message"]
+    assert not (tmp_path / "made").exists()
+    assert store.run(*words, "--yes", "--max-loss", max(gone, allowed)).code & exits.OPERATIONAL == 0
+
+
+def test_t22_truncate_states_what_it_gives_up_and_leaves_other_damage(drill: Start) -> None:
+    store = drill(MANY_FILES)
+    store.strike("log-middle-missing")
+    hits, gone = store.records(), len(store.lost)
+    last = store.run("truncate", "--to", hits[-1].record.phy_offset, "--max-loss", "all", "--dry-run").document
+    assert sum(row["messages"] for row in last["plan"]["loss"]) == 1
+    assert f"1 intact message dropped, {gone} damaged messages left" in last["summary"]
+    first = store.run("truncate", "--to", hits[1].record.phy_offset, "--max-loss", "all", "--dry-run").document
+    assert sum(row["messages"] for row in first["plan"]["loss"]) == gone + len(hits) - 1
+    assert f"{gone} messages of missing log files given up" in first["summary"]
+
+
 def test_t22_one_field_alone_shows_no_missing_end(drill: Start) -> None:
     store = drill(MANY_FILES)
     used = [file for file in walk.log_files(store.root) if next(walk.records_of(file), None)]

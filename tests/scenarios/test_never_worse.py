@@ -10,8 +10,9 @@ from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
 from recover.errors import Refusal
 from recover.files.store import Store
+from recover.files.topics import LMQ_PREFIX
 from recover.findings import FindingList
-from recover.mend.recover_plan import RecoverOptions, plan_recover
+from recover.mend.recover_plan import RecoverOptions, plan_recover, plan_truncate
 from recover.plan.model import Plan, ZeroRange
 from recover.planning.never_worse import missed_between, refuse_worse
 from recover.scan.log_scan import scan_log
@@ -73,6 +74,63 @@ def test_a_plan_that_is_worse_is_refused_with_its_messages_unless_max_loss_cover
     assert found.code == "plan-loses-delivered" and expected <= listed and len(listed) == found.facts["count"]
     allowed = refuse_worse(opened, made, settings, found.facts["count"])
     assert allowed.lost_messages == found.facts["count"] == sum(entry["messages"] for entry in allowed.plan.loss)
+
+
+@pytest.mark.parametrize("name", ["clean-manyfiles-5.3.3", "killed-lmq-4.9.7"])
+def test_what_a_cut_states_is_what_brokers_do_not_deliver_any_more(drill: Start, name: str) -> None:
+    store = drill(name)
+    before = copy_store(store.root, store.root.parent / "before")
+    hits = store.records()
+    cut = hits[len(hits) // 2].record.phy_offset
+    done = store.run("truncate", "--to", cut, "--max-loss", "all", "--yes").document
+    one, other = Store.open(before), Store.open(store.root)
+    settings = BrokerSettings(BrokerVersion.parse(name.rsplit("-", 1)[1]))
+    missed = missed_between(one, scan_log(one.commitlog), other, scan_log(other.commitlog), settings)
+    stated = {(row["topic"], row["queue"]): row["messages"] for row in done["plan"]["loss"]}
+    own = [(item.topic, item.queue) for item in missed if not item.topic.startswith(LMQ_PREFIX)]
+    assert done["lost_messages"] == sum(stated.values()) == len(own)
+    assert stated == {queue: own.count(queue) for queue in own}
+
+
+def test_a_cut_that_costs_more_than_it_states_is_refused(drill: Start) -> None:
+    opened = Store.open(drill("clean-manyfiles-5.3.3").root)
+    settings = BrokerSettings(BrokerVersion.parse("5.3.3"))
+    hits = walk.records(opened.root)
+    asked = RecoverOptions(settings=settings, max_loss=None, command="truncate")
+    made = plan_truncate(opened, hits[-20].record.phy_offset, asked)
+    assert refuse_worse(opened, made, settings, 20).lost_messages == made.lost_messages == 20
+    early = hits[200]
+    steps = (*made.plan.steps, ZeroRange(opened.relative(early.file.path), early.position, early.end))
+    made.plan = Plan.of("truncate", steps, loss=made.plan.loss)
+    findings = FindingList()
+    with pytest.raises(Refusal):
+        refuse_worse(opened, made, settings, 20, findings)
+    (found,) = findings
+    listed = sum(entry["messages"] for entry in found.facts["lost"])
+    assert listed == found.facts["count"] > 0
+    assert early.record.topic_name in {entry["topic"] for entry in found.facts["lost"]}
+    allowed = refuse_worse(opened, made, settings, 20 + listed)
+    assert allowed.lost_messages == 20 + listed == sum(entry["messages"] for entry in allowed.plan.loss)
+
+
+@pytest.mark.parametrize("recipe", ["bit-in-body", "log-middle-missing", "first-page-zeroed"])
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+def test_a_brokers_own_cut_states_all_that_it_costs(drill: Start, recipe: str, version: str) -> None:
+    name = "killed-5.5.0"
+    store = drill(name)
+    try:
+        store.strike(recipe)
+    except NotApplicable:
+        pytest.skip("the store lacks what this damages")
+    before = copy_store(store.root, store.root.parent / "before")
+    line = ("recover", "--policy", "broker", "--broker", version, "--yes", "--max-loss")
+    done = store.run(*line, "all").document
+    one, other = Store.open(before), Store.open(store.root)
+    stated = {(row["topic"], row["queue"], row["first_offset"], row["last_offset"]) for row in done["plan"]["loss"]}
+    for release in (version, "5.5.0"):
+        settings = BrokerSettings(BrokerVersion.parse(release))
+        for item in missed_between(one, scan_log(one.commitlog), other, scan_log(other.commitlog), settings):
+            assert any((item.topic, item.queue) == row[:2] and row[2] <= item.queue_offset <= row[3] for row in stated)
 
 
 @pytest.mark.parametrize(("name", "recipe", "seed"), sampled(STORES, RECIPES, ("1", "2", "3"), one_in=10))
