@@ -32,8 +32,6 @@ from recover.spark.session import Session, session_for
 from recover.spark.settings import SparkSettings
 from recover.spark.tasks import ScanTask, scan_splits
 
-_LARGE = 1 << 30
-"""Bytes of a log beside whose scan it does not matter that Java keeps its classes for the next command."""
 _WAVE = 16
 """Splits whose columns may be on their way home at one time, at least; they pass through the driver's heap."""
 
@@ -58,8 +56,7 @@ class SparkEngine:
         """
         if not queue.files:
             return assemble(queue, [])
-        large = sum(file.length for file in queue.files) >= _LARGE
-        session = session_for(self.settings, archives=large)
+        session = session_for(self.settings)
         check_executors(session, [queue.files[0].path, queue.files[-1].path])
         self.kept.forget()
         kept = self.kept if self.keeps else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import os
 import shutil
 import signal
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from recover.errors import Refusal
-from recover.spark.class_archive import ClassArchive, archive_for
 from recover.spark.java import find_java, spark_environment
 from recover.spark.settings import SparkSettings
 
@@ -27,26 +25,22 @@ _LONGEST_OF_SOCKETS = 60
 """Bytes of a folder's path; a socket in it has a UUID for its name, and the system takes 107 for both."""
 _CODE = Path(__file__).resolve().parents[2]
 _SECONDS = 20
-_SECONDS_TO_ARCHIVE = 60
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 class Session:
     """A running Spark: `context` is pyspark's, `log` in its `folder` is where the JVM and its local workers write.
 
-    `failed` keeps the log for a person to read; `shipped`: the executors were sent our code. With `archives` Java may
-    take some seconds at the end to keep its classes for the sessions that follow.
+    `failed` keeps the log for a person to read; `shipped`: the executors were sent our code.
     """
 
-    def __init__(self, settings: SparkSettings, *, archives: bool = False) -> None:
+    def __init__(self, settings: SparkSettings) -> None:
         self.settings = settings
-        self.archives = archives
         self.failed = False
         self.shipped = False
         self.folder = Path(tempfile.mkdtemp(prefix="mqtool-spark-"))
         self.log = self.folder / LOG
         self._gateway: Any = None
-        self._archive: ClassArchive | None = None
         self.context: Any = None
         try:
             self._start()
@@ -59,7 +53,6 @@ class Session:
                           f"Spark's own log: {self.log}") from error
 
     def _start(self) -> None:
-        import pyspark
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
 
@@ -67,11 +60,7 @@ class Session:
         java = find_java()
         conf = SparkConf(loadDefaults=False).setMaster(self.settings.master)
         conf.setAll([*self.settings.conf])
-        options = str(conf.get(_JAVA_OPTIONS) or "")
-        if self.settings.is_local:
-            self._archive = archive_for(java, Path(pyspark.__file__).parent, options, make=self.archives)
-        self._set_scratch(conf, f"{options} {self._archive.option if self._archive else ''}".strip())
-        threading.Thread(target=_import_ahead, daemon=True).start()
+        self._set_scratch(conf, str(conf.get(_JAVA_OPTIONS) or ""))
         java_home = spark_environment(java, self.folder / "java")
         with _environment(java_home | self._python()), _signals_kept(), self.log.open("wb") as noise:
             # a session of its own: Ctrl-C is for us to answer, not for the JVM and its workers
@@ -130,17 +119,12 @@ class Session:
         self.context = None
         _forget_gateway()
         if process is not None:
-            archive = self._archive
-            making = archive is not None and archive.made is not None
             with suppress(Exception):
                 process.stdin.close()  # the JVM ends with it
-                process.wait(_SECONDS_TO_ARCHIVE if making else _SECONDS)
+                process.wait(_SECONDS)
             if process.poll() is None:
                 process.kill()
                 process.wait()
-            if archive is not None:
-                # a JVM that was killed may have been writing
-                archive.end(whole=process.returncode == 0)
         shutil.rmtree(self.folder / _SCRATCH if self.failed else self.folder, ignore_errors=True)
 
 
@@ -148,16 +132,13 @@ _current: list[Session] = []
 _lock = threading.Lock()
 
 
-def session_for(settings: SparkSettings, *, archives: bool = False) -> Session:
-    """The session with these settings; one runs at a time, and ends with the process. `Refusal` (8) without Spark.
-
-    `archives`: see `Session`, for one that is started now.
-    """
+def session_for(settings: SparkSettings) -> Session:
+    """The session with these settings; one runs at a time, and ends with the process. `Refusal` (8) without Spark."""
     with _lock:
         if _current and _current[0].settings == settings and not _current[0].failed:
             return _current[0]
         stop_session()
-        _current.append(Session(settings, archives=archives))
+        _current.append(Session(settings))
         return _current[0]
 
 
@@ -191,12 +172,6 @@ def first_line(error: BaseException) -> str:
     # a Python traceback says what happened at its end, everything else at its beginning
     said = lines[-1] if any("Traceback (most recent call last)" in line for line in lines) else lines[0]
     return said.rsplit("org.apache.spark.SparkException: ", 1)[-1][:400]
-
-
-def _import_ahead() -> None:
-    """What pyspark imports with its first call into the JVM, pandas and all; meanwhile the JVM starts."""
-    with suppress(ImportError):
-        importlib.import_module("pyspark.testing.utils")
 
 
 def _forget_gateway() -> None:

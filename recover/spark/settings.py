@@ -35,7 +35,6 @@ LOCAL_ONLY = {
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
     # the JVM only hands bytes on: what the second compiler takes is never earned back within one command
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.python.daemon.module": "recover.spark.daemon",
     # what a task sends home goes straight to the driver, which is in the same JVM, and not through its block store
     "spark.task.maxDirectResultSize": "64m",
 }
