@@ -38,6 +38,7 @@ COMMANDS: dict[str, Entry] = {
     "apply": Entry("apply", "Run a saved plan.", CHANGING),
     "resume": Entry("resume", "Complete a run that was killed.", CHANGING),
     "undo": Entry("undo", "Revert the last applied run, byte for byte.", CHANGING),
+    "send": Entry("send", "Exported messages into a live cluster.", CHANGING),
     "explain": Entry("explain", "What a finding means and what to do about it.", HELP),
     "exit-codes": Entry("exit_codes", "The table of exit codes.", HELP),
 }

@@ -67,7 +67,7 @@ class From(Struct, frozen=True, kw_only=True):
 
 
 class Filter(Struct, frozen=True, kw_only=True):
-    """Which messages."""
+    """Which messages of a store."""
 
     topic: Annotated[str | None, option("--topic", "Topics that fit this pattern.", _WHAT, metavar="GLOB")] = None
     queue: Annotated[int | None, option("--queue", "This queue.", _WHAT, metavar="N", min=0)] = None
@@ -87,17 +87,9 @@ class Filter(Struct, frozen=True, kw_only=True):
         "--property", "With this property; repeat for several.", _WHAT, metavar="K=V")] = None
     lost_by: Annotated[str | None, option(
         "--lost-by", "What the start of this broker release would cut from the log.", _WHAT, metavar="V")] = None
-    damaged: Annotated[bool, option(
-        "--damaged", "Instead of intact messages what is legible of damaged ones.", _WHAT, metavar=FLAG)] = False
     include: Annotated[list[str] | None, option(
         "--include", "stale, superseded, system: these, too; several with commas.", _WHAT, metavar="WHAT")] = None
     limit: Annotated[int, option("--limit", "At most N messages, 0 for all.", _WHAT, metavar="N", min=0)] = 0
-    raw_body: Annotated[bool, option(
-        "--raw-body", "Bodies as stored, not decompressed.", _HOW, metavar=FLAG)] = False
-    unfold: Annotated[bool, option(
-        "--unfold", "The messages inside of a batch, one by one.", _HOW, metavar=FLAG)] = False
-    resume: Annotated[bool, option(
-        "--resume", "Go on with an NDJSON export that was cut off.", _HOW, metavar=FLAG)] = False
 
     def wanted(self) -> Wanted:
         """The filters as the export takes them; a usage error (16) for one that cannot be read."""
@@ -119,8 +111,21 @@ class Filter(Struct, frozen=True, kw_only=True):
             since=parse_time(self.since, "--since") if self.since else 0,
             until=parse_time(self.until, "--until") if self.until else FOREVER,
             key=self.key, tag=self.tag, msg_id=self.msg_id, properties=tuple(pairs), include=include,
-            limit=self.limit, raw_body=self.raw_body, unfold=self.unfold,
+            limit=self.limit,
         )
+
+
+class Shape(Struct, frozen=True, kw_only=True):
+    """What is written of a message, and whether a new file is begun."""
+
+    damaged: Annotated[bool, option(
+        "--damaged", "Instead of intact messages what is legible of damaged ones.", _WHAT, metavar=FLAG)] = False
+    raw_body: Annotated[bool, option(
+        "--raw-body", "Bodies as stored, not decompressed.", _HOW, metavar=FLAG)] = False
+    unfold: Annotated[bool, option(
+        "--unfold", "The messages inside of a batch, one by one.", _HOW, metavar=FLAG)] = False
+    resume: Annotated[bool, option(
+        "--resume", "Go on with an NDJSON export that was cut off.", _HOW, metavar=FLAG)] = False
 
 
 @command(
@@ -133,7 +138,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     ],
     bits=(),
 )
-def run(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice, which: Filter) -> int:
+def run(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: Shape) -> int:
     """Write messages out of a store, a commitlog folder or single log files, whatever is broken around them.
 
     Bodies are decompressed. Delayed and half messages come under their real topic and say so; messages of the brokers'
@@ -142,38 +147,37 @@ def run(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice, w
     from recover.export.source import open_sources
     from recover.export.write import Resumed, output_file, writer_for
 
-    target = _target(out, where, which)
-    wanted = which.wanted()
+    target = _target(out, where, shape)
     options = structs.replace(where.options(), settings=given_settings(broker), broker=broker.broker)
+    run = _Export(out, broker, engine, which, shape, where.format)
     sources = open_sources(where.source or [], options)
-    run = _Export(out, wanted, where.format, broker, engine, which)
     if target is None:
         writer = writer_for(where.format.value, sys.stdout.buffer)
         run.write(sources, writer, Resumed())
         writer.close()
         sys.stdout.buffer.flush()
     else:
-        with output_file(target, resume=which.resume) as (stream, left):
+        with output_file(target, resume=shape.resume) as (stream, left):
             writer = writer_for(where.format.value, stream)
             run.write(sources, writer, left)
             writer.close()
     return run.conclude(target)
 
 
-def _target(out: Printer, where: From, which: Filter) -> Path | None:
+def _target(out: Printer, where: From, shape: Shape) -> Path | None:
     """The file to write, None for stdout; a usage error (16) for what cannot go together."""
     if not where.source:
         raise UsageRefusal("no SOURCE", "Name a store, a commitlog folder or log files.")
     if where.output is None:
         raise UsageRefusal("no --output", "Write -o FILE, or -o - for stdout.")
-    if which.resume and where.format is not Format.ndjson:
+    if shape.resume and where.format is not Format.ndjson:
         raise UsageRefusal(f"--resume with --format {where.format.value}", "Only NDJSON can go on where it ends.")
-    if which.damaged and where.format is Format.raw:
+    if shape.damaged and where.format is Format.raw:
         raise UsageRefusal("--damaged with --format raw", "Choose ndjson, csv or parquet.")
     if where.output == _STDOUT:
         if out.options.json:
             raise UsageRefusal("-o - with --json", "Both are for stdout: write the messages to a file.")
-        if which.resume:
+        if shape.resume:
             raise UsageRefusal("--resume with -o -", "A stream cannot be continued: write to a file.")
         out.answer_on_stderr()
         return None
@@ -181,40 +185,23 @@ def _target(out: Printer, where: From, which: Filter) -> Path | None:
     return where.output
 
 
-class _Export:
-    """One export on its way: what went out, and what could not be looked at."""
+class Reading:
+    """The wanted messages of sources, and what could not be looked at."""
 
     def __init__(
-        self, out: Printer, wanted: Wanted, format: Format, broker: BrokerChoice, engine: EngineChoice, which: Filter,
+        self, out: Printer, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: Shape,
     ) -> None:
-        self.out, self.wanted, self.format = out, wanted, format
-        self.broker, self.engine, self.which = broker, engine, which
-        self.topics: Counter[str] = Counter()
-        self.size = 0
+        self.out, self.broker, self.engine, self.which = out, broker, engine, which
+        self.damaged = shape.damaged
+        self.wanted = structs.replace(which.wanted(), raw_body=shape.raw_body, unfold=shape.unfold)
         self.notes: list[str] = []
         self.incomplete = False
         self.damaged_ranges = 0
         self.assumed: list[str] = []
+        self._scanned: dict[str, Scanned] = {}
 
-    def write(self, sources: list[Source], writer: Writer, left: Resumed) -> None:
-        """Write what is wanted of every source, but the messages that an earlier run has `left`."""
-        skip, last = left.lines, left.phy_offset
-        for item in self._all(sources):
-            message = item.message
-            self.topics[message.topic] += 1
-            self.size += message.size or 0
-            if skip:
-                skip -= 1
-                if not skip and message.phy_offset != last:
-                    raise Refusal("the messages are not those of the export that was cut off",
-                                  "Export with the same filters from the same store, or begin anew.")
-                continue
-            writer.write(item)
-        if skip:
-            raise Refusal("the export that was cut off has more messages than the store",
-                          "Export with the same filters from the same store, or begin anew.")
-
-    def _all(self, sources: list[Source]) -> Iterator[Selected]:
+    def all(self, sources: list[Source]) -> Iterator[Selected]:
+        """Every wanted message, source by source; a second call does not scan again."""
         left = self.wanted.limit
         for source in sources:
             for item in self._of(source, structs.replace(self.wanted, limit=left)):
@@ -225,24 +212,29 @@ class _Export:
                         return
 
     def _of(self, source: Source, wanted: Wanted) -> Iterator[Selected]:
-        if self.which.damaged:
+        if self.damaged:
             yield from self._damaged(source)
             return
         from recover.export.select import selected
+        options = self.out.options
+        scanned = self._scanned.get(source.name) or self._scan(source)
+        if self.which.lost_by is not None:
+            wanted = structs.replace(wanted, cut_at=self._cut_of(source, scanned))
+        with Progress("exporting", options.progress, self.out.stderr_console, source.size) as progress:
+            yield from selected(scanned, wanted, self._missed, progress)
+
+    def _scan(self, source: Source) -> Scanned:
         from recover.export.source import scan_source
         from recover.memory.columns import DEFAULT_MEMORY
 
-        options = self.out.options
-        with Progress("scanning", options.progress, self.out.stderr_console, source.size) as progress:
+        with Progress("scanning", self.out.options.progress, self.out.stderr_console, source.size) as progress:
             scanned = scan_source(
                 source, self.engine.scanner(), memory=self.engine.memory or DEFAULT_MEMORY, progress=progress)
         for line in scanned.unread:
             self._missed(line)
         self.damaged_ranges += len(scanned.log.damaged)
-        if self.which.lost_by is not None:
-            wanted = structs.replace(wanted, cut_at=self._cut_of(source, scanned))
-        with Progress("exporting", options.progress, self.out.stderr_console, source.size) as progress:
-            yield from selected(scanned, wanted, self._missed, progress)
+        self._scanned[source.name] = scanned
+        return scanned
 
     def _damaged(self, source: Source) -> Iterator[Selected]:
         from recover.export.damaged import damaged_messages
@@ -273,10 +265,40 @@ class _Export:
         self.incomplete = True
         self.notes.append(note)
 
+
+class _Export(Reading):
+    """One export on its way: what went out."""
+
+    def __init__(
+        self, out: Printer, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: Shape, format: Format,
+    ) -> None:
+        super().__init__(out, broker, engine, which, shape)
+        self.format = format
+        self.topics: Counter[str] = Counter()
+        self.size = 0
+
+    def write(self, sources: list[Source], writer: Writer, left: Resumed) -> None:
+        """Write what is wanted of every source, but the messages that an earlier run has `left`."""
+        skip, last = left.lines, left.phy_offset
+        for item in self.all(sources):
+            message = item.message
+            self.topics[message.topic] += 1
+            self.size += message.size or 0
+            if skip:
+                skip -= 1
+                if not skip and message.phy_offset != last:
+                    raise Refusal("the messages are not those of the export that was cut off",
+                                  "Export with the same filters from the same store, or begin anew.")
+                continue
+            writer.write(item)
+        if skip:
+            raise Refusal("the export that was cut off has more messages than the store",
+                          "Export with the same filters from the same store, or begin anew.")
+
     def conclude(self, target: Path | None) -> int:
         """The document, the counts and the exit code."""
         total = self.topics.total()
-        if self.damaged_ranges and not self.which.damaged:
+        if self.damaged_ranges and not self.damaged:
             self.notes.append(f"{count(self.damaged_ranges, 'damaged range')} of the log: --damaged exports what is "
                               "legible there")
         self.out.answer(

@@ -28,7 +28,8 @@ _COMPRESSIONS = {
 _KINDS = {TOPIC_HALF: "half", TOPIC_SCHEDULE: "delayed", TOPIC_TIMER: "timer", TOPIC_OP_HALF: "op"}
 _SYSTEM = frozenset({
     "TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC",
-    "OFFSET_MOVED_EVENT", TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE,
+    "OFFSET_MOVED_EVENT", TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, "CHECKPOINT_TOPIC",
+    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
 })
 """`TopicValidator.SYSTEM_TOPIC_SET`; further ones begin with rmq_sys_."""
 _INNER_HEAD = struct.Struct(">iiiii")
@@ -125,7 +126,7 @@ def _body(record: Record, raw: bool) -> tuple[bytes, str | None, str | None]:
         return record.body, None, None
     compression = _COMPRESSIONS.get(record.sys_flag & sysflag.COMPRESSION_TYPE, "unknown")
     if raw:
-        return record.body, compression, None
+        return record.body, compression, "as stored, on request"
     try:
         return decompress(record.body, record.sys_flag), compression, None
     except (FormatError, MissingCodecError) as error:

@@ -17,7 +17,7 @@ def require_lab() -> None:
     """Skip the calling test, saying why, unless JDK and Maven are here; with MQTOOL_DEEP=1 fail it."""
     reason = available()
     if reason is not None:
-        _give_up(reason)
+        give_up(reason)
 
 
 def oracle(version: str) -> Oracle:
@@ -26,7 +26,7 @@ def oracle(version: str) -> Oracle:
     try:
         return _oracle(version)
     except LabUnavailable as error:
-        _give_up(str(error))
+        give_up(str(error))
 
 
 @functools.cache
@@ -34,7 +34,7 @@ def _oracle(version: str) -> Oracle:
     return Oracle(version)
 
 
-def _give_up(reason: str) -> NoReturn:
+def give_up(reason: str) -> NoReturn:
     if os.environ.get("MQTOOL_DEEP") == "1":
         pytest.fail(f"NOT RUN: {reason}")
     pytest.skip(f"NOT RUN: {reason}")

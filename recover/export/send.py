@@ -1,0 +1,366 @@
+"""Exported messages into a live 5.x cluster: which of them go out, as what, where a run stands, and the client.
+
+Nothing of a store is written. A message counts as sent once the cluster has acknowledged it; only then the position
+file moves on, so that a run that was killed sends at most what was under way a second time.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import msgspec
+
+from formats import properties as props
+from formats import sysflag
+from formats.commitlog.record import DLQ_PREFIX, RETRY_PREFIX
+from recover.errors import Refusal, UsageRefusal
+from recover.export.messages import Message, is_system, unfolded
+
+ORIGIN = "MQTOOL_ORIGIN"
+KINDS = ("half", "delayed", "timer", "retry", "dead-letter")
+CLIENT = "rocketmq-python-client"
+RESERVED = frozenset({
+    "1ST_POP_TIME", "ARRIVE_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CLUSTER", "CONSUME_START_TIME", "CORRECTION_FLAG",
+    "CORRELATION_ID", "DELAY", "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DUP_INFO", "EXTEND_UNIQ_INFO",
+    "INNER_MULTI_QUEUE_OFFSET", "INSTANCE_ID", "KEYS", "MAX_OFFSET", "MAX_RECONSUME_TIMES", "MIN_OFFSET", "MQ2_FLAG",
+    "MSG_REGION", "MSG_TYPE", "ORIGIN_GROUP", "ORIGIN_MESSAGE_ID", "PGROUP", "POP_CK", "POP_CK_OFFSET",
+    "PUSH_REPLY_TIME", "REAL_QID", "REAL_TOPIC", "RECONSUME_TIME", "REPLY_TO_CLIENT", "RETRY_TOPIC", "TAGS",
+    "TIMER_DELAY_LEVEL", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY",
+    "TIMER_DEQUEUE_MS", "TIMER_ENQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TRACE_ON", "TRANSFER_FLAG",
+    "TRAN_MSG", "TRAN_PREPARED_QUEUE_OFFSET", "TTL", "UNIQ_KEY", "WAIT", "_SYS_MSG_PRIORITY_", "__BORNHOST",
+    "__CRC32#", "__LITE_TOPIC",
+})
+"""`MessageConst.STRING_HASH_SET` of 5.5.0: a proxy refuses these as properties of a client's message."""
+_OF_THE_BROKER = RESERVED | {"INNER_NUM", "INNER_BASE", "TRANS_OFFSET", "TRANSACTION_CHECK_TIMES", "__transactionId__"}
+_LONGEST_LINE = 256 << 20
+_COMPACT = 1 << 20
+_PATIENCE = (1, 2, 4, 8, 16, 30)
+"""Seconds between attempts at a cluster that does not answer, or asks for a slower pace."""
+
+
+class Rules(NamedTuple):
+    """What goes out: the `kinds` of copies beside ordinary messages, delays, and topics by another name."""
+
+    kinds: frozenset[str] = frozenset()
+    keep_delay: bool = False
+    topics: Mapping[str, str] = {}
+    levels: Mapping[int, int] = {}
+
+
+class Outgoing(NamedTuple):
+    """One message as it is sent. `deliver_at`: ms since the epoch, None for at once."""
+
+    topic: str
+    body: bytes
+    tags: str | None
+    keys: tuple[str, ...]
+    properties: dict[str, str]
+    deliver_at: int | None
+    origin: str
+    type: str
+
+
+def origin_of(message: Message) -> str:
+    """Where a message first was: broker, topic, queue, queue offset and unique key (or the broker's id)."""
+    name = message.unique_key or message.msg_id
+    place = f"{message.store_host}/{message.stored_topic}/{message.stored_queue}/{message.queue_offset}/{name}"
+    return message.properties.get(ORIGIN) or place
+
+
+class Outbox:
+    """Decides what is sent. Every message passes `look` before the first one passes `take`.
+
+    A delayed message that was delivered is in the log twice: its second copy, which comes later, is the one that is
+    sent. Known by the unique key; memory grows with the delayed messages alone.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._delayed: set[str] = set()
+        self._delivered: set[str] = set()
+
+    def look(self, message: Message) -> None:
+        """Note what tells whether a delayed message was delivered."""
+        if message.unique_key is None:
+            return
+        if message.kind in ("delayed", "timer"):
+            self._delayed.add(message.unique_key)
+        elif message.kind is None and message.unique_key in self._delayed:
+            self._delivered.add(message.unique_key)
+
+    def take(self, message: Message) -> Outgoing | str:
+        """The message as it is sent, or the reason why it is not."""
+        reason = self._left_out(message)
+        if reason is not None:
+            return reason
+        topic = message.properties.get(props.RETRY_TOPIC) or message.topic if _again(message) else message.topic
+        topic = self._rules.topics.get(topic, topic)
+        if is_system(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return f"topic {topic} belongs to the brokers"
+        body = base64.b64decode(message.body) if message.body_encoding == "base64" else message.body.encode()
+        if not body:
+            return "no body, which the client refuses"
+        own = {name: value for name, value in message.properties.items() if name not in _OF_THE_BROKER}
+        own[ORIGIN] = origin_of(message)
+        keys = tuple(dict.fromkeys((message.keys or "").split()))
+        return Outgoing(topic, body, message.tags, keys, own, self._deliver_at(message), own[ORIGIN], _type(message))
+
+    def _left_out(self, message: Message) -> str | None:
+        if message.state == "damaged":
+            return "damaged"
+        if message.body_problem is not None:
+            return "body not decompressed"
+        kind = "retry" if _again(message) and message.kind == "delayed" else message.kind
+        if kind is None or kind in self._rules.kinds:
+            return None
+        if kind in ("delayed", "timer") and self._rules.keep_delay:
+            if message.unique_key is None:
+                return f"{kind}, and without the key that tells whether it was delivered"
+            return f"{kind}, and delivered since" if message.unique_key in self._delivered else None
+        return f"{kind} copy"
+
+    def _deliver_at(self, message: Message) -> int | None:
+        """When a delayed message is due; None for at once, and of all others."""
+        if not self._rules.keep_delay or message.kind not in ("delayed", "timer"):
+            return None
+        values = message.properties
+        for name in (props.TIMER_OUT_MS, props.TIMER_DELIVER_MS):
+            if (text := values.get(name, "")).isdecimal():
+                return int(text)
+        level = values.get(props.DELAY, "")
+        if not level.isdecimal() or not self._rules.levels:
+            return None
+        return message.store_time + self._rules.levels[min(max(1, int(level)), max(self._rules.levels))]
+
+
+def _again(message: Message) -> bool:
+    return message.topic.startswith(RETRY_PREFIX)
+
+
+def _type(message: Message) -> str:
+    """What the message was to the broker that it comes from; every one of them is sent as a normal one."""
+    if message.transaction != "none" or message.properties.get(props.TRAN_MSG) == "true":
+        return "transactional"
+    return "ordered" if props.SHARDING_KEY in message.properties else "normal"
+
+
+def read_messages(path: Path) -> Iterator[Message | str]:
+    """The messages of an NDJSON export, line by line; of one that is damaged only that. `Refusal` (8) else."""
+    decoder = msgspec.json.Decoder(Message)
+    with path.open("rb") as stream:
+        for number, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE), b""), start=1):
+            try:
+                message = decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                if _is_damaged(line):
+                    yield "damaged"
+                    continue
+                raise Refusal(f"line {number} of {path} is not a message of mqtool export: {str(error)[:200]}",
+                              "Send a whole NDJSON export; nothing after this line was looked at.") from error
+            if message.sys_flag & sysflag.INNER_BATCH and props.INNER_NUM in message.properties:
+                yield from unfolded(message, _content(message))
+            else:
+                yield message
+
+
+def _is_damaged(line: bytes) -> bool:
+    try:
+        value = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return isinstance(value, dict) and value.get("state") == "damaged"
+
+
+def _content(message: Message) -> bytes:
+    return base64.b64decode(message.body) if message.body_encoding == "base64" else message.body.encode()
+
+
+class Place(NamedTuple):
+    """How far a run came: messages of the source that are done with, how many of them were sent, the last origin."""
+
+    done: int = 0
+    sent: int = 0
+    origin: str = ""
+
+
+class Position:
+    """The position file: a head that says what is sent, then a line for every acknowledgement, synced.
+
+    The last whole line counts; what a kill has cut is left out. The file is made short again where it grows long.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self.path = path
+        self._head = json.dumps({"schema": "mqtool/position/1", **about}, ensure_ascii=True).encode() + b"\n"
+        self.place, self.ended = Place(), False
+        self.went_on = path.exists()
+        if self.went_on:
+            self._read()
+        self._stream: IO[bytes] | None = None
+
+    def _read(self) -> None:
+        with self.path.open("rb") as stream:
+            head = stream.readline(1 << 16)
+            if head != self._head:
+                raise UsageRefusal(f"{self.path} is the position of something else",
+                                   "Go on with the same source, filters and options, or name another file.")
+            lines = [line for line in stream if line.endswith(b"\n")]
+        try:
+            if lines:
+                done, sent, origin, state = json.loads(lines[-1])
+                self.place, self.ended = Place(int(done), int(sent), str(origin)), state == "stopped"
+        except (ValueError, TypeError) as error:
+            raise UsageRefusal(f"{self.path} is damaged: {lines[-1][:80]!r}", "Name another file.") from error
+
+    def begin(self) -> None:
+        """Open the file for a run; `OSError` before anything is sent."""
+        self._rewrite("under way")
+
+    def move(self, place: Place) -> None:
+        """Note, durably, how far the run has come."""
+        self.place = place
+        assert self._stream is not None
+        self._stream.write(self._line("under way"))
+        os.fdatasync(self._stream.fileno())
+        if self._stream.tell() > _COMPACT:
+            self._rewrite("under way")
+
+    def end(self) -> None:
+        """Note that nothing was under way when the run stopped."""
+        self._rewrite("stopped")
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _line(self, state: str) -> bytes:
+        return json.dumps([*self.place, state]).encode() + b"\n"
+
+    def _rewrite(self, state: str) -> None:
+        self.close()
+        fresh = self.path.with_name(self.path.name + ".new")
+        with fresh.open("wb") as stream:
+            stream.write(self._head + self._line(state))
+            stream.flush()
+            os.fsync(stream.fileno())
+        fresh.rename(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self._stream = self.path.open("ab", buffering=0)
+
+
+class NotTaken(NamedTuple):
+    """A message that the cluster, or its client, refuses for what it is: sending it again would not help."""
+
+    reason: str
+
+
+class Cluster:
+    """The proxies of a live 5.x cluster. `Refusal` (8) where the client is missing, or the cluster does not answer."""
+
+    def __init__(self, endpoints: str, *, namespace: str = "", tls: bool = False) -> None:
+        try:
+            from rocketmq.v5.client import ClientConfiguration, Credentials
+            from rocketmq.v5.producer import Producer
+        except ModuleNotFoundError as error:
+            raise Refusal(f"sending needs the package {CLIENT}, which is not installed",
+                          "Install it: pip install 'mqtool[send]'") from error
+        access = Credentials(os.environ.get("MQTOOL_ACCESS_KEY", ""), os.environ.get("MQTOOL_SECRET_KEY", ""))
+        self.endpoints = endpoints
+        self.again = 0
+        self._answered = False
+        self._producer = Producer(ClientConfiguration(endpoints, access, namespace, request_timeout=10), tls_enable=tls)
+        try:
+            self._producer.startup()
+        except Exception as error:  # the client raises plain Exception, too
+            raise Refusal(f"the client for {endpoints} did not start: {error}") from error
+
+    def send(self, messages: Sequence[Outgoing], interrupted: Callable[[], bool]) -> list[NotTaken | None]:
+        """Send them at once and wait for every acknowledgement; for each, None or why it is not taken.
+
+        What gets no answer is sent again, for a minute (once if nothing ever answered); then `Refusal` (8), and none of
+        them counts as sent.
+        """
+        results: list[NotTaken | None] = [None] * len(messages)
+        left = list(range(len(messages)))
+        for pause in (*(_PATIENCE if self._answered else _PATIENCE[:1]), None):
+            futures = [(number, self._start(messages[number])) for number in left]
+            left, trouble = [], ""
+            for number, future in futures:
+                answer = future if isinstance(future, (NotTaken, str)) else _answer(future, messages[number].topic)
+                if isinstance(answer, NotTaken):
+                    results[number] = answer
+                elif answer is not None:
+                    left.append(number)
+                    trouble = answer
+            self._answered |= len(left) < len(futures)
+            if not left:
+                return results
+            if pause is None or interrupted():
+                break
+            self.again += len(left)
+            until = time.monotonic() + pause
+            while time.monotonic() < until and not interrupted():
+                time.sleep(0.2)
+        raise Refusal(f"{self.endpoints} does not take messages: {trouble}",
+                      "Mend that, and run the same command again: with --position it goes on where it stopped.")
+
+    def _start(self, message: Outgoing) -> Any:
+        """The future of one message, or what `_answer` makes of a failure."""
+        from rocketmq.v5.model import Message as Sent
+
+        try:
+            sent = Sent()
+            sent.topic, sent.body = message.topic, message.body
+            if message.tags:
+                sent.tag = message.tags
+            for key in message.keys:
+                sent.keys = key
+            sent.properties.update(message.properties)
+            if message.deliver_at is not None and message.deliver_at > time.time() * 1000:
+                sent.delivery_timestamp = -(-message.deliver_at // 1000)
+            return self._producer.send_async(sent)
+        except Exception as error:
+            return _judged(error, message.topic)
+
+    def close(self) -> None:
+        """Take leave of the cluster."""
+        self._producer.shutdown()
+
+
+def _answer(future: Any, topic: str) -> NotTaken | str | None:
+    """None for an acknowledgement, why the message is not taken, or text: what to try again."""
+    try:
+        future.result(timeout=120)
+        return None
+    except Exception as error:
+        return _judged(error, topic)
+
+
+def _judged(error: Exception, topic: str) -> NotTaken | str:
+    """Whose fault an error is: the message's, the cluster's state (try again), or else a `Refusal` (8)."""
+    from rocketmq.v5 import exception as client
+
+    text = f"{type(error).__name__}: {error}"[:400]
+    if isinstance(error, client.NotFoundException):
+        raise Refusal(f"the cluster has no topic {topic}: {error}", "Create it there (mqadmin updateTopic), or choose "
+                      "another with --topic-map OLD=NEW, and run the same command again.") from error
+    if isinstance(error, (client.UnauthorizedException, client.ForbiddenException)):
+        raise Refusal(f"the cluster does not let us in: {error}",
+                      "Set MQTOOL_ACCESS_KEY and MQTOOL_SECRET_KEY in the environment.") from error
+    if isinstance(error, (client.BadRequestException, client.PayloadTooLargeException, client.PayloadEmptyException,
+                          client.RequestHeaderFieldsTooLargeException, client.IllegalArgumentException, ValueError)):
+        return NotTaken(text)
+    return text

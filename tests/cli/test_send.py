@@ -1,0 +1,193 @@
+"""`mqtool send` up to the moment that a cluster is asked: what would go out, what not, and every refusal."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.damage import damage
+from recover.errors import UsageRefusal
+from recover.export.send import Place, Position
+from tests.cli.runner import mqtool
+from tests.support import plain_reader as plain
+from tests.support.stores import unpacked
+from tests.support.trees import assert_unchanged
+
+TO = ("--endpoints", "127.0.0.1:1")
+ASIDE = ("RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_XXXX", "%RETRY%", "%DLQ%")
+
+
+def planned(*arguments: object, code: int = 0) -> dict[str, Any]:
+    result = mqtool("send", *arguments, *TO, "--dry-run", "--json")
+    assert result.code == code, result.stderr
+    assert (result.document["sent"], result.document["dry_run"]) == (0, True)
+    return result.document
+
+
+def export(root: Path, out: Path, *more: str) -> Path:
+    assert mqtool("export", root, "-o", out, *more).code == 0
+    return out
+
+
+def records(root: Path) -> list[plain.Record]:
+    return [record for base, file in plain.log_files(root).items() for record in plain.chain(file, base)]
+
+
+@pytest.mark.parametrize("name", ["clean-4.5.1", "clean-5.3.3", "killed-5.5.0"])
+def test_every_message_that_consumers_know_goes_out_once_from_a_file_as_from_the_store(
+    name: str, tmp_path: Path,
+) -> None:
+    root = unpacked(name)
+    due = Counter(record.topic for record in records(root) if not record.topic.startswith(ASIDE))
+    with assert_unchanged(root):
+        document = planned(root)
+    assert document["topics"] == due
+    assert document["planned"] == due.total()
+    assert set(document["left_out"]) <= {"half copy", "delayed copy", "timer copy", "retry copy"}
+    of_file = planned(export(root, tmp_path / "m.ndjson"))
+    assert (of_file["topics"], of_file["left_out"]) == (document["topics"], document["left_out"])
+
+
+@pytest.mark.parametrize("name", ["clean-4.5.1", "clean-5.3.3", "killed-5.5.0"])
+def test_delayed_messages_go_out_if_no_later_record_delivered_them(name: str) -> None:
+    root = unpacked(name)
+    found = records(root)
+    delivered = {record.properties.get("UNIQ_KEY") for record in found if not record.topic.startswith(ASIDE)}
+    waiting = [
+        record for record in found if record.topic in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
+        and not record.properties["REAL_TOPIC"].startswith("%") and record.properties["UNIQ_KEY"] not in delivered]
+    plain_plan, kept = planned(root), planned(root, "--keep-delay")
+    assert Counter(kept["topics"]) - Counter(plain_plan["topics"]) == Counter(
+        record.properties["REAL_TOPIC"] for record in waiting)
+
+
+def test_copies_go_out_on_request_and_topics_of_brokers_never() -> None:
+    root = unpacked("clean-5.3.3")
+    half = Counter(record.properties["REAL_TOPIC"] for record in records(root)
+                   if record.topic == "RMQ_SYS_TRANS_HALF_TOPIC")
+    plan, more = planned(root), planned(root, "--kind", "half")
+    assert Counter(more["topics"]) - Counter(plan["topics"]) == half
+    with_system = planned(root, "--include", "system")
+    assert with_system["topics"] == plan["topics"]
+    assert not [topic for topic in planned(root, "--include", "system", "--kind", "half,delayed,timer,retry")["topics"]
+                if topic.startswith(ASIDE)]
+
+
+def test_transactions_are_said_to_go_out_as_normal_messages() -> None:
+    root = unpacked("clean-5.3.3")
+    assert planned(root, "--topic", "TopicTx")["types"] == {"transactional": sum(
+        record.topic == "TopicTx" for record in records(root))}
+    result = mqtool("send", root, "--topic", "TopicTx", *TO, "--dry-run")
+    assert "committed transactions are sent as normal messages" in result.stderr
+
+
+def test_topic_map_and_filters_choose_what_goes_where() -> None:
+    root = unpacked("clean-5.3.3")
+    one = planned(root, "--topic", "TopicA")["topics"]
+    assert planned(root, "--topic", "TopicA", "--topic-map", "TopicA=Other")["topics"] == {"Other": one["TopicA"]}
+    assert planned(root, "--topic", "TopicA", "--topic-map", "TopicA=SCHEDULE_TOPIC_XXXX")["planned"] == 0
+
+
+def test_damaged_and_compressed_messages_stay_and_are_counted(store: Callable[[str], Path], tmp_path: Path) -> None:
+    root = store("clean-5.3.3")
+    damage("bit-in-body", root, 1)
+    file = tmp_path / "damaged.ndjson"
+    assert mqtool("export", root, "-o", file, "--damaged").code == 0
+    assert planned(file)["left_out"] == {"damaged": len(file.read_bytes().splitlines())}
+    packed = unpacked("killed-compressed-5.3.3")
+    raw = planned(export(packed, tmp_path / "raw.ndjson", "--raw-body"))
+    assert raw["left_out"]["body not decompressed"] > 0
+    assert planned(packed)["planned"] == raw["planned"] + raw["left_out"]["body not decompressed"]
+
+
+@pytest.mark.parametrize("line", [
+    b"{}\n", b'{"topic": 1}\n', b"{" + b"[" * 100_000 + b"\n", b'{"topic": "A', b"{\xff\n",
+])
+def test_a_line_that_is_not_a_message_ends_it_by_its_number(line: bytes, tmp_path: Path) -> None:
+    file = export(unpacked("clean-5.3.3"), tmp_path / "m.ndjson", "--limit", "2")
+    file.write_bytes(file.read_bytes() + line)
+    result = mqtool("send", file, *TO, "--dry-run", "--json")
+    assert result.code == 8
+    assert "line 3" in result.document["error"]["message"]
+
+
+@pytest.mark.parametrize(("words", "code"), [
+    (("STORE", *TO), 8),  # neither a terminal nor --yes
+    (("STORE",), 16), (("STORE", "--endpoints", "nowhere"), 16), (("nowhere", *TO), 16),
+    (("STORE", *TO, "--kind", "wrong"), 16), (("STORE", *TO, "--topic-map", "A"), 16),
+    (("STORE", *TO, "--position", "STORE/position"), 16), (("FILE", *TO, "--topic", "A"), 16),
+])
+def test_what_cannot_be_sent_is_refused_and_changes_nothing(words: tuple[str, ...], code: int, tmp_path: Path) -> None:
+    root = unpacked("clean-5.3.3")
+    file = export(root, tmp_path / "m.ndjson", "--limit", "2")
+    before = sorted(tmp_path.iterdir())
+    with assert_unchanged(root):
+        result = mqtool("send", *(word.replace("STORE", str(root)).replace("FILE", str(file)) for word in words),
+                        "--json")
+    assert result.code == code
+    assert result.document["error"]["remedy"]
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_missing_client_is_named_with_the_command_that_brings_it(tmp_path: Path) -> None:
+    file = export(unpacked("clean-5.3.3"), tmp_path / "m.ndjson", "--limit", "2")
+    script = "import sys; sys.modules['rocketmq'] = None; from mqtool.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run([sys.executable, "-c", script, "send", str(file), *TO, "--yes", "--json"],
+                          capture_output=True, text=True, check=False, env={**os.environ, "HOME": str(tmp_path)})
+    assert done.returncode == 8
+    assert "pip install 'mqtool[send]'" in json.loads(done.stdout)["error"]["remedy"]
+
+
+ABOUT = {"source": "m.ndjson", "options": "1"}
+
+
+def test_a_position_is_the_last_whole_line_and_survives_a_cut_at_every_byte(tmp_path: Path) -> None:
+    path = tmp_path / "position"
+    position = Position(path, ABOUT)
+    assert (position.place, position.went_on) == (Place(), False)
+    position.begin()
+    places = [Place(), Place(1, 1, "a"), Place(2, 1, "b"), Place(30, 29, "\u00e9")]
+    for place in places[1:]:
+        position.move(place)
+    position.close()
+    content = path.read_bytes()
+    head = content.index(b"\n") + 1
+    for end in range(head, len(content) + 1):
+        path.write_bytes(content[:end])
+        again = Position(path, ABOUT)
+        assert again.place == places[max(0, content[head:end].count(b"\n") - 1)]
+        assert not again.ended
+
+
+def test_a_position_says_that_it_ended_and_belongs_to_one_source_and_one_set_of_options(tmp_path: Path) -> None:
+    path = tmp_path / "position"
+    position = Position(path, ABOUT)
+    position.begin()
+    position.move(Place(7, 7, "last"))
+    position.end()
+    again = Position(path, ABOUT)
+    assert (again.place, again.ended) == (Place(7, 7, "last"), True)
+    with pytest.raises(UsageRefusal):
+        Position(path, {**ABOUT, "options": "2"})
+    path.write_bytes(b"something else\n")
+    with pytest.raises(UsageRefusal):
+        Position(path, ABOUT)
+
+
+def test_a_position_file_stays_short(tmp_path: Path) -> None:
+    path = tmp_path / "position"
+    position = Position(path, ABOUT)
+    position.begin()
+    for number in range(12_000):
+        position.move(Place(number, number, "x" * 200))
+    position.close()
+    assert path.stat().st_size < (1 << 20) + 1000
+    assert Position(path, ABOUT).place == Place(11_999, 11_999, "x" * 200)
