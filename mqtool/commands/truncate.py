@@ -31,7 +31,8 @@ def run(
     to: Annotated[int, option(
         "--to", "Log offset; a record must begin or end there.", _PANEL, metavar="OFFSET", min=0)],
     loss: Annotated[str | None, option(
-        "--max-loss", "How many messages the cut may drop, and missing log files may have held (default: 0).", _PANEL, metavar="N|all")] = None,
+        "--max-loss", "How many messages the cut may drop, and missing log files may have held (default: 0).", _PANEL,
+        metavar="N|all")] = None,
 ) -> int:
     """Cut the log at a record boundary and everything that derives from it with it.
 

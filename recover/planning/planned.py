@@ -34,7 +34,7 @@ class RecoverPlan(Struct):
     `unproven_messages` those that nothing but the units of a queue names, behind the end of the log. Of damaged ones,
     `left_messages` stay as they are, and `mendable_messages` are one flipped bit away from what was stored.
     `given_up_messages` are those of the damaged ones that were in log files which are missing.
-    `cut_from`: where a plan cuts the log that repairs nothing before that; the intact messages from there on are stated.
+    `cut_from`: where a plan cuts the log that repairs nothing before that; intact messages from there on are stated.
     `assumptions` are what neither files nor settings tell, and the plan depends on.
     `abort_stays_for`: parts not read here, for which the next start has to run a broker's own recovery.
     """

@@ -114,7 +114,8 @@ def test_t22_missing_end_of_the_log_is_no_start(drill: Start, witness: str) -> N
 
 
 @pytest.mark.parametrize("command", [
-    ("rebuild",), ("rebuild-consumequeue",), ("rebuild-index",), ("rebuild", "--output", "made"), ("truncate", "--to", "0"),
+    ("rebuild",), ("rebuild-consumequeue",), ("rebuild-index",), ("rebuild", "--output", "made"),
+    ("truncate", "--to", "0"),
 ], ids=" ".join)
 @pytest.mark.parametrize("recipe", ["log-middle-missing", "log-last-missing"])
 def test_t22_no_command_goes_on_without_missing_log_files_unasked(
