@@ -19,17 +19,21 @@ from mqtool.commands import COMMANDS, command_of
 from mqtool.next_steps import START_BROKER, STATES, TAKES
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import all_stores, log_options
-from tests.support.stores import copy_store, real_store
+from tests.support.stores import KINDS, broker_conf, copy_store, real_store, unmount_log
 
 STORES = all_stores()
+#: What stores of every kind meet; the recipes are of a part that most of them have.
+OF_KINDS = ("nothing", "log-unmounted", "bit-in-body", "topics-missing")
 _LONGEST = 8
 _SAMPLE = 40
 CHOSEN = {
     ("clean-5.3.3", "bit-in-body"), ("clean-propcrc-5.3.3", "bit-in-size"), ("clean-multipath-4.9.7", "page-random"),
     ("killed-multipath-5.3.3", "queue-file-garbage"), ("clean-5.3.3", "consumer-offset-above-max"),
     ("clean-4.5.1", "log-all-missing"), ("clean-manyfiles-5.3.3", "log-middle-missing"),
-    ("clean-5.3.3", "topics-empty"), ("killed-5.5.0", "crash-torn-tail"), ("killed-expired-5.3.3", "nothing"),
+    ("clean-5.3.3", "topics-missing"), ("killed-5.5.0", "crash-torn-tail"), ("killed-expired-5.3.3", "nothing"),
     ("clean-expired-5.5.0", "nothing"), ("clean-plain-4.9.7", "log-first-missing"),
+    ("kinds/killed-dledger-5.3.3", "log-unmounted"), ("kinds/clean-rocksdb-5.5.0", "bit-in-body"),
+    ("kinds/killed-timers-5.5.0", "nothing"), ("kinds/clean-batch-5.5.0", "topics-missing"),
 }
 
 
@@ -37,6 +41,8 @@ def _cases() -> list[Any]:
     """All pairs of store and recipe (and each store undamaged); the chosen ones and a sample in every run."""
     pairs = sorted(product(STORES, ["nothing", *RECIPES]))
     quick = {*CHOSEN, *random.Random(27).sample(pairs, _SAMPLE)}
+    pairs += product(KINDS, OF_KINDS)
+    assert quick <= set(pairs), "a chosen case that there is not"
     return [pytest.param(*pair, id="-".join(pair), marks=() if pair in quick else pytest.mark.long) for pair in pairs]
 
 
@@ -89,22 +95,39 @@ class Follower:
             here = root
             if step is not steps[0]:
                 self.copies += 1
-                here = copy_store(root, self.folder / f"way-{self.copies}" / "store")
+                here = _copied(root, self.folder / f"way-{self.copies}" / "store")
             self.follow(here, step["command"].replace(str(root), str(here)), (*trail, plain))
+
+
+def _conf(root: Path) -> Path:
+    return root.with_name(f"{root.name}.conf")
+
+
+def _copied(root: Path, target: Path) -> Path:
+    """A copy of the store, and of the broker.conf beside it, which names the store."""
+    copy_store(root, target)
+    if _conf(root).exists():
+        _conf(target).write_text(_conf(root).read_text().replace(str(root), str(target)))
+    return target
 
 
 @pytest.mark.parametrize(("store", "recipe"), _cases())
 def test_every_hint_leads_to_an_end(store: str, recipe: str, tmp_path: Path) -> None:
     root = real_store(store, tmp_path / "first")
-    if recipe != "nothing":
+    if recipe == "log-unmounted":
+        unmount_log(root)
+    elif recipe != "nothing":
         try:
             damage(recipe, root, 27)
         except NotApplicable:
             pytest.skip("nothing there that this recipe could damage")
-    options = shlex.join(map(str, log_options(root)))
+    given = log_options(root)
+    if store in KINDS:
+        given = ("--broker-conf", broker_conf(store, root, _conf(root)))
+    options = shlex.join(map(str, given))
     follower = Follower(tmp_path)
     for name in ("inspect", "predict"):
-        copy = copy_store(root, tmp_path / name / "store")
+        copy = _copied(root, tmp_path / name / "store")
         follower.follow(copy, f"mqtool {name} {root} {options}".replace(str(root), str(copy)))
     follower.follow(root, f"mqtool recover {root} {options} --dry-run --plan-out {tmp_path}/p.json")
     assert follower.ends
