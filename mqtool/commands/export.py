@@ -41,6 +41,7 @@ class Format(StrEnum):
     csv = "csv"
     parquet = "parquet"
     raw = "raw"
+    store = "store"
 
 
 class From(Struct, frozen=True, kw_only=True):
@@ -49,7 +50,7 @@ class From(Struct, frozen=True, kw_only=True):
     source: Annotated[list[Path] | None, argument(
         "SOURCE", "Store roots, commitlog folders, or single log files.")] = None
     output: Annotated[Path | None, option(
-        "--output", "A new file, or - for stdout.", _HOW, metavar="OUT", short="-o")] = None
+        "--output", "A new file, or - for stdout; a new folder for a store.", _HOW, metavar="OUT", short="-o")] = None
     format: Annotated[Format, option("--format", "What to write.", _HOW)] = Format.ndjson
     commitlog: Annotated[list[Path] | None, option(
         "--commitlog", "Commitlog kept elsewhere; repeat for several paths.", _PARTS, metavar="DIR")] = None
@@ -105,7 +106,7 @@ class Filter(Struct, frozen=True, kw_only=True):
                 raise UsageRefusal(f"--property {item}: write K=V", "For instance --property ORDER=4711.")
             pairs.append((name, value))
         return Wanted(
-            topic=self.topic, queue=self.queue,
+            topics=() if self.topic is None else (self.topic,), queue=self.queue,
             queue_offsets=parse_span(self.queue_offsets or ":", "--queue-offsets"),
             phy_offsets=parse_span(self.phy_offsets or ":", "--phy-offsets"),
             since=parse_time(self.since, "--since") if self.since else 0,
@@ -135,6 +136,7 @@ class Shape(Struct, frozen=True, kw_only=True):
         ("/data/store -o lost.ndjson --lost-by 5.3.3", "what the start of a 5.3.3 would cut off"),
         ("/backup/00000000001073741824 -o found.ndjson --key 4711", "out of one log file, without anything else"),
         ("/data/store -o damaged.ndjson --damaged", "what is legible of damaged messages"),
+        ("/data/store -o /data/orders --format store --topic 'Order*'", "a store that brokers start on"),
     ],
     bits=(),
 )
@@ -147,10 +149,12 @@ def run(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice, w
     from recover.export.source import open_sources
     from recover.export.write import Resumed, output_file, writer_for
 
-    target = _target(out, where, shape)
+    target = _target(out, where, which, shape)
     options = structs.replace(where.options(), settings=given_settings(broker), broker=broker.broker)
     run = _Export(out, broker, engine, which, shape, where.format)
     sources = open_sources(where.source or [], options)
+    if where.format is Format.store and target is not None:
+        return run.write_store(sources, target)
     if target is None:
         writer = writer_for(where.format.value, sys.stdout.buffer)
         run.write(sources, writer, Resumed())
@@ -164,7 +168,7 @@ def run(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice, w
     return run.conclude(target)
 
 
-def _target(out: Printer, where: From, shape: Shape) -> Path | None:
+def _target(out: Printer, where: From, which: Filter, shape: Shape) -> Path | None:
     """The file to write, None for stdout; a usage error (16) for what cannot go together."""
     if not where.source:
         raise UsageRefusal("no SOURCE", "Name a store, a commitlog folder or log files.")
@@ -174,6 +178,14 @@ def _target(out: Printer, where: From, shape: Shape) -> Path | None:
         raise UsageRefusal(f"--resume with --format {where.format.value}", "Only NDJSON can go on where it ends.")
     if shape.damaged and where.format is Format.raw:
         raise UsageRefusal("--damaged with --format raw", "Choose ndjson, csv or parquet.")
+    if where.format is Format.store:
+        for wrong, option in (
+            (shape.damaged, "--damaged"), (shape.unfold, "--unfold"), (shape.raw_body, "--raw-body"),
+            (where.output == _STDOUT, "-o -"), (which.include, "--include"),
+        ):
+            if wrong:
+                raise UsageRefusal(f"{option} with --format store",
+                                   "A store takes live records as they are, those of system topics too.")
     if where.output == _STDOUT:
         if out.options.json:
             raise UsageRefusal("-o - with --json", "Both are for stdout: write the messages to a file.")
@@ -216,12 +228,18 @@ class Reading:
             yield from self._damaged(source)
             return
         from recover.export.select import selected
+
+        scanned, wanted = self.looked_at(source, wanted)
         options = self.out.options
+        with Progress("exporting", options.progress, self.out.stderr_console, source.size) as progress:
+            yield from selected(scanned, wanted, self.missed, progress)
+
+    def looked_at(self, source: Source, wanted: Wanted) -> tuple[Scanned, Wanted]:
+        """The log of a source, and the filters with what they take from it."""
         scanned = self._scanned.get(source.name) or self._scan(source)
         if self.which.lost_by is not None:
             wanted = structs.replace(wanted, cut_at=self._cut_of(source, scanned))
-        with Progress("exporting", options.progress, self.out.stderr_console, source.size) as progress:
-            yield from selected(scanned, wanted, self._missed, progress)
+        return scanned, wanted
 
     def _scan(self, source: Source) -> Scanned:
         from recover.export.source import scan_source
@@ -231,7 +249,7 @@ class Reading:
             scanned = scan_source(
                 source, self.engine.scanner(), memory=self.engine.memory or DEFAULT_MEMORY, progress=progress)
         for line in scanned.unread:
-            self._missed(line)
+            self.missed(line)
         self.damaged_ranges += len(scanned.log.damaged)
         self._scanned[source.name] = scanned
         return scanned
@@ -261,7 +279,8 @@ class Reading:
             return FOREVER
         return prediction.max_phy
 
-    def _missed(self, note: str) -> None:
+    def missed(self, note: str) -> None:
+        """Note what could not be read."""
         self.incomplete = True
         self.notes.append(note)
 
@@ -294,6 +313,34 @@ class _Export(Reading):
         if skip:
             raise Refusal("the export that was cut off has more messages than the store",
                           "Export with the same filters from the same store, or begin anew.")
+
+    def write_store(self, sources: list[Source], target: Path) -> int:
+        """Write a store of what is wanted of one source; the exit code."""
+        from formats.commitlog import TOPIC_OP_HALF
+        from recover.mend.new_store import write_store
+        from recover.verify.survey import ScanOptions
+
+        if len(sources) != 1:
+            raise UsageRefusal("several sources with --format store", "Two logs have the same offsets: take one.")
+        scanned, wanted = self.looked_at(sources[0], self.wanted)
+        # without what brokers noted of transactions, those that are settled would be asked about once more
+        topics = (*wanted.topics, TOPIC_OP_HALF) if wanted.topics else ()
+        wanted = structs.replace(wanted, include=wanted.include | {"system"}, topics=topics)
+        with (
+            Progress("exporting", self.out.options.progress, self.out.stderr_console, sources[0].size) as progress,
+            exits.between_steps() as interrupted,
+        ):
+            made = write_store(
+                scanned, wanted, target,
+                ScanOptions(threads=self.engine.thread_count, settings=given_settings(self.broker)),
+                note=self.missed, progress=progress, interrupted=interrupted,
+            )
+        self.topics, self.size = made.topics, made.size
+        if made.bridged:
+            self.notes.append(f"{count(made.bridged, 'place')} of messages that are left out or lost: markers keep "
+                              "them, and consumers get the message before once more")
+        self.out.answer(bridged=made.bridged, verify={**made.report.json(), "exit_code": made.report.exit_code})
+        return self.conclude(target)
 
     def conclude(self, target: Path | None) -> int:
         """The document, the counts and the exit code."""

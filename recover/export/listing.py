@@ -37,7 +37,7 @@ def list_messages(
     if scanned.log.damaged:
         answer.notes.append(f"{len(scanned.log.damaged)} damaged ranges of the log hold nothing that could be "
                             "looked at")
-    wanted = Wanted(topic=glob.escape(topic), queue=queue, since=since, until=until, include=frozenset({"system"}))
+    wanted = Wanted(topics=(glob.escape(topic),), queue=queue, since=since, until=until, include=frozenset({"system"}))
     elsewhere = 0
     for item in selected(scanned, wanted, answer.incomplete):
         elsewhere += item.message.stored_topic != topic

@@ -37,11 +37,11 @@ Span = tuple[int, int]
 class Wanted(Struct, frozen=True):
     """The filters of an export; None and empty leave one out. Spans are [from, to), times in ms and [since, until).
 
-    `topic` is a glob over the topic that consumers know and the one that the record is stored under. `cut_at`: only
-    records at or after this offset of the log. `include`: stale, superseded, system.
+    `topics` are globs, of which one fits the topic that consumers know or the one that the record is stored under.
+    `cut_at`: only records at or after this offset of the log. `include`: stale, superseded, system.
     """
 
-    topic: str | None = None
+    topics: tuple[str, ...] = ()
     queue: int | None = None
     queue_offsets: Span = (0, FOREVER)
     phy_offsets: Span = (0, FOREVER)
@@ -56,6 +56,11 @@ class Wanted(Struct, frozen=True):
     limit: int = 0
     raw_body: bool = False
     unfold: bool = False
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether nothing but `include` is asked for."""
+        return self == Wanted(include=self.include)
 
 
 class Selected(NamedTuple):
@@ -103,7 +108,7 @@ def selected(
     Reads a window of the file at a time; nothing of the messages is kept.
     """
     log = scanned.log
-    by_topic = re.compile(fnmatch.translate(wanted.topic)) if wanted.topic is not None else None
+    by_topic = re.compile("|".join(map(fnmatch.translate, wanted.topics))) if wanted.topics else None
     names = [(java_string(topic), queue_id) for topic, queue_id in log.queues]
     queues = np.array([_may_hold(name, queue_id, wanted, by_topic) for name, queue_id in names], dtype=bool)
     hashes = _key_hashes(names, wanted)

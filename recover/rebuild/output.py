@@ -19,6 +19,7 @@ from recover.files.reading import Piece, in_order
 from recover.files.store import CHECKPOINT as CHECKPOINT_FILE
 from recover.files.store import Store
 from recover.findings import Finding, FindingList
+from recover.index.files import index_geometry
 from recover.plan.content import Content, padded, pieces_of
 from recover.plan.making import make
 from recover.plan.preconditions import STALE
@@ -88,6 +89,16 @@ def write_rebuild(
     findings = FindingList(item for item in before.findings if item not in derived)
     findings.extend(checked)
     return Rebuilt(before, tuple(sorted(writer.files)), writer.size, findings, any(item.bits for item in derived))
+
+
+def write_derived(store: Store, options: RebuildOptions, output: Path, like: Store | None = None) -> None:
+    """Write the parts to `output` beside what is there; index files have the sizes of those of the store `like`."""
+    before = look(store, options)
+    if before.index is not None and like is not None:
+        before.index.geometry = index_geometry(like)
+    writer = _Writer(output, lambda: False, None)
+    _write_parts(writer, before, options, None)
+    writer.sync()
 
 
 def _log_files(store: Store) -> dict[str, tuple[int, int]]:
