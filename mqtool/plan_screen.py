@@ -27,7 +27,7 @@ def show_plan(out: Printer, plan: Plan) -> None:
     """Steps, grouped by kind and folder, then the loss statement."""
     if not plan.steps:
         return
-    out.show(Text(f"plan {plan.id}: {count(len(plan.steps), 'step')}", style="bold"), _steps(plan.steps), Text(""))
+    out.show(Text(f"plan {plan.id}: {count(len(plan.steps), 'step')}", style="bold"), steps_table(plan.steps), Text(""))
     if choices := plan.summary.get("config"):
         rows = [[item["file"], item["action"], item["text"]] for item in choices]
         out.show(table("config files", ["file", "what is done", "*why"], rows), Text(""))
@@ -36,7 +36,8 @@ def show_plan(out: Printer, plan: Plan) -> None:
     out.show(*loss_statement(plan.loss), Text(""))
 
 
-def _steps(steps: Sequence[Step]) -> Table:
+def steps_table(steps: Sequence[Step]) -> Table:
+    """Steps one by one; many of them by kind and folder."""
     groups: dict[tuple[str, str], list[Step]] = defaultdict(list)
     if len(steps) <= _LISTED:
         return table("", ["what", "file", "where"], ((_WORDS.get(s.kind, s.kind), s.file, _where(s)) for s in steps))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mqtool.options import BrokerChoice
 from mqtool.screens import rest, table
 from mqtool.shown import Table
+from mqtool.text import count
 
 if TYPE_CHECKING:
     from recover.broker.settings import BrokerSettings
@@ -49,3 +50,32 @@ def groups_table(title: str, rows: Sequence[GroupRow], shown: int) -> Table:
         for row in rows[:shown]
     ]
     return table(title, _GROUP_COLUMNS, [*cells, *rest(len(rows) - shown, len(_GROUP_COLUMNS))])
+
+
+def start_line(document: dict[str, Any]) -> str:
+    """What the start costs, in one line, out of a prediction's document."""
+    who = f"Broker {document['broker']}"
+    unread = ", ".join(document["unsupported"])
+    if document["starts"] is None:
+        return f"Cannot say what broker {document['broker']} would do: {unread} is not emulated"
+    if not document["starts"]:
+        return f"{who} would not start: {document['reason']}"
+    if document["reason"]:
+        who = f"Do not start it: {document['reason']}. {who}"
+    costs = []
+    if document["lost_messages"]:
+        costs.append(f"cut off {count(document['lost_messages'], 'intact message')}")
+    if document["unreachable_messages"]:
+        costs.append(f"leave {count(document['unreachable_messages'], 'message')} without a unit")
+    if document["duplicated_offsets"]:
+        costs.append(f"give out {count(document['duplicated_offsets'], 'queue offset')} twice")
+    if document["lowered_queues"]:
+        costs.append(f"end {count(len(document['lowered_queues']), 'queue')} lower than before")
+    if document["config_lost"]:
+        costs.append(f"forget {', '.join(document['config_lost'])}")
+    if document["deleted_files"]:
+        costs.append(f"delete {count(len(document['deleted_files']), 'file')}")
+    if unread:
+        does = f" and {', '.join(costs)}" if costs else ""
+        return f"{who} would start{does}; mqtool cannot say what becomes of {unread}"
+    return f"{who} would start and " + (", ".join(costs) if costs else "lose nothing")

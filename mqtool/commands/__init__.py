@@ -29,6 +29,7 @@ COMMANDS: dict[str, Entry] = {
     "export": Entry("export", "Messages out of a store, in bulk.", READING),
     "groups": Entry("groups", "Consumer groups against their queues, before and after a start.", READING),
     "journal": Entry("journal", "What was done to this store, when, and what is unfinished.", READING),
+    "report": Entry("report", "What happened, what is lost, what to do, on one page.", READING),
     "drill": Entry("drill", "A damaged copy of a store, to rehearse on.", READING),
     "recover": Entry("recover", "Repair a store so that a broker starts without losing intact messages.", CHANGING),
     "truncate": Entry("truncate", "Cut the log at a record boundary, and all that derives from it.", CHANGING),

@@ -11,11 +11,10 @@ from mqtool.loss_list import LossChoice
 from mqtool.next_steps import Scene, next_steps
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
-from mqtool.predicting import groups_table, settings_of
+from mqtool.predicting import groups_table, settings_of, start_line
 from mqtool.scanning import scan_options, store_options
 from mqtool.screens import facts, rest, table
 from mqtool.shown import Text
-from mqtool.text import count
 
 _SHOWN = 15
 
@@ -79,7 +78,7 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     if moved:
         out.show(groups_table("groups that skip messages or get them again", moved, _SHOWN), Text(""))
     code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
-    out.summary(_line(document), next_steps(Scene("predicted", out.given, code, found)))
+    out.summary(start_line(document), next_steps(Scene("predicted", out.given, code, found)))
     return code
 
 
@@ -120,31 +119,3 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
 
 def _count(number: int, style: str) -> Text:
     return Text(f"{number:,}", style=style if number else "")
-
-
-def _line(document: dict[str, Any]) -> str:
-    who = f"Broker {document['broker']}"
-    unread = ", ".join(document["unsupported"])
-    if document["starts"] is None:
-        return f"Cannot say what broker {document['broker']} would do: {unread} is not emulated"
-    if not document["starts"]:
-        return f"{who} would not start: {document['reason']}"
-    if document["reason"]:
-        who = f"Do not start it: {document['reason']}. {who}"
-    costs = []
-    if document["lost_messages"]:
-        costs.append(f"cut off {count(document['lost_messages'], 'intact message')}")
-    if document["unreachable_messages"]:
-        costs.append(f"leave {count(document['unreachable_messages'], 'message')} without a unit")
-    if document["duplicated_offsets"]:
-        costs.append(f"give out {count(document['duplicated_offsets'], 'queue offset')} twice")
-    if document["lowered_queues"]:
-        costs.append(f"end {count(len(document['lowered_queues']), 'queue')} lower than before")
-    if document["config_lost"]:
-        costs.append(f"forget {', '.join(document['config_lost'])}")
-    if document["deleted_files"]:
-        costs.append(f"delete {count(len(document['deleted_files']), 'file')}")
-    if unread:
-        does = f" and {', '.join(costs)}" if costs else ""
-        return f"{who} would start{does}; mqtool cannot say what becomes of {unread}"
-    return f"{who} would start and " + (", ".join(costs) if costs else "lose nothing")

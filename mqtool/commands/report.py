@@ -1,0 +1,424 @@
+"""`mqtool report`: what happened, what is lost and what to do, on one page."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Struct, structs
+
+from mqtool import exits, version
+from mqtool.declared import FLAG, option
+from mqtool.next_steps import STOPS, Scene, Step, next_steps
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
+from mqtool.output import Printer, outside_store
+from mqtool.plan_screen import loss_statement, plan_document, steps_table
+from mqtool.predicting import groups_table, settings_of, start_line
+from mqtool.progress import Progress
+from mqtool.report_page import Page, Section, log_drawing, queue_drawing, render, traffic_drawing
+from mqtool.scanning import scan_options, store_options
+from mqtool.screens import facts, findings_table, rest, table
+from mqtool.shown import Shown, Text
+from mqtool.text import clean, count, human_size, human_time
+from mqtool.verify_screen import verify_line, verify_tables
+from recover.errors import Interrupted, Refusal, UsageRefusal
+
+if TYPE_CHECKING:
+    from recover.broker.settings import BrokerSettings
+    from recover.evidence.traffic import Stretch, Traffic
+    from recover.export.messages import Message
+    from recover.files.digests import Evidence
+    from recover.files.store import Store
+    from recover.inspect_store.report import ExitState
+    from recover.plan.journal import Run
+    from recover.planning.planned import RecoverPlan
+    from recover.predict import Prediction
+    from recover.predict.groups import Groups
+    from recover.verify.report import VerifyReport
+
+_KINDS = {".html": "html", ".htm": "html", ".md": "md"}
+_MESSAGES, _GROUPS, _FINDINGS, _RUNS, _FILES = 50, 40, 5, 20, 60
+_LISTED = 10_000
+_PANEL = "The page"
+
+
+class PageChoice(Struct, frozen=True, kw_only=True):
+    """Where the page goes, and what it takes to make it."""
+
+    output: Annotated[Path | None, option(
+        "--output", "A new file: .html or .md says which.", _PANEL, metavar="FILE", short="-o")] = None
+    digests: Annotated[bool, option(
+        "--digests", "SHA-256 of every file: reads the whole store once more.", _PANEL, metavar=FLAG)] = False
+
+    def check(self, store: StoreChoice, *, json: bool) -> None:
+        """A usage error (16), or a `Refusal` (8), before anything is read for a page that could not be written."""
+        if self.output is None:
+            if not json:
+                raise UsageRefusal("no --output", "Write -o FILE.html or -o FILE.md, or --json for the data alone.")
+            return
+        if self.output.suffix.lower() not in _KINDS:
+            raise UsageRefusal(f"--output {self.output}: the name does not say what to write",
+                               "Name a file that ends in .html or .md.")
+        outside_store(self.output, [store.root], store.parts)
+        if self.output.exists():
+            raise Refusal(f"{self.output} exists", "Name a new file, or remove that one.")
+
+
+class Start(Struct, kw_only=True):
+    """What the start of some releases, which do the same, would do."""
+
+    releases: str
+    summary: str
+    exit_code: int
+
+
+class Facts(Struct, kw_only=True):
+    """All that the page tells. `plan` is None where `refused` says why recover plans nothing."""
+
+    store: Store
+    exit_state: ExitState
+    before: VerifyReport
+    prediction: Prediction
+    groups: Groups
+    starts: list[Start]
+    assumed: list[str]
+    plan: RecoverPlan | None
+    refused: Refusal | None
+    lost: list[Message]
+    runs: list[Run]
+    run_problem: str | None
+    traffic: Traffic
+    stretches: list[Stretch]
+    evidence: Evidence
+
+    @property
+    def loss(self) -> Sequence[dict[str, Any]]:
+        """The loss statement: of the plan, else of the damage."""
+        from recover.planning.loss import loss_of_damage, loss_of_unproven
+
+        if self.plan is not None:
+            return self.plan.plan.loss
+        return [*loss_of_damage(self.before.survey, []), *loss_of_unproven(self.before.survey)]
+
+
+@command(
+    examples=[
+        ("/data/store -o report.html", "one page for the people who ask"),
+        ("/data/store -o report.md --broker 5.3.3", "for a ticket, with the start of a 5.3.3 in its first lines"),
+        ("/data/store -o report.html --digests", "with a SHA-256 of every file, as evidence"),
+        ("/data/store --json", "the data of the page"),
+    ],
+    bits=(exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED),
+)
+def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, page: PageChoice) -> int:
+    """Report on one page what happened to a store, what is lost and what to do. The store is only read.
+
+    The page is one file without scripts that fetches nothing, for screens of both colours and for paper. The exit code
+    is that of verify.
+    """
+    page.check(store, json=out.options.json)
+    found = _facts(out, store, broker, engine, digests=page.digests)
+    document = found.before.json()
+    code = found.before.exit_code
+    out.found(found.before.findings)
+    steps = next_steps(Scene("checked", out.given, code, list(found.before.findings)))
+    sentence = _sentence(found, document, code)
+    written = None if page.output is None else str(page.output)
+    out.answer(output=written, sentence=sentence, **_document(found, document))
+    if page.output is not None:
+        text = render(_page(out, found, document, code, sentence, steps), _KINDS[page.output.suffix.lower()])
+        _write(page.output, text)
+    out.summary(sentence if written is None else f"{sentence} The report is in {written}", steps)
+    return code
+
+
+def _write(target: Path, text: str) -> None:
+    from recover.export.write import output_file
+
+    with output_file(target, resume=False) as (stream, _):
+        stream.write(text.encode("utf-8", "backslashreplace"))
+
+
+# --- gathering -----------------------------------------------------------------------------------
+
+
+def _facts(out: Printer, choice: StoreChoice, broker: BrokerChoice, engine: EngineChoice, *, digests: bool) -> Facts:
+    from recover.evidence.traffic import stretches, traffic
+    from recover.export.damaged import damaged_messages
+    from recover.files.digests import evidence
+    from recover.files.store import Store
+    from recover.inspect_store.report import exit_state
+    from recover.plan.journal import runs
+    from recover.predict.groups import groups_of
+    from recover.verify.report import verify
+
+    store = Store.open(choice.root, store_options(choice, broker))
+    settings, assumed = settings_of(store, broker)
+    with scan_options(out, store, engine, broker, rebuilds=True) as scan:
+        before = verify(store, scan)
+        look = before.survey
+        groups = groups_of(look, settings)
+        starts = _starts(store, before, settings)
+        plan, refused = _plan(store, before, settings)
+    run_list, run_problem = [], None
+    try:
+        run_list = runs(store.root)
+    except Refusal as refusal:
+        run_problem = refusal.message
+    total = sum(file.length for file in store.commitlog.files) if digests else 0
+    with Progress("reading the evidence", out.options.progress, out.stderr_console, total) as progress:
+        files = evidence(store, digests=digests, most=_LISTED, progress=progress)
+    return Facts(
+        store=store, exit_state=exit_state(store), before=before, prediction=groups.prediction, groups=groups,
+        starts=starts, assumed=[*assumed, *groups.prediction.assumptions], plan=plan, refused=refused,
+        lost=[item.message for item in islice(damaged_messages(look), _LISTED)], runs=run_list, run_problem=run_problem,
+        traffic=traffic(look.log, look.losses, look.queues), stretches=stretches(look.log), evidence=files,
+    )
+
+
+def _plan(
+    store: Store, before: VerifyReport, settings: BrokerSettings
+) -> tuple[RecoverPlan | None, Refusal | None]:
+    """What `recover --dry-run` plans, or why it refuses."""
+    from recover.mend.recover_plan import RecoverOptions, plan_recover
+    from recover.planning.never_worse import refuse_worse
+
+    try:
+        return refuse_worse(store, plan_recover(store, RecoverOptions(settings=settings), before), settings, 0), None
+    except Interrupted:
+        raise
+    except Refusal as refusal:
+        return None, refusal
+
+
+def _starts(store: Store, before: VerifyReport, settings: BrokerSettings) -> list[Start]:
+    """What the start of each generation of releases would do; neighbours that do the same stand together."""
+    from recover.broker.versions import boundaries
+    from recover.predict import predict
+
+    found: list[Start] = []
+    firsts = boundaries()
+    for first, behind in [*pairwise(firsts), (firsts[-1], None)]:
+        played = predict(store, before.survey.log, structs.replace(settings, version=first))
+        line = start_line(played.json()).replace(f"roker {played.broker}", "roker")
+        until = "and later" if behind is None else f"to before {behind}"
+        if found and (found[-1].summary, found[-1].exit_code) == (line, played.exit_code):
+            found[-1].releases = f"{found[-1].releases.split()[0]} {until}"
+        else:
+            found.append(Start(releases=f"{first} {until}", summary=line, exit_code=played.exit_code))
+    return found
+
+
+def _document(found: Facts, document: dict[str, Any]) -> dict[str, Any]:
+    """The data of the page, as far as the other commands do not name it otherwise."""
+    plan = found.plan
+    return {
+        "verify": {**document, "exit_code": found.before.exit_code}, "exit_state": found.exit_state.json(),
+        "predict": found.prediction.json(), "assumptions": found.assumed,
+        "starts": [structs.asdict(item) for item in found.starts],
+        "plan": None if plan is None else plan_document(plan.plan),
+        "refused": None if found.refused is None else found.refused.message,
+        "loss": list(found.loss), "lost_messages": [structs.asdict(item) for item in found.lost],
+        "groups": [row.json() for row in found.groups.rows], "notes": found.groups.unread,
+        "runs": [item.info().json() for item in found.runs], "traffic": found.traffic.json(),
+        "map": [structs.asdict(item) for item in found.stretches], "evidence": found.evidence.json(),
+    }
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+_STOPPED = {"clean": "The broker was stopped cleanly", "unclean": "The broker was not stopped cleanly",
+            "running": "A broker holds the store now"}
+
+
+def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
+    """What happened, in one sentence."""
+    log = document["commitlog"]
+    parts = [_STOPPED[found.exit_state.verdict]]
+    stop = next((item for item in found.before.findings if item.code in STOPS), None)
+    if log["damaged_messages"]:
+        are = "is" if log["damaged_messages"] == 1 else "are"
+        places = f" in {count(len(log['damaged']), 'place')} of the log" if log["damaged"] else ""
+        parts.append(f"{count(log['damaged_messages'], 'message')} {are} damaged or missing{places}, "
+                     f"{count(log['messages'], 'message')} {'is' if log['messages'] == 1 else 'are'} intact")
+    elif stop is not None:
+        parts.append(stop.message)
+    elif code & exits.MESSAGES:
+        parts.append(next(item.message for item in found.before.findings.sorted() if item.severity == "error"))
+    else:
+        parts.append(f"{count(log['messages'], 'message')} in the log, all intact")
+    derived = sum(item.severity == "warning" for item in found.before.findings)
+    if derived:
+        parts.append(f"{count(derived, 'problem')} that {'loses' if derived == 1 else 'lose'} no intact message")
+    if document["not_checked"]:
+        parts.append(f"not checked: {', '.join(document['not_checked'])}")
+    played = found.prediction.json()
+    start = start_line({**played, "reason": played["reason"] if played["starts"] is False else None})
+    parts.append(start[0].lower() + start[1:])
+    return "; ".join(part.rstrip(".") for part in parts) + "."
+
+
+def _lost_card(found: Facts, document: dict[str, Any]) -> list[Shown]:
+    damaged = document["commitlog"]["damaged_messages"]
+    played = found.prediction
+    rows: list[tuple[str, object]] = [
+        ("damaged or missing", Text(f"{damaged:,}", style="red" if damaged else "green")),
+        (f"a start of {played.broker} loses", _of_start(played)),
+    ]
+    if found.plan is not None:
+        rows.append(("recover gives up", found.plan.damaged_messages - found.plan.left_messages))
+        if found.plan.mendable_messages:
+            rows.append(("of these --mend-bits saves", found.plan.mendable_messages))
+    topics: dict[str, int] = {}
+    for item in found.loss:
+        topics[str(item.get("topic") or "topic not known")] = \
+            topics.get(str(item.get("topic") or "topic not known"), 0) + int(item["messages"])
+    ranked = sorted(topics.items(), key=lambda item: -item[1])
+    shown: list[Shown] = [facts("", rows)]
+    if ranked:
+        more = [[f"… and {len(ranked) - 5:,} more topics", ""]] if len(ranked) > 5 else []
+        shown.append(table("", ["topic", ">lost"], [*([clean(t, 40), n] for t, n in ranked[:5]), *more]))
+    return shown
+
+
+def _of_start(played: Prediction) -> Text:
+    if played.says_nothing:
+        return Text("cannot say", style="yellow")
+    if not played.starts:
+        return Text("does not start", style="red")
+    number = played.lost_messages + played.unreachable_messages
+    return Text(f"{number:,}", style="red" if number else "green")
+
+
+def _lost_row(item: Message) -> list[object]:
+    when = item.store_time or item.born_time
+    return [item.topic, item.queue, item.queue_offset, item.phy_offset, item.unique_key, item.keys, item.tags,
+            item.born_host, None if not when else human_time(when), ", ".join(item.doubtful) or ""]
+
+
+_LOST_COLUMNS = ["topic", ">queue", ">queue offset", ">log offset", "unique key", "keys", "tags", "producer", "time",
+                 "doubtful"]
+
+
+def _page(
+    out: Printer, found: Facts, document: dict[str, Any], code: int, sentence: str, steps: Sequence[Step]
+) -> Page:
+    what_to_do: list[Shown] = [Text.assemble((step.command, "bold"), (f"\n{step.why}", "dim")) for step in steps]
+    cards = [
+        Section("What happened", "", [facts("", [
+            ("stop", _STOPPED[found.exit_state.verdict]),
+            ("verify", Text(verify_line(document, code), style="red" if code & exits.MESSAGES else "")),
+            ("oldest to newest", _span(found.traffic)),
+        ])]),
+        Section("What is lost", "", _lost_card(found, document)),
+        Section("What to do", "", what_to_do or [Text("Nothing.", style="green")]),
+    ]
+    level = "bad" if code & ~exits.DERIVED else "warn" if code else "good"
+    who = [("store", str(found.store.root.absolute())), ("made by", f"mqtool {version()} on {socket.gethostname()}"),
+           ("at", human_time(time.time_ns() // 1_000_000)), ("exit code", f"{code}: {', '.join(exits.names(code))}"),
+           ("command", shlex.join(["mqtool", *out.arguments]))]
+    return Page(f"Store {found.store.root.absolute()}", sentence, level, cards,
+                list(_sections(out, found, document)), who)
+
+
+def _span(found: Traffic) -> str:
+    if not sum(found.messages):
+        return "no message"
+    return f"{human_time(found.begin)} to {human_time(found.begin + found.step * len(found.messages))}"
+
+
+def _sections(out: Printer, found: Facts, document: dict[str, Any]) -> Iterator[Section]:
+    drawings = [log_drawing(found.stretches)] if found.stretches else []
+    if found.traffic.queues:
+        drawings.append(queue_drawing(found.traffic))
+    more = found.traffic.more_queues
+    yield Section("Map of the store", f"Queues that lost or lack messages come first; {count(more, 'more queue')} not "
+                  "shown." if more else "", [*drawings, *verify_tables(document)[:-1]])
+    starts = [[item.releases, Text(clean(item.summary), style="red" if item.exit_code & ~exits.DERIVED else ""),
+               item.exit_code] for item in found.starts]
+    yield Section("What the start of each release would do", "Played without a broker. Neighbouring releases that do "
+                  "the same stand together.", [table("", ["releases", "*what its start does", ">exit code"], starts),
+                                           *(Text(f"Assumed: {line}", style="dim") for line in found.assumed)])
+    yield Section("What recover would do", "", _plan_shown(out, found))
+    yield Section("What is lost", "", [*loss_statement(found.loss), *_lost_messages(out, found)])
+    wrong = sorted((item for item in found.before.findings.sorted() if item.severity != "info"),
+                   key=lambda item: item.severity)
+    notes = [item for item in found.before.findings.sorted() if item.severity == "info"]
+    yield Section("Findings and remedies", "", [
+        findings_table(wrong, out.given, _FINDINGS) if wrong else Text("None.", style="green"),
+        *([findings_table(notes, out.given, 1)] if notes else [])])
+    if found.groups.rows or found.groups.unread:
+        rows = sorted(found.groups.rows, key=lambda row: -((row.skips or 0) + (row.again or 0)))
+        yield Section("Consumer groups", f"Before and after a start of {found.prediction.broker}: what each group "
+                      "skips and gets again; those hit most come first.",
+                      [groups_table("", rows, _GROUPS), *(Text(clean(note)) for note in found.groups.unread)])
+    yield _traffic_section(found.traffic)
+    yield _runs_section(found, document)
+    yield _evidence_section(found.evidence)
+
+
+def _plan_shown(out: Printer, found: Facts) -> list[Shown]:
+    if found.refused is not None:
+        return [Text.assemble(("recover refuses: ", "red"), clean(found.refused.message)),
+                Text(clean(out.given.fill(found.refused.remedy)))]
+    assert found.plan is not None
+    if not found.plan.plan.steps:
+        return [Text("Nothing is to be changed.", style="green")]
+    assumed = [Text(f"Assumed: {clean(line)}", style="dim") for line in found.plan.assumptions]
+    return [Text(f"{count(len(found.plan.plan.steps), 'step')}; nothing was changed for this report."),
+            steps_table(found.plan.plan.steps), *assumed]
+
+
+def _lost_messages(out: Printer, found: Facts) -> list[Shown]:
+    if not found.lost:
+        return []
+    rows = [_lost_row(item) for item in found.lost[:_MESSAGES]]
+    shown: list[Shown] = [table("each message, with all that is legible of it", _LOST_COLUMNS, [
+        *rows, *rest(len(found.lost) - _MESSAGES, len(_LOST_COLUMNS))])]
+    line = out.given.line("recover", "--dry-run", "--loss-out", "lost.csv")
+    return [*shown, Text(f"{clean(line)} lists all of them for those who must send again.", style="dim")]
+
+
+def _traffic_section(found: Traffic) -> Section:
+    rows: list[list[object]] = [[topic, held, human_size(size)] for topic, held, size in found.topics]
+    rows += [[f"… and {found.more_topics:,} more", "", ""]] if found.more_topics else []
+    drawing = [traffic_drawing(found)] if sum(found.messages) else []
+    return Section("Traffic", "Intact messages of the log, by the topic that they are stored under.", [
+        *drawing, table("largest topics", ["topic", ">messages", ">bytes"], rows)])
+
+
+def _runs_section(found: Facts, document: dict[str, Any]) -> Section:
+    if found.run_problem is not None:
+        return Section("Before and after", "", [Text(clean(found.run_problem), style="red")])
+    if not found.runs:
+        return Section("Before and after", "", [Text("mqtool never changed this store.")])
+    rows: list[list[object]] = []
+    for item in reversed(found.runs[-_RUNS:]):
+        info = item.info()
+        try:
+            loss = count(sum(int(each.get("messages", 0)) for each in item.plan.loss), "message")
+        except Refusal as refusal:
+            loss = refusal.message
+        rows.append([info.id, info.command, info.state, human_time(info.started_ms),
+                     f"{info.steps_done} of {info.steps}", loss, f"{info.who['user']}@{info.who['host']}"])
+    now = verify_line(document, found.before.exit_code)
+    return Section("Before and after", "What mqtool changed, newest first, and what its plans stated as lost.", [
+        table("", ["run", "command", "state", "when", ">steps", "stated as lost", "by whom"], rows),
+        Text(f"Now: {now}")])
+
+
+def _evidence_section(found: Evidence) -> Section:
+    rows = [[item.path, item.size, human_time(item.mtime), item.sha256 or item.problem or ""]
+            for item in found.files[:_FILES]]
+    digest = "" if found.sha256 is None else \
+        f" SHA-256 of the list of all digests (as sha256sum writes it): {found.sha256}."
+    note = f"{count(found.count, 'file')}, {human_size(found.size)}.{digest}"
+    if found.unread:
+        note += f" {count(found.unread, 'file')} could not be read whole."
+    return Section("Evidence", note, [table("", ["file", ">bytes", "changed", "SHA-256 (--digests)"], [
+        *rows, *rest(found.count - _FILES, 4)])])

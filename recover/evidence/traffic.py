@@ -1,0 +1,196 @@
+"""What came when: messages over time, by topic and by queue, and where the log is damaged. Bounded, whatever the size.
+
+Counts are of intact live records that are messages. Times are store timestamps in ms.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field, structs
+
+from formats.record_columns import NO_MESSAGE
+from recover.evidence.expected import QueueKey
+from recover.evidence.lost import Losses
+from recover.evidence.queue_verdict import ConsumeQueueReport
+from recover.evidence.surroundings import Surroundings
+from recover.files.topics import topic_text
+from recover.memory.columns import Rows
+from recover.scan.log import MISSING_FILE, LogView
+
+BINS = 60
+_TOPICS = 15
+_QUEUES = 20
+_ROWS = 24
+_PARTS = 400
+
+
+class QueueTraffic(Struct):
+    """One queue: its messages and lost positions by bin, and what its units lack or have wrong."""
+
+    topic: str
+    queue: int
+    messages: list[int]
+    lost: list[int]
+    expected: int = 0
+    missing: int = 0
+    wrong: int = 0
+
+
+class Traffic(Struct):
+    """Messages and bytes by bin of `step` ms from `begin` on; the largest topics as (topic, messages, bytes), and the
+    queues that lost or lack most, then the largest. `more_*`: how many are left out."""
+
+    begin: int = 0
+    step: int = 1
+    messages: list[int] = field(default_factory=lambda: [0] * BINS)
+    sizes: list[int] = field(default_factory=lambda: [0] * BINS)
+    topics: list[tuple[str, int, int]] = field(default_factory=list)
+    more_topics: int = 0
+    queues: list[QueueTraffic] = field(default_factory=list)
+    more_queues: int = 0
+
+    def json(self) -> dict[str, Any]:
+        """The keys of the document."""
+        return structs.asdict(self) | {"queues": [structs.asdict(queue) for queue in self.queues]}
+
+
+class Stretch(Struct):
+    """Bytes [start, stop) of the log: one file, or several that are shown as one. `end`: where records end in it.
+
+    `damaged`: ranges in it as (start, stop, reason), those that lie too near together to be told apart joined.
+    """
+
+    start: int
+    stop: int
+    files: int
+    end: int
+    damaged: list[tuple[int, int, str]] = field(default_factory=list)
+
+
+def traffic(log: LogView, losses: Losses, queues: ConsumeQueueReport | None) -> Traffic:
+    """Two passes over the rows of a log."""
+    count = len(log.queues)
+    messages, sizes = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    first, last = np.iinfo(np.int64).max, 0
+    for rows in _messages(log):
+        messages += np.bincount(rows["queue"], minlength=count)
+        sizes += np.bincount(rows["queue"], weights=rows["size"], minlength=count).astype(np.int64)
+        first, last = min(first, int(rows["store_timestamp"].min())), max(last, int(rows["store_timestamp"].max()))
+    lost = _lost_times(log, losses)
+    names = [QueueKey(topic_text(topic), queue) for topic, queue in log.queues]
+    result = Traffic()
+    if last:
+        result.begin, result.step = first, (last - first) // BINS + 1
+    topics: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for key, held, size in zip(names, messages.tolist(), sizes.tolist(), strict=True):
+        if held:
+            topics[key.topic][0] += held
+            topics[key.topic][1] += size
+    ranked = sorted(topics.items(), key=lambda item: (-item[1][0], item[0]))
+    result.topics = [(topic, held, size) for topic, (held, size) in ranked[:_TOPICS]]
+    result.more_topics = max(0, len(ranked) - _TOPICS)
+    _choose_queues(result, dict(zip(names, messages.tolist(), strict=True)), lost, queues)
+    _fill(result, log, {key: number for number, key in enumerate(names)})
+    for queue in result.queues:
+        for begin in lost.get(QueueKey(queue.topic, queue.queue), ()):
+            queue.lost[_bin(result, begin)] += 1
+    return result
+
+
+def _messages(log: LogView) -> Iterator[Rows]:
+    for split in log.live():
+        rows = split.records[(split.records["bits"] & NO_MESSAGE) == 0]
+        if rows.size:
+            yield rows
+
+
+def _lost_times(log: LogView, losses: Losses) -> dict[QueueKey, list[int]]:
+    """When about each lost position of a queue was stored: in the middle of what is around its range."""
+    found: dict[QueueKey, list[int]] = defaultdict(list)
+    surroundings = Surroundings(log)
+    for damage, positions in zip(log.damaged, losses.by_damage, strict=True):
+        begin, end = surroundings.times(damage) if positions else (0, 0)
+        for position in positions:
+            found[position.key].append((begin + end) // 2)
+    for position in losses.unproven:
+        found[position.key].append(log.last_timestamp)
+    return found
+
+
+def _choose_queues(
+    result: Traffic, messages: dict[QueueKey, int], lost: dict[QueueKey, list[int]], queues: ConsumeQueueReport | None,
+) -> None:
+    verdicts = {} if queues is None else queues.verdicts
+    bad: Counter[QueueKey] = Counter({key: len(times) for key, times in lost.items()})
+    for key, verdict in verdicts.items():
+        if verdict.missing or verdict.wrong:
+            bad[key] += verdict.missing + len(verdict.wrong)
+    keys = sorted({*messages, *bad}, key=lambda key: (-bad[key], -messages.get(key, 0), key.topic, key.queue_id))
+    for key in keys[:_QUEUES]:
+        known = verdicts.get(key)
+        facts = (0, 0, 0) if known is None else (known.expected, known.missing, len(known.wrong))
+        result.queues.append(QueueTraffic(key.topic, key.queue_id, [0] * BINS, [0] * BINS, *facts))
+    result.more_queues = max(0, len(keys) - _QUEUES)
+
+
+def _fill(result: Traffic, log: LogView, numbers: dict[QueueKey, int]) -> None:
+    shown = np.full(len(log.queues), -1, dtype=np.int64)
+    for row, queue in enumerate(result.queues):
+        if (number := numbers.get(QueueKey(queue.topic, queue.queue))) is not None:
+            shown[number] = row
+    messages, sizes = np.zeros(BINS, dtype=np.int64), np.zeros(BINS, dtype=np.int64)
+    cells = np.zeros(len(result.queues) * BINS, dtype=np.int64)
+    for rows in _messages(log):
+        at = (rows["store_timestamp"] - result.begin) // result.step
+        messages += np.bincount(at, minlength=BINS)
+        sizes += np.bincount(at, weights=rows["size"], minlength=BINS).astype(np.int64)
+        row = shown[rows["queue"]]
+        cells += np.bincount((row * BINS + at)[row >= 0], minlength=cells.size)
+    result.messages, result.sizes = messages.tolist(), sizes.tolist()
+    for row, queue in enumerate(result.queues):
+        queue.messages = cells[row * BINS : (row + 1) * BINS].tolist()
+
+
+def _bin(result: Traffic, time: int) -> int:
+    return min(BINS - 1, max(0, (time - result.begin) // result.step))
+
+
+def stretches(log: LogView) -> list[Stretch]:
+    """The log cut into its files, or into so many equal parts of several files each that all can be shown."""
+    files = log.queue.files
+    if not files:
+        return []
+    size = log.queue.file_size or max(file.length for file in files) or 1
+    start, stop = files[0].file_from_offset, max(file.end for file in files)
+    step = size * -(-(stop - start) // (size * _ROWS))
+    found = [Stretch(at, min(at + step, stop), 0, min(max(at, log.log_end), at + step))
+             for at in range(start, stop, max(1, step))]
+    for file in files:
+        found[min((file.file_from_offset - start) // step, len(found) - 1)].files += 1
+    ranges = [(damage.start, damage.stop, damage.reason) for damage in log.damaged]
+    for stretch in found:
+        stretch.damaged = list(_joined(ranges, stretch))
+    return found
+
+
+def _joined(ranges: Iterable[tuple[int, int, str]], stretch: Stretch) -> Iterator[tuple[int, int, str]]:
+    near = (stretch.stop - stretch.start) // _PARTS
+    held: tuple[int, int, str] | None = None
+    for start, stop, reason in ranges:
+        start, stop = max(start, stretch.start), min(stop, stretch.stop)
+        if start >= stop:
+            continue
+        if held is not None and start - held[1] <= near and (reason == MISSING_FILE) == (held[2] == MISSING_FILE):
+            held = (held[0], stop, held[2] if held[2] == reason else "several reasons")
+            continue
+        if held is not None:
+            yield held
+        held = (start, stop, reason)
+    if held is not None:
+        yield held
+
+
