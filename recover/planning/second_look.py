@@ -21,6 +21,7 @@ from recover.plan.model import InPlace, Step
 from recover.scan.engine import Engine, LocalEngine
 from recover.scan.file_scan import FileScan, Hole
 from recover.scan.log import LogView
+from recover.scan.split_join import past_mark, take_past_mark
 from recover.scan.split_scan import SplitRange, scan_split
 
 _FIELDS = ["phy_offset", "size", "queue_offset", "store_timestamp", "sys_flag"]
@@ -65,6 +66,9 @@ def _agrees(scan: FileScan, start: int, stop: int) -> bool:
     begins = bool(rows.size and rows["phy_offset"][0] == base + start) or any(at == base + start for at, _ in holes)
     part = SplitRange(scan.mapped_file, scan.file_size, start, stop)
     seen = scan_split(part, start if begins else None, with_keys=False)
+    past = None if scan.doubted is None else past_mark(seen.scan)
+    if past is not None:
+        take_past_mark(seen.scan, scan_split(past, with_keys=False))
     own = [*seen.scan.holes, *([] if seen.open_hole is None else [seen.open_hole])]
     return bool(np.array_equal(rows, _rows(seen.scan, base + start, base + stop))) and (
         not begins or holes == _holes(own, base + start, base + stop)

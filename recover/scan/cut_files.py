@@ -12,15 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 from msgspec import structs
 
-from formats.commitlog import BLANK_SIZE
 from recover.files.mapped_files import MappedFile, MappedFileQueue
 from recover.files.read_ahead import is_cached
 from recover.files.reader import FileReader, is_elsewhere
-from recover.scan.file_scan import EARLY_END_MARK, WHOLE, WINDOW, FileScan, Hole, ProgressCallback
-from recover.scan.queue_table import QueueTable, number_rows
+from recover.scan.file_scan import WHOLE, WINDOW, FileScan, ProgressCallback
+from recover.scan.queue_table import QueueTable
 from recover.scan.split_join import FileJoin
 from recover.scan.split_scan import SplitRange, SplitScan, queues_of, splits_of
 
@@ -188,29 +186,4 @@ class CutLog:
                 if again is None:
                     return None
                 join.add(again)
-        return self._past_mark(file, found, scan)
-
-    def _past_mark(self, file: CutFile, found: FileScan, scan: ScanSplit) -> FileScan | None:
-        """The file with what stands behind its end mark, if that was written over a record that names this place.
-
-        What it counted then holds no more.
-        """
-        mark = found.blank
-        if mark is None or not found.over_record:
-            return found
-        start = mark - found.mapped_file.file_from_offset + BLANK_SIZE
-        part = SplitRange(found.mapped_file, found.file_size, start, min(found.mapped_file.length, found.file_size))
-        behind = file.scan(part, None, scan, progress=None) if start < part.stop else None
-        if behind is None or behind.entry is None or behind.enters_at != "record":
-            return found if behind is not None or not self.is_over else None
-        numbers = {key: number for number, key in enumerate(found.queues)}
-        own = [numbers.setdefault(key, len(numbers)) for key in behind.scan.queues]
-        number_rows(behind.scan.splits, np.array(own, dtype=np.int32))
-        stop = found.mapped_file.file_from_offset + behind.entry
-        found.doubted = mark, len(found.splits)
-        found.splits = [*found.splits, *behind.scan.splits]
-        found.holes = [*found.holes, Hole(mark, stop, EARLY_END_MARK, "record", True, stop), *behind.scan.holes]
-        found.queues, found.counter = list(numbers), None
-        found.blank, found.blank_size, found.end = behind.scan.blank, behind.scan.blank_size, behind.scan.end
-        found.unreadable = [*found.unreadable, *behind.scan.unreadable]
         return found

@@ -12,15 +12,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec import Struct, field, structs
 
+from formats.commitlog import BLANK_SIZE
 from recover.files.reader import ReadFailure
 from recover.memory.columns import Rows
-from recover.scan.file_scan import FileScan, Hole
+from recover.scan.file_scan import EARLY_END_MARK, FileScan, Hole
 from recover.scan.queue_table import number_rows
 from recover.scan.split_scan import SplitRange, SplitScan
 from recover.scan.tally import joined
 
-Again = tuple[SplitRange, int]
-"""A split, and the position in its file to enter it at."""
+Again = tuple[SplitRange, int | None]
+"""A split, and the position in its file to enter it at; None for what stands behind a doubtful end mark."""
 
 
 class FileJoin(Struct):
@@ -28,11 +29,17 @@ class FileJoin(Struct):
 
     scans: Sequence[SplitScan]
     again: dict[tuple[int, int], SplitScan] = field(default_factory=dict)
+    found: FileScan | None = None
+    past: SplitRange | None = None
 
     def add(self, scan: SplitScan) -> None:
         """Take a split that was scanned once more."""
-        assert scan.entry is not None
-        self.again[scan.part.start, scan.entry] = scan
+        if scan.part == self.past:
+            assert self.found is not None
+            take_past_mark(self.found, scan)
+        else:
+            assert scan.entry is not None
+            self.again[scan.part.start, scan.entry] = scan
 
     def join(self) -> FileScan | list[Again]:
         """The whole file; or which splits to scan again, and from where, before there can be an answer.
@@ -40,6 +47,8 @@ class FileJoin(Struct):
         Behind a split that is still to be scanned again, the walk is guessed to go on as the first scan of that
         split said. So one round of further scans is nearly always enough.
         """
+        if self.found is not None:
+            return self.found
         walk = _Walk(self.scans[0].part)
         for first in self.scans:
             if walk.is_over:
@@ -55,7 +64,40 @@ class FileJoin(Struct):
                 walk.needed.append((first.part, walk.position))
                 scan = first
             walk.take(scan)
-        return walk.needed or walk.whole()
+        if walk.needed:
+            return walk.needed
+        self.found = walk.whole()
+        self.past = past_mark(self.found)
+        return self.found if self.past is None else [(self.past, None)]
+
+
+def past_mark(found: FileScan) -> SplitRange | None:
+    """What stands behind the end mark of a file, if that was written over a record that names this place."""
+    if found.blank is None or not found.over_record:
+        return None
+    start = found.blank - found.mapped_file.file_from_offset + BLANK_SIZE
+    part = SplitRange(found.mapped_file, found.file_size, start, min(found.mapped_file.length, found.file_size))
+    return part if start < part.stop else None
+
+
+def take_past_mark(found: FileScan, behind: SplitScan) -> None:
+    """Let the file go on behind its end mark, if the scan of what stands there found a record.
+
+    What was counted of the file holds no more then.
+    """
+    mark = found.blank
+    if mark is None or behind.entry is None or behind.enters_at != "record":
+        return
+    numbers = {key: number for number, key in enumerate(found.queues)}
+    own = [numbers.setdefault(key, len(numbers)) for key in behind.scan.queues]
+    number_rows(behind.scan.splits, np.array(own, dtype=np.int32))
+    stop = found.mapped_file.file_from_offset + behind.entry
+    found.doubted = mark, len(found.splits)
+    found.splits = [*found.splits, *behind.scan.splits]
+    found.holes = [*found.holes, Hole(mark, stop, EARLY_END_MARK, "record", True, stop), *behind.scan.holes]
+    found.queues, found.counter = list(numbers), None
+    found.blank, found.blank_size, found.end = behind.scan.blank, behind.scan.blank_size, behind.scan.end
+    found.unreadable = [*found.unreadable, *behind.scan.unreadable]
 
 
 def _agrees(scan: SplitScan, position: int) -> bool:

@@ -86,6 +86,7 @@ class PackedSplit(Struct, frozen=True):
     crossed: int | None
     open_hole: Hole | None
     last_data: int
+    over_record: bool
     unreadable: list[tuple[int, int, int, int, str]] = field(default_factory=list)
     identity: Identity | None = None
 
@@ -95,7 +96,7 @@ def pack(scan: SplitScan, identity: Identity | None = None) -> PackedSplit:
     found, rows = scan.scan, one_split(scan.scan.splits)
     return PackedSplit(
         pack_rows(rows.records), rows.hashes.tobytes(), found.queues, found.holes, found.blank, found.blank_size,
-        found.end, scan.entry, scan.enters_at, scan.crossed, scan.open_hole, scan.last_data,
+        found.end, scan.entry, scan.enters_at, scan.crossed, scan.open_hole, scan.last_data, found.over_record,
         [(f.offset, f.wanted, f.got, f.errno or 0, f.strerror or "") for f in found.unreadable], identity,
     )
 
@@ -107,7 +108,7 @@ def unpack(packed: PackedSplit, part: SplitRange, store: ColumnStore) -> SplitSc
     if records.size:
         found.splits.append(store.keep(records, np.frombuffer(packed.hashes, dtype="<i4")))
     found.queues, found.holes, found.end = packed.queues, packed.holes, packed.end
-    found.blank, found.blank_size = packed.blank, packed.blank_size
+    found.blank, found.blank_size, found.over_record = packed.blank, packed.blank_size, packed.over_record
     for offset, wanted, got, number, text in packed.unreadable:
         found.unreadable.append(ReadFailure(part.mapped_file.path, offset, wanted, got, OSError(number, text)))
     return SplitScan(

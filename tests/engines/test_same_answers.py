@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage import RECIPES
+from mqtool import exits
 from tests.engines.sweep import LACKS, UNDAMAGED, compare
 from tests.engines.twice import no_java, same_answers, same_changes
 from tests.scenarios.drill import all_stores
 from tests.support.sampling import sampled
-from tests.support.stores import real_store
+from tests.support.stores import real_store, struck_store
+from tests.support.trees import assert_same_tree, tree_digest
 
 pytestmark = pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, the Spark engine: {no_java()}")
 
 SAMPLE = [
     ("killed-5.5.0", UNDAMAGED), ("clean-manyfiles-5.3.3", "bit-in-size"), ("killed-lmq-4.9.7", "crash-torn-tail"),
-    ("clean-plain-4.9.7", "page-random"),
+    ("clean-plain-4.9.7", "page-random"), ("clean-manyfiles-5.3.3", "log-early-end-mark"),
 ]
 
 
@@ -34,6 +36,17 @@ def test_spark_says_and_does_what_the_local_engine_does(folder: Path) -> None:
     for path in (root / "commitlog").iterdir():
         path.unlink()
     same_answers(root, "verify")
+
+
+@pytest.mark.slow
+def test_a_plan_that_delivers_less_than_the_broker_alone_is_refused_by_both(folder: Path) -> None:
+    root, _ = struck_store("clean-manyfiles-5.3.3", folder, "log-file-of-another-store")
+    before = tree_digest(root)
+    refused = same_changes(root, "recover")
+    assert refused.code & exits.OPERATIONAL
+    (found,) = (item for item in refused.document["findings"] if item["code"] == "plan-loses-delivered")
+    assert found["facts"]["count"] == sum(row["messages"] for row in found["facts"]["lost"]) > 0
+    assert_same_tree(before, tree_digest(root))
 
 
 @pytest.mark.parametrize(("name", "recipe"), sampled(all_stores(), [UNDAMAGED, *sorted(RECIPES)], one_in=120))
