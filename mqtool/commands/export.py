@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 from msgspec import Struct, structs
 
@@ -298,6 +298,10 @@ class _Export(Reading):
 
     def write(self, sources: list[Source], writer: Writer, left: Resumed) -> None:
         """Write what is wanted of every source, but the messages that an earlier run has `left`."""
+        if self.format is Format.ndjson and not left.lines and not self.damaged and self.wanted.by_rows:
+            for source in sources:
+                self._write_lines(source, writer.stream)
+            return
         skip, last = left.lines, left.phy_offset
         for item in self.all(sources):
             message = item.message
@@ -313,6 +317,16 @@ class _Export(Reading):
         if skip:
             raise Refusal("the export that was cut off has more messages than the store",
                           "Export with the same filters from the same store, or begin anew.")
+
+    def _write_lines(self, source: Source, stream: IO[bytes]) -> None:
+        from recover.export.lines import export_lines
+
+        scanned, wanted = self.looked_at(source, self.wanted)
+        with Progress("exporting", self.out.options.progress, self.out.stderr_console, source.size) as progress:
+            topics, size = export_lines(scanned, wanted, stream, threads=self.engine.thread_count, note=self.missed,
+                                        progress=progress)
+        self.topics.update(topics)
+        self.size += size
 
     def write_store(self, sources: list[Source], target: Path) -> int:
         """Write a store of what is wanted of one source; the exit code."""

@@ -58,6 +58,11 @@ class Wanted(Struct, frozen=True):
     unfold: bool = False
 
     @property
+    def by_rows(self) -> bool:
+        """Whether the rows of a scan tell it of every message that stands under its own topic."""
+        return self.key is None and self.tag is None and self.msg_id is None and not self.properties and not self.limit
+
+    @property
     def takes_all(self) -> bool:
         """Whether nothing but `include` is asked for."""
         return self == Wanted(include=self.include)
@@ -107,29 +112,47 @@ def selected(
 
     Reads a window of the file at a time; nothing of the messages is kept.
     """
-    log = scanned.log
-    by_topic = re.compile("|".join(map(fnmatch.translate, wanted.topics))) if wanted.topics else None
-    names = [(java_string(topic), queue_id) for topic, queue_id in log.queues]
-    queues = np.array([_may_hold(name, queue_id, wanted, by_topic) for name, queue_id in names], dtype=bool)
-    hashes = _key_hashes(names, wanted)
+    choice = Choice(scanned, wanted)
     left = wanted.limit or FOREVER
-    for scan in log.files:
-        for split in scan.splits:
-            rows = split.records[_fitting(split, wanted, queues, hashes)]
-            for row, content in _contents(scan, rows, note):
-                try:
-                    record = decode(content, check_crc=False)
-                except FormatError as error:
-                    note(f"the record at {int(row['phy_offset'])} changed while it was read: {error}")
-                    continue
-                for message in _messages(record, int(row["bits"]), wanted):
-                    if _is_wanted(message, record, wanted, by_topic):
-                        yield Selected(message, content)
-                        left -= 1
-                        if left <= 0:
-                            return
-            if progress is not None:
-                progress(int(rows["size"].sum()), rows.size)
+    for scan, split, rows in choice.rows():
+        for row, content in contents(scan, rows, note):
+            for item in choice.messages(content, int(row["bits"]), int(row["phy_offset"]), note):
+                yield item
+                left -= 1
+                if left <= 0:
+                    return
+        if progress is not None:
+            progress(int(split.records["size"].sum()), rows.size)
+
+
+class Choice:
+    """What is wanted of one log: rows first, then messages."""
+
+    def __init__(self, scanned: Scanned, wanted: Wanted) -> None:
+        self.log, self.wanted = scanned.log, wanted
+        self.by_topic = re.compile("|".join(map(fnmatch.translate, wanted.topics))) if wanted.topics else None
+        self.names = [(java_string(topic), queue_id) for topic, queue_id in self.log.queues]
+        self._queues = np.array([_may_hold(*name, wanted, self.by_topic) for name in self.names], dtype=bool)
+        self._hashes = _key_hashes(self.names, wanted)
+
+    def rows(self) -> Iterator[tuple[FileScan, Split, Rows]]:
+        """The rows of each split that may be of a wanted message, in log order."""
+        for scan in self.log.files:
+            for split in scan.splits:
+                yield scan, split, split.records[_fitting(split, self.wanted, self._queues, self._hashes)]
+
+    def messages(
+        self, content: bytes, bits: int, phy_offset: int, note: Callable[[str], None],
+    ) -> Iterator[Selected]:
+        """The wanted messages of one record."""
+        try:
+            record = decode(content, check_crc=False)
+        except FormatError as error:
+            note(f"the record at {phy_offset} changed while it was read: {error}")
+            return
+        for message in _messages(record, bits, self.wanted):
+            if _is_wanted(message, record, self.wanted, self.by_topic):
+                yield Selected(message, content)
 
 
 def _may_hold(name: str, queue_id: int, wanted: Wanted, by_topic: re.Pattern[str] | None) -> bool:
@@ -170,7 +193,7 @@ def _fitting(split: Split, wanted: Wanted, queues: Rows, hashes: Rows | None) ->
     return mask
 
 
-def _contents(scan: FileScan, rows: Rows, note: Callable[[str], None]) -> Iterator[tuple[Rows, bytes]]:
+def contents(scan: FileScan, rows: Rows, note: Callable[[str], None]) -> Iterator[tuple[Rows, bytes]]:
     """Each row with the bytes of its record, read in windows."""
     if not rows.size:
         return

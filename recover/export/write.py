@@ -26,7 +26,9 @@ PART = ".part"
 
 
 class Writer(Protocol):
-    """Takes messages, in order; `close` writes what is left."""
+    """Takes messages, in order; `close` writes what is left to `stream`."""
+
+    stream: IO[bytes]
 
     def write(self, item: Selected) -> None:
         """Take one message."""
@@ -39,7 +41,7 @@ class Ndjson:
     """A message a line. Lines are whole: what was cut can be resumed behind its last newline."""
 
     def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
+        self.stream = stream
         self._encoder = msgspec.json.Encoder()
         self._pending = bytearray()
 
@@ -52,7 +54,7 @@ class Ndjson:
 
     def close(self) -> None:
         """See `Writer`."""
-        self._stream.write(self._pending)
+        self.stream.write(self._pending)
         self._pending.clear()
 
 
@@ -60,11 +62,11 @@ class Raw:
     """The records as stored, one behind the other."""
 
     def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
+        self.stream = stream
 
     def write(self, item: Selected) -> None:
         """See `Writer`."""
-        self._stream.write(item.content)
+        self.stream.write(item.content)
 
     def close(self) -> None:
         """See `Writer`."""
@@ -76,7 +78,7 @@ class Table:
     def __init__(self, stream: IO[bytes], kind: str) -> None:
         import pyarrow as pa
 
-        self._pa = pa
+        self.stream, self._pa = stream, pa
         self._schema = pa.schema([(name, pa.int64() if name in _INTEGERS else pa.string()) for name in COLUMNS])
         if kind == "csv":
             from pyarrow import csv

@@ -16,6 +16,8 @@ import pyarrow.parquet
 import pytest
 
 from fixtures.damage import damage
+from fixtures.synth import StoreWriter
+from formats import sysflag
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
 from tests.support.stores import unpacked
@@ -272,3 +274,50 @@ def test_a_place_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
     assert mqtool("export", tmp_path / "nothing", "-o", tmp_path / "out").code == 16
     (tmp_path / "noise").write_bytes(b"\xff" * 5000)
     assert mqtool("export", tmp_path / "noise", "-o", tmp_path / "out").code == 16
+
+
+def by_message(out: Path, *arguments: object) -> bytes:
+    """The bytes of an export whose every line is made from a message: with a limit compiled code has no part in it."""
+    assert mqtool("export", *arguments, "-o", out, "--limit", 1 << 40).code == 0
+    return out.read_bytes()
+
+
+@pytest.mark.parametrize("arguments", [
+    (), EVERYTHING, ("--raw-body",), ("--unfold",), ("--topic", "Topic?", "--queue", "1"), ("--since", "-100w"),
+    ("--queue-offsets", "5:30"), ("--phy-offsets", "100000:900000"),
+], ids=" ".join)
+@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-v2-ipv6-5.3.3"])
+def test_compiled_lines_are_those_of_the_encoder(name: str, arguments: tuple[str, ...], tmp_path: Path) -> None:
+    out = tmp_path / "out.ndjson"
+    exported(out, unpacked(name), *arguments)
+    assert out.read_bytes() == by_message(tmp_path / "reference.ndjson", unpacked(name), *arguments)
+
+
+BODIES = (
+    b"", b"a", b"\x00\x01\x1f\x7f", b'"quoted" \\ and /', b"tab\tnewline\nreturn\rform\fback\b", b"\xff\xfe\xfd",
+    "täglich 漢字かな交じり文 🙂".encode() * 9, b"x" * 63 + b"\xc3", b"x" * 62 + "é".encode(), b"\xed\xa0\x80",
+    b"\xf4\x90\x80\x80", b"\xe0\x80\xaf", b"\xc0\xaf", b"ab\xf0\x9f\x98", b"x" * 200 + b"\xff", bytes(range(256)),
+    b"x" * (5 << 20), b"\x07" * (3 << 20),
+)
+PROPERTIES: tuple[bytes | dict[str, str], ...] = (
+    b"", {"KEYS": "a b", "TAGS": "t"}, {"KEYS": 'with "quotes" and \\'}, {"UNIQ_KEY": "u", "n": "tab\there"},
+    {"kéy": "vàlue"}, b"A\x01one\x02A\x01two\x02", b"A\x01one\x02\x02B\x01\x02\x01C\x02D\x01d",
+    b"A\x01x\x01y\x02B\x01z",
+    {f"name{number}": "v" for number in range(90)}, b"A\x01\xff\xfe\x02", {"TAGSX": "no", "XTAGS": "no"},
+)
+
+
+def test_lines_of_unusual_messages_are_those_of_the_encoder(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store", mapped_file_size=64 << 20)
+    for body in BODIES:
+        writer.put("Bodies", body, {"UNIQ_KEY": "u1"})
+    for properties in PROPERTIES:
+        for flags in (0, sysflag.TRANSACTION_COMMIT, sysflag.TRANSACTION_PREPARED, sysflag.COMPRESSED):
+            writer.put("Properties", b"body", properties, sys_flag=flags)
+    writer.put("%RETRY%Group", b"again", {"RETRY_TOPIC": "Real"}, reconsume_times=3, flag=-5)
+    writer.put("T" * 200, b"long topic", queue_id=7, queue_offset=(1 << 62) + 5)
+    writer.close()
+    out = tmp_path / "out.ndjson"
+    lines = exported(out, tmp_path / "store")
+    assert out.read_bytes() == by_message(tmp_path / "reference.ndjson", tmp_path / "store")
+    assert [body_of(line) for line in lines if line["topic"] == "Bodies"] == list(BODIES)

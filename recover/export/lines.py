@@ -1,0 +1,151 @@
+"""NDJSON at the speed of a disk: stretches of the log become lines in compiled code, several at a time, in log order.
+
+The reference is `recover.export.messages`: it writes every record that compiled code is not sure of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import groupby
+from queue import SimpleQueue
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+
+from formats.kernels.message_lines import MOST_PROPERTIES, write_lines
+from formats.record_columns import BIT_INNER_BATCH, STALE
+from recover.export.messages import real_place
+from recover.export.select import Choice, Wanted, contents
+from recover.export.source import Scanned
+from recover.files.reader import FileReader, ReadFailure
+from recover.memory.columns import Rows
+from recover.scan.file_scan import FileScan
+
+_STRETCH = 4 << 20
+_LINES = 16 << 20
+_NO_LINE = BIT_INNER_BATCH | STALE
+
+
+class Written(msgspec.Struct):
+    """Lines of one stretch: bytes in the order of the log, what they hold by topic, and what could not be read."""
+
+    pieces: list[Any] = msgspec.field(default_factory=list)
+    topics: Counter[str] = msgspec.field(default_factory=Counter)
+    size: int = 0
+    notes: list[str] = msgspec.field(default_factory=list)
+
+
+def export_lines(
+    scanned: Scanned, wanted: Wanted, stream: IO[bytes], *, threads: int, note: Callable[[str], None],
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Counter[str], int]:
+    """Write every wanted message as a line; (messages by topic, bytes of their records). For filters `by_rows`."""
+    topics: Counter[str] = Counter()
+    size = 0
+    maker = _Maker(Choice(scanned, wanted), threads + 1)
+    waiting: deque[tuple[Future[Written], Rows]] = deque()
+
+    def take() -> None:
+        nonlocal size
+        future, rows = waiting.popleft()
+        written = future.result()
+        for piece in written.pieces:
+            stream.write(piece)
+        maker.give_back(written)
+        topics.update(written.topics)
+        size += written.size
+        for line in written.notes:
+            note(line)
+        if progress is not None:
+            progress(int(rows["size"].sum()), rows.size)
+
+    with ThreadPoolExecutor(threads) as pool:
+        for scan, stretches in groupby(maker.stretches(), lambda pair: pair[0]):
+            try:
+                reader = FileReader(scan.mapped_file.path)
+            except OSError as error:
+                note(f"{scan.mapped_file.path} could not be opened: {error.strerror}")
+                continue
+            with reader:
+                for _, rows in stretches:
+                    waiting.append((pool.submit(maker.make, reader, scan, rows), rows))
+                    if len(waiting) > threads:
+                        take()
+                while waiting:
+                    take()
+    return topics, size
+
+
+class _Maker:
+    """Makes the lines of stretches, `rooms` of them at a time at most."""
+
+    def __init__(self, choice: Choice, rooms: int) -> None:
+        self.choice = choice
+        self.plain = np.array(
+            [real_place(name, queue_id, {})[2] is None for name, queue_id in choice.names], dtype=bool)
+        self.rooms: SimpleQueue[Rows] = SimpleQueue()
+        for _ in range(rooms):
+            self.rooms.put(np.empty(_LINES, dtype=np.uint8))
+
+    def stretches(self) -> Iterator[tuple[FileScan, Rows]]:
+        """Wanted rows that stand close together, in log order."""
+        for scan, _, rows in self.choice.rows():
+            offsets = rows["phy_offset"]
+            first = 0
+            while first < rows.size:
+                stop = int(np.searchsorted(offsets, offsets[first] + _STRETCH))
+                yield scan, rows[first:stop]
+                first = stop
+
+    def give_back(self, written: Written) -> None:
+        """The room of these lines may be used again."""
+        for piece in written.pieces:
+            if isinstance(piece, np.ndarray) and piece.base is not None:
+                self.rooms.put(piece.base)
+
+    def make(self, reader: FileReader, scan: FileScan, rows: Rows) -> Written:
+        """The lines of the records of some rows."""
+        written = Written()
+        encode = msgspec.json.Encoder().encode
+        first = int(rows["phy_offset"][0]) - scan.mapped_file.file_from_offset
+        starts = rows["phy_offset"] - rows["phy_offset"][0]
+        try:
+            content = reader.read(first, int(starts[-1]) + int(rows["size"][-1]))
+        except ReadFailure:
+            # what can be read around the bad place comes out record by record
+            for row, record in contents(scan, rows, written.notes.append):
+                self._reference(written, row, record, encode)
+            return written
+        data = np.frombuffer(content, dtype=np.uint8)
+        plain = self.plain[rows["queue"]] & ((rows["bits"] & _NO_LINE) == 0)
+        sizes = np.where(plain, rows["size"], 0).astype(np.int64)
+        items = np.empty(3 * MOST_PROPERTIES, dtype=np.int64)
+        lines = self.rooms.get()
+        at, used = 0, 0
+        by_kernel = np.zeros(rows.size, dtype=bool)
+        while at < rows.size:
+            done, used = write_lines(data, starts, sizes, at, items, lines)
+            by_kernel[at:done] = True
+            if used:
+                written.pieces.append(lines[:used].tobytes() if done < rows.size else lines[:used])
+            at = done
+            if at < rows.size and not (sizes[at] and used):
+                start = int(starts[at])
+                self._reference(written, rows[at], content[start : start + int(rows["size"][at])], encode)
+                at += 1
+        if not written.pieces or not isinstance(written.pieces[-1], np.ndarray):
+            self.rooms.put(lines)
+        queues, counts = np.unique(rows["queue"][by_kernel], return_counts=True)
+        for queue, number in zip(queues.tolist(), counts.tolist(), strict=True):
+            written.topics[self.choice.names[queue][0]] += number
+        written.size += int(rows["size"][by_kernel].sum())
+        return written
+
+    def _reference(self, written: Written, row: Rows, record: bytes, encode: Callable[[Any], bytes]) -> None:
+        for item in self.choice.messages(record, int(row["bits"]), int(row["phy_offset"]), written.notes.append):
+            written.pieces.append(encode(item.message) + b"\n")
+            written.topics[item.message.topic] += 1
+            written.size += item.message.size or 0
