@@ -30,12 +30,12 @@ _ELSEWHERE = _PARTS[:3]
 _BROKER = ("broker", "broker_conf", "settings")
 TAKES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("apply", "undo", "resume"), _ELSEWHERE),
-    **dict.fromkeys(("inspect", "verify", "predict", "query", "groups", "report", "recover", "truncate", "rebuild",
+    **dict.fromkeys(("inspect", "verify", "predict", "query", "trace", "groups", "report", "recover", "truncate", "rebuild",
                      "rebuild-consumequeue", "rebuild-index"), _PARTS + _BROKER),
 }
 """Which options about the store a command takes, by the names of its parameters."""
 _SPELLING = {"settings": "--set"}
-_READS = ("inspect", "verify", "predict", "query", "groups", "explain", "exit-codes")
+_READS = ("inspect", "verify", "predict", "query", "trace", "groups", "explain", "exit-codes")
 _COPY = "DIR"
 _NAMED = re.compile(r"mqtool ([a-z-]+) \{store\}")
 
@@ -77,11 +77,15 @@ class Given(Struct, frozen=True):
         """The broker's configuration file, "" if none was named."""
         return dict(self.options).get("broker_conf", "")
 
-    def line(self, command: str, *more: object) -> str:
-        """A complete command line about the store; what changes a remote one is done to a copy, made first."""
+    def line(self, command: str, *more: object, before: str | None = None) -> str:
+        """A complete command line about the store; what changes a remote one is done to a copy, made first.
+
+        `before`: a word that stands before the store.
+        """
         remote = "://" in self.store and command not in _READS
         words = [] if remote else self.words(command)
-        typed = shlex.join(["mqtool", command, _COPY if remote else self.store, *words, *map(str, more)])
+        first = [] if before is None else [before]
+        typed = shlex.join(["mqtool", command, *first, _COPY if remote else self.store, *words, *map(str, more)])
         return f"{copy_command(self.store)} && {typed}" if remote else typed
 
     def words(self, command: str) -> list[str]:

@@ -34,7 +34,7 @@ _ENGINE = "Engine"
 _OUTPUT = "Output"
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 _GENTLE = 15
-_READ_ANYWHERE = ("inspect", "verify", "predict", "query")
+_READ_ANYWHERE = ("inspect", "verify", "predict", "query", "trace")
 
 
 def parse_size(text: str) -> int:

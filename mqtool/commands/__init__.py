@@ -26,6 +26,7 @@ COMMANDS: dict[str, Entry] = {
     "verify": Entry("verify", "Cross-check the whole store and report every problem.", READING),
     "predict": Entry("predict", "What the start of a broker version would do to this store.", READING),
     "query": Entry("query", "Look up messages by key, queue offset, time or ID.", READING),
+    "trace": Entry("trace", "One message's life, from half or delay to retries and consumers.", READING),
     "export": Entry("export", "Messages out of a store, in bulk.", READING),
     "groups": Entry("groups", "Consumer groups against their queues, before and after a start.", READING),
     "journal": Entry("journal", "What was done to this store, when, and what is unfinished.", READING),

@@ -85,7 +85,7 @@ def groups_of(
     config = check_config(look.store, look)
     unread: list[str] = []
     rows = [
-        row for pair in config.pairs if pair.name in OFFSET_FILES for row in _committed(pair, unread)
+        row for pair in config.pairs if pair.name in OFFSET_FILES for row in committed_rows(pair, unread)
         if (group is None or fnmatch.fnmatchcase(row.group, group))
         and (topic is None or fnmatch.fnmatchcase(row.topic, topic))
     ]
@@ -118,7 +118,8 @@ def _fits(item: Finding, group: str | None, topic: str | None) -> bool:
                for name, pattern in (("group", group), ("topic", topic)))
 
 
-def _committed(pair: ConfigPair, unread: list[str]) -> Iterator[GroupRow]:
+def committed_rows(pair: ConfigPair, unread: list[str]) -> Iterator[GroupRow]:
+    """A row with nothing but its offset for each that a file of offsets holds; what is not read goes to `unread`."""
     copy = pair.chosen
     if copy is None:
         if pair.present:

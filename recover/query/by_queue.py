@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
 from recover.errors import Refusal
+from recover.files.ext_files import ExtFiles
 from recover.files.mapped_files import MappedFileQueue
 from recover.files.queue_files import unit_at
 from recover.files.store import QueueFolder, Store
@@ -36,6 +39,18 @@ class _Queue:
         from recover.inspect_store.pointers import queue_end
 
         return queue_end(self.files.files)
+
+
+def deliver_time(store: Store, topic: str, queue_id: int, queue_offset: int) -> int | None:
+    """When a delayed message is due: what its unit holds in place of a tags code. None without a unit."""
+    try:
+        unit = _Queue(store, topic, queue_id).unit(queue_offset)
+    except (Refusal, OSError):
+        return None
+    if unit is None or not is_valid(unit) or is_pre_blank(unit):
+        return None
+    codes = ExtFiles(store, topic, queue_id).tags_codes(np.array([unit.tags_code], dtype=np.int64))
+    return int(codes[0]) if codes[0] > 0 else None
 
 
 def query_offset(store: Store, topic: str, queue_id: int, queue_offset: int) -> Answer:

@@ -1,0 +1,240 @@
+"""One message's life, out of all records that have its unique key: half, op, commit, waits, deliveries, retries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct, field, structs
+
+from formats import properties as props
+from formats.commitlog import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record
+from formats.commitlog.record import DLQ_PREFIX, RETRY_PREFIX, TOPIC_TIMER
+from formats.message_id import offset_id
+from formats.sysflag import TRANSACTION_COMMIT
+from recover.errors import Refusal
+from recover.export.messages import real_place
+from recover.files.config_files import read_pairs
+from recover.files.store import Store
+from recover.files.topics import Topics
+from recover.predict.groups import committed_rows
+from recover.query import Answer, Wanted, query_id, query_key, query_offset, query_scan, query_time
+from recover.query.by_key import has_key
+from recover.query.by_queue import deliver_time
+from recover.scan.engine import Engine
+from recover.verify.consumer_offsets import OFFSET_FILES
+
+_LIVES = 20
+_OPS = 2000
+"""How many op messages after a half message are looked at for the one that ends it."""
+
+
+class Event(Struct):
+    """One record of a life. `stage`: sent, half, op, committed, waiting, delivered, retry, dead-letter.
+
+    `topic` and `queue` are those of the record; `target` is the topic that it is for. `due`: when a waiting message is
+    delivered, ms. `group`: of a retry or dead letter. `note`: what else the record says.
+    """
+
+    stage: str
+    topic: str
+    queue: int
+    queue_offset: int
+    phy_offset: int
+    store_time: int
+    msg_id: str
+    target: str
+    reconsume_times: int = 0
+    due: int | None = None
+    group: str | None = None
+    note: str | None = None
+
+
+class Offset(Struct):
+    """What a group's committed offset says of a record in a queue that it reads."""
+
+    group: str
+    topic: str
+    queue: int
+    queue_offset: int
+    committed: int
+    consumed: bool
+
+
+class Life(Struct):
+    """One message: its records in the order that they were stored, its end so far, and consumers."""
+
+    unique_key: str | None
+    keys: str | None
+    topic: str
+    ended: str
+    events: list[Event] = field(default_factory=list)
+    consumers: list[Offset] = field(default_factory=list)
+
+    def json(self) -> dict[str, Any]:
+        """As the documents have it."""
+        return structs.asdict(self) | {
+            "events": [structs.asdict(one) for one in self.events],
+            "consumers": [structs.asdict(one) for one in self.consumers]}
+
+
+def trace(
+    store: Store, name: str, *, engine: Engine | None = None, progress: Callable[[int, int], None] | None = None,
+) -> tuple[list[Life], Answer]:
+    """Lives of the messages with this id, unique key or key, and how they were looked for.
+
+    Through the index; with an `engine` by a scan of the log. `Refusal` (8) without an index file to look in.
+    """
+    found, keys = _first(store, name, engine, progress)
+    by_key: dict[str | None, dict[int, Record]] = {}
+    for key in keys:
+        records = [item.record for item in found.messages if item.record.uniq_key == key]
+        if key is not None and engine is None:
+            more = query_key(store, _topics(store), key)
+            records += [item.record for item in more.messages]
+            _take_notes(found, more)
+        by_key[key] = {record.phy_offset: record for record in records}
+    offsets: list[str] = []
+    pairs = [pair for pair in read_pairs(store) if pair.name in OFFSET_FILES]
+    committed = [row for pair in pairs for row in committed_rows(pair, offsets)]
+    for line in offsets:
+        found.incomplete(line)
+    lives = []
+    for key, records_at in by_key.items():
+        records = [records_at[at] for at in sorted(records_at)]
+        for group in ([[record] for record in records] if key is None else [records]):
+            life = _life(store, key, group, found)
+            life.consumers = [
+                Offset(row.group, row.topic, row.queue, event.queue_offset, row.committed,
+                       row.committed > event.queue_offset)
+                for event in life.events if event.stage in ("sent", "committed", "delivered", "retry", "dead-letter")
+                for row in committed if (row.topic, row.queue) == (event.topic, event.queue)]
+            lives.append(life)
+    return lives, found
+
+
+def _first(
+    store: Store, name: str, engine: Engine | None, progress: Callable[[int, int], None] | None,
+) -> tuple[Answer, list[str | None]]:
+    """Records to begin with, and the unique keys that they have."""
+    found = query_id(store, name) if engine is None else _at_place(store, name)
+    if engine is not None:
+        placed = found.messages[0].record.uniq_key if found.messages else name
+        if placed is not None:
+            scanned = query_scan(store, Wanted(key=placed), engine=engine, progress=progress)
+            scanned.messages = [item for item in scanned.messages if not item.ghost and not item.superseded]
+            found = scanned
+    keys: list[str | None] = list(dict.fromkeys(item.record.uniq_key for item in found.messages))
+    if len(keys) > _LIVES:
+        found.more, found.left_out = True, len(keys) - _LIVES
+    return found, keys[:_LIVES]
+
+
+def _at_place(store: Store, name: str) -> Answer:
+    """The record whose place in the log the id names, without an index."""
+    try:
+        found = query_id(store, name)
+    except Refusal:
+        return Answer("scan")
+    placed = [item for item in found.messages if not has_key(item.record, name)]
+    return Answer("id", placed) if found.way == "id" else Answer("scan")
+
+
+def _topics(store: Store) -> list[str]:
+    known = Topics(store)
+    return sorted({*known.folders, *(known.configured or ())})
+
+
+def _take_notes(found: Answer, more: Answer) -> None:
+    found.complete &= more.complete
+    found.notes += [note for note in more.notes if note not in found.notes]
+    found.damaged += [item for item in more.damaged if item not in found.damaged]
+
+
+def _life(store: Store, key: str | None, records: list[Record], found: Answer) -> Life:
+    events = [_event(store, record) for record in records]
+    for record in records:
+        if record.topic_name == TOPIC_HALF:
+            op = _op_of(store, record, found)
+            if op is not None and all(event.phy_offset != op.phy_offset for event in events):
+                events.append(op)
+    events.sort(key=lambda event: event.phy_offset)
+    waited: dict[str, bool] = {}
+    for event in events:
+        if event.stage == "waiting":
+            waited[event.target] = True
+        elif event.stage == "sent" and waited.get(event.topic):
+            event.stage = "delivered"
+    first = records[0]
+    target = next((event.target for event in events if event.stage != "op"), first.topic_name)
+    return Life(key, first.keys, target, _ended(events), events)
+
+
+def _event(store: Store, record: Record) -> Event:
+    values = record.property_map()
+    topic = record.topic_name
+    target, _, _ = real_place(topic, record.queue_id, values)
+    event = Event("sent", topic, record.queue_id, record.queue_offset, record.phy_offset, record.store_timestamp,
+                  offset_id(*record.store_host, record.phy_offset), target, record.reconsume_times)
+    if topic == TOPIC_HALF:
+        event.stage = "half"
+        checks = values.get(props.TRANSACTION_CHECK_TIMES)
+        event.note = f"producer group {values.get(props.PGROUP)}" + (f", checked {checks} times" if checks else "")
+    elif topic == TOPIC_SCHEDULE:
+        event.stage, event.note = "waiting", f"delay level {values.get(props.DELAY)}"
+        event.due = deliver_time(store, topic, record.queue_id, record.queue_offset)
+    elif topic == TOPIC_TIMER:
+        out = values.get(props.TIMER_OUT_MS, "")
+        event.stage, event.note = "waiting", "timer"
+        event.due = int(out) if out.isdecimal() and len(out) < 20 else None
+    elif topic.startswith(RETRY_PREFIX):
+        event.stage, event.group = "retry", topic.removeprefix(RETRY_PREFIX)
+        event.note = f"attempt {record.reconsume_times + 1}"
+    elif topic.startswith(DLQ_PREFIX):
+        event.stage, event.group = "dead-letter", topic.removeprefix(DLQ_PREFIX)
+        event.note = f"after {record.reconsume_times} retries"
+    elif record.transaction_type == TRANSACTION_COMMIT:
+        event.stage = "committed"
+    return event
+
+
+def _op_of(store: Store, half: Record, found: Answer) -> Event | None:
+    """The op message that ends a half message: it stands in the queue of the same number and names its queue offset."""
+    wanted = str(half.queue_offset)
+    try:
+        start = query_time(store, TOPIC_OP_HALF, half.queue_id, half.store_timestamp).queue_offset
+        for number in range(start or 0, (start or 0) + _OPS):
+            answer = query_offset(store, TOPIC_OP_HALF, half.queue_id, number)
+            if not answer.messages and any(note.startswith("no unit") for note in answer.notes):
+                return None
+            for item in answer.messages:
+                if wanted in item.record.body.decode("ascii", "replace").split(","):
+                    event = _event(store, item.record)
+                    event.stage, event.target, event.note = "op", half.topic_name, f"ends the half message {wanted}"
+                    return event
+    except (Refusal, OSError) as error:
+        found.incomplete(f"op messages could not be looked through: {error}")
+        return None
+    found.notes.append(f"the first {_OPS} op messages after half message {wanted} were looked at, and none ends it")
+    return None
+
+
+def _ended(events: list[Event]) -> str:
+    """Where the life stands, in words."""
+    stages = [event.stage for event in events]
+    last = events[-1] if events[-1].stage != "op" or len(events) == 1 else events[-2]
+    if "dead-letter" in stages:
+        return f"given up by group {next(event.group for event in events if event.stage == 'dead-letter')}"
+    if "half" in stages and "committed" not in stages:
+        if "op" in stages:
+            return "rolled back: an op message ends it, and no commit stands in the log"
+        return "open: neither committed nor rolled back"
+    waits = [event for event in events if event.stage == "waiting"]
+    if waits:
+        after = [event for event in events if event.phy_offset > waits[-1].phy_offset]
+        if not any(event.topic == waits[-1].target for event in after):
+            return f"waiting for its delivery to {waits[-1].target}"
+    retries = [event for event in events if event.stage == "retry"]
+    if retries:
+        return f"given to group {retries[-1].group} again, {retries[-1].note}"
+    return "committed" if "committed" in stages else "delivered" if last.stage == "delivered" else "sent"
