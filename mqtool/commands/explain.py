@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any
 
 from mqtool import exits
-from mqtool.declared import argument
+from mqtool.declared import argument, option
+from mqtool.next_steps import Given, Step
 from mqtool.options import command
 from mqtool.output import Printer
 from mqtool.screens import severity_text, table
 from mqtool.shown import Text
+from mqtool.text import count
 from recover.codes import CODES
 from recover.codes.reasons import REASONS, Reason
 from recover.errors import UsageRefusal
 from recover.finding_code import Code
+
+_RANKS = {"failure": "bold red", "loss": "red", "repair": "yellow", "note": "dim"}
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -24,18 +30,66 @@ def _complete(incomplete: str) -> list[str]:
 @command(examples=[
     ("", "every code that verify can report, and every reason of damage"),
     ("bad-body-crc", "what that one means, how it happens, what a broker does, what to do"),
+    ("--log /var/log/rocketmqlogs/store.log", "what a broker's own log says of its store"),
 ])
 def run(
     out: Printer,
     code: Annotated[str | None, argument(
         "CODE", "A finding's code, or a reason of damage; without one, the list.", _complete)] = None,
+    log: Annotated[Path | None, option(
+        "--log", "Explain a log of a broker instead: store.log, broker.log, its stdout; also packed with gzip.",
+        "What", metavar="FILE")] = None,
 ) -> int:
-    """Explain a finding or a reason of damage: meaning, cause, what a broker does with it, what to do."""
-    if code is None:
+    """Explain a finding or a reason of damage: meaning, cause, what a broker does with it, what to do.
+
+    With --log: what a broker's log says of its store, the file and offset that it means, and what to type next.
+    """
+    if log is not None and code is not None:
+        raise UsageRefusal("a code and --log", "Explain one of them.")
+    if log is not None:
+        _log(out, log)
+    elif code is None:
         _list(out)
     else:
         _one(out, code.strip().lower())
     return exits.CLEAN
+
+
+def _log(out: Printer, path: Path) -> None:
+    from recover.broker.broker_logs import NOTE, read_log
+
+    found = read_log(path)
+    given = Given(found.store or "STORE")
+    documents: list[dict[str, Any]] = []
+    for item in found.seen:
+        row = item.row
+        facts = {"store": shlex.quote(given.store), "file": shlex.quote(item.file or "FILE"), "offset": item.offset}
+        then = [line.format_map(facts) for line in row.then
+                if not ("{offset}" in line and (item.offset is None or item.file is None))
+                and not ("{file}" in line and item.file is None)]
+        documents.append({
+            "name": row.name, "rank": row.rank, "code": row.code, "meaning": row.meaning, "since": row.since or None,
+            "until": row.until or None, "lines": item.count, "first_line": item.first_line, "last_line": item.last_line,
+            "first_time": item.first_time, "last_time": item.last_time, "text": item.text, "file": item.file,
+            "offset": item.offset, "then": then})
+    out.answer(log=str(path.absolute()), log_store=found.store, lines=found.lines, bytes=found.size, seen=documents)
+    rows = [(Text(item["name"], style=_RANKS[item["rank"]]), item["lines"], item["last_time"] or item["last_line"],
+             item["file"], item["offset"], item["meaning"]) for item in documents]
+    if rows:
+        out.show(table("", ["what", ">lines", "last", "*file", ">offset", "*meaning"], rows), Text(""))
+    worst = documents[0] if documents else None
+    if worst is None or worst["rank"] == NOTE:
+        out.summary(f"{count(found.lines, 'line')}: nothing that speaks of damage",
+                    [Step(given.line("verify"), "a log tells what a start noticed; this checks every byte")])
+        return
+    place = f" in {worst['file']}" if worst["file"] else ""
+    place += f" at offset {worst['offset']} of the log" if worst["offset"] is not None else ""
+    last = worst["last_time"] or f"line {worst['last_line']}"
+    text = f"{worst['meaning'].partition('. ')[0].rstrip('.')}{place} (last at {last})"
+    steps = [Step(line, worst["meaning"]) for line in worst["then"]]
+    if worst["code"]:
+        steps.append(Step(f"mqtool explain {worst['code']}", "what that is, how it happens, and what to do"))
+    out.summary(text, steps)
 
 
 def _document(item: Code | Reason) -> dict[str, Any]:

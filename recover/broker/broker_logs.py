@@ -1,0 +1,263 @@
+"""What a broker's own log says of its store: a line that brokers write, a row, with what it means and what to do.
+
+Rows are held to logs of real brokers (`fixtures/logs`). A log is read as a stream, line by line, whatever its length.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple, cast
+
+from msgspec import Struct, field
+
+from recover.errors import Refusal
+
+FAILURE, LOSS, REPAIR, NOTE = "failure", "loss", "repair", "note"
+RANKS = (FAILURE, LOSS, REPAIR, NOTE)
+"""The broker does not start · messages are cut, or not delivered · the broker helps itself · nothing is wrong."""
+_LONGEST = 1 << 12
+_TEXT = 400
+_GZIP = b"\x1f\x8b"
+_TIME = re.compile(rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
+_PLACE = re.compile(rb"(?<!\S)(/\S*?)/(?:commitlog|consumequeue|index|config)/|store path root dir: (\S+)")
+_LOG_FILE = re.compile(rb"(?:recover physics file end|physics file over, last mapp?ed file),? (/\S*/\d{20})")
+
+
+class Row(NamedTuple):
+    """One line that brokers write: it holds `sign` and fits `text`, and the file that it names holds `part`.
+
+    `text` may name groups: file, offset, and before with it (a cut from before down to offset; a line whose two are
+    equal tells nothing). `since`, `until`: releases that write it. `code`: the finding behind it. `then`: what to type.
+    """
+
+    name: str
+    rank: str
+    since: str
+    until: str
+    sign: str
+    text: str
+    meaning: str
+    code: str | None
+    then: tuple[str, ...]
+    part: str = ""
+
+    @property
+    def ends_log(self) -> bool:
+        """Whether a start ends the log at what the line tells of."""
+        return self.text.startswith(("CRC check", "read total", "found a"))
+
+
+_VERIFY = "mqtool verify {store}"
+_LOG = "mqtool verify {store} --only commitlog"
+_DRY = "mqtool recover {store} --dry-run"
+_AT = "mqtool inspect {file} --offset {offset}"
+_FILE = "mqtool inspect {file}"
+_PREDICT = "mqtool predict {store}"
+_INSPECT = "mqtool inspect {store}"
+_EXPORT = "mqtool export {store} -o cut.ndjson --phy-offsets {offset}: --include stale"
+
+ROWS: tuple[Row, ...] = (
+    Row("log-file-length", FAILURE, "", "", "length not matched",
+        r"(?<!\S)(?P<file>/\S*)\t\d+ length not matched message store config value, please check it manually",
+        "A log file does not have the length that the settings name. The broker loads no file after it and does not "
+        "start.", "commitlog-bad-file-length", (_DRY, _FILE), part="/commitlog"),
+    Row("queue-file-length", FAILURE, "", "", "length not matched",
+        r"(?<!\S)(?P<file>/\S*)\t\d+ length not matched message store config value, please check it manually",
+        "A queue file does not have the length that the settings name. The broker does not start.",
+        "consumequeue-bad-file-length", (_DRY, _FILE), part="/consumequeue"),
+    Row("load-failed", FAILURE, "", "", "Failed", r"load (commit log|logics queue|consume queue .{1,400}) Failed",
+        "A part of the store cannot be loaded: the broker does not start. The reason is in the lines before.",
+        "start-refused", (_PREDICT, _DRY)),
+    Row("foreign-file", FAILURE, "", "", "load exception", r"load exception",
+        "A file that does not belong there lies in a folder of the log or of a queue, or one cannot be opened: the "
+        "broker does not start.", "commitlog-odd-name", (_VERIFY, _DRY)),
+    Row("foreign-index-file", NOTE, "", "", "load file", r"load file (?P<file>/\S+) error",
+        "A file that is not an index file lies in the index folder.", "index-odd-name", (_VERIFY,)),
+    Row("files-do-not-adjoin", LOSS, "5.0.0", "", "the adjacent mappedFile's offset",
+        r"the adjacent mappedFile's offset don't match\. pre file \S+, cur file (?P<file>\S+)",
+        "Between two files of the log (or of a queue) one is missing, or one is misnamed.",
+        "commitlog-missing-file", (_LOG, _DRY)),
+    Row("store-locked", FAILURE, "", "", "MQ already started", r"Lock failed, ?MQ already started",
+        "Another process holds the store's lock: a broker that still runs, or mqtool at work.", "broker-running",
+        (_INSPECT,)),
+    Row("rocksdb-locked", FAILURE, "5.5.0", "", "While lock file", r"While lock file: (?P<file>/\S+/LOCK): ",
+        "Another process holds a database of the store: a broker that still runs.", "broker-running", (_INSPECT,)),
+    Row("out-of-memory", FAILURE, "", "", "OutOfMemoryError", r"java\.lang\.OutOfMemoryError",
+        "The heap is used up. At a start this is mostly a damaged size field of a record, which releases of 4.x "
+        "believe.", "commitlog-damaged-record", (_LOG, _DRY)),
+    Row("config-lost", LOSS, "", "", " Failed", r"load (?P<file>/\S+\.json(?:\.bak)?) Failed",
+        "Neither a config file nor its backup can be read: the broker goes on without what it holds, or does not "
+        "start.", "config-lost", (_VERIFY, _DRY)),
+    Row("config-broken", REPAIR, "", "", "try to load backup file",
+        r"load (?P<file>/\S+\.json) failed, and try to load backup file",
+        "A config file cannot be read; the broker takes its backup, which is older.", "config-broken", (_VERIFY, _DRY)),
+    Row("cut", LOSS, "", "", "maxPhyOffsetOfConsumeQueue",
+        r"maxPhyOffsetOfConsumeQueue\((?P<before>\d{1,19})\) >= processOffset\((?P<offset>\d{1,19})\)",
+        "The start ended the log at this offset, while queues still point after it: the messages from there on are cut "
+        "from the queues. They stand in the file until new messages overwrite them: stop the broker.",
+        "start-loses-messages", (_EXPORT, _LOG, _AT)),
+    Row("bad-body-crc", LOSS, "", "", "CRC check failed", r"CRC check failed\. bodyCRC=-?\d+, currentCRC=-?\d+",
+        "The body of a message does not have its checksum. A start ends the log there.", "commitlog-damaged-record",
+        (_LOG, _DRY)),
+    Row("lengths-do-not-add-up", LOSS, "", "", "read total count", r"read total count not equals msg total size",
+        "The lengths in a record do not add up. A start ends the log there.", "commitlog-damaged-record", (_LOG, _DRY)),
+    Row("no-record", LOSS, "", "", "illegal magic code", r"found a illegal magic code 0x(?!0\b)[0-9a-f]+",
+        "Where the next record should begin there is none. A start ends the log there.", "commitlog-damaged-range",
+        (_LOG, _DRY)),
+    Row("half-message", LOSS, "5.0.0", "", "found a half message",
+        r"found a half message at (?P<offset>\d{1,19}), it will be truncated",
+        "A record does not hold together, so that the start cuts the log here.", "commitlog-torn-tail", (_LOG, _AT)),
+    Row("dispatch-stops", LOSS, "5.0.0", "", "checkMessageAndReturnSize failed",
+        r"checkMessageAndReturnSize failed, may can not dispatch",
+        "A record in the log cannot be read: it gets no place in its queue, and no consumer sees it.",
+        "start-leaves-unreachable", (_LOG, _DRY)),
+    Row("log-gone", LOSS, "", "", "The commitlog files are deleted",
+        r"The commitlog files are deleted, and delete the consume queue files",
+        "The broker found no log file and deleted the queues. Most often the disk of the log was not mounted: stop the "
+        "broker before it writes a new log.", "commitlog-empty-queues-left", (_INSPECT, _VERIFY)),
+    Row("log-file-deleted", LOSS, "", "", "delete file[REF:", r"delete file\[REF:-?\d+\] (?P<file>/\S*) OK",
+        "The broker deleted a file of the log: at a start because the log ended before it, otherwise because retention "
+        "or a full disk asked for it.", "start-deletes-files", (_LOG,), part="/commitlog"),
+    Row("queue-file-deleted", REPAIR, "", "", "destroy a logic mapped file",
+        r"on recover, destroy a logic mapped file (?P<file>\S+)",
+        "A start removed a queue file that points after the end of the log.", "start-lowers-queues",
+        (_PREDICT, "mqtool groups {store}")),
+    Row("numbered-twice", LOSS, "", "", "consume queue repeatedly, expectLogicOffset",
+        r"Build +consume queue repeatedly, expectLogicOffset: \d+",
+        "A record has a queue offset that its queue already gave to another: only one of the two is delivered.",
+        "commitlog-superseded", (_VERIFY, _DRY)),
+    Row("queue-behind", LOSS, "", "", "logic queue order maybe wrong",
+        r"logic queue order maybe wrong, expectLogicOffset: \d+",
+        "A queue ends before the number that the next message of the log has: messages between are not delivered.",
+        "consumequeue-missing-units", (_VERIFY, _DRY)),
+    Row("ext-unit-missing", REPAIR, "", "", "can't find consume queue extend file content",
+        r"can't find consume queue extend file content! ?addr=-?\d+",
+        "A queue unit leads to an extension file that does not hold it, or enableConsumeQueueExt was switched off.",
+        "consumequeue-ext-broken", (_VERIFY,)),
+    Row("unclean-stop", REPAIR, "", "", "keep abort file", r"the store may be wrong, so shutdown abnormally",
+        "The broker stopped before its queues had caught up with the log, and left abort for the next start to check.",
+        "abort-present", (_PREDICT,)),
+    Row("delay-offset", REPAIR, "4.9.0", "4.9.8", "CQ offset invalid", r"schedule CQ offset invalid\. offset=\d+",
+        "How far delayed messages of a level were delivered does not fit their queue; the broker corrects it.",
+        "delay-offset-above-max", (_VERIFY,)),
+    Row("empty-file-deleted", REPAIR, "5.0.0", "", "size is 0, auto delete",
+        r"(?<!\S)(?P<file>/\S+) size is 0, auto delete",
+        "The last file was empty, as a full disk or a crash leaves it; the broker removed it.", None, (_VERIFY,)),
+    Row("checkpoint-missing", REPAIR, "", "", "checkpoint file not exists",
+        r"store checkpoint file not exists, (?P<file>\S+)",
+        "There was no checkpoint: after a crash the start begins at an earlier file.", "checkpoint-missing",
+        (_VERIFY,)),
+    Row("killed", NOTE, "", "", "last shutdown abnormally", r"last shutdown abnormally",
+        "The broker did not stop in order before this start (the file abort was there): it checks the log from the "
+        "checkpoint on.", "abort-present", (_PREDICT,)),
+    Row("end-of-log", NOTE, "", "", "illegal magic code", r"found a illegal magic code 0x0\b",
+        "Zeros after the last record: where the log ends in the middle of a file. Normal, unless intact messages "
+        "follow, which verify tells.", None, (_LOG,)),
+    Row("dispatched-before", NOTE, "", "", "Maybe try to build", r"Maybe try to build consume queue repeatedly",
+        "After a crash the start goes through messages that queues already hold. Normal.", None, ()),
+    Row("started", NOTE, "", "", "boot success", r"The broker\[.{1,400}\] boot success", "The broker came up.", None,
+        ()),
+)
+_SIGNS = re.compile(b"|".join(re.escape(row.sign.encode()) for row in ROWS))
+_COMPILED = [re.compile(row.text.encode()) for row in ROWS]
+
+
+class Seen(Struct):
+    """A row and its lines in a log: how many, which was the last, the file and the offset that it means."""
+
+    row: Row
+    count: int
+    first_line: int
+    last_line: int
+    first_time: str | None
+    last_time: str | None
+    text: str
+    file: str | None = None
+    offset: int | None = None
+    open: bool = True
+
+
+class LogSummary(Struct):
+    """What a log tells: rows that were seen, the worst first; the store that it names; how much was read."""
+
+    seen: list[Seen] = field(default_factory=list)
+    store: str | None = None
+    lines: int = 0
+    size: int = 0
+
+
+def read_log(path: Path) -> LogSummary:
+    """Read a log, also one packed with gzip. `Refusal` (8) for what cannot be unpacked."""
+    found: dict[str, Seen] = {}
+    summary = LogSummary()
+    ended = ""
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == _GZIP
+            raw.seek(0)
+            stream = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
+            for number, line in _lines(stream):
+                summary.lines = number
+                summary.size += len(line)
+                if b"physics file" in line and (named := _LOG_FILE.search(line)):
+                    ended = _text(named[1])
+                    _ended_in(found, ended)
+                if summary.store is None and (place := _PLACE.search(line)):
+                    summary.store = _text(place[1] or place[2])
+                if _SIGNS.search(line) is None:
+                    continue
+                for row, pattern in zip(ROWS, _COMPILED, strict=True):
+                    if row.sign.encode() in line and (match := pattern.search(line)) and _tells(row, match):
+                        _note(found, row, match, number, line, ended)
+                        break
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise Refusal(f"{path} cannot be unpacked: {error}", "Unpack it as far as possible, and read that.") from error
+    order = {row.name: number for number, row in enumerate(ROWS)}
+    summary.seen = sorted(found.values(), key=lambda item: (RANKS.index(item.row.rank), order[item.row.name]))
+    return summary
+
+
+def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Each line with its number; of one that is longer than 4 KiB only the beginning."""
+    number, whole = 0, True
+    while line := stream.readline(_LONGEST):
+        if whole:
+            number += 1
+            yield number, line
+        whole = line.endswith(b"\n")
+
+
+def _tells(row: Row, match: re.Match[bytes]) -> bool:
+    values = match.groupdict()
+    if row.part and row.part.encode() not in values["file"]:
+        return False
+    return "before" not in values or int(values["before"]) > int(values["offset"])
+
+
+def _ended_in(found: dict[str, Seen], file: str) -> None:
+    """A recovery ended in this file of the log: what it met since the one before was there."""
+    for seen in found.values():
+        if seen.row.ends_log and seen.open:
+            seen.file, seen.open = file, False
+
+
+def _note(found: dict[str, Seen], row: Row, match: re.Match[bytes], number: int, line: bytes, ended: str) -> None:
+    values = match.groupdict()
+    time = _TIME.match(line)
+    when = _text(time[1]) if time else None
+    seen = found.setdefault(row.name, Seen(row, 0, number, number, when, when, ""))
+    seen.count += 1
+    seen.last_line, seen.last_time = number, when
+    seen.text = _text(line.strip())[:_TEXT]
+    seen.offset = int(values["offset"]) if values.get("offset") else seen.offset
+    seen.file = _text(values["file"]) if values.get("file") else seen.file
+    seen.open = True
+    if "before" in values and seen.offset is not None and ended and int(ended[-20:]) <= seen.offset:
+        seen.file = ended
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")
