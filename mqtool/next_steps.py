@@ -30,8 +30,8 @@ _ELSEWHERE = _PARTS[:3]
 _BROKER = ("broker", "broker_conf", "settings")
 TAKES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("apply", "undo", "resume"), _ELSEWHERE),
-    **dict.fromkeys(("inspect", "verify", "predict", "query", "trace", "groups", "report", "recover", "truncate", "rebuild",
-                     "rebuild-consumequeue", "rebuild-index"), _PARTS + _BROKER),
+    **dict.fromkeys(("inspect", "verify", "predict", "query", "trace", "groups", "report", "recover", "truncate",
+                     "rebuild", "rebuild-consumequeue", "rebuild-index"), _PARTS + _BROKER),
 }
 """Which options about the store a command takes, by the names of its parameters."""
 _SPELLING = {"settings": "--set"}
