@@ -42,15 +42,20 @@ class UnreadPart(Struct, frozen=True):
     holds: Callable[[Path], str]
 
 
-def unread_parts(store: Store, settings: dict[str, str] | None = None) -> Iterator[UnreadPart]:
-    """Every part that is there; `settings` of the broker over those that the store was opened with."""
+def unread_parts(
+    store: Store, settings: dict[str, str] | None = None, *, queues: bool = True
+) -> Iterator[UnreadPart]:
+    """Every part that is there; `settings` of the broker over those that the store was opened with.
+
+    Without `queues` the folder of queues is not listed.
+    """
     settings = {**store.options.settings, **(settings or {})}
-    yield from (part for part in _known(store, settings) if part.path.exists())
+    yield from (part for part in _known(store, settings, queues) if part.path.exists())
 
 
-def _known(store: Store, settings: dict[str, str]) -> Iterator[UnreadPart]:
+def _known(store: Store, settings: dict[str, str], queues: bool) -> Iterator[UnreadPart]:
     root, config = store.root, store.config_dir
-    for path in rocksdb_queue_folders(store):
+    for path in rocksdb_queue_folders(store) if queues else ():
         yield UnreadPart(path, "consume queues in RocksDB", CONSUMEQUEUE, rocksdb_data)
     for name in ("topics", "subscriptionGroups", "consumerOffsets", "rdb"):
         if (config / name / _CURRENT).exists():

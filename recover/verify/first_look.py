@@ -10,6 +10,7 @@ from recover.files.reader import read_small
 from recover.files.store import CHECKPOINT as CHECKPOINT_FILE
 from recover.files.store import COMMITLOG, Store
 from recover.files.topics import Topics
+from recover.files.unread import held_elsewhere
 from recover.findings import Finding, finding
 from recover.inspect_store.report import StoreReport
 from recover.verify.by_setting import contradicted_settings
@@ -29,7 +30,8 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     found += _checkpoint(store, report)
     topics = Topics(store)
     found += pair_findings(store, topics, None, judged_pairs(store, topics, None))
-    return found + [item for item in check_other_parts(store, {}, None) if item.severity != "info"]
+    others = check_other_parts(store, held_elsewhere(store), {}, None)
+    return found + [item for item in others if item.severity != "info"]
 
 
 def _gaps(report: StoreReport) -> Iterator[Finding]:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from recover.files.store import Store
-from recover.files.unread import held_elsewhere, unread_parts
+from recover.files.store import CONSUMEQUEUE, Store
+from recover.files.unread import Elsewhere, unread_parts
 from recover.findings import Finding, finding
 
 NOT_SUPPORTED = "part-not-supported"
 
 
-def check_other_parts(store: Store, settings: dict[str, str], wanted: frozenset[str] | None) -> Iterator[Finding]:
+def check_other_parts(
+    store: Store, elsewhere: Mapping[str, Elsewhere], settings: dict[str, str], wanted: frozenset[str] | None
+) -> Iterator[Finding]:
     """Each part that is there: `part-not-supported` when it holds data that a wanted question needs, else an info.
 
     `wanted` None: every question, and then the skeletons are listed, too.
     """
-    elsewhere = held_elsewhere(store, settings)
-    for part in unread_parts(store, settings):
+    for part in unread_parts(store, settings, queues=wanted is None or CONSUMEQUEUE in wanted):
         name = store.relative(part.path)
         answers = sorted(question for question, held in elsewhere.items() if held.part == name)
         if not answers and part.needed_for is not None:

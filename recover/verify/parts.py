@@ -47,9 +47,9 @@ def check_parts(
         from recover.verify.by_setting import contradicted_settings
 
         findings.extend(contradicted_settings(store, look.options.settings))
-    findings.extend(check_other_parts(store, look.options.settings, None if whole else frozenset(wanted)))
+    settings = look.options.settings
+    findings.extend(check_other_parts(store, look.elsewhere, settings, None if whole else frozenset(wanted)))
     if whole:
-        settings = look.options.settings
         findings.extend(item.finding() for item in needed_parts(store, settings, look.topics, look.log))
     if whole:
         findings.extend(earlier_runs(store))

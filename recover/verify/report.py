@@ -12,7 +12,6 @@ from msgspec import Struct, field
 from formats.record_columns import BITS_REJECTED
 from recover.files.reader import opened_once
 from recover.files.store import COMMITLOG, Store
-from recover.files.unread import held_elsewhere
 from recover.findings import Finding, FindingList
 from recover.scan.log import Damage, LogView
 from recover.verify.commitlog import (
@@ -24,7 +23,7 @@ from recover.verify.commitlog import (
 from recover.verify.numbering import numbering_findings
 from recover.verify.parts import check_parts, log_is_gone
 from recover.verify.remains import remains_findings
-from recover.verify.survey import ScanOptions, Survey, survey
+from recover.verify.survey import ScanOptions, Survey, not_looked_at, survey
 
 if TYPE_CHECKING:
     from recover.evidence.wrong_bit import WrongBit
@@ -112,7 +111,7 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     asked = frozenset(wanted)
     queues_needed = bool(wanted & {"consumequeue", "config"}) or wanted == set(PARTS)
     # what is kept elsewhere, no file here speaks for
-    wanted -= held_elsewhere(store, options.settings).keys() - {COMMITLOG}
+    wanted -= not_looked_at(store, options, with_queues=queues_needed).keys() - {COMMITLOG}
     with _Beside(store, options.threads if "index" in wanted else 0) as beside:
         look = survey(
             store, options, with_queues=queues_needed, with_keys=not wanted.isdisjoint({"index", "checkpoint"}),

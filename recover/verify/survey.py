@@ -77,7 +77,7 @@ def survey(
     `scanned` is called with the log before the queues are judged: they may show more damage behind its end.
     `with_keys`: somebody looks at rows, and they need their hashes and tags codes.
     """
-    elsewhere = held_elsewhere(store, options.settings)
+    elsewhere = not_looked_at(store, options, with_queues=with_queues)
     with_queues &= CONSUMEQUEUE not in elsewhere
     queue, misnamed = rightly_placed(live_copies(store.commitlog))
     log = options.scanner.scan_log(
@@ -120,6 +120,21 @@ def survey(
     return Survey(
         store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed, elsewhere,
     )
+
+
+def not_looked_at(store: Store, options: ScanOptions, *, with_queues: bool) -> dict[str, Elsewhere]:
+    """What unread parts answer, by question. Queues that cannot be listed are among it where nobody asked for them.
+
+    They count as none then. `OSError` if they are asked for.
+    """
+    try:
+        return held_elsewhere(store, options.settings)
+    except OSError as error:
+        if with_queues:
+            raise
+        store.queue_folders = ()
+        unlisted = Elsewhere(store.relative(store.consumequeue_dir), f"cannot be listed: {error.strerror}")
+        return {CONSUMEQUEUE: unlisted}
 
 
 def _judged_by_places(

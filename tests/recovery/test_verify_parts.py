@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,10 @@ from formats.batchconsumequeue import BATCH_CQ_UNIT, BatchCqUnit
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
 from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
 from formats.timer import TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, TimerLogUnit, encode_blank, encode_check
+from mqtool import exits
 from recover.findings import Finding
 from recover.verify.parts import ALL_PARTS, check_parts
+from tests.cli.runner import mqtool
 from tests.support.looks import looked_at
 from tests.support.stores import CLEAN, KILLED, unpacked
 from tests.support.unread_stores import add_rocksdb
@@ -253,6 +256,34 @@ def test_settings_that_would_cut_the_log_are_warned_of(store: Make) -> None:
     assert (found.offset, found.facts["count"]) == (log.min_offset, log.messages)
     assert notable(plain, forceVerifyPropCRC="false") == []
     assert notable(checked, forceVerifyPropCRC="true") == []
+
+
+@pytest.mark.parametrize("folder", ["consumequeue", "index"])
+def test_a_folder_that_cannot_be_listed_is_left_to_who_asks_for_it(
+    store: Make, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, known = store("clean-5.3.3"), {"listdir": os.listdir, "scandir": os.scandir}
+
+    def refusing(name: str) -> Callable[..., Any]:
+        def listed(path: Any = ".") -> Any:
+            if path in (str(root / folder), root / folder):
+                raise PermissionError(13, "Permission denied", str(path))
+            return known[name](path)
+
+        return listed
+
+    for name in known:
+        monkeypatch.setattr(os, name, refusing(name))
+    for part in ("commitlog", "checkpoint"):
+        result = mqtool("verify", root, "--only", part, "--json")
+        assert (result.code, result.document["commitlog"]["messages"]) == (0, 2765)
+        said = {"consumequeue": "consumequeue"} if folder == "consumequeue" else {}
+        assert result.document["not_checked"] == said
+        assert all(f"not checked: {name}" in result.document["summary"] for name in said)
+    for line in (("verify",), ("verify", "--only", folder), ("recover", "--yes")):
+        refused = mqtool(line[0], root, *line[1:], "--json")
+        assert refused.code == exits.OPERATIONAL
+        assert f"{folder}: Permission denied" in refused.document["error"]["message"]
 
 
 def test_the_recipes_of_abort_are_seen(store: Make) -> None:
