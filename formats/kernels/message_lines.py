@@ -12,7 +12,7 @@ import numpy as np
 
 from formats import sysflag
 from formats.commitlog import layout
-from formats.compiled import INT, Array, intrinsic, kernel, part
+from formats.compiled import BOOL, INT, Array, intrinsic, kernel, part
 from formats.kernels.byte_reads import (
     byte_at,
     equal_bytes,
@@ -33,8 +33,11 @@ _mask_equal = intrinsic(_INTRINSICS, "mask_equal")
 
 MOST_PROPERTIES = 64
 _FIXED = 2048
-_WIDEST = 6
-"""Bytes of a line beside what a record holds, and how many one byte of a record can become: backslash u 0 0 1 f."""
+_WIDEST = 12
+"""Bytes of a line beside what a record holds, and what a byte of a record can become: twice backslash u 0 0 1 f."""
+_APART = 16
+_ROOM_APART = 40
+"""Sizes of a record from its line on to where its properties are first written apart, and to what is used at most."""
 
 _MAGIC_V1 = layout.MAGIC_V1 & 0xFFFFFFFF
 _MAGIC_V2 = layout.MAGIC_V2 & 0xFFFFFFFF
@@ -88,12 +91,15 @@ _NONE, _NONE_SIZE = _text(',"transaction":"none","reconsume_times":')
 _HALF, _HALF_SIZE = _text(',"transaction":"half","reconsume_times":')
 _COMMIT, _COMMIT_SIZE = _text(',"transaction":"commit","reconsume_times":')
 _ROLLBACK, _ROLLBACK_SIZE = _text(',"transaction":"rollback","reconsume_times":')
-_PROPERTIES, _PROPERTIES_SIZE = _text(',"properties":{')
-_BODY, _BODY_SIZE = _text('},"body":"')
+_PROPERTIES, _PROPERTIES_SIZE = _text(',"properties":')
+_QUOTED, _QUOTED_SIZE = _text(',"properties":"')
+_BODY, _BODY_SIZE = _text(',"body":"')
+_AND_BODY, _AND_BODY_SIZE = _text('","body":"')
 _IS_TEXT, _IS_TEXT_SIZE = _text('","body_encoding":"utf-8","body_compression":null,"kind":null,"stored_topic":"')
 _IS_BASE64, _IS_BASE64_SIZE = _text('","body_encoding":"base64","body_compression":null,"kind":null,"stored_topic":"')
 _STORED_QUEUE, _STORED_QUEUE_SIZE = _text('","stored_queue":')
 _END, _END_SIZE = _text(',"body_problem":null,"damage":null,"doubtful":[]}\n')
+_FLAT_END, _FLAT_END_SIZE = _text(',"body_problem":null,"damage":null,"doubtful":""}\n')
 _NULL, _NULL_SIZE = _text("null")
 
 
@@ -299,7 +305,29 @@ def _is_plain_name(data: Any, start: int, stop: int) -> bool:
 
 
 @part
-def _put_line(data: Any, start: int, size: int, readable: int, items: Any, target: Any, at: int) -> int:
+def _put_properties(data: Any, items: Any, count: int, readable: int, target: Any, at: int) -> int:
+    target[at] = np.uint8(123)
+    at += 1
+    for k in range(count):
+        target[at] = np.uint8(34)
+        at = _put_text(data, items[3 * k], items[3 * k + 1], readable, target, at + 1)
+        target[at] = np.uint8(34)
+        target[at + 1] = np.uint8(58)
+        target[at + 2] = np.uint8(34)
+        at = _put_text(data, items[3 * k + 1] + 1, items[3 * k + 2], readable, target, at + 3)
+        target[at] = np.uint8(34)
+        target[at + 1] = np.uint8(44)
+        at += 2
+    if count:
+        at -= 1
+    target[at] = np.uint8(125)
+    return at + 1
+
+
+@part
+def _put_line(
+    data: Any, start: int, size: int, readable: int, items: Any, flat: bool, target: Any, at: int
+) -> int:
     """The line of the record at `start`, and where it ends; -1 for a record that it is not sure of."""
     end = start + size
     magic = u32(data, start + _AT_MAGIC)
@@ -365,20 +393,16 @@ def _put_line(data: Any, start: int, size: int, readable: int, items: Any, targe
     else:
         at = _put(target, at, _ROLLBACK, _ROLLBACK_SIZE)
     at = _put_number(target, at, i32(data, start + _AT_RECONSUME_TIMES))
-    at = _put(target, at, _PROPERTIES, _PROPERTIES_SIZE)
-    for k in range(count):
-        target[at] = np.uint8(34)
-        at = _put_text(data, items[3 * k], items[3 * k + 1], readable, target, at + 1)
-        target[at] = np.uint8(34)
-        target[at + 1] = np.uint8(58)
-        target[at + 2] = np.uint8(34)
-        at = _put_text(data, items[3 * k + 1] + 1, items[3 * k + 2], readable, target, at + 3)
-        target[at] = np.uint8(34)
-        target[at + 1] = np.uint8(44)
-        at += 2
-    if count:
-        at -= 1
-    at = _put(target, at, _BODY, _BODY_SIZE)
+    if flat:
+        at = _put(target, at, _QUOTED, _QUOTED_SIZE)
+        apart = at + _APART * size
+        apart_end = _put_properties(data, items, count, readable, target, apart)
+        at = _put_text(target, apart, apart_end, apart_end, target, at)
+        at = _put(target, at, _AND_BODY, _AND_BODY_SIZE)
+    else:
+        at = _put(target, at, _PROPERTIES, _PROPERTIES_SIZE)
+        at = _put_properties(data, items, count, readable, target, at)
+        at = _put(target, at, _BODY, _BODY_SIZE)
     text_end = _put_text(data, body, body_end, readable, target, at)
     if text_end >= 0:
         at = _put(target, text_end, _IS_TEXT, _IS_TEXT_SIZE)
@@ -388,31 +412,34 @@ def _put_line(data: Any, start: int, size: int, readable: int, items: Any, targe
     at = _put_text(data, topic, topic_end, readable, target, at)
     at = _put(target, at, _STORED_QUEUE, _STORED_QUEUE_SIZE)
     at = _put_number(target, at, i32(data, start + _AT_QUEUE_ID))
-    return _put(target, at, _END, _END_SIZE)
+    return _put(target, at, _FLAT_END, _FLAT_END_SIZE) if flat else _put(target, at, _END, _END_SIZE)
 
 
 @kernel(
     data=Array(np.uint8), starts=Array(np.int64), sizes=Array(np.int64), first=INT, items=Array(np.int64, out=True),
-    lines=Array(np.uint8, out=True), returns=(INT, INT),
+    flat=BOOL, lines=Array(np.uint8, out=True), returns=(INT, INT),
 )
-def write_lines(data: Any, starts: Any, sizes: Any, first: int, items: Any, lines: Any) -> tuple[int, int]:
+def write_lines(
+    data: Any, starts: Any, sizes: Any, first: int, items: Any, flat: bool, lines: Any
+) -> tuple[int, int]:
     """(number of the first record that has no line, bytes of `lines` used).
 
     Records are data[starts[i]:starts[i] + sizes[i]], from number `first` on; one with a size of 0 is left out and ends
     the call, as does one that it is not sure of or that might not fit into `lines`. `items` is room for
-    MOST_PROPERTIES times three numbers.
+    MOST_PROPERTIES times three numbers. In a `flat` line the properties are one string, as columns have them.
     """
     source, target, room = pointer_to(data), pointer_to(lines), pointer_to(items)
     readable = data.size
+    widest = _ROOM_APART if flat else _WIDEST
     at = 0
     i = first
     if items.size < 3 * MOST_PROPERTIES:
         return i, at
     while i < min(starts.size, sizes.size):
         start, size = starts[i], sizes[i]
-        if size <= 0 or start < 0 or start + size > readable or at + _FIXED + 2 * _WIDEST * size > lines.size:
+        if size <= 0 or start < 0 or start + size > readable or at + _FIXED + widest * size > lines.size:
             break
-        end = _put_line(source, start, size, readable, room, target, at)
+        end = _put_line(source, start, size, readable, room, flat, target, at)
         if end < 0:
             break
         at = end

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Struct, structs
 
@@ -298,9 +298,9 @@ class _Export(Reading):
 
     def write(self, sources: list[Source], writer: Writer, left: Resumed) -> None:
         """Write what is wanted of every source, but the messages that an earlier run has `left`."""
-        if self.format is Format.ndjson and not left.lines and not self.damaged and self.wanted.by_rows:
+        if self.format is not Format.raw and not left.lines and not self.damaged and self.wanted.by_rows:
             for source in sources:
-                self._write_lines(source, writer.stream)
+                self._write_lines(source, writer)
             return
         skip, last = left.lines, left.phy_offset
         for item in self.all(sources):
@@ -318,12 +318,12 @@ class _Export(Reading):
             raise Refusal("the export that was cut off has more messages than the store",
                           "Export with the same filters from the same store, or begin anew.")
 
-    def _write_lines(self, source: Source, stream: IO[bytes]) -> None:
+    def _write_lines(self, source: Source, writer: Any) -> None:
         from recover.export.lines import export_lines
 
         scanned, wanted = self.looked_at(source, self.wanted)
         with Progress("exporting", self.out.options.progress, self.out.stderr_console, source.size) as progress:
-            topics, size = export_lines(scanned, wanted, stream, threads=self.engine.thread_count, note=self.missed,
+            topics, size = export_lines(scanned, wanted, writer, threads=self.engine.thread_count, note=self.missed,
                                         progress=progress)
         self.topics.update(topics)
         self.size += size

@@ -1,4 +1,6 @@
-"""NDJSON at the speed of a disk: stretches of the log become lines in compiled code, several at a time, in log order.
+"""Messages in bulk at the speed of a disk: stretches of the log become lines in compiled code, several at a time.
+
+The lines are NDJSON, or are read into tables at once.
 
 The reference is `recover.export.messages`: it writes every record that compiled code is not sure of.
 """
@@ -10,16 +12,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby
 from queue import SimpleQueue
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from formats.kernels.message_lines import MOST_PROPERTIES, write_lines
 from formats.record_columns import BIT_INNER_BATCH, STALE
-from recover.export.messages import real_place
+from recover.export.messages import COLUMNS, real_place
 from recover.export.select import Choice, Wanted, contents
 from recover.export.source import Scanned
+from recover.export.write import Ndjson, Table, cell
 from recover.files.reader import FileReader, ReadFailure
 from recover.memory.columns import Rows
 from recover.scan.file_scan import FileScan
@@ -33,27 +36,32 @@ class Written(msgspec.Struct):
     """Lines of one stretch: bytes in the order of the log, what they hold by topic, and what could not be read."""
 
     pieces: list[Any] = msgspec.field(default_factory=list)
+    table: Any = None
     topics: Counter[str] = msgspec.field(default_factory=Counter)
     size: int = 0
     notes: list[str] = msgspec.field(default_factory=list)
 
 
 def export_lines(
-    scanned: Scanned, wanted: Wanted, stream: IO[bytes], *, threads: int, note: Callable[[str], None],
+    scanned: Scanned, wanted: Wanted, writer: Ndjson | Table, *, threads: int, note: Callable[[str], None],
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Counter[str], int]:
-    """Write every wanted message as a line; (messages by topic, bytes of their records). For filters `by_rows`."""
+    """Write every wanted message in log order; (messages by topic, bytes of their records). For filters `by_rows`."""
     topics: Counter[str] = Counter()
     size = 0
-    maker = _Maker(Choice(scanned, wanted), threads + 1)
+    maker = _Maker(Choice(scanned, wanted), writer if isinstance(writer, Table) else None, threads + 1)
     waiting: deque[tuple[Future[Written], Rows]] = deque()
 
     def take() -> None:
         nonlocal size
         future, rows = waiting.popleft()
         written = future.result()
-        for piece in written.pieces:
-            stream.write(piece)
+        if isinstance(writer, Table):
+            if written.table is not None:
+                writer.take(written.table)
+        else:
+            for piece in written.pieces:
+                writer.stream.write(piece)
         maker.give_back(written)
         topics.update(written.topics)
         size += written.size
@@ -82,8 +90,8 @@ def export_lines(
 class _Maker:
     """Makes the lines of stretches, `rooms` of them at a time at most."""
 
-    def __init__(self, choice: Choice, rooms: int) -> None:
-        self.choice = choice
+    def __init__(self, choice: Choice, tables: Table | None, rooms: int) -> None:
+        self.choice, self.tables = choice, tables
         self.plain = np.array(
             [real_place(name, queue_id, {})[2] is None for name, queue_id in choice.names], dtype=bool)
         self.rooms: SimpleQueue[Rows] = SimpleQueue()
@@ -107,9 +115,16 @@ class _Maker:
                 self.rooms.put(piece.base)
 
     def make(self, reader: FileReader, scan: FileScan, rows: Rows) -> Written:
-        """The lines of the records of some rows."""
+        """The lines of the records of some rows, or the table that they make."""
         written = Written()
-        encode = msgspec.json.Encoder().encode
+        self._make(written, reader, scan, rows)
+        if self.tables is not None and written.pieces:
+            written.table = self.tables.from_lines(b"".join(written.pieces))
+            self.give_back(written)
+            written.pieces.clear()
+        return written
+
+    def _make(self, written: Written, reader: FileReader, scan: FileScan, rows: Rows) -> None:
         first = int(rows["phy_offset"][0]) - scan.mapped_file.file_from_offset
         starts = rows["phy_offset"] - rows["phy_offset"][0]
         try:
@@ -117,8 +132,8 @@ class _Maker:
         except ReadFailure:
             # what can be read around the bad place comes out record by record
             for row, record in contents(scan, rows, written.notes.append):
-                self._reference(written, row, record, encode)
-            return written
+                self._reference(written, row, record)
+            return
         data = np.frombuffer(content, dtype=np.uint8)
         plain = self.plain[rows["queue"]] & ((rows["bits"] & _NO_LINE) == 0)
         sizes = np.where(plain, rows["size"], 0).astype(np.int64)
@@ -127,14 +142,14 @@ class _Maker:
         at, used = 0, 0
         by_kernel = np.zeros(rows.size, dtype=bool)
         while at < rows.size:
-            done, used = write_lines(data, starts, sizes, at, items, lines)
+            done, used = write_lines(data, starts, sizes, at, items, self.tables is not None, lines)
             by_kernel[at:done] = True
             if used:
                 written.pieces.append(lines[:used].tobytes() if done < rows.size else lines[:used])
             at = done
             if at < rows.size and not (sizes[at] and used):
                 start = int(starts[at])
-                self._reference(written, rows[at], content[start : start + int(rows["size"][at])], encode)
+                self._reference(written, rows[at], content[start : start + int(rows["size"][at])])
                 at += 1
         if not written.pieces or not isinstance(written.pieces[-1], np.ndarray):
             self.rooms.put(lines)
@@ -142,10 +157,11 @@ class _Maker:
         for queue, number in zip(queues.tolist(), counts.tolist(), strict=True):
             written.topics[self.choice.names[queue][0]] += number
         written.size += int(rows["size"][by_kernel].sum())
-        return written
 
-    def _reference(self, written: Written, row: Rows, record: bytes, encode: Callable[[Any], bytes]) -> None:
+    def _reference(self, written: Written, row: Rows, record: bytes) -> None:
         for item in self.choice.messages(record, int(row["bits"]), int(row["phy_offset"]), written.notes.append):
-            written.pieces.append(encode(item.message) + b"\n")
+            message = item.message
+            value = message if self.tables is None else {name: cell(message, name) for name in COLUMNS}
+            written.pieces.append(msgspec.json.encode(value) + b"\n")
             written.topics[item.message.topic] += 1
             written.size += item.message.size or 0

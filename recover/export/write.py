@@ -18,6 +18,7 @@ from recover.export.select import Selected
 FORMATS = ("ndjson", "csv", "parquet", "raw", "store")
 _BATCH = 4096
 _FLUSH = 1 << 20
+_GROUP = 32 << 20
 _INTEGERS = frozenset({
     "queue", "queue_offset", "phy_offset", "size", "store_time", "born_time", "flag", "sys_flag", "reconsume_times",
     "stored_queue",
@@ -26,9 +27,7 @@ PART = ".part"
 
 
 class Writer(Protocol):
-    """Takes messages, in order; `close` writes what is left to `stream`."""
-
-    stream: IO[bytes]
+    """Takes messages, in order; `close` writes what is left."""
 
     def write(self, item: Selected) -> None:
         """Take one message."""
@@ -89,6 +88,7 @@ class Table:
 
             self._sink = parquet.ParquetWriter(stream, self._schema, compression="zstd")
         self._rows: list[Message] = []
+        self._tables: list[Any] = []
 
     def write(self, item: Selected) -> None:
         """See `Writer`."""
@@ -97,23 +97,45 @@ class Table:
             self._put()
 
     def _put(self) -> None:
-        columns = [[self._cell(row, name) for row in self._rows] for name in COLUMNS]
+        columns = [[cell(row, name) for row in self._rows] for name in COLUMNS]
         arrays = [self._pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
         self._sink.write_batch(self._pa.record_batch(arrays, schema=self._schema))
         self._rows.clear()
 
-    @staticmethod
-    def _cell(row: Message, name: str) -> Any:
-        value = getattr(row, name)
-        if name == "properties":
-            return _text(json.dumps(value, ensure_ascii=False))
-        return " ".join(value) if name == "doubtful" else _text(value)
+    def from_lines(self, lines: bytes) -> Any:
+        """A table of lines as `flat` makes them. Any thread may call it."""
+        from pyarrow import json as arrow_json
+
+        return arrow_json.read_json(
+            self._pa.BufferReader(lines), arrow_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+            arrow_json.ParseOptions(explicit_schema=self._schema),
+        )
+
+    def take(self, table: Any) -> None:
+        """Write a table, together with others if it is small."""
+        self._tables.append(table)
+        if sum(item.nbytes for item in self._tables) >= _GROUP:
+            self._put_tables()
+
+    def _put_tables(self) -> None:
+        if self._tables:
+            self._sink.write_table(self._pa.concat_tables(self._tables).combine_chunks())
+            self._tables.clear()
 
     def close(self) -> None:
         """See `Writer`."""
         if self._rows:
             self._put()
+        self._put_tables()
         self._sink.close()
+
+
+def cell(row: Message, name: str) -> Any:
+    """What a column holds of a message."""
+    value = getattr(row, name)
+    if name == "properties":
+        return msgspec.json.encode({_text(key): _text(item) for key, item in value.items()}).decode()
+    return " ".join(value) if name == "doubtful" else _text(value)
 
 
 def _text(value: Any) -> Any:

@@ -293,6 +293,16 @@ def test_compiled_lines_are_those_of_the_encoder(name: str, arguments: tuple[str
     assert out.read_bytes() == by_message(tmp_path / "reference.ndjson", unpacked(name), *arguments)
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-v2-ipv6-5.3.3"])
+def test_tables_of_compiled_lines_are_those_of_messages(name: str, kind: str, tmp_path: Path) -> None:
+    tables = []
+    for out, more in ((tmp_path / "fast", ()), (tmp_path / "slow", ("--limit", 1 << 40))):
+        assert mqtool("export", unpacked(name), "-o", out, "--format", kind, *EVERYTHING, *more).code == 0
+        tables.append(pyarrow.parquet.read_table(out) if kind == "parquet" else out.read_bytes())
+    assert tables[0] == tables[1]
+
+
 BODIES = (
     b"", b"a", b"\x00\x01\x1f\x7f", b'"quoted" \\ and /', b"tab\tnewline\nreturn\rform\fback\b", b"\xff\xfe\xfd",
     "täglich 漢字かな交じり文 🙂".encode() * 9, b"x" * 63 + b"\xc3", b"x" * 62 + "é".encode(), b"\xed\xa0\x80",
@@ -321,3 +331,8 @@ def test_lines_of_unusual_messages_are_those_of_the_encoder(tmp_path: Path) -> N
     lines = exported(out, tmp_path / "store")
     assert out.read_bytes() == by_message(tmp_path / "reference.ndjson", tmp_path / "store")
     assert [body_of(line) for line in lines if line["topic"] == "Bodies"] == list(BODIES)
+    table = tmp_path / "out.parquet"
+    assert mqtool("export", tmp_path / "store", "-o", table, "--format", "parquet").code == 0
+    rows = pyarrow.parquet.read_table(table).to_pylist()
+    assert [{**row, "properties": json.loads(row["properties"]), "doubtful": row["doubtful"].split()}
+            for row in rows] == lines
