@@ -16,6 +16,7 @@ import pytest
 from fixtures.damage import damage
 from fixtures.damage.config import consumer_offsets
 from mqtool import exits
+from recover.broker.versions import BrokerVersion, boundaries
 from tests.cli.runner import mqtool
 from tests.cli.test_documents import held
 from tests.support.stores import real_store, unpacked
@@ -104,6 +105,21 @@ def test_traffic_and_map_count_every_message_once(tmp_path: Path) -> None:
     assert sum(part["files"] for part in document["map"]) == log["files"]
     assert document["evidence"]["count"] == sum(path.is_file() for path in root.rglob("*"))
     assert document["evidence"]["sha256"] is None
+
+
+@pytest.mark.parametrize("recipe", ["blank-too-large", "log-stray-folder", "crash-torn-tail"])
+def test_each_release_stands_in_the_row_of_what_its_start_does(recipe: str, tmp_path: Path) -> None:
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    damage(recipe, root, 1)
+    starts = mqtool("report", root, "--json").document["starts"]
+    rows = [(BrokerVersion.parse(item["releases"].split()[0]), item) for item in starts]
+    assert [first for first, _ in rows] == sorted(first for first, _ in rows)
+    for version in boundaries():
+        item = [item for first, item in rows if first <= version][-1]
+        told = mqtool("predict", root, "--broker", version, "--json")
+        line = told.document["summary"].replace(f"Broker {version}", "A broker")
+        assert item["summary"] == line.replace(f"broker {version}", "a broker"), version
+        assert item["exit_code"] == told.code
 
 
 def test_a_sound_store_has_nothing_to_be_done(tmp_path: Path) -> None:

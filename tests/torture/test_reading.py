@@ -40,7 +40,8 @@ def reading(root: Path) -> list[list[str]]:
         ["predict", *store, "--broker", "4.9.7"], ["predict", *store, "--broker", "5.3.3"],
         ["query", *store, "--topic", topic, "--queue", "0", "--offset", "0", "--body"],
         ["query", *store, "--topic", topic, "--key", "none"], ["query", *store, "--phy-offset", "0"],
-        ["journal", str(root)], ["recover", *store, "--dry-run"], ["rebuild", *store, "--dry-run"],
+        ["groups", *store], ["report", *store, "--json", "--digests"], ["journal", str(root)],
+        ["recover", *store, "--dry-run"], ["rebuild", *store, "--dry-run"],
         ["rebuild-index", *store, "--dry-run"], ["rebuild-consumequeue", *store, "--dry-run"],
         ["truncate", *store, "--to", "0", "--max-loss", "all", "--dry-run"],
     ]
