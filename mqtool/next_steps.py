@@ -173,6 +173,7 @@ class Scene(Struct):
 
 STOPS = frozenset({
     "commitlog-empty-queues-left", "commitlog-mostly-gone", "commitlog-foreign", "commitlog-missing-file",
+    "commitlog-other-log",
 })
 """Findings on which recover refuses, beside those of exit bit 8."""
 SETTINGS = frozenset({"settings-contradict-files", "settings-would-truncate", "start-needs-newer-broker"})

@@ -130,6 +130,10 @@ MIN_BY_BISECTION = _behaviour(
     "min-by-bisection", "a queue's min offset is searched by bisection, and is its max when its last unit has "
     "expired", since="5.0.0",
 )
+EMPTY_LAST_QUEUE_FILE_BREAKS = _behaviour(
+    "empty-last-queue-file-breaks", "a start throws where the last file of a queue holds no unit "
+    "(ConsumeQueue.correctMinOffset)", since="5.0.0", until="5.5.0",
+)
 MULTI_DISPATCH = _behaviour("multi-dispatch", "LMQ queues get units with enableMultiDispatch", since="4.9.3")
 MULTI_DISPATCH_LIMITED = _behaviour(
     "multi-dispatch-limited", "retry, schedule and rmq_sys_ topics are not dispatched to LMQ queues", since="5.0.0",

@@ -136,6 +136,17 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         action="Find out what the file is before anything is changed. Recover refuses to.",
     ),
     Code(
+        "commitlog-other-log", "error",
+        "the records in this file ({messages}) are of another log: units of several queues name {lost} messages in it that are not there",
+        "Find the right file: another path, the source of this copy, a replica, a backup. --max-loss lets recover go on without it.",
+        one="the record in this file is of another log: units of several queues name {lost} messages in it that are not there",
+        meaning="The file has the right name and whole records with the right own offsets, but it is a log file of another broker, or of "
+                "another life of this one. The messages that stood in this store's own file are lost.",
+        cause="A copy that mixed two stores, or a disk of another broker.",
+        broker="It delivers the other log's messages where queues lead to them, and what was here cannot be consumed.",
+        action="Put the right file in its place. Without it: `mqtool recover --max-loss N`; the messages of the other log stay.",
+    ),
+    Code(
         "commitlog-torn-tail", "warning",
         "{bytes} bytes behind the last record (from {start}) belong to no message ({reason})", _RECOVER,
         meaning="The log ends here; what follows is the beginning of a write, or stale bytes.",

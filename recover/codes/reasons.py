@@ -66,6 +66,10 @@ _ALL = (
            "It dies at the first touch of that page.", "Check the disk; copy what can be read elsewhere first."),
     Reason("unread", "The bytes were a record by the time that they were looked at again.", "A broker writes to the store.",
            "Nothing.", "Run the command again, on a copy or with the broker stopped."),
+    Reason("overwritten", "Older records stand here, whole and with the right own offset, but queue units name other messages here, which "
+           "no record of the log holds.", "A write that was lost, or blocks of an older copy or snapshot of the same file.",
+           "It takes the old records for messages and delivers them in place of those that are lost.",
+           "`mqtool recover` bridges the range and keeps a copy of the old records; a replica or a backup may have the messages."),
     Reason("ghosts", "Old records stand here, of an earlier life of the log; they are not part of it any more.",
            "A truncation moved the write position back; the bytes after it stayed on disk.",
            "If new records line up with them it takes them for messages again.",

@@ -55,8 +55,8 @@ class Lack(NamedTuple):
 class Losses(Struct):
     """Lost positions of each damaged range: `by_damage[i]` belongs to `LogView.damaged[i]`.
 
-    `lacking` are steps in queue offsets that no damage explains. `unproven` are those that the units of a queue name
-    behind the end of the log, where nothing else bears them out.
+    `lacking` are steps in queue offsets that no damage explains. `unproven` are those that nothing but
+    the units of queues names: after the end of the log, and in files of another log.
     """
 
     by_damage: list[list[LostPosition]]

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from formats import properties as props
-from formats.commitlog import OFFSET_PHY_OFFSET, Record, decode
+from formats.commitlog import Record, decode
 from formats.errors import FormatError
 from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_MARKER
 from recover.broker.settings import BrokerSettings
@@ -37,14 +37,13 @@ from recover.predict.start import predict
 from recover.scan.file_scan import FileScan
 from recover.scan.judge import judge
 from recover.scan.log import LogView
+from recover.scan.log_reader import without_place
 
 _STAND_INS = BIT_FILLER | BIT_MARKER
-I64_SIZE = 8
 _DELIVERY = np.dtype([
     ("queue", "<i4"), ("offset", "<i8"), ("own", "<i8"), ("phy_offset", "<i8"), ("size", "<i4"), ("known", "?"),
 ])
 """A unit that leads to a message: `own` is what that says itself, `known` that a scan saw its bytes as they are."""
-_OWN_OFFSET = slice(OFFSET_PHY_OFFSET, OFFSET_PHY_OFFSET + I64_SIZE)
 
 
 class Missed(Struct, frozen=True):
@@ -218,8 +217,24 @@ def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, no
             continue
         topic, queue_id = keys[queue]
         record = decode(before.read(phy_offset, size), check_crc=False)
+        if offset != own and _repeats(before, was, queue, own, record):
+            continue
         if not topic.startswith(LMQ_PREFIX) or _names(record, topic, offset):
             yield Missed(topic, queue_id, offset, phy_offset, record.store_timestamp)
+
+
+def _repeats(log: BrokerLog, was: Rows, queue: int, own: int, record: Record) -> bool:
+    """Whether a record's own place leads to one before it in the log that is the same message, or was stored after it.
+
+    A log is written in the order of time: it is a record of an earlier life, in the place of a message that is lost.
+    """
+    holders = was[(was["queue"] == queue) & (was["offset"] == own) & (was["own"] == own)]
+    for phy_offset, size in holders[["phy_offset", "size"]].tolist():
+        if phy_offset < record.phy_offset:
+            newer = decode(log.read(phy_offset, size), check_crc=False).store_timestamp > record.store_timestamp
+            if newer or _digest(log, phy_offset, size) == _digest(log, record.phy_offset, record.total_size):
+                return True
+    return False
 
 
 def _hashed(deliveries: Rows, *, place: bool = True) -> Rows:
@@ -289,10 +304,8 @@ def _intact(keys: Sequence[Key], log: BrokerLog, index: int, units: Rows, of_row
 
 
 def _digest(log: BrokerLog, phy_offset: int, size: int) -> bytes:
-    """A digest of a record but for its own physical offset, which may change when it is moved."""
-    content = bytearray(log.read(phy_offset, size))
-    content[_OWN_OFFSET] = bytes(I64_SIZE)
-    return hashlib.blake2b(content, digest_size=16).digest()
+    """A digest of a record but for its own place, which may change when it is moved."""
+    return hashlib.blake2b(without_place(log.read(phy_offset, size)), digest_size=16).digest()
 
 
 def _names(record: Record, topic: str, offset: int) -> bool:

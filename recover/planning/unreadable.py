@@ -15,7 +15,7 @@ from recover.scan.log import MISSING_FILE
 from recover.verify.commitlog import NOT_A_FILE
 from recover.verify.other_parts import NOT_SUPPORTED
 from recover.verify.parts import NO_LOG
-from recover.verify.remains import FOREIGN, MOSTLY_GONE
+from recover.verify.remains import FOREIGN, MOSTLY_GONE, OTHER_LOG
 from recover.verify.report import VerifyReport
 
 _NAMED = 5
@@ -62,9 +62,9 @@ def refuse_without_log(report: VerifyReport, max_loss: int | None = 0) -> None:
     """`Refusal` (8) when the log is gone while queues or index are there: rebuilding them would empty them.
 
     So too where something else stands in place of a log file, and, unless `max_loss` allows for that, where hardly
-    anything of the log can be read, or nothing in it is a log's.
+    anything of the log can be read, or a file of it is no log's or another log's.
     """
-    for code in (NO_LOG, NOT_A_FILE, MOSTLY_GONE, FOREIGN):
+    for code in (NO_LOG, NOT_A_FILE, MOSTLY_GONE, FOREIGN, OTHER_LOG):
         for item in report.findings:
             if item.code == code and not _allowed(item, max_loss):
                 raise Refusal(item.message, item.remedy, code=code)
@@ -97,4 +97,5 @@ def _allowed(item: Finding, max_loss: int | None) -> bool:
         return False
     if max_loss is None:
         return True
-    return item.code == MOSTLY_GONE and not item.facts["index_units"] and item.facts["lost"] <= max_loss
+    whole = item.code == MOSTLY_GONE and not item.facts["index_units"]
+    return (whole or item.code == OTHER_LOG) and bool(item.facts["lost"] <= max_loss)

@@ -7,7 +7,7 @@ import numpy as np
 from formats.consumequeue import CQ_UNIT, PRE_BLANK, valid_mask
 from formats.names import MAX_OFFSET
 from recover.broker.settings import BrokerSettings
-from recover.broker.versions import DEDUPE_BY_START, MIN_BY_BISECTION
+from recover.broker.versions import DEDUPE_BY_START, EMPTY_LAST_QUEUE_FILE_BREAKS, MIN_BY_BISECTION
 from recover.memory.columns import Rows
 from recover.predict.queue_file import UNIT, QueueFile
 
@@ -35,6 +35,7 @@ class QueueState:
         self.deleted: list[QueueFile] = []
         self.by_start = settings.version.has(DEDUPE_BY_START)
         self.bisects = settings.version.has(MIN_BY_BISECTION)
+        self.empty_breaks = settings.version.has(EMPTY_LAST_QUEUE_FILE_BREAKS)
         self.max_physic = -1
         self.min_logic = 0
         self.misaligned = 0
@@ -174,9 +175,9 @@ class QueueState:
         if self.min_logic >= self.end or not self.files:
             return
         last, first = self.files[-1], self.files[0]
-        if last.wrote == 0:
+        if last.wrote == 0 and self.empty_breaks:
             raise BrokenStartError(f"the last file of queue {self.topic}/{self.queue_id} holds no unit")
-        if last.unit(last.wrote // UNIT - 1)[0] < min_phy:
+        if last.wrote and last.unit(last.wrote // UNIT - 1)[0] < min_phy:
             self.min_logic = last.end
             return
         start = self.min_logic - first.start

@@ -15,8 +15,10 @@ import numpy as np
 
 from formats.kernels.generations import note_last
 from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
+from recover.files.mapped_files import MappedFileQueue
 from recover.memory.columns import Rows
 from recover.scan.file_scan import FileScan
+from recover.scan.log_reader import LogReader, without_place
 from recover.scan.numbers import counted, mark_at, mark_strays, numbered, strays_among
 
 _AT_ONCE = 1 << 21
@@ -104,8 +106,9 @@ def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
     restarts: dict[int, _Restarts] = {}
     strays = [np.empty(0, dtype=np.int64)]
     laps = [np.empty(0, dtype=np.int64)]
-    for queue, places, offsets, times in _sequences(scans, fallen):
+    for queue, places, offsets, times, sizes in _sequences(scans, fallen):
         lap = _earlier_lap(offsets, times)
+        lap[_copies(scans, places, np.stack([offsets, times, sizes]))] = True
         laps.append(places[lap])
         places, offsets = places[~lap], offsets[~lap]
         stray = strays_among(offsets)
@@ -132,6 +135,28 @@ def _earlier_lap(offsets: Rows, times: Rows) -> Rows:
     return lap
 
 
+def _copies(scans: list[FileScan], places: Rows, facts: Rows) -> list[int]:
+    """Which records of a queue, in log order, are an earlier one of it again, byte for byte but for their own place.
+
+    `facts` are their queue offsets, store times and sizes. That these repeat proves nothing: many messages are stored
+    in one millisecond, and a number may be damaged.
+    """
+    _, kind, count = np.unique(facts, axis=1, return_inverse=True, return_counts=True)
+    kind = kind.reshape(-1)
+    first: dict[int, bytes] = {}
+    found = []
+    with LogReader(MappedFileQueue((), scans[0].file_size, [scan.mapped_file for scan in scans])) as reader:
+        for at in np.flatnonzero(count[kind] > 1).tolist():
+            try:
+                content = without_place(reader.read(int(places[at]), int(facts[2, at])))
+            except OSError:
+                continue
+            if content and first.get(int(kind[at])) == content:
+                found.append(at)
+            first.setdefault(int(kind[at]), content)
+    return found
+
+
 class _Restarts:
     """Where a queue began to number its messages again: phy offsets in log order, and the queue offset of each."""
 
@@ -148,26 +173,27 @@ class _Restarts:
         return np.asarray(behind & (self._lowest[following] <= records["queue_offset"]))
 
 
-def _sequences(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[int, Rows, Rows, Rows]]:
-    """Each of these queues with phy offsets, queue offsets and store times (int64) of its counted rows in log order."""
+def _sequences(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[int, Rows, Rows, Rows, Rows]]:
+    """Each of these queues with phy offsets, queue offsets, store times and sizes (int64) of its counted rows in log
+    order."""
     sizes = np.zeros(max(queues, default=-1) + 1, dtype=np.int64)
     for records in _rows(scans):
         sizes += np.bincount(records["queue"][records["queue"] < sizes.size], minlength=sizes.size)
     for some in _batches(queues, sizes.tolist()):
         chosen = np.zeros(sizes.size + 1, dtype=bool)
         chosen[some] = True
-        parts = [[np.empty(0, dtype=np.int64)] * 4]
+        parts = [[np.empty(0, dtype=np.int64)] * 5]
         for records in _rows(scans):
             own = records[chosen[np.minimum(records["queue"], sizes.size)]]
             own = own[counted(own)]
-            names = ("queue", "phy_offset", "queue_offset", "store_timestamp")
+            names = ("queue", "phy_offset", "queue_offset", "store_timestamp", "size")
             parts.append([own[name].astype(np.int64) for name in names])
-        numbers, places, offsets, times = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.argsort(numbers, kind="stable")
-        numbers, places, offsets, times = numbers[order], places[order], offsets[order], times[order]
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        order = np.argsort(columns[0], kind="stable")
+        numbers, places, offsets, times, lengths = (column[order] for column in columns)
         for queue in some:
-            first, stop = np.searchsorted(numbers, [queue, queue + 1])
-            yield queue, places[first:stop], offsets[first:stop], times[first:stop]
+            own = slice(*np.searchsorted(numbers, [queue, queue + 1]))
+            yield queue, places[own], offsets[own], times[own], lengths[own]
 
 
 def _rows(scans: list[FileScan]) -> Iterator[Rows]:

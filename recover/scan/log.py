@@ -17,6 +17,8 @@ from recover.scan.tally import Counter, Tally
 
 MISSING_FILE = "missing-file"
 GHOSTS = "ghosts"
+OVERWRITTEN = "overwritten"
+"""A whole record of an earlier life of the log stands where units name another message."""
 
 
 class Damage(Struct):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 
-from formats.commitlog import Record, decode
+from formats.commitlog import OFFSET_PHY_OFFSET, PROPERTY_CRC_SIZE, Record, decode
+from formats.commitlog.record import PROPERTY_CRC_START
 from formats.errors import FormatError
 from recover.files.mapped_files import MappedFileQueue
 from recover.files.reader import FileReader
@@ -46,3 +47,10 @@ class LogReader:
         if len(content) < size:
             raise FormatError("short", 0, "the log ends before the record does", needed=size, available=len(content))
         return decode(content, check_crc=False)
+
+
+def without_place(content: bytes) -> bytes:
+    """A record without its own offset and the checksum over that: the same bytes wherever in the log it stands."""
+    covered = len(content) - PROPERTY_CRC_SIZE
+    end = covered if content.startswith(PROPERTY_CRC_START, max(0, covered)) else len(content)
+    return content[:OFFSET_PHY_OFFSET] + content[OFFSET_PHY_OFFSET + 8 : end]

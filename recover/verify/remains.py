@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from formats.commitlog import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from recover.evidence.lost import record_count
 from recover.files.mapped_files import MappedFile
 from recover.files.reader import FileReader
 from recover.files.store import COMMITLOG, Store
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 MOSTLY_GONE = "commitlog-mostly-gone"
 FOREIGN = "commitlog-foreign"
+OTHER_LOG = "commitlog-other-log"
 _LOST_PER_MESSAGE = 10
 """From this many lost messages for each that can be read, what is there is hardly the log of these queues."""
 
@@ -29,6 +31,9 @@ def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> I
     units = 0 if lost or log.messages or log.fillers or log.markers else _index_units_behind(index)
     if lost > log.messages * _LOST_PER_MESSAGE or units:
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.messages, lost=lost, index_units=units)
+    for item in look.foreign:
+        rows = sum(scan.record_count for scan in log.files if scan.mapped_file == item.mapped_file)
+        yield finding(OTHER_LOG, store.relative(item.mapped_file.path), 0, messages=rows, lost=record_count(item.lost))
     odd = _without_a_record(log)
     if odd is not None:
         from recover.inspect_file.kinds import foreign

@@ -15,6 +15,7 @@ from recover.evidence.expected import Expectation, QueueKey, expect
 from recover.evidence.last_numbers import as_units_say
 from recover.evidence.lost import Losses, LostPosition, lost_positions
 from recover.evidence.misplaced import misplaced
+from recover.evidence.overwritten import ForeignFile, foreign_files, older_in_place, unheld, without
 from recover.evidence.queue_verdict import ConsumeQueueReport
 from recover.evidence.relocated import relocated
 from recover.evidence.stray_places import places_of_strays
@@ -51,7 +52,8 @@ class ScanOptions(Struct, frozen=True):
 class Survey(Struct):
     """The log, what its queues should hold and do hold, and what is lost.
 
-    `elsewhere`: what is not in the files that were looked at. `queues` is None then, and when not asked for.
+    `elsewhere`: what is not in the files that were looked at; `queues` is None then, and when not asked for.
+    `foreign`: files of another log.
     """
 
     store: Store
@@ -66,6 +68,7 @@ class Survey(Struct):
     contradictions: list[Contradiction]
     misnamed: list[tuple[MappedFile, int]]
     elsewhere: dict[str, Elsewhere] = field(default_factory=dict)
+    foreign: list[ForeignFile] = field(default_factory=list)
 
 
 def survey(
@@ -98,6 +101,11 @@ def survey(
         from recover.verify.consumequeue import check_consumequeue
 
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
+        stale = older_in_place(log, expectation, unheld(expectation, queues))
+        if stale:
+            log = as_units_say(without(log, stale, memory=options.memory), store)
+            expectation = expect(log, topics, include_deleted=options.include_deleted)
+            queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         behind = named_behind(log, expectation, queues)
         if behind and note_damage_behind(log, behind, _last_time(store), indexed_to(store)):
             queues = check_consumequeue(store, log, expectation, delays)
@@ -111,6 +119,9 @@ def survey(
         expectation = expect(log, topics, include_deleted=options.include_deleted)
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         losses = lost_positions(log, expectation, queues, behind)
+    named = [] if queues is None else unheld(expectation, queues)
+    foreign = [] if queues is None else foreign_files(log, expectation, queues, named)
+    losses.unproven += (position for file in foreign for position in file.lost)
     # Queues that name every message up to the log's end prove that nothing else was lost.
     proven = queues is not None and queues.total(RIGHT) > 0 and not any(v.missing for v in queues.verdicts.values())
     end_marks = {
@@ -119,6 +130,7 @@ def survey(
     }
     return Survey(
         store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed, elsewhere,
+        foreign,
     )
 
 

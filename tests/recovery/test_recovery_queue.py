@@ -149,14 +149,16 @@ def test_min_of_an_expired_queue_is_its_max_from_5_0_0(tmp_path: Path) -> None:
         assert state.min_offset == low
 
 
-def test_last_file_without_a_unit_breaks_the_start_from_5_0_0(tmp_path: Path) -> None:
+def test_last_file_without_a_unit_breaks_the_start_from_5_0_0_to_5_4_0(tmp_path: Path) -> None:
     full = units(*[(i * 100, 100) for i in range(10)])
     files = on_disk(tmp_path, full, full, full, units())
-    with pytest.raises(BrokenStartError):
-        queue(files, "5.3.3").correct_min(0)
-    state = queue(files, "4.9.7")
-    state.correct_min(0)
-    assert (state.min_offset, state.max_offset) == (0, 30)
+    for version in ("5.0.0", "5.3.3", "5.4.0"):
+        with pytest.raises(BrokenStartError):
+            queue(files, version).correct_min(0)
+    for version in ("4.9.7", "5.5.0"):
+        state = queue(files, version)
+        state.correct_min(0)
+        assert (state.min_offset, state.max_offset) == (0, 30)
 
 
 def test_content_of_a_queue_file_is_not_changed_on_disk(tmp_path: Path) -> None:

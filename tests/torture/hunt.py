@@ -90,7 +90,7 @@ def case(name: str, seed: int, folder: Path) -> Outcome:
                 outcome.damages.append(STRIKES[kind](root, rng) if kind in STRIKES else _by_recipe(kind, root, rng))
             except (NotApplicable, LookupError, OSError, ValueError):
                 continue  # the store, as damaged so far, lacks what this damages
-        _whole_way(outcome, root)
+        judged(outcome, root)
     finally:
         shutil.rmtree(root)
     return outcome
@@ -145,7 +145,8 @@ def _files(folder: Path) -> Iterator[bytes]:
             yield path.read_bytes()
 
 
-def _whole_way(outcome: Outcome, root: Path) -> None:
+def judged(outcome: Outcome, root: Path) -> None:
+    """Verify, recover, verify, recover, predict and undo a damaged copy of the outcome's store; note how it ended."""
     name, wrong = outcome.store, outcome.wrong
     options = log_options(root)
     left = _left(name, root)
@@ -368,7 +369,7 @@ def _queue_file(root: Path, rng: random.Random) -> tuple[Path, list[bytes]]:
     return path, used
 
 
-def older_records_at_the_end(root: Path, rng: random.Random) -> str:
+def older_records_at_the_end(root: Path, rng: random.Random, back: int | None = None) -> str:
     """After the last record, records of an earlier generation in their own place: a log cut there once before."""
     path = max((path for folder in plain.log_folders(root) for path in folder.iterdir() if any(path.read_bytes())),
                key=lambda path: int(path.name))
@@ -377,7 +378,7 @@ def older_records_at_the_end(root: Path, rng: random.Random) -> str:
     at = records[-1].phy_offset + records[-1].size - base
     wanted = rng.randrange(1, 30)
     old = [record for record in records if record.has_unit][-rng.randrange(wanted, wanted + 40):][:wanted]
-    back = rng.choice((0, 1000, 3_600_000))
+    back = rng.choice((0, 1000, 3_600_000)) if back is None else back
     written = 0
     for record in old:
         if at + record.size + 8 > len(content):

@@ -12,7 +12,6 @@ from tests.torture.hunt import STORES, hunt
 CASES_A_STORE = 320
 BLOCK = 20
 SAMPLE = range(CASES_A_STORE, CASES_A_STORE + 5)
-OPEN = "seed 324: with old records at the end and the first file gone, 8 intact messages are not delivered"
 
 
 def held(seeds: range, folder: Path, count: Count, note: Note, stores: tuple[str, ...] = STORES) -> None:
@@ -26,9 +25,7 @@ def held(seeds: range, folder: Path, count: Count, note: Note, stores: tuple[str
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("name", [
-    pytest.param(STORES[0], marks=pytest.mark.xfail(strict=True, reason=OPEN)), *STORES[1:5],
-])
+@pytest.mark.parametrize("name", STORES[:5])
 def test_some_random_damages_cost_no_intact_message(name: str, tmp_path: Path, count: Count, note: Note) -> None:
     held(SAMPLE, tmp_path, count, note, (name,))
 

@@ -1,0 +1,104 @@
+"""Whole records where other messages stood: older ones of the same log, copies after its end, another log's file."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mqtool import exits
+from tests.cli.runner import Result, mqtool
+from tests.support import plain_reader as plain
+from tests.support.stores import copy_store, unpacked
+from tests.torture.hunt import Outcome, judged, older_records_at_the_end
+
+STORE = "clean-plain-4.9.7"
+
+
+def run(command: str, root: Path, *arguments: object) -> Result:
+    return mqtool(command, root, *arguments, "--json")
+
+
+def records_of(root: Path) -> list[plain.Record]:
+    return [record for base, file in sorted(plain.log_files(root).items())
+            for record in plain.chain(file, base) if record.has_unit]
+
+
+def overwrite(root: Path, record: plain.Record, *, same_queue: bool) -> plain.Record:
+    """An older record of the same size in the place of `record`, with the right own offset."""
+    older = next(
+        each for each in reversed(records_of(root)) if each.phy_offset < record.phy_offset
+        and each.size == record.size and ((each.topic, each.queue_id) == (record.topic, record.queue_id)) == same_queue
+    )
+    base = max(base for base in plain.log_files(root) if base <= record.phy_offset)
+    path = root / "commitlog" / f"{base:020d}"
+    content = bytearray(path.read_bytes())
+    copy = older.content[:28] + record.phy_offset.to_bytes(8, "big") + older.content[36:]
+    content[record.phy_offset - base:record.phy_offset - base + record.size] = copy
+    path.write_bytes(content)
+    return older
+
+
+def victim(root: Path, *, last: bool, same_queue: bool) -> plain.Record:
+    records = records_of(root)
+    candidates = records[-1:] if last else records[len(records) // 2:-40]
+    return next(
+        each for each in candidates
+        if any(other.phy_offset < each.phy_offset and other.size == each.size and
+               ((other.topic, other.queue_id) == (each.topic, each.queue_id)) == same_queue for other in records)
+    )
+
+
+@pytest.mark.parametrize("same_queue", [True, False])
+@pytest.mark.parametrize("last", [True, False])
+def test_message_under_an_older_record_is_stated_as_lost(tmp_path: Path, *, last: bool, same_queue: bool) -> None:
+    root = copy_store(unpacked(STORE), tmp_path / "store")
+    delivered = plain.delivered(root)
+    lost = victim(root, last=last, same_queue=same_queue)
+    overwrite(root, lost, same_queue=same_queue)
+    place = lost.topic, lost.queue_id, lost.queue_offset
+
+    found = run("verify", root)
+    assert found.code & exits.MESSAGES
+    [damage] = found.document["commitlog"]["damaged"]
+    assert (damage["start"], damage["stop"]) == (lost.phy_offset, lost.phy_offset + lost.size)
+    assert damage["reason"] == "overwritten"
+    done = run("recover", root, "--yes")
+    assert done.code == exits.CORRECTED | exits.MESSAGES
+    [entry] = done.document["plan"]["loss"]
+    assert (entry["topic"], entry["queue"], entry["first_offset"], entry["messages"]) == (*place, 1)
+    after = plain.delivered(root)
+    assert {at: content for at, content in delivered.items() if at != place}.items() <= after.items()
+    assert run("verify", root).code == exits.CLEAN
+    assert not run("recover", root, "--yes").document["applied"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_copies_of_records_after_the_end_displace_nothing(tmp_path: Path, seed: int) -> None:
+    root = copy_store(unpacked(STORE), tmp_path / "store")
+    rng = random.Random(seed)
+    older_records_at_the_end(root, rng, back=0)
+    outcome = Outcome(STORE, seed)
+    judged(outcome, root)
+    assert outcome.wrong == []
+    assert outcome.end == "recovered"
+
+
+def test_file_of_another_log_is_refused_with_the_count_of_what_is_lost(tmp_path: Path) -> None:
+    root = copy_store(unpacked("clean-4.5.1"), tmp_path / "store")
+    name = "00000000000001048576"
+    own = [record for record in records_of(root) if record.phy_offset >= int(name)]
+    shutil.copyfile(unpacked("clean-5.3.3") / "commitlog" / name, root / "commitlog" / name)
+
+    done = run("recover", root, "--yes")
+    assert done.code & (exits.OPERATIONAL | exits.MESSAGES) == exits.OPERATIONAL | exits.MESSAGES
+    [told] = [item for item in run("verify", root).document["findings"] if item["code"] == "commitlog-other-log"]
+    assert told["file"] == f"commitlog/{name}"
+    assert told["facts"]["lost"] == len(own)
+    allowed = run("recover", root, "--yes", "--max-loss", len(own))
+    assert allowed.code & exits.MESSAGES
+    stated = [entry for entry in allowed.document["plan"]["loss"] if entry["cause"] == "other-log"]
+    assert sum(entry["messages"] for entry in stated) == len(own)
+    assert not run("recover", root, "--yes", "--max-loss", "all").document["applied"]
