@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fixtures.damage import RECIPES
+from fixtures.damage import RECIPES, of_area
 from fixtures.lab.observe import SOUND
 from fixtures.lab.packed import WHOLE_BROKER, made, readers
 
@@ -43,10 +43,13 @@ TYPICAL = (
     "crash-bit-without-checkpoint",
     "crash-everything-derived",
 )
-#: What a store alone does with config files is nothing; they are judged elsewhere. So are lying witnesses, of which
-#: brokers deliver nearly all: tests/scenarios/test_never_worse.py.
+#: What a store alone does with config files is nothing; they are judged elsewhere. So are lying witnesses (WITNESS), of
+#: which brokers deliver nearly all.
 ALL = (SOUND, *(entry.name for entry in RECIPES.values() if entry.area not in ("config", "witness")))
 
+
+#: (store, damage, seed): one record, mark, name or unit that lies; stores that were stopped, and killed.
+WITNESS = list(product(("clean-4.5.1", "killed-5.5.0"), (*of_area("witness"), "queue-units-swapped"), "123"))
 
 #: Stores that meet every recipe and all of their readers: those of whole brokers, and one of more than ten log files.
 IN_FULL = (*WHOLE_BROKER, "killed-manyfiles-5.5.0")

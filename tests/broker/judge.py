@@ -171,6 +171,12 @@ def due(case: Case, done: Damage, lmq: bool = True) -> set[Due]:
     return {(queue, identity(message)) for queue, message in every if message.phy_offset not in touched}
 
 
+def delivered_as_stored(case: Case, seen: OracleReport) -> set[Due]:
+    """What this start delivers as the sound store does: the same message at the same place."""
+    every = {(queue, identity(message)) for queue, message in reference(case.store).messages()}
+    return every & {(queue, identity(message)) for queue, message in seen.messages()}
+
+
 def delivered_of_due(case: Case, seen: OracleReport, done: Damage, lmq: bool = True) -> set[Due]:
     """Those of them that this start delivers."""
     return due(case, done, lmq) & {(queue, identity(message)) for queue, message in seen.messages()}

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from fixtures.lab.observe import kept_observations, reference
-from fixtures.lab.packed import readers
-from tests.broker.cases import Case, cases, log_cases, marked, pairs
+from fixtures.lab.packed import manifest, readers
+from tests.broker.cases import WITNESS, Case, cases, log_cases, marked, pairs
 from tests.broker.judge import (
     LEFT,
     REFUSED,
     broken_promises,
     broker_options,
     damaged,
+    delivered_as_stored,
     delivered_of_due,
     due,
     mqtool,
@@ -28,7 +29,9 @@ from tests.broker.judge import (
     unseen_sizes,
 )
 from tests.broker.observations import Observations
+from tests.support.counts import Count
 from tests.support.stores import copy_store
+from tests.support.trees import assert_same_tree, tree_digest
 
 pytestmark = pytest.mark.broker
 
@@ -41,6 +44,10 @@ DELETED_LMQ = {"lmq-queue-missing"}
 UNTOUCHED = {
     "consumer-offset-above-max", "delay-offset-above-max", "timer-points-beyond-log", "commitlog-begins-late",
 }
+#: What a refusal lists whose plan would cost messages that brokers deliver.
+REFUSED_FOR = {"plan-loses-delivered", "plan-overwrites-named"}
+#: Whole records with numbers far apart: each number between them becomes a unit that gives a neighbour once more.
+NUMBERS_LEAP = {"log-file-of-another-store"}
 #: Seen once and kept for the tests that run without a JVM.
 KEPT = [tuple(case) for case in cases() if case.version in kept_observations(case.store).get(case.damage, {})]
 
@@ -114,6 +121,31 @@ def test_policy_broker_ends_where_the_broker_ends(
         return  # nothing to be equal to; what we do then is judged by the test above
     assert not result.code & REFUSED, result.document
     assert not state_mismatches(start(case, root), theirs, told, done)
+
+
+@pytest.mark.parametrize(("store", "damage", "seed"), marked(WITNESS, 4))
+def test_a_witness_that_lies_costs_no_message_that_the_broker_alone_delivers(
+    store: str, damage: str, seed: str, tmp_path: Path, count: Count
+) -> None:
+    """Or recover refuses, names what its plan would cost, and changes nothing."""
+    root, done = damaged(store, damage, tmp_path, int(seed))
+    case = Case(store, damage, manifest(store)["broker"])
+    alone = delivered_as_stored(case, start(case, copy_store(root, tmp_path / "alone")))
+    before = tree_digest(root)
+    result = mqtool("recover", root, "--yes")
+    if result.code & REFUSED:
+        count("refused for a witness that lies", 1)
+        assert_same_tree(before, tree_digest(root))
+        assert REFUSED_FOR & {item["code"] for item in result.document["findings"]}
+        return
+    end = max(result.document["valid_to"], result.document["verify"]["commitlog"]["log_end"])
+    seen = start(case, copy_store(root, tmp_path / "recovered"), write={_busiest(store): 3})
+    after = delivered_as_stored(case, seen)
+    count("delivered by the broker alone, of stores with a witness that lies", len(alone))
+    count("delivered after recover, of the same stores", len(after))
+    assert not alone - after
+    wrong = broken_promises(case, seen, done, end, root)
+    assert not [one for one in wrong if damage not in NUMBERS_LEAP or "deliveries repeated" not in one]
 
 
 def _starters(store: str, document: dict[str, Any]) -> list[str]:
