@@ -15,6 +15,7 @@ from formats.kernels.generations import order_rows, take_rows
 from formats.record_columns import BIT_LMQ, BIT_MARKER, BIT_STRAY, EXPECTED
 from recover.files.topics import LMQ_PREFIX, Topics, is_folder_name, topic_text
 from recover.memory.columns import Rows
+from recover.memory.scratch import roomy
 from recover.scan.log import LogView
 from recover.scan.log_reader import LogReader
 from recover.scan.numbers import numbered
@@ -67,7 +68,7 @@ class Expectation(Struct):
                 start, count = int(starts[few[0]]), int(self.counts[few].sum())
                 if count > room.size:
                     # one room for all: what is made of the rows meanwhile would break up another's place
-                    room = np.empty(max(count, min(_TAKEN, order.size)), dtype=EXPECTED)
+                    room = roomy(max(count, min(_TAKEN, order.size)), EXPECTED)
                 rows = room[:count]
                 ends = self._take(few, batch, order, starts, stops, rows)
                 for number in few:
@@ -100,7 +101,7 @@ class Expectation(Struct):
         room = np.where(wanted, self.counts, 0)
         stops = np.cumsum(room)
         starts = stops - room
-        order = np.empty(int(room.sum()), dtype=np.int64)
+        order = roomy(int(room.sum()), np.int64)
         places = starts.copy()
         wanted[: self._skip.size] &= ~self._skip
         first = 0

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from msgspec import Struct, field
@@ -14,12 +12,11 @@ from formats.commitlog import MIN_RECORD_SIZE
 from formats.consumequeue import CQ_UNIT, PRE_BLANK, CqUnit, is_ext_address
 from recover.files.mapped_files import MappedFile, MappedFileQueue
 from recover.files.pace import spend
-from recover.files.reader import FileReader, Held, ReadFailure
+from recover.files.reader import FileReader, ReadFailure
 from recover.files.store import Store
 from recover.memory.columns import Rows
 
 UNIT_SIZE = CQ_UNIT.size
-_MOST_OPEN = 200
 
 
 class Stretch(Struct):
@@ -49,52 +46,6 @@ class Stretch(Struct):
         return self.files[0], 0
 
 
-class QueueBytes:
-    """Files of queues that were opened already, or read: nobody opens them again. What failed then has failed."""
-
-    def __init__(self) -> None:
-        self._readers: dict[str, FileReader] = {}
-        self._failures: dict[str, ReadFailure] = {}
-
-    def open(self, path: Path) -> FileReader:
-        """A reader that stays open until `close`. `OSError`."""
-        reader = self._readers[str(path)] = FileReader(path, again=False)
-        return reader
-
-    def leave(self, path: Path) -> None:
-        """Close a file, if many are open: its queue may have any number of others."""
-        if len(self._readers) > _MOST_OPEN:
-            self._readers.pop(str(path)).__exit__(None, None, None)
-
-    def keep(self, path: str, content: bytes) -> None:
-        """The whole content of a file."""
-        self._readers[path] = FileReader(Path(path), source=Held(content))
-
-    def failed(self, failure: ReadFailure) -> None:
-        """This could not be read."""
-        self._failures[str(failure.path)] = failure
-
-    def failure(self, path: Path) -> ReadFailure | None:
-        """What could not be read of a file."""
-        return self._failures.get(str(path))
-
-    def close(self) -> None:
-        """Nobody asks for any of them any more."""
-        for reader in self._readers.values():
-            reader.__exit__(None, None, None)
-        self._readers.clear()
-
-    @contextmanager
-    def reader(self, path: Path) -> Iterator[FileReader]:
-        """For the length of a with block. `OSError` when it cannot be opened."""
-        known = self._readers.get(str(path))
-        if known is not None:
-            yield known
-            return
-        with FileReader(path, again=False) as reader:
-            yield reader
-
-
 class QueueFiles(Struct, dict=True):
     """One consume queue on disk. Units are read when asked for and not kept."""
 
@@ -102,7 +53,6 @@ class QueueFiles(Struct, dict=True):
     topic: str
     queue_id: int
     failures: list[ReadFailure] = field(default_factory=list)
-    content: QueueBytes = field(default_factory=QueueBytes)
 
     @cached_property
     def mapped_files(self) -> MappedFileQueue:
@@ -138,18 +88,13 @@ class QueueFiles(Struct, dict=True):
     def _read(self, mapped_file: MappedFile, whole: bool) -> bytearray:
         """The bytes of a file, padded to its full size, or unless `whole` up to where it has nothing more."""
         size = self.store.queue_file_size
-        before = len(self.failures)
-        with self.content.reader(mapped_file.path) as reader:
+        with FileReader(mapped_file.path, again=False) as reader:
             ranges = list(reader.data_ranges(0, min(size, mapped_file.length)))
             end = size if whole else -(-max((stop for _, stop in ranges), default=0) // UNIT_SIZE) * UNIT_SIZE
             content = bytearray(end)
             for start, stop in ranges:
                 spend(stop - start)
                 self.failures += reader.salvage_into(memoryview(content)[start:stop], start)[1]
-        failure = self.content.failure(mapped_file.path)
-        if failure is not None and len(self.failures) == before:
-            # what could not be read once is not sound, even if it can be read now
-            self.failures.append(failure)
         return content
 
 

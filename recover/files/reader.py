@@ -156,14 +156,19 @@ class FileReader:
     `again`: it may be wanted again soon, so within `opened_once` it stays open. With a `source` that is read instead.
     """
 
-    def __init__(self, path: Path, *, again: bool = True, source: Elsewhere | None = None) -> None:
-        self.path = path
+    def __init__(self, path: Path | str, *, again: bool = True, source: Elsewhere | None = None) -> None:
+        self._path = path
         elsewhere = _elsewhere.get(os.fspath(path)) if _elsewhere else None
         self._source = elsewhere() if source is None and elsewhere is not None else source
         self._kept = _kept if again else None
         self._descriptor = -1
         if self._source is None:
-            self._descriptor = open_file(path) if self._kept is None else self._kept.take(path)
+            self._descriptor = open_file(path) if self._kept is None else self._kept.take(Path(path))
+
+    @property
+    def path(self) -> Path:
+        """The file's path as it was given."""
+        return Path(self._path)
 
     def __enter__(self) -> FileReader:
         return self

@@ -12,6 +12,8 @@ from typing import IO, Any
 
 import numpy as np
 
+_LARGEST = 64 << 20
+
 
 def scratch_file() -> IO[bytes]:
     """An open, empty, unnamed temporary file in the system's temporary folder (`TMPDIR`)."""
@@ -27,3 +29,12 @@ def mapped(file: IO[bytes], start: int, size: int) -> np.ndarray[Any, Any]:
     """
     os.posix_fallocate(file.fileno(), start, size)
     return np.frombuffer(mmap.mmap(file.fileno(), size, offset=start), dtype=np.uint8)
+
+
+def roomy(count: int, dtype: Any) -> np.ndarray[Any, Any]:
+    """An array of `count` values, not set; one of more than 64 MiB lies in a scratch file, not in memory."""
+    size = count * np.dtype(dtype).itemsize
+    if size <= _LARGEST:
+        return np.empty(count, dtype=dtype)
+    with scratch_file() as file:
+        return mapped(file, 0, size).view(dtype)

@@ -8,23 +8,29 @@ from typing import Any
 
 import numpy as np
 
+from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK
 from formats.kernels.queue import BEYOND_LOG, EXPIRED, HOLE, LOST, NOTHING, RIGHT, WRONG, classify_units
-from formats.record_columns import EXPECTED
+from formats.record_columns import BIT_DELAY, BIT_MARKER, EXPECTED
 from recover.broker.delays import DelayTable, is_delayed
 from recover.errors import Refusal
 from recover.evidence.expected import Expectation, QueueKey, is_lost
 from recover.evidence.queue_verdict import ConsumeQueueReport, QueueVerdict
 from recover.files.ext_files import ExtFiles
 from recover.files.mapped_files import MappedFileQueue
-from recover.files.queue_files import UNIT_SIZE, QueueBytes, QueueFiles, Stretch, cut_off, has_ext
+from recover.files.pace import spend
+from recover.files.queue_files import UNIT_SIZE, QueueFiles, Stretch, cut_off, has_ext
+from recover.files.reader import FileReader, ReadFailure, is_elsewhere
 from recover.files.store import Store
 from recover.findings import Finding, finding
 from recover.memory.columns import Rows
 from recover.scan.log import LogView
 from recover.verify.consumequeue_ext import broken_finding, check_ext
-from recover.verify.sound_queues import Followed, Member, SoundQueue, SoundQueues
 
 _LISTED = 10_000
+_AT_ONCE = 64 << 10
+_MOST = 64 << 20  # bytes of units that are read at once; a file with more is judged unit by unit
+_NOT_PLAIN = BIT_DELAY | BIT_MARKER
+_UNIT = CQ_UNIT.dtype
 _UNIT_CODES = {
     WRONG: "consumequeue-wrong-units", BEYOND_LOG: "consumequeue-beyond-log", LOST: "consumequeue-lost-units",
 }
@@ -39,17 +45,14 @@ def check_consumequeue(
     `delays` learns the store's own delay levels on the way.
     """
     on_disk = {QueueKey(folder.topic, folder.queue_id) for folder in store.queue_folders}
-    checker = _Checker(store, log, delays)
-    queues = SoundQueues(store, log, expectation)
-    with_rows = [(number, key) for number, key in enumerate(expectation.keys) if queues.counts[number]]
+    counts = expectation.counts.tolist()
+    with_rows = [(number, key) for number, key in enumerate(expectation.keys) if counts[number]]
     others = [(-1, key) for key in sorted(on_disk - {key for _, key in with_rows})]
     verdicts = {}
-    for members in (with_rows, others):
-        for followed in queues.follow(members):
-            for key, verdict in checker.verdicts(followed, expectation):
-                verdicts[key] = verdict
-                if tick is not None:
-                    tick()
+    for key, verdict in _Checker(store, log, delays).verdicts([*with_rows, *others], expectation):
+        verdicts[key] = verdict
+        if tick is not None:
+            tick()
     findings = list(_topic_findings(expectation))
     if delays.observed:
         levels = {str(level): delay for level, delay in sorted(delays.observed.items())}
@@ -62,17 +65,19 @@ def check_consumequeue(
     return ConsumeQueueReport(len(on_disk), verdicts, delays, findings)
 
 
-def _of_sound(key: QueueKey, found: SoundQueue) -> QueueVerdict:
-    right, expired = found.end - found.live, found.live - found.first
-    counts = {kind: count for kind, count in ((EXPIRED, expired), (RIGHT, right)) if count}
-    return QueueVerdict(key, right + expired, right, counts, end=found.end, min_index=found.first)
-
-
 def _topic_findings(expectation: Expectation) -> Iterator[Finding]:
     if expectation.deleted:
         yield finding("topic-deleted", count=len(expectation.deleted), names=", ".join(expectation.deleted[:20]))
     if expectation.unsafe:
         yield finding("topic-unsafe-name", count=len(expectation.unsafe), names=repr(expectation.unsafe[:20]))
+
+
+def _units_of(rows: Rows) -> Rows:
+    """The units that a broker puts for rows without a delay, as the file has them."""
+    units = np.empty(rows.size, dtype=_UNIT)
+    for name in ("phy_offset", "size", "tags_code"):
+        units[name] = rows[name]
+    return units
 
 
 class _Checker:
@@ -87,26 +92,37 @@ class _Checker:
         self.stops = np.array([d.stop for d in log.damaged], dtype=np.int64)
         # what a rebuild puts at a position that only damage or a bridge accounts for
         self.stands_in = log.fillers + log.markers > 0 or bool(log.damaged)
+        self.listed = self._list() if log.files and not is_elsewhere(store.consumequeue_dir) else {}
+        self.failure: ReadFailure | None = None
+        self.room = np.empty(_AT_ONCE, dtype=np.uint8)
 
-    def verdicts(self, followed: Followed, expectation: Expectation) -> Iterator[tuple[QueueKey, QueueVerdict]]:
-        """The verdict on each of some queues; those that are not sound are looked at one by one."""
-        known = [
-            _of_sound(member[1], sound) if sound is not None else self._of_gone(member, expectation)
-            for member, sound in zip(followed.members, followed.sound, strict=True)
-        ]
-        flawed = [number for (number, _), verdict in zip(followed.members, known, strict=True) if verdict is None]
-        rows = expectation.of(number for number in flawed if number >= 0)
-        for (number, key), verdict in zip(followed.members, known, strict=True):
-            if verdict is not None:
-                yield key, verdict
-            else:
-                own = next(rows)[1] if number >= 0 else np.empty(0, dtype=EXPECTED)
-                yield key, self.check(key, own, followed.content)
+    def _list(self) -> dict[QueueKey, tuple[str, list[tuple[int, str, int]]]]:
+        """Folder and files (offset, name, length) of each queue with nothing else in its folder."""
+        try:
+            return {
+                QueueKey(folder.topic, folder.queue_id): (folder.place, files)
+                for folder, files in self.store.list_queues()
+                if files and folder.place.endswith(f"{os.sep}{folder.queue_id}")
+            }
+        except OSError:
+            return {}  # the look at each queue says which it is
 
-    def _of_gone(self, member: Member, expectation: Expectation) -> QueueVerdict | None:
+    def verdicts(
+        self, members: list[tuple[int, QueueKey]], expectation: Expectation
+    ) -> Iterator[tuple[QueueKey, QueueVerdict]]:
+        """The verdict on each queue, by its number in the log, -1 for one without a row there."""
+        missing = {key: verdict for number, key in members if (verdict := self._of_missing(number, key, expectation))}
+        rows = expectation.of(number for number, key in members if number >= 0 and key not in missing)
+        for number, key in members:
+            if key in missing:
+                yield key, missing[key]
+                continue
+            own = next(rows)[1] if number >= 0 else np.empty(0, dtype=EXPECTED)
+            yield key, self._of_right(key, own) or self.check(key, own)
+
+    def _of_missing(self, number: int, key: QueueKey, expectation: Expectation) -> QueueVerdict | None:
         """The verdict on a queue without any file, all of whose positions are known without its rows; else None."""
-        number, key = member
-        span = expectation.span(number) if number >= 0 and not self.has_ext else None
+        span = expectation.span(number) if number >= 0 and not self.has_ext and key not in self.listed else None
         if span is None:
             return None
         # a damaged store may lack all of its queues
@@ -121,9 +137,103 @@ class _Checker:
             return None
         return None
 
-    def check(self, key: QueueKey, rows: Rows, content: QueueBytes) -> QueueVerdict:
+    def _of_right(self, key: QueueKey, rows: Rows) -> QueueVerdict | None:
+        """The verdict on a queue whose files are byte for byte what the log calls for; None for any other.
+
+        In front of its rows only units of expired messages may stand, and behind them zeros.
+        """
+        place, files = self.listed.get(key, ("", []))
+        size = self.store.queue_file_size
+        if not files or size % UNIT_SIZE or files[0][0] % UNIT_SIZE:
+            return None
+        if any((offset, length) != (files[0][0] + n * size, size) for n, (offset, _, length) in enumerate(files)):
+            return None
+        if self.has_ext and (self.store.consumequeue_ext_dir / key.topic / str(key.queue_id)).is_dir():
+            return None
+        first = files[0][0] // UNIT_SIZE
+        live = end = -1
+        if rows.size:
+            places = rows["queue_offset"]
+            live, end = int(places[0]), int(places[-1]) + 1
+            if live < first or end > (files[-1][0] + size) // UNIT_SIZE or not (places[1:] - places[:-1] == 1).all():
+                return None
+            past = int(rows["phy_offset"][-1]) + int(rows["size"][-1]) > self.log.log_end
+            if past or np.bitwise_or.reduce(rows["bits"]) & _NOT_PLAIN:
+                return None
+        units = 0
+        for offset, name, _ in files:
+            base = offset // UNIT_SIZE
+            own = rows[max(base - live, 0) : max(base + size // UNIT_SIZE - live, 0)] if rows.size else rows
+            try:
+                units = self._units_in(f"{place}{os.sep}{name}", base, live, own)
+            except ReadFailure as failure:
+                self.failure = failure  # what could not be read once is not sound, even if it can be read now
+                return None
+            except OSError:
+                return None
+            if units < 0 or (live < 0 and end >= 0 and units):
+                return None
+            if live < 0 and units < size // UNIT_SIZE:
+                end = base + units
+        if not units and len(files) > 1:
+            return None
+        if live < 0:
+            live = end = end if end >= 0 else base + units
+        counts = {kind: count for kind, count in ((EXPIRED, live - first), (RIGHT, end - live)) if count}
+        return QueueVerdict(key, end - first, end - live, counts, end=end, min_index=first)
+
+    def _units_in(self, path: str, base: int, live: int, own: Rows) -> int:
+        """How many units a file holds, the first at queue offset `base`; -1 if they are not those that it should hold.
+
+        Those below queue offset `live` are of expired messages, all if it is -1; then come those of the rows `own`.
+        """
+        size = self.store.queue_file_size
+        with FileReader(path, again=False) as reader:
+            ranges = [*reader.data_ranges(0, size)]
+            stored = ranges[0][1] if ranges and not ranges[0][0] else 0
+            lead = stored // UNIT_SIZE if live < 0 else min(max(live - base, 0), size // UNIT_SIZE)
+            wanted = (lead + own.size) * UNIT_SIZE
+            if wanted > min(stored, _MOST):
+                return -1
+            read = stored if stored <= _AT_ONCE else wanted
+            content = np.empty(read, dtype=np.uint8)
+            spend(read)
+            if reader.read_into(memoryview(content.data), 0) != read:
+                return -1
+            before = content[: lead * UNIT_SIZE].view(_UNIT)
+            if live < 0:
+                ends = np.flatnonzero(before["size"] <= 0)
+                before = before[: int(ends[0])] if ends.size else before
+                wanted = before.size * UNIT_SIZE
+            if before.size and not self._are_expired(before):
+                return -1
+            if own.size and not np.array_equal(content[lead * UNIT_SIZE : wanted], _units_of(own).view(np.uint8)):
+                return -1
+            if content[wanted:].any():
+                return -1
+            for start, stop in ranges:
+                if not self._is_zero(reader, max(start, read), stop):
+                    return -1
+        return wanted // UNIT_SIZE
+
+    def _are_expired(self, units: Rows) -> bool:
+        offset, size, tags = units["phy_offset"], units["size"], units["tags_code"]
+        blank = (offset == PRE_BLANK.phy_offset) & (size == PRE_BLANK.size) & (tags == PRE_BLANK.tags_code)
+        before = (offset >= 0) & (offset < self.log.min_offset) & (size > 0) & (tags > MAX_EXT_ADDRESS)
+        return bool((before & ~blank).all())
+
+    def _is_zero(self, reader: FileReader, start: int, stop: int) -> bool:
+        """Whether bytes [start, stop) of a file are zeros."""
+        for at in range(start, stop, _AT_ONCE):
+            room = self.room[: min(_AT_ONCE, stop - at)]
+            spend(room.size)
+            if reader.read_into(memoryview(room.data), at) != room.size or room.any():
+                return False
+        return True
+
+    def check(self, key: QueueKey, rows: Rows) -> QueueVerdict:
         verdict = QueueVerdict(key, expected=int((~is_lost(rows)).sum()))
-        files = QueueFiles(self.store, key.topic, key.queue_id, content=content)
+        files = QueueFiles(self.store, key.topic, key.queue_id)
         ext = ExtFiles(self.store, key.topic, key.queue_id)
         try:
             self._check_files(verdict, files.mapped_files)
@@ -132,6 +242,9 @@ class _Checker:
             self._check_units(verdict, files, ext, rows)
         except OSError as error:
             raise Refusal(f"cannot read {error.filename}: {error.strerror}", path=str(error.filename)) from error
+        if self.failure is not None and not files.failures:
+            files.failures.append(self.failure)
+        self.failure = None
         for failure in (*files.failures, *ext.failures):
             verdict.findings.append(finding(
                 "consumequeue-unreadable", self.store.relative(failure.path), failure.offset, topic=key.topic,
