@@ -17,12 +17,13 @@ from benchmarks.shapes import GIBI, MANY_QUEUES
 from benchmarks.stage import Stage
 from benchmarks.table import Goal, at_least, at_most, markdown, times_table
 from fixtures.damage.patch import flip_bit
-from fixtures.nested_heads import nested_heads
+from fixtures.nested_heads import nested_heads, sound_log
 from fixtures.synth import synth_store
 from formats.names import offset_to_name
 
 _MOST_ANONYMOUS = 600e6
 _LINEAR = 1.3  # a byte of the largest log may take so many times as long as one of the smallest
+_HOSTILE = 5
 
 
 def start_up(folder: Path, runs: int) -> tuple[str, list[Goal]]:
@@ -106,17 +107,23 @@ def _damaged(path: Path) -> Iterator[None]:
 
 
 def hostile(folder: Path, runs: int) -> tuple[str, list[Goal]]:
-    """Heads of records within each other's bodies, right but for a checksum, in a file of 2 and one of 8 MiB."""
-    sizes = {f"{size} MiB of nested heads": size << 20 for size in (2, 8)}
-    for name, size in sizes.items():
+    """Heads of records within each other's bodies, right but for a checksum, beside sound messages of as many bytes."""
+    files = {
+        "8 MiB of sound messages": sound_log(8 << 20, 128), "2 MiB of nested heads": nested_heads(2 << 20, 128),
+        "8 MiB of nested heads": nested_heads(8 << 20, 128),
+    }
+    for name, content in files.items():
         (folder / name / "commitlog").mkdir(parents=True)
-        (folder / name / "commitlog" / offset_to_name(0)).write_bytes(nested_heads(size, 128))
+        (folder / name / "commitlog" / offset_to_name(0)).write_bytes(content)
     times = in_turn({
-        name: partial(_seconds, str(folder / name), "--only", "commitlog") for name in sizes
+        name: partial(_seconds, str(folder / name), "--only", "commitlog") for name in files
     }, runs)
-    small, large = (times[name].least for name in sizes)
-    goals = [at_most("8 MiB of nested heads to 2 MiB", 4 * _LINEAR, large / small, "x")]
-    return times_table(times, next(iter(sizes))), goals
+    sound, small, large = (times[name].least for name in files)
+    goals = [
+        at_most("8 MiB of nested heads to 2 MiB", 4 * _LINEAR, large / small, "x"),
+        at_most("8 MiB of nested heads to sound messages", _HOSTILE, large / sound, "x"),
+    ]
+    return times_table(times, next(iter(files))), goals
 
 
 def _seconds(store: str, *options: str) -> float:

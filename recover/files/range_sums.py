@@ -8,11 +8,18 @@ from __future__ import annotations
 import zlib
 from array import array
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from recover.files.pace import spend
 from recover.files.reader import FileReader, ReadFailure
 
+Numbers = np.ndarray[Any, Any]
+"""Positions in the file (int64), or sums (uint32)."""
+
 _BLOCK = 4096
+_STEP = 64
 _AT_ONCE = 1 << 20
 _POLYNOMIAL = 0xEDB88320
 _ONE = 1 << 31
@@ -40,10 +47,24 @@ class RangeSums:
 
     def crc(self, start: int, stop: int) -> int:
         """CRC-32 of the bytes [start, stop)."""
+        self._begin_before(start)
+        return self._up_to(stop) ^ _times(self._up_to(start), _power(stop - start))
+
+    def crcs(self, starts: Numbers, stops: Numbers, at: int, content: Numbers) -> Numbers:
+        """CRC-32 of many ranges (uint32) that begin within `content`, the bytes from `at` on (uint8)."""
+        self._begin_before(at)
+        within = stops <= at + content.size
+        ends = np.where(within, stops, at)
+        sums = _up_to_each(content, np.concatenate([starts, ends]) - at, self._up_to(at))
+        before, behind = sums[: starts.size], sums[starts.size :]
+        far, which = np.unique(stops[~within], return_inverse=True)
+        behind[~within] = np.array([self._up_to(stop) for stop in far.tolist()], dtype=np.uint32)[which]
+        return behind ^ _times_each(before, _powers(stops - starts))
+
+    def _begin_before(self, start: int) -> None:
         if start < self._origin or start > self._end + _AT_ONCE:
             # the sum of a whole record may be asked for after that of its body
             self._origin, self._sums = max(0, start // _BLOCK - 1) * _BLOCK, array("L", [0])
-        return self._up_to(stop) ^ _times(self._up_to(start), _power(stop - start))
 
     @property
     def _end(self) -> int:
@@ -102,3 +123,56 @@ def _product(count: int, base: int) -> int:
         base = _times(base, base)
         count >>= 1
     return result
+
+
+def _up_to_each(content: Numbers, positions: Numbers, seed: int) -> Numbers:
+    """The sums up to each of some positions in the content, where that up to its begin is `seed`."""
+    sums = [seed]
+    whole = memoryview(content.data)
+    for at in range(0, content.size - _STEP + 1, _STEP):
+        sums.append(zlib.crc32(whole[at : at + _STEP], sums[-1]))
+    steps = np.minimum(positions // _STEP, len(sums) - 1)
+    found: Numbers = ~np.array(sums, dtype=np.uint32)[steps]
+    place, left = steps * _STEP, positions - steps * _STEP
+    for done in range(int(left.max(initial=0))):
+        more = np.flatnonzero(left > done)
+        low = (found[more] ^ content[place[more] + done]) & 0xFF
+        found[more] = _table()[low] ^ (found[more] >> 8)
+    found ^= np.uint32(0xFFFFFFFF)
+    return found
+
+
+def _times_each(a: Numbers, b: Numbers) -> Numbers:
+    """`_times` of each pair (uint32)."""
+    a, b = a.copy(), b.copy()
+    product = np.zeros_like(a)
+    for _ in range(32):
+        product ^= b * (a >> 31)
+        a <<= 1
+        b = (b >> 1) ^ (b & 1) * np.uint32(_POLYNOMIAL)
+    return product
+
+
+def _powers(counts: Numbers) -> Numbers:
+    """`_power` of each count (uint32)."""
+    product: Numbers = _byte_powers(0)[counts & 0xFF]
+    for number in range(1, 4):
+        digits = (counts >> (8 * number)) & 0xFF
+        if digits.any():
+            product = _times_each(product, _byte_powers(number)[digits])
+    return product
+
+
+@lru_cache(maxsize=4)
+def _byte_powers(number: int) -> Numbers:
+    """x to the 8 * count * 256^number, of each count below 256."""
+    base, found = _product(256**number, _ONE >> 8), [_ONE]
+    for _ in range(255):
+        found.append(_times(found[-1], base))
+    return np.array(found, dtype=np.uint32)
+
+
+@lru_cache(maxsize=1)
+def _table() -> Numbers:
+    """What a byte does to a sum of nothing but zeros."""
+    return np.array([zlib.crc32(bytes([low ^ 0xFF])) ^ 0xFF000000 for low in range(256)], dtype=np.uint32)

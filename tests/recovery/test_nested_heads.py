@@ -7,6 +7,7 @@ import struct
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +86,35 @@ def test_long_damaged_records_before_intact_ones_are_not_read_whole_each(
     assert sum(sums.summed for sums in summed) <= 2 * SIZE
 
 
+@pytest.mark.parametrize("step", [24, 128])
+@pytest.mark.parametrize("window", [8 << 10, 64 << 10])
+def test_intact_records_among_nested_heads_are_found(tmp_path: Path, step: int, window: int) -> None:
+    size = 96 << 10
+    content = bytearray(nested_heads(size, max(step, HEAD_SIZE + ENDS)))
+    for at in range(0, size - 400, step if step < HEAD_SIZE else size):
+        # heads that overlap have little more than magic and own offset
+        content[at + 4 : at + 8], content[at + 28 : at + 36] = encode(message(at, b""))[4:8], struct.pack(">q", at)
+    for number in range(40):
+        at = 1000 + 2311 * number
+        whole = bytearray(encode(message(at, random.Random(number).randbytes(50 * (number % 9)), number % 2 == 0)))
+        content[at : at + len(whole)] = whole
+        if number % 5 == 4:
+            content[at + 90] ^= 1
+    path = tmp_path / "00000000000000000000"
+    path.write_bytes(content)
+    expected, at = [], 0
+    while at < size - HEAD_SIZE:
+        try:
+            expected.append((at, judge(lambda begin, length: bytes(content[begin : begin + length]), at, 0, size)))
+            at += expected[-1][1].total_size
+        except FormatError:
+            at += 1
+    found = scan_file(MappedFile(path, 0, size), size, ColumnStore(), window=window)
+    rows = [(int(row["phy_offset"]), int(row["size"])) for split in found.splits for row in split.records]
+    assert rows == [(at, record.total_size) for at, record in expected]
+    assert len(rows) >= 30
+
+
 CONTENT = random.Random(2).randbytes(40_000)
 
 
@@ -99,6 +129,12 @@ def test_sums_of_ranges_are_those_of_zlib(
         for one, other in ranges:
             start, stop = sorted((one, other))
             assert sums.crc(start, stop) == zlib.crc32(CONTENT[start:stop])
+        for at in (0, 4097, 30_000):
+            piece = CONTENT[at : at + 9000]
+            pairs = [(at + min(one, other) % (len(piece) + 1), max(one, other)) for one, other in ranges]
+            starts, stops = np.array([(start, max(start, stop)) for start, stop in pairs], dtype=np.int64).T
+            found = sums.crcs(starts, stops, at, np.frombuffer(piece, dtype=np.uint8))
+            assert found.tolist() == [zlib.crc32(CONTENT[one:other]) for one, other in zip(starts, stops, strict=True)]
 
 
 @given(
