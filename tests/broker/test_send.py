@@ -164,13 +164,15 @@ def last_line(position: Path) -> bytes:
 
 
 @pytest.mark.parametrize("version", one_in_deep(PROXIES))
-def test_delays_are_kept_and_what_a_cluster_refuses_is_told(version: str, export: Path, tmp_path: Path) -> None:
+def test_delays_and_rates_are_kept_and_what_a_cluster_refuses_is_told(
+    version: str, export: Path, tmp_path: Path,
+) -> None:
     copy = next(json.loads(line) for line in export.read_bytes().splitlines() if b'"kind":"delayed"' in line)
     waits = {name: value for name, value in copy["properties"].items() if name != "DELAY"}
     file = tmp_path / "waiting.ndjson"
     root = unpacked(SOURCE)
     with cluster(version, tmp_path / "store") as broker:
-        broker.act(["topic\tWaits\t1\t+message.type=DELAY", "topic\tOrdered\t2\t+message.type=FIFO"])
+        broker.act(["topic\tWaits\t1\t+message.type=DELAY", "topic\tOrdered\t2\t+message.type=FIFO", "topic\tFast\t4"])
         to = ("--endpoints", broker.endpoints, "--yes", "--json")
         absent = mqtool("send", root, "--topic", "TopicA", "--limit", "3", "--topic-map", "TopicA=Absent", *to)
         assert (absent.code, absent.document["sent"]) == (8, 0), absent.stdout
@@ -178,6 +180,14 @@ def test_delays_are_kept_and_what_a_cluster_refuses_is_told(version: str, export
         ordered = mqtool("send", root, "--topic", "TopicA", "--limit", "3", "--topic-map", "TopicA=Ordered", *to)
         assert (ordered.code, ordered.document["refused_messages"]) == (8, 3), ordered.stdout
         assert "FIFO" in ordered.document["refused"][0]["reason"]
+        fast = mqtool("send", root, "--topic", "TopicA", "--limit", "200", "--topic-map", "TopicA=Fast", "--in-flight",
+                      "16", *to)
+        assert (fast.code, fast.document["sent"]) == (0, 200), fast.stdout
+        began = time.monotonic()
+        slow = mqtool("send", root, "--topic", "TopicB", "--limit", "40", "--topic-map", "TopicB=Fast", "--rate-limit",
+                      "20", *to)
+        assert (slow.code, slow.document["sent"]) == (0, 40), slow.stdout
+        assert time.monotonic() - began >= 39 / 20
         ready = int(time.time() * 1000) + 12_000
         line = {**copy, "topic": "Waits", "properties": {**waits, "TIMER_OUT_MS": str(ready)}}
         file.write_text(json.dumps(line) + "\n")
@@ -187,6 +197,7 @@ def test_delays_are_kept_and_what_a_cluster_refuses_is_told(version: str, export
         assert time.time() * 1000 >= ready
         text = copy["body"]
         assert one.body == (base64.b64decode(text) if copy["body_encoding"] == "base64" else text.encode())
+    assert len(stored(tmp_path / "store", "Fast")) == 240
 
 
 @pytest.mark.parametrize("version", [pytest.param("4.9.7", marks=pytest.mark.deep)])
