@@ -14,6 +14,7 @@ from recover.evidence.last_numbers import as_units_say
 from recover.files.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.files.reader import FileReader
 from recover.files.store import Store, StoreOptions
+from recover.query import not_looked_at
 from recover.scan.engine import Engine
 from recover.scan.file_scan import ProgressCallback
 from recover.scan.judge import judge
@@ -116,7 +117,7 @@ def scan_source(
 ) -> Scanned:
     """Scan the log of a source, judging old and superseded records as verify does where its queues are there.
 
-    A file that cannot be opened, or a range that cannot be read, is noted and passed over.
+    A file that cannot be opened, a range that cannot be read and a part that is not read are noted and passed over.
     """
     unread: list[str] = []
 
@@ -127,6 +128,7 @@ def scan_source(
     log = engine.scan_log(queue, memory=memory, progress=progress, open_error=cannot_open)
     if source.store is not None:
         log = as_units_say(log, source.store)
+        unread += not_looked_at(source.store)
     for scan in log.files:
         unread += [f"{failure.path} could not be read at {failure.offset}: {failure.strerror}"
                    for failure in scan.unreadable]

@@ -83,9 +83,12 @@ def trace(
 ) -> tuple[list[Life], Answer]:
     """Lives of the messages with this id, unique key or key, and how they were looked for.
 
-    Through the index; with an `engine` by a scan of the log. `Refusal` (8) without an index file to look in.
+    Through the index; with an `engine` by a scan of the log. `Refusal` (8) where the index cannot be asked.
     """
     found, keys = _first(store, name, engine, progress)
+    if engine is None and not found.messages and not _topics(store):
+        raise Refusal("an index finds messages by topic, and which topics there are is not known",
+                      "Add --scan to look through the whole log instead.")
     by_key: dict[str | None, dict[int, Record]] = {}
     for key in keys:
         records = [item.record for item in found.messages if item.record.uniq_key == key]

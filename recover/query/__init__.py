@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from formats.errors import FormatError
 from formats.message_id import parse_offset_id
 from recover.errors import UsageRefusal
@@ -18,8 +20,8 @@ from recover.query.reading import note_damage, record_at
 from recover.scan.log_reader import LogReader
 from recover.verify.parts import log_is_gone
 
-__all__ = ["FOREVER", "Answer", "Found", "Wanted", "note_unread", "query_id", "query_key", "query_offset",
-           "query_phy_offset", "query_scan", "query_time"]
+__all__ = ["FOREVER", "Answer", "Found", "Wanted", "not_looked_at", "note_unread", "query_id", "query_key",
+           "query_offset", "query_phy_offset", "query_scan", "query_time"]
 
 
 def note_unread(store: Store, answer: Answer) -> None:
@@ -29,11 +31,18 @@ def note_unread(store: Store, answer: Answer) -> None:
     """
     if answer.messages and answer.way in ("id", "offset", "queue"):
         return
+    for line in not_looked_at(store):
+        if line not in answer.notes:
+            answer.incomplete(line)
+
+
+def not_looked_at(store: Store) -> Iterator[str]:
+    """A line for a log that is gone, and for each part that is not read and holds messages, too."""
     for item in log_is_gone(store):
-        answer.incomplete(item.message)
+        yield item.message
     for part in unread_parts(store):
         if part.needed_for == COMMITLOG and part.holds(part.path):
-            answer.incomplete(f"{store.relative(part.path)} ({part.what}) was not looked at: mqtool does not read it")
+            yield f"{store.relative(part.path)} ({part.what}) was not looked at: mqtool does not read it"
 
 
 def query_phy_offset(store: Store, phy_offset: int) -> Answer:

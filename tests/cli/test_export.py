@@ -336,3 +336,15 @@ def test_lines_of_unusual_messages_are_those_of_the_encoder(tmp_path: Path) -> N
     rows = pyarrow.parquet.read_table(table).to_pylist()
     assert [{**row, "properties": json.loads(row["properties"]), "doubtful": row["doubtful"].split()}
             for row in rows] == lines
+
+
+@pytest.mark.parametrize(("kind", "part", "messages"), [
+    ("dledger-5.3.3", "dledger-n0", 0), ("mixed-5.3.3", "dledger-n0", 420), ("tiered-5.5.0", "tieredstore", 440),
+])
+def test_messages_in_a_part_that_is_not_read_are_told(kind: str, part: str, messages: int, tmp_path: Path) -> None:
+    root = unpacked(f"kinds/clean-{kind}")
+    result = mqtool("export", root, "-o", tmp_path / "out.ndjson", "--json")
+    assert (result.code, result.document["complete"], result.document["messages"]) == (8, False, messages)
+    assert any(part in note for note in result.document["notes"])
+    sent = mqtool("send", root, "--endpoints", "127.0.0.1:1", "--dry-run", "--json")
+    assert (sent.code, sent.document["complete"]) == (8, False)

@@ -168,6 +168,18 @@ def test_without_an_index_it_says_to_scan_and_what_is_not_there_leads_to_a_scan(
     assert len(traced(root, "tx12", "--scan")) == 1
 
 
+def test_what_is_not_read_is_told() -> None:
+    result = mqtool("trace", "key-5", unpacked("kinds/clean-rocksdb-5.5.0"), "--json")
+    assert result.code == 8
+    assert "--scan" in result.document["error"]["remedy"]
+    (life,) = traced(unpacked("kinds/clean-rocksdb-5.5.0"), "key-5", "--scan")
+    assert life["ended"] == "sent"
+    for way in ((), ("--scan",)):
+        result = mqtool("trace", "key-5", unpacked("kinds/clean-dledger-5.3.3"), *way, "--json")
+        assert (result.code, result.document["complete"]) == (8, False)
+        assert "dledger-n0" in result.document["notes"][-1]
+
+
 @pytest.mark.parametrize("recipe", [
     "bit-in-body", "page-random", "index-torn", "queue-file-garbage", "all-queues-missing",
 ])
