@@ -46,7 +46,8 @@ def unit_of(row: np.void) -> Unit:
 
 
 def places_of_strays(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> Iterator[StrayPlace]:
-    """Every stray record for which its queue has a place between the records around it, or behind its last one.
+    """Every stray record for which its queue has a place between the records around it, behind its last one,
+    or, in a log that has its beginning, in front of its first one.
 
     A unit there that names the record says which. Else they are in their order, behind the record in front as long as
     no damage comes between, in front of the one behind if there is none there.
@@ -57,10 +58,13 @@ def places_of_strays(log: LogView, expectation: Expectation, queues: ConsumeQueu
         verdict = queues.verdicts.get(key)
         units = sorted([*verdict.wrong, *verdict.lost]) if verdict is not None else []
         for front, group in groupby(strays[key], key=lambda stray: _in_front(rows, stray)):
-            if front == 0:
+            if front == 0 and log.min_offset > 0:
                 continue
-            places = range(int(rows["queue_offset"][front - 1]) + 1, NO_END)
-            first, stop = int(rows["phy_offset"][front - 1]), NO_END
+            # a log that has its beginning has that of its queues
+            places, first, stop = range(NO_END), -1, NO_END
+            if front > 0:
+                last = rows[front - 1]
+                places, first = range(int(last["queue_offset"]) + 1, NO_END), int(last["phy_offset"])
             if front < rows.size:
                 places, stop = range(places.start, int(rows["queue_offset"][front])), int(rows["phy_offset"][front])
             between = damaged[bisect_left(damaged, first) : bisect_left(damaged, stop)]

@@ -29,19 +29,19 @@ from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.looks import opened
 
-LAST, MIDDLE = "last", "middle"
+FIRST, LAST, MIDDLE = "first", "last", "middle"
 RECORD_QUEUE, RECORD_QUEUE_OFFSET = (RECORD.names.index(name) for name in ("queue", "queue_offset"))
 NAMES = ("clean-4.5.1", "clean-5.3.3", "killed-5.5.0", "killed-v2-ipv6-5.3.3")
 
 
 def record_of(name: str, which: str) -> Placed:
-    """The middle or last message of the queue that has most of them."""
+    """The first, middle or last message of the queue that has most of them."""
     queues: dict[tuple[bytes, int], list[Placed]] = {}
     for placed in placed_records(name):
         if placed.record.sys_flag & TRANSACTION == 0:
             queues.setdefault((placed.record.topic, placed.record.queue_id), []).append(placed)
     own = max(queues.values(), key=len)
-    return {LAST: own[-1], MIDDLE: own[len(own) // 2]}[which]
+    return {FIRST: own[0], LAST: own[-1], MIDDLE: own[len(own) // 2]}[which]
 
 
 def change(root: Path, placed: Placed, field: str, bit: int) -> None:
@@ -61,6 +61,7 @@ def log_bytes(root: Path) -> list[bytes]:
 
 @pytest.mark.parametrize(("which", "field", "bit"), [
     (MIDDLE, "queue_offset", 3), (MIDDLE, "queue_offset", 44), (MIDDLE, "queue_id", 4), (MIDDLE, "queue_id", 30),
+    (FIRST, "queue_offset", 38),
     # it was a million messages that the queue seemed to lack, or more than there is memory for
     (LAST, "queue_offset", 20), (LAST, "queue_offset", 44), (LAST, "queue_offset", 61),
     (LAST, "queue_id", 4), (LAST, "queue_id", 30),
