@@ -68,19 +68,27 @@ def _fitting(lacks: Iterable[Lack], records: Iterable[_Named]) -> list[StrayPlac
 def _alone(log: LogView, expectation: Expectation) -> Iterator[_Named]:
     """Records alone in the queue that they name, be it of a topic that nobody knows; not the first of a queue.
 
-    So are those that alone would be all that is left of an older queue of that name.
+    So are those that alone would be all that is left of an older queue of that name; not those whose place a record
+    before them in the log holds: that is an old record after the log's end.
     """
     alone = np.flatnonzero((log.tally.positions == 1) & (log.tally.least > 0))
     older = np.zeros(len(log.queues), dtype=np.int64)
     for split in log.splits() if log.superseded else ():
         older += np.bincount(split.records["queue"][_is_older(split.records)], minlength=older.size)
     alone_once = np.flatnonzero(older == 1)
+    left: list[_Named] = []
     for split in log.splits() if alone.size or alone_once.size else ():
         rows, queues = split.records, split.records["queue"]
         found = np.isin(queues, alone) & with_place(rows)
         found |= np.isin(queues, alone_once) & _is_older(rows) & (rows["queue_offset"] > 0)
         for at in np.flatnonzero(found).tolist():
-            yield expectation.keys[int(queues[at])], unit_of(rows[at])
+            named = expectation.keys[int(queues[at])], unit_of(rows[at])
+            if _is_older(rows[at : at + 1])[0]:
+                left.append(named)
+            else:
+                yield named
+    before = {(key, number): phy_offset for key, (number, phy_offset, _) in _twins(expectation, left)}
+    yield from ((key, unit) for key, unit in left if before.get((key, unit[0]), unit[1]) >= unit[1])
 
 
 def _is_older(rows: Rows) -> Rows:
