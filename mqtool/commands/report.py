@@ -256,9 +256,9 @@ def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
         parts.append(stop.message)
     elif code & exits.MESSAGES:
         parts.append(next(item.message for item in found.before.findings.sorted() if item.severity == "error"))
-    else:
+    elif "commitlog" not in document["not_checked"]:
         parts.append(f"{count(log['messages'], 'message')} in the log, all intact")
-    derived = sum(item.severity == "warning" for item in found.before.findings)
+    derived = sum(item.severity == "warning" and bool(item.bits & exits.DERIVED) for item in found.before.findings)
     if derived:
         parts.append(f"{count(derived, 'problem')} that {'loses' if derived == 1 else 'lose'} no intact message")
     if document["not_checked"]:

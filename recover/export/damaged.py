@@ -56,8 +56,8 @@ def _heads(reader: LogReader, damage: Damage, named: set[int]) -> Iterator[tuple
             at = content.find(magic.to_bytes(4, "big", signed=True), at + 1)
     if content.strip(b"\0"):
         starts.add(0)
-    ordered = sorted(starts)
-    for start, stop in zip(ordered, [*ordered[1:], len(content)], strict=True):
+    ordered = sorted(starts)  # none in a range of zeros
+    for start, stop in zip(ordered, [*ordered[1:], len(content)], strict=False):
         yield damage.start + start, content[start:stop]
 
 

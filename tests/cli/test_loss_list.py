@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fixtures.damage import damage
+from mqtool import exits
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 from tests.support.stores import unpacked
@@ -82,3 +83,13 @@ def test_a_list_that_cannot_be_written_is_16(tmp_path: Path) -> None:
     assert mqtool("predict", root, "--loss-out", tmp_path / "lost.txt").code == 16
     assert mqtool("predict", root, "--loss-out", root / "lost.csv").code == 16
     assert mqtool("recover", root, "--loss-out", tmp_path / "lost.csv").code == 16
+
+
+def test_a_range_of_zeros_that_held_no_message_lists_none(store: Callable[[str], Path], tmp_path: Path) -> None:
+    root = store("killed-lmq-4.9.7")
+    damage("blank-zeroed", root, 1)
+    out = tmp_path / "lost.ndjson"
+    assert mqtool("verify", root, "--json").document["commitlog"]["damaged"]
+    assert mqtool("recover", root, "--dry-run", "--loss-out", out).code & (exits.OPERATIONAL | exits.BUG) == 0
+    assert out.read_bytes() == b""
+    assert mqtool("export", root, "-o", tmp_path / "damaged.ndjson", "--damaged").code == exits.CLEAN

@@ -144,6 +144,9 @@ def test_a_page_comes_of_every_store(name: str, recipe: str, tmp_path: Path) -> 
     assert result.code == mqtool("verify", root, "--json").code
     harmless(tmp_path / "r.html")
     assert len(result.document["map"]) <= 24
+    unread = result.document["verify"]["not_checked"]
+    assert ("not checked: " in result.document["sentence"]) == bool(unread)
+    assert "commitlog" not in unread or "intact" not in result.document["sentence"].replace("no intact", "")
     assert mqtool("report", root, "-o", tmp_path / "r.md").code == result.code
 
 

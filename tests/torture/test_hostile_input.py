@@ -217,6 +217,7 @@ def _cli_fuzzed(name: str, folder: Path, rounds: int, seed: int) -> int:
             lines: list[list[object]] = [
                 ["verify", root], ["inspect", root], ["predict", root, "--broker", version],
                 ["recover", root, "--dry-run"], ["query", root, "--phy-offset", chance.choice((0, strike.start))],
+                ["report", root, "--json"],
             ]
             if path.exists():
                 lines.append(["inspect", path, "--offset", strike.start])
@@ -290,7 +291,8 @@ def test_hostile_names_reach_neither_terminal_nor_file_system(folder: Path) -> N
         ["query", root, "--topic", "../../x", "--queue", 0, "--offset", 0],
         ["query", root, "--topic", "\x1b[31m", "--key", "\x1b[31m"], ["recover", root, "--dry-run"],
         ["rebuild", root, "--yes", "--include-deleted"], ["recover", root, "--yes"], ["verify", root],
-        ["rebuild", root, "--output", folder / "out", "--include-deleted"], ["journal", root], ["undo", root, "--yes"],
+        ["rebuild", root, "--output", folder / "out", "--include-deleted"], ["journal", root],
+        ["report", root, "-o", folder / "out" / "report.md"], ["undo", root, "--yes"],
     ]
     for line in lines:
         speaks_cleanly(root, *line)
