@@ -5,7 +5,7 @@ from __future__ import annotations
 from recover.finding_code import BIT_UNSUPPORTED, Code
 
 DUE_AGAIN = (
-    "mqtool cannot rebuild the timer. If delayed messages matter more than duplicates, move timerlog, timerwheel* and "
+    "The timer cannot be rebuilt. If delayed messages matter more than duplicates, move timerlog, timerwheel* and "
     "config/timercheck aside before the start: the broker then reads its timer queue from the beginning again."
 )
 

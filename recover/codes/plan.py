@@ -25,13 +25,14 @@ PLAN_CODES: tuple[Code, ...] = (
     ),
     Code(
         "plan-loses-delivered", "info",
-        "{count} messages that broker {broker} delivers from this store as it is would not be delivered after the plan",
+        "the plan would cost {count} messages that this store delivers as it is (broker {broker})",
         "Keep the store as it is: the broker alone delivers more. --max-loss {count} accepts the loss.",
         meaning="What brokers deliver from the store as it is was compared with what they would deliver after the plan, "
         "by the rules of predict. Messages would be missing, so the plan is refused.",
         cause="One damaged record, mark, name or unit was believed against the rest of the store.",
         broker="It starts on the store as it is and delivers these messages.",
         action="Save a copy of the store. Start the broker on it, or accept the loss with --max-loss.",
+        one="the plan would cost one message that this store delivers as it is (broker {broker})",
     ),
     Code(
         "plan-overwrites-named", "error",

@@ -17,6 +17,7 @@ from fixtures.damage import RECIPES, NotApplicable, damage
 from mqtool import exits
 from mqtool.commands import COMMANDS, command_of
 from mqtool.next_steps import START_BROKER, STATES, TAKES
+from recover.codes import CODES
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import all_stores, log_options
 from tests.support.stores import KINDS, broker_conf, copy_store, real_store, unmount_log
@@ -34,6 +35,7 @@ CHOSEN = {
     ("clean-expired-5.5.0", "nothing"), ("clean-plain-4.9.7", "log-first-missing"),
     ("kinds/killed-dledger-5.3.3", "log-unmounted"), ("kinds/clean-rocksdb-5.5.0", "bit-in-body"),
     ("kinds/killed-timers-5.5.0", "nothing"), ("kinds/clean-batch-5.5.0", "topics-missing"),
+    ("clean-5.3.3", "log-last-missing"),
 }
 
 
@@ -137,6 +139,11 @@ def test_the_options_that_hints_keep_are_those_that_a_command_takes() -> None:
     for name, place in COMMANDS.items():
         taken = {item.name for item in command_of(place).parameters}
         assert set(TAKES.get(name, ())) <= taken, name
+
+
+def test_a_remedy_that_begins_as_a_command_is_one() -> None:
+    typed = {code.name: code.remedy.split()[1] for code in CODES.values() if code.remedy.startswith("mqtool ")}
+    assert typed and not {name: word for name, word in typed.items() if word not in COMMANDS}
 
 
 def test_every_state_has_a_phase_that_a_command_ends_in() -> None:
