@@ -179,7 +179,7 @@ STOPS = frozenset({
 SETTINGS = frozenset({"settings-contradict-files", "settings-would-truncate", "start-needs-newer-broker"})
 """Findings of which the remedy is another setting or another release: no repair of the store helps."""
 _CLAMPED = ("consumer-offset-above-max", "delay-offset-above-max")
-_FLIPPED = ("commitlog-flipped-bit", "commitlog-flipped-property")
+_FLIPPED = ("commitlog-flipped-bit", "commitlog-flipped-field", "commitlog-flipped-property")
 _LEFT_BY_A_KILL = {"abort-present"}
 _ASKS = "commitlog-begins-late"
 """A question that is answered before a broker starts."""
@@ -250,6 +250,9 @@ def _after_repair(scene: Scene) -> list[Step]:
         return [*hands, *_start(scene)]
     not_yet = any(item.code.startswith("config-") and not item.remedy.startswith("mqtool re") for item in scene.wrong)
     steps = hands if not_yet else [*_start(scene), *hands]
+    if scene.named(*_FLIPPED) and "--mend-bits" not in scene.typed:
+        steps.append(Step(scene.given.line("recover", "--mend-bits", "--dry-run"),
+                          "turn back the one flipped bit of messages that no client or service can read"))
     if scene.named(*_CLAMPED) and "--clamp-offsets" not in scene.typed:
         steps.append(Step(scene.given.line("recover", "--clamp-offsets", "--dry-run"),
                           "lower consumer offsets that are after the end of their queue"))

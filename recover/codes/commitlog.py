@@ -5,6 +5,7 @@ from __future__ import annotations
 from recover.finding_code import Code
 
 _RECOVER = "mqtool recover {store}"
+_MEND = "mqtool recover {store} --mend-bits"
 _CUTS = (
     "Its recovery stops at the first bad record of the files it reads: everything behind is cut, and later files are "
     "deleted from disk. If its start file lies behind the damage it starts and never notices."
@@ -23,7 +24,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "commitlog-flipped-bit", "info",
         "one flipped bit explains the damaged message at {start}: with bit {bit} of byte {position} ({field}) turned back "
         "({stored} to {right}), all its checksums are right; `recover --mend-bits` does so",
-        "mqtool recover {store} --mend-bits",
+        _MEND,
         meaning="A checksum tells which single bit would make it wrong by just as much. Damage of another kind looks the same "
         "by chance, once in as many cases as `odds` says.",
         cause="A flipped bit on disk or in memory.",
@@ -35,7 +36,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "commitlog-flipped-property", "info",
         "the {name} of message {queue_offset} of {topic}/{queue}, at {start}, is not what {witness} remembers: one flipped bit "
         "explains that; with bit {bit} of byte {position} turned back ({stored} to {right}) it is {value}, and both agree; "
-        "`recover --mend-bits` does so", "mqtool recover {store} --mend-bits",
+        "`recover --mend-bits` does so", _MEND,
         meaning="The unit of the queue has the hash of the tag from when the message was stored, units of the index have those "
         "of its keys. Of all single bits of the record's properties just this one leads back to it.",
         cause="A flipped bit on disk or in memory, in a record without a property CRC.",
@@ -46,7 +47,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-contradicted-flag", "error",
         "the sysFlags of {count} messages, from {start} on, are not what their bodies are (the first says {says}): clients {result}",
-        _RECOVER,
+        _MEND,
         one="the sysFlag of message {queue_offset} of {topic}/{queue}, at {start}, says {says}, and its body is not so: clients "
         "{result}",
         meaning="A body that is said to be compressed begins like no stream of that type; or it begins like one, and is said not "
@@ -54,12 +55,12 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         cause="A flipped bit on disk or in memory; or a producer that sets a flag and stores something else.",
         broker="It does not look at bodies, and sends the message. A client that cannot unpack it throws, and drops it with "
         "everything that came behind it in the same answer.",
-        action="`mqtool recover` turns the bit back that `commitlog-flipped-field` names. Where none is named the message stays as it "
+        action="`mqtool recover --mend-bits` turns the bit back that `commitlog-flipped-field` names. Where none is named the message stays as it "
         "is, and a consumer has to be led past it (set its offset to one more); `mqtool query --phy-offset` shows it.",
     ),
     Code(
         "commitlog-unserved-message", "error",
-        "{count} messages of {topic}, from {start} on, do not say rightly what brokers need to deliver them: {result}", _RECOVER,
+        "{count} messages of {topic}, from {start} on, do not say rightly what brokers need to deliver them: {result}", _MEND,
         one="message {queue_offset} of {topic}/{queue}, at {start}, does not say rightly what brokers need to deliver it, {says}: "
         "{result}",
         meaning="A delayed message, a timer's or a half message keeps in its properties which topic and queue it is for, and when. "
@@ -68,7 +69,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         broker="It takes them for good. 4.9 tries such a delayed message again and again, and delivers nothing of that level any "
         "more; 4.5 and 5.x drop it. The timer of 5.x takes up nothing behind one that does not say when it is due; one that does "
         "not say where to go it tries again and again, and may stop with it. A transaction cannot be ended.",
-        action="`mqtool recover` turns the bit back that `commitlog-flipped-field` names. Where none is named the message stays as it "
+        action="`mqtool recover --mend-bits` turns the bit back that `commitlog-flipped-field` names. Where none is named the message stays as it "
         "is: `mqtool query --phy-offset` shows it, to be sent again. A 4.9 broker is led past it by hand: once its level (the queue id and "
         "one) stands at the message's queue offset in config/delayOffset.json, stop it and write one more there. A timer passes over "
         "it with timerSkipUnknownError=true in the broker's configuration.",
@@ -76,12 +77,12 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-flipped-field", "info",
         "one flipped bit explains the {name} of message {queue_offset} of {topic}/{queue}, at {start}: with bit {bit} of byte "
-        "{position} turned back ({stored} to {right}) it is {value}; recover does so", _RECOVER,
+        "{position} turned back ({stored} to {right}) it is {value}; `recover --mend-bits` does so", _MEND,
         meaning="Of all that is one bit away just this agrees with the body, or with what a broker writes there; or it is what "
         "other messages have, or names a queue that there is.",
         cause="A flipped bit on disk or in memory, in a record without a property CRC.",
         broker="See `commitlog-contradicted-flag` and `commitlog-unserved-message`.",
-        action="`mqtool recover` writes the one byte; no checksum covers it, and none has to be written again.",
+        action="`mqtool recover --mend-bits` writes the one byte; no checksum covers it, and none has to be written again.",
     ),
     Code(
         "commitlog-damaged-range", "error",
@@ -246,7 +247,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-contradicted-field", "error",
         "the record at {start} says {field} = {stored}, but its queue shows that it is message {queue_offset} of "
-        "{topic}/{queue} ({field} = {told}); `recover --mend-bits` writes that", "mqtool recover {store} --mend-bits",
+        "{topic}/{queue} ({field} = {told}); `recover --mend-bits` writes that", _MEND,
         meaning="The record is intact as far as checksums reach, but one field, which none covers, is wrong: at least "
         "two independent witnesses say so, among them the records before and after it in its queue.",
         cause="A flipped bit in the topic, the queue id, the queue offset, the sysFlag, or in the properties that name "

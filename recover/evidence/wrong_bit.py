@@ -35,7 +35,15 @@ class WrongBit(Struct, frozen=True):
     @property
     def value(self) -> str:
         """What was in that field."""
-        return f"{self.right.sys_flag:#x}" if self.name == SYS_FLAG else self.right.get_property(self.name) or ""
+        return self._of(self.right)
+
+    @property
+    def before(self) -> str:
+        """What is in that field now, "" where it is a property without its name."""
+        return self._of(self.stored)
+
+    def _of(self, record: Record) -> str:
+        return f"{record.sys_flag:#x}" if self.name == SYS_FLAG else record.get_property(self.name) or ""
 
     @property
     def content(self) -> tuple[int, int]:

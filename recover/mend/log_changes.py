@@ -61,7 +61,7 @@ def keep_everything(
     """The changes after which every broker passes over the damage; no intact record is touched.
 
     With `mend_bits` messages of which one flipped bit explains the damage are put back, and fields of intact records
-    that everything else contradicts. So are these `wrong` bits, with or without it.
+    that everything else contradicts; so are these `wrong` bits.
     `Refusal` (8) without `bridge` where damage has intact messages behind it, and where no bridge fits.
     """
     log = look.log
@@ -187,6 +187,7 @@ def _turn_back(store: Store, changes: LogChanges, item: WrongBit) -> None:
     changes.bridged.append({
         "start": start, "stop": stop, "kind": kind, "field": item.name, "markers": 0, "fillers": 0,
         "topic": item.stored.topic_name, "queue": item.stored.queue_id, "queue_offset": item.stored.queue_offset,
+        "before": item.before, "after": item.value,
     })
 
 

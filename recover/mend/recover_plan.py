@@ -85,20 +85,20 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     else:
         changes = keep_everything(
             before.survey, lost=options.lost, bridge=options.bridge, mend_bits=options.mend_bits,
-            wrong=_wrong_bits(before, options),
+            wrong=_wrong_bits(before) if options.mend_bits else (),
         )
     made = plan_from_changes(store, before, changes, options, prediction)
     made.given_up_messages = refuse_missing_files(before, options.max_loss, made.cut_from or 0)
     if options.policy == "keep" and not options.mend_bits:
         made.mendable_messages = before.findings.counts().get("commitlog-flipped-bit", 0)
         made.mendable_messages += len(before.survey.contradictions)
+        made.mendable_messages += sum(item.wrong is not None for item in before.rejected)
     return made
 
 
-def _wrong_bits(before: VerifyReport, options: RecoverOptions) -> list[WrongBit]:
-    """Those of messages that nobody can read, and, if asked for, those of tags and keys."""
-    rejected = [item.wrong for item in before.rejected if item.wrong is not None]
-    return [*rejected, *(before.flipped if options.mend_bits else ())]
+def _wrong_bits(before: VerifyReport) -> list[WrongBit]:
+    """Those of messages that no client or service can read, and those of tags and keys."""
+    return [*(item.wrong for item in before.rejected if item.wrong is not None), *before.flipped]
 
 
 def plan_truncate(

@@ -137,9 +137,8 @@ def _named_old(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> Iterab
 
 
 def _mended(made: RecoverPlan) -> set[int]:
-    """Records of which a bit or a field is written: asked for, or of a message that nobody can read."""
-    asked = {item["start"] for item in made.bridged if item["kind"] == "property" or "before" in item}
-    return asked | {item.wrong.stored.phy_offset for item in made.before.rejected if item.wrong is not None}
+    """Records of which a bit or a field is written on demand."""
+    return {item["start"] for item in made.bridged if "before" in item}
 
 
 def _bears(store: Store, step: Step) -> bool:

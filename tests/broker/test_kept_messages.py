@@ -42,7 +42,7 @@ def _struck(folder: Path, store: str, hit: Logged, name: str) -> Path:
 
 
 def _mended(root: Path) -> None:
-    assert mqtool("recover", root, "--yes").document["plan"]["loss"] == []
+    assert mqtool("recover", root, "--mend-bits", "--yes").document["plan"]["loss"] == []
     assert mqtool("verify", root).code & 4 == 0
 
 

@@ -127,7 +127,14 @@ def test_a_flipped_flag_is_told_and_put_back(compressed: bool, number: int, tmp_
     assert mqtool("verify", store, "--only", "commitlog").code == 4
     assert_same_tree(struck, tree_digest(store))
 
-    done = mqtool("recover", store, "--yes", "--json")
+    # no checksum is wrong: unasked, nothing of the record is written
+    left = mqtool("recover", store, "--yes", "--json").document
+    assert (left["exit_code"], left["mendable_messages"], left["applied"]) == (4, 1, False)
+    assert any("--mend-bits" in step["command"] for step in left["next"])
+    assert_same_tree(struck, tree_digest(store))
+    done = mqtool("recover", store, "--mend-bits", "--yes", "--json")
+    (mended,) = done.document["bridged"]
+    assert int(mended["before"], 16) ^ int(mended["after"], 16) == 1 << number
     assert done.code == 1 and done.document["damaged_messages"] == 0 and done.document["plan"]["loss"] == []
     assert _contents(store) == sound
     assert mqtool("verify", store).code == 0
@@ -156,7 +163,7 @@ def test_each_type_is_put_back_where_others_are_compressed_so(tmp_path: Path) ->
         at = next(start for start, one in records if one == flag)
         flip_bit(store, store / LOG, at + _LAST_BYTE - number // 8, number % 8)
         assert mqtool("verify", store).code == 4
-        assert mqtool("recover", store, "--yes").code == 1
+        assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
         assert (store / LOG).read_bytes() == sound
 
 

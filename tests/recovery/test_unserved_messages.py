@@ -97,7 +97,7 @@ def test_a_flipped_bit_is_told_and_put_back(topic: str, name: str, part: str, tm
     else:
         bit = 7 if name == "REAL_TOPIC" else 6
     flip_bit(store, store / log, at, bit)
-    struck = tree_digest(store)
+    struck, flipped = tree_digest(store), (store / log).read_bytes()
 
     told = mqtool("verify", store, "--json")
     assert told.code & 4 and told.document["commitlog"]["damaged_messages"] == 1
@@ -109,7 +109,13 @@ def test_a_flipped_bit_is_told_and_put_back(topic: str, name: str, part: str, tm
     assert mqtool("verify", store, "--only", "commitlog").code == 4
     assert_same_tree(struck, tree_digest(store))
 
-    assert mqtool("recover", store, "--yes").code == 1
+    # no checksum is wrong: unasked, nothing of the record is written
+    mqtool("recover", store, "--yes")
+    assert (store / log).read_bytes() == flipped
+    done = mqtool("recover", store, "--mend-bits", "--yes", "--json")
+    (mended,) = done.document["bridged"]
+    assert mended["before"] != mended["after"] == hit.record.get_property(name)
+    assert done.code == 1
     assert _contents(store) == sound
     assert mqtool("verify", store).code == 0
     assert mqtool("undo", store, "--yes").code == 0
@@ -123,9 +129,9 @@ def test_a_message_that_is_rejected_twice_is_mended_in_two_runs(tmp_path: Path) 
     flip_bit(store, log, _value_at(hit, "REAL_QID"), 6)
     told = mqtool("verify", store, "--json")
     assert len(_told(told)) == len(_told(told, BIT)) == 1
-    assert _told(told)[0]["remedy"] == f"mqtool recover {store}"
-    assert mqtool("recover", store, "--yes").code == 5
-    assert mqtool("recover", store, "--yes").code == 1
+    assert _told(told)[0]["remedy"] == f"mqtool recover {store} --mend-bits"
+    assert mqtool("recover", store, "--mend-bits", "--yes").code == 5
+    assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
     assert _contents(store) == sound
 
 
@@ -136,7 +142,7 @@ def test_a_bit_of_a_message_is_turned_back_where_another_is_wrong_for_reasons_un
     for bit in (0, 2 + 8, 0 + 8):
         flip_bit(store, log, hit.offset + OFFSET_SYS_FLAG + 3 - bit // 8, bit % 8)
     flip_bit(store, log, _value_at(hit, "REAL_QID"), 6)
-    assert mqtool("recover", store, "--yes").code == 5
+    assert mqtool("recover", store, "--mend-bits", "--yes").code == 5
     told = mqtool("verify", store, "--json")
     assert _told(told) == [] and len(_told(told, "commitlog-contradicted-flag")) == 1
 
