@@ -1,5 +1,6 @@
 # Every target sets up .venv first, once, from any Python 3.11 or newer (choose one with PYTHON=...).
-# No compiler is needed. Java and Maven are needed by the suites that start real brokers, and by nothing else.
+# The kernels are compiled by the system's C compiler, else by one that pip fetches for the build. Java and Maven are
+# needed by the suites that start real brokers, and by nothing else.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -8,8 +9,9 @@ WORKERS ?= auto
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
+KERNELS := formats/native/kernels.bin
 # What docs/guarantees.md promises is proved here. Without JDK and Maven the tests with real brokers are skipped, and say so.
-TORTURE := tests/torture tests/codec/test_compiled.py tests/codec/test_compiled_call.py tests/recovery/test_apply.py \
+TORTURE := tests/torture tests/codec/test_native.py tests/recovery/test_apply.py \
 	tests/recovery/test_apply_failures.py tests/recovery/test_copy_store.py tests/recovery/test_journal.py tests/recovery/test_lock.py \
 	tests/recovery/test_plan.py tests/recovery/test_undo.py tests/scenarios/test_interrupted_scenarios.py \
 	tests/scenarios/test_operation_scenarios.py tests/broker/test_locks.py tests/broker/test_client_decode.py \
@@ -28,7 +30,7 @@ help:
 	@echo "make lint          lint, types and import rules alone"
 	@echo "make docs          fill in the generated tables of the documentation"
 
-setup: $(READY)
+setup: $(READY) $(KERNELS)
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "mqtool needs Python 3.11 or newer: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
@@ -38,16 +40,20 @@ $(READY): pyproject.toml
 	@$(PIP) install --quiet --editable '.[dev]'
 	@touch $(READY)
 
-demo: $(READY)
+# A library of other sources is never used: it is built again here, before tests, and by this command.
+$(KERNELS): $(READY) $(wildcard formats/native/*.c formats/native/*.h)
+	@$(BIN)/python -m formats.native.build && touch $(KERNELS)
+
+demo: setup
 	@$(BIN)/python -m fixtures.demo
 
-docs: $(READY)
+docs: setup
 	$(BIN)/python -m tests.support.format_docs
 	$(BIN)/python -m tests.support.command_docs
 	$(BIN)/python -m tests.support.source_docs
 	$(BIN)/python -m fixtures.lab.table
 
-lint: $(READY)
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
@@ -55,26 +61,26 @@ lint: $(READY)
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-test-deep: $(READY)
+test-deep: setup
 	@$(BIN)/python -m tests.support.toolchain
 	MQTOOL_DEEP=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m deep
 
-test-long: $(READY)
+test-long: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "long or (deep and not broker)"
 
-test-torture: $(READY)
+test-torture: setup
 	MQTOOL_DEEP=$$($(BIN)/python -m tests.support.toolchain && echo 1) \
 		$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "" $(TORTURE)
 
 # BROKERS="5.4.0 5.1.4" asks these releases instead; KEEP=1 keeps what was seen in fixtures/ and fills in the tables.
-test-brokers: $(READY)
+test-brokers: setup
 	@$(BIN)/python -m tests.support.toolchain
 	MQTOOL_DEEP=1 MQTOOL_BROKERS="$(BROKERS)" MQTOOL_KEEP=$(KEEP) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
 		-o tmp_path_retention_policy=failed -m broker tests/broker
 	$(if $(KEEP),$(BIN)/python -m fixtures.lab.table)
 
-bench: $(READY)
+bench: setup
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(KERNELS) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -33,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _say_slow() -> None:
     """One line where no compiled code could run: the answer is the same, and took longer."""
-    ready = sys.modules.get("formats.compiled.ready")
-    for reason in () if ready is None else ready.SLOW[:1]:
+    library = sys.modules.get("formats.native.library")
+    for reason in () if library is None else library.SLOW[:1]:
         with suppress(OSError, ValueError):
             print(f"mqtool: {reason}: the reference code was used, which takes many times as long", file=sys.stderr)
 

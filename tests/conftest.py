@@ -10,13 +10,20 @@ import pytest
 from hypothesis import settings
 
 from fixtures.lab.toolchain import available
+from formats.native import build
 from tests.broker import summary
 from tests.support.counts import NOTE, PREFIX, Count, Note, lines
 from tests.support.stores import real_store
 
-# Machines are noisy, and the first example of a kernel's test compiles it: no example is timed.
+# Machines are noisy: no example is timed.
 settings.register_profile("mqtool", deadline=None)
 settings.load_profile("mqtool")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the kernels if their sources have changed: a stale library is never used."""
+    if not hasattr(config, "workerinput"):
+        build.ensure(Path(build.__file__).parent)
 
 
 @pytest.fixture

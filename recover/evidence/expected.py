@@ -11,15 +11,15 @@ from msgspec import Struct
 from formats import properties as props
 from formats.commitlog import Record
 from formats.errors import FormatError
-from formats.kernels.generations import order_rows, take_rows
+from formats.native.rows import order_rows, take_rows
 from formats.record_columns import BIT_LMQ, BIT_MARKER, BIT_STRAY, EXPECTED
+from formats.record_row import FILLER_TOPIC
 from recover.files.topics import LMQ_PREFIX, Topics, is_folder_name, topic_text
 from recover.memory.columns import Rows
 from recover.memory.scratch import roomy
 from recover.scan.log import LogView
 from recover.scan.log_reader import LogReader
 from recover.scan.numbers import numbered
-from recover.scan.record_row import FILLER_TOPIC
 
 _NOTED = 4_000_000
 _TAKEN = 700_000

@@ -27,8 +27,7 @@ from formats.commitlog.layout import TOPIC_LENGTHS
 from formats.commitlog.record import PROPERTY_CRC_START
 from formats.crc import CRC31_MASK, crc31
 from formats.errors import FormatError
-from formats.kernels.crc import crc_tables
-from formats.kernels.crc_bits import bits_that_change
+from formats.native.walk import bits_that_change
 from formats.properties import PROPERTY_BYTE
 from formats.sysflag import HOSTS_V6
 from recover.evidence.lost import Losses, LostPosition
@@ -186,7 +185,7 @@ def _suspects(record: Record, damaged: bytes) -> Iterator[tuple[int, int]]:
 def _of_text(start: int, length: int, change: int) -> Iterator[tuple[int, int]]:
     """Bits of what a checksum covers."""
     found = np.zeros(_MOST_SUSPECTS, dtype=np.int64)
-    count = bits_that_change(crc_tables(), length, change, found) if 0 < change <= CRC31_MASK else 0
+    count = bits_that_change(length, change, found) if 0 < change <= CRC31_MASK else 0
     for number in found[:count].tolist() if count <= _MOST_SUSPECTS else ():
         yield start + number // 8, number % 8
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct, field
 
-from formats.kernels.queue import BEYOND_LOG, EXPIRED, HOLE, LOST, RIGHT, WRONG
+from formats.native.queues import BEYOND_LOG, EXPIRED, HOLE, LOST, RIGHT, WRONG
 from recover.broker.delays import DelayTable
 from recover.evidence.expected import QueueKey
 from recover.findings import Finding

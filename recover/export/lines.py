@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from formats.kernels.message_lines import MOST_PROPERTIES, write_lines
+from formats.native.lines import write_lines
 from formats.record_columns import BIT_INNER_BATCH, STALE
 from recover.export.messages import COLUMNS, real_place
 from recover.export.select import Choice, Wanted, contents
@@ -137,12 +137,11 @@ class _Maker:
         data = np.frombuffer(content, dtype=np.uint8)
         plain = self.plain[rows["queue"]] & ((rows["bits"] & _NO_LINE) == 0)
         sizes = np.where(plain, rows["size"], 0).astype(np.int64)
-        items = np.empty(3 * MOST_PROPERTIES, dtype=np.int64)
         lines = self.rooms.get()
         at, used = 0, 0
         by_kernel = np.zeros(rows.size, dtype=bool)
         while at < rows.size:
-            done, used = write_lines(data, starts, sizes, at, items, self.tables is not None, lines)
+            done, used = write_lines(data, starts, sizes, at, self.tables is not None, lines)
             by_kernel[at:done] = True
             if used:
                 written.pieces.append(lines[:used].tobytes() if done < rows.size else lines[:used])

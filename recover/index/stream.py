@@ -8,13 +8,14 @@ from functools import cached_property, partial
 import numpy as np
 from msgspec import Struct
 
-from formats.kernels.index import TAG_PRESENT, TAG_UNKNOWN
-from formats.kernels.index_wanted import (
+from formats.native.index import (
     SPAN,
     SPAN_FIRST,
     SPAN_LAST,
     SPAN_RECORDS,
     SPAN_UNITS,
+    TAG_PRESENT,
+    TAG_UNKNOWN,
     TAKE_ALL,
     TAKE_KEYS,
     TAKE_NOTHING,

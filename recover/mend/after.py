@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 
 from formats.commitlog import Record
 from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
+from formats.record_row import row_of
 from recover.broker.delays import DelayTable
 from recover.evidence.expected import expect
 from recover.files.mapped_files import MappedFile, MappedFileQueue
@@ -22,7 +23,6 @@ from recover.memory.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
 from recover.scan.file_scan import FileScan, Hole
 from recover.scan.log import LogView
 from recover.scan.log_scan import assemble
-from recover.scan.record_row import row_of
 from recover.verify.checkpoint import CheckpointReport, check_checkpoint
 from recover.verify.config import ConfigReport, check_config
 from recover.verify.consumequeue import check_consumequeue

@@ -26,11 +26,11 @@ from formats.commitlog import (
     encode_blank,
     make_record,
 )
+from formats.record_row import FILLER_TOPIC, MARKER_PROPERTY
 from recover.errors import Refusal
 from recover.evidence.lost import LostPosition
 from recover.files.topics import LMQ_PREFIX
 from recover.plan.content import BytesContent, Content, LazyContent
-from recover.scan.record_row import FILLER_TOPIC, MARKER_PROPERTY
 
 PIECE = 4 << 20
 """A broker allocates a record's size when it checks it, so filler comes in pieces."""

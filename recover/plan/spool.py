@@ -10,8 +10,8 @@ from typing import IO
 import numpy as np
 from msgspec import Struct
 
-from formats.kernels.search import last_nonzero
 from formats.layout import Buffer
+from formats.native.walk import last_nonzero
 from recover.crc import crc32c
 from recover.memory.scratch import scratch_file
 from recover.plan.content import BytesContent, Content, LazyContent, padded

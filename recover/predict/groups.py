@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from formats.config import read_consumer_offsets
-from formats.kernels.queue import EXPIRED
+from formats.native.queues import EXPIRED
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import OVERFLOW_TO_FIRST
 from recover.evidence.expected import QueueKey

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
-from formats.kernels.queue_put import put_rows
+from formats.native.queues import put_rows
 from recover.broker.delays import DelayTable
 from recover.evidence.expected import QueueKey, is_lost
 from recover.files.ext_files import ExtFiles, addresses_of, is_address, positions_of

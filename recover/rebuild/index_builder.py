@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from formats.index import INDEX_UNIT, IndexGeometry
-from formats.kernels.index_put import (
+from formats.native.index import (
     STATE_BEGIN,
     STATE_BEGIN_OFFSET,
     STATE_HASH,

@@ -11,7 +11,8 @@ from itertools import chain
 import numpy as np
 
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexHeader
-from formats.kernels.index_put import (
+from formats.layout import Buffer
+from formats.native.index import (
     STATE_BEGIN,
     STATE_BEGIN_OFFSET,
     STATE_END,
@@ -24,7 +25,6 @@ from formats.kernels.index_put import (
     STATE_USED_SLOTS,
     put_keys,
 )
-from formats.layout import Buffer
 from recover.files.reading import Piece, in_order, zeros
 from recover.memory.columns import Rows
 from recover.rebuild.index_layout import Place

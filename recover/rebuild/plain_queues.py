@@ -13,10 +13,9 @@ import numpy as np
 from msgspec import Struct
 
 from formats.consumequeue import CQ_UNIT
-from formats.kernels.queue_follow import LEFT_OUT, NOT_PLAIN
-from formats.kernels.queue_put import put_blanks, put_plain
 from formats.layout import Buffer
 from formats.names import offset_to_name
+from formats.native.queues import LEFT_OUT, NOT_PLAIN, put_blanks, put_plain
 from recover.evidence.expected import Expectation, QueueKey
 from recover.files.queue_files import UNIT_SIZE
 from recover.files.store import Store

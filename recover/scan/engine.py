@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from formats.kernels.crc import crc_name
+from formats.native.walk import crc_name
 from recover.files.mapped_files import MappedFileQueue
 from recover.memory.columns import DEFAULT_MEMORY
 from recover.scan.cut_files import OpenError

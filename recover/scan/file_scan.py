@@ -15,18 +15,15 @@ from msgspec import Struct
 
 from formats.commitlog import BLANK_SIZE, HEAD, MIN_RECORD_SIZE, decode_blank
 from formats.errors import FormatError
-from formats.kernels.crc import crc_address, crc_tables
-from formats.kernels.property_reads import KEYS_HASHED, NO_KEYS
-from formats.kernels.walk import walk_records
-from formats.kernels.walk_status import AT_BLANK, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL
+from formats.native.walk import AT_BLANK, KEYS_HASHED, NEED_MORE, NO_KEYS, NOT_RESIDENT, OUTPUT_FULL, walk_records
 from formats.record_columns import BIT_DELAY
+from formats.record_row import row_of
 from recover.files.mapped_files import MappedFile
 from recover.files.reader import FileReader, ReadFailure
 from recover.memory.columns import ColumnStore, Rows, Split
 from recover.scan.hole_search import Found, HoleSearch
 from recover.scan.judge import envelope_size, judge, reason_of
 from recover.scan.queue_table import QueueTable
-from recover.scan.record_row import row_of
 from recover.scan.row_room import RowRoom
 from recover.scan.tally import Counter
 from recover.scan.window import Window
@@ -156,7 +153,7 @@ class FileScanner:
         with window.lent() as refill:
             inside, status = walk_records(
                 window.data, inside, window.filled, self.base + window.start, self.result.file_end,
-                crc_address(), crc_tables(), self.room.rows.records, self.room.rows.hashes, self.queues.slots,
+                self.room.rows.records, self.room.rows.hashes, self.queues.slots,
                 self.queues.names, self.queues.table, self.state, self.keys, refill,
             )
         return inside, status

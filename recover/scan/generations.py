@@ -13,7 +13,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from formats.kernels.generations import note_last
+from formats.native.rows import note_last
 from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
 from recover.files.mapped_files import MappedFileQueue
 from recover.memory.columns import Rows

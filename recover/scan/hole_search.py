@@ -11,8 +11,8 @@ from msgspec import Struct
 from formats.commitlog import BLANK, BLANK_SIZE, HEAD, HEAD_SIZE, HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from formats.crc import CRC31_MASK
 from formats.errors import FormatError
-from formats.kernels.search import find_blank, find_record_head, last_nonzero
 from formats.layout import Layout
+from formats.native.walk import find_blank, find_record_head, last_nonzero
 from formats.sysflag import HOSTS_V6
 from recover.files.range_sums import Numbers
 from recover.scan.judge import judge

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from formats.kernels.queue_table import QUEUE_COLUMNS, QUEUE_PASSES, new_queue_slots, renumber
+from formats.native.rows import renumber
+from formats.native.walk import QUEUE_COLUMNS, QUEUE_PASSES, new_queue_slots
 from recover.memory.columns import Rows, Split
 
 _QUEUES = 2

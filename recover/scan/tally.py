@@ -7,18 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.kernels.index_wanted import SPAN
-from formats.kernels.tally import (
-    BITS,
-    FILLERS,
-    FLAGS,
-    LAST_TIME,
-    MARKERS,
-    MESSAGES,
-    NEWEST_TIME,
-    TOTALS,
-    tally_rows,
-)
+from formats.native.index import SPAN
+from formats.native.rows import BITS, FILLERS, FLAGS, LAST_TIME, MARKERS, MESSAGES, NEWEST_TIME, TOTALS, tally_rows
 from formats.record_columns import BIT_INNER_BATCH
 from recover.memory.columns import Rows
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from formats.kernels.refill import CALL, DESCRIPTOR, FILLED, FLAGS, LENGTH, LOADS, REFILL_SIZE, START, STOP
+from formats.native.walk import CALL, DESCRIPTOR, FILLED, FLAGS, LENGTH, LOADS, REFILL_SIZE, START, STOP
 from recover.files.pace import is_limited, spend
 from recover.files.range_sums import RangeSums
 from recover.files.read_ahead import ReadAhead, preadv2_address
@@ -62,7 +62,7 @@ class Window:
 
     @contextmanager
     def lent(self) -> Iterator[np.ndarray[Any, Any]]:
-        """The buffer is compiled code's, which fills it with what the page cache holds (`formats.kernels.refill`)."""
+        """The buffer is compiled code's, which fills it with what the page cache holds (`formats.native.walk`)."""
         refill = self._refill
         alone = 0
         if refill[CALL] and self._slow_loads <= 0 and not is_limited():

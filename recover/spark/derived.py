@@ -14,10 +14,10 @@ import numpy as np
 from msgspec import Struct, structs
 
 from formats.index import IndexGeometry
-from formats.kernels.generations import order_rows, take_rows
-from formats.kernels.index_wanted import TAKE_ALL
-from formats.kernels.search import last_nonzero
 from formats.layout import Buffer
+from formats.native.index import TAKE_ALL
+from formats.native.rows import order_rows, take_rows
+from formats.native.walk import last_nonzero
 from formats.record_columns import EXPECTED, RECORD
 from recover.crc import crc32c
 from recover.evidence.expected import QueueKey

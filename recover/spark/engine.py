@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
-from formats.kernels.crc import crc_name
+from formats.native.walk import crc_name
 from recover.errors import Refusal
 from recover.files.mapped_files import MappedFile, MappedFileQueue
 from recover.files.remote import url_of

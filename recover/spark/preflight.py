@@ -13,7 +13,9 @@ from recover.spark.jobs import run_job, watch
 from recover.spark.session import Session
 
 PACKAGES = ("formats", "recover")
-NEEDED = ("numpy", "numba", "msgspec", "pyarrow", "crc32c")
+KINDS = (".py", ".c", ".h", ".bin")
+"""What is sent: modules, and the compiled kernels with the sources that they have to be of."""
+NEEDED = ("numpy", "msgspec", "pyarrow", "crc32c")
 _ZIP = "mqtool-code.zip"
 _EACH_CORE = 2
 
@@ -53,7 +55,7 @@ def invisible(host: str, path: str) -> Refusal:
 
 def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str, Any]]]:
     """A function that travels whole, because a host without our code could not look it up."""
-    packages, needed = PACKAGES, NEEDED
+    packages, needed, kinds = PACKAGES, NEEDED, KINDS
 
     def probe(_tasks: Iterable[int]) -> Iterator[dict[str, Any]]:
         import hashlib
@@ -67,8 +69,11 @@ def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str,
             spec = importlib.util.find_spec(package)
             digest = hashlib.sha256()
             for place in spec.submodule_search_locations or () if spec is not None else ():
-                for path in sorted(Folder(place).rglob("*.py")):
-                    digest.update(f"{path.relative_to(place)}\0".encode() + path.read_bytes())
+                for path in sorted(Folder(place).rglob("*")):
+                    if path.suffix in kinds:
+                        # each host may have compiled its own library: what counts is that there is one
+                        content = b"" if path.suffix == ".bin" else path.read_bytes()
+                        digest.update(f"{path.relative_to(place)}\0".encode() + content)
             return digest.hexdigest()
 
         def size_of(name: str) -> int:
@@ -93,10 +98,11 @@ def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str,
 
 
 def _pack_code(target: Path) -> Path:
-    """Our packages as executors import them, in a zip."""
+    """Our packages as executors import them, in a zip; the kernels are loaded out of it."""
     root = Path(__file__).resolve().parents[2]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:
-            for path in sorted((root / package).rglob("*.py")):
-                archive.write(path, path.relative_to(root).as_posix())
+            for path in sorted((root / package).rglob("*")):
+                if path.suffix in KINDS:
+                    archive.write(path, path.relative_to(root).as_posix())
     return target

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK
-from formats.kernels.queue import BEYOND_LOG, EXPIRED, HOLE, LOST, NOTHING, RIGHT, WRONG, classify_units
+from formats.native.queues import BEYOND_LOG, EXPIRED, HOLE, LOST, NOTHING, RIGHT, WRONG, classify_units
 from formats.record_columns import BIT_DELAY, BIT_MARKER, EXPECTED
 from recover.broker.delays import DelayTable, is_delayed
 from recover.errors import Refusal

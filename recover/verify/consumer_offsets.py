@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from formats.config import read_consumer_offsets, read_delay_offsets
-from formats.kernels.queue import EXPIRED
+from formats.native.queues import EXPIRED
 from recover.broker.delays import SCHEDULE_TOPIC
 from recover.evidence.expected import QueueKey
 from recover.files.config_files import ConfigPair

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from formats.index import IndexGeometry, IndexHeader, time_diff
-from formats.kernels.index import (
+from formats.native.index import (
     BEYOND_LOG,
     CHAIN_LOOP,
     CLASS,

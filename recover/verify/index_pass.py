@@ -8,16 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, IndexHeader, IndexUnit, time_diff
-from formats.kernels.index_follow import (
-    AT_UNIT,
-    MORE_RECORDS,
-    MORE_UNITS,
-    STATE,
-    end_units,
-    follow_units,
-    slots_in_use,
-)
-from formats.kernels.search import last_nonzero
+from formats.native.index import AT_UNIT, MORE_RECORDS, MORE_UNITS, STATE, end_units, follow_units, slots_in_use
+from formats.native.walk import last_nonzero
 from recover.files.pace import spend
 from recover.files.reader import FileReader
 from recover.index.files import IndexFileName

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
-from formats.kernels.queue import RIGHT
+from formats.native.queues import RIGHT
 from recover.broker.delays import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.errors import Refusal
 from recover.evidence.beyond import file_named_elsewhere, named_behind, note_damage_behind

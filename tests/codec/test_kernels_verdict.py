@@ -29,14 +29,19 @@ from formats.commitlog import (
 from formats.commitlog.service import unserved
 from formats.errors import FormatError
 from formats.javahash import index_key_hash
-from formats.kernels.crc import crc_address, crc_tables
-from formats.kernels.property_reads import KEYS_COUNTED, KEYS_HASHED, NO_KEYS, TAGS_CODED
-from formats.kernels.queue_table import QUEUE_COLUMNS, new_queue_slots
-from formats.kernels.refill import REFILL_SIZE
-from formats.kernels.walk import walk_records
+from formats.native.walk import (
+    KEYS_COUNTED,
+    KEYS_HASHED,
+    NO_KEYS,
+    QUEUE_COLUMNS,
+    REFILL_SIZE,
+    TAGS_CODED,
+    new_queue_slots,
+    walk_records,
+)
 from formats.record_columns import BIT_CONTRADICTED_FLAG, BIT_DELAY, BIT_UNSERVED, RECORD
+from formats.record_row import row_of
 from formats.sysflag import BORNHOST_V6, HOSTS_V6, STOREHOST_V6, contradicted_by
-from recover.scan.record_row import row_of
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES
 
@@ -68,7 +73,7 @@ def _walk_in_front_of(
         state[2:] = 1, len(passing.topic)
     data = np.frombuffer(bytearray(content + rest), np.uint8)
     walk_records(
-        data, 0, data.size, phy_offset, phy_offset + data.size, crc_address(), crc_tables(),
+        data, 0, data.size, phy_offset, phy_offset + data.size,
         records, hashes, new_queue_slots(16, names, queues, int(state[2])), names, queues, state, keys,
         np.zeros(REFILL_SIZE, np.int64),
     )

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from formats.commitlog import BLANK_SIZE, HEAD, HEADS, Record, check_strict, decode_blank, encode
 from formats.commitlog.build import with_property_crc
+from formats.record_row import is_filler
 from formats.sysflag import HOSTS_V6
 from recover.errors import Refusal
 from recover.evidence.expected import QueueKey
 from recover.evidence.lost import LostPosition
 from recover.evidence.restore import restore
 from recover.mend.bridge import PIECE, Bridge, Gap, build_bridge
-from recover.scan.record_row import is_filler
 from tests.support.commitlog import placed_records
 
 START = 1 << 20

@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.damage.patch import overwrite
 from formats.commitlog import HEADS
-from formats.kernels.generations import note_last
+from formats.native.rows import note_last
 from formats.record_columns import BIT_FILLER, RECORD
 from formats.sysflag import HOSTS_V6
 from recover.files.store import Store

@@ -14,8 +14,7 @@ from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.lab.packed import WHOLE_BROKER, made, settings
 from fixtures.synth import synth_store
 from formats.consumequeue import PRE_BLANK
-from formats.kernels.queue_follow import LEFT_OUT
-from formats.kernels.queue_put import put_blanks, put_plain
+from formats.native.queues import LEFT_OUT, put_blanks, put_plain
 from formats.record_columns import BIT_DELAY, BIT_GHOST, BIT_MARKER, RECORD
 from recover.plan.model import Step
 from recover.plan.spool import Spool

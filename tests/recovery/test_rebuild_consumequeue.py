@@ -13,8 +13,8 @@ import pytest
 from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.lab.packed import WHOLE_BROKER, made, settings
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
-from formats.kernels.queue_put import put_rows
 from formats.names import offset_to_name
+from formats.native.queues import put_rows
 from formats.record_columns import BIT_MARKER, EXPECTED
 from recover.apply.carry_out import apply_plan
 from recover.evidence.expected import QueueKey

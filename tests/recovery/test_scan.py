@@ -13,6 +13,7 @@ import pytest
 from fixtures.synth import synth_store
 from formats.commitlog import decode
 from formats.record_columns import BIT_DELAY, RECORD
+from formats.record_row import row_of
 from recover.broker.delays import DelayTable
 from recover.evidence.expected import expect
 from recover.files.mapped_files import MappedFile
@@ -20,7 +21,6 @@ from recover.files.topics import Topics
 from recover.memory.columns import ColumnStore
 from recover.scan.file_scan import FileScan, scan_file
 from recover.scan.log_scan import scan_log
-from recover.scan.record_row import row_of
 from recover.verify.consumequeue import check_consumequeue
 from recover.verify.index import check_index
 from tests.support.commitlog import placed_records

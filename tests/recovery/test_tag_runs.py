@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.kernels.index import TAG_ABSENT, TAG_PRESENT, TAG_UNKNOWN
+from formats.native.index import TAG_ABSENT, TAG_PRESENT, TAG_UNKNOWN
 from formats.record_columns import RECORD
 from recover.index.stream import TagRun, tag_runs
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import random
 import re
 import subprocess
@@ -169,26 +168,6 @@ def test_kernels_never_leave_their_buffer_whatever_is_in_it(seed: int, folder: P
     logs = _logs(KERNEL_STORES)
     assert in_a_child(lambda: _scan_many(logs, folder, 500, seed)) == 0
     count("inputs fuzzed, kernels between guard pages", 500)
-
-
-_CHECKED = """
-import sys
-from pathlib import Path
-from tests.torture.mutation import mutated
-for name in ("clean-plain-4.9.7", "killed-lmq-4.9.7", "killed-ext-5.5.0"):
-    tally = mutated(name, Path(sys.argv[1]), 5, 300)
-    assert not tally.missed, tally.missed
-"""
-
-
-@pytest.mark.long
-def test_kernels_never_leave_an_array_under_bounds_checks(folder: Path, count: Count) -> None:
-    env = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(folder / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-c", _CHECKED, str(folder)], env=env, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    count("inputs fuzzed, kernels with bounds checks", 900)
 
 
 # --- the command line ------------------------------------------------------------------------------------

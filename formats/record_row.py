@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from formats import properties as props
@@ -23,7 +25,6 @@ from formats.record_columns import (
     RECORD,
 )
 from formats.sysflag import TRANSACTION_ROLLBACK, contradicted_by
-from recover.memory.columns import Rows
 
 FILLER_TOPIC = "MQTOOL_FILLER"
 MARKER_PROPERTY = "MQTOOL_LOST"
@@ -34,7 +35,7 @@ def is_filler(record: Record) -> bool:
     return record.transaction_type == TRANSACTION_ROLLBACK and FILLER_TOPIC.startswith(record.topic_name)
 
 
-def row_of(record: Record, queue: int) -> tuple[Rows, Rows]:
+def row_of(record: Record, queue: int) -> tuple[Any, Any]:
     """One RECORD row (shape (1,)) and the int32 index key hashes of `record`, whose queue has the number `queue`."""
     values = record.property_map()
     level = delay_level(record)

@@ -1,0 +1,104 @@
+"""`python -m formats.native.build`: compile the kernels into a library beside their sources, if they have changed.
+
+Needs a C compiler ($CC, cc, gcc, clang) or the package `ziglang`; no headers of Python. Imports nothing but the
+standard library: the build of the package runs this file alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+SOURCES = ("kernels.h", "layout.h", "crc.c", "walk.c", "rows.c", "queues.c", "index.c", "lines.c")
+LIBRARY = "kernels.bin"
+"""Not `.so`: Python would take it for an extension module."""
+FLAGS = ("-std=gnu11", "-O3", "-fwrapv", "-fPIC", "-shared", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra")
+ZIG = "ziglang"
+_MARK = "mqtool kernels of sources "
+
+
+class BuildError(Exception):
+    """There is no compiler, or what it said."""
+
+
+def mark(read: Callable[[str], bytes]) -> bytes:
+    """What a library of these sources carries; `read` gives the content of one by its name."""
+    state = 0
+    for name in SOURCES:
+        state = zlib.crc32(read(name), state)
+    return f"{_MARK}{state:08x}".encode()
+
+
+def mark_of(folder: Path) -> bytes:
+    """The mark of the sources in a folder."""
+    return mark(lambda name: (folder / name).read_bytes())
+
+
+def is_fresh(folder: Path) -> bool:
+    """Whether the library in a folder is there and of the sources beside it."""
+    try:
+        return mark_of(folder) + b"\0" in (folder / LIBRARY).read_bytes()
+    except OSError:
+        return False
+
+
+def compiler() -> list[str] | None:
+    """The command of a C compiler: of $CC, of the system, or of the package ziglang; None where there is none."""
+    chosen = shlex.split(os.environ.get("CC", ""))
+    for command in (chosen, ["cc"], ["gcc"], ["clang"]):
+        if command and shutil.which(command[0]):
+            return command
+    return [sys.executable, "-m", ZIG, "cc"] if importlib.util.find_spec(ZIG) else None
+
+
+def build(folder: Path, flags: Sequence[str] = (), target: Path | None = None) -> Path:
+    """Compile the sources in a folder; the library, which takes its place there whole. `BuildError` where it cannot."""
+    command = compiler()
+    if command is None:
+        raise BuildError("there is no C compiler: install one, or the package ziglang, or name one by $CC")
+    target = target or folder / LIBRARY
+    made = target.with_name(f".{target.name}.{os.getpid()}")
+    define = f'-DMQTOOL_MARK="{mark_of(folder).decode()}"'
+    files = [str(folder / name) for name in SOURCES if name.endswith(".c")]
+    try:
+        line = [*command, *FLAGS, *flags, define, *files, "-o", str(made)]
+        done = subprocess.run(line, capture_output=True, text=True)
+        if done.returncode:
+            raise BuildError(f"{shlex.join(command)}: {done.stderr.strip()[-2000:]}")
+        os.replace(made, target)
+    except OSError as error:
+        raise BuildError(str(error)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            made.unlink(missing_ok=True)
+    return target
+
+
+def ensure(folder: Path) -> None:
+    """Build the library unless it is of the sources. `BuildError` where it cannot be built."""
+    if not is_fresh(folder):
+        build(folder)
+
+
+def main() -> int:
+    """Build the library of this package unless it is fresh; the exit code."""
+    folder = Path(__file__).resolve().parent
+    try:
+        ensure(folder)
+    except BuildError as error:
+        print(f"kernels were not built: {error}", file=sys.stderr)
+        return 1
+    print(folder / LIBRARY)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

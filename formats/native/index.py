@@ -1,0 +1,352 @@
+"""Index files: units against records, chains against hashes, followed beside the log, and put; in C in `index.c`.
+
+A file is an int32 array of shape (units, 5) in native byte order (key hash, two halves of the offset, time difference,
+previous) and an int32 array of slots. Records are RECORD rows with their hashes in record order; `found` has a bit for
+each hash, the lowest of a byte first. Source: broker classes IndexFile and IndexService.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from formats.index import time_diff
+from formats.native.library import BOOL, INT, Array, kernel
+from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER, RECORD
+
+NO_RECORD, RIGHT, DUPLICATE, OTHER_KEY, EXPIRED, LOST, BEYOND_LOG, CLASS = range(8)
+"""Classes of a unit, and the mask over them; more bits say what else is wrong."""
+WRONG_TIME = 8
+WRONG_CHAIN = 16
+CHAIN_LOOP = 32
+
+TAG_UNKNOWN, TAG_ABSENT, TAG_PRESENT = range(3)
+SLOT_OUT_OF_RANGE, SLOT_WRONG = 1, 2
+
+TAKE_NOTHING, TAKE_KEYS, TAKE_ALL = range(3)
+"""Which of a record's hashes are put: none, those of its keys without the one of its tags, or all."""
+
+SPAN_UNITS, SPAN_RECORDS, SPAN_FIRST, SPAN_LAST = range(4)
+SPAN = 4
+"""Units, records that should have any, phy offset of the first of these (as it was if not below 0) and the last."""
+
+STAND_IN = BIT_FILLER | BIT_MARKER
+"""Records that stand in for lost ones."""
+UNINDEXED = BIT_GHOST | STAND_IN
+"""Records with any of these have no units."""
+
+(STATE_NUMBER, STATE_RECORD, STATE_KEY, STATE_HASH, STATE_USED_SLOTS, STATE_BEGIN, STATE_END, STATE_BEGIN_OFFSET,
+ STATE_END_OFFSET) = range(9)
+STATE_SIZE = 9
+"""Places in the state of `put_keys`."""
+
+AT_UNIT, AT_ROW, AT_HASH, NEXT_KEY, IS_OPEN = range(5)
+STATE = 5
+"""Places in the state of `follow_units`."""
+MORE_UNITS, MORE_RECORDS, UNLIKE = range(3)
+
+_WORDS = 5
+_UNITS = Array(np.int32, _WORDS)
+_RECORDS = Array(RECORD)
+_HASHES = Array(np.int32)
+_BYTES = Array(np.uint8)
+_BYTES_OUT = Array(np.uint8, out=True)
+_TAKE = Array(np.uint8, least=1)
+"""The rule of each record of a split, or one for all."""
+_HEADS = Array(np.int32, out=True, least=1)
+
+
+def wanted_of(records: Any, take: Any) -> Any:
+    """How many units each row should have by its rule, or by one for all (int64)."""
+    hashes, bits = records["hashes"].astype(np.int64), records["bits"]
+    without_tags = hashes - ((bits & BIT_HAS_TAGS != 0) & (hashes > 0))
+    wanted = np.where(np.equal(take, TAKE_KEYS), without_tags, hashes)
+    return np.where((bits & UNINDEXED != 0) | np.equal(take, TAKE_NOTHING), 0, wanted)
+
+
+def _offsets(units: Any) -> Any:
+    return (units[:, 1].astype(np.int64) << 32) | (units[:, 2].astype(np.int64) & 0xFFFFFFFF)
+
+
+@kernel(units=_UNITS, returns=INT)
+def last_written(units: Any) -> int:
+    """The highest number whose unit is not all zero; 0 when there is none."""
+    written = np.flatnonzero(units.any(axis=1))
+    return int(written[-1]) if written.size else 0
+
+
+@kernel(units=_UNITS, count=INT, returns=BOOL)
+def is_ascending(units: Any, count: int) -> bool:
+    """True when the phy offsets of units [1, count) never fall."""
+    return bool((np.diff(_offsets(units[1 : max(count, 1)])) >= 0).all())
+
+
+@kernel(units=_UNITS, count=INT, out=Array(np.int64, out=True), returns=None)
+def phy_offsets(units: Any, count: int, out: Any) -> None:
+    """The phy offsets of units [1, count) into `out` (int64)."""
+    found = _offsets(units[1 : max(count, 1)])[: out.size]
+    out[: found.size] = found
+
+
+class _Found:
+    """The bits of `found`."""
+
+    def __init__(self, bits: Any) -> None:
+        self.bits = bits
+
+    def has(self, at: int) -> bool:
+        return bool(self.bits[at >> 3] >> (at & 7) & 1)
+
+    def add(self, at: int) -> None:
+        self.bits[at >> 3] |= 1 << (at & 7)
+
+
+@kernel(
+    units=_UNITS, count=INT, order=Array(np.int64), ordered=BOOL, state=Array(np.int64, out=True, least=2),
+    records=_RECORDS, hashes=_HASHES, found=_BYTES_OUT, classes=_BYTES_OUT, begin=INT, tag_states=_BYTES_OUT,
+    returns=None,
+)
+def match_records(
+    units: Any, count: int, order: Any, ordered: bool, state: Any, records: Any, hashes: Any, found: Any,
+    classes: Any, begin: int, tag_states: Any,
+) -> None:
+    """Judge the units that name records of one split.
+
+    `state` is int64 [place, end of the last stand-in record]; places [1, count) are unit numbers
+    when `ordered`, else `order` (int64, from 0) lists the numbers by phy offset. Sets bits of
+    `found` (one a hash), `classes` (uint8 a number) and `tag_states` (uint8 a record). Units before the split that no
+    record took stay NO_RECORD.
+    """
+    offsets, marks = _offsets(units).tolist(), _Found(found)
+    numbers = range(count) if ordered else [0, *order[: max(count - 1, 0)].tolist()]
+    place, first = int(state[0]), 0
+    for row, (phy, _, stored, _, size, _, _, bits, keys) in enumerate(records.tolist()):
+        if place >= count:
+            return
+        while place < count and offsets[numbers[place]] < phy:
+            if offsets[numbers[place]] < state[1]:
+                classes[numbers[place]] = LOST
+            place += 1
+        start = place
+        while place < count and offsets[numbers[place]] == phy:
+            place += 1
+        named = [numbers[at] for at in range(start, place)]
+        if bits & STAND_IN:
+            state[1] = phy + size
+            classes[named] = LOST
+        elif named and not bits & BIT_GHOST:
+            own = hashes[first : first + keys].tolist()
+            newest = _match_group(units, named, own, first, marks, classes, time_diff(begin, stored))
+            if bits & BIT_HAS_TAGS and keys:
+                tag_states[row] = _tag_state(offsets[:count], newest, records[row:], first, marks)
+        first += keys
+    state[0] = place
+
+
+def _match_group(
+    units: Any, named: list[int], own: list[int], first: int, found: _Found, classes: Any, expected_time: int
+) -> int:
+    """Give each unit of one record its class; the highest number of a unit that is right, 0 for none."""
+    cursor = newest = 0
+    for number in named:
+        keys = [key for key in (*range(cursor, len(own)), *range(cursor)) if own[key] == units[number, 0]]
+        free = next((key for key in keys if not found.has(first + key)), None)
+        kind = DUPLICATE if keys else OTHER_KEY
+        if free is not None:
+            found.add(first + free)
+            cursor, kind = free + 1, RIGHT
+        if keys:
+            newest = max(newest, number)
+            if number > 1 and units[number, 3] != expected_time:
+                kind |= WRONG_TIME
+        classes[number] = kind
+    return newest
+
+
+def _tag_state(offsets: list[int], newest: int, records: Any, first: int, found: _Found) -> int:
+    """Whether the first record has its tag unit. Unknown when the place where it would be holds something broken."""
+    keys = int(records["hashes"][0])
+    if found.has(first + keys - 1):
+        return TAG_PRESENT
+    if newest == 0 or newest + 1 >= len(offsets) or not all(found.has(first + key) for key in range(keys - 1)):
+        return TAG_UNKNOWN
+    following = offsets[newest + 1]
+    for phy, _, _, _, _, _, _, bits, hashes in records[1:].tolist():
+        if phy == following:
+            return TAG_ABSENT
+        if hashes - (bits & BIT_HAS_TAGS) > 0 and not bits & UNINDEXED:
+            return TAG_UNKNOWN
+    return TAG_ABSENT if following > records["phy_offset"][0] else TAG_UNKNOWN
+
+
+@kernel(
+    units=_UNITS, count=INT, slots=Array(np.int32, least=1), classes=_BYTES_OUT, heads=_HEADS, slot_flags=_BYTES_OUT,
+    returns=INT,
+)
+def check_chains(units: Any, count: int, slots: Any, classes: Any, heads: Any, slot_flags: Any) -> int:
+    """Compare chains and slots with what the hashes say; the number of slots in use.
+
+    `heads` is int32 scratch, zero, one a slot. Flags units in `classes` and slots in `slot_flags`
+    (uint8). A unit that no record vouches for may have any hash, so it may stand anywhere in a chain.
+    """
+    def trusted(number: int) -> bool:
+        return bool(classes[number] & CLASS in (RIGHT, DUPLICATE))
+
+    def stands_between(low: int, number: int, high: int) -> bool:
+        return low < number < high and not trusted(number)
+
+    for number, (value, _, _, _, previous) in enumerate(units[:count].tolist()):
+        if not number:
+            continue
+        slot = value % slots.size if value >= 0 else 0
+        head = int(heads[slot])
+        if previous >= number:
+            classes[number] |= CHAIN_LOOP
+            if not trusted(number):
+                continue
+        elif trusted(number) or (value >= 0 and previous == head):
+            if previous != head and not stands_between(head, previous, number):
+                classes[number] |= WRONG_CHAIN
+        else:
+            if classes[number] & CLASS in (EXPIRED, LOST):
+                classes[number] |= WRONG_CHAIN
+            continue
+        heads[slot] = number
+    for slot in np.flatnonzero(slots != heads).tolist():
+        value = int(slots[slot])
+        if not stands_between(int(heads[slot]), value, count):
+            slot_flags[slot] = SLOT_WRONG if 0 <= value < count else SLOT_OUT_OF_RANGE
+    return int(np.count_nonzero(heads > 0))
+
+
+@kernel(units=Array(np.int32, _WORDS, out=True), count=INT, slots=_HEADS, returns=INT)
+def link_units(units: Any, count: int, slots: Any) -> int:
+    """Chain units [1, count) that stand there without their slots; the number of slots in use."""
+    used = 0
+    for number, value in enumerate(units[:count, 0].tolist()):
+        if number:
+            slot = max(0, value) % slots.size
+            used += int(slots[slot] == 0)
+            units[number, 4] = slots[slot]
+            slots[slot] = number
+    return used
+
+
+@kernel(
+    units=Array(np.int32, _WORDS, out=True, least=1), base=INT, file_order=BOOL, slots=_HEADS, records=_RECORDS,
+    hashes=_HASHES, take=_TAKE, limit=INT, state=Array(np.int64, out=True, least=STATE_SIZE), returns=None,
+)
+def put_keys(
+    units: Any, base: int, file_order: bool, slots: Any, records: Any, hashes: Any, take: Any, limit: int, state: Any
+) -> None:
+    """Put the keys of a split, from the record and key in `state` on, until `limit` numbers are in use.
+
+    `units` begins with number `base`; their words are as the file has them, or native without `file_order`. `state`
+    (int64[STATE_SIZE]) begins with number 1 and the end time of the file before in STATE_BEGIN, and carries the
+    header's values along. Ends with STATE_RECORD at the split's size when all was put. `take`: see `add_wanted`.
+    """
+    limit = min(limit, base + units.shape[0])
+    kind = np.dtype(">i4" if file_order else "=i4")
+    words = units.view(kind)
+    row, key, number, at = (int(state[it]) for it in (STATE_RECORD, STATE_KEY, STATE_NUMBER, STATE_HASH))
+    wanted = wanted_of(records, take).tolist()
+    while row < records.size:
+        phy, _, stored, _, _, _, _, _, keys = records[row].tolist()
+        if key < wanted[row] and number < limit:
+            # that of the file's first unit counts from the end of the file before
+            seconds = time_diff(int(state[STATE_BEGIN]), stored)
+            if number == 1:
+                state[STATE_BEGIN], state[STATE_BEGIN_OFFSET] = stored, phy
+            state[STATE_END], state[STATE_END_OFFSET] = stored, phy
+            while key < wanted[row] and number < limit:
+                value = int(hashes[at + key])
+                slot = (value & 0x7FFFFFFF) % slots.size
+                low = np.array(phy & 0xFFFFFFFF, dtype=np.uint32).astype(np.int32)
+                words[number - base] = value, phy >> 32, low, seconds, slots[slot]
+                state[STATE_USED_SLOTS] += int(slots[slot] == 0)
+                slots[slot] = number
+                if number == 1:
+                    seconds = 0
+                number += 1
+                key += 1
+        if key < wanted[row]:
+            break
+        at += keys
+        key = 0
+        row += 1
+    state[STATE_RECORD], state[STATE_KEY], state[STATE_HASH], state[STATE_NUMBER] = row, key, at, number
+
+
+@kernel(records=_RECORDS, take=_TAKE, span=Array(np.int64, out=True, least=SPAN), returns=None)
+def add_wanted(records: Any, take: Any, span: Any) -> None:
+    """Add to `span` (int64[SPAN]) what the records of a split should have.
+
+    `take` (uint8): TAKE_NOTHING, TAKE_KEYS or TAKE_ALL of each record, or one of them for all.
+    """
+    wanted = wanted_of(records, take)
+    offsets = records["phy_offset"][wanted > 0]
+    if offsets.size:
+        span[SPAN_UNITS] += wanted.sum()
+        span[SPAN_RECORDS] += offsets.size
+        span[SPAN_LAST] = offsets[-1]
+        if span[SPAN_FIRST] < 0:
+            span[SPAN_FIRST] = offsets[0]
+
+
+@kernel(records=_RECORDS, found=_BYTES, take=_TAKE, missing=Array(np.int32, out=True), returns=INT)
+def count_missing(records: Any, found: Any, take: Any, missing: Any) -> int:
+    """How many units each record lacks, into `missing` (int32); how many units the split should have."""
+    wanted = wanted_of(records, take)[: missing.size]
+    stops = np.cumsum(records["hashes"], dtype=np.int64)[: missing.size]
+    firsts = stops - records["hashes"][: missing.size]
+    bits = np.unpackbits(found, bitorder="little")
+    seen = np.concatenate(([0], np.cumsum(bits, dtype=np.int64)))
+    last = bits.size
+    missing[: wanted.size] = wanted - (seen[np.minimum(firsts + wanted, last)] - seen[np.minimum(firsts, last)])
+    return int(wanted.sum())
+
+
+@kernel(
+    units=_BYTES, count=INT, number=INT, begin=INT, records=_RECORDS, hashes=_HASHES, found=_BYTES_OUT,
+    tag_states=_BYTES_OUT, heads=_HEADS, state=Array(np.int64, out=True, least=STATE), returns=INT,
+)
+def follow_units(
+    units: Any, count: int, number: int, begin: int, records: Any, hashes: Any, found: Any,
+    tag_states: Any, heads: Any, state: Any,
+) -> int:
+    """Take the units of a block while each is the next key of a record, right in every field and in its chain.
+
+    `units` (uint8) holds `count` of them as the file has them, the first with that `number`; `begin` is the time (ms)
+    that differences count from. Records (RECORD) and hashes are those of one split. `heads` (int32, one a slot, zero at
+    first) are the chains so far. Sets bits of `found` (one a hash) and `tag_states` (uint8 a record). `state`
+    (int64[STATE], zero at first) is carried along: set AT_UNIT to 0 for another block, and the others for another
+    split. Returns MORE_UNITS, MORE_RECORDS, or UNLIKE. It may only say yes; as Python it says UNLIKE.
+    """
+    return UNLIKE
+
+
+@kernel(
+    records=_RECORDS, found=_BYTES, tag_states=_BYTES_OUT, state=Array(np.int64, out=True, least=STATE), returns=None,
+)
+def end_units(records: Any, found: Any, tag_states: Any, state: Any) -> None:
+    """No unit follows: it cannot be known of the last record whether its tag unit was still to come."""
+    if state[IS_OPEN]:
+        row, keys = int(state[AT_ROW]), int(records["hashes"][state[AT_ROW]])
+        has_tags = keys and records["bits"][row] & BIT_HAS_TAGS
+        present = has_tags and _Found(found).has(int(state[AT_HASH]) + keys - 1)
+        tag_states[row] = TAG_PRESENT if present else TAG_UNKNOWN
+
+
+@kernel(raw=_BYTES, first=INT, count=INT, heads=_HASHES, returns=INT)
+def slots_in_use(raw: Any, first: int, count: int, heads: Any) -> int:
+    """How many of the slots [first, first + count) are in use; -1 if one is not the head of its chain.
+
+    `raw` (uint8) are the slots as the file has them.
+    """
+    if first < 0 or count < 0 or count > raw.size // 4 or first > heads.size - count:
+        return -1
+    own = heads[first : first + count]
+    if (raw[: count * 4].view(">i4") != own).any():
+        return -1
+    return int(np.count_nonzero(own > 0))

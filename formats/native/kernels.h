@@ -1,0 +1,187 @@
+/* The kernels: what Python calls (`formats/native` declare each with its types), and what they share.
+ *
+ * An array comes as its address and its length in elements, or in rows where it has two dimensions. Rows may stand at
+ * any address. Whoever calls guarantees the lengths and nothing else: each kernel keeps every index inside of them.
+ */
+#ifndef MQTOOL_KERNELS_H
+#define MQTOOL_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "rows are little-endian here; such machines use the reference code"
+#endif
+
+#define KERNEL __attribute__((visibility("default")))
+#define PART static inline
+
+/* RECORD and EXPECTED of formats/record_columns.py. */
+typedef struct __attribute__((packed)) {
+    int64_t phy_offset, queue_offset, store_timestamp, tags_code;
+    int32_t size, queue, sys_flag;
+    uint16_t bits, hashes;
+} record_row;
+
+typedef struct __attribute__((packed)) {
+    int64_t queue_offset, phy_offset, tags_code, store_timestamp;
+    int32_t size, queue;
+    uint16_t bits;
+} expected_row;
+
+typedef struct { const record_row *at; int64_t size; } rows_view;
+
+/* Constants that have a name in Python; tests hold each to it. */
+enum {
+    BIT_HAS_TAGS = 1, BIT_DELAY = 2, BIT_LMQ = 4, BIT_PROP_CRC = 8, BIT_V2 = 16, BIT_GHOST = 32, BIT_SUPERSEDED = 64,
+    BIT_HAS_UNIQ = 128, BIT_FILLER = 256, BIT_MARKER = 512, BIT_INNER_BATCH = 1024, BIT_STRAY = 2048,
+    BIT_CONTRADICTED_FLAG = 4096, BIT_UNSERVED = 8192,
+    NO_PLACE = BIT_GHOST | BIT_SUPERSEDED | BIT_STRAY,
+    NO_MESSAGE = BIT_GHOST | BIT_SUPERSEDED | BIT_FILLER | BIT_MARKER,
+    STAND_IN = BIT_FILLER | BIT_MARKER, UNINDEXED = BIT_GHOST | STAND_IN, NOT_PLAIN = BIT_DELAY | BIT_MARKER,
+    TRANSACTION = 0x00C, TRANSACTION_NOT = 0, TRANSACTION_COMMIT = 8, TRANSACTION_ROLLBACK = 0x00C,
+    NEED_MORE = 0, AT_BLANK = 1, DISLIKED = 2, OUTPUT_FULL = 3, NOT_RESIDENT = 4,
+    NO_KEYS = 0, KEYS_COUNTED = 1, TAGS_CODED = 2, KEYS_HASHED = 3,
+    QUEUE_COLUMNS = 4, QUEUE_PASSES = 3,
+    START = 0, FILLED, LOADS, STOP, LENGTH, CALL, DESCRIPTOR, FLAGS, REFILL_SIZE,
+    TAKE_NOTHING = 0, TAKE_KEYS = 1, TAKE_ALL = 2,
+    SPAN_UNITS = 0, SPAN_RECORDS, SPAN_FIRST, SPAN_LAST, SPAN,
+    LEFT_OUT = -1,
+};
+
+/* Numbers at any byte, in the order of a file (big-endian). */
+PART uint16_t u16_at(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return __builtin_bswap16(v); }
+PART uint32_t u32_at(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
+PART uint64_t u64_at(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
+PART int64_t i16_at(const uint8_t *p) { return (int16_t)u16_at(p); }
+PART int64_t i32_at(const uint8_t *p) { return (int32_t)u32_at(p); }
+PART int64_t i64_at(const uint8_t *p) { return (int64_t)u64_at(p); }
+PART void put_i32(uint8_t *p, int32_t value) { uint32_t v = __builtin_bswap32((uint32_t)value); memcpy(p, &v, 4); }
+PART void put_i64(uint8_t *p, int64_t value) { uint64_t v = __builtin_bswap64((uint64_t)value); memcpy(p, &v, 8); }
+
+PART int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+PART int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* A number cut to [0, size]: a length or place that somebody else wrote. */
+PART int64_t within(int64_t number, int64_t size) { return most(least(number, size), 0); }
+
+/* Whether a number is an index of so many elements. */
+PART bool is_index(int64_t number, int64_t size) { return (uint64_t)number < (uint64_t)size; }
+
+/* Whether the queue offset of such a row counts in its queue: ordinary and committed messages, no filler. */
+PART bool is_numbered(int64_t sys_flag, int64_t bits) {
+    int64_t kind = sys_flag & TRANSACTION;
+    return (kind == TRANSACTION_NOT || kind == TRANSACTION_COMMIT) && !(bits & BIT_FILLER);
+}
+
+/* How many of a record's hashes an index has by a rule: all, those of its keys without the one of its tags, or none. */
+PART int64_t wanted_by(int64_t rule, const record_row *row) {
+    if (rule == TAKE_NOTHING || row->bits & UNINDEXED) return 0;
+    return rule == TAKE_KEYS && row->bits & BIT_HAS_TAGS && row->hashes > 0 ? row->hashes - 1 : row->hashes;
+}
+
+PART int64_t wanted_keys(const record_row *row, int64_t number, const uint8_t *take, int64_t takes) {
+    if (takes <= 1) number = 0;
+    return is_index(number, takes) ? wanted_by(take[number], row) : 0;
+}
+
+PART bool is_set(const uint8_t *bits, int64_t at) { return bits[at >> 3] >> (at & 7) & 1; }
+PART void set_bit(uint8_t *bits, int64_t at) { bits[at >> 3] |= (uint8_t)(1 << (at & 7)); }
+
+/* crc.c */
+uint32_t crc32_of(const uint8_t *data, int64_t length);
+KERNEL int64_t mq_crc32(const uint8_t *data, int64_t size, int64_t start, int64_t length, int64_t portable);
+KERNEL int64_t mq_crc_is_fast(void);
+KERNEL int64_t mq_bits_that_change(int64_t length, int64_t change, int64_t *found, int64_t room);
+
+/* walk.c */
+KERNEL void mq_walk_records(
+    uint8_t *data, int64_t size, int64_t position, int64_t available, int64_t window_offset, int64_t file_end,
+    record_row *records, int64_t rows, int32_t *hashes, int64_t hash_room, int32_t *slots, int64_t slot_count,
+    uint8_t *names, int64_t name_room, int64_t *queue_table, int64_t queue_room, int64_t *state, int64_t state_size,
+    int64_t keys, int64_t *refill, int64_t refill_size, int64_t *result);
+KERNEL void mq_fill_slots(int32_t *slots, int64_t slot_count, const uint8_t *names, int64_t name_room,
+                          const int64_t *queue_table, int64_t queue_room, int64_t queues);
+KERNEL int64_t mq_find_record_head(const uint8_t *data, int64_t size, int64_t position, int64_t available,
+                                   int64_t window_offset);
+KERNEL int64_t mq_find_blank(const uint8_t *data, int64_t size, int64_t position, int64_t available,
+                             int64_t window_offset, int64_t file_end);
+KERNEL int64_t mq_last_nonzero(const uint8_t *data, int64_t size, int64_t start, int64_t stop);
+
+/* rows.c */
+KERNEL void mq_renumber(record_row *records, int64_t rows, const int32_t *numbers, int64_t queues);
+KERNEL int64_t mq_pick_rows(const record_row *records, int64_t rows, const bool *wanted, int64_t queues,
+                            record_row *picked, int64_t room);
+KERNEL void mq_note_last(const record_row *records, int64_t rows, int64_t *last_offset, int64_t queues,
+                         int64_t *reached, int64_t reached_size);
+KERNEL int64_t mq_order_rows(const record_row *records, int64_t rows, int64_t first, const bool *wanted,
+                             int64_t queues, int64_t *next_place, int64_t places, const int64_t *stops,
+                             int64_t stops_size, int64_t *order, int64_t order_size);
+KERNEL void mq_take_rows(const record_row *records, int64_t rows, int64_t first, const int64_t *queues,
+                         int64_t queue_count, int64_t *next_place, int64_t places, const int64_t *stops,
+                         int64_t stops_size, const int64_t *order, int64_t order_size, int64_t start,
+                         expected_row *out, int64_t room);
+KERNEL void mq_tally_rows(const record_row *records, int64_t rows, int64_t *last_offset, int64_t queues, bool *fallen,
+                          int64_t fallen_size, int64_t *counts, int64_t counts_size, int64_t *lowest,
+                          int64_t lowest_size, int64_t *highest, int64_t highest_size, int64_t *totals,
+                          int64_t totals_size, int64_t *spans, int64_t span_rows);
+
+/* queues.c */
+KERNEL int64_t mq_classify_units(
+    const int64_t *phy_offsets, int64_t cells, const int32_t *sizes, int64_t sizes_size, const int64_t *tags_codes,
+    int64_t tags_size, int64_t first_index, int64_t min_offset, int64_t log_end, const int64_t *damage_starts,
+    int64_t damages, const int64_t *damage_stops, int64_t stops_size, const int64_t *row_index, int64_t rows,
+    const int64_t *row_offset, int64_t row_offsets, const int32_t *row_size, int64_t row_sizes,
+    const int64_t *row_tags, int64_t row_tags_size, const bool *row_lost, int64_t row_losts, int64_t bridged,
+    uint8_t *classes, int64_t classes_size, bool *missing, int64_t missing_size);
+KERNEL int64_t mq_follow_rows(const record_row *records, int64_t rows, int64_t first, int64_t log_end,
+                              const int32_t *numbers, int64_t queues, const uint8_t *units, int64_t size, int64_t *at,
+                              int64_t at_size, const int64_t *stops, int64_t stops_size, int64_t *due,
+                              int64_t due_size);
+KERNEL void mq_pass_expired(int64_t min_offset, const uint8_t *units, int64_t size, int64_t *at, int64_t at_size,
+                            const int64_t *stops, int64_t stops_size, int64_t *due, int64_t due_size);
+KERNEL void mq_nothing_behind(const uint8_t *units, int64_t size, int64_t *at, int64_t at_size, const int64_t *stops,
+                              int64_t stops_size);
+KERNEL void mq_put_blanks(uint8_t *units, int64_t size, int64_t start, int64_t count);
+KERNEL void mq_put_plain(const record_row *records, int64_t rows, int64_t *at, int64_t at_size, const int64_t *stops,
+                         int64_t stops_size, int64_t *due, int64_t due_size, uint8_t *units, int64_t size);
+KERNEL int64_t mq_put_rows(const expected_row *rows, int64_t count, const int64_t *tags_codes, int64_t tags_size,
+                           int64_t first, uint8_t *units, int64_t size);
+
+/* index.c */
+KERNEL int64_t mq_last_written(const int32_t *units, int64_t unit_rows);
+KERNEL int64_t mq_is_ascending(const int32_t *units, int64_t unit_rows, int64_t count);
+KERNEL void mq_phy_offsets(const int32_t *units, int64_t unit_rows, int64_t count, int64_t *out, int64_t room);
+KERNEL void mq_match_records(
+    const int32_t *units, int64_t unit_rows, int64_t count, const int64_t *order, int64_t order_size, int64_t ordered,
+    int64_t *state, int64_t state_size, const record_row *records, int64_t rows, const int32_t *hashes,
+    int64_t hash_count, uint8_t *found, int64_t found_size, uint8_t *classes, int64_t classes_size, int64_t begin,
+    uint8_t *tag_states, int64_t tag_states_size);
+KERNEL int64_t mq_check_chains(const int32_t *units, int64_t unit_rows, int64_t count, const int32_t *slots,
+                               int64_t slot_count, uint8_t *classes, int64_t classes_size, int32_t *heads,
+                               int64_t heads_size, uint8_t *slot_flags, int64_t flags_size);
+KERNEL int64_t mq_link_units(int32_t *units, int64_t unit_rows, int64_t count, int32_t *slots, int64_t slot_count);
+KERNEL void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int64_t file_order, int32_t *slots,
+                        int64_t slot_count, const record_row *records, int64_t rows, const int32_t *hashes,
+                        int64_t hash_count, const uint8_t *take, int64_t takes, int64_t limit, int64_t *state,
+                        int64_t state_size);
+KERNEL void mq_add_wanted(const record_row *records, int64_t rows, const uint8_t *take, int64_t takes, int64_t *span,
+                          int64_t span_size);
+KERNEL int64_t mq_count_missing(const record_row *records, int64_t rows, const uint8_t *found, int64_t found_size,
+                                const uint8_t *take, int64_t takes, int32_t *missing, int64_t missing_size);
+KERNEL int64_t mq_follow_units(const uint8_t *units, int64_t size, int64_t count, int64_t number, int64_t begin,
+                               const record_row *records, int64_t rows, const int32_t *hashes, int64_t hash_count,
+                               uint8_t *found, int64_t found_size, uint8_t *tag_states, int64_t tag_states_size,
+                               int32_t *heads, int64_t heads_size, int64_t *state, int64_t state_size);
+KERNEL void mq_end_units(const record_row *records, int64_t rows, const uint8_t *found, int64_t found_size,
+                         uint8_t *tag_states, int64_t tag_states_size, int64_t *state, int64_t state_size);
+KERNEL int64_t mq_slots_in_use(const uint8_t *raw, int64_t size, int64_t first, int64_t count, const int32_t *heads,
+                               int64_t heads_size);
+
+/* lines.c */
+KERNEL void mq_write_lines(const uint8_t *data, int64_t size, const int64_t *starts, int64_t count,
+                           const int64_t *sizes, int64_t sizes_size, int64_t first, int64_t flat, uint8_t *lines,
+                           int64_t room, int64_t *result);
+
+#endif

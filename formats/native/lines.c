@@ -1,0 +1,281 @@
+/* Messages as lines of JSON, byte for byte as the encoder of messages writes them. It may only say yes: a record that a
+ * line needs more of than its own bytes for (a compressed body, an IPv6 host, names or values that are no ASCII, a
+ * property twice) is left to `recover.export.messages`. */
+#include "kernels.h"
+#include "layout.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+enum { MOST_PROPERTIES = 64,
+       /* bytes of a line beside what a record holds, and what a byte of it can become: twice backslash u 0 0 1 f */
+       FIXED = 2048, WIDEST = 12,
+       /* sizes of a record from its line on to where its properties are written apart, and to what is used at most */
+       APART = 16, ROOM_APART = 40 };
+
+typedef struct { const uint8_t *name, *split, *end; } property;
+
+/* Where a line is written: there is room for all that a record can become, and for 16 bytes more. */
+typedef struct { uint8_t *at; } output;
+
+PART void put(output *out, const char *text) {
+    size_t size = strlen(text);
+    memcpy(out->at, text, size);
+    out->at += size;
+}
+
+PART void put_number(output *out, int64_t value) {
+    uint8_t digits[20], *first = digits + sizeof digits;
+    uint64_t rest = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    do *--first = (uint8_t)('0' + rest % 10);
+    while (rest /= 10);
+    if (value < 0) *--first = '-';
+    memcpy(out->at, first, (size_t)(digits + sizeof digits - first));
+    out->at += digits + sizeof digits - first;
+}
+
+static void put_host(output *out, const uint8_t *ip, const uint8_t *port) {
+    for (int k = 0; k < 4; k++) {
+        put_number(out, ip[k]);
+        *out->at++ = k < 3 ? '.' : ':';
+    }
+    put_number(out, i32_at(port));
+}
+
+static void put_hex(output *out, const uint8_t *data, int size) {
+    static const char digits[] = "0123456789ABCDEF";
+    for (int k = 0; k < size; k++) {
+        *out->at++ = (uint8_t)digits[data[k] >> 4];
+        *out->at++ = (uint8_t)digits[data[k] & 15];
+    }
+}
+
+/* A byte below 32, a quote or a backslash as JSON has it. */
+static void put_escaped(output *out, uint8_t octet) {
+    static const char digits[] = "0123456789abcdef";
+    uint8_t brief = 0;
+    switch (octet) {
+    case '"': case '\\': brief = octet; break;
+    case '\b': brief = 'b'; break;
+    case '\t': brief = 't'; break;
+    case '\n': brief = 'n'; break;
+    case '\f': brief = 'f'; break;
+    case '\r': brief = 'r'; break;
+    }
+    *out->at++ = '\\';
+    if (brief) {
+        *out->at++ = brief;
+        return;
+    }
+    put(out, "u00");
+    *out->at++ = (uint8_t)digits[octet >> 4];
+    *out->at++ = (uint8_t)digits[octet & 15];
+}
+
+/* Length of the UTF-8 sequence that begins at `p` with a byte above 127; 0 for none. */
+static int64_t sequence(const uint8_t *p, const uint8_t *stop) {
+    uint8_t first = *p;
+    int64_t length = first >= 0xC2 && first <= 0xDF ? 2 : (first & 0xF0) == 0xE0 ? 3 : first >= 0xF0 && first <= 0xF4 ? 4 : 0;
+    if (!length || length > stop - p) return 0;
+    uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+    uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+    if (p[1] < low || p[1] > high) return 0;
+    for (int k = 2; k < length; k++)
+        if ((p[k] & 0xC0) != 0x80) return 0;
+    return length;
+}
+
+/* Text up to `stop` as the inside of a JSON string; false if it is no UTF-8. */
+static bool put_text(output *out, const uint8_t *p, const uint8_t *stop) {
+    while (p < stop) {
+#if defined(__SSE2__)
+        while (stop - p >= 16) {
+            __m128i block = _mm_loadu_si128((const __m128i *)p);
+            /* as numbers with sign, bytes above 127 are below 32, too */
+            __m128i special = _mm_or_si128(_mm_cmplt_epi8(block, _mm_set1_epi8(32)),
+                                           _mm_or_si128(_mm_cmpeq_epi8(block, _mm_set1_epi8('"')),
+                                                        _mm_cmpeq_epi8(block, _mm_set1_epi8('\\'))));
+            int marks = _mm_movemask_epi8(special), plain = marks ? __builtin_ctz((unsigned)marks) : 16;
+            _mm_storeu_si128((__m128i *)out->at, block);
+            p += plain, out->at += plain;
+            if (marks) break;
+        }
+        if (p == stop) break;
+#endif
+        uint8_t octet = *p;
+        if (octet >= 128) {
+            int64_t length = sequence(p, stop);
+            if (!length) return false;
+            memcpy(out->at, p, (size_t)length);
+            p += length, out->at += length;
+            continue;
+        }
+        if (octet < 32 || octet == '"' || octet == '\\') put_escaped(out, octet);
+        else *out->at++ = octet;
+        p++;
+    }
+    return true;
+}
+
+static void put_base64(output *out, const uint8_t *p, const uint8_t *stop) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (; p < stop; p += 3) {
+        int64_t left = stop - p;
+        uint32_t group = (uint32_t)p[0] << 16 | (left > 1 ? (uint32_t)p[1] << 8 : 0) | (left > 2 ? p[2] : 0);
+        *out->at++ = (uint8_t)digits[group >> 18];
+        *out->at++ = (uint8_t)digits[group >> 12 & 63];
+        *out->at++ = left > 1 ? (uint8_t)digits[group >> 6 & 63] : '=';
+        *out->at++ = left > 2 ? (uint8_t)digits[group & 63] : '=';
+    }
+}
+
+/* Each property that brokers see; how many, -1 for what is not plain. */
+static int split(const uint8_t *p, const uint8_t *stop, property *items) {
+    int count = 0;
+    for (; p < stop; p++) {
+        const uint8_t *name = p, *split = NULL;
+        for (; p < stop && *p != 2; p++) {
+            if (*p == 0 || *p >= 128) return -1;
+            if (*p == 1 && !split) split = p;
+        }
+        if (!split || split == name || split + 1 >= p) continue;
+        if (count == MOST_PROPERTIES) return -1;
+        for (int k = 0; k < count; k++)
+            if (items[k].split - items[k].name == split - name && !memcmp(name, items[k].name, (size_t)(split - name)))
+                return -1;
+        items[count++] = (property){name, split, p};
+    }
+    return count;
+}
+
+/* The value of a property as a JSON string, or null. */
+static void put_property(output *out, const property *items, int count, const char *name) {
+    size_t size = strlen(name);
+    for (int k = 0; k < count; k++)
+        if ((size_t)(items[k].split - items[k].name) == size && !memcmp(items[k].name, name, size)) {
+            *out->at++ = '"';
+            put_text(out, items[k].split + 1, items[k].end);
+            *out->at++ = '"';
+            return;
+        }
+    put(out, "null");
+}
+
+static void put_properties(output *out, const property *items, int count) {
+    *out->at++ = '{';
+    for (int k = 0; k < count; k++) {
+        put(out, k ? ",\"" : "\"");
+        put_text(out, items[k].name, items[k].split);
+        put(out, "\":\"");
+        put_text(out, items[k].split + 1, items[k].end);
+        *out->at++ = '"';
+    }
+    *out->at++ = '}';
+}
+
+static bool is_plain_name(const uint8_t *p, const uint8_t *stop) {
+    if (p == stop) return false;
+    for (; p < stop; p++)
+        if (*p <= 32 || *p >= 127 || *p == '"' || *p == '\\') return false;
+    return true;
+}
+
+/* The line of a record; false, and nothing is to be kept, for one that it is not sure of. */
+static bool put_line(output *out, const uint8_t *record, int64_t size, bool flat) {
+    const uint8_t *end = record + size;
+    if (size < HEAD_SIZE + 4 || i32_at(record) != size) return false;
+    int32_t magic = (int32_t)u32_at(record + OFFSET_MAGIC);
+    int64_t sys_flag = i32_at(record + OFFSET_SYS_FLAG), length = i32_at(record + OFFSET_BODY_LENGTH);
+    if (sys_flag & (BORNHOST_V6 | STOREHOST_V6 | COMPRESSED) || (magic != MAGIC_V1 && magic != MAGIC_V2)) return false;
+    const uint8_t *body = record + HEAD_SIZE;
+    if (length < 0 || length + 4 > end - body) return false;
+    const uint8_t *body_end = body + length, *topic = body_end + (magic == MAGIC_V1 ? 1 : 2);
+    length = magic == MAGIC_V1 ? (int8_t)*body_end : i16_at(body_end);
+    if (length < 0 || length + 2 > end - topic) return false;
+    const uint8_t *topic_end = topic + length, *properties = topic_end + 2;
+    if (i16_at(topic_end) != end - properties || !is_plain_name(topic, topic_end)) return false;
+    property items[MOST_PROPERTIES];
+    int count = split(properties, end, items);
+    if (count < 0) return false;
+    put(out, "{\"topic\":\"");
+    put_text(out, topic, topic_end);
+    put(out, "\",\"queue\":");
+    put_number(out, i32_at(record + OFFSET_QUEUE_ID));
+    put(out, ",\"queue_offset\":");
+    put_number(out, i64_at(record + OFFSET_QUEUE_OFFSET));
+    put(out, ",\"phy_offset\":");
+    put_number(out, i64_at(record + OFFSET_PHY_OFFSET));
+    put(out, ",\"size\":");
+    put_number(out, size);
+    put(out, ",\"state\":\"live\",\"store_time\":");
+    put_number(out, i64_at(record + OFFSET_STORE_TIMESTAMP));
+    put(out, ",\"born_time\":");
+    put_number(out, i64_at(record + OFFSET_BORN_TIMESTAMP));
+    put(out, ",\"born_host\":\"");
+    put_host(out, record + OFFSET_BORN_HOST, record + OFFSET_BORN_PORT);
+    put(out, "\",\"store_host\":\"");
+    put_host(out, record + OFFSET_STORE_HOST, record + OFFSET_STORE_PORT);
+    put(out, "\",\"msg_id\":\"");
+    put_hex(out, record + OFFSET_STORE_HOST, 8);
+    put_hex(out, record + OFFSET_PHY_OFFSET, 8);
+    put(out, "\",\"unique_key\":");
+    put_property(out, items, count, "UNIQ_KEY");
+    put(out, ",\"keys\":");
+    put_property(out, items, count, "KEYS");
+    put(out, ",\"tags\":");
+    put_property(out, items, count, "TAGS");
+    put(out, ",\"flag\":");
+    put_number(out, i32_at(record + OFFSET_FLAG));
+    put(out, ",\"sys_flag\":");
+    put_number(out, sys_flag);
+    int64_t kind = sys_flag & TRANSACTION;
+    put(out, ",\"transaction\":\"");
+    put(out, kind == 0 ? "none" : kind == TRANSACTION_ROLLBACK ? "rollback" : kind == TRANSACTION_COMMIT ? "commit" : "half");
+    put(out, "\",\"reconsume_times\":");
+    put_number(out, i32_at(record + OFFSET_RECONSUME_TIMES));
+    if (flat) {
+        put(out, ",\"properties\":\"");
+        output apart = {out->at + APART * size};
+        uint8_t *text = apart.at;
+        put_properties(&apart, items, count);
+        put_text(out, text, apart.at);
+        put(out, "\",\"body\":\"");
+    } else {
+        put(out, ",\"properties\":");
+        put_properties(out, items, count);
+        put(out, ",\"body\":\"");
+    }
+    uint8_t *before = out->at;
+    bool is_text = put_text(out, body, body_end);
+    if (!is_text) {
+        out->at = before;
+        put_base64(out, body, body_end);
+    }
+    put(out, is_text ? "\",\"body_encoding\":\"utf-8" : "\",\"body_encoding\":\"base64");
+    put(out, "\",\"body_compression\":null,\"kind\":null,\"stored_topic\":\"");
+    put_text(out, topic, topic_end);
+    put(out, "\",\"stored_queue\":");
+    put_number(out, i32_at(record + OFFSET_QUEUE_ID));
+    put(out, ",\"body_problem\":null,\"damage\":null,\"doubtful\":");
+    put(out, flat ? "\"\"}\n" : "[]}\n");
+    return true;
+}
+
+void mq_write_lines(const uint8_t *data, int64_t size, const int64_t *starts, int64_t count, const int64_t *sizes,
+                    int64_t sizes_size, int64_t first, int64_t flat, uint8_t *lines, int64_t room, int64_t *result) {
+    output out = {lines};
+    int64_t record = most(first, 0);
+    for (; record < least(count, sizes_size); record++) {
+        int64_t start = starts[record], length = sizes[record], used = out.at - lines;
+        if (length <= 0 || length > size || start < 0 || start > size - length) break;
+        if (FIXED + (flat ? ROOM_APART : WIDEST) * length > room - used) break;
+        uint8_t *before = out.at;
+        if (!put_line(&out, data + start, length, flat != 0)) {
+            out.at = before;
+            break;
+        }
+    }
+    result[0] = record;
+    result[1] = out.at - lines;
+}

@@ -1,0 +1,173 @@
+/* Consume queues: their units against the records that they should name, followed beside the log, and put. Source:
+ * broker class ConsumeQueue. */
+#include "kernels.h"
+
+enum { UNIT = 20, AT_SIZE = 8, AT_TAGS = 12, PRE_BLANK_SIZE = 0x7FFFFFFF };
+enum { NOTHING, HOLE, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG };
+static const int64_t MAX_EXT_ADDRESS = -2147483649;
+
+static bool in_ranges(int64_t offset, const int64_t *starts, const int64_t *stops, int64_t count) {
+    int64_t low = 0, high = count;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (starts[middle] <= offset) low = middle + 1;
+        else high = middle;
+    }
+    return low > 0 && offset < stops[low - 1];
+}
+
+/* The cell names the same record as the cell before it or behind it. */
+static bool repeats(const int64_t *phy_offsets, const int32_t *sizes, int64_t cells, int64_t cell) {
+    if (cell > 0 && phy_offsets[cell - 1] == phy_offsets[cell] && sizes[cell - 1] == sizes[cell]) return true;
+    return cell + 1 < cells && phy_offsets[cell + 1] == phy_offsets[cell] && sizes[cell + 1] == sizes[cell];
+}
+
+int64_t mq_classify_units(
+    const int64_t *phy_offsets, int64_t cells, const int32_t *sizes, int64_t sizes_size, const int64_t *tags_codes,
+    int64_t tags_size, int64_t first_index, int64_t min_offset, int64_t log_end, const int64_t *damage_starts,
+    int64_t damages, const int64_t *damage_stops, int64_t stops_size, const int64_t *row_index, int64_t rows,
+    const int64_t *row_offset, int64_t row_offsets, const int32_t *row_size, int64_t row_sizes,
+    const int64_t *row_tags, int64_t row_tags_size, const bool *row_lost, int64_t row_losts, int64_t bridged,
+    uint8_t *classes, int64_t classes_size, bool *missing, int64_t missing_size) {
+    cells = least(least(cells, sizes_size), least(tags_size, classes_size));
+    rows = least(least(rows, least(row_offsets, row_sizes)), least(least(row_tags_size, row_losts), missing_size));
+    damages = least(damages, stops_size);
+    int64_t row = 0, used = cells;
+    for (int64_t cell = 0; cell < cells; cell++) {
+        if (sizes[cell] <= 0) {
+            used = cell;
+            break;
+        }
+        int64_t index = first_index + cell, offset = phy_offsets[cell], size = sizes[cell];
+        for (; row < rows && row_index[row] < index; row++) missing[row] = !row_lost[row];
+        bool expected = row < rows && row_index[row] == index, inside = 0 < row && row < rows;
+        uint8_t kind = WRONG;
+        if (offset == 0 && size == PRE_BLANK_SIZE && tags_codes[cell] == 0) {
+            kind = HOLE;
+            if (expected) missing[row] = !row_lost[row];
+        } else if (offset < 0) {
+            /* no broker writes one, and ConsumeQueue.recover takes it for the end of the queue */
+        } else if (offset < min_offset && !(expected && !row_lost[row]) && !inside) {
+            kind = EXPIRED;
+        } else if (expected && row_lost[row]) {
+            bool stands_in = offset == row_offset[row] && size == row_size[row];
+            if (stands_in || repeats(phy_offsets, sizes, cells, cell)) kind = LOST;
+        } else if (offset > log_end - size) {
+            kind = BEYOND_LOG;
+        } else if (!expected && in_ranges(offset, damage_starts, damage_stops, damages)) {
+            kind = LOST;
+        } else if (expected && offset == row_offset[row] && size == row_size[row] &&
+                   tags_codes[cell] == row_tags[row]) {
+            kind = RIGHT;
+        } else if (!expected && (bridged || inside) && repeats(phy_offsets, sizes, cells, cell)) {
+            kind = LOST;
+        }
+        classes[cell] = kind;
+        row += expected;
+    }
+    for (; row < rows; row++) missing[row] = !row_lost[row];
+    return used;
+}
+
+/* --- units beside the rows of the log; a queue of which one is not what a broker would have put is left out --- */
+
+int64_t mq_follow_rows(const record_row *records, int64_t rows, int64_t first, int64_t log_end,
+                       const int32_t *numbers, int64_t queues, const uint8_t *units, int64_t size, int64_t *at,
+                       int64_t at_size, const int64_t *stops, int64_t stops_size, int64_t *due, int64_t due_size) {
+    at_size = least(at_size, least(stops_size, due_size));
+    for (int64_t row = most(first, 0); row < rows; row++) {
+        const record_row *it = records + row;
+        if (!is_index(it->queue, queues) || !is_index(numbers[it->queue], at_size)) continue;
+        int64_t queue = numbers[it->queue], here = at[queue];
+        if (here < 0 || it->bits & NO_PLACE || !is_numbered(it->sys_flag, it->bits)) continue;
+        if (it->bits & NOT_PLAIN || it->queue_offset != due[queue] || it->phy_offset > log_end - it->size) {
+            at[queue] = LEFT_OUT;
+            continue;
+        }
+        if (here > within(stops[queue], size) - UNIT) return row;
+        const uint8_t *unit = units + here;
+        if (i64_at(unit) != it->phy_offset || i32_at(unit + AT_SIZE) != it->size ||
+            i64_at(unit + AT_TAGS) != it->tags_code) {
+            at[queue] = LEFT_OUT;
+            continue;
+        }
+        at[queue] = here + UNIT;
+        due[queue]++;
+    }
+    return rows;
+}
+
+void mq_pass_expired(int64_t min_offset, const uint8_t *units, int64_t size, int64_t *at, int64_t at_size,
+                     const int64_t *stops, int64_t stops_size, int64_t *due, int64_t due_size) {
+    for (int64_t queue = 0; queue < least(at_size, least(stops_size, due_size)); queue++) {
+        int64_t here = at[queue], stop = within(stops[queue], size) - UNIT;
+        while (here >= 0 && here <= stop) {
+            const uint8_t *unit = units + here;
+            int64_t offset = i64_at(unit), length = i32_at(unit + AT_SIZE), tags = i64_at(unit + AT_TAGS);
+            if (offset < 0 || offset >= min_offset || length <= 0) break;
+            if ((offset == 0 && length == PRE_BLANK_SIZE && tags == 0) || tags <= MAX_EXT_ADDRESS) {
+                here = LEFT_OUT;
+                break;
+            }
+            here += UNIT;
+            due[queue]++;
+        }
+        at[queue] = here;
+    }
+}
+
+void mq_nothing_behind(const uint8_t *units, int64_t size, int64_t *at, int64_t at_size, const int64_t *stops,
+                       int64_t stops_size) {
+    for (int64_t queue = 0; queue < least(at_size, stops_size); queue++) {
+        int64_t here = at[queue], stop = within(stops[queue], size);
+        if (here < 0) continue;
+        while (here <= stop - 8 && !u64_at(units + here)) here += 8;
+        while (here < stop && !units[here]) here++;
+        if (here < stop) at[queue] = LEFT_OUT;
+    }
+}
+
+/* --- puts --- */
+
+PART void put_unit(uint8_t *unit, int64_t phy_offset, int32_t size, int64_t tags_code) {
+    put_i64(unit, phy_offset);
+    put_i32(unit + AT_SIZE, size);
+    put_i64(unit + AT_TAGS, tags_code);
+}
+
+void mq_put_blanks(uint8_t *units, int64_t size, int64_t start, int64_t count) {
+    if (start < 0) return;
+    for (; count > 0 && start <= size - UNIT; count--, start += UNIT) put_unit(units + start, 0, PRE_BLANK_SIZE, 0);
+}
+
+void mq_put_plain(const record_row *records, int64_t rows, int64_t *at, int64_t at_size, const int64_t *stops,
+                  int64_t stops_size, int64_t *due, int64_t due_size, uint8_t *units, int64_t size) {
+    at_size = least(at_size, least(stops_size, due_size));
+    for (int64_t row = 0; row < rows; row++) {
+        const record_row *it = records + row;
+        int32_t queue = it->queue;
+        if (!is_index(queue, at_size) || at[queue] < 0 || it->bits & NO_PLACE || !is_numbered(it->sys_flag, it->bits))
+            continue;
+        int64_t here = at[queue];
+        if (it->bits & NOT_PLAIN || it->queue_offset != due[queue] || here > within(stops[queue], size) - UNIT) {
+            at[queue] = LEFT_OUT;
+            continue;
+        }
+        put_unit(units + here, it->phy_offset, it->size, it->tags_code);
+        at[queue] = here + UNIT;
+        due[queue]++;
+    }
+}
+
+int64_t mq_put_rows(const expected_row *rows, int64_t count, const int64_t *tags_codes, int64_t tags_size,
+                    int64_t first, uint8_t *units, int64_t size) {
+    int64_t blanks = size / UNIT - count;
+    if (blanks < 0 || tags_size < count) return 0;
+    mq_put_blanks(units, size, 0, blanks);
+    for (int64_t number = 0; number < count; number++) {
+        const expected_row *row = rows + number;
+        if (row->queue_offset != first + blanks + number || row->bits & BIT_MARKER) return 0;
+        put_unit(units + (blanks + number) * UNIT, row->phy_offset, row->size, tags_codes[number]);
+    }
+    return 1;
+}

@@ -1,0 +1,174 @@
+"""Consume queues: their units against the records that they should name, followed beside the log, and put; in C in
+`queues.c`. Source: broker class ConsumeQueue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+import numpy as np
+
+from formats.consumequeue import CQ_UNIT, PRE_BLANK
+from formats.native.library import BOOL, INT, Array, kernel
+from formats.native.rows import numbered
+from formats.record_columns import BIT_DELAY, BIT_MARKER, EXPECTED, NO_PLACE, RECORD
+
+NOTHING, HOLE, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG = range(7)
+"""Classes of a unit."""
+
+LEFT_OUT = -1
+UNIT = CQ_UNIT.size
+NOT_PLAIN = BIT_DELAY | BIT_MARKER
+
+_BYTES = Array(np.uint8)
+_BYTES_OUT = Array(np.uint8, out=True)
+_NUMBERS = Array(np.int64)
+_NUMBERS_OUT = Array(np.int64, out=True)
+
+
+@kernel(
+    phy_offsets=_NUMBERS, sizes=Array(np.int32), tags_codes=_NUMBERS, first_index=INT, min_offset=INT, log_end=INT,
+    damage_starts=_NUMBERS, damage_stops=_NUMBERS,
+    row_index=_NUMBERS, row_offset=_NUMBERS, row_size=Array(np.int32), row_tags=_NUMBERS, row_lost=Array(np.bool_),
+    bridged=BOOL, classes=_BYTES_OUT, missing=Array(np.bool_, out=True), returns=INT,
+)
+def classify_units(
+    phy_offsets: Any, sizes: Any, tags_codes: Any, first_index: int, min_offset: int, log_end: int,
+    damage_starts: Any, damage_stops: Any,
+    row_index: Any, row_offset: Any, row_size: Any, row_tags: Any, row_lost: Any,
+    bridged: bool, classes: Any, missing: Any,
+) -> int:
+    """Class of every cell of a stretch of one queue; how many cells are in use.
+
+    The cells start at queue offset `first_index`. Rows are the positions that should be held, ascending
+    by `row_index`, all inside or behind the stretch; `row_lost` marks those of a lost message: its cell may name the
+    marker or repeat a neighbour. A unit of an expired message where a live one is
+    expected, or between live ones, is wrong. A cell that no record claims may repeat a neighbour too, between live
+    ones or, with `bridged`, where the log is damaged or was, anywhere. Fills `classes` (uint8 a cell) and `missing`
+    (bool a row). The first cell with size <= 0 ends the queue: it and everything behind it is NOTHING.
+    """
+    cells = list(zip(phy_offsets.tolist(), sizes.tolist(), tags_codes.tolist(), strict=True))
+    rows = list(zip(
+        row_index.tolist(), row_offset.tolist(), row_size.tolist(), row_tags.tolist(), row_lost.tolist(), strict=True
+    ))
+    starts, stops = damage_starts.tolist(), damage_stops.tolist()
+
+    def repeats(cell: int) -> bool:
+        near = [cells[at][:2] for at in (cell - 1, cell + 1) if 0 <= at < len(cells)]
+        return cells[cell][:2] in near
+
+    def is_damaged(offset: int) -> bool:
+        at = bisect_right(starts, offset)
+        return at > 0 and offset < stops[at - 1]
+
+    row = 0
+    used = len(cells)
+    for cell, (offset, size, tags_code) in enumerate(cells):
+        if size <= 0:
+            used = cell
+            break
+        index = first_index + cell
+        while row < len(rows) and rows[row][0] < index:
+            missing[row] = not rows[row][4]
+            row += 1
+        expected = row < len(rows) and rows[row][0] == index
+        lost = expected and rows[row][4]
+        inside = 0 < row < len(rows)
+        if (offset, size, tags_code) == PRE_BLANK:
+            kind = HOLE
+            if expected:
+                missing[row] = not lost
+        elif offset < 0:
+            # no broker writes one, and ConsumeQueue.recover takes it for the end of the queue
+            kind = WRONG
+        elif offset < min_offset and not (expected and not lost) and not inside:
+            kind = EXPIRED
+        elif lost:
+            kind = LOST if (offset, size) == rows[row][1:3] or repeats(cell) else WRONG
+        elif offset + size > log_end:
+            kind = BEYOND_LOG
+        elif not expected and is_damaged(offset):
+            kind = LOST
+        elif expected and (offset, size, tags_code) == rows[row][1:4]:
+            kind = RIGHT
+        else:
+            kind = LOST if not expected and (bridged or inside) and repeats(cell) else WRONG
+        classes[cell] = kind
+        row += expected
+    for left in range(row, len(rows)):
+        missing[left] = not rows[left][4]
+    return used
+
+
+@kernel(
+    records=Array(RECORD), first=INT, log_end=INT, numbers=Array(np.int32), units=_BYTES, at=_NUMBERS_OUT,
+    stops=_NUMBERS, due=_NUMBERS_OUT, returns=INT,
+)
+def follow_rows(
+    records: Any, first: int, log_end: int, numbers: Any, units: Any, at: Any, stops: Any, due: Any
+) -> int:
+    """Hold the rows from `first` on against the next units of their queues; the row for which more units are wanted.
+
+    Rows (RECORD, in log order) are those of one split; `numbers` (int32, one a queue of the log) says which of the
+    queues below is meant, LEFT_OUT for none. One a queue: `at` (int64) is where in `units` (uint8) its next unit
+    stands, `stops` where the units end that are there, `due` (int64) the queue offset of the next unit. `at` becomes
+    LEFT_OUT where a row is not the one of the next unit: the queue is then judged by itself. Behind the last row the
+    answer is how many rows there are. It may only say yes; as Python it leaves out each queue.
+    """
+    at[:] = LEFT_OUT
+    return int(records.size)
+
+
+@kernel(min_offset=INT, units=_BYTES, at=_NUMBERS_OUT, stops=_NUMBERS, due=_NUMBERS_OUT, returns=None)
+def pass_expired(min_offset: int, units: Any, at: Any, stops: Any, due: Any) -> None:
+    """Go on in each queue behind the units of messages before `min_offset`, the log's start. It may only say yes."""
+    at[:] = LEFT_OUT
+
+
+@kernel(units=_BYTES, at=_NUMBERS_OUT, stops=_NUMBERS, returns=None)
+def nothing_behind(units: Any, at: Any, stops: Any) -> None:
+    """Leave out the queues that have anything but zeros behind their last unit. It may only say yes."""
+    at[:] = LEFT_OUT
+
+
+@kernel(units=_BYTES_OUT, start=INT, count=INT, returns=None)
+def put_blanks(units: Any, start: int, count: int) -> None:
+    """Fill `count` units from byte `start` on with pre-blanks, as far as `units` (uint8) go."""
+    if start >= 0:
+        room = min(max(count, 0), max(units.size - start, 0) // UNIT)
+        units[start : start + room * UNIT].view(CQ_UNIT.dtype)[:] = PRE_BLANK
+
+
+@kernel(records=Array(RECORD), at=_NUMBERS_OUT, stops=_NUMBERS, due=_NUMBERS_OUT, units=_BYTES_OUT, returns=None)
+def put_plain(records: Any, at: Any, stops: Any, due: Any, units: Any) -> None:
+    """Put the units of the rows of one split (RECORD, in log order) behind those of earlier splits, queue by queue.
+
+    One a queue (int64): `at` is where in `units` (uint8) its next unit goes, and is updated; LEFT_OUT for queues that
+    are not wanted, and from then on for one with a row that is not the next position, which is `due`, or is that of a
+    lost or delayed message, or finds no room before `stops`.
+    """
+    placed = records[numbered(records) & (records["bits"] & NO_PLACE == 0)]
+    for row in placed:
+        queue = int(row["queue"])
+        here = int(at[queue]) if 0 <= queue < min(at.size, stops.size, due.size) else LEFT_OUT
+        if here < 0:
+            continue
+        stop = here + UNIT
+        if row["bits"] & NOT_PLAIN or row["queue_offset"] != due[queue] or stop > min(int(stops[queue]), units.size):
+            at[queue] = LEFT_OUT
+            continue
+        units[here:stop].view(CQ_UNIT.dtype)[0] = row["phy_offset"], row["size"], row["tags_code"]
+        at[queue] = stop
+        due[queue] += 1
+
+
+@kernel(rows=Array(EXPECTED), tags_codes=_NUMBERS, first=INT, units=_BYTES_OUT, returns=BOOL)
+def put_rows(rows: Any, tags_codes: Any, first: int, units: Any) -> bool:
+    """Fill `units` (uint8), the first of which is queue offset `first`: pre-blanks, and behind them those of `rows`.
+
+    False, and `units` are worth nothing, unless the rows are those of all last places of the queue, one behind the
+    other up to the end of `units`, and none of a lost message. `tags_codes` (int64, one a row) are what the units
+    carry. It may only say yes; as Python it says no.
+    """
+    return False

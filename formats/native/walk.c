@@ -1,0 +1,556 @@
+/* The walk over records of the log. It may only say yes: what it does not like, the reference codec judges
+ * (`formats.commitlog.check_strict`). The searches behind damage stand here, too. */
+#include "kernels.h"
+#include "layout.h"
+
+#include <sys/types.h>
+#include <sys/uio.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+enum {
+    PROPERTY_CRC_SIZE = 20, PROPERTY_CRC_DIGITS = 10,
+    SHORT_DIGITS = 4, LONG_DIGITS = 18, QUEUE_ID_DIGITS = 9, TIME_DIGITS = 18, DELAY_DIGITS = 9,
+    SERVED = 0, UNSERVED = 1, UNSURE = 2,
+};
+#define SKIPPABLE_MASK 0xF0FFFFFFu
+
+/* Text of the log: `at` and what follows it up to `length` bytes. */
+typedef struct { const uint8_t *at; int64_t length; } text;
+#define TEXT(literal) ((text){(const uint8_t *)(literal), sizeof(literal) - 1})
+
+PART bool is_same(text a, text b) { return a.length == b.length && !memcmp(a.at, b.at, (size_t)a.length); }
+
+/* 64 bytes, those before `stop`: bit k is set where byte k is below 3. */
+PART uint64_t below_3(const uint8_t *at, const uint8_t *stop, const uint8_t *readable) {
+    uint64_t found = 0;
+    int64_t length = stop - at;
+#if defined(__SSE2__)
+    if (readable - at >= 64) {
+        __m128i two = _mm_set1_epi8(2);
+        for (int k = 0; k < 4; k++) {
+            __m128i block = _mm_loadu_si128((const __m128i *)at + k);
+            __m128i low = _mm_cmpeq_epi8(_mm_min_epu8(block, two), block);
+            found |= (uint64_t)(uint32_t)_mm_movemask_epi8(low) << 16 * k;
+        }
+        return length < 64 ? found & ((1ull << length) - 1) : found;
+    }
+#endif
+    (void)readable;
+    for (int64_t k = 0; k < length && k < 64; k++) found |= (uint64_t)(at[k] < 3) << k;
+    return found;
+}
+
+PART bool is_number(text it, int64_t digits) {
+    if (it.length <= 0 || it.length > digits) return false;
+    for (int64_t i = 0; i < it.length; i++)
+        if (it.at[i] < '0' || it.at[i] > '9') return false;
+    return true;
+}
+
+/* Java's String.hashCode over the UTF-16 units of strict UTF-8, continued from *hash; false if malformed. */
+static bool java_hash_of_any(text it, uint32_t *hash) {
+    uint32_t h = *hash;
+    const uint8_t *p = it.at, *stop = p + it.length;
+    while (p < stop) {
+        uint32_t b = *p, point, lowest;
+        int extra;
+        if (b < 0x80) {
+            h = 31 * h + b;
+            p++;
+            continue;
+        }
+        if (b >= 0xC2 && b <= 0xDF) extra = 1, point = b & 0x1F, lowest = 0x80;
+        else if (b >= 0xE0 && b <= 0xEF) extra = 2, point = b & 0x0F, lowest = 0x800;
+        else if (b >= 0xF0 && b <= 0xF4) extra = 3, point = b & 0x07, lowest = 0x10000;
+        else return false;
+        if (extra >= stop - p) return false;
+        for (int k = 1; k <= extra; k++) {
+            if ((p[k] & 0xC0) != 0x80) return false;
+            point = point << 6 | (p[k] & 0x3F);
+        }
+        if (point < lowest || point > 0x10FFFF || (point >= 0xD800 && point <= 0xDFFF)) return false;
+        if (point >= 0x10000) {
+            point -= 0x10000;
+            h = 31 * h + (0xD800 | point >> 10);
+            point = 0xDC00 | (point & 0x3FF);
+        }
+        h = 31 * h + point;
+        p += extra + 1;
+    }
+    *hash = h;
+    return true;
+}
+
+#define TIMES_2(x) ((x) * (x))
+enum { P1 = 31, P2 = 961 };
+static const uint32_t P4 = 923521u, P8 = 923521u * 923521u, P12 = 923521u * 923521u * 923521u,
+                      P16 = TIMES_2(TIMES_2(923521u));
+
+/* The same, quickly for ASCII. At least 16 bytes of the record stand before the text, as its head does. */
+PART bool java_hash(text it, uint32_t *hash) {
+#if defined(__SSE2__)
+    static const uint8_t kept[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                     255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+    static const uint32_t powers[16] = {
+        1u, 31u, 961u, 29791u, 923521u, 28629151u, 887503681u, 887503681u * 31u, 887503681u * 961u,
+        887503681u * 29791u, 887503681u * 923521u, 887503681u * 28629151u, 887503681u * 887503681u,
+        887503681u * 887503681u * 31u, 887503681u * 887503681u * 961u, 887503681u * 887503681u * 29791u,
+    };
+    const __m128i zero = _mm_setzero_si128();
+    uint32_t h = *hash;
+    int64_t odd = it.length & 15;
+    const uint8_t *p = it.at + odd - 16, *stop = it.at + it.length;
+    /* what stands before the text counts as zeros, which leave a hash of zero as it is */
+    __m128i mask = _mm_loadu_si128((const __m128i *)(kept + odd));
+    uint32_t factor = powers[odd];
+    if (!odd) p += 16, mask = _mm_set1_epi8(-1), factor = P16;
+    for (; p < stop; p += 16) {
+        __m128i block = _mm_and_si128(_mm_loadu_si128((const __m128i *)p), mask);
+        if (_mm_movemask_epi8(block)) return java_hash_of_any(it, hash);
+        /* pairs, fours: 31 a + b, then 961 (31 a + b) + (31 c + d) */
+        __m128i by_31 = _mm_set1_epi32(1 << 16 | P1), by_961 = _mm_set1_epi32(1 << 16 | P2);
+        __m128i low = _mm_madd_epi16(_mm_unpacklo_epi8(block, zero), by_31);
+        __m128i high = _mm_madd_epi16(_mm_unpackhi_epi8(block, zero), by_31);
+        uint32_t fours[4];
+        _mm_storeu_si128((__m128i *)fours, _mm_madd_epi16(_mm_packs_epi32(low, high), by_961));
+        h = h * factor + fours[0] * P12 + fours[1] * P8 + fours[2] * P4 + fours[3];
+        mask = _mm_set1_epi8(-1), factor = P16;
+    }
+    *hash = h;
+    return true;
+#else
+    return java_hash_of_any(it, hash);
+#endif
+}
+
+/* As IndexFile.indexKeyHashMethod: the absolute value, 0 where there is none. */
+PART int32_t key_hash(uint32_t h) {
+    int32_t value = (int32_t)h;
+    return value == INT32_MIN ? 0 : value < 0 ? -value : value;
+}
+
+/* Whether a topic's bytes are those that TopicValidator lets pass. */
+PART bool is_plain_topic(text topic) {
+    static const char plain[] = "%|_-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    for (int64_t i = 0; i < topic.length; i++)
+        if (!memchr(plain, topic.at[i], sizeof plain - 1)) return false;
+    return true;
+}
+
+/* --- the table of (topic, queue id) pairs: names in one array, an open hash over the rows --- */
+
+typedef struct {
+    int32_t *slots;
+    int64_t slot_count;
+    uint8_t *names;
+    int64_t name_room;
+    int64_t *rows;
+    int64_t room;
+} queue_table;
+
+PART int64_t queue_slot(uint32_t topic_hash, int64_t queue_id, int64_t slot_count) {
+    return (int64_t)(((uint64_t)topic_hash * 31 + (uint64_t)queue_id * 2654435761u) & (uint64_t)(slot_count - 1));
+}
+
+/* Number of a queue, -1 where the table has none. */
+PART int64_t find_queue(const queue_table *table, text topic, int64_t queue_id, uint32_t topic_hash) {
+    int64_t slot = queue_slot(topic_hash, queue_id, table->slot_count);
+    for (int64_t step = 0; step < table->slot_count; step++) {
+        int64_t number = table->slots[slot];
+        if (!is_index(number, table->room)) return -1;
+        const int64_t *row = table->rows + number * QUEUE_COLUMNS;
+        if (row[2] == queue_id && row[1] == topic.length && row[0] >= 0 && row[0] <= table->name_room - topic.length &&
+            !memcmp(table->names + row[0], topic.at, (size_t)topic.length))
+            return number;
+        slot = (slot + 1) & (table->slot_count - 1);
+    }
+    return -1;
+}
+
+/* Put a number into the first free slot from the one of the queue on; false where none is free. */
+static bool take_slot(int32_t *slots, int64_t slot_count, uint32_t topic_hash, int64_t queue_id, int64_t number) {
+    int64_t slot = queue_slot(topic_hash, queue_id, slot_count);
+    for (int64_t step = 0; step < slot_count; step++) {
+        if (slots[slot] < 0) {
+            slots[slot] = (int32_t)number;
+            return true;
+        }
+        slot = (slot + 1) & (slot_count - 1);
+    }
+    return false;
+}
+
+/* Give a queue that the table lacks the number `queues`; -1 when it is full. */
+static int64_t enter_queue(queue_table *table, text topic, int64_t queue_id, uint32_t topic_hash, int64_t queues,
+                           int64_t names_used) {
+    if (queues >= table->slot_count / 2 || !is_index(queues, table->room) || names_used < 0 ||
+        topic.length > table->name_room - names_used ||
+        !take_slot(table->slots, table->slot_count, topic_hash, queue_id, queues))
+        return -1;
+    memcpy(table->names + names_used, topic.at, (size_t)topic.length);
+    int64_t *row = table->rows + queues * QUEUE_COLUMNS;
+    row[0] = names_used, row[1] = topic.length, row[2] = queue_id, row[QUEUE_PASSES] = 0;
+    return queues;
+}
+
+void mq_fill_slots(int32_t *slots, int64_t slot_count, const uint8_t *names, int64_t name_room,
+                   const int64_t *rows, int64_t queue_room, int64_t queues) {
+    for (int64_t number = 0; number < least(queues, queue_room); number++) {
+        const int64_t *row = rows + number * QUEUE_COLUMNS;
+        uint32_t hash = 0;
+        if (row[0] < 0 || row[1] < 0 || row[1] > name_room || row[0] > name_room - row[1]) continue;
+        for (int64_t i = row[0]; i < row[0] + row[1]; i++) hash = 31 * hash + names[i];
+        take_slot(slots, slot_count, hash, row[2], number);
+    }
+}
+
+/* --- one record --- */
+
+typedef struct {
+    record_row *rows;
+    int64_t row_room;
+    int32_t *hashes;
+    int64_t hash_room;
+    queue_table queues;
+    int64_t *state; /* rows, hashes, queues, bytes of names */
+    int64_t keys;
+} output;
+
+typedef struct {
+    int64_t bits, count, tags_code;
+} properties;
+
+/* Hash one key of the index behind the topic's; DISLIKED, OUTPUT_FULL or NEED_MORE, which is well. */
+PART int take_key(text key, uint32_t seed, output *out, int64_t number) {
+    if (!java_hash(key, &seed)) return DISLIKED;
+    if (number >= out->hash_room) return OUTPUT_FULL;
+    out->hashes[number] = key_hash(seed);
+    return NEED_MORE;
+}
+
+/* Read the properties that matter to queues and index. `keys` is what is made of them, each with what those before it
+ * in order make: NO_KEYS, KEYS_COUNTED, TAGS_CODED, KEYS_HASHED. */
+static int take_properties(text all, const uint8_t *readable, text topic, uint32_t topic_hash, int64_t keys,
+                           output *out, properties *found) {
+    text tags = {0}, words = {0}, uniq = {0}, delay = {0}, base = {0}, number = {0};
+    const uint8_t *i = all.at, *end = all.at + all.length, *block = i;
+    uint64_t marks = below_3(block, end, readable);
+    found->bits = found->count = found->tags_code = 0;
+    while (i < end) {
+        /* the next byte below 3 has to split name from value, the one behind it to end the item; a zero instead is
+         * most likely a page that never reached the disk */
+        while (!marks && end - block > 64) block += 64, marks = below_3(block, end, readable);
+        if (!marks) return DISLIKED;
+        const uint8_t *split = block + __builtin_ctzll(marks);
+        if (*split != 1) return DISLIKED;
+        marks &= marks - 1;
+        while (!marks && end - block > 64) block += 64, marks = below_3(block, end, readable);
+        const uint8_t *stop = marks ? block + __builtin_ctzll(marks) : end;
+        marks &= marks - 1;
+        if (split == i || split + 1 == stop || (stop < end && *stop != 2)) return DISLIKED;
+        text name = {i, split - i}, value = {split + 1, stop - split - 1};
+        switch (name.length) {
+        case 4:
+            if (is_same(name, TEXT("TAGS"))) tags = value;
+            else if (is_same(name, TEXT("KEYS"))) words = value;
+            break;
+        case 5:
+            if (is_same(name, TEXT("DELAY"))) delay = value;
+            break;
+        case 8:
+            if (is_same(name, TEXT("UNIQ_KEY"))) uniq = value;
+            break;
+        case 9:
+            if (is_same(name, TEXT("INNER_NUM"))) number = value, found->bits |= BIT_INNER_BATCH;
+            break;
+        case 10:
+            if (is_same(name, TEXT("INNER_BASE"))) base = value;
+            break;
+        case 11:
+            if (is_same(name, TEXT("MQTOOL_LOST"))) found->bits |= BIT_MARKER;
+            break;
+        case 20:
+            if (is_same(name, TEXT("INNER_MULTI_DISPATCH"))) found->bits |= BIT_LMQ;
+            break;
+        }
+        i = stop + 1;
+    }
+    if (number.at && base.at && !(is_number(number, SHORT_DIGITS) && is_number(base, LONG_DIGITS))) return DISLIKED;
+    int64_t first = out->state[1];
+    uint32_t prefix = 31 * topic_hash + '#';
+    int status = NEED_MORE;
+    if (uniq.at) {
+        found->bits |= BIT_HAS_UNIQ;
+        if (keys == KEYS_HASHED && (status = take_key(uniq, prefix, out, first)) != NEED_MORE) return status;
+        found->count += keys != NO_KEYS;
+    }
+    for (const uint8_t *word = words.at, *stop = word + words.length; keys != NO_KEYS && word < stop;) {
+        const uint8_t *space = memchr(word, ' ', (size_t)(stop - word));
+        if (!space) space = stop;
+        if (space > word) {
+            text key = {word, space - word};
+            if (keys == KEYS_HASHED && (status = take_key(key, prefix, out, first + found->count)) != NEED_MORE)
+                return status;
+            found->count++;
+        }
+        word = space + 1;
+    }
+    if (tags.at) {
+        uint32_t code = 0;
+        found->bits |= BIT_HAS_TAGS;
+        if (keys >= TAGS_CODED) {
+            if (!java_hash(tags, &code)) return DISLIKED;
+            found->tags_code = (int32_t)code;
+        }
+        if (keys == KEYS_HASHED) {
+            status = take_key(tags, 31 * (31 * prefix + 'T') + '#', out, first + found->count);
+            if (status != NEED_MORE) return status;
+        }
+        found->count += keys != NO_KEYS;
+    }
+    if (delay.at && is_same(topic, TEXT("SCHEDULE_TOPIC_XXXX"))) {
+        int64_t level = 0;
+        if (!is_number(delay, DELAY_DIGITS)) return DISLIKED;
+        for (int64_t k = 0; k < delay.length; k++) level = level * 10 + delay.at[k] - '0';
+        if (level > 0) found->bits |= BIT_DELAY, found->tags_code = level;
+    }
+    return NEED_MORE;
+}
+
+/* SERVED, UNSERVED or UNSURE, of properties that `take_properties` has taken (`formats.commitlog.service`). */
+static int service_of(text all, text topic) {
+    bool is_timer = is_same(topic, TEXT("rmq_sys_wheel_timer"));
+    if (!is_timer && !is_same(topic, TEXT("SCHEDULE_TOPIC_XXXX")) && !is_same(topic, TEXT("RMQ_SYS_TRANS_HALF_TOPIC")))
+        return SERVED;
+    bool has_topic = false, has_queue = false, has_time = false;
+    const uint8_t *i = all.at, *end = all.at + all.length;
+    while (i < end) {
+        const uint8_t *split = memchr(i, 1, (size_t)(end - i));
+        if (!split) return UNSURE;
+        const uint8_t *stop = memchr(split + 1, 2, (size_t)(end - split - 1));
+        if (!stop) stop = end;
+        text name = {i, split - i}, value = {split + 1, stop - split - 1};
+        if (is_same(name, TEXT("REAL_TOPIC"))) {
+            has_topic = is_plain_topic(value);
+            if (!has_topic) return UNSURE;
+        } else if (is_same(name, TEXT("REAL_QID"))) {
+            has_queue = is_number(value, QUEUE_ID_DIGITS);
+        } else if (is_same(name, TEXT("TIMER_OUT_MS"))) {
+            has_time = is_number(value, TIME_DIGITS);
+        }
+        i = stop + 1;
+    }
+    if (has_topic && has_queue && (has_time || !is_timer)) return SERVED;
+    return has_topic || has_queue || (has_time && is_timer) ? UNSERVED : SERVED;
+}
+
+/* See `formats.sysflag.contradicted_by`. */
+static bool is_contradicted(text body, int64_t sys_flag) {
+    int64_t kind = sys_flag & COMPRESSION_TYPE;
+    bool is_zlib = false, is_lz4 = false, is_zstd = false;
+    if (body.length >= 2) {
+        uint32_t head = u16_at(body.at);
+        is_zlib = (head >> 8 & 0x8F) == ZLIB_METHOD && head % ZLIB_CHECK == 0;
+    }
+    if (body.length >= 4) {
+        uint32_t magic = u32_at(body.at);
+        bool is_skippable = (magic & SKIPPABLE_MASK) == SKIPPABLE_MAGIC;
+        is_lz4 = magic == LZ4_MAGIC || is_skippable, is_zstd = magic == ZSTD_MAGIC || is_skippable;
+        is_zlib = is_zlib && !is_lz4 && !is_zstd;
+    }
+    if (!(sys_flag & COMPRESSED)) return kind && (is_zlib || is_lz4 || is_zstd);
+    if (kind == COMPRESSION_LEGACY_ZLIB || kind == COMPRESSION_ZLIB) return body.length > 0 && !is_zlib;
+    return body.length > 0 && !(is_lz4 && kind == COMPRESSION_LZ4) && !(is_zstd && kind == COMPRESSION_ZSTD);
+}
+
+/* The ten digits at the record's end, the lowest first, are the CRC of what stands before them. */
+static bool property_crc_fits(const uint8_t *record, int64_t size) {
+    const uint8_t *end = record + size;
+    int64_t value = 0;
+    if (end[-1] != 2) return false;
+    for (int k = 0; k < PROPERTY_CRC_DIGITS; k++) {
+        int digit = end[-2 - k] - '0';
+        if (digit < 0 || digit > 9) return false;
+        value = value * 10 + digit;
+    }
+    return value == (crc32_of(record, size - PROPERTY_CRC_SIZE) & 0x7FFFFFFF);
+}
+
+/* Check the record of `size` bytes, which are there up to `readable`, and fill one row; NEED_MORE means taken. */
+static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool is_v2, const uint8_t *readable,
+                       output *out) {
+    const uint8_t *end = record + size;
+    int64_t sys_flag = i32_at(record + OFFSET_SYS_FLAG);
+    int64_t born_v6 = sys_flag & BORNHOST_V6 ? IPV6_EXTRA : 0;
+    int64_t v6 = born_v6 + (sys_flag & STOREHOST_V6 ? IPV6_EXTRA : 0);
+    int64_t topic_field = is_v2 ? 2 : 1;
+    if (size < HEAD_SIZE + v6 + topic_field + 2) return DISLIKED;
+    int64_t queue_id = i32_at(record + OFFSET_QUEUE_ID), queue_offset = i64_at(record + OFFSET_QUEUE_OFFSET);
+    int64_t stored = i64_at(record + OFFSET_STORE_TIMESTAMP + born_v6);
+    if (queue_id < 0 || queue_offset < 0 || stored <= 0 || i64_at(record + OFFSET_BORN_TIMESTAMP) <= 0)
+        return DISLIKED;
+    if ((u32_at(record + OFFSET_BORN_PORT + born_v6) | u32_at(record + OFFSET_STORE_PORT + v6)) > LARGEST_PORT)
+        return DISLIKED;
+    text body = {record + HEAD_SIZE + v6, i32_at(record + OFFSET_BODY_LENGTH + v6)};
+    if (body.length < 0 || body.length + topic_field + 2 > end - body.at) return DISLIKED;
+    const uint8_t *at = body.at + body.length + topic_field;
+    text topic = {at, is_v2 ? i16_at(at - 2) : (int8_t)at[-1]};
+    if (topic.length < 1 || topic.length + 2 > end - at) return DISLIKED;
+    at += topic.length + 2;
+    text all = {at, i16_at(at - 2)};
+    if (all.length < 0 || all.length != end - at) return DISLIKED;
+    uint32_t topic_hash = 0;
+    if (!java_hash(topic, &topic_hash)) return DISLIKED;
+    int64_t queue = find_queue(&out->queues, topic, queue_id, topic_hash);
+    /* what the table has was looked at before */
+    if (queue < 0 && !is_plain_topic(topic)) return DISLIKED;
+    if (body.length && (crc32_of(body.at, body.length) & 0x7FFFFFFF) != (uint32_t)i32_at(record + OFFSET_BODY_CRC))
+        return DISLIKED;
+    int64_t bits = is_v2 ? BIT_V2 : 0;
+    if (all.length >= PROPERTY_CRC_SIZE && !memcmp(end - PROPERTY_CRC_SIZE, "__CRC32#\x01", 9)) {
+        if (!property_crc_fits(record, size)) return DISLIKED;
+        bits |= BIT_PROP_CRC;
+    } else if (sys_flag & (COMPRESSED | COMPRESSION_TYPE) && is_contradicted(body, sys_flag)) {
+        bits |= BIT_CONTRADICTED_FLAG;
+    }
+    int64_t keys = out->keys;
+    if (queue >= 0 && keys == TAGS_CODED && out->queues.rows[queue * QUEUE_COLUMNS + QUEUE_PASSES])
+        keys = KEYS_COUNTED;
+    properties found;
+    int status = take_properties(all, readable, topic, topic_hash, keys, out, &found);
+    if (status != NEED_MORE) return status;
+    if (!(bits & BIT_PROP_CRC)) {
+        int service = service_of(all, topic);
+        if (service == UNSURE) return DISLIKED;
+        if (service == UNSERVED) bits |= BIT_UNSERVED;
+    }
+    int64_t *state = out->state;
+    /* last of all: a queue enters the table only with a record that is taken, or its number would be given twice */
+    if (queue < 0) {
+        queue = enter_queue(&out->queues, topic, queue_id, topic_hash, state[2], state[3]);
+        if (queue < 0) return OUTPUT_FULL;
+        state[2]++;
+        state[3] += topic.length;
+    }
+    if ((sys_flag & TRANSACTION) == TRANSACTION_ROLLBACK) {
+        text filler = TEXT("MQTOOL_FILLER");
+        found.count = 0; /* IndexService.buildIndex skips these */
+        /* filler for a narrow range has a beginning of the name as its topic */
+        if (topic.length <= filler.length && !memcmp(topic.at, filler.at, (size_t)topic.length)) bits |= BIT_FILLER;
+    }
+    out->rows[state[0]++] = (record_row){
+        .phy_offset = offset, .queue_offset = queue_offset, .store_timestamp = stored, .tags_code = found.tags_code,
+        .size = (int32_t)size, .queue = (int32_t)queue, .sys_flag = (int32_t)sys_flag,
+        .bits = (uint16_t)(bits | found.bits), .hashes = (uint16_t)found.count,
+    };
+    if (keys == KEYS_HASHED) state[1] += found.count;
+    return NEED_MORE;
+}
+
+/* --- the walk --- */
+
+/* Fill the buffer from `inside` it on with what the page cache has: bytes in it, 0 unless all came at once. */
+static int64_t fill_again(int64_t *refill, uint8_t *data, int64_t size, int64_t inside) {
+    typedef ssize_t (*reader)(int, const struct iovec *, int, off_t, int);
+    int64_t at = refill[START] + inside, wanted = least(size, refill[LENGTH] - at);
+    struct iovec vector = {data, (size_t)wanted};
+    reader read = (reader)(uintptr_t)refill[CALL];
+    refill[LOADS]--;
+    refill[START] = at;
+    refill[FILLED] = 0;
+    if (read((int)refill[DESCRIPTOR], &vector, 1, (off_t)at, (int)refill[FLAGS]) != wanted) return 0;
+    return refill[FILLED] = wanted;
+}
+
+void mq_walk_records(
+    uint8_t *data, int64_t size, int64_t position, int64_t available, int64_t window_offset, int64_t file_end,
+    record_row *records, int64_t rows, int32_t *hashes, int64_t hash_room, int32_t *slots, int64_t slot_count,
+    uint8_t *names, int64_t name_room, int64_t *queue_rows, int64_t queue_room, int64_t *state, int64_t state_size,
+    int64_t keys, int64_t *refill, int64_t refill_size, int64_t *result) {
+    output out = {records, rows, hashes, hash_room,
+                  {slots, slot_count, names, name_room, queue_rows, queue_room}, state, keys};
+    int64_t limit = within(available, size);
+    int status;
+    result[0] = position;
+    result[1] = DISLIKED;
+    if (position < 0 || state[1] < 0 || slot_count < 1 || slot_count & (slot_count - 1)) return;
+    (void)state_size, (void)refill_size;
+    for (;;) {
+        status = OUTPUT_FULL;
+        if (!is_index(state[0], rows)) break;
+        status = NEED_MORE;
+        if (refill[STOP] > 0 && refill[STOP] <= refill[START] + position) break;
+        int64_t length = BLANK_SIZE;
+        int32_t magic = 0;
+        if (position <= limit - length) {
+            magic = (int32_t)u32_at(data + position + OFFSET_MAGIC);
+            status = magic == MAGIC_BLANK ? AT_BLANK : DISLIKED;
+            if (magic != MAGIC_V1 && magic != MAGIC_V2) break;
+            length = i32_at(data + position);
+            if (length < MIN_RECORD_SIZE || window_offset + position + length + BLANK_SIZE > file_end) break;
+        }
+        if (position > limit - length) {
+            status = NEED_MORE;
+            int64_t at = refill[START] + position;
+            if (position <= 0 || !refill[CALL] || refill[LOADS] <= 0 || at >= refill[STOP] || at >= refill[LENGTH]) break;
+            window_offset += position;
+            limit = fill_again(refill, data, size, position);
+            position = 0;
+            status = NOT_RESIDENT;
+            if (!limit) break;
+            continue;
+        }
+        const uint8_t *record = data + position;
+        status = DISLIKED;
+        if (i64_at(record + OFFSET_PHY_OFFSET) != window_offset + position) break;
+        status = take_record(record, length, window_offset + position, magic == MAGIC_V2, data + limit, &out);
+        if (status != NEED_MORE) break;
+        position += length;
+    }
+    result[0] = position;
+    result[1] = status;
+}
+
+/* --- searches for where a damaged log goes on --- */
+
+int64_t mq_find_record_head(const uint8_t *data, int64_t size, int64_t position, int64_t available,
+                            int64_t window_offset) {
+    int64_t limit = within(available, size) - OFFSET_PHY_OFFSET - 8;
+    for (int64_t i = most(position, 0); i <= limit; i++) {
+        const uint8_t *hit = memchr(data + i + OFFSET_MAGIC, 0xDA, (size_t)(limit - i + 1));
+        if (!hit) break;
+        i = hit - data - OFFSET_MAGIC;
+        int32_t magic = (int32_t)u32_at(hit);
+        if ((magic == MAGIC_V1 || magic == MAGIC_V2) && i64_at(data + i + OFFSET_PHY_OFFSET) == window_offset + i)
+            return i;
+    }
+    return -1;
+}
+
+int64_t mq_find_blank(const uint8_t *data, int64_t size, int64_t position, int64_t available, int64_t window_offset,
+                      int64_t file_end) {
+    int64_t limit = within(available, size) - BLANK_SIZE;
+    for (int64_t i = most(position, 0); i <= limit; i++) {
+        const uint8_t *hit = memchr(data + i + OFFSET_MAGIC, 0xCB, (size_t)(limit - i + 1));
+        if (!hit) break;
+        i = hit - data - OFFSET_MAGIC;
+        if ((int32_t)u32_at(hit) == MAGIC_BLANK && i32_at(data + i) == file_end - window_offset - i) return i;
+    }
+    return -1;
+}
+
+int64_t mq_last_nonzero(const uint8_t *data, int64_t size, int64_t start, int64_t stop) {
+    int64_t i = within(stop, size) - 1;
+    start = within(start, size);
+    while (i - 31 >= start) {
+        uint64_t words[4];
+        memcpy(words, data + i - 31, 32);
+        if (words[0] | words[1] | words[2] | words[3]) break;
+        i -= 32;
+    }
+    for (; i >= start; i--)
+        if (data[i]) return i;
+    return -1;
+}

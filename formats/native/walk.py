@@ -1,0 +1,204 @@
+"""The walk over records of the log, the searches behind damage, and CRC-32; in C in `walk.c` and `crc.c`."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+
+from formats.commitlog import check_strict
+from formats.commitlog.layout import (
+    BLANK_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+    OFFSET_MAGIC,
+    OFFSET_PHY_OFFSET,
+)
+from formats.crc import CRC31_MASK
+from formats.errors import FormatError
+from formats.native.library import BOOL, INT, Array, kernel, library
+from formats.record_columns import BIT_DELAY, RECORD
+from formats.record_row import row_of
+
+NEED_MORE, AT_BLANK, DISLIKED, OUTPUT_FULL, NOT_RESIDENT = range(5)
+"""Why a walk stopped."""
+
+NO_KEYS, KEYS_COUNTED, TAGS_CODED, KEYS_HASHED = range(4)
+"""What a walk is to make of index keys and tags, each with what those before it make: their number, the tags code (0
+without it, but for a delay level), the hashes of the keys."""
+
+QUEUE_COLUMNS = 4
+QUEUE_PASSES = 3
+"""Columns of a queue: where its topic's name begins, how long that is, queue id, and whether its rows are unwanted."""
+
+START, FILLED, LOADS, STOP, LENGTH, CALL, DESCRIPTOR, FLAGS = range(8)
+"""Places in the int64 array that says how a buffer over a file is filled.
+
+A buffer that fits into the processor's cache is full every fraction of a millisecond, so the walk fills it itself, with
+what the page cache holds. It holds FILLED bytes of the file from START on. It may be filled LOADS more times, from
+places before STOP, with bytes before LENGTH. CALL is the address of `preadv2`, DESCRIPTOR and FLAGS are what it is
+called with. What begins at STOP or behind is another's; with a STOP of 0 nothing is.
+"""
+REFILL_SIZE = 8
+
+_BYTES = Array(np.uint8)
+_START_OF_RECORD = struct.Struct(">ii")
+
+
+@kernel(
+    data=Array(np.uint8, out=True), position=INT, available=INT, window_offset=INT, file_end=INT,
+    records=Array(RECORD, out=True), hashes=Array(np.int32, out=True), slots=Array(np.int32, out=True, least=1),
+    names=Array(np.uint8, out=True), queue_table=Array(np.int64, QUEUE_COLUMNS, out=True),
+    state=Array(np.int64, out=True, least=4), keys=INT, refill=Array(np.int64, out=True, least=REFILL_SIZE),
+    returns=(INT, INT),
+)
+def walk_records(
+    data: Any, position: int, available: int, window_offset: int, file_end: int, records: Any, hashes: Any, slots: Any,
+    names: Any, queue_table: Any, state: Any, keys: int, refill: Any,
+) -> tuple[int, int]:
+    """Take records from data[position:available] while sure that each is intact: (position, status).
+
+    It may only say yes: it stops before the first byte that it does not like, and the reference codec judges.
+    data[0] lies at physical offset `window_offset`; the mapped file ends at `file_end`. Rows go to `records`, index key
+    hashes to `hashes`, new queues to `names` and `queue_table`, with `slots` (int32, a power of two, -1 empty) as the
+    hash over them; `state` is int64 [rows, hashes, queues, names_used] and is updated. `keys`: see above; where they
+    are not hashed, `hashes` is left alone; queues that pass have TAGS_CODED as KEYS_COUNTED. `refill` says how `data`
+    is filled again: positions then count from its START; full of zeros, not at all.
+    """
+    limit = min(available, data.size)
+    content = memoryview(data)[: max(limit, 0)]
+    queues = _queues(names, queue_table, state)
+    while state[0] < records.size:
+        if 0 < refill[STOP] <= refill[START] + position or position + BLANK_SIZE > limit:
+            return position, NEED_MORE
+        size, magic = _START_OF_RECORD.unpack_from(content, position)
+        if magic == MAGIC_BLANK:
+            return position, AT_BLANK
+        if magic not in (MAGIC_V1, MAGIC_V2) or size < MIN_RECORD_SIZE:
+            return position, DISLIKED
+        if window_offset + position + size + BLANK_SIZE <= file_end and position + size > limit:
+            return position, NEED_MORE
+        try:
+            record = check_strict(content, position, file_end - window_offset, window_offset + position)
+        except FormatError:
+            return position, DISLIKED
+        queue = queues.get((record.topic, record.queue_id), len(queues))
+        used = int(state[3])
+        if queue == len(queues) and (queue >= queue_table.shape[0] or used + len(record.topic) > names.size):
+            return position, OUTPUT_FULL
+        row, values = row_of(record, queue)
+        made = keys
+        if keys == TAGS_CODED and queue < len(queues) and queue_table[queue, QUEUE_PASSES]:
+            made = KEYS_COUNTED
+        if made == NO_KEYS:
+            row["hashes"] = 0
+        if made < TAGS_CODED:
+            row["tags_code"] *= (row["bits"] & BIT_DELAY) != 0
+        if made == KEYS_HASHED:
+            if state[1] + values.size > hashes.size:
+                return position, OUTPUT_FULL
+            hashes[state[1] : state[1] + values.size] = values
+            state[1] += int(row["hashes"][0])
+        if queue == len(queues):
+            queues[record.topic, record.queue_id] = queue
+            names[used : used + len(record.topic)] = np.frombuffer(record.topic, dtype=np.uint8)
+            queue_table[queue] = used, len(record.topic), record.queue_id, False
+            state[2], state[3] = queue + 1, used + len(record.topic)
+        records[state[0]] = row[0]
+        state[0] += 1
+        position += size
+    return position, OUTPUT_FULL
+
+
+def _queues(names: Any, queue_table: Any, state: Any) -> dict[tuple[bytes, int], int]:
+    text = names[: state[3]].tobytes()
+    rows = queue_table[: state[2]].tolist()
+    return {(text[at : at + length], queue_id): number for number, (at, length, queue_id, _) in enumerate(rows)}
+
+
+def new_queue_slots(size: int, names: Any, queue_table: Any, queues: int) -> Any:
+    """Hash slots (int32, -1 empty; `size` a power of two above twice `queues`) over the queues of the table."""
+    slots = np.full(size, -1, dtype=np.int32)
+    fill_slots(slots, names, queue_table, queues)
+    return slots
+
+
+@kernel(
+    slots=Array(np.int32, out=True, least=1), names=_BYTES, queue_table=Array(np.int64, QUEUE_COLUMNS), queues=INT,
+    returns=None,
+)
+def fill_slots(slots: Any, names: Any, queue_table: Any, queues: int) -> None:
+    """Put the number of each queue into the first free slot from its own on. The plain walk needs no slots."""
+
+
+@kernel(data=_BYTES, position=INT, available=INT, window_offset=INT, returns=INT)
+def find_record_head(data: Any, position: int, available: int, window_offset: int) -> int:
+    """First place at or after `position` with a message magic and its own physical offset, or -1."""
+    content: bytes = data[: max(min(available, data.size), 0)].tobytes()
+    i: int = max(position, 0)
+    while (i := content.find(b"\xda\xa3\x20", i + OFFSET_MAGIC) - OFFSET_MAGIC) >= 0:
+        if i + OFFSET_PHY_OFFSET + 8 > len(content):
+            return -1
+        (_, magic), (own,) = _START_OF_RECORD.unpack_from(content, i), struct.unpack_from(">q", content, i + 28)
+        if magic in (MAGIC_V1, MAGIC_V2) and own == window_offset + i:
+            return i
+        i += 1
+    return -1
+
+
+@kernel(data=_BYTES, position=INT, available=INT, window_offset=INT, file_end=INT, returns=INT)
+def find_blank(data: Any, position: int, available: int, window_offset: int, file_end: int) -> int:
+    """First place at or after `position` with a blank that reaches exactly to `file_end`, or -1."""
+    content: bytes = data[: max(min(available, data.size), 0)].tobytes()
+    i: int = max(position, 0)
+    while (i := content.find(struct.pack(">i", MAGIC_BLANK), i + OFFSET_MAGIC) - OFFSET_MAGIC) >= 0:
+        if _START_OF_RECORD.unpack_from(content, i)[0] == file_end - window_offset - i:
+            return i
+        i += 1
+    return -1
+
+
+@kernel(data=_BYTES, start=INT, stop=INT, returns=INT)
+def last_nonzero(data: Any, start: int, stop: int) -> int:
+    """Position of the last byte that is not zero in data[start:stop], or -1."""
+    start = max(start, 0)
+    kept = data[start : max(stop, 0)].tobytes().rstrip(b"\0")
+    return start + len(kept) - 1 if kept else -1
+
+
+@kernel(data=_BYTES, start=INT, length=INT, portable=BOOL, returns=INT)
+def crc32(data: Any, start: int, length: int, portable: bool) -> int:
+    """CRC-32 (zlib) of data[start:start+length] (uint8), by tables if `portable`; 0 for a range outside of it."""
+    return zlib.crc32(data[start : start + length]) if 0 <= start <= start + length <= data.size else 0
+
+
+@kernel(length=INT, change=INT, found=Array(np.int64, out=True), returns=INT)
+def bits_that_change(length: int, change: int, found: Any) -> int:
+    """How many single bits of a text of `length` bytes change the lower 31 bits of its CRC-32 by `change` (xor).
+
+    The first of them go to `found` (int64) as 8 * byte + bit, bit 0 being the lowest. The CRC is linear: what a bit
+    changes depends on how far from the end it stands, and on nothing else of the text.
+    """
+    count = 0
+    nothing = zlib.crc32(b"\0")
+    for bit in range(8):
+        value = zlib.crc32(bytes([1 << bit])) ^ nothing
+        for behind in range(length):
+            if value & CRC31_MASK == change:
+                if count < found.size:
+                    found[count] = 8 * (length - 1 - behind) + bit
+                count += 1
+            value = zlib.crc32(b"\0", value) ^ nothing
+    return count
+
+
+def crc_name() -> str:
+    """Which CRC-32 runs in this process: `hardware`, `portable` (tables), or `zlib` without the compiled kernels."""
+    found = library()
+    if found is None:
+        return "zlib"
+    return "hardware" if found.mq_crc_is_fast() else "portable"

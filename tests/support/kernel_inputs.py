@@ -1,0 +1,348 @@
+"""Arguments for kernels by name, from a seed: arrays that look like a log, its queues and its index, or nearly so."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from formats.consumequeue import CQ_UNIT
+from formats.record_columns import EXPECTED, RECORD
+
+Inputs = Callable[[random.Random], list[Any]]
+
+_BITS = (0, 0, 0, 1, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+_FLAGS = (0, 0, 0, 4, 8, 8, 12, 0x100)
+_QUEUES = 5
+
+
+def array(dice: random.Random, kind: Any, size: int, low: int, high: int) -> Any:
+    """Numbers [low, high)."""
+    return np.array([dice.randrange(low, high) for _ in range(size)], dtype=kind)
+
+
+def rows_of(dice: random.Random, size: int | None = None) -> Any:
+    """Rows of a log, mostly ascending in every queue; some name queues that are not there."""
+    rows = np.zeros(dice.randrange(40) if size is None else size, dtype=RECORD)
+    phy, stored, due = dice.randrange(1000), 1_600_000_000_000, [dice.randrange(20) for _ in range(_QUEUES)]
+    for row in rows:
+        queue = dice.randrange(_QUEUES)
+        if not dice.randrange(9):
+            due[queue] += dice.randrange(-2, 4)
+        row["phy_offset"], row["queue_offset"], row["store_timestamp"] = phy, due[queue], stored
+        row["tags_code"], row["size"] = dice.choice((0, 5, -7, 1 << 40)), dice.randrange(91, 200)
+        row["queue"] = queue if dice.randrange(30) else dice.choice((-1, 7, 2**31 - 1, -(2**31)))
+        row["sys_flag"], row["bits"] = dice.choice(_FLAGS), dice.choice(_BITS) | dice.choice(_BITS)
+        row["hashes"] = dice.randrange(4)
+        due[queue] += 1
+        phy += int(row["size"])
+        stored += dice.randrange(3000)
+    return rows
+
+
+def hashes_of(dice: random.Random, rows: Any) -> Any:
+    """As many as the rows say."""
+    return array(dice, np.int32, int(rows["hashes"].sum()), 0, 6)
+
+
+def _numbers(dice: random.Random, low: int = 0, high: int = 25, size: int = _QUEUES) -> Any:
+    return array(dice, np.int64, size, low, high)
+
+
+def _truths(dice: random.Random, size: int) -> Any:
+    return array(dice, np.bool_, size, 0, 2)
+
+
+def _units_of(dice: random.Random, rows: Any) -> Any:
+    """Consume queue units as they are on disk: those of the rows, with something else here and there."""
+    units = np.zeros(rows.size, dtype=CQ_UNIT.dtype)
+    for name in ("phy_offset", "size", "tags_code"):
+        units[name] = rows[name]
+    return units
+
+
+def _queue_bytes(dice: random.Random, rows: Any) -> tuple[Any, Any, Any, Any]:
+    """(units of some queues one behind the other, at, stops, due), as rows would be put."""
+    at, stops, due, content = [], [], [], b""
+    for queue in range(_QUEUES):
+        own = rows[(rows["queue"] == queue) & (rows["bits"] & 0x860 == 0) & (rows["sys_flag"] & 4 == 0)]
+        raw = bytearray(_units_of(dice, own).tobytes())
+        if raw and not dice.randrange(6):
+            raw[dice.randrange(len(raw))] ^= 1
+        if dice.randrange(2):
+            raw += bytes(dice.randrange(60))
+        at.append(len(content))
+        content += raw + bytes(dice.choice((0, 0, 20)))
+        stops.append(len(content) - dice.choice((0, 0, 0, 20, 7)))
+        due.append(int(own["queue_offset"][0]) if own.size else 0)
+    if not dice.randrange(4):
+        at[dice.randrange(_QUEUES)] = -1
+    make = np.array
+    return make(bytearray(content), np.uint8), make(at, np.int64), make(stops, np.int64), make(due, np.int64)
+
+
+def _classify(dice: random.Random) -> list[Any]:
+    cells, first = dice.randrange(30), dice.randrange(10)
+    offsets = np.sort(_numbers(dice, -20 if not dice.randrange(5) else 0, 900, cells))
+    sizes = array(dice, np.int32, cells, 1 if dice.randrange(4) else 0, 4)
+    tags = array(dice, np.int64, cells, 0, 2)
+    for cell in range(cells):
+        if not dice.randrange(6):
+            offsets[cell], sizes[cell], tags[cell] = 0, 0x7FFFFFFF, 0
+        elif cell and not dice.randrange(5):
+            offsets[cell], sizes[cell] = offsets[cell - 1], sizes[cell - 1]
+    live = sorted(dice.sample(range(first, first + cells + 4), dice.randrange(cells + 4)))
+    at = np.array([index - first for index in live], dtype=np.int64)
+    inside = np.minimum(at, max(cells - 1, 0))
+    row_offset = offsets[inside] if cells else _numbers(dice, size=len(live))
+    row_size = sizes[inside] if cells else array(dice, np.int32, len(live), 1, 4)
+    row_tags = tags[inside] if cells else _numbers(dice, size=len(live))
+    starts = np.sort(_numbers(dice, 0, 900, dice.randrange(4)))
+    lost = _truths(dice, len(live)) & _truths(dice, len(live))
+    return [
+        offsets, sizes, tags, first, dice.choice((0, 100, 300)), dice.choice((500, 900, 2000)), starts, starts + 40,
+        np.array(live, dtype=np.int64), row_offset, row_size, row_tags, lost, bool(dice.randrange(2)),
+        np.zeros(cells, np.uint8), np.zeros(len(live), np.bool_),
+    ]
+
+
+def _index_units(dice: random.Random, rows: Any, hashes: Any, begin: int) -> Any:
+    """Units (n, 5) of an index over the rows, number 0 first, with something else here and there."""
+    units, at = [[0] * 5], 0
+    for row in rows.tolist():
+        for key in range(row[8]):
+            seconds = max(0, (row[2] - begin) // 1000)
+            if not row[7] & 0x320 and dice.randrange(12):
+                units.append([int(hashes[at + key]), 0, row[0], seconds if dice.randrange(12) else 3, 0])
+        at += row[8]
+    if not dice.randrange(3):
+        units.append([dice.randrange(-2, 6), 0, dice.randrange(3000), 0, 0])
+    return np.array(units, dtype=np.int32)
+
+
+def _chained(dice: random.Random, units: Any, slots: int) -> Any:
+    heads = np.zeros(slots, dtype=np.int32)
+    for number in range(1, len(units)):
+        slot = max(int(units[number, 0]), 0) % slots
+        units[number, 4] = heads[slot] if dice.randrange(9) else dice.randrange(-1, len(units) + 2)
+        heads[slot] = number
+    if not dice.randrange(3):
+        heads[dice.randrange(slots)] = dice.randrange(-1, len(units) + 2)
+    return heads
+
+
+def _match(dice: random.Random) -> list[Any]:
+    rows = rows_of(dice)
+    hashes = hashes_of(dice, rows)
+    begin = 1_600_000_000_000
+    units = _index_units(dice, rows, hashes, begin)
+    ordered = bool(dice.randrange(2))
+    offsets = units[1:, 2].astype(np.int64)
+    order = np.argsort(offsets, kind="stable").astype(np.int64) + 1
+    count = len(units) - dice.choice((0, 0, 1)) if ordered else len(units)
+    state = np.array([1, dice.choice((0, 500))], dtype=np.int64)
+    found = np.zeros(hashes.size // 8 + 1, np.uint8)
+    return [units, max(count, 1), order, ordered, state, rows, hashes, found, np.zeros(len(units), np.uint8), begin,
+            np.zeros(rows.size, np.uint8)]
+
+
+def _chains(dice: random.Random) -> list[Any]:
+    units = array(dice, np.int32, 5 * dice.randrange(1, 30), -1, 8).reshape(-1, 5)
+    slots = _chained(dice, units, dice.randrange(1, 7))
+    return [units, len(units), slots, array(dice, np.uint8, len(units), 0, 16), np.zeros_like(slots),
+            np.zeros(slots.size, np.uint8)]
+
+
+def _follow_units(dice: random.Random) -> list[Any]:
+    rows = rows_of(dice)
+    hashes = hashes_of(dice, rows)
+    begin = 1_600_000_000_000
+    units, slots = _index_units(dice, rows, hashes, begin), dice.randrange(1, 9)
+    if dice.randrange(3):
+        clean = np.zeros(slots, np.int32)
+        for number in range(1, len(units)):
+            slot = max(int(units[number, 0]), 0) % slots
+            units[number, 4], clean[slot] = clean[slot], number
+    else:
+        _chained(dice, units, slots)
+    raw = np.frombuffer(bytearray(units[1:].astype(">i4").tobytes()), np.uint8)
+    found = np.zeros(hashes.size // 8 + 1, np.uint8)
+    return [raw, len(units) - 1, 1, begin, rows, hashes, found, np.zeros(rows.size, np.uint8),
+            np.zeros(slots, np.int32), np.zeros(5, np.int64)]
+
+
+def _put_keys(dice: random.Random) -> list[Any]:
+    rows = rows_of(dice)
+    hashes = hashes_of(dice, rows)
+    room = dice.randrange(1, 60)
+    state = np.zeros(9, np.int64)
+    state[0], state[5] = 1, dice.choice((0, 1_599_999_990_000))
+    take = array(dice, np.uint8, dice.choice((1, max(rows.size, 1))), 0, 3)
+    return [np.zeros((room, 5), np.int32), 1, bool(dice.randrange(2)), np.zeros(dice.randrange(1, 9), np.int32), rows,
+            hashes, take, dice.randrange(1, room + 2), state]
+
+
+def _take(dice: random.Random, rows: Any) -> Any:
+    return array(dice, np.uint8, dice.choice((1, max(rows.size, 1))), 0, 3)
+
+
+def _order(dice: random.Random) -> list[Any]:
+    rows = rows_of(dice)
+    stops = np.cumsum(_numbers(dice, 3, 15))
+    return [rows, dice.randrange(50), _truths(dice, _QUEUES), np.concatenate(([0], stops[:-1])), stops,
+            np.full(int(stops[-1]), -1, np.int64)]
+
+
+def _take_rows(dice: random.Random) -> list[Any]:
+    rows, first = rows_of(dice), dice.randrange(20)
+    places, stops, order = [], [], []
+    for _ in range(_QUEUES):
+        places.append(len(order))
+        order += sorted(dice.sample(range(first, first + rows.size + 3), dice.randrange(min(rows.size + 3, 8))))
+        stops.append(len(order))
+    queues = np.array(sorted(dice.sample(range(_QUEUES), dice.randrange(1, _QUEUES))), np.int64)
+    make = np.array
+    return [rows, first, queues, make(places, np.int64), make(stops, np.int64), make(order, np.int64), 0,
+            np.zeros(len(order), EXPECTED)]
+
+
+def _tally(dice: random.Random) -> list[Any]:
+    rows, spans = rows_of(dice), np.zeros((dice.choice((0, 2)), 4), np.int64)
+    spans[:, 2] = dice.choice((-1, 5))
+    full = np.full
+    return [rows, full(_QUEUES, -1), np.zeros(_QUEUES, np.bool_), np.zeros(_QUEUES, np.int64), full(_QUEUES, 1 << 62),
+            full(_QUEUES, -1), _numbers(dice, size=7), spans]
+
+
+def _log_bytes(dice: random.Random) -> tuple[Any, int]:
+    data, offset = bytearray(dice.choices(b"\0\xda\xcb\1", k=dice.randrange(200))), dice.randrange(1000)
+    for _ in range(4):
+        if len(data) > 60:
+            at = dice.randrange(len(data) - 40)
+            data[at + 4 : at + 8] = dice.choice((b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab", b"\xcb\xd4\x31\x94"))
+            data[at + 28 : at + 36] = (offset + at).to_bytes(8, "big")
+            data[at : at + 4] = (900 - at).to_bytes(4, "big")
+    return np.frombuffer(data, np.uint8), offset
+
+
+def _search(dice: random.Random) -> list[Any]:
+    data, offset = _log_bytes(dice)
+    return [data, dice.randrange(-3, 60), dice.randrange(260), offset]
+
+
+def _zeros(dice: random.Random) -> list[Any]:
+    data = np.zeros(dice.randrange(200), np.uint8)
+    if data.size and dice.randrange(3):
+        data[dice.randrange(data.size)] = 1
+    return [data, dice.randrange(-2, 200), dice.randrange(-2, 260)]
+
+
+def _put_plain(dice: random.Random) -> list[Any]:
+    rows = rows_of(dice)
+    units, at, stops, due = _queue_bytes(dice, rows)
+    return [rows, at, stops, due, units]
+
+
+def _put_rows(dice: random.Random) -> list[Any]:
+    rows = np.zeros(dice.randrange(12), EXPECTED)
+    blanks = dice.randrange(5)
+    rows["queue_offset"] = np.arange(rows.size) + 7 + blanks
+    rows["phy_offset"], rows["size"] = 100 * np.arange(rows.size), 100
+    if rows.size and not dice.randrange(4):
+        rows["bits"][0] = 512
+    units = np.zeros((rows.size + blanks) * 20, np.uint8)
+    return [rows, _numbers(dice, size=rows.size), 7 + dice.choice((0, 0, 1)), units]
+
+
+def _follow_rows(dice: random.Random) -> list[Any]:
+    rows = rows_of(dice)
+    units, at, stops, due = _queue_bytes(dice, rows)
+    rows["queue"] %= 5
+    numbers = np.array([0, 1, 2, 3, dice.choice((4, -1))], np.int32)
+    return [rows, dice.choice((0, 2)), dice.choice((10**6, 2000)), numbers, units, at, stops, due]
+
+
+def _end_units(dice: random.Random) -> list[Any]:
+    rows = rows_of(dice, dice.randrange(1, 9))
+    row = dice.randrange(rows.size)
+    state = np.array([0, row, int(rows["hashes"][:row].sum()), 0, dice.randrange(2)], np.int64)
+    return [rows, array(dice, np.uint8, 9, 0, 256), np.zeros(rows.size, np.uint8), state]
+
+
+def _slots(dice: random.Random) -> list[Any]:
+    heads = array(dice, np.int32, dice.randrange(20), -1, 4)
+    raw = np.frombuffer(bytearray(heads.astype(">i4").tobytes()), np.uint8)
+    if raw.size and not dice.randrange(3):
+        raw[dice.randrange(raw.size)] ^= 1
+    return [raw, 0, heads.size, heads]
+
+
+def _units(dice: random.Random) -> Any:
+    units = array(dice, np.int32, 5 * dice.randrange(1, 20), -1, 3).reshape(-1, 5)
+    units[dice.randrange(len(units)) :] = 0
+    if dice.randrange(2):
+        units[:, 1:3] = np.sort(np.abs(units[:, 1:3]), axis=0)
+    return units
+
+
+def _expired(dice: random.Random) -> list[Any]:
+    units, at, stops, due = _queue_bytes(dice, rows_of(dice))
+    return [dice.choice((0, 700, 3000)), units, at, stops, due]
+
+
+def _missing(dice: random.Random) -> list[Any]:
+    rows = rows_of(dice)
+    return [rows, array(dice, np.uint8, int(rows["hashes"].sum()) // 8 + 1, 0, 256), _take(dice, rows),
+            np.zeros(rows.size, np.int32)]
+
+
+def _bits(dice: random.Random) -> list[Any]:
+    length = dice.randrange(40)
+    text = dice.randbytes(length + 1)
+    changed = bytearray(text)
+    changed[dice.randrange(length + 1)] ^= 1 << dice.randrange(8)
+    change = (zlib.crc32(text) ^ zlib.crc32(changed)) & 0x7FFFFFFF
+    return [length + 1, change, np.zeros(dice.randrange(3), np.int64)]
+
+
+INPUTS: dict[str, Inputs] = {
+    "renumber": lambda dice: [rows_of(dice), array(dice, np.int32, _QUEUES, 0, 9)],
+    "pick_rows": lambda dice: [rows_of(dice), _truths(dice, _QUEUES), np.zeros(dice.randrange(40), RECORD)],
+    "note_last": lambda dice: [rows_of(dice), _numbers(dice, -1), _numbers(dice, -1)],
+    "order_rows": _order,
+    "take_rows": _take_rows,
+    "tally_rows": _tally,
+    "classify_units": _classify,
+    "put_blanks": lambda dice: [
+        array(dice, np.uint8, dice.randrange(100), 0, 9), dice.randrange(3) * 20, dice.randrange(-1, 7)
+    ],
+    "put_plain": _put_plain,
+    "last_written": lambda dice: [_units(dice)],
+    "is_ascending": lambda dice: [units := _units(dice), dice.randrange(len(units) + 1)],
+    "phy_offsets": lambda dice: [units := _units(dice), len(units), np.zeros(len(units) - 1, np.int64)],
+    "match_records": _match,
+    "check_chains": _chains,
+    "link_units": lambda dice: [units := _units(dice), len(units), np.zeros(dice.randrange(1, 7), np.int32)],
+    "put_keys": _put_keys,
+    "add_wanted": lambda dice: [rows := rows_of(dice), _take(dice, rows), _numbers(dice, -1, 5, 4)],
+    "count_missing": _missing,
+    "end_units": _end_units,
+    "slots_in_use": _slots,
+    "find_record_head": _search,
+    "find_blank": lambda dice: [*(given := _search(dice)), given[3] + dice.choice((900, 100))],
+    "last_nonzero": _zeros,
+    "bits_that_change": _bits,
+}
+"""Kernels of which both ways give the same."""
+
+YES_ONLY: dict[str, Inputs] = {
+    "follow_rows": _follow_rows,
+    "pass_expired": _expired,
+    "nothing_behind": lambda dice: [*_queue_bytes(dice, rows_of(dice))[:3]],
+    "put_rows": _put_rows,
+    "follow_units": _follow_units,
+}
+"""Kernels that may only say yes: as Python they say no."""
