@@ -164,7 +164,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """A usage error (16) for options that contradict each other, or that Spark does not know."""
         if self.on_spark:
-            self._settings()
+            self.spark_settings()
         elif self.master is not None or self.conf:
             raise UsageRefusal("--master and --conf are for the Spark engine", "Add --engine spark, or leave them out.")
 
@@ -193,9 +193,10 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
             return LocalEngine(self.thread_count)
         from recover.spark.engine import SparkEngine
 
-        return SparkEngine(self._settings(), keeps=rebuilds)
+        return SparkEngine(self.spark_settings(), keeps=rebuilds)
 
-    def _settings(self) -> SparkSettings:
+    def spark_settings(self) -> SparkSettings:
+        """How to reach Spark."""
         from recover.spark.settings import spark_settings
 
         return spark_settings(self.master, self.conf or (), self.threads)

@@ -50,7 +50,8 @@ class From(Struct, frozen=True, kw_only=True):
     source: Annotated[list[Path] | None, argument(
         "SOURCE", "Store roots, commitlog folders, or single log files.")] = None
     output: Annotated[Path | None, option(
-        "--output", "A new file, or - for stdout; a new folder for a store.", _HOW, metavar="OUT", short="-o")] = None
+        "--output", "A new file, or - for stdout; a new folder for a store, and for Parquet from Spark.", _HOW,
+        metavar="OUT", short="-o")] = None
     format: Annotated[Format, option("--format", "What to write.", _HOW)] = Format.ndjson
     commitlog: Annotated[list[Path] | None, option(
         "--commitlog", "Commitlog kept elsewhere; repeat for several paths.", _PARTS, metavar="DIR")] = None
@@ -155,6 +156,8 @@ def run(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice, w
     sources = open_sources(where.source or [], options)
     if where.format is Format.store and target is not None:
         return run.write_store(sources, target)
+    if where.format is Format.parquet and engine.on_spark and target is not None:
+        return run.write_on_spark(sources, target)
     if target is None:
         writer = writer_for(where.format.value, sys.stdout.buffer)
         run.write(sources, writer, Resumed())
@@ -179,12 +182,12 @@ def _target(out: Printer, where: From, which: Filter, shape: Shape) -> Path | No
     if shape.damaged and where.format is Format.raw:
         raise UsageRefusal("--damaged with --format raw", "Choose ndjson, csv or parquet.")
     if where.format is Format.store:
-        for wrong, option in (
+        for wrong, name in (
             (shape.damaged, "--damaged"), (shape.unfold, "--unfold"), (shape.raw_body, "--raw-body"),
             (where.output == _STDOUT, "-o -"), (which.include, "--include"),
         ):
             if wrong:
-                raise UsageRefusal(f"{option} with --format store",
+                raise UsageRefusal(f"{name} with --format store",
                                    "A store takes live records as they are, those of system topics too.")
     if where.output == _STDOUT:
         if out.options.json:
@@ -327,6 +330,20 @@ class _Export(Reading):
                                         progress=progress)
         self.topics.update(topics)
         self.size += size
+
+    def write_on_spark(self, sources: list[Source], target: Path) -> int:
+        """Have executors write a folder of Parquet files of what is wanted of one source; the exit code."""
+        from recover.spark.export import export_on_spark
+
+        for wrong, what in ((len(sources) != 1, "several sources"), (self.wanted.limit, "--limit"),
+                            (self.damaged, "--damaged")):
+            if wrong:
+                raise UsageRefusal(f"{what} with Parquet written by executors", "Use --engine local.")
+        scanned, wanted = self.looked_at(sources[0], self.wanted)
+        with Progress("exporting", self.out.options.progress, self.out.stderr_console, sources[0].size) as progress:
+            self.topics, self.size = export_on_spark(
+                self.engine.spark_settings(), scanned, wanted, target, note=self.missed, progress=progress)
+        return self.conclude(target)
 
     def write_store(self, sources: list[Source], target: Path) -> int:
         """Write a store of what is wanted of one source; the exit code."""

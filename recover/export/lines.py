@@ -23,9 +23,9 @@ from recover.export.messages import COLUMNS, real_place
 from recover.export.select import Choice, Wanted, contents
 from recover.export.source import Scanned
 from recover.export.write import Ndjson, Table, cell
+from recover.files.mapped_files import MappedFile
 from recover.files.reader import FileReader, ReadFailure
 from recover.memory.columns import Rows
-from recover.scan.file_scan import FileScan
 
 _STRETCH = 4 << 20
 _LINES = 16 << 20
@@ -49,7 +49,8 @@ def export_lines(
     """Write every wanted message in log order; (messages by topic, bytes of their records). For filters `by_rows`."""
     topics: Counter[str] = Counter()
     size = 0
-    maker = _Maker(Choice(scanned, wanted), writer if isinstance(writer, Table) else None, threads + 1)
+    choice = Choice(scanned.log.queues, scanned.log.files, wanted)
+    maker = Maker(choice, writer if isinstance(writer, Table) else None, threads + 1)
     waiting: deque[tuple[Future[Written], Rows]] = deque()
 
     def take() -> None:
@@ -71,15 +72,15 @@ def export_lines(
             progress(int(rows["size"].sum()), rows.size)
 
     with ThreadPoolExecutor(threads) as pool:
-        for scan, stretches in groupby(maker.stretches(), lambda pair: pair[0]):
+        for scan, found in groupby(choice.rows(), lambda item: item[0]):
             try:
                 reader = FileReader(scan.mapped_file.path)
             except OSError as error:
                 note(f"{scan.mapped_file.path} could not be opened: {error.strerror}")
                 continue
             with reader:
-                for _, rows in stretches:
-                    waiting.append((pool.submit(maker.make, reader, scan, rows), rows))
+                for rows in (stretch for *_, some in found for stretch in near(some)):
+                    waiting.append((pool.submit(maker.make, reader, scan.mapped_file, rows), rows))
                     if len(waiting) > threads:
                         take()
                 while waiting:
@@ -87,26 +88,27 @@ def export_lines(
     return topics, size
 
 
-class _Maker:
+def near(rows: Rows, size: int = _STRETCH) -> Iterator[Rows]:
+    """Rows that begin within so many bytes of log, together."""
+    offsets = rows["phy_offset"]
+    first = 0
+    while first < rows.size:
+        stop = int(np.searchsorted(offsets, offsets[first] + size))
+        yield rows[first:stop]
+        first = stop
+
+
+class Maker:
     """Makes the lines of stretches, `rooms` of them at a time at most."""
 
     def __init__(self, choice: Choice, tables: Table | None, rooms: int) -> None:
         self.choice, self.tables = choice, tables
         self.plain = np.array(
-            [real_place(name, queue_id, {})[2] is None for name, queue_id in choice.names], dtype=bool)
+            [choice.wanted.by_rows and real_place(name, queue_id, {})[2] is None for name, queue_id in choice.names],
+            dtype=bool)
         self.rooms: SimpleQueue[Rows] = SimpleQueue()
         for _ in range(rooms):
             self.rooms.put(np.empty(_LINES, dtype=np.uint8))
-
-    def stretches(self) -> Iterator[tuple[FileScan, Rows]]:
-        """Wanted rows that stand close together, in log order."""
-        for scan, _, rows in self.choice.rows():
-            offsets = rows["phy_offset"]
-            first = 0
-            while first < rows.size:
-                stop = int(np.searchsorted(offsets, offsets[first] + _STRETCH))
-                yield scan, rows[first:stop]
-                first = stop
 
     def give_back(self, written: Written) -> None:
         """The room of these lines may be used again."""
@@ -114,24 +116,24 @@ class _Maker:
             if isinstance(piece, np.ndarray) and piece.base is not None:
                 self.rooms.put(piece.base)
 
-    def make(self, reader: FileReader, scan: FileScan, rows: Rows) -> Written:
+    def make(self, reader: FileReader, mapped_file: MappedFile, rows: Rows) -> Written:
         """The lines of the records of some rows, or the table that they make."""
         written = Written()
-        self._make(written, reader, scan, rows)
+        self._make(written, reader, mapped_file, rows)
         if self.tables is not None and written.pieces:
             written.table = self.tables.from_lines(b"".join(written.pieces))
             self.give_back(written)
             written.pieces.clear()
         return written
 
-    def _make(self, written: Written, reader: FileReader, scan: FileScan, rows: Rows) -> None:
-        first = int(rows["phy_offset"][0]) - scan.mapped_file.file_from_offset
+    def _make(self, written: Written, reader: FileReader, mapped_file: MappedFile, rows: Rows) -> None:
+        first = int(rows["phy_offset"][0]) - mapped_file.file_from_offset
         starts = rows["phy_offset"] - rows["phy_offset"][0]
         try:
             content = reader.read(first, int(starts[-1]) + int(rows["size"][-1]))
         except ReadFailure:
             # what can be read around the bad place comes out record by record
-            for row, record in contents(scan, rows, written.notes.append):
+            for row, record in contents(mapped_file, rows, written.notes.append):
                 self._reference(written, row, record)
             return
         data = np.frombuffer(content, dtype=np.uint8)

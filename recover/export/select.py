@@ -6,7 +6,7 @@ import datetime
 import fnmatch
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_M
 from recover.errors import UsageRefusal
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
 from recover.export.source import Scanned
+from recover.files.mapped_files import MappedFile
 from recover.files.reader import FileReader, ReadFailure
 from recover.memory.columns import Rows, Split
 from recover.query.by_key import has_key
@@ -112,10 +113,10 @@ def selected(
 
     Reads a window of the file at a time; nothing of the messages is kept.
     """
-    choice = Choice(scanned, wanted)
+    choice = Choice(scanned.log.queues, scanned.log.files, wanted)
     left = wanted.limit or FOREVER
     for scan, split, rows in choice.rows():
-        for row, content in contents(scan, rows, note):
+        for row, content in contents(scan.mapped_file, rows, note):
             for item in choice.messages(content, int(row["bits"]), int(row["phy_offset"]), note):
                 yield item
                 left -= 1
@@ -128,16 +129,16 @@ def selected(
 class Choice:
     """What is wanted of one log: rows first, then messages."""
 
-    def __init__(self, scanned: Scanned, wanted: Wanted) -> None:
-        self.log, self.wanted = scanned.log, wanted
+    def __init__(self, queues: Sequence[tuple[bytes, int]], files: Sequence[FileScan], wanted: Wanted) -> None:
+        self.files, self.wanted = files, wanted
         self.by_topic = re.compile("|".join(map(fnmatch.translate, wanted.topics))) if wanted.topics else None
-        self.names = [(java_string(topic), queue_id) for topic, queue_id in self.log.queues]
+        self.names = [(java_string(topic), queue_id) for topic, queue_id in queues]
         self._queues = np.array([_may_hold(*name, wanted, self.by_topic) for name in self.names], dtype=bool)
         self._hashes = _key_hashes(self.names, wanted)
 
     def rows(self) -> Iterator[tuple[FileScan, Split, Rows]]:
         """The rows of each split that may be of a wanted message, in log order."""
-        for scan in self.log.files:
+        for scan in self.files:
             for split in scan.splits:
                 yield scan, split, split.records[_fitting(split, self.wanted, self._queues, self._hashes)]
 
@@ -193,15 +194,15 @@ def _fitting(split: Split, wanted: Wanted, queues: Rows, hashes: Rows | None) ->
     return mask
 
 
-def contents(scan: FileScan, rows: Rows, note: Callable[[str], None]) -> Iterator[tuple[Rows, bytes]]:
+def contents(mapped_file: MappedFile, rows: Rows, note: Callable[[str], None]) -> Iterator[tuple[Rows, bytes]]:
     """Each row with the bytes of its record, read in windows."""
     if not rows.size:
         return
-    base = scan.mapped_file.file_from_offset
+    base = mapped_file.file_from_offset
     try:
-        reader = FileReader(scan.mapped_file.path)
+        reader = FileReader(mapped_file.path)
     except OSError as error:
-        note(f"{scan.mapped_file.path} could not be opened: {error.strerror}")
+        note(f"{mapped_file.path} could not be opened: {error.strerror}")
         return
     with reader:
         at, window = 0, b""
@@ -212,7 +213,7 @@ def contents(scan: FileScan, rows: Rows, note: Callable[[str], None]) -> Iterato
                     window = bytes(reader.read(at, max(WINDOW, size)))
                 except ReadFailure as error:
                     window = b""
-                    note(f"{scan.mapped_file.path} could not be read at {start}: {error.strerror}")
+                    note(f"{mapped_file.path} could not be read at {start}: {error.strerror}")
                     continue
             yield row, window[start - at : start - at + size]
 

@@ -74,16 +74,16 @@ class Raw:
 class Table:
     """CSV or Parquet by pyarrow, with the columns of a message; properties are a JSON object."""
 
-    def __init__(self, stream: IO[bytes], kind: str) -> None:
+    def __init__(self, stream: IO[bytes] | None, kind: str) -> None:
         import pyarrow as pa
 
-        self.stream, self._pa = stream, pa
+        self._pa = pa
         self._schema = pa.schema([(name, pa.int64() if name in _INTEGERS else pa.string()) for name in COLUMNS])
         if kind == "csv":
             from pyarrow import csv
 
             self._sink: Any = csv.CSVWriter(stream, self._schema)
-        else:
+        elif kind == "parquet":
             from pyarrow import parquet
 
             self._sink = parquet.ParquetWriter(stream, self._schema, compression="zstd")

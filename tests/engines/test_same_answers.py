@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow.dataset
+import pyarrow.parquet
 import pytest
 
 from fixtures.damage import RECIPES
 from mqtool import exits
+from tests.cli.runner import mqtool
 from tests.engines.sweep import LACKS, UNDAMAGED, compare
 from tests.engines.twice import no_java, same_answers, same_changes
 from tests.scenarios.drill import all_stores
@@ -36,6 +40,32 @@ def test_spark_says_and_does_what_the_local_engine_does(folder: Path) -> None:
     for path in (root / "commitlog").iterdir():
         path.unlink()
     same_answers(root, "verify")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filters", [(), ("--include", "stale,superseded,system"), ("--tag", "Tag4")], ids=" ".join)
+def test_executors_write_parquet_by_topic_and_day_with_the_rows_of_the_local_engine(
+    filters: tuple[str, ...], folder: Path,
+) -> None:
+    root, _ = struck_store("clean-manyfiles-5.3.3" if not filters else "clean-5.3.3", folder, "bit-in-body")
+    files = folder / "local.parquet", folder / "spark"
+    more = ("--engine", "spark", "--master", "local[2]")
+    found = [
+        mqtool("export", root, "-o", out, "--format", "parquet", "--json", *filters, *options)
+        for out, options in zip(files, ((), more), strict=True)
+    ]
+    assert [result.code for result in found] == [0, 0], found[1].stdout
+    for key in ("messages", "bytes", "topics", "complete", "damaged_ranges"):
+        assert found[0].document[key] == found[1].document[key]
+    local = pyarrow.parquet.read_table(files[0]).to_pylist()
+    rows = pyarrow.dataset.dataset(files[1], format="parquet", partitioning="hive").to_table().to_pylist()
+    days = [str(row.pop("day")) for row in rows]
+    assert days == [str(datetime.fromtimestamp(row["store_time"] // 1000, UTC).date()) for row in rows]
+    assert sorted(rows, key=lambda row: row["phy_offset"]) == local
+    assert len(rows) > 0
+    assert {path.name.partition("=")[0] for path in files[1].iterdir()} == {"topic"}
+    again = mqtool("export", root, "-o", files[1], "--format", "parquet", *more)
+    assert again.code == 8
 
 
 @pytest.mark.slow
