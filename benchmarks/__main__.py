@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import checking, growing, on_spark, rebuilding
+from benchmarks import checking, exporting, growing, on_spark, rebuilding
 from benchmarks.contest import RUNS, note
 from benchmarks.shapes import GIBI, MANY_QUEUES, Shape, plain
 from benchmarks.stage import Stage, first_files, set_up
 from benchmarks.table import Goal, markdown
 from fixtures.lab.toolchain import available
 
-PARTS = ("start", "check", "rebuild", "queues", "growth", "hostile", "spark")
+PARTS = ("start", "check", "rebuild", "export", "queues", "growth", "hostile", "spark")
 _SPARK_SIZES = (1, 2, 4)
 
 
@@ -74,13 +74,15 @@ def _measure(options: argparse.Namespace, folder: Path) -> Iterator[Section]:
     runs, parts = options.runs, set(options.parts)
     if "start" in parts:
         yield "Start-up", *growing.start_up(folder, runs)
-    for body in options.bodies if parts & {"check", "rebuild"} else ():
+    for body in options.bodies if parts & {"check", "rebuild", "export"} else ():
         with _stage(plain(int(body)), folder) as stage:
             store = f"bodies of {int(body)} bytes, {stage.log_bytes / GIBI:.1f} GiB, {stage.messages:,} messages"
             if "check" in parts:
                 yield f"Checking: {store}", *checking.compare_checks(stage, runs)
             if "rebuild" in parts:
                 yield f"Rebuilding: {store}", *rebuilding.compare_rebuilds(stage, runs)
+            if "export" in parts:
+                yield f"Exporting: {store}", *exporting.compare_exports(stage, runs)
     if "queues" in parts:
         with _stage(MANY_QUEUES, folder) as stage:
             yield "Ten thousand queues", *growing.many_queues(stage, runs)

@@ -44,8 +44,8 @@ class LossChoice(Struct, frozen=True, kw_only=True):
 
         notes: list[str] = []
         damaged = cut = 0
-        with output_file(self.loss_out, resume=False) as (stream, _):
-            writer = writer_for(_KINDS[self.loss_out.suffix], stream)
+        with output_file(self.loss_out, resume=False) as (stream, left):
+            writer = writer_for(_KINDS[self.loss_out.suffix], stream, left)
             for item in _all(look, cut_at, notes):
                 if item.message.state == "damaged":
                     damaged += 1

@@ -21,12 +21,12 @@ from mqtool.scanning import given_settings
 from mqtool.screens import table
 from mqtool.shown import Text
 from mqtool.text import count, human_size
-from recover.errors import Refusal, UsageRefusal
+from recover.errors import UsageRefusal
 
 if TYPE_CHECKING:
     from recover.export.select import Selected, Wanted
     from recover.export.source import Scanned, Source
-    from recover.export.write import Resumed, Writer
+    from recover.export.write import Writer
     from recover.files.store import StoreOptions
 
 _WHAT, _HOW, _PARTS = "Which messages (all that are intact, without a filter)", "How", "Parts"
@@ -159,15 +159,21 @@ def run(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice, w
     if where.format is Format.parquet and engine.on_spark and target is not None:
         return run.write_on_spark(sources, target)
     if target is None:
-        writer = writer_for(where.format.value, sys.stdout.buffer)
-        run.write(sources, writer, Resumed())
+        writer = writer_for(where.format.value, sys.stdout.buffer, Resumed())
+        run.write(sources, writer)
         writer.close()
         sys.stdout.buffer.flush()
     else:
-        with output_file(target, resume=shape.resume) as (stream, left):
-            writer = writer_for(where.format.value, stream)
-            run.write(sources, writer, left)
-            writer.close()
+        keeps = where.format is Format.ndjson
+        try:
+            with output_file(target, resume=shape.resume, keeps=keeps) as (stream, left):
+                writer = writer_for(where.format.value, stream, left)
+                run.write(sources, writer)
+                writer.close()
+        except exits.Stopped:
+            if keeps:
+                out.say(f"{target}.part holds what was written so far: the same command with --resume goes on")
+            raise
     return run.conclude(target)
 
 
@@ -299,27 +305,16 @@ class _Export(Reading):
         self.topics: Counter[str] = Counter()
         self.size = 0
 
-    def write(self, sources: list[Source], writer: Writer, left: Resumed) -> None:
-        """Write what is wanted of every source, but the messages that an earlier run has `left`."""
-        if self.format is not Format.raw and not left.lines and not self.damaged and self.wanted.by_rows:
+    def write(self, sources: list[Source], writer: Writer) -> None:
+        """Write what is wanted of every source."""
+        if self.format is not Format.raw and not self.damaged and self.wanted.by_rows:
             for source in sources:
                 self._write_lines(source, writer)
             return
-        skip, last = left.lines, left.phy_offset
         for item in self.all(sources):
-            message = item.message
-            self.topics[message.topic] += 1
-            self.size += message.size or 0
-            if skip:
-                skip -= 1
-                if not skip and message.phy_offset != last:
-                    raise Refusal("the messages are not those of the export that was cut off",
-                                  "Export with the same filters from the same store, or begin anew.")
-                continue
+            self.topics[item.message.topic] += 1
+            self.size += item.message.size or 0
             writer.write(item)
-        if skip:
-            raise Refusal("the export that was cut off has more messages than the store",
-                          "Export with the same filters from the same store, or begin anew.")
 
     def _write_lines(self, source: Source, writer: Any) -> None:
         from recover.export.lines import export_lines

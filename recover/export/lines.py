@@ -52,24 +52,27 @@ def export_lines(
     choice = Choice(scanned.log.queues, scanned.log.files, wanted)
     maker = Maker(choice, writer if isinstance(writer, Table) else None, threads + 1)
     waiting: deque[tuple[Future[Written], Rows]] = deque()
+    reached = scanned.log.min_offset
 
     def take() -> None:
-        nonlocal size
+        nonlocal size, reached
         future, rows = waiting.popleft()
         written = future.result()
         if isinstance(writer, Table):
             if written.table is not None:
                 writer.take(written.table)
         else:
-            for piece in written.pieces:
-                writer.stream.write(piece)
+            writer.take(written.pieces, written.topics.total())
         maker.give_back(written)
         topics.update(written.topics)
         size += written.size
         for line in written.notes:
             note(line)
+        end = int(rows["phy_offset"][-1]) + int(rows["size"][-1])
         if progress is not None:
-            progress(int(rows["size"].sum()), rows.size)
+            # what filters leave out was passed over, too
+            progress(max(0, end - reached), rows.size)
+        reached = end
 
     with ThreadPoolExecutor(threads) as pool:
         for scan, found in groupby(choice.rows(), lambda item: item[0]):

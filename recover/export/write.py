@@ -19,6 +19,7 @@ FORMATS = ("ndjson", "csv", "parquet", "raw", "store")
 _BATCH = 4096
 _FLUSH = 1 << 20
 _GROUP = 32 << 20
+_SAME = "Export with the same filters from the same store, or begin anew."
 _INTEGERS = frozenset({
     "queue", "queue_offset", "phy_offset", "size", "store_time", "born_time", "flag", "sys_flag", "reconsume_times",
     "stored_queue",
@@ -36,25 +37,51 @@ class Writer(Protocol):
         """Write what is left; the stream stays open."""
 
 
-class Ndjson:
-    """A message a line. Lines are whole: what was cut can be resumed behind its last newline."""
+class Resumed(msgspec.Struct, frozen=True):
+    """Whole lines that a cut export has left, and the last one's place in the log; (0, None) for a new one."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.stream = stream
+    lines: int = 0
+    phy_offset: int | None = None
+
+
+class Ndjson:
+    """A message a line; those that an earlier run has `left` are passed over, and are held to its last one."""
+
+    def __init__(self, stream: IO[bytes], left: Resumed) -> None:
+        self._stream, self._skip, self._last = stream, left.lines, left.phy_offset
         self._encoder = msgspec.json.Encoder()
         self._pending = bytearray()
 
     def write(self, item: Selected) -> None:
         """See `Writer`."""
-        self._pending += self._encoder.encode(item.message)
-        self._pending += b"\n"
+        line = self._encoder.encode(item.message) + b"\n"
+        if self._skip:
+            self.take([line], 1)
+            return
+        self._pending += line
         if len(self._pending) >= _FLUSH:
-            self.close()
+            self._flush()
+
+    def take(self, pieces: list[Any], count: int) -> None:
+        """Write whole lines, `count` of them, in pieces; `Refusal` (8) if they are not those of the earlier run."""
+        self._flush()
+        if self._skip:
+            lines = b"".join(pieces).splitlines(keepends=True) if count >= self._skip else []
+            if lines and msgspec.json.decode(lines[self._skip - 1])["phy_offset"] != self._last:
+                raise Refusal("the messages are not those of the export that was cut off", _SAME)
+            pieces, self._skip = lines[self._skip :], max(0, self._skip - count)
+        for piece in pieces:
+            self._stream.write(piece)
+
+    def _flush(self) -> None:
+        self._stream.write(self._pending)
+        self._pending.clear()
 
     def close(self) -> None:
-        """See `Writer`."""
-        self.stream.write(self._pending)
-        self._pending.clear()
+        """See `Writer`; `Refusal` (8) if the earlier run had more."""
+        self._flush()
+        if self._skip:
+            raise Refusal("the export that was cut off has more messages than the store", _SAME)
 
 
 class Raw:
@@ -143,25 +170,19 @@ def _text(value: Any) -> Any:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
-def writer_for(kind: str, stream: IO[bytes]) -> Writer:
+def writer_for(kind: str, stream: IO[bytes], left: Resumed) -> Writer:
     """The writer of a format (`FORMATS` but store)."""
     if kind == "ndjson":
-        return Ndjson(stream)
+        return Ndjson(stream, left)
     return Raw(stream) if kind == "raw" else Table(stream, kind)
 
 
-class Resumed(msgspec.Struct, frozen=True):
-    """Whole lines that a cut export has left, and the last one's place in the log; (0, None) for a new one."""
-
-    lines: int = 0
-    phy_offset: int | None = None
-
-
 @contextmanager
-def output_file(target: Path, *, resume: bool) -> Iterator[tuple[IO[bytes], Resumed]]:
+def output_file(target: Path, *, resume: bool, keeps: bool = False) -> Iterator[tuple[IO[bytes], Resumed]]:
     """A stream whose bytes stand under `target` once the block has ended well; until then in `target`.part.
 
-    With `resume` it goes on after the last whole line there. `Refusal` (8) if `target` exists.
+    With `resume` it goes on after the last whole line there. What did not end well goes, unless the file `keeps` it.
+    `Refusal` (8) if `target` exists.
     """
     part = target.with_name(target.name + PART)
     if target.exists():
@@ -172,10 +193,15 @@ def output_file(target: Path, *, resume: bool) -> Iterator[tuple[IO[bytes], Resu
             raise Refusal(f"{part} is there: an export that did not end", "Add --resume to go on, or remove it.",
                           path=str(part))
         left = _cut_to_whole_lines(part)
-    with part.open("ab") as stream:
-        yield stream, left
-        stream.flush()
-        os.fsync(stream.fileno())
+    try:
+        with part.open("ab") as stream:
+            yield stream, left
+            stream.flush()
+            os.fsync(stream.fileno())
+    except BaseException:
+        if not keeps:
+            part.unlink(missing_ok=True)
+        raise
     part.rename(target)
 
 

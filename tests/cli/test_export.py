@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,7 @@ import pyarrow.parquet
 import pytest
 
 from fixtures.damage import damage
-from fixtures.synth import StoreWriter
+from fixtures.synth import StoreWriter, synth_store
 from formats import sysflag
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
@@ -348,3 +350,25 @@ def test_messages_in_a_part_that_is_not_read_are_told(kind: str, part: str, mess
     assert any(part in note for note in result.document["notes"])
     sent = mqtool("send", root, "--endpoints", "127.0.0.1:1", "--dry-run", "--json")
     assert (sent.code, sent.document["complete"]) == (8, False)
+
+
+@pytest.mark.parametrize("kind", ["ndjson", "parquet"])
+def test_a_stopped_export_says_how_it_goes_on_and_leaves_nothing_that_cannot(kind: str, tmp_path: Path) -> None:
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    synth_store(tmp_path / "store", messages=40_000, mapped_file_size=32 << 20)
+    command = [sys.executable, "-m", "mqtool", "export", str(tmp_path / "store"), "-o", str(out), "--format", kind,
+               "--limit", "50000"]
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while run.poll() is None and not list(tmp_path.glob("out*")):
+        time.sleep(0.01)
+    run.send_signal(signal.SIGINT)
+    _, said = run.communicate()
+    assert run.returncode == 32
+    assert not out.exists()
+    if kind == "parquet":
+        assert not list(tmp_path.glob("out*"))
+        return
+    assert "--resume" in said
+    assert mqtool(*command[3:], "--resume").code == 0
+    assert mqtool("export", tmp_path / "store", "-o", whole).code == 0
+    assert out.read_bytes() == whole.read_bytes()
