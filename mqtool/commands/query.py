@@ -158,19 +158,24 @@ def _list(out: Printer, store: Store, engine: EngineChoice, search: Search) -> A
 
 
 def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> Answer:
-    from recover.query import FOREVER, Wanted, query_phy_offset, query_scan
+    from recover.export.listing import scan_for
+    from recover.export.select import FOREVER, Wanted
+    from recover.query import query_phy_offset
 
     if way == "phy-offset":
         return query_phy_offset(store, int(search.phy_offset or 0))
     if way == "time":
         raise UsageRefusal("--time searches a queue and cannot scan", "Use --begin and --end with --key and --scan.")
+    stale = {"stale"} if search.include_ghosts else set()
     wanted = Wanted(
-        search.topic, search.queue, search.offset, search.msg_id or search.key, search.begin or 0,
-        FOREVER if search.end is None else search.end, search.include_ghosts, way == "ghosts",
+        key=search.msg_id or search.key, since=search.begin or 0,
+        until=FOREVER if search.end is None else search.end + 1, include=frozenset({"system", "superseded", *stale}),
+        queue_offsets=(0, FOREVER) if search.offset is None else (search.offset, search.offset + 1),
     )
     total = sum(mapped_file.length for mapped_file in store.commitlog.files)
     with Progress("scanning", out.options.progress, out.stderr_console, total) as progress:
-        return query_scan(store, wanted, engine=engine.scanner(), limit=search.limit, progress=progress)
+        return scan_for(store, wanted, engine=engine.scanner(), topic=search.topic, queue=search.queue,
+                        only_stale=way == "ghosts", limit=search.limit, progress=progress)
 
 
 def _summary(answer: Answer) -> str:

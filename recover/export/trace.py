@@ -13,12 +13,14 @@ from formats.commitlog.record import DLQ_PREFIX, RETRY_PREFIX, TOPIC_TIMER
 from formats.message_id import offset_id
 from formats.sysflag import TRANSACTION_COMMIT
 from recover.errors import Refusal
+from recover.export.listing import scan_for
 from recover.export.messages import real_place
+from recover.export.select import Wanted
 from recover.files.config_files import read_pairs
 from recover.files.store import Store
 from recover.files.topics import Topics
 from recover.predict.groups import committed_rows
-from recover.query import Answer, Wanted, query_id, query_key, query_offset, query_scan, query_time
+from recover.query import Answer, query_id, query_key, query_offset, query_time
 from recover.query.by_key import has_key
 from recover.query.by_queue import deliver_time
 from recover.scan.engine import Engine
@@ -124,9 +126,8 @@ def _first(
     if engine is not None:
         placed = found.messages[0].record.uniq_key if found.messages else name
         if placed is not None:
-            scanned = query_scan(store, Wanted(key=placed), engine=engine, progress=progress)
-            scanned.messages = [item for item in scanned.messages if not item.ghost and not item.superseded]
-            found = scanned
+            wanted = Wanted(key=placed, include=frozenset({"system"}))
+            found = scan_for(store, wanted, engine=engine, progress=progress)
     keys: list[str | None] = list(dict.fromkeys(item.record.uniq_key for item in found.messages))
     if len(keys) > _LIVES:
         found.more, found.left_out = True, len(keys) - _LIVES

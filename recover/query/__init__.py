@@ -14,14 +14,13 @@ from recover.files.unread import unread_parts
 from recover.inspect_file.log_items import next_record
 from recover.query.by_key import FOREVER, query_key
 from recover.query.by_queue import query_offset, query_time
-from recover.query.by_scan import Wanted, query_scan
 from recover.query.model import Answer, Found
 from recover.query.reading import note_damage, record_at
 from recover.scan.log_reader import LogReader
 from recover.verify.parts import log_is_gone
 
-__all__ = ["FOREVER", "Answer", "Found", "Wanted", "not_looked_at", "note_unread", "query_id", "query_key",
-           "query_offset", "query_phy_offset", "query_scan", "query_time"]
+__all__ = ["FOREVER", "Answer", "Found", "not_looked_at", "note_unread", "query_id", "query_key",
+           "query_offset", "query_phy_offset", "query_time"]
 
 
 def note_unread(store: Store, answer: Answer) -> None:
