@@ -60,8 +60,12 @@ class BrokerLog:
         return bytes(self.read_at(index)(offset - self.files[index].file_from_offset, length))
 
     def rows(self, index: int) -> Rows:
-        scan = self._scans.get(self.files[index].file_from_offset)
-        parts = [split.records for split in scan.splits] if scan is not None else []
+        mapped_file = self.files[index]
+        scan = self._scans.get(mapped_file.file_from_offset)
+        # a scan puts a misnamed file where its records belong; a broker goes by names
+        if scan is None or scan.mapped_file.path.name != mapped_file.path.name:
+            return np.empty(0, dtype=RECORD)
+        parts = [split.records for split in scan.splits]
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts) if parts else np.empty(0, dtype=RECORD)

@@ -103,3 +103,15 @@ def test_file_of_another_log_is_refused_with_the_count_of_what_is_lost(tmp_path:
     stated = [entry for entry in allowed.document["plan"]["loss"] if entry["cause"] == "other-log"]
     assert sum(entry["messages"] for entry in stated) == len(own)
     assert not run("recover", root, "--yes", "--max-loss", "all").document["applied"]
+
+
+def test_files_under_the_name_after_their_own_go_back(tmp_path: Path) -> None:
+    root = copy_store(unpacked("clean-propcrc-5.3.3"), tmp_path / "store")
+    log = root / "commitlog"
+    first, second = sorted(log.iterdir())
+    second.rename(log / f"{int(second.name) + 1024:020d}")
+    first.rename(second)
+    outcome = Outcome("clean-propcrc-5.3.3", 0)
+    judged(outcome, root)
+    assert outcome.wrong == []
+    assert outcome.end == "recovered"
