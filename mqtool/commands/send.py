@@ -134,7 +134,7 @@ def run(out: Printer, target: Target, broker: BrokerChoice, which: Filter, conse
                     [Step(_typed(out, without="--dry-run"), "send them")] if due else [])
         return exits.OPERATIONAL if messages.incomplete else exits.CLEAN
     begin = position.place if position is not None else None
-    if begin is not None and begin.done:
+    if position is not None and position.went_on:
         _say_going_on(out, position)
     if begin is not None and begin.done >= plan.messages:
         out.answer(sent=begin.sent)
@@ -233,8 +233,7 @@ def _show(out: Printer, plan: _Plan) -> None:
             out.say(f"{plan.types[kind]:,} {what} are sent as normal messages")
 
 
-def _say_going_on(out: Printer, position: Position | None) -> None:
-    assert position is not None
+def _say_going_on(out: Printer, position: Position) -> None:
     out.say(f"going on after {count(position.place.sent, 'message')} that were acknowledged")
     if not position.ended:
         out.say("that run did not end by itself: what it had under way (one message, or --in-flight N) can come twice, "

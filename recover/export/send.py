@@ -314,8 +314,9 @@ class Cluster:
             until = time.monotonic() + pause
             while time.monotonic() < until and not interrupted():
                 time.sleep(0.2)
-        raise Refusal(f"{self.endpoints} does not take messages: {trouble}",
-                      "Mend that, and run the same command again: with --position it goes on where it stopped.")
+        absent = "Where the topic is not there, create it (mqadmin updateTopic) or choose another with --topic-map. "
+        raise Refusal(f"{self.endpoints} does not take messages: {trouble}", (absent if "route" in trouble else "")
+                      + "Then run the same command again: with --position it goes on where it stopped.")
 
     def _start(self, message: Outgoing) -> Any:
         """The future of one message, or what `_answer` makes of a failure."""

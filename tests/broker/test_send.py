@@ -145,6 +145,8 @@ def test_a_run_that_was_killed_goes_on_and_sends_one_message_twice_at_most(
                 run.send_signal(end)
                 _, told = run.communicate(timeout=60)
             assert run.returncode == (32 if end == signal.SIGTERM else -end), told
+            if number == 40:
+                assert "going on" not in told
             if number == 200:
                 assert "can come twice" in told
             if number == 300:
@@ -177,6 +179,7 @@ def test_delays_and_rates_are_kept_and_what_a_cluster_refuses_is_told(
         absent = mqtool("send", root, "--topic", "TopicA", "--limit", "3", "--topic-map", "TopicA=Absent", *to)
         assert (absent.code, absent.document["sent"]) == (8, 0), absent.stdout
         assert "Absent" in absent.document["error"]["message"]
+        assert "--topic-map" in absent.document["error"]["remedy"]
         ordered = mqtool("send", root, "--topic", "TopicA", "--limit", "3", "--topic-map", "TopicA=Ordered", *to)
         assert (ordered.code, ordered.document["refused_messages"]) == (8, 3), ordered.stdout
         assert "FIFO" in ordered.document["refused"][0]["reason"]
