@@ -42,8 +42,7 @@ enum {
     STAND_IN = BIT_FILLER | BIT_MARKER, UNINDEXED = BIT_GHOST | STAND_IN, NOT_PLAIN = BIT_DELAY | BIT_MARKER,
     TRANSACTION = 0x00C, TRANSACTION_NOT = 0, TRANSACTION_COMMIT = 8, TRANSACTION_ROLLBACK = 0x00C,
     NEED_MORE = 0, AT_BLANK = 1, DISLIKED = 2, OUTPUT_FULL = 3, NOT_RESIDENT = 4,
-    NO_KEYS = 0, KEYS_COUNTED = 1, TAGS_CODED = 2, KEYS_HASHED = 3,
-    QUEUE_COLUMNS = 4, QUEUE_PASSES = 3,
+    QUEUE_COLUMNS = 3,
     START = 0, FILLED, LOADS, STOP, LENGTH, CALL, DESCRIPTOR, FLAGS, REFILL_SIZE,
     TAKE_NOTHING = 0, TAKE_KEYS = 1, TAKE_ALL = 2,
     SPAN_UNITS = 0, SPAN_RECORDS, SPAN_FIRST, SPAN_LAST, SPAN,
@@ -100,7 +99,7 @@ KERNEL void mq_walk_records(
     uint8_t *data, int64_t size, int64_t position, int64_t available, int64_t window_offset, int64_t file_end,
     record_row *records, int64_t rows, int32_t *hashes, int64_t hash_room, int32_t *slots, int64_t slot_count,
     uint8_t *names, int64_t name_room, int64_t *queue_table, int64_t queue_room, int64_t *state, int64_t state_size,
-    int64_t keys, int64_t *refill, int64_t refill_size, int64_t *result);
+    int64_t with_keys, int64_t *refill, int64_t refill_size, int64_t *result);
 KERNEL void mq_fill_slots(int32_t *slots, int64_t slot_count, const uint8_t *names, int64_t name_room,
                           const int64_t *queue_table, int64_t queue_room, int64_t queues);
 KERNEL int64_t mq_find_record_head(const uint8_t *data, int64_t size, int64_t position, int64_t available,
@@ -111,8 +110,6 @@ KERNEL int64_t mq_last_nonzero(const uint8_t *data, int64_t size, int64_t start,
 
 /* rows.c */
 KERNEL void mq_renumber(record_row *records, int64_t rows, const int32_t *numbers, int64_t queues);
-KERNEL int64_t mq_pick_rows(const record_row *records, int64_t rows, const bool *wanted, int64_t queues,
-                            record_row *picked, int64_t room);
 KERNEL void mq_note_last(const record_row *records, int64_t rows, int64_t *last_offset, int64_t queues,
                          int64_t *reached, int64_t reached_size);
 KERNEL int64_t mq_order_rows(const record_row *records, int64_t rows, int64_t first, const bool *wanted,
@@ -125,7 +122,7 @@ KERNEL void mq_take_rows(const record_row *records, int64_t rows, int64_t first,
 KERNEL void mq_tally_rows(const record_row *records, int64_t rows, int64_t *last_offset, int64_t queues, bool *fallen,
                           int64_t fallen_size, int64_t *counts, int64_t counts_size, int64_t *lowest,
                           int64_t lowest_size, int64_t *highest, int64_t highest_size, int64_t *totals,
-                          int64_t totals_size, int64_t *spans, int64_t span_rows);
+                          int64_t totals_size);
 
 /* queues.c */
 KERNEL int64_t mq_classify_units(
@@ -135,14 +132,6 @@ KERNEL int64_t mq_classify_units(
     const int64_t *row_offset, int64_t row_offsets, const int32_t *row_size, int64_t row_sizes,
     const int64_t *row_tags, int64_t row_tags_size, const bool *row_lost, int64_t row_losts, int64_t bridged,
     uint8_t *classes, int64_t classes_size, bool *missing, int64_t missing_size);
-KERNEL int64_t mq_follow_rows(const record_row *records, int64_t rows, int64_t first, int64_t log_end,
-                              const int32_t *numbers, int64_t queues, const uint8_t *units, int64_t size, int64_t *at,
-                              int64_t at_size, const int64_t *stops, int64_t stops_size, int64_t *due,
-                              int64_t due_size);
-KERNEL void mq_pass_expired(int64_t min_offset, const uint8_t *units, int64_t size, int64_t *at, int64_t at_size,
-                            const int64_t *stops, int64_t stops_size, int64_t *due, int64_t due_size);
-KERNEL void mq_nothing_behind(const uint8_t *units, int64_t size, int64_t *at, int64_t at_size, const int64_t *stops,
-                              int64_t stops_size);
 KERNEL void mq_put_blanks(uint8_t *units, int64_t size, int64_t start, int64_t count);
 KERNEL void mq_put_plain(const record_row *records, int64_t rows, int64_t *at, int64_t at_size, const int64_t *stops,
                          int64_t stops_size, int64_t *due, int64_t due_size, uint8_t *units, int64_t size);

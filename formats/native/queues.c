@@ -1,10 +1,8 @@
-/* Consume queues: their units against the records that they should name, followed beside the log, and put. Source:
- * broker class ConsumeQueue. */
+/* Consume queues: their units against the records that they should name, and put. Source: broker class ConsumeQueue. */
 #include "kernels.h"
 
 enum { UNIT = 20, AT_SIZE = 8, AT_TAGS = 12, PRE_BLANK_SIZE = 0x7FFFFFFF };
 enum { NOTHING, HOLE, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG };
-static const int64_t MAX_EXT_ADDRESS = -2147483649;
 
 static bool in_ranges(int64_t offset, const int64_t *starts, const int64_t *stops, int64_t count) {
     int64_t low = 0, high = count;
@@ -67,64 +65,6 @@ int64_t mq_classify_units(
     }
     for (; row < rows; row++) missing[row] = !row_lost[row];
     return used;
-}
-
-/* --- units beside the rows of the log; a queue of which one is not what a broker would have put is left out --- */
-
-int64_t mq_follow_rows(const record_row *records, int64_t rows, int64_t first, int64_t log_end,
-                       const int32_t *numbers, int64_t queues, const uint8_t *units, int64_t size, int64_t *at,
-                       int64_t at_size, const int64_t *stops, int64_t stops_size, int64_t *due, int64_t due_size) {
-    at_size = least(at_size, least(stops_size, due_size));
-    for (int64_t row = most(first, 0); row < rows; row++) {
-        const record_row *it = records + row;
-        if (!is_index(it->queue, queues) || !is_index(numbers[it->queue], at_size)) continue;
-        int64_t queue = numbers[it->queue], here = at[queue];
-        if (here < 0 || it->bits & NO_PLACE || !is_numbered(it->sys_flag, it->bits)) continue;
-        if (it->bits & NOT_PLAIN || it->queue_offset != due[queue] || it->phy_offset > log_end - it->size) {
-            at[queue] = LEFT_OUT;
-            continue;
-        }
-        if (here > within(stops[queue], size) - UNIT) return row;
-        const uint8_t *unit = units + here;
-        if (i64_at(unit) != it->phy_offset || i32_at(unit + AT_SIZE) != it->size ||
-            i64_at(unit + AT_TAGS) != it->tags_code) {
-            at[queue] = LEFT_OUT;
-            continue;
-        }
-        at[queue] = here + UNIT;
-        due[queue]++;
-    }
-    return rows;
-}
-
-void mq_pass_expired(int64_t min_offset, const uint8_t *units, int64_t size, int64_t *at, int64_t at_size,
-                     const int64_t *stops, int64_t stops_size, int64_t *due, int64_t due_size) {
-    for (int64_t queue = 0; queue < least(at_size, least(stops_size, due_size)); queue++) {
-        int64_t here = at[queue], stop = within(stops[queue], size) - UNIT;
-        while (here >= 0 && here <= stop) {
-            const uint8_t *unit = units + here;
-            int64_t offset = i64_at(unit), length = i32_at(unit + AT_SIZE), tags = i64_at(unit + AT_TAGS);
-            if (offset < 0 || offset >= min_offset || length <= 0) break;
-            if ((offset == 0 && length == PRE_BLANK_SIZE && tags == 0) || tags <= MAX_EXT_ADDRESS) {
-                here = LEFT_OUT;
-                break;
-            }
-            here += UNIT;
-            due[queue]++;
-        }
-        at[queue] = here;
-    }
-}
-
-void mq_nothing_behind(const uint8_t *units, int64_t size, int64_t *at, int64_t at_size, const int64_t *stops,
-                       int64_t stops_size) {
-    for (int64_t queue = 0; queue < least(at_size, stops_size); queue++) {
-        int64_t here = at[queue], stop = within(stops[queue], size);
-        if (here < 0) continue;
-        while (here <= stop - 8 && !u64_at(units + here)) here += 8;
-        while (here < stop && !units[here]) here++;
-        if (here < stop) at[queue] = LEFT_OUT;
-    }
 }
 
 /* --- puts --- */

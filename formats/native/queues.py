@@ -1,5 +1,6 @@
-"""Consume queues: their units against the records that they should name, followed beside the log, and put; in C in
-`queues.c`. Source: broker class ConsumeQueue.
+"""Consume queues: their units against the records that they should name, and put; in C in `queues.c`.
+
+Source: broker class ConsumeQueue.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ NOTHING, HOLE, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG = range(7)
 """Classes of a unit."""
 
 LEFT_OUT = -1
-UNIT = CQ_UNIT.size
+_UNIT = CQ_UNIT.size
 NOT_PLAIN = BIT_DELAY | BIT_MARKER
 
-_BYTES = Array(np.uint8)
 _BYTES_OUT = Array(np.uint8, out=True)
 _NUMBERS = Array(np.int64)
 _NUMBERS_OUT = Array(np.int64, out=True)
@@ -101,43 +101,12 @@ def classify_units(
     return used
 
 
-@kernel(
-    records=Array(RECORD), first=INT, log_end=INT, numbers=Array(np.int32), units=_BYTES, at=_NUMBERS_OUT,
-    stops=_NUMBERS, due=_NUMBERS_OUT, returns=INT,
-)
-def follow_rows(
-    records: Any, first: int, log_end: int, numbers: Any, units: Any, at: Any, stops: Any, due: Any
-) -> int:
-    """Hold the rows from `first` on against the next units of their queues; the row for which more units are wanted.
-
-    Rows (RECORD, in log order) are those of one split; `numbers` (int32, one a queue of the log) says which of the
-    queues below is meant, LEFT_OUT for none. One a queue: `at` (int64) is where in `units` (uint8) its next unit
-    stands, `stops` where the units end that are there, `due` (int64) the queue offset of the next unit. `at` becomes
-    LEFT_OUT where a row is not the one of the next unit: the queue is then judged by itself. Behind the last row the
-    answer is how many rows there are. It may only say yes; as Python it leaves out each queue.
-    """
-    at[:] = LEFT_OUT
-    return int(records.size)
-
-
-@kernel(min_offset=INT, units=_BYTES, at=_NUMBERS_OUT, stops=_NUMBERS, due=_NUMBERS_OUT, returns=None)
-def pass_expired(min_offset: int, units: Any, at: Any, stops: Any, due: Any) -> None:
-    """Go on in each queue behind the units of messages before `min_offset`, the log's start. It may only say yes."""
-    at[:] = LEFT_OUT
-
-
-@kernel(units=_BYTES, at=_NUMBERS_OUT, stops=_NUMBERS, returns=None)
-def nothing_behind(units: Any, at: Any, stops: Any) -> None:
-    """Leave out the queues that have anything but zeros behind their last unit. It may only say yes."""
-    at[:] = LEFT_OUT
-
-
 @kernel(units=_BYTES_OUT, start=INT, count=INT, returns=None)
 def put_blanks(units: Any, start: int, count: int) -> None:
     """Fill `count` units from byte `start` on with pre-blanks, as far as `units` (uint8) go."""
     if start >= 0:
-        room = min(max(count, 0), max(units.size - start, 0) // UNIT)
-        units[start : start + room * UNIT].view(CQ_UNIT.dtype)[:] = PRE_BLANK
+        room = min(max(count, 0), max(units.size - start, 0) // _UNIT)
+        units[start : start + room * _UNIT].view(CQ_UNIT.dtype)[:] = PRE_BLANK
 
 
 @kernel(records=Array(RECORD), at=_NUMBERS_OUT, stops=_NUMBERS, due=_NUMBERS_OUT, units=_BYTES_OUT, returns=None)
@@ -154,7 +123,7 @@ def put_plain(records: Any, at: Any, stops: Any, due: Any, units: Any) -> None:
         here = int(at[queue]) if 0 <= queue < min(at.size, stops.size, due.size) else LEFT_OUT
         if here < 0:
             continue
-        stop = here + UNIT
+        stop = here + _UNIT
         if row["bits"] & NOT_PLAIN or row["queue_offset"] != due[queue] or stop > min(int(stops[queue]), units.size):
             at[queue] = LEFT_OUT
             continue

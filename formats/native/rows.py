@@ -1,4 +1,4 @@
-"""Passes over rows in log order: queues renumbered and picked, where each stands, what the whole log has; in C in
+"""Passes over rows in log order: queues renumbered, where each stands, what the whole log has; in C in
 `rows.c`."""
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from formats.native.index import SPAN, SPAN_FIRST, SPAN_LAST, SPAN_RECORDS, SPAN_UNITS, TAKE_ALL, TAKE_KEYS, wanted_of
 from formats.native.library import BOOL, INT, Array, kernel
 from formats.record_columns import (
     BIT_FILLER,
@@ -43,20 +42,6 @@ def renumber(records: Any, numbers: Any) -> None:
     queues = records["queue"]
     known = (queues >= 0) & (queues < numbers.size)
     records["queue"][known] = numbers[queues[known]]
-
-
-@kernel(records=_RECORDS, wanted=Array(np.bool_), picked=Array(RECORD, out=True), returns=INT)
-def pick_rows(records: Any, wanted: Any, picked: Any) -> int:
-    """Copy the rows (RECORD) of queues that are `wanted` (bool, one a queue) into `picked`; how many there are.
-
-    `picked` may be `records`; where it is full the rest is left.
-    """
-    queues = records["queue"]
-    known = (queues >= 0) & (queues < wanted.size)
-    known[known] = wanted[queues[known]]
-    found = records[known][: picked.size]
-    picked[: found.size] = found
-    return int(found.size)
 
 
 @kernel(records=_RECORDS, last_offset=_NUMBERS_OUT, reached=_NUMBERS_OUT, returns=None)
@@ -122,19 +107,17 @@ def take_rows(
 
 @kernel(
     records=_RECORDS, last_offset=_NUMBERS_OUT, fallen=Array(np.bool_, out=True), counts=_NUMBERS_OUT,
-    lowest=_NUMBERS_OUT, highest=_NUMBERS_OUT, totals=Array(np.int64, out=True, least=TOTALS),
-    spans=Array(np.int64, SPAN, out=True), returns=None,
+    lowest=_NUMBERS_OUT, highest=_NUMBERS_OUT, totals=Array(np.int64, out=True, least=TOTALS), returns=None,
 )
 def tally_rows(
-    records: Any, last_offset: Any, fallen: Any, counts: Any, lowest: Any, highest: Any, totals: Any, spans: Any
+    records: Any, last_offset: Any, fallen: Any, counts: Any, lowest: Any, highest: Any, totals: Any
 ) -> None:
     """Add the rows of one split (RECORD, in log order) to what earlier calls counted.
 
     One a queue: `last_offset` (int64, -1 at first) is the queue offset of its last numbered row that is no ghost, and
     `fallen` (bool) is set where one does not step up from it; `counts` (int64) are rows with a position, `lowest` and
     `highest` (int64) their queue offsets. `totals` (int64[TOTALS]): messages, fillers, markers, last and newest
-    store timestamp (ms), and all bits and all system flags that live rows have, or-ed. `spans` (int64[2, SPAN]): what
-    an index should have of the rows by TAKE_KEYS, and by TAKE_ALL; without any (int64[0, SPAN]) that is not counted.
+    store timestamp (ms), and all bits and all system flags that live rows have, or-ed.
     """
     queues = min(last_offset.size, fallen.size, counts.size, lowest.size, highest.size)
     rows = records[(records["bits"] & BIT_GHOST == 0) & (records["queue"] >= 0) & (records["queue"] < queues)]
@@ -159,12 +142,3 @@ def tally_rows(
         totals[NEWEST_TIME] = max(totals[NEWEST_TIME], rows["store_timestamp"].max())
     totals[BITS] |= int(np.bitwise_or.reduce(bits[live]))
     totals[FLAGS] |= int(np.bitwise_or.reduce(rows["sys_flag"][live]))
-    for span, rule in zip(spans, (TAKE_KEYS, TAKE_ALL), strict=False):
-        wanted = wanted_of(records, rule)
-        with_any = records["phy_offset"][wanted > 0]
-        if with_any.size:
-            span[SPAN_UNITS] += wanted.sum()
-            span[SPAN_RECORDS] += with_any.size
-            span[SPAN_LAST] = with_any[-1]
-            if span[SPAN_FIRST] < 0:
-                span[SPAN_FIRST] = with_any[0]

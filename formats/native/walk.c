@@ -191,7 +191,7 @@ static int64_t enter_queue(queue_table *table, text topic, int64_t queue_id, uin
         return -1;
     memcpy(table->names + names_used, topic.at, (size_t)topic.length);
     int64_t *row = table->rows + queues * QUEUE_COLUMNS;
-    row[0] = names_used, row[1] = topic.length, row[2] = queue_id, row[QUEUE_PASSES] = 0;
+    row[0] = names_used, row[1] = topic.length, row[2] = queue_id;
     return queues;
 }
 
@@ -215,7 +215,7 @@ typedef struct {
     int64_t hash_room;
     queue_table queues;
     int64_t *state; /* rows, hashes, queues, bytes of names */
-    int64_t keys;
+    bool with_keys;
 } output;
 
 typedef struct {
@@ -230,9 +230,8 @@ PART int take_key(text key, uint32_t seed, output *out, int64_t number) {
     return NEED_MORE;
 }
 
-/* Read the properties that matter to queues and index. `keys` is what is made of them, each with what those before it
- * in order make: NO_KEYS, KEYS_COUNTED, TAGS_CODED, KEYS_HASHED. */
-static int take_properties(text all, const uint8_t *readable, text topic, uint32_t topic_hash, int64_t keys,
+/* Read the properties that matter to queues and, `with_keys`, to index and tags codes. */
+static int take_properties(text all, const uint8_t *readable, text topic, uint32_t topic_hash, bool with_keys,
                            output *out, properties *found) {
     text tags = {0}, words = {0}, uniq = {0}, delay = {0}, base = {0}, number = {0};
     const uint8_t *i = all.at, *end = all.at + all.length, *block = i;
@@ -283,16 +282,15 @@ static int take_properties(text all, const uint8_t *readable, text topic, uint32
     int status = NEED_MORE;
     if (uniq.at) {
         found->bits |= BIT_HAS_UNIQ;
-        if (keys == KEYS_HASHED && (status = take_key(uniq, prefix, out, first)) != NEED_MORE) return status;
-        found->count += keys != NO_KEYS;
+        if (with_keys && (status = take_key(uniq, prefix, out, first)) != NEED_MORE) return status;
+        found->count += with_keys;
     }
-    for (const uint8_t *word = words.at, *stop = word + words.length; keys != NO_KEYS && word < stop;) {
+    for (const uint8_t *word = words.at, *stop = word + words.length; with_keys && word < stop;) {
         const uint8_t *space = memchr(word, ' ', (size_t)(stop - word));
         if (!space) space = stop;
         if (space > word) {
             text key = {word, space - word};
-            if (keys == KEYS_HASHED && (status = take_key(key, prefix, out, first + found->count)) != NEED_MORE)
-                return status;
+            if ((status = take_key(key, prefix, out, first + found->count)) != NEED_MORE) return status;
             found->count++;
         }
         word = space + 1;
@@ -300,15 +298,13 @@ static int take_properties(text all, const uint8_t *readable, text topic, uint32
     if (tags.at) {
         uint32_t code = 0;
         found->bits |= BIT_HAS_TAGS;
-        if (keys >= TAGS_CODED) {
+        if (with_keys) {
             if (!java_hash(tags, &code)) return DISLIKED;
             found->tags_code = (int32_t)code;
-        }
-        if (keys == KEYS_HASHED) {
             status = take_key(tags, 31 * (31 * prefix + 'T') + '#', out, first + found->count);
             if (status != NEED_MORE) return status;
         }
-        found->count += keys != NO_KEYS;
+        found->count += with_keys;
     }
     if (delay.at && is_same(topic, TEXT("SCHEDULE_TOPIC_XXXX"))) {
         int64_t level = 0;
@@ -415,11 +411,8 @@ static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool
     } else if (sys_flag & (COMPRESSED | COMPRESSION_TYPE) && is_contradicted(body, sys_flag)) {
         bits |= BIT_CONTRADICTED_FLAG;
     }
-    int64_t keys = out->keys;
-    if (queue >= 0 && keys == TAGS_CODED && out->queues.rows[queue * QUEUE_COLUMNS + QUEUE_PASSES])
-        keys = KEYS_COUNTED;
     properties found;
-    int status = take_properties(all, readable, topic, topic_hash, keys, out, &found);
+    int status = take_properties(all, readable, topic, topic_hash, out->with_keys, out, &found);
     if (status != NEED_MORE) return status;
     if (!(bits & BIT_PROP_CRC)) {
         int service = service_of(all, topic);
@@ -445,7 +438,7 @@ static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool
         .size = (int32_t)size, .queue = (int32_t)queue, .sys_flag = (int32_t)sys_flag,
         .bits = (uint16_t)(bits | found.bits), .hashes = (uint16_t)found.count,
     };
-    if (keys == KEYS_HASHED) state[1] += found.count;
+    state[1] += found.count;
     return NEED_MORE;
 }
 
@@ -468,9 +461,9 @@ void mq_walk_records(
     uint8_t *data, int64_t size, int64_t position, int64_t available, int64_t window_offset, int64_t file_end,
     record_row *records, int64_t rows, int32_t *hashes, int64_t hash_room, int32_t *slots, int64_t slot_count,
     uint8_t *names, int64_t name_room, int64_t *queue_rows, int64_t queue_room, int64_t *state, int64_t state_size,
-    int64_t keys, int64_t *refill, int64_t refill_size, int64_t *result) {
+    int64_t with_keys, int64_t *refill, int64_t refill_size, int64_t *result) {
     output out = {records, rows, hashes, hash_room,
-                  {slots, slot_count, names, name_room, queue_rows, queue_room}, state, keys};
+                  {slots, slot_count, names, name_room, queue_rows, queue_room}, state, with_keys != 0};
     int64_t limit = within(available, size);
     int status;
     result[0] = position;

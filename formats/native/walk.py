@@ -27,13 +27,8 @@ from formats.record_row import row_of
 NEED_MORE, AT_BLANK, DISLIKED, OUTPUT_FULL, NOT_RESIDENT = range(5)
 """Why a walk stopped."""
 
-NO_KEYS, KEYS_COUNTED, TAGS_CODED, KEYS_HASHED = range(4)
-"""What a walk is to make of index keys and tags, each with what those before it make: their number, the tags code (0
-without it, but for a delay level), the hashes of the keys."""
-
-QUEUE_COLUMNS = 4
-QUEUE_PASSES = 3
-"""Columns of a queue: where its topic's name begins, how long that is, queue id, and whether its rows are unwanted."""
+QUEUE_COLUMNS = 3
+"""Columns of a queue: where its topic's name begins, how long that is, and queue id."""
 
 START, FILLED, LOADS, STOP, LENGTH, CALL, DESCRIPTOR, FLAGS = range(8)
 """Places in the int64 array that says how a buffer over a file is filled.
@@ -53,21 +48,21 @@ _START_OF_RECORD = struct.Struct(">ii")
     data=Array(np.uint8, out=True), position=INT, available=INT, window_offset=INT, file_end=INT,
     records=Array(RECORD, out=True), hashes=Array(np.int32, out=True), slots=Array(np.int32, out=True, least=1),
     names=Array(np.uint8, out=True), queue_table=Array(np.int64, QUEUE_COLUMNS, out=True),
-    state=Array(np.int64, out=True, least=4), keys=INT, refill=Array(np.int64, out=True, least=REFILL_SIZE),
+    state=Array(np.int64, out=True, least=4), with_keys=BOOL, refill=Array(np.int64, out=True, least=REFILL_SIZE),
     returns=(INT, INT),
 )
 def walk_records(
     data: Any, position: int, available: int, window_offset: int, file_end: int, records: Any, hashes: Any, slots: Any,
-    names: Any, queue_table: Any, state: Any, keys: int, refill: Any,
+    names: Any, queue_table: Any, state: Any, with_keys: bool, refill: Any,
 ) -> tuple[int, int]:
     """Take records from data[position:available] while sure that each is intact: (position, status).
 
     It may only say yes: it stops before the first byte that it does not like, and the reference codec judges.
     data[0] lies at physical offset `window_offset`; the mapped file ends at `file_end`. Rows go to `records`, index key
     hashes to `hashes`, new queues to `names` and `queue_table`, with `slots` (int32, a power of two, -1 empty) as the
-    hash over them; `state` is int64 [rows, hashes, queues, names_used] and is updated. `keys`: see above; where they
-    are not hashed, `hashes` is left alone; queues that pass have TAGS_CODED as KEYS_COUNTED. `refill` says how `data`
-    is filled again: positions then count from its START; full of zeros, not at all.
+    hash over them; `state` is int64 [rows, hashes, queues, names_used] and is updated. Rows have key hashes and
+    tags codes `with_keys`, else delay levels alone. `refill` says how `data` is filled again: positions then count from
+    its START; full of zeros, not at all.
     """
     limit = min(available, data.size)
     content = memoryview(data)[: max(limit, 0)]
@@ -91,22 +86,17 @@ def walk_records(
         if queue == len(queues) and (queue >= queue_table.shape[0] or used + len(record.topic) > names.size):
             return position, OUTPUT_FULL
         row, values = row_of(record, queue)
-        made = keys
-        if keys == TAGS_CODED and queue < len(queues) and queue_table[queue, QUEUE_PASSES]:
-            made = KEYS_COUNTED
-        if made == NO_KEYS:
-            row["hashes"] = 0
-        if made < TAGS_CODED:
+        if not with_keys:
+            row["hashes"], values = 0, values[:0]
             row["tags_code"] *= (row["bits"] & BIT_DELAY) != 0
-        if made == KEYS_HASHED:
-            if state[1] + values.size > hashes.size:
-                return position, OUTPUT_FULL
-            hashes[state[1] : state[1] + values.size] = values
-            state[1] += int(row["hashes"][0])
+        if state[1] + values.size > hashes.size:
+            return position, OUTPUT_FULL
+        hashes[state[1] : state[1] + values.size] = values
+        state[1] += values.size
         if queue == len(queues):
             queues[record.topic, record.queue_id] = queue
             names[used : used + len(record.topic)] = np.frombuffer(record.topic, dtype=np.uint8)
-            queue_table[queue] = used, len(record.topic), record.queue_id, False
+            queue_table[queue] = used, len(record.topic), record.queue_id
             state[2], state[3] = queue + 1, used + len(record.topic)
         records[state[0]] = row[0]
         state[0] += 1
@@ -117,7 +107,7 @@ def walk_records(
 def _queues(names: Any, queue_table: Any, state: Any) -> dict[tuple[bytes, int], int]:
     text = names[: state[3]].tobytes()
     rows = queue_table[: state[2]].tolist()
-    return {(text[at : at + length], queue_id): number for number, (at, length, queue_id, _) in enumerate(rows)}
+    return {(text[at : at + length], queue_id): number for number, (at, length, queue_id) in enumerate(rows)}
 
 
 def new_queue_slots(size: int, names: Any, queue_table: Any, queues: int) -> Any:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from formats.commitlog import BLANK_SIZE, HEAD, MIN_RECORD_SIZE, decode_blank
 from formats.errors import FormatError
-from formats.native.walk import AT_BLANK, KEYS_HASHED, NEED_MORE, NO_KEYS, NOT_RESIDENT, OUTPUT_FULL, walk_records
+from formats.native.walk import AT_BLANK, NEED_MORE, NOT_RESIDENT, OUTPUT_FULL, walk_records
 from formats.record_columns import BIT_DELAY
 from formats.record_row import row_of
 from recover.files.mapped_files import MappedFile
@@ -96,7 +96,7 @@ class FileScanner:
         self.stop = WHOLE
         self.result = FileScan(mapped_file, file_size)
         self.progress = progress
-        self.keys = KEYS_HASHED if with_keys else NO_KEYS
+        self.with_keys = with_keys
         self.state = np.zeros(4, dtype=np.int64)
         self.queues = QueueTable(self.state)
         self.room = RowRoom(columns, with_hashes=with_keys)
@@ -154,7 +154,7 @@ class FileScanner:
             inside, status = walk_records(
                 window.data, inside, window.filled, self.base + window.start, self.result.file_end,
                 self.room.rows.records, self.room.rows.hashes, self.queues.slots,
-                self.queues.names, self.queues.table, self.state, self.keys, refill,
+                self.queues.names, self.queues.table, self.state, self.with_keys, refill,
             )
         return inside, status
 
@@ -166,7 +166,7 @@ class FileScanner:
             return None
         self._flush()
         row, hashes = row_of(record, self.queues.number(record.topic, record.queue_id))
-        if self.keys == NO_KEYS:
+        if not self.with_keys:
             row["hashes"], hashes = 0, np.empty(0, dtype=np.int32)
             row["tags_code"] *= (row["bits"] & BIT_DELAY) != 0
         self._count(row)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from formats.native.rows import renumber
-from formats.native.walk import QUEUE_COLUMNS, QUEUE_PASSES, new_queue_slots
+from formats.native.walk import QUEUE_COLUMNS, new_queue_slots
 from recover.memory.columns import Rows, Split
 
 _QUEUES = 2
@@ -45,7 +45,7 @@ class QueueTable:
 
     def keys(self, first: int = 0) -> list[tuple[bytes, int]]:
         """(topic, queue id) of each queue from number `first` on."""
-        rows = self.table[first : len(self), :QUEUE_PASSES].tolist()
+        rows = self.table[first : len(self)].tolist()
         names = self.names.tobytes() if rows else b""
         return [(names[at : at + length], queue_id) for at, length, queue_id in rows]
 
@@ -59,7 +59,7 @@ class QueueTable:
             self.grow()
         at = int(self._state[_NAMES_USED])
         self.names[at : at + len(topic)] = np.frombuffer(topic, dtype=np.uint8)
-        self.table[number] = at, len(topic), queue_id, False
+        self.table[number] = at, len(topic), queue_id
         self._state[_QUEUES], self._state[_NAMES_USED] = number + 1, at + len(topic)
         self.slots = new_queue_slots(self.slots.size, self.names, self.table, number + 1)
         return number

@@ -7,12 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.native.index import SPAN
 from formats.native.rows import BITS, FILLERS, FLAGS, LAST_TIME, MARKERS, MESSAGES, NEWEST_TIME, TOTALS, tally_rows
 from formats.record_columns import BIT_INNER_BATCH
 from recover.memory.columns import Rows
-
-_NO_SPANS = np.empty((0, SPAN), dtype=np.int64)
 
 
 class Tally(Struct, frozen=True, eq=False):
@@ -70,7 +67,6 @@ class Counter:
         self._make_room(queues)
         tally_rows(
             np.asarray(records), self.last_offset, self.fallen, self.positions, self.least, self.most, self.totals,
-            _NO_SPANS,
         )
 
     def _make_room(self, queues: int) -> None:

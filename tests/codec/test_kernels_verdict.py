@@ -30,12 +30,8 @@ from formats.commitlog.service import unserved
 from formats.errors import FormatError
 from formats.javahash import index_key_hash
 from formats.native.walk import (
-    KEYS_COUNTED,
-    KEYS_HASHED,
-    NO_KEYS,
     QUEUE_COLUMNS,
     REFILL_SIZE,
-    TAGS_CODED,
     new_queue_slots,
     walk_records,
 )
@@ -48,33 +44,24 @@ from tests.support.stores import STORES
 Row = tuple[Any, list[int]]
 
 
-def _walk(content: bytes, phy_offset: int, keys: int = KEYS_HASHED, passing: Record | None = None) -> Row | None:
-    """The row and hashes that the compiled walk makes of one record, None if it refuses; whatever stands behind it.
-
-    The queue of the `passing` record is known, and nobody wants its rows.
-    """
+def _walk(content: bytes, phy_offset: int, with_keys: bool = True) -> Row | None:
+    """The row and hashes that the compiled walk makes of one record, None if it refuses; whatever stands behind it."""
     room = BLANK_SIZE + random.Random(content[-1]).randrange(80)
     first, *others = (
-        _walk_in_front_of(rest, content, phy_offset, keys, passing)
+        _walk_in_front_of(rest, content, phy_offset, with_keys)
         for rest in (bytes(BLANK_SIZE), b"\x01\x02 \xff" * 20, bytes([content[-1]]) * room)
     )
     assert all(other == first for other in others)
     return first
 
 
-def _walk_in_front_of(
-    rest: bytes, content: bytes, phy_offset: int, keys: int, passing: Record | None
-) -> Row | None:
+def _walk_in_front_of(rest: bytes, content: bytes, phy_offset: int, with_keys: bool) -> Row | None:
     names, queues = np.zeros(1 << 10, np.uint8), np.zeros((8, QUEUE_COLUMNS), np.int64)
     records, hashes, state = np.zeros(2, RECORD), np.zeros(1 << 10, np.int32), np.zeros(4, np.int64)
-    if passing is not None:
-        names[: len(passing.topic)] = np.frombuffer(passing.topic, np.uint8)
-        queues[0] = 0, len(passing.topic), passing.queue_id, True
-        state[2:] = 1, len(passing.topic)
     data = np.frombuffer(bytearray(content + rest), np.uint8)
     walk_records(
         data, 0, data.size, phy_offset, phy_offset + data.size,
-        records, hashes, new_queue_slots(16, names, queues, int(state[2])), names, queues, state, keys,
+        records, hashes, new_queue_slots(16, names, queues, int(state[2])), names, queues, state, with_keys,
         np.zeros(REFILL_SIZE, np.int64),
     )
     return (records[0], hashes[:state[1]].tolist()) if state[0] else None
@@ -88,27 +75,20 @@ def _judge(content: bytes, phy_offset: int) -> Record | None:
 
 
 def _disagreement(content: bytes, phy_offset: int) -> str:
-    differing = (_differs_without_hashes(content, phy_offset, keys) for keys in (NO_KEYS, KEYS_COUNTED, TAGS_CODED))
-    return _differs(content, phy_offset) or next(filter(None, differing), "")
+    return _differs(content, phy_offset) or _differs_without_keys(content, phy_offset)
 
 
-def _differs_without_hashes(content: bytes, phy_offset: int, keys: int) -> str:
-    walked = _walk(content, phy_offset, keys)
+def _differs_without_keys(content: bytes, phy_offset: int) -> str:
+    walked = _walk(content, phy_offset, with_keys=False)
     if walked is None:
-        return "refused without its keys' hashes" if _walk(content, phy_offset) is not None else ""
+        return "refused without its keys" if _walk(content, phy_offset) is not None else ""
     record = _judge(content, phy_offset)
     if record is None:
-        return f"took without its keys' hashes what is damage: {content!r}"
+        return f"took without its keys what is damage: {content!r}"
     expected, _ = row_of(record, int(walked[0]["queue"]))
-    if keys == NO_KEYS:
-        expected["hashes"] = 0
-    if keys == TAGS_CODED:
-        passed, walked_as_such = _walk(content, phy_offset, KEYS_COUNTED), _walk(content, phy_offset, keys, record)
-        if passed is None or walked_as_such is None or passed[0] != walked_as_such[0] or walked_as_such[1]:
-            return f"other row where its queue passes: {content!r}"
-    else:
-        expected["tags_code"] *= (expected["bits"] & BIT_DELAY) != 0
-    return "" if walked[0] == expected[0] and not walked[1] else f"other row ({keys}): {content!r}"
+    expected["hashes"] = 0
+    expected["tags_code"] *= (expected["bits"] & BIT_DELAY) != 0
+    return "" if walked[0] == expected[0] and not walked[1] else f"other row: {content!r}"
 
 
 def _differs(content: bytes, phy_offset: int) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from formats.native import build
 from mqtool import version
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +34,14 @@ def test_wheel_holds_the_three_packages_and_nothing_else(wheel: zipfile.ZipFile)
 def test_wheel_holds_every_module(wheel: zipfile.ZipFile) -> None:
     modules = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     assert modules <= set(wheel.namelist())
+
+
+def test_wheel_holds_the_kernels_of_its_sources_for_any_python_of_this_machine(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    wheel.extractall(tmp_path)
+    assert build.is_fresh(tmp_path / "formats" / "native")
+    assert wheel.filename is not None and "-py3-none-linux" in wheel.filename
 
 
 def test_wheel_names_its_command_and_carries_the_licence(wheel: zipfile.ZipFile) -> None:

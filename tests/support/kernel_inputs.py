@@ -210,11 +210,9 @@ def _take_rows(dice: random.Random) -> list[Any]:
 
 
 def _tally(dice: random.Random) -> list[Any]:
-    rows, spans = rows_of(dice), np.zeros((dice.choice((0, 2)), 4), np.int64)
-    spans[:, 2] = dice.choice((-1, 5))
     full = np.full
-    return [rows, full(_QUEUES, -1), np.zeros(_QUEUES, np.bool_), np.zeros(_QUEUES, np.int64), full(_QUEUES, 1 << 62),
-            full(_QUEUES, -1), _numbers(dice, size=7), spans]
+    return [rows_of(dice), full(_QUEUES, -1), np.zeros(_QUEUES, np.bool_), np.zeros(_QUEUES, np.int64),
+            full(_QUEUES, 1 << 62), full(_QUEUES, -1), _numbers(dice, size=7)]
 
 
 def _log_bytes(dice: random.Random) -> tuple[Any, int]:
@@ -257,14 +255,6 @@ def _put_rows(dice: random.Random) -> list[Any]:
     return [rows, _numbers(dice, size=rows.size), 7 + dice.choice((0, 0, 1)), units]
 
 
-def _follow_rows(dice: random.Random) -> list[Any]:
-    rows = rows_of(dice)
-    units, at, stops, due = _queue_bytes(dice, rows)
-    rows["queue"] %= 5
-    numbers = np.array([0, 1, 2, 3, dice.choice((4, -1))], np.int32)
-    return [rows, dice.choice((0, 2)), dice.choice((10**6, 2000)), numbers, units, at, stops, due]
-
-
 def _end_units(dice: random.Random) -> list[Any]:
     rows = rows_of(dice, dice.randrange(1, 9))
     row = dice.randrange(rows.size)
@@ -288,11 +278,6 @@ def _units(dice: random.Random) -> Any:
     return units
 
 
-def _expired(dice: random.Random) -> list[Any]:
-    units, at, stops, due = _queue_bytes(dice, rows_of(dice))
-    return [dice.choice((0, 700, 3000)), units, at, stops, due]
-
-
 def _missing(dice: random.Random) -> list[Any]:
     rows = rows_of(dice)
     return [rows, array(dice, np.uint8, int(rows["hashes"].sum()) // 8 + 1, 0, 256), _take(dice, rows),
@@ -310,7 +295,6 @@ def _bits(dice: random.Random) -> list[Any]:
 
 INPUTS: dict[str, Inputs] = {
     "renumber": lambda dice: [rows_of(dice), array(dice, np.int32, _QUEUES, 0, 9)],
-    "pick_rows": lambda dice: [rows_of(dice), _truths(dice, _QUEUES), np.zeros(dice.randrange(40), RECORD)],
     "note_last": lambda dice: [rows_of(dice), _numbers(dice, -1), _numbers(dice, -1)],
     "order_rows": _order,
     "take_rows": _take_rows,
@@ -339,9 +323,6 @@ INPUTS: dict[str, Inputs] = {
 """Kernels of which both ways give the same."""
 
 YES_ONLY: dict[str, Inputs] = {
-    "follow_rows": _follow_rows,
-    "pass_expired": _expired,
-    "nothing_behind": lambda dice: [*_queue_bytes(dice, rows_of(dice))[:3]],
     "put_rows": _put_rows,
     "follow_units": _follow_units,
 }

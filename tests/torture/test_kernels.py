@@ -72,7 +72,7 @@ def _walk_inputs(dice: random.Random, logs: list[bytes]) -> list[Any]:
         np.frombuffer(data, np.uint8), dice.choice((0, 0, 0, -1, 5, 1 << 62)),
         dice.choice((len(data), len(data) - 7, 1 << 50, -(1 << 63))), 0, dice.choice((1 << 30, 1 << 62, 0)),
         np.zeros(dice.randrange(30), RECORD), np.zeros(dice.randrange(60), np.int32),
-        slots, np.zeros(dice.randrange(90), np.uint8), table, state, dice.randrange(4), np.zeros(REFILL_SIZE, np.int64),
+        slots, np.zeros(dice.randrange(90), np.uint8), table, state, dice.randrange(2), np.zeros(REFILL_SIZE, np.int64),
     ]
 
 
