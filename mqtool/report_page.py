@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqtool.shown import Shown, Text
-from mqtool.text import clean, count, human_size, human_time
+from mqtool.text import clean, count, human_seconds, human_size, human_time
 
 if TYPE_CHECKING:
     from recover.evidence.traffic import Stretch, Traffic
@@ -154,7 +154,8 @@ def traffic_drawing(found: Traffic) -> Drawing:
                               f"from {human_time(found.begin + at * found.step)}: {count(held, 'message')}, "
                               f"{human_size(size)}"))
     words = [Word(_LABEL - 8, 14, f"{most:,} messages", "end"), *_axis(found, height + 4)]
-    label = f"Messages over time, at most {most:,} in {found.step / 1000:,.1f} s; {_span(found)}"
+    step = f"{found.step} ms" if found.step < 1000 else human_seconds(found.step / 1000)
+    label = f"Messages over time, at most {most:,} in {step}; {_span(found)}"
     return Drawing(label, "", height + 24, rects, words, [blocks])
 
 

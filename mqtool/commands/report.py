@@ -356,8 +356,8 @@ def _sections(out: Printer, found: Facts, document: dict[str, Any]) -> Iterator[
                    key=lambda item: item.severity)
     notes = [item for item in found.before.findings.sorted() if item.severity == "info"]
     yield Section("Findings and remedies", "", [
-        findings_table(wrong, out.given, _FINDINGS) if wrong else Text("None.", style="green"),
-        *([findings_table(notes, out.given, 1)] if notes else [])])
+        findings_table(wrong, out.given, _FINDINGS)._replace(title="") if wrong else Text("None.", style="green"),
+        *([findings_table(notes, out.given, 1)._replace(title="notes")] if notes else [])])
     if found.groups.rows or found.groups.unread:
         rows = sorted(found.groups.rows, key=lambda row: -((row.skips or 0) + (row.again or 0)))
         yield Section("Consumer groups", f"Before and after a start of {found.prediction.broker}: what each group "
