@@ -49,14 +49,16 @@ def held_to(store: str, recipe: str, make: Callable[[str], Path], tmp_path: Path
         pytest.skip(str(reason))
     due = by_reader(root)
     result = mqtool("export", root, "-o", out, "--include", "stale,superseded,system", "--json")
-    if not due and result.code == 16:
-        return  # nothing is left that looks like a store
+    if not due and result.code in (8, 16):
+        return  # nothing is left that looks like a store, or its log is missing and that is told
     assert result.code == 0, result.stdout[-2000:]
     lines = [json.loads(line) for line in out.read_bytes().splitlines()]
     assert len(lines) == result.document["messages"]
     got = {line["phy_offset"]: line for line in lines}
     assert len(got) == len(lines)
-    assert got.keys() == due.keys()
+    # the reader takes no text that is no UTF-8; brokers do, where no checksum speaks against it
+    doubtful = {at for at in got.keys() - due.keys() if "\ufffd" in str(got[at]["properties"])}
+    assert got.keys() - doubtful == due.keys()
     for at, record in due.items():
         line = got[at]
         assert (line["stored_topic"], line["stored_queue"], line["queue_offset"], line["store_time"], line["size"]) == (
