@@ -182,7 +182,7 @@ _CLAMPED = ("consumer-offset-above-max", "delay-offset-above-max")
 _FLIPPED = ("commitlog-flipped-bit", "commitlog-flipped-field", "commitlog-flipped-property")
 _LEFT_BY_A_KILL = {"abort-present"}
 _ASKS = "commitlog-begins-late"
-"""A question that is answered before a broker starts."""
+"""A question that only a person answers: whether the log is meant to begin there."""
 
 
 def _stopped(scene: Scene) -> bool:
@@ -203,7 +203,8 @@ def _settings(scene: Scene) -> list[Step]:
 
 def _start(scene: Scene) -> list[Step]:
     with_conf = f"with {scene.given.conf}" if scene.given.conf else "with the configuration that it had"
-    steps = [Step(START_BROKER, f"{with_conf}; nothing else is left to do")]
+    last = "if its log is meant to begin where it does" if scene.named(_ASKS) else "nothing else is left to do"
+    steps = [Step(START_BROKER, f"{with_conf}; {last}")]
     if scene.phase == "predicted" and scene.code:
         steps = [Step(START_BROKER, f"{with_conf}; what the start costs comes back from the log by itself")]
     return steps
@@ -246,8 +247,6 @@ def _apply(scene: Scene) -> list[Step]:
 
 def _after_repair(scene: Scene) -> list[Step]:
     hands = [step for step in scene.by_hand() if not step.command.startswith("mqtool")]
-    if scene.named(_ASKS):
-        return [*hands, *_start(scene)]
     not_yet = any(item.code.startswith("config-") and not item.remedy.startswith("mqtool re") for item in scene.wrong)
     steps = hands if not_yet else [*_start(scene), *hands]
     if scene.named(*_FLIPPED) and "--mend-bits" not in scene.typed:

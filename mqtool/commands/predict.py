@@ -70,8 +70,16 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     found += settings_findings(view, settings.given)
     if prediction.lost_messages:
         found += too_old_for(opened, view, settings.version)
-    runs = earlier_runs(opened)
+    # a broker knows nothing of a run, and would start on a store that is half changed
+    runs = [
+        structs.replace(item, severity="error", bits=exits.MESSAGES) if item.code == "run-unfinished" else item
+        for item in earlier_runs(opened)
+    ]
     found += runs
+    for item in runs:
+        if item.code == "run-unfinished":
+            document["reason"] = document["reason"] or item.message
+            out.answer(reason=document["reason"])
     out.found(found)
     _show(out, document)
     moved = [row for row in groups if row.skips or row.again]

@@ -195,7 +195,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "{name} has the name of a log file, but it is {what}",
         "Put the log file back (is its disk mounted?), or move this out of the store; then verify again.",
         meaning="What stands there cannot be read as a log file, so nothing is known of that part of the log.",
-        cause="A link whose disk is not mounted, a folder that a container made for a missing mount, a mistake.",
+        cause="A link whose disk is not mounted, a folder that a container made for a missing mount, a file that was renamed.",
         broker="It does not start, or goes on without that part (from 5.1.0 on, folders are passed over).",
         action="See to it by hand: recover and the rebuilds refuse until then.",
         bits=8,

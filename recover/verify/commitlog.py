@@ -14,7 +14,7 @@ from recover.broker.settings import KNOWN, java_integer
 from recover.broker.versions import DIRECTORIES_SKIPPED, IPV6_HOSTS, V2_RECORDS, Behaviour
 from recover.evidence.contradictions import Contradiction
 from recover.evidence.lost import Losses, record_count, was_a_message
-from recover.files.mapped_files import MappedFile, MappedFileQueue
+from recover.files.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.files.store import Store
 from recover.findings import Finding, finding
 from recover.inspect_store.pointers import read_checkpoint
@@ -115,14 +115,19 @@ def _utc(milliseconds: int) -> str:
         return str(milliseconds)
 
 
+def _what_is(odd: OddName) -> str:
+    if odd.path.is_file():
+        return f"{'a' if odd.length else 'an empty'} file at an offset that is no multiple of the file size"
+    return "a folder" if odd.is_directory else "a special file" if odd.path.exists() else "a link to nothing"
+
+
 def _file_findings(store: Store, queue: MappedFileQueue) -> Iterator[Finding]:
     for wrong in queue.wrong_lengths():
         yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size)
     for odd in queue.odd:
         if odd.stands_for_a_file:
-            other = "a special file" if odd.path.exists() else "a link to nothing"
-            what = "a folder" if odd.is_directory else other
+            what = _what_is(odd)
             yield finding(NOT_A_FILE, store.relative(odd.path), None, name=odd.path.name, what=what)
             continue
         # from 5.1.0 on a broker passes over folders, so for such a store it is no more than untidy

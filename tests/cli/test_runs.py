@@ -309,7 +309,9 @@ def test_every_look_at_a_store_mentions_a_run_that_is_not_complete(half_done: Pa
         with assert_unchanged(half_done):
             done = mqtool(command, half_done, "--json")
         (found,) = [item for item in done.document["findings"] if item["code"] == "run-unfinished"]
-        assert found["severity"] == "warning" and done.code & 2, command
+        starts = command == "predict"
+        assert (found["severity"], done.code & 6) == (("error", 4) if starts else ("warning", 2)), command
+        assert not starts or found["message"] in done.document["reason"]
     assert "mqtool resume" in done.document["next"][0]["command"]
 
 

@@ -65,6 +65,14 @@ def test_folder_among_files_of_a_queue_or_of_the_index_is_put_aside(drill: Start
         assert queue_bytes(store.root) == before
 
 
+@pytest.mark.parametrize(("content", "what"), [(b"", "an empty file"), (b"\0" * 4096, "a file")])
+def test_a_file_at_an_odd_offset_is_called_what_it_is(drill: Start, content: bytes, what: str) -> None:
+    store = drill("clean-plain-4.9.7")
+    (store.root / "commitlog" / file_name((50 << 20) + 4096)).write_bytes(content)
+    said = [item["message"] for item in store.verify().document["findings"] if item["code"] == "commitlog-not-a-file"]
+    assert len(said) == 1 and f"it is {what} at an offset that is no multiple of the file size" in said[0]
+
+
 @pytest.mark.parametrize("what", ["a folder", "a link to nothing", "a special file"])
 @pytest.mark.parametrize("offset", [0, 65536, 131072, 196608])
 def test_what_has_the_name_of_a_log_file_and_is_none_is_8_and_nothing_is_changed(
