@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from recover.apply.carry_out import Applied
     from recover.files.store import Store, StoreOptions
     from recover.plan.model import Plan
-    from recover.scan.known_log import KnownLog
+    from recover.scan.engine import KnownLog
     from recover.verify.survey import Survey
 
 _PANEL = "Before anything is changed"

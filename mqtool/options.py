@@ -21,7 +21,7 @@ from mqtool.declared import FLAG, Parameter, argument, layout_of, option
 from mqtool.next_steps import NOTHING_GIVEN, Given
 from mqtool.output import OutputOptions, Printer
 from recover.errors import UsageRefusal
-from recover.files.pace import set_rate
+from recover.files.reader import set_rate
 
 if TYPE_CHECKING:
     from recover.files.store import StoreOptions

@@ -37,8 +37,8 @@ ELSEWHERE = ("commitlog", "consumequeue", "index", "broker_conf")
 if TYPE_CHECKING:
     from recover.files.store import Store
     from recover.plan.model import Plan
-    from recover.planning.planned import RecoverPlan
-    from recover.scan.known_log import KnownLog
+    from recover.planning.loss import RecoverPlan
+    from recover.scan.engine import KnownLog
     from recover.verify.report import VerifyReport
     from recover.verify.survey import Survey
 
@@ -92,8 +92,8 @@ class Change(Struct):
         from recover.files.seen import seen_now
         from recover.files.store import Store
         from recover.plan.preconditions import seal
-        from recover.planning.planned import assumed_sizes
-        from recover.scan.known_log import KnownLog, stamps_of
+        from recover.planning.loss import assumed_sizes
+        from recover.scan.engine import KnownLog, stamps_of
 
         root = self.choice.root
         store = Store.open(root, store_options(self.choice, self.broker))

@@ -17,7 +17,7 @@ from mqtool.text import human_size
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
     from recover.files.store import Store, StoreOptions
-    from recover.scan.known_log import KnownLog
+    from recover.scan.engine import KnownLog
     from recover.verify.report import VerifyReport
     from recover.verify.survey import ScanOptions
 

@@ -39,9 +39,8 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     from recover.findings import FindingList
     from recover.predict import predict
     from recover.predict.groups import GroupRow, groups_of, has_offsets
-    from recover.scan.known_log import KnownLog, stamps_of
-    from recover.verify.by_setting import contradicted_settings, too_old_for
-    from recover.verify.parts import earlier_runs, log_is_gone, settings_findings
+    from recover.scan.engine import KnownLog, stamps_of
+    from recover.verify.parts import contradicted_settings, earlier_runs, log_is_gone, settings_findings, too_old_for
     from recover.verify.survey import survey
 
     loss.check(store.root, tuple(store.commitlog or ()))

@@ -21,7 +21,7 @@ from recover.errors import UsageRefusal
 if TYPE_CHECKING:
     from mqtool.recovering import Planner
     from recover.files.store import Store
-    from recover.planning.planned import RecoverPlan
+    from recover.planning.loss import RecoverPlan
     from recover.verify.report import VerifyReport
     from recover.verify.survey import Survey
 

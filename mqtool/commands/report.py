@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from recover.files.store import Store
     from recover.inspect_store.report import ExitState
     from recover.plan.journal import Run
-    from recover.planning.planned import RecoverPlan
+    from recover.planning.loss import RecoverPlan
     from recover.predict import Prediction
     from recover.predict.groups import Groups
     from recover.verify.report import VerifyReport

@@ -12,19 +12,16 @@ from pathlib import Path
 from msgspec import Struct
 
 from recover import disk
-from recover.apply.batches import batches
-from recover.apply.changeable import check_changeable
 from recover.apply.progress_check import check_for_resume, check_for_undo, family
-from recover.apply.run import make_last, record, record_all, start, tidy
-from recover.apply.space import check_space
+from recover.apply.run import check_changeable, check_space, make_last, record, record_all, start, tidy
+from recover.apply.staging import batches
 from recover.apply.undo import take_back, undo_run
 from recover.disk.lock import StoreLock, is_own_lock_file, refuse_if_held
 from recover.errors import Interrupted, Refusal
 from recover.plan.journal import Run, RunInfo, leftovers, open_runs, runs
 from recover.plan.model import Plan
 from recover.plan.places import Places
-from recover.plan.preconditions import check
-from recover.plan.shared_files import detach
+from recover.plan.preconditions import check, detach
 
 Progress = Callable[[int, int, str], None]
 """Called with (steps done, steps in all, what comes next)."""

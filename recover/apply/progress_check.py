@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from recover.apply import step_folder, step_in_place, step_replace
-from recover.apply.changeable import check_changeable
+from recover.apply.run import check_changeable
 from recover.errors import Refusal
 from recover.files.reading import file_crc
 from recover.plan.content import FileContent

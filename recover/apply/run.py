@@ -6,13 +6,18 @@ has left nothing but a folder to remove.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import platform
 import pwd
 import shlex
+import stat
+import struct
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,11 +25,78 @@ from typing import Any
 from recover import disk
 from recover.apply.staging import stage
 from recover.disk.lock import ROOT_MTIME
+from recover.errors import Refusal
+from recover.files.reading import data_extents, open_file
 from recover.json_text import laid_out
+from recover.plan.content import allocated
 from recover.plan.journal import FRESH_JOURNAL, FRESH_RUN, Run, decode_records, encode_record, leftovers, runs
 from recover.plan.making import make
-from recover.plan.model import JOURNAL_DIR, InPlace, Plan, Step, existing_folders, resolve
+from recover.plan.model import JOURNAL_DIR, InPlace, Plan, RetireFolder, Step, existing_folders, resolve
 from recover.plan.plan_file import document
+
+_GET_FLAGS = 0x80086601
+"""FS_IOC_GETFLAGS of 64-bit x86 and ARM; where it is another number, or the file system has no flags, none are seen."""
+_FLAGS = ((0x10, "immutable", "i"), (0x20, "append-only", "a"))
+_LONG = struct.Struct("l")
+
+
+def check_changeable(root: Path, steps: Iterable[Step], run: Run | None = None) -> None:
+    """`Refusal` naming the first file or folder that steps have to write, rename or remove, and the system will not.
+
+    `run`: its journal and what it keeps has to be changed, too.
+    """
+    steps = list(steps)
+    existing = existing_folders(root)
+    folders = {root, root / JOURNAL_DIR, root / JOURNAL_DIR / "runs"}
+    folders |= {resolve(root, existing(step.file)) for step in steps if not isinstance(step, InPlace)}
+    kept: set[Path] = set()
+    if run is not None:
+        folders |= {run.path, run.path / "staged", run.path / "preimages", run.path / "retired"}
+        kept = {run.journal, *(path for number in range(len(run.plan.steps))
+                               for path in (run.staged(number), run.retired(number)))}
+    for path in sorted(folders):
+        _check(root, path, written=True)
+    for step in steps:
+        _check(root, resolve(root, step.file), written=isinstance(step, InPlace))
+    for path in sorted(kept):
+        _check(root, path, written=run is not None and path == run.journal)
+
+
+def _check(root: Path, path: Path, *, written: bool) -> None:
+    inside = path.is_relative_to(root)
+    name = "the store's root" if path == root else str(path.relative_to(root) if inside else path)
+    for what, letter in _flags(path):
+        raise Refusal(f"{name} is {what} (chattr +{letter}), so it can be neither changed nor put back",
+                      f"chattr -{letter} {path}, then run the command again (a saved plan: make it again)", file=name)
+    if written and os.path.lexists(path) and not os.access(path, os.W_OK, effective_ids=True):
+        try:
+            read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+        except OSError:
+            read_only = 0
+        raise Refusal(
+            f"{name} cannot be written: {os.strerror(errno.EROFS if read_only else errno.EACCES)}",
+            "mount the file system writable, or make a recovered copy with --output" if read_only else
+            "run as the broker's user or as root, or make a recovered copy with --output", file=name,
+        )
+
+
+def _flags(path: Path) -> Iterator[tuple[str, str]]:
+    """The flags of a file or folder itself that keep it from being written or renamed, with their letters."""
+    try:
+        mode = os.lstat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            return
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        value = _LONG.unpack(fcntl.ioctl(fd, _GET_FLAGS, bytes(_LONG.size)))[0]
+    except OSError:
+        return
+    finally:
+        os.close(fd)
+    yield from ((what, letter) for bit, what, letter in _FLAGS if value & bit)
+
 
 RESERVE = 64 << 10
 _FOLDERS = ("staged", "preimages", "retired")
@@ -147,3 +219,52 @@ def touched_directories(root: Path, steps: Iterable[Step]) -> list[str]:
     """The existing directories in which steps make or remove names, relative to the root (`.`) or absolute."""
     existing = existing_folders(root)
     return sorted({".", *(existing(step.file) for step in steps if not isinstance(step, InPlace))})
+
+
+_SLACK = 1 << 20
+_PER_STEP = 16 << 10
+
+
+def check_space(root: Path, plan: Plan) -> None:
+    """`Refusal` if a file system that the plan writes to has fewer free bytes than it may need."""
+    home = root / JOURNAL_DIR if (root / JOURNAL_DIR).is_dir() else root
+    needed: dict[int, int] = defaultdict(int)
+    journal = home.stat().st_dev
+    places = {journal: home}
+    needed[journal] += RESERVE + _SLACK + _PER_STEP * len(plan.steps)
+    existing = existing_folders(root)
+    for step in plan.steps:
+        if isinstance(step, RetireFolder):
+            continue
+        path = resolve(root, step.file)
+        content = allocated(step.content) if step.content is not None else 0
+        place = path if path.exists() else resolve(root, existing(step.file))
+        device = place.stat().st_dev
+        places.setdefault(device, place)
+        needed[journal] += content
+        if isinstance(step, InPlace):
+            needed[journal] += _data_bytes(path, step.start, step.stop)
+            needed[device] += content
+        elif device != journal:
+            needed[device] += content
+            needed[journal] += _data_bytes(path, 0, path.stat().st_size) if path.exists() else 0
+    for device, place in places.items():
+        free = _free(place)
+        if free < needed[device]:
+            raise Refusal(
+                f"{needed[device]:,} bytes are needed on the file system of {place}, {free:,} are free",
+                "make room, or write a recovered copy elsewhere with --output", needed=needed[device], free=free,
+            )
+
+
+def _data_bytes(path: Path, start: int, stop: int) -> int:
+    fd = open_file(path)
+    try:
+        return sum(last - first for first, last in data_extents(fd, start, min(stop, os.fstat(fd).st_size)))
+    finally:
+        os.close(fd)
+
+
+def _free(path: Path) -> int:
+    status = os.statvfs(path)
+    return (status.f_bfree if os.geteuid() == 0 else status.f_bavail) * status.f_frsize

@@ -4,20 +4,100 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from threading import Event
 from typing import Any
 
+from formats.layout import Buffer
 from recover import disk
+from recover.apply.step_in_place import new_bytes
 from recover.errors import Interrupted, Refusal
+from recover.files.reader import FileReader
 from recover.files.reading import Piece, file_crc, identity
-from recover.plan.content import Content, allocated, inline_json, pieces_of
+from recover.plan.content import Content, LazyContent, allocated, inline_json, pieces_of
 from recover.plan.journal import Run
 from recover.plan.model import InPlace, Step, existing_folders, resolve
 from recover.plan.plan_file import stands_inline
+
+LARGEST = 512
+_BYTES = 64 << 20
+
+
+def batches(root: Path, steps: Sequence[Step]) -> Iterator[list[int]]:
+    """The numbers of the steps, in order, in runs of steps of one family in one part of the store.
+
+    A step that lengthens its file is alone: what a later step on that file finds depends on it.
+    """
+    batch: list[int] = []
+    size = 0
+    for number, step in enumerate(steps):
+        length = step.stop - step.start if isinstance(step, InPlace) else 0
+        apart = batch and (
+            len(batch) >= LARGEST or size + length > _BYTES or _part(steps[batch[-1]]) != _part(step)
+            or _part(step)[1] == "" or _lengthens(root, step) or _lengthens(root, steps[batch[-1]])
+        )
+        if apart:
+            yield batch
+            batch, size = [], 0
+        batch.append(number)
+        size += length
+    if batch:
+        yield batch
+
+
+def _part(step: Step) -> tuple[bool, str]:
+    folder, slash, _ = step.file.rpartition("/")
+    if step.file.startswith("/"):
+        return isinstance(step, InPlace), folder
+    return isinstance(step, InPlace), folder.split("/")[0] if slash else ""
+
+
+def _lengthens(root: Path, step: Step) -> bool:
+    path = resolve(root, step.file)
+    return isinstance(step, InPlace) and path.exists() and step.stop > path.stat().st_size
+
+
+_CHUNK = 1 << 20
+
+
+def changed_file(path: Path, size: int, changes: Sequence[InPlace]) -> LazyContent:
+    """The first `size` bytes of the file at `path` with these changes; zeros where neither has any.
+
+    What changes say of bytes from `size` on is left out. `ValueError` if two of them concern the same bytes.
+    """
+    ordered = sorted(changes, key=lambda change: change.start)
+    if any(one.stop > other.start for one, other in pairwise(ordered)):
+        raise ValueError("changes overlap")
+    return LazyContent(size, lambda: _limited(_pieces(path, size, ordered), size))
+
+
+def _pieces(path: Path, size: int, changes: Sequence[InPlace]) -> Iterator[Buffer]:
+    position = 0
+    with FileReader(path) as reader:
+        for change in changes:
+            yield from _as_it_is(reader, position, min(change.start, size))
+            yield from new_bytes(change)
+            position = change.stop
+        yield from _as_it_is(reader, position, size)
+
+
+def _as_it_is(reader: FileReader, start: int, stop: int) -> Iterator[bytes]:
+    for at in range(start, stop, _CHUNK):
+        length = min(_CHUNK, stop - at)
+        yield reader.read(at, length).ljust(length, b"\0")
+
+
+def _limited(pieces: Iterator[Buffer], size: int) -> Iterator[Buffer]:
+    for piece in pieces:
+        if size <= 0:
+            return
+        yield piece[:size]
+        size -= len(piece)
+
 
 LARGE = 16 << 20
 """From so many bytes on content is written on a thread of its own: compiled code makes and checks it."""

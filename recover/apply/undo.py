@@ -11,9 +11,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from recover import disk
-from recover.apply.batches import batches
 from recover.apply.progress_check import check_for_undo, family
 from recover.apply.run import record, record_all, tidy
+from recover.apply.staging import batches
 from recover.disk.lock import StoreLock, is_own_lock_file, refuse_if_held
 from recover.errors import Interrupted, Refusal
 from recover.plan.journal import Run, RunInfo, leftovers, runs

@@ -7,11 +7,34 @@ for a plan is decided by the callers.
 
 from __future__ import annotations
 
-from recover.disk.content import append, create_file, create_from_pieces, punch_holes, truncate, write_range, zero_range
+from recover.disk.content import (
+    Operation,
+    append,
+    create_file,
+    create_from_pieces,
+    punch_holes,
+    set_hook,
+    truncate,
+    write_range,
+    zero_range,
+)
 from recover.disk.copies import copy_file, copy_into_place, create_locked, open_for_lock
-from recover.disk.faults import Operation, set_hook
-from recover.disk.metadata import copy_metadata, copy_xattrs, set_metadata, set_owner, set_times
-from recover.disk.names import fsync, fsync_dir, link, mkdir, remove_tree, rename, rmdir, sync_all, unlink
+from recover.disk.names import (
+    copy_metadata,
+    copy_xattrs,
+    fsync,
+    fsync_dir,
+    link,
+    mkdir,
+    remove_tree,
+    rename,
+    rmdir,
+    set_metadata,
+    set_owner,
+    set_times,
+    sync_all,
+    unlink,
+)
 
 __all__ = [
     "Operation", "append", "copy_file", "copy_into_place", "copy_metadata", "copy_xattrs", "create_file",

@@ -13,8 +13,39 @@ from msgspec import Struct
 
 from formats.layout import Buffer
 from recover.crc import crc32c
-from recover.disk.faults import fault
 from recover.files.reading import BLANK, Piece, crc_joined, crc_with_zeros, data_extents, gaps, in_order
+
+
+class Operation(Struct, frozen=True):
+    """One operation on a disk: what, on which path; `offset`, `length` and `data` in bytes where they apply."""
+
+    name: str
+    path: str
+    target: str = ""
+    offset: int = 0
+    length: int = 0
+    data: bytes | memoryview = b""
+
+
+def _nothing(operation: Operation) -> None:
+    """The fault point outside of tests."""
+
+
+_hook: Callable[[Operation], None] = _nothing
+
+
+def set_hook(hook: Callable[[Operation], None] | None) -> None:
+    """Have each operation announced to `hook` (None: to nobody). For tests: it may kill, fail or record."""
+    global _hook
+    _hook = hook or _nothing
+
+
+def fault(
+    name: str, path: Path, target: str = "", *, offset: int = 0, length: int = 0, data: bytes | memoryview = b""
+) -> None:
+    """Announce an operation that comes next; the hook may raise or never return."""
+    _hook(Operation(name, str(path), target, offset, length, data))
+
 
 CHUNK = 1 << 20
 _ZERO_BLOCK = 64 << 10

@@ -10,10 +10,8 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from recover.disk.content import CHUNK, UNSUPPORTED, pwrite
-from recover.disk.faults import fault
-from recover.disk.metadata import copy_metadata
-from recover.disk.names import fsync, unlink
+from recover.disk.content import CHUNK, UNSUPPORTED, fault, pwrite
+from recover.disk.names import copy_metadata, fsync, unlink
 from recover.files.reading import data_extents
 
 _FICLONE = 0x40049409

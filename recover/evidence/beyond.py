@@ -14,9 +14,8 @@ import numpy as np
 
 from formats.checkpoint import Checkpoint
 from formats.commitlog import BLANK_SIZE, MIN_RECORD_SIZE
-from recover.evidence.expected import Expectation
+from recover.evidence.expected import ConsumeQueueReport, Expectation
 from recover.evidence.lost import LostPosition
-from recover.evidence.queue_verdict import ConsumeQueueReport
 from recover.scan.file_scan import FileScan, Hole
 from recover.scan.log import MISSING_FILE, Damage, LogView, Tail
 from recover.scan.log_scan import dead_ranges

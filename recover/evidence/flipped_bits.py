@@ -6,11 +6,14 @@ damage may look the same by chance, the more so the longer the record is. Hence 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
 
+from formats import properties as props
+from formats import sysflag
 from formats.commitlog import (
     BLANK_SIZE,
     HEAD,
@@ -21,20 +24,139 @@ from formats.commitlog import (
     Record,
     check_strict,
     decode,
+    encode,
+    iter_index_keys,
     property_crc_digits,
 )
 from formats.commitlog.layout import TOPIC_LENGTHS
 from formats.commitlog.record import PROPERTY_CRC_START
+from formats.commitlog.service import is_served
+from formats.compression import MissingCodecError, decompress
 from formats.crc import CRC31_MASK, crc31
 from formats.errors import FormatError
 from formats.native.walk import bits_that_change
 from formats.properties import PROPERTY_BYTE
 from formats.sysflag import HOSTS_V6
+from recover.evidence.contradictions import a_bit_away
+from recover.evidence.expected import QueueKey
 from recover.evidence.lost import Losses, LostPosition
 from recover.evidence.restore import Restored, content_of, is_missing, restore
 from recover.files.mapped_files import MappedFile
+from recover.scan.judge import LogReader
 from recover.scan.log import Damage, LogView
-from recover.scan.log_reader import LogReader
+
+SYS_FLAG = "sysFlag"
+
+
+class WrongBit(Struct, frozen=True):
+    """Bit `bit` of byte `position` of a record was flipped, if it was `right`; `stored` is what the log has now.
+
+    The `witness` tells that. `was_rejected`: nobody can read the message as it is.
+    """
+
+    mapped_file: MappedFile
+    witness: str
+    stored: Record
+    right: Record
+    position: int
+    bit: int
+    was_rejected: bool = False
+
+    @property
+    def name(self) -> str:
+        """The property that differs, of two the one that it was; or SYS_FLAG."""
+        if self.stored.sys_flag != self.right.sys_flag:
+            return SYS_FLAG
+        stored, right = self.stored.property_map(), self.right.property_map()
+        return next((name for name in right if stored.get(name) != right[name]), "")
+
+    @property
+    def value(self) -> str:
+        """What was in that field."""
+        return self._of(self.right)
+
+    @property
+    def before(self) -> str:
+        """What is in that field now, "" where it is a property without its name."""
+        return self._of(self.stored)
+
+    def _of(self, record: Record) -> str:
+        return f"{record.sys_flag:#x}" if self.name == SYS_FLAG else record.get_property(self.name) or ""
+
+    @property
+    def content(self) -> tuple[int, int]:
+        """The byte as it is, and as it was."""
+        stored, right = encode(self.stored), encode(self.right)
+        return stored[self.position], right[self.position]
+
+
+_YEAR_MS = 366 * 24 * 3600 * 1000
+
+
+def served_again(record: Record, queues: Collection[QueueKey]) -> tuple[Record, int, int] | None:
+    """(record, byte, bit), or None if there is no such bit or more than one.
+
+    Of several the one that names one of these `queues`, and no time that is years away.
+    """
+    found = [
+        one for one in a_bit_away(record)
+        if is_served(one[0]) and props.structure_problem(one[0].properties) is None and _keys(one[0]) == _keys(record)
+    ]
+    if len(found) > 1:
+        found = [one for one in found if _is_likely(one[0], queues)]
+    return found[0] if len(found) == 1 else None
+
+
+def _keys(record: Record) -> list[str]:
+    return list(iter_index_keys(record, tags=True))
+
+
+def _is_likely(record: Record, queues: Collection[QueueKey]) -> bool:
+    values = record.property_map()
+    time = int(values.get(props.TIMER_OUT_MS, record.store_timestamp))
+    named = QueueKey(values[props.REAL_TOPIC], int(values[props.REAL_QID]))
+    return named in queues and abs(time - record.store_timestamp) < _YEAR_MS
+
+
+COMPRESSION = sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE
+TYPES = {
+    sysflag.COMPRESSION_LEGACY_ZLIB: "zlib", sysflag.COMPRESSION_ZLIB: "zlib", sysflag.COMPRESSION_LZ4: "LZ4",
+    sysflag.COMPRESSION_ZSTD: "Zstandard",
+}
+_BITS = tuple(1 << number for number in range(32) if COMPRESSION >> number & 1)
+_LARGEST_BODY = 16 << 20
+
+
+def right_flag(record: Record, usual: Counter[int]) -> int | None:
+    """The sysFlag one bit away that the body agrees with; `usual` is how often others are compressed, by their bits.
+
+    Of several that do, the one that other messages have most; where none has, that which clients of every version read,
+    or None if the body may be a stream of the producer's own, or one of a type that is more than a bit away.
+    """
+    found = [flag for flag in (record.sys_flag ^ bit for bit in _BITS) if _agrees(flag, record.body)]
+    compressed = [flag for flag in found if flag & sysflag.COMPRESSED]
+    known = [flag for flag in compressed if usual[flag & COMPRESSION]]
+    if known:
+        return max(known, key=lambda flag: usual[flag & COMPRESSION])
+    if len(compressed) < len(found) and any(_agrees(sysflag.COMPRESSED | kind, record.body) for kind in TYPES):
+        return None
+    return min(found, default=None)
+
+
+def _agrees(sys_flag: int, body: bytes) -> bool:
+    """Whether a producer's client may have stored the body with this sysFlag."""
+    if not sys_flag & sysflag.COMPRESSED:
+        return not sys_flag & sysflag.COMPRESSION_TYPE
+    if sys_flag & sysflag.COMPRESSION_TYPE not in sysflag.streams(body):
+        return False
+    try:
+        decompress(body, sys_flag, _LARGEST_BODY)
+    except MissingCodecError:
+        return True
+    except FormatError as error:
+        return error.reason == "body-too-large"
+    return True
+
 
 _SIZE_BYTES = 4
 _CRC_BYTES = 4

@@ -17,8 +17,8 @@ from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
 from recover.files.queue_files import QueueFiles, unit_at
 from recover.files.store import Store
 from recover.files.topics import is_folder_name, topic_text
+from recover.scan.generations import numbered
 from recover.scan.log import LogView, tally
-from recover.scan.numbers import numbered
 
 
 def as_units_say(log: LogView, store: Store) -> LogView:

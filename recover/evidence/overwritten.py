@@ -16,9 +16,8 @@ from msgspec import Struct, structs
 
 from formats.record_columns import BIT_STRAY, BIT_SUPERSEDED
 from recover.claims import Claim, believed
-from recover.evidence.expected import Expectation
+from recover.evidence.expected import ConsumeQueueReport, Expectation
 from recover.evidence.lost import LostPosition
-from recover.evidence.queue_verdict import ConsumeQueueReport
 from recover.files.mapped_files import MappedFile
 from recover.memory.columns import ColumnStore, Rows, Split
 from recover.scan.file_scan import FileScan, Hole

@@ -27,8 +27,8 @@ from formats.commitlog.layout import TOPIC_LENGTHS, Head
 from formats.errors import FormatError
 from formats.layout import Layout
 from recover.evidence.lost import LostPosition
+from recover.scan.judge import LogReader
 from recover.scan.log import OVERWRITTEN, Damage
-from recover.scan.log_reader import LogReader
 
 LARGEST = 64 << 20
 """Bytes of the largest record that is tried."""

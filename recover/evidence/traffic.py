@@ -13,10 +13,8 @@ import numpy as np
 from msgspec import Struct, field, structs
 
 from formats.record_columns import NO_MESSAGE
-from recover.evidence.expected import QueueKey
-from recover.evidence.lost import Losses
-from recover.evidence.queue_verdict import ConsumeQueueReport
-from recover.evidence.surroundings import Surroundings
+from recover.evidence.expected import ConsumeQueueReport, QueueKey
+from recover.evidence.lost import Losses, Surroundings
 from recover.files.topics import topic_text
 from recover.memory.columns import Rows
 from recover.scan.log import MISSING_FILE, LogView

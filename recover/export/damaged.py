@@ -14,8 +14,8 @@ from formats.sysflag import HOSTS_V6
 from recover.evidence.lost import LostPosition
 from recover.export.messages import COLUMNS, Message, message_of
 from recover.export.select import Selected
+from recover.scan.judge import LogReader
 from recover.scan.log import Damage
-from recover.scan.log_reader import LogReader
 from recover.verify.survey import Survey
 
 _MOST_READ = 64 << 20

@@ -11,8 +11,7 @@ from msgspec import Struct, field
 from formats.commitlog import MIN_RECORD_SIZE
 from formats.consumequeue import CQ_UNIT, PRE_BLANK, CqUnit, is_ext_address
 from recover.files.mapped_files import MappedFile, MappedFileQueue
-from recover.files.pace import spend
-from recover.files.reader import FileReader, ReadFailure
+from recover.files.reader import FileReader, ReadFailure, spend
 from recover.files.store import Store
 from recover.memory.columns import Rows
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from recover.files.pace import spend
-from recover.files.reader import FileReader, ReadFailure
+from recover.files.reader import FileReader, ReadFailure, spend
 
 Numbers = np.ndarray[Any, Any]
 """Positions in the file (int64), or sums (uint32)."""

@@ -15,9 +15,8 @@ from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, IndexGeometry, infer_g
 from recover.errors import NotAStore, UsageRefusal
 from recover.files.reader import FileReader
 from recover.inspect_file.kinds import TITLES, Kind, detect
-from recover.inspect_file.log_items import log_items
 from recover.inspect_file.model import Check, Field, FileReport, Item, layout_fields
-from recover.inspect_file.unit_items import TABLES, dledger_items, ext_items, index_items, table_items
+from recover.inspect_file.unit_items import TABLES, dledger_items, ext_items, index_items, log_items, table_items
 
 __all__ = ["Check", "Field", "FileReport", "Item", "inspect_file"]
 

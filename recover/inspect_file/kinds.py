@@ -21,7 +21,7 @@ from formats.index import INDEX_HEADER, infer_geometry
 from formats.names import is_index_name, offset_in_name
 from recover.errors import NotAStore
 from recover.files.reader import FileReader
-from recover.inspect_file.log_items import next_data, next_record
+from recover.inspect_file.unit_items import next_data, next_record
 
 _SAMPLE = 64 << 10
 _SEARCHED = 64 << 20

@@ -16,7 +16,7 @@ from recover.files.store import Store
 from recover.inspect_store.limits import Limit, find_limits
 from recover.memory.columns import ColumnStore
 from recover.scan.file_scan import scan_file
-from recover.scan.log_reader import LogReader
+from recover.scan.judge import LogReader
 
 _SAMPLED = 500
 

@@ -6,14 +6,42 @@ A store of a terabyte has more rows than memory, so every consumer goes split by
 from __future__ import annotations
 
 import mmap
+import os
 import threading
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from msgspec import Struct
 
 from formats.record_columns import RECORD
-from recover.memory.scratch import mapped, scratch_file
+
+_LARGEST = 64 << 20
+
+
+def scratch_file() -> IO[bytes]:
+    """An open, empty, unnamed temporary file in the system's temporary folder (`TMPDIR`)."""
+    import tempfile
+
+    return tempfile.TemporaryFile(prefix="mqtool-")
+
+
+def mapped(file: IO[bytes], start: int, size: int) -> np.ndarray[Any, Any]:
+    """`size` bytes (uint8) of a scratch file from `start` on, a multiple of the page size; zeros, as nobody wrote them.
+
+    `OSError` on a full disk; later, when a page finds no place, that would be the end of the process.
+    """
+    os.posix_fallocate(file.fileno(), start, size)
+    return np.frombuffer(mmap.mmap(file.fileno(), size, offset=start), dtype=np.uint8)
+
+
+def roomy(count: int, dtype: Any) -> np.ndarray[Any, Any]:
+    """An array of `count` values, not set; one of more than 64 MiB lies in a scratch file, not in memory."""
+    size = count * np.dtype(dtype).itemsize
+    if size <= _LARGEST:
+        return np.empty(count, dtype=dtype)
+    with scratch_file() as file:
+        return mapped(file, 0, size).view(dtype)
+
 
 Rows = np.ndarray[Any, Any]
 DEFAULT_MEMORY = 256 << 20

@@ -27,7 +27,7 @@ from recover.verify.checkpoint import CheckpointReport, check_checkpoint
 from recover.verify.config import ConfigReport, check_config
 from recover.verify.consumequeue import check_consumequeue
 from recover.verify.index import check_index
-from recover.verify.index_report import IndexReport
+from recover.verify.index_file import IndexReport
 from recover.verify.report import VerifyReport
 from recover.verify.survey import Survey
 

@@ -7,19 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from msgspec import Struct, field
 
 from formats.commitlog import encode, encode_blank
 from formats.names import offset_to_name
-from formats.record_columns import BIT_PROP_CRC
-from recover.apply.changed_file import changed_file
-from recover.errors import Refusal
+from formats.record_columns import BIT_GHOST, BIT_PROP_CRC
+from recover.apply.staging import changed_file
+from recover.errors import Refusal, UsageRefusal
 from recover.evidence.contradictions import Contradiction
-from recover.evidence.flipped_bits import put_back
-from recover.evidence.lost import LostPosition
+from recover.evidence.flipped_bits import WrongBit, put_back
+from recover.evidence.lost import LostPosition, Surroundings
 from recover.evidence.restore import Restored, content_of
-from recover.evidence.surroundings import Surroundings
-from recover.evidence.wrong_bit import WrongBit
 from recover.files.mapped_files import MappedFile
 from recover.files.store import Store
 from recover.mend.after import Replaced
@@ -27,8 +26,8 @@ from recover.mend.bridge import Bridge, Gap, build_bridge
 from recover.plan.content import LazyContent, padded
 from recover.plan.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange
 from recover.plan.patches import zeroes
+from recover.scan.judge import LogReader
 from recover.scan.log import Damage, LogView
-from recover.scan.log_reader import LogReader
 from recover.scan.log_scan import dead_ranges
 from recover.verify.survey import Survey
 
@@ -311,3 +310,52 @@ def _write_anew(changes: LogChanges, name: str, target: str, path: Path, size: i
     within = [step for step in changes.steps if isinstance(step, InPlace) and step.file == name]
     others = [step for step in changes.steps if not (isinstance(step, InPlace) and step.file == name)]
     changes.steps = [*others, Install(target, changed_file(path, size, within))]
+
+
+def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
+    """Zero the log from `offset` to its file's end and put later files aside.
+
+    `UsageRefusal` (16) when no record starts or ends there, naming the nearest two boundaries; with
+    `anywhere` (a broker's own cut) every offset is taken, and a file that begins there stays, as zeros
+    (MappedFileQueue.truncateDirtyFiles): the log goes on in it.
+    """
+    log = look.log
+    if not anywhere:
+        _check_boundary(log, offset)
+    changes = LogChanges(cut_from=offset, cuts_only=True)
+    for scan in log.files:
+        mapped_file = scan.mapped_file
+        begins = mapped_file.file_from_offset
+        stays = begins < offset or begins == log.min_offset or (anywhere and begins == offset)
+        if not stays:
+            changes.steps.append(Retire(look.store.relative(mapped_file.path)))
+            changes.dropped.append(str(mapped_file.path))
+        elif scan.file_end > offset:
+            name = look.store.relative(mapped_file.path)
+            changes.steps += zeroes(name, mapped_file.path, max(0, offset - begins))
+    return changes
+
+
+def _check_boundary(log: LogView, offset: int) -> None:
+    """Boundaries are starts and ends of live records, and starts of files."""
+    below, above = log.min_offset, log.log_end
+    for scan in log.files:
+        start = scan.mapped_file.file_from_offset
+        if start == offset:
+            return
+        below = max(below, start) if start < offset else below
+        above = min(above, start) if start > offset else above
+    for split in log.splits():
+        rows = split.records[(split.records["bits"] & BIT_GHOST) == 0]
+        edges = np.unique(np.concatenate([rows["phy_offset"], rows["phy_offset"] + rows["size"]]))
+        at = int(np.searchsorted(edges, offset))
+        if at < edges.size and edges[at] == offset:
+            return
+        if at > 0:
+            below = max(below, int(edges[at - 1]))
+        if at < edges.size:
+            above = min(above, int(edges[at]))
+    raise UsageRefusal(
+        f"{offset} is no record boundary; the nearest are {below} and {above}",
+        f"Use --to {below} or --to {above}.", below=below, above=above,
+    )

@@ -12,20 +12,18 @@ from formats.index import DEFAULT_GEOMETRY
 from recover.broker.recovery import RECOVERED_BY_LAST_FILES, Mode
 from recover.broker.settings import BrokerSettings
 from recover.errors import Refusal
+from recover.evidence.flipped_bits import WrongBit
 from recover.evidence.last_numbers import as_units_say
 from recover.evidence.lost import record_count
-from recover.evidence.wrong_bit import WrongBit
 from recover.files.store import CONSUMEQUEUE, Store
 from recover.finding_code import BIT_UNSUPPORTED
 from recover.mend.after import after_replacing, judge_against
-from recover.mend.log_changes import LogChanges, Lost, keep_everything
-from recover.mend.log_cut import cut_log
+from recover.mend.log_changes import LogChanges, Lost, cut_log, keep_everything
 from recover.mend.repair_config import repair_config
+from recover.plan.content import Spool
 from recover.plan.folders import can_be_retired, stray_folders
 from recover.plan.model import Plan, Retire, RetireFolder, Step, replacing
-from recover.plan.spool import Spool
-from recover.planning.loss import loss_of_damage, loss_of_rows, loss_of_unproven
-from recover.planning.planned import RecoverPlan
+from recover.planning.loss import RecoverPlan, loss_of_damage, loss_of_rows, loss_of_unproven
 from recover.planning.second_look import look_again
 from recover.planning.unreadable import (
     refuse_cut_of_unread,
@@ -37,10 +35,10 @@ from recover.planning.unreadable import (
 from recover.predict import Prediction, limited_search_cuts, predict
 from recover.rebuild.checkpoint import checkpoint_steps
 from recover.rebuild.consumequeue import NO_EVIDENCE
-from recover.rebuild.evidence import evidence_of
 from recover.rebuild.index import rebuild_index
 from recover.rebuild.maker import maker_for
-from recover.rebuild.queue_steps import consumequeue_steps
+from recover.rebuild.plain_queues import consumequeue_steps
+from recover.rebuild.plan import evidence_of
 from recover.scan.log import LogView
 from recover.verify.commitlog import damaged_messages
 from recover.verify.report import VerifyReport, verify

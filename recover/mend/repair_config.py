@@ -16,10 +16,8 @@ from formats.config import BACKUP_SUFFIX, Json, detect_style, dumps
 from recover.files.config_files import ConfigPair, ConfigText, tables_of
 from recover.files.store import Store
 from recover.plan.model import Retire, Step, WriteFile
-from recover.verify.config import ConfigReport
-from recover.verify.config_evidence import TOPICS_FILE
+from recover.verify.config import TOPICS_FILE, ConfigReport, guess_topics
 from recover.verify.consumer_offsets import AboveMax
-from recover.verify.guess_topics import guess_topics
 
 if TYPE_CHECKING:
     from recover.verify.survey import Survey

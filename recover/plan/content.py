@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import base64
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
+import numpy as np
 from msgspec import Struct
 
 from formats.layout import Buffer
+from formats.native.walk import last_nonzero
 from recover.crc import crc32c
 from recover.errors import Refusal
 from recover.files.reading import Piece, crc_of, in_order, read_chunks, zeros
+from recover.memory.columns import scratch_file
 
 INLINE_LIMIT = 64 << 10
 """Content up to this many bytes stands in the plan itself; above, in a file next to it."""
@@ -172,3 +177,48 @@ def content_from_json(value: dict[str, Any], sidecar: Path) -> Content:
     if "/" in name or name in ("", ".", "..") or "\0" in name:
         raise ValueError(f"content file name {name!r} leaves the plan's directory")
     return FileContent(sidecar / name, size, crc)
+
+
+IN_MEMORY = 128 << 20
+_CHUNK = 1 << 20
+
+
+class SpooledContent(Struct, frozen=True):
+    """Bytes [start, start + size) of the scratch file."""
+
+    file: IO[bytes]
+    start: int
+    size: int
+    crc32c: int
+
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes in pieces of at most 1 MiB."""
+        for at in range(0, self.size, _CHUNK):
+            yield os.pread(self.file.fileno(), min(_CHUNK, self.size - at), self.start + at)
+
+
+class Spool:
+    """Keeps contents in memory up to a limit, the rest on disk."""
+
+    def __init__(self, in_memory: int = IN_MEMORY) -> None:
+        self._left = in_memory
+        self._file: IO[bytes] | None = None
+        self._end = 0
+
+    def keep(self, content: Buffer) -> Content:
+        """The content, for as long as the plan lives."""
+        if len(content) <= self._left:
+            self._left -= len(content)
+            return BytesContent(content)
+        if self._file is None:
+            self._file = scratch_file()
+        start, self._end = self._end, self._end + len(content)
+        self._file.seek(start)
+        self._file.write(content)
+        self._file.flush()
+        return SpooledContent(self._file, start, len(content), crc32c(content))
+
+    def padded(self, content: Buffer, size: int) -> Content:
+        """The content followed by zeros up to `size` bytes; the zeros take no room."""
+        data = content[: last_nonzero(np.frombuffer(content, dtype=np.uint8), 0, len(content)) + 1]
+        return LazyContent(size, partial(padded, self.keep(data), size), allocated=len(data))

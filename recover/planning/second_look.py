@@ -21,8 +21,7 @@ from recover.plan.model import InPlace, Step
 from recover.scan.engine import Engine, LocalEngine
 from recover.scan.file_scan import FileScan, Hole
 from recover.scan.log import LogView
-from recover.scan.split_join import past_mark, take_past_mark
-from recover.scan.split_scan import SplitRange, scan_split
+from recover.scan.split_scan import SplitRange, past_mark, scan_split, take_past_mark
 
 _FIELDS = ["phy_offset", "size", "queue_offset", "store_timestamp", "sys_flag"]
 REMEDY = (

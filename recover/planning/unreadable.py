@@ -13,9 +13,7 @@ from recover.files.store import COMMITLOG
 from recover.findings import Finding
 from recover.scan.log import MISSING_FILE
 from recover.verify.commitlog import NOT_A_FILE
-from recover.verify.other_parts import NOT_SUPPORTED
-from recover.verify.parts import NO_LOG
-from recover.verify.remains import FOREIGN, MOSTLY_GONE, OTHER_LOG
+from recover.verify.parts import FOREIGN, MOSTLY_GONE, NO_LOG, NOT_SUPPORTED, OTHER_LOG
 from recover.verify.report import VerifyReport
 
 _NAMED = 5

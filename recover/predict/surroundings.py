@@ -15,7 +15,7 @@ from recover.findings import Finding, finding
 from recover.inspect_store.pointers import index_ends, read_checkpoint
 from recover.scan.log import MISSING_FILE, LogView
 from recover.verify.commitlog import first_file_findings
-from recover.verify.config_evidence import judged_pairs
+from recover.verify.config import judged_pairs
 from recover.verify.needed_parts import Needed, start_refusals
 from recover.verify.parts import has_timer, log_is_gone
 from recover.verify.timer import check_timer

@@ -11,12 +11,11 @@ from recover.files.reader import FileReader
 from recover.files.store import COMMITLOG, Store
 from recover.files.topics import Topics
 from recover.files.unread import unread_parts
-from recover.inspect_file.log_items import next_record
+from recover.inspect_file.unit_items import next_record
 from recover.query.by_key import FOREVER, query_key
 from recover.query.by_queue import query_offset, query_time
-from recover.query.model import Answer, Found
-from recover.query.reading import note_damage, record_at
-from recover.scan.log_reader import LogReader
+from recover.query.model import Answer, Found, note_damage, record_at
+from recover.scan.judge import LogReader
 from recover.verify.parts import log_is_gone
 
 __all__ = ["FOREVER", "Answer", "Found", "not_looked_at", "note_unread", "query_id", "query_key",

@@ -11,9 +11,8 @@ from recover.errors import Refusal
 from recover.files.reader import FileReader
 from recover.files.store import Store
 from recover.index.files import index_geometry, list_index_files
-from recover.query.model import Answer, Found
-from recover.query.reading import note_damage, record_at
-from recover.scan.log_reader import LogReader
+from recover.query.model import Answer, Found, note_damage, record_at
+from recover.scan.judge import LogReader
 
 FOREVER = (1 << 63) - 1
 

@@ -10,9 +10,8 @@ from recover.files.ext_files import ExtFiles
 from recover.files.mapped_files import MappedFileQueue
 from recover.files.queue_files import unit_at
 from recover.files.store import QueueFolder, Store
-from recover.query.model import Answer, Found
-from recover.query.reading import note_damage, record_at, store_timestamp_at
-from recover.scan.log_reader import LogReader
+from recover.query.model import Answer, Found, note_damage, record_at, store_timestamp_at
+from recover.scan.judge import LogReader
 
 
 class _Queue:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from formats.commitlog import Record
+from formats.commitlog import HEAD, HEAD_SIZE, HEADS, Record
+from formats.errors import FormatError
+from formats.sysflag import HOSTS_V6
+from recover.files.store import Store
+from recover.scan.judge import LogReader, judge, reason_of
 
 
 class Found(Struct, frozen=True):
@@ -37,3 +41,50 @@ class Answer(Struct):
         """Note a part that could not be looked at."""
         self.complete = False
         self.notes.append(note)
+
+
+def record_at(store: Store, reader: LogReader, phy_offset: int) -> Record | None:
+    """The intact record that starts at `phy_offset`, None when none does. `ReadFailure` from the disk."""
+    mapped_file = store.commitlog.find(phy_offset)
+    if mapped_file is None:
+        return None
+    base = mapped_file.file_from_offset
+
+    def read(position: int, length: int) -> bytes:
+        return reader.read(base + position, length)
+
+    try:
+        return judge(read, phy_offset - base, base, base + store.mapped_file_size)
+    except FormatError:
+        return None
+
+
+def note_damage(store: Store, reader: LogReader, phy_offset: int, answer: Answer, *, named: bool) -> bool:
+    """Note in `answer` that a damaged message stands at `phy_offset`; whether one does.
+
+    `named`: a unit or an index entry names the place. Otherwise the bytes have to say themselves that it is theirs.
+    """
+    mapped_file = store.commitlog.find(phy_offset)
+    if mapped_file is None:
+        return False
+    base = mapped_file.file_from_offset
+
+    def read(position: int, length: int) -> bytes:
+        return reader.read(base + position, length)
+
+    head = read(phy_offset - base, HEAD_SIZE)
+    if not named and (len(head) < HEAD_SIZE or HEAD.decode(head).phy_offset != phy_offset):
+        return False
+    reason, _ = reason_of(read, phy_offset - base, base, base + store.mapped_file_size)
+    answer.damaged.append({"phy_offset": phy_offset, "reason": reason, "file": store.relative(mapped_file.path)})
+    return True
+
+
+def store_timestamp_at(reader: LogReader, phy_offset: int) -> int:
+    """The store timestamp of the record there, unjudged (CommitLog.pickupStoreTimestamp); -1 behind the log."""
+    content = reader.read(phy_offset, HEAD_SIZE)
+    if len(content) < HEAD_SIZE:
+        return -1
+    layout = HEADS[HEAD.decode(content).sys_flag & HOSTS_V6]
+    content = reader.read(phy_offset, layout.size)
+    return int(layout.decode(content).store_timestamp) if len(content) == layout.size else -1

@@ -11,9 +11,9 @@ from formats.consumequeue_ext import CQ_EXT_END, CQ_EXT_HEAD, END, END_ROOM, CqE
 from formats.names import offset_to_name
 from recover.files.ext_files import ExtFiles, is_address, positions_of
 from recover.memory.columns import Rows
+from recover.plan.content import Spool
 from recover.plan.model import Install, Retire, Step
 from recover.plan.patches import patches
-from recover.plan.spool import Spool
 
 _NOWHERE = -1
 _PLAIN = CQ_EXT_HEAD.size

@@ -12,12 +12,11 @@ from recover.errors import Refusal
 from recover.files.store import Store
 from recover.plan.model import Install, Retire, Step
 from recover.rebuild.index_builder import FileBuilder, RebuiltIndexFile
-from recover.rebuild.index_layout import KeyNumbers, Layout, fresh_layout, layout_in_place
-from recover.rebuild.index_names import Names, zone_of
+from recover.rebuild.index_layout import KeyNumbers, Layout, Names, fresh_layout, layout_in_place, zone_of
 from recover.rebuild.maker import Maker
 from recover.scan.log import LogView
 from recover.verify.index import check_index
-from recover.verify.index_report import IndexReport
+from recover.verify.index_file import IndexReport
 
 
 class IndexRebuild(Struct, frozen=True):

@@ -24,12 +24,11 @@ from recover.plan.content import Content, padded, pieces_of
 from recover.plan.making import make
 from recover.plan.preconditions import STALE
 from recover.rebuild.checkpoint import right_checkpoint
-from recover.rebuild.consumequeue import QueueBuilder
+from recover.rebuild.consumequeue import QueueBuilder, fresh_files
 from recover.rebuild.index import IndexRebuild, rebuild_index
 from recover.rebuild.maker import Maker, maker_for
 from recover.rebuild.plain_queues import fresh_queues
 from recover.rebuild.plan import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, chosen_queues, look
-from recover.rebuild.queue_cells import fresh_files
 from recover.verify.checkpoint import check_checkpoint
 from recover.verify.consumequeue import check_consumequeue
 from recover.verify.index import check_index

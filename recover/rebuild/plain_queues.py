@@ -16,15 +16,24 @@ from formats.consumequeue import CQ_UNIT
 from formats.layout import Buffer
 from formats.names import offset_to_name
 from formats.native.queues import LEFT_OUT, NOT_PLAIN, put_blanks, put_plain
-from recover.evidence.expected import Expectation, QueueKey
+from formats.record_columns import EXPECTED
+from recover.evidence.expected import ConsumeQueueReport, Expectation, QueueKey
 from recover.files.queue_files import UNIT_SIZE
 from recover.files.store import Store
 from recover.memory.columns import Rows
-from recover.plan.content import LazyContent, padded
+from recover.plan.content import LazyContent, Spool, padded
 from recover.plan.model import Install, Step
-from recover.plan.spool import Spool
-from recover.rebuild.consumequeue import QueueBuilder
-from recover.rebuild.queue_cells import QueueCells, file_spans, queue_steps
+from recover.rebuild.consumequeue import (
+    NO_EVIDENCE,
+    Evidence,
+    QueueBuilder,
+    QueueCells,
+    file_spans,
+    queue_steps,
+    repaired_steps,
+)
+from recover.rebuild.maker import Maker
+from recover.scan.log import LogView
 
 _AT_ONCE = 80 << 20
 """Bytes of units that are made in one pass over the rows."""
@@ -161,3 +170,40 @@ def _put(expectation: Expectation, batch: _Batch) -> tuple[Rows, _Batch]:
     for split in expectation.log.splits():
         put_plain(np.asarray(split.records), at, stops, due, units)
     return units, [member for member in batch if at[member.number] == member.stop]
+
+
+def consumequeue_steps(
+    store: Store, log: LogView, expectation: Expectation, queues: ConsumeQueueReport, spool: Spool,
+    *, visible: bool = False, wanted: set[QueueKey] | None = None, evidence: Evidence = NO_EVIDENCE,
+    maker: Maker | None = None,
+) -> Iterator[Step]:
+    """Steps that put every unsound queue right (of `wanted`, if given); units that are `evidence` stay.
+
+    `maker` makes those that the log fills, if given.
+    """
+    unsound = {key for key, verdict in queues.verdicts.items() if not verdict.sound}
+    if wanted is not None:
+        unsound &= wanted
+    builder = QueueBuilder(
+        store, queues.delays, log.min_offset, log.log_end, visible=visible, evidence=evidence,
+        bridge=log.stand_in(),
+    )
+    done = set()
+    for key, steps in (
+        maker.queues(builder, expectation, unsound, fresh=False) if maker is not None
+        else _filled(builder, expectation, unsound, spool)
+    ):
+        done.add(key)
+        yield from steps
+    for key in sorted(unsound - done, key=lambda k: (k.topic, k.queue_id)):
+        yield from repaired_steps(builder, key, np.empty(0, dtype=EXPECTED), spool)
+
+
+def _filled(
+    builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey], spool: Spool
+) -> Iterator[tuple[QueueKey, list[Step]]]:
+    """Each wanted queue that the log fills, in the order of their numbers, and the steps that put it right."""
+    found = dict(plain_steps(builder, expectation, wanted, spool))
+    for key, rows in expectation.grouped(wanted - found.keys()):
+        found[key] = [*repaired_steps(builder, key, rows, spool)]
+    yield from ((key, found[key]) for key in expectation.keys if key in found)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from msgspec import Struct, field
 
 from formats.index import DEFAULT_GEOMETRY
@@ -13,17 +14,26 @@ from recover.errors import Refusal, UsageRefusal
 from recover.evidence.expected import QueueKey
 from recover.evidence.lost import record_count
 from recover.files.store import Store
+from recover.plan.content import Spool
 from recover.plan.model import Plan, Step, replacing
-from recover.plan.spool import Spool
-from recover.planning.loss import loss_of_unproven
-from recover.planning.planned import RecoverPlan
+from recover.planning.loss import RecoverPlan, loss_of_unproven
 from recover.planning.unreadable import refuse_missing_files, refuse_unread, refuse_unreadable, refuse_without_log
-from recover.rebuild.evidence import evidence_of
+from recover.rebuild.consumequeue import Evidence
 from recover.rebuild.maker import maker_for
-from recover.rebuild.queue_steps import consumequeue_steps
-from recover.verify.index_report import IndexReport
+from recover.rebuild.plain_queues import consumequeue_steps
+from recover.scan.log import Damage
+from recover.verify.index_file import IndexReport
 from recover.verify.report import VerifyReport, verify
 from recover.verify.survey import ScanOptions, Survey
+
+
+def evidence_of(damaged: Sequence[Damage]) -> Evidence:
+    """The units of the damaged ranges that stay in the log."""
+    return Evidence(
+        np.array([damage.start for damage in damaged], dtype=np.int64),
+        np.array([damage.stop for damage in damaged], dtype=np.int64),
+    )
+
 
 CONSUMEQUEUE, INDEX, CHECKPOINT = PARTS = ("consumequeue", "index", "checkpoint")
 

@@ -15,12 +15,10 @@ from typing import Any
 from msgspec import structs
 
 from recover.files.mapped_files import MappedFile, MappedFileQueue
-from recover.files.read_ahead import is_cached
-from recover.files.reader import FileReader, is_elsewhere
+from recover.files.reader import FileReader, is_cached, is_elsewhere
 from recover.scan.file_scan import WHOLE, WINDOW, FileScan, ProgressCallback
-from recover.scan.queue_table import QueueTable
-from recover.scan.split_join import FileJoin
-from recover.scan.split_scan import SplitRange, SplitScan, queues_of, splits_of
+from recover.scan.split_scan import FileJoin, SplitRange, SplitScan, queues_of, splits_of
+from recover.scan.tally import QueueTable
 
 OpenError = Callable[[MappedFile, OSError], None]
 ScanSplit = Callable[..., SplitScan | None]

@@ -15,12 +15,10 @@ from recover.files.mapped_files import MappedFileQueue
 from recover.memory.columns import DEFAULT_MEMORY, ColumnStore, Rows
 from recover.scan.cut_files import CutLog, OpenError
 from recover.scan.file_scan import WINDOW, FileScan, Hole, ProgressCallback
-from recover.scan.generations import mark_ghosts, mark_superseded
+from recover.scan.generations import mark_ghosts, mark_leaps, mark_superseded
 from recover.scan.log import GHOSTS, MISSING_FILE, Damage, LogView, Tail, tally
-from recover.scan.numbers import mark_leaps
-from recover.scan.queue_table import number_rows
 from recover.scan.split_scan import SplitRange, SplitScan, scan_split
-from recover.scan.tally import Counter, Tally, joined
+from recover.scan.tally import Counter, Tally, joined, number_rows
 
 
 def scan_log(

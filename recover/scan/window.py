@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from formats.native.walk import CALL, DESCRIPTOR, FILLED, FLAGS, LENGTH, LOADS, REFILL_SIZE, START, STOP
-from recover.files.pace import is_limited, spend
 from recover.files.range_sums import RangeSums
-from recover.files.read_ahead import ReadAhead, preadv2_address
-from recover.files.reader import FileReader, ReadFailure
+from recover.files.reader import FileReader, ReadAhead, ReadFailure, is_limited, preadv2_address, spend
 
 _BEHIND = 64 << 10
 _ALONE = 32

@@ -25,15 +25,13 @@ from recover.files.ext_files import ExtFiles
 from recover.files.queue_files import QueueFiles
 from recover.files.reading import crc_with_zeros
 from recover.files.store import Store
-from recover.index.image import file_chunks
+from recover.index.files import file_chunks
 from recover.index.stream import IndexStream, TagHistory
 from recover.memory.columns import Rows, Split
-from recover.plan.content import Content, padded
+from recover.plan.content import Content, Spool, padded
 from recover.plan.model import Install, Step
-from recover.plan.spool import Spool
-from recover.rebuild.consumequeue import QueueBuilder, repaired_steps
+from recover.rebuild.consumequeue import QueueBuilder, fresh_files, repaired_steps
 from recover.rebuild.index_builder import FileHead, build_file
-from recover.rebuild.queue_cells import fresh_files
 from recover.spark.packing import pack_numbers, unpack_numbers
 from recover.spark.staging import Wanted
 

@@ -21,13 +21,11 @@ from recover.scan.cut_files import OpenError
 from recover.scan.file_scan import FileScan, ProgressCallback
 from recover.scan.log import LogView
 from recover.scan.log_scan import assemble
-from recover.scan.split_join import FileJoin
-from recover.scan.split_scan import SplitRange, SplitScan, splits_of
-from recover.spark.jobs import run_job, watch
+from recover.scan.split_scan import FileJoin, SplitRange, SplitScan, splits_of
+from recover.spark.jobs import check_executors, invisible, run_job, watch
 from recover.spark.kept import Kept
 from recover.spark.maker import SparkMaker, seen_elsewhere
 from recover.spark.packing import Identity, Unopened, unpack
-from recover.spark.preflight import check_executors, invisible
 from recover.spark.session import Session, session_for
 from recover.spark.settings import SparkSettings
 from recover.spark.tasks import ScanTask, scan_splits

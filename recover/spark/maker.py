@@ -40,10 +40,9 @@ from recover.spark.derived import (
     listing,
     pack_positions,
 )
-from recover.spark.jobs import watch
+from recover.spark.jobs import invisible, watch
 from recover.spark.kept import Kept
 from recover.spark.packing import pack_rows
-from recover.spark.preflight import invisible
 from recover.spark.session import Session
 from recover.spark.stages import (
     Pack,

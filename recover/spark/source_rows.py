@@ -19,8 +19,7 @@ from recover.files.queue_files import QueueFiles
 from recover.files.reader import FileReader, ReadFailure
 from recover.files.store import Store
 from recover.files.topics import topic_text
-from recover.index.files import index_geometry, list_index_files
-from recover.index.image import load_words
+from recover.index.files import index_geometry, list_index_files, load_words
 from recover.memory.columns import ColumnStore, Rows
 from recover.scan.file_scan import FileScan, scan_file
 from recover.scan.log_files import live_copies, rightly_placed

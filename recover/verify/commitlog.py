@@ -18,8 +18,8 @@ from recover.files.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.files.store import Store
 from recover.findings import Finding, finding
 from recover.inspect_store.pointers import read_checkpoint
+from recover.scan.judge import LogReader
 from recover.scan.log import MISSING_FILE, Damage, LogView
-from recover.scan.log_reader import LogReader
 
 NOT_A_FILE = "commitlog-not-a-file"
 _RETENTION = "fileReservedTime"

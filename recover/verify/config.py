@@ -2,25 +2,212 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
-from formats.config import BACKUP_SUFFIX
-from recover.files.config_files import STATE_TEXT, ConfigPair, ConfigText
+from formats.commitlog import TOPIC_SCHEDULE
+from formats.config import BACKUP_SUFFIX, Json, Style, dumps, missing_keys
+from formats.consumequeue import CQ_UNIT, is_valid
+from formats.names import is_legal_topic
+from recover.broker.versions import BrokerVersion
+from recover.files.config_files import STATE_TEXT, ConfigPair, ConfigText, tables_of
+from recover.files.reader import read_small
 from recover.files.store import CONFIG, Store
-from recover.files.topics import Topics
+from recover.files.topics import LMQ_PREFIX, Topics, is_folder_name, topic_text
 from recover.findings import Finding, finding
 from recover.scan.log import LogView
-from recover.verify.config_evidence import TOPICS_FILE, is_gone, judged_pairs
 from recover.verify.consumer_offsets import AboveMax, check_offsets
-from recover.verify.guess_topics import guess_topics
 
 if TYPE_CHECKING:
     from recover.verify.survey import Survey
 
-_NAMED = 20
+
+READ_AND_WRITE = 6
+_OWN = frozenset({
+    "SELF_TEST_TOPIC", "TBW102", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "MQTOOL_FILLER",
+    "TRANS_CHECK_MAX_TIME_TOPIC", "TRANSACTION_REDOLOG_TOPIC_XXXX",
+})
+_OWN_PREFIXES = ("RMQ_SYS_", "rmq_sys_", "%SYS%", LMQ_PREFIX)
+_ONE_QUEUE = ("%RETRY%", "%DLQ%")
+_MARK = "guessedBy"
+"""A key beside the table. Brokers pass over what they do not know, and leave it out when they write the file."""
+Members = dict[str | int, Json]
+
+
+class TopicGuess(Struct, frozen=True):
+    """Members of topicConfigTable by topic; `read` are those taken from the broken text as they stand."""
+
+    topics: dict[str, Members]
+    read: frozenset[str]
+    timestamp: int
+    style: Style
+
+    def content(self) -> bytes:
+        """The text of the file."""
+        table: Members = {topic: self.topics[topic] for topic in sorted(self.topics)}
+        version: Members = {"counter": 1, "timestamp": self.timestamp}
+        return dumps({"dataVersion": version, _MARK: "mqtool", "topicConfigTable": table}, self.style)
+
+
+def is_guess(pair: ConfigPair) -> bool:
+    """True for a topics.json that mqtool wrote, and no broker since."""
+    return _MARK in pair.main.value
+
+
+def guess_topics(store: Store, known: Topics, log: LogView | None, pair: ConfigPair) -> TopicGuess:
+    """Topics from folders and records; the brokers make their own ones again (TopicConfigManager's constructor).
+
+    `log` None: it was not read, and folders alone tell.
+    """
+    queues: dict[str, int] = {}
+    batch = known.batch
+    for folder in store.queue_folders:
+        queues[folder.topic] = max(queues.get(folder.topic, 0), folder.queue_id + 1)
+    for topic, queue_id in () if log is None else log.queues:
+        name = topic_text(topic)
+        queues[name] = max(queues.get(name, 0), queue_id + 1)
+    for name in batch:
+        queues.setdefault(name, 1)
+    topics = {
+        name: _member(name, count, name in batch) for name, count in queues.items() if is_users_topic(name)
+    }
+    read = {
+        name: member for copy in (pair.backup, pair.main) for name, member in copy.table.items()
+        if isinstance(member, dict) and member.get("topicName") == name
+    }
+    topics.update(read)
+    return TopicGuess(topics, frozenset(read), 0 if log is None else log.newest_timestamp, _style(store))
+
+
+def is_users_topic(name: str) -> bool:
+    """True for a topic that no broker makes by itself."""
+    if name in _OWN or name.startswith(_OWN_PREFIXES):
+        return False
+    return is_folder_name(name) and is_legal_topic(name)
+
+
+def _member(name: str, queues: int, batch: bool) -> Members:
+    count = 1 if name.startswith(_ONE_QUEUE) else queues
+    member: Members = {
+        "order": False, "perm": READ_AND_WRITE, "readQueueNums": count, "topicFilterType": "SINGLE_TAG",
+        "topicName": name, "topicSysFlag": 0, "writeQueueNums": count,
+    }
+    attributes: Members = {"queue.type": "BatchCQ"}
+    return {"attributes": attributes, **member} if batch else member
+
+
+def _style(store: Store) -> Style:
+    """As the store's brokers write; every release reads both styles."""
+    broker = store.options.broker
+    recent = (store.root / "rocksdbstore").exists() if broker is None else BrokerVersion.parse(broker) >= _EXPANDED
+    return Style.FASTJSON2 if recent else Style.FASTJSON1
+
+
+_EXPANDED = BrokerVersion(5, 4, 0)
+
+
+TOPICS_FILE = "topics.json"
+OFFSETS_FILE = "consumerOffset.json"
+LMQ_OFFSETS_FILE = "lmqConsumerOffset.json"
+GROUPS_FILE = "subscriptionGroup.json"
+DELAYS_FILE = "delayOffset.json"
+_RETRY = "%RETRY%"
+_SYSTEM_GROUPS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")
+_SYSTEM_GROUP_PREFIXES = ("CID_ONS", "CID_RMQ_SYS_", "CID_SYS_RMQ_")
+_IN_ROCKSDB = {
+    TOPICS_FILE: {"topics", "rdb"}, GROUPS_FILE: {"subscriptionGroups", "rdb"},
+    OFFSETS_FILE: {"consumerOffsets", "rdb"}, LMQ_OFFSETS_FILE: {"consumerOffsets", "rdb"},
+}
+_NAMED = 3
+
+
+def judged_pairs(store: Store, topics: Topics, log: LogView | None) -> list[ConfigPair]:
+    """All known config files, each with what the store shows of it; a text that cannot be right is `emptied`."""
+    shown = _what_shows(store, topics, log)
+    return [_marked(structs.replace(pair, shown=shown.get(pair.name, ""))) for pair in topics.pairs]
+
+
+def is_gone(pairs: list[ConfigPair]) -> bool:
+    """True when nothing at all is left of config/, and the store shows that it was there."""
+    return not any(pair.present for pair in pairs) and any(pair.shown for pair in pairs)
+
+
+def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, str]:
+    pairs = {pair.name: pair for pair in topics.pairs}
+    names = topics.folders | {topic_text(topic) for topic, _ in (() if log is None else log.queues)}
+    stored = {topic for topic in names if not topics.is_deleted(topic)}
+    users = sorted(filter(is_users_topic, stored))
+    groups = _groups(pairs[GROUPS_FILE], stored | set(topics.configured or ()))
+    shown: dict[str, str] = {}
+    if users:
+        shown[TOPICS_FILE] = f"queues and log hold {_list(users)}"
+    delays = pairs[DELAYS_FILE]
+    if TOPIC_SCHEDULE in stored and delays.present and _names_nothing(delays.main) and _came_due(store, log):
+        shown[DELAYS_FILE] = f"queues and log hold {TOPIC_SCHEDULE}"
+    if groups and pairs[GROUPS_FILE].present:
+        shown[GROUPS_FILE] = f"there were the groups {_list(groups)}"
+    offsets, lmq = pairs[OFFSETS_FILE], pairs[LMQ_OFFSETS_FILE]
+    if not (offsets.main.table or lmq.main.table):
+        # a broker with light queues keeps all offsets in the file of those
+        name = LMQ_OFFSETS_FILE if lmq.present and not offsets.present else OFFSETS_FILE
+        if groups:
+            shown[name] = f"there were the groups {_list(groups)}"
+        elif users and not any(pair.present and not is_guess(pair) for pair in topics.pairs):
+            shown[name] = "nothing that a broker wrote is left in config/"
+    kept = set(os.listdir(store.config_dir)) if store.config_dir.is_dir() else set()
+    return {name: text for name, text in shown.items() if not kept & _IN_ROCKSDB.get(name, set())}
+
+
+def _came_due(store: Store, log: LogView | None) -> bool:
+    """False when no delayed message was due at the newest message: until then a broker writes an empty table."""
+    dues = []
+    for folder in store.consumequeue_dir.glob(f"{TOPIC_SCHEDULE}/*/"):
+        first = min(filter(Path.is_file, folder.iterdir()), default=None)
+        head = b"" if first is None else read_small(first, CQ_UNIT.size)
+        if len(head) == CQ_UNIT.size and is_valid(unit := CQ_UNIT.decode(head)):
+            dues.append(unit.tags_code)
+    return log is None or not dues or min(dues) <= log.newest_timestamp
+
+
+def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:
+    """Consumer groups of users that topics or subscriptions name."""
+    named = {topic.removeprefix(_RETRY) for topic in topics if topic.startswith(_RETRY)}
+    if subscriptions.chosen is not None:
+        named.update(subscriptions.chosen.table)
+    return sorted(
+        name for name in named if name not in _SYSTEM_GROUPS and not name.startswith(_SYSTEM_GROUP_PREFIXES)
+    )
+
+
+def _marked(pair: ConfigPair) -> ConfigPair:
+    main, backup = pair.main, pair.backup
+    known_better = _lacks_table(main) and backup.whole and bool(backup.table)
+    if not (_names_nothing(main) and (pair.shown or known_better)):
+        return pair
+    if _names_nothing(backup):
+        backup = structs.replace(backup, emptied=True)
+    return structs.replace(pair, main=structs.replace(main, emptied=True), backup=backup)
+
+
+def _names_nothing(text: ConfigText) -> bool:
+    sound = text.state in ("sound", "trailing-garbage", "trailing-zeros")
+    return sound and bool(tables_of(text.known)) and not text.table
+
+
+def _lacks_table(text: ConfigText) -> bool:
+    return bool(missing_keys(text.known, text.value))
+
+
+def _list(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+_NAMED_CONFIG = 20
 _NOT_MADE_UP = (
     "Copy it from the source of this copy, a file backup or the other broker of the group. mqtool never makes it up: "
     "to go on without it, start the broker and set what it held by hand (`mqadmin resetOffsetByTime` for offsets)."
@@ -65,7 +252,7 @@ def _all_gone(store: Store, topics: Topics, log: LogView | None, pairs: list[Con
     return finding(
         "config-missing", CONFIG, None, name=f"{CONFIG}/", problem=STATE_TEXT["missing"],
         outcome=f"{pair.shown}, and their settings, the consumer groups and consumer offsets are not here",
-        topics=len(guess.topics), names=", ".join(sorted(guess.topics)[:_NAMED]),
+        topics=len(guess.topics), names=", ".join(sorted(guess.topics)[:_NAMED_CONFIG]),
         remedy="Find it first: the source of this copy, a file backup, the other broker of the group. mqtool recover "
         "{store} makes a topics.json from queues and log, marked as a guess; it cannot make consumer offsets.",
     )
@@ -116,6 +303,6 @@ def _guessed(
     store: Store, topics: Topics, log: LogView | None, pair: ConfigPair, facts: dict[str, Any]
 ) -> Finding:
     guess = guess_topics(store, topics, log, pair)
-    names = ", ".join(sorted(guess.topics)[:_NAMED]) or "none"
+    names = ", ".join(sorted(guess.topics)[:_NAMED_CONFIG]) or "none"
     return finding("config-topics-guessed", f"{CONFIG}/{pair.name}", pair.main.broken_at, **facts, guess=True,
-                   topics=len(guess.topics), names=names, read=sorted(guess.read)[:_NAMED], **pair.difference())
+                   topics=len(guess.topics), names=names, read=sorted(guess.read)[:_NAMED_CONFIG], **pair.difference())

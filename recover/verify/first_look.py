@@ -13,12 +13,15 @@ from recover.files.topics import Topics
 from recover.files.unread import held_elsewhere
 from recover.findings import Finding, finding
 from recover.inspect_store.report import StoreReport
-from recover.verify.by_setting import contradicted_settings
-from recover.verify.config import pair_findings
-from recover.verify.config_evidence import judged_pairs
-from recover.verify.other_parts import check_other_parts
-from recover.verify.owners import check_owners
-from recover.verify.parts import earlier_runs, lock_findings, log_is_gone
+from recover.verify.config import judged_pairs, pair_findings
+from recover.verify.parts import (
+    check_other_parts,
+    check_owners,
+    contradicted_settings,
+    earlier_runs,
+    lock_findings,
+    log_is_gone,
+)
 
 
 def first_findings(store: Store, report: StoreReport) -> list[Finding]:

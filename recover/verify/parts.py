@@ -2,30 +2,206 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from formats import abort
+from formats.commitlog import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from formats.consumequeue import file_size_for
 from formats.errors import FormatError
 from formats.record_columns import BIT_PROP_CRC
+from recover.broker.settings import java_integer
+from recover.broker.versions import BrokerVersion
 from recover.disk.lock import UNKNOWN_HOLDER, holder_text, probe
+from recover.evidence.lost import record_count
 from recover.files.journal_dir import has_journal
-from recover.files.mapped_files import MappedFileQueue
-from recover.files.reader import read_small
-from recover.files.store import ABORT, COMMITLOG, LOCK, Store
-from recover.files.unread import held_elsewhere, mapped_data, rocksdb_queue_folders
+from recover.files.mapped_files import MappedFile, MappedFileQueue
+from recover.files.reader import FileReader, read_small
+from recover.files.store import ABORT, COMMITLOG, CONSUMEQUEUE, INDEX, LOCK, Store
+from recover.files.unread import Elsewhere, held_elsewhere, mapped_data, rocksdb_queue_folders, unread_parts
 from recover.findings import Finding, finding
-from recover.index.files import list_index_files
+from recover.index.files import index_geometry, list_index_files
 from recover.scan.log import LogView
+from recover.verify.commitlog import needs_newer_broker
 from recover.verify.needed_parts import needed_parts
-from recover.verify.other_parts import check_other_parts
-from recover.verify.owners import check_owners
+from recover.verify.survey import Survey
 
 if TYPE_CHECKING:
+    from recover.verify.index_file import IndexReport
     from recover.verify.survey import Survey
+
+
+NOT_SUPPORTED = "part-not-supported"
+
+
+def check_other_parts(
+    store: Store, elsewhere: Mapping[str, Elsewhere], settings: dict[str, str], wanted: frozenset[str] | None
+) -> Iterator[Finding]:
+    """Each part that is there: `part-not-supported` when it holds data that a wanted question needs, else an info.
+
+    `wanted` None: every question, and then the skeletons are listed, too.
+    """
+    for part in unread_parts(store, settings, queues=wanted is None or CONSUMEQUEUE in wanted):
+        name = store.relative(part.path)
+        answers = sorted(question for question, held in elsewhere.items() if held.part == name)
+        if not answers and part.needed_for is not None:
+            answers = [part.needed_for]
+        if wanted is not None and not wanted.intersection(answers):
+            continue
+        try:
+            held = part.holds(part.path)
+        except OSError as error:
+            yield finding("part-unreadable", name, None, part=name, error=error.strerror)
+            continue
+        if held and answers:
+            yield finding(NOT_SUPPORTED, name, None, part=name, what=part.what, detail=held, answers=answers,
+                          needed_for=part.needed_for, not_checked=_words(answers))
+        elif wanted is None:
+            yield finding("part-recognised", name, None, part=name, what=part.what, detail=held or "no data in it")
+
+
+_WORDS = {
+    "commitlog": "its messages", "consumequeue": "its queues", "index": "its keys", "checkpoint": "the checkpoint",
+    "config": "its settings and offsets",
+}
+
+
+def _words(answers: list[str]) -> str:
+    words = [_WORDS[name] for name in answers]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+_NAMED = 3
+
+
+class _Rights(NamedTuple):
+    uid: int
+    gid: int
+    mode: int
+
+
+def check_owners(store: Store) -> Iterator[Finding]:
+    """One finding for each part in which files differ from what most there have, or most of the store."""
+    parts = [*store.commitlog_dirs, store.consumequeue_dir, store.index_dir, store.config_dir]
+    found = {part: dict(_files(part)) for part in parts}
+    in_all = _usual([rights for files in found.values() for rights in files.values()])
+    for part, files in found.items():
+        usual = _usual([*files.values()]) or in_all
+        odd = sorted(path for path, rights in files.items() if usual is not None and rights != usual)
+        if usual is None or not odd:
+            continue
+        first = files[odd[0]]
+        more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
+        yield finding(
+            "file-owner-or-mode", store.relative(part), None, count=len(odd), first=store.relative(odd[0]),
+            names=", ".join(store.relative(path) for path in odd[:_NAMED]) + more, has=_text(first),
+            usual=_text(usual), owner=f"{usual.uid}:{usual.gid}", mode=f"{usual.mode:o}",
+        )
+
+
+def _files(part: Path) -> Iterator[tuple[Path, _Rights]]:
+    for folder, _, names in os.walk(part):
+        for name in names:
+            try:
+                status = os.lstat(path := Path(folder, name))
+            except OSError:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield path, _Rights(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
+
+
+def _usual(rights: list[_Rights]) -> _Rights | None:
+    """What more than half of them have; None where nothing is usual."""
+    for most, count in Counter(rights).most_common(1):
+        return most if 2 * count > len(rights) else None
+    return None
+
+
+def _text(rights: _Rights) -> str:
+    return f"owner {rights.uid}:{rights.gid}, mode {rights.mode:o}"
+
+
+MOSTLY_GONE = "commitlog-mostly-gone"
+FOREIGN = "commitlog-foreign"
+OTHER_LOG = "commitlog-other-log"
+_LOST_PER_MESSAGE = 10
+"""From this many lost messages for each that can be read, what is there is hardly the log of these queues."""
+
+
+def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> Iterator[Finding]:
+    """Of a log that is there: whether hardly anything of it can be read, and whether it looks like a log at all."""
+    log, lost = look.log, look.losses.records
+    # once damage is bridged, nothing but the bridge may be left of a small log
+    units = 0 if lost or log.messages or log.fillers or log.markers else _index_units_behind(index)
+    if lost > log.messages * _LOST_PER_MESSAGE or units:
+        yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.messages, lost=lost, index_units=units)
+    for item in look.foreign:
+        rows = sum(scan.record_count for scan in log.files if scan.mapped_file == item.mapped_file)
+        yield finding(OTHER_LOG, store.relative(item.mapped_file.path), 0, messages=rows, lost=record_count(item.lost))
+    odd = _without_a_record(log)
+    if odd is not None:
+        from recover.inspect_file.kinds import foreign
+
+        with FileReader(odd.path) as reader:
+            yield finding(FOREIGN, store.relative(odd.path), 0, what=foreign(reader))
+
+
+def _index_units_behind(index: IndexReport | None) -> int:
+    findings = () if index is None else index.findings
+    return sum(item.facts["count"] for item in findings if item.code in ("index-beyond-log", "index-lost-units"))
+
+
+def _without_a_record(log: LogView) -> MappedFile | None:
+    """The first file with data, if no file holds a record or a blank and that one does not begin like a log file."""
+    if any(scan.record_count or scan.blank is not None for scan in log.files):
+        return None
+    for scan in log.files:
+        # the very first write of a broker can be torn before its magic
+        if any(hole.last_data > hole.start + BLANK_SIZE for hole in scan.holes):
+            with FileReader(scan.mapped_file.path) as reader:
+                head = reader.read(0, BLANK_SIZE)
+            return None if BLANK.decode(head).magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) else scan.mapped_file
+    return None
+
+
+def contradicted_settings(store: Store, settings: Mapping[str, str]) -> Iterator[Finding]:
+    """Sizes that the settings name and the files of the store do not have, where these agree with each other."""
+    for key, folder, right in _sizes_of_files(store):
+        given = java_integer(settings.get(key, ""))
+        if given is not None and right is not None and _rounded(key, given) != right:
+            yield finding("settings-contradict-files", folder, None, setting=key, given=given, right=right)
+
+
+def _sizes_of_files(store: Store) -> Iterator[tuple[str, str, int | None]]:
+    if store.commitlog.files:
+        yield "mappedFileSizeCommitLog", COMMITLOG, store.mapped_file_size
+    if store.queue_folders:
+        yield "mappedFileSizeConsumeQueue", CONSUMEQUEUE, store.queue_size_of_files
+    listing = list_index_files(store.index_dir)
+    geometry = index_geometry(store, listing) if listing.files else None
+    if geometry is not None:
+        yield "maxHashSlotNum", INDEX, geometry.slots
+        yield "maxIndexNum", INDEX, geometry.entries
+
+
+def _rounded(key: str, value: int) -> int:
+    return file_size_for(value) if key == "mappedFileSizeConsumeQueue" else value
+
+
+def too_old_for(store: Store, view: LogView, version: BrokerVersion) -> Iterator[Finding]:
+    """Records that this release cannot read: it would cut the log at the first of them."""
+    for item in needs_newer_broker(store, view):
+        needed = item.facts["version"]
+        if version < BrokerVersion.parse(needed):
+            yield finding("start-needs-newer-broker", item.file, item.offset, broker=str(version), version=needed,
+                          what=item.facts["what"], start=item.facts["start"])
+
 
 NO_LOG = "commitlog-empty-queues-left"
 ALL_PARTS = frozenset({"commitlog", "consumequeue", "index", "checkpoint", "config"})
@@ -44,8 +220,6 @@ def check_parts(
     findings.extend(log_is_gone(store))
     findings.extend(settings_findings(look.log, look.options.settings))
     if look.options.settings:
-        from recover.verify.by_setting import contradicted_settings
-
         findings.extend(contradicted_settings(store, look.options.settings))
     settings = look.options.settings
     findings.extend(check_other_parts(store, look.elsewhere, settings, None if whole else frozenset(wanted)))

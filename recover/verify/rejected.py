@@ -22,17 +22,15 @@ from formats.commitlog.service import unserved
 from formats.errors import FormatError
 from formats.record_columns import BIT_CONTRADICTED_FLAG, BIT_UNSERVED, NO_MESSAGE
 from recover.evidence.expected import QueueKey
+from recover.evidence.flipped_bits import COMPRESSION, TYPES, WrongBit, right_flag, served_again
 from recover.evidence.restore import LARGEST
-from recover.evidence.right_flag import COMPRESSION, TYPES, right_flag
-from recover.evidence.turned_property import served_again
-from recover.evidence.wrong_bit import WrongBit
 from recover.files.mapped_files import MappedFile
 from recover.files.topics import topic_text
 from recover.finding_code import Severity
 from recover.findings import Finding, finding
 from recover.memory.columns import Rows
+from recover.scan.judge import LogReader
 from recover.scan.log import LogView
-from recover.scan.log_reader import LogReader
 from recover.verify.commitlog import place_in_file
 from recover.verify.survey import Survey
 

@@ -10,27 +10,50 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from formats.record_columns import BITS_REJECTED
+from recover.evidence.misplaced import strays_of
 from recover.files.reader import opened_once
 from recover.files.store import COMMITLOG, Store
-from recover.findings import Finding, FindingList
+from recover.findings import Finding, FindingList, finding
 from recover.scan.log import Damage, LogView
 from recover.verify.commitlog import (
     check_commitlog,
     contradiction_findings,
     damaged_messages,
     misnamed_findings,
+    place_in_file,
 )
-from recover.verify.numbering import numbering_findings
-from recover.verify.parts import check_parts, log_is_gone
-from recover.verify.remains import remains_findings
+from recover.verify.parts import check_parts, log_is_gone, remains_findings
 from recover.verify.survey import ScanOptions, Survey, not_looked_at, survey
 
 if TYPE_CHECKING:
-    from recover.evidence.wrong_bit import WrongBit
+    from recover.evidence.flipped_bits import WrongBit
     from recover.verify.checkpoint import CheckpointReport
     from recover.verify.config import ConfigReport
-    from recover.verify.index_report import IndexReport
+    from recover.verify.index_file import IndexReport
     from recover.verify.rejected import Rejected
+
+
+def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
+    """Records that fit nowhere into the queue that they name, and places of queues that no record is left for."""
+    known = {item.phy_offset for item in look.contradictions}
+    for key, strays in strays_of(look.log, look.expectation).items():
+        for queue_offset, phy_offset, _ in strays:
+            mapped_file = look.log.queue.find(phy_offset)
+            if phy_offset not in known and mapped_file is not None:
+                yield finding(
+                    "commitlog-unplaced-record", *place_in_file(store, mapped_file, phy_offset), start=phy_offset,
+                    topic=key.topic, queue=key.queue_id, queue_offset=queue_offset,
+                )
+    # a bridge leaves such places where it has no markers, or no room for all
+    for lack in look.losses.lacking if not (look.log.fillers or look.log.markers) else ():
+        # what leaves them out is wrong itself
+        if known.isdisjoint((lack.before, lack.behind)):
+            yield finding(
+                "commitlog-number-missing", "commitlog", None, topic=lack.key.topic, queue=lack.key.queue_id,
+                first=lack.first, last=lack.last, count=lack.last - lack.first + 1, before=lack.before,
+                behind=lack.behind,
+            )
+
 
 PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
 
@@ -178,7 +201,7 @@ def _flipped_properties(
 
 def _flipped_bits(store: Store, look: Survey, flipped: list[WrongBit]) -> Iterator[Finding]:
     if look.log.damaged or flipped:
-        from recover.verify.flipped_bits import flipped_bit_findings, flipped_property_findings
+        from recover.verify.flipped_properties import flipped_bit_findings, flipped_property_findings
 
         yield from flipped_bit_findings(store, look)
         yield from flipped_property_findings(store, flipped)

@@ -11,14 +11,12 @@ from recover.broker.delays import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.errors import Refusal
 from recover.evidence.beyond import file_named_elsewhere, named_behind, note_damage_behind
 from recover.evidence.contradictions import Contradiction, contradictions
-from recover.evidence.expected import Expectation, QueueKey, expect
+from recover.evidence.expected import ConsumeQueueReport, Expectation, QueueKey, expect
 from recover.evidence.last_numbers import as_units_say
 from recover.evidence.lost import Losses, LostPosition, lost_positions
-from recover.evidence.misplaced import misplaced
+from recover.evidence.misplaced import misplaced, places_of_strays
 from recover.evidence.overwritten import ForeignFile, foreign_files, older_in_place, unheld, without
-from recover.evidence.queue_verdict import ConsumeQueueReport
 from recover.evidence.relocated import relocated
-from recover.evidence.stray_places import places_of_strays
 from recover.files.mapped_files import MappedFile
 from recover.files.store import CONSUMEQUEUE, Store
 from recover.files.topics import Topics

@@ -32,8 +32,8 @@ from recover.files.reader import FileReader, read_small
 from recover.files.store import CONFIG, Store
 from recover.findings import Finding, finding
 from recover.memory.columns import Rows
+from recover.scan.judge import LogReader
 from recover.scan.log import LogView
-from recover.scan.log_reader import LogReader
 
 TIMERLOG = "timerlog"
 TIMERWHEEL = "timerwheel"

@@ -11,7 +11,7 @@ import pytest
 from formats.message_id import offset_id
 from formats.names import offset_to_name
 from recover.files.store import Store
-from recover.scan.log_reader import LogReader
+from recover.scan.judge import LogReader
 from recover.scan.log_scan import scan_log
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain

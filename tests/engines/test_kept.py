@@ -17,8 +17,7 @@ from recover.mend.after import after_replacing
 from recover.scan.file_scan import FileScan
 from recover.scan.log import LogView
 from recover.scan.log_scan import assemble
-from recover.scan.split_join import FileJoin
-from recover.scan.split_scan import one_split, scan_split, splits_of
+from recover.scan.split_scan import FileJoin, one_split, scan_split, splits_of
 from recover.spark.kept import Kept, rows_of
 from recover.spark.packing import PackedSplit, pack, pack_numbers, unpack, unpack_numbers
 

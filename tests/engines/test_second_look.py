@@ -17,8 +17,7 @@ from recover.files.store import Store
 from recover.mend.recover_plan import RecoverOptions, plan_recover
 from recover.scan.log import LogView
 from recover.scan.log_scan import assemble
-from recover.scan.split_join import FileJoin
-from recover.scan.split_scan import scan_split, splits_of
+from recover.scan.split_scan import FileJoin, scan_split, splits_of
 from recover.spark import engine as engines
 from recover.spark.engine import SparkEngine
 from recover.spark.session import stop_session

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recover import disk
-from recover.apply.batches import LARGEST, batches
 from recover.apply.carry_out import apply_plan
+from recover.apply.staging import LARGEST, batches
 from recover.apply.undo import undo
 from recover.files import reading
 from recover.files.reading import crc_with_zeros, data_extents, file_crc

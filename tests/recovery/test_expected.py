@@ -11,7 +11,7 @@ from formats.record_columns import BIT_STRAY
 from recover.evidence import expected
 from recover.evidence.expected import Expectation, QueueKey, is_lost
 from recover.memory.columns import Rows
-from recover.scan.numbers import numbered
+from recover.scan.generations import numbered
 from recover.verify.survey import ScanOptions, survey
 from tests.support.looks import opened
 from tests.support.stores import STORES, unpacked

@@ -14,7 +14,7 @@ from msgspec import structs
 from fixtures.damage import damage
 from fixtures.damage.patch import flip_bit
 from formats.commitlog import make_record, tags_code
-from recover.evidence.contradicted_carrier import a_bit_away
+from recover.evidence.contradictions import a_bit_away
 from recover.verify.flipped_properties import _hashes
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records

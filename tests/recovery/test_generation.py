@@ -14,7 +14,7 @@ from recover.files.store import Store
 from recover.inspect_store.default_broker import default_broker
 from recover.inspect_store.evidence import Generation, find_generation
 from recover.inspect_store.pointers import read_checkpoint
-from recover.scan.log_reader import LogReader
+from recover.scan.judge import LogReader
 from tests.support.stores import EXPECTED, STORES
 
 

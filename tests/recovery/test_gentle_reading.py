@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from fixtures.synth import synth_store
-from recover.files import pace, read_ahead
-from recover.files.pace import Pace
-from recover.files.read_ahead import BLOCK, ReadAhead
+from recover.files import read_ahead, reader
+from recover.files.reader import BLOCK, Pace, ReadAhead
 from recover.files.store import Store
 from recover.scan.log_scan import scan_log
 from tests.support.stores import unpacked
@@ -114,7 +113,7 @@ def test_no_more_is_read_than_the_rate_allows() -> None:
 def test_a_scan_keeps_to_the_pace_of_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store.open(synth_store(tmp_path / "s", messages=60, mapped_file_size=8192).root)
     spent: list[int] = []
-    monkeypatch.setattr(pace._pace, "spend", spent.append)
+    monkeypatch.setattr(reader._pace, "spend", spent.append)
     log = scan_log(store.commitlog)
     assert log.messages == 60
     assert sum(spent) >= log.log_end

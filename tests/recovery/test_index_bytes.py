@@ -11,9 +11,9 @@ import pytest
 from fixtures.damage import damage
 from recover.files.reading import Piece
 from recover.plan.content import pieces_of
-from recover.rebuild import index_bytes
+from recover.rebuild import index_builder
 from recover.rebuild.index import rebuild_index
-from recover.rebuild.index_bytes import ahead
+from recover.rebuild.index_builder import ahead
 from tests.support.indexes import opened
 from tests.support.stores import STORES, unpacked
 
@@ -32,8 +32,8 @@ def test_blocks_of_every_size_make_the_bytes_of_the_whole_file(
 ) -> None:
     store, log = opened(unpacked(name))
     made = rebuild_index(store, log, fresh=True).files
-    monkeypatch.setattr(index_bytes, "_UNITS", units)
-    monkeypatch.setattr(index_bytes, "CHUNK", 1024)
+    monkeypatch.setattr(index_builder, "_UNITS", units)
+    monkeypatch.setattr(index_builder, "CHUNK", 1024)
     for file in made:
         whole = b"".join(file.content.chunks())
         assert _put_together(pieces_of(file.content), file.content.size) == whole

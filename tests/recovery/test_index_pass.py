@@ -14,10 +14,9 @@ from recover.files.reader import FileReader, ReadFailure
 from recover.index.stream import IndexStream
 from recover.scan.log import LogView
 from recover.verify import index as verify_index
-from recover.verify import index_pass
+from recover.verify import index_file
 from recover.verify.index import check_index
-from recover.verify.index_file import IndexFileVerdict
-from recover.verify.index_pass import follow_file
+from recover.verify.index_file import IndexFileVerdict, follow_file
 from tests.support.indexes import checked, opened
 from tests.support.stores import STORES, unpacked
 
@@ -102,7 +101,7 @@ def test_the_pass_dislikes_what_does_not_belong_to_the_units(place: str, store: 
 @pytest.mark.parametrize("name", STORES)
 def test_small_blocks_give_the_same_verdicts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one = checked(unpacked(name))
-    monkeypatch.setattr(index_pass, "_BLOCK", 7 * INDEX_UNIT.size)
+    monkeypatch.setattr(index_file, "_BLOCK", 7 * INDEX_UNIT.size)
     other = check_index(*opened(unpacked(name)))
     assert one.verdicts == other.verdicts
     assert one.findings == other.findings
@@ -114,7 +113,7 @@ def test_block_that_cannot_be_read_is_a_part_that_cannot_be_read(
     block: int, store: StoreCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, verdict, geometry = first_of_a_sound_index(store)
-    monkeypatch.setattr(index_pass, "_BLOCK", 7 * INDEX_UNIT.size)
+    monkeypatch.setattr(index_file, "_BLOCK", 7 * INDEX_UNIT.size)
     place = [*range(geometry.unit_offset(1), geometry.unit_offset(verdict.end), 7 * INDEX_UNIT.size)][block]
     root = verdict.file.path.parent.parent
     failed = []

@@ -11,8 +11,7 @@ import pytest
 from fixtures.synth import synth_store
 from recover.files.mapped_files import MappedFileQueue
 from recover.files.store import Store
-from recover.scan.engine import LocalEngine
-from recover.scan.known_log import KnownLog, stamps_of
+from recover.scan.engine import KnownLog, LocalEngine, stamps_of
 from recover.scan.log import LogView
 from recover.verify.report import verify
 from recover.verify.survey import ScanOptions

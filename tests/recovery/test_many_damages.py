@@ -31,9 +31,8 @@ from formats.record_columns import (
 )
 from recover.evidence import restore as restoring
 from recover.evidence.expected import QueueKey
-from recover.evidence.lost import LostPosition, _Ranges
+from recover.evidence.lost import LostPosition, Surroundings, _Ranges
 from recover.evidence.restore import restore
-from recover.evidence.surroundings import Surroundings
 from recover.files.mapped_files import MappedFile
 from recover.files.store import Store
 from recover.memory.columns import Rows, Split

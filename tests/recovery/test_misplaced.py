@@ -18,11 +18,10 @@ from formats.sysflag import HOSTS_V6, TRANSACTION
 from mqtool import exits
 from recover.evidence.expected import QueueKey
 from recover.evidence.lost import Lack
-from recover.evidence.misplaced import _fitting
-from recover.evidence.stray_places import StrayPlace
+from recover.evidence.misplaced import StrayPlace, _fitting
 from recover.files.store import Store
+from recover.scan.generations import _leaps
 from recover.scan.log_scan import scan_log
-from recover.scan.numbers import _leaps
 from recover.scan.tally import Counter
 from recover.verify.survey import ScanOptions, survey
 from tests.cli.runner import Result, mqtool

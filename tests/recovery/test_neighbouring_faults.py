@@ -14,10 +14,9 @@ from fixtures.damage.patch import flip_bit
 from formats.commitlog import HEADS
 from formats.record_columns import RECORD
 from formats.sysflag import HOSTS_V6
-from recover.evidence.stray_places import placed
+from recover.evidence.misplaced import placed
 from recover.files.store import Store
-from recover.scan.generations import _ghosts
-from recover.scan.numbers import strays_among
+from recover.scan.generations import _ghosts, strays_among
 from tests.cli.runner import mqtool
 from tests.support.commitlog import Placed, placed_records
 

@@ -18,7 +18,7 @@ from formats.errors import FormatError
 from recover.files.mapped_files import MappedFile
 from recover.files.range_sums import RangeSums
 from recover.files.reader import FileReader
-from recover.inspect_file.log_items import log_items
+from recover.inspect_file.unit_items import log_items
 from recover.memory.columns import ColumnStore
 from recover.scan.file_scan import scan_file
 from recover.scan.judge import envelope_size, judge, reason_of

@@ -16,13 +16,11 @@ from fixtures.synth import synth_store
 from formats.consumequeue import PRE_BLANK
 from formats.native.queues import LEFT_OUT, put_blanks, put_plain
 from formats.record_columns import BIT_DELAY, BIT_GHOST, BIT_MARKER, RECORD
+from recover.plan.content import Spool
 from recover.plan.model import Step
-from recover.plan.spool import Spool
 from recover.rebuild import plain_queues as module
-from recover.rebuild.consumequeue import QueueBuilder
-from recover.rebuild.plain_queues import fresh_queues, plain_queues, plain_steps
-from recover.rebuild.queue_cells import QueueCells, queue_steps
-from recover.rebuild.queue_steps import consumequeue_steps
+from recover.rebuild.consumequeue import QueueBuilder, QueueCells, queue_steps
+from recover.rebuild.plain_queues import consumequeue_steps, fresh_queues, plain_queues, plain_steps
 from recover.scan.log import tally
 from recover.verify.consumequeue import check_consumequeue
 from recover.verify.survey import Survey

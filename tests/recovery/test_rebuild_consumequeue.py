@@ -18,12 +18,11 @@ from formats.native.queues import put_rows
 from formats.record_columns import BIT_MARKER, EXPECTED
 from recover.apply.carry_out import apply_plan
 from recover.evidence.expected import QueueKey
+from recover.plan.content import Spool
 from recover.plan.preconditions import seal
-from recover.plan.spool import Spool
 from recover.rebuild import consumequeue as rebuild_consumequeue
-from recover.rebuild.consumequeue import QueueBuilder
+from recover.rebuild.consumequeue import QueueBuilder, queue_steps
 from recover.rebuild.plan import RebuildOptions, plan_rebuild
-from recover.rebuild.queue_cells import queue_steps
 from recover.verify.survey import ScanOptions, Survey
 from tests.support.looks import looked_at, opened
 from tests.support.sparse import data_chunks

@@ -16,12 +16,11 @@ from recover.evidence.expected import QueueKey
 from recover.files.ext_files import ExtFiles
 from recover.files.store import Store
 from recover.findings import Finding
+from recover.plan.content import Spool
 from recover.plan.model import Plan, Step
 from recover.plan.preconditions import seal
-from recover.plan.spool import Spool
-from recover.rebuild.consumequeue import QueueBuilder
+from recover.rebuild.consumequeue import QueueBuilder, queue_steps
 from recover.rebuild.consumequeue_ext import ExtRows, fresh_ext, repaired_ext
-from recover.rebuild.queue_cells import queue_steps
 from recover.verify.survey import ScanOptions, Survey, survey
 
 WITH_EXT = ("clean-5.3.3", "killed-ext-4.5.1", "killed-ext-5.5.0")

@@ -12,10 +12,8 @@ import pytest
 
 from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.synth import synth_store
-from recover.files import pace
-from recover.files.pace import Pace
-from recover.files.read_ahead import BLOCK, ReadAhead
-from recover.files.reader import FileReader
+from recover.files import reader
+from recover.files.reader import BLOCK, FileReader, Pace, ReadAhead
 from recover.files.store import Store
 from recover.memory.columns import ColumnStore
 from recover.scan import window
@@ -153,7 +151,7 @@ def test_a_limited_rate_counts_every_byte(tmp_path: Path, monkeypatch: pytest.Mo
     synth_store(tmp_path / "s", messages=3000, mapped_file_size=4 << 20)
     limited, spent = Pace(1 << 50), []
     monkeypatch.setattr(limited, "spend", spent.append)
-    monkeypatch.setattr(pace, "_pace", limited)
+    monkeypatch.setattr(reader, "_pace", limited)
     (scan,) = _scans(tmp_path / "s")
     assert sum(spent) >= scan.end
 

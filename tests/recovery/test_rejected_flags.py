@@ -19,7 +19,7 @@ from fixtures.synth import StoreWriter
 from formats import sysflag
 from formats.commitlog import OFFSET_SYS_FLAG, Record, make_record
 from formats.compression import decompress
-from recover.evidence.right_flag import right_flag
+from recover.evidence.flipped_bits import right_flag
 from recover.verify.rejected import MOST
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records

@@ -14,8 +14,7 @@ import pytest
 
 from fixtures.synth import synth_store
 from formats.consumequeue import CQ_UNIT, CqUnit, ext_address
-from recover.evidence.expected import Expectation, QueueKey
-from recover.evidence.queue_verdict import QueueVerdict
+from recover.evidence.expected import Expectation, QueueKey, QueueVerdict
 from recover.files.store import Store
 from recover.verify.survey import ScanOptions, survey
 from tests.support.stores import STORES, unpacked

@@ -18,8 +18,7 @@ from recover.files.mapped_files import MappedFile
 from recover.memory.columns import ColumnStore
 from recover.scan.file_scan import FileScan, scan_file
 from recover.scan.log_scan import assemble
-from recover.scan.split_join import FileJoin
-from recover.scan.split_scan import one_split, scan_split, splits_of
+from recover.scan.split_scan import FileJoin, one_split, scan_split, splits_of
 from tests.support.looks import opened
 from tests.support.stores import STORES, unpacked
 

@@ -16,7 +16,7 @@ from formats.commitlog import OFFSET_SYS_FLAG, TOPIC_HALF, TOPIC_SCHEDULE, TOPIC
 from formats.commitlog.service import NEEDED, is_served, unserved
 from formats.names import offset_to_name
 from recover.evidence.expected import QueueKey
-from recover.evidence.turned_property import served_again
+from recover.evidence.flipped_bits import served_again
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import STORES, real_store

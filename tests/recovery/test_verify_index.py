@@ -14,7 +14,7 @@ import pytest
 
 from fixtures.damage import damage
 from recover.files.reader import FileReader
-from recover.index import image as index_image
+from recover.index import files as index_image
 from recover.index.stream import IndexStream, TagHistory, TagRun
 from recover.verify import index as verify_index
 from recover.verify import index_file
@@ -280,7 +280,7 @@ def test_a_large_file_with_a_flaw_is_judged_from_disk_as_from_memory(
 
     monkeypatch.setattr(index_image, "_LARGE", 1)
     if full:
-        monkeypatch.setattr("recover.memory.scratch.os.posix_fallocate", place)
+        monkeypatch.setattr("recover.memory.columns.os.posix_fallocate", place)
     from_disk = checked(root)
     assert from_disk.json() == in_memory.json() and from_disk.findings == in_memory.findings != []
     assert bool(asked) == full

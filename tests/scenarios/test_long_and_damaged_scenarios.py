@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures.damage.patch import flip_bit
-from recover.apply.changed_file import changed_file
+from recover.apply.staging import changed_file
 from recover.plan.model import InPlace, WriteRange, ZeroRange
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import body_at, file_name, messages

@@ -10,7 +10,7 @@ from recover.rebuild.index import IndexRebuild, rebuild_index
 from recover.scan.log import LogView
 from recover.scan.log_scan import scan_log
 from recover.verify.index import check_index
-from recover.verify.index_report import IndexReport
+from recover.verify.index_file import IndexReport
 
 
 def opened(root: Path, **options: Any) -> tuple[Store, LogView]:
