@@ -39,8 +39,8 @@ def in_turn(
     """Let every party run once, then all again, `runs` times; one turn before that is not counted.
 
     A party is a function that does the job and returns the seconds that count. Every other turn goes backwards, so that
-    nobody always comes behind the same one. Before each, the `cached` files are read: some systems drop from the page
-    cache what nobody read for some seconds, and whoever comes behind a slow party would pay for that.
+    nobody always comes after the same one. Before each, the `cached` files are read: some systems drop from the page
+    cache what nobody read for some seconds, and whoever comes after a slow party would pay for that.
     """
     times = {name: Times(name) for name in parties}
     for turn in range(runs + 1):
@@ -66,7 +66,7 @@ def _read_all(paths: Iterable[Path]) -> None:
 def _warm_memory() -> None:
     """Have the host of a virtual machine back so much memory as any party asks for.
 
-    It takes back what nobody uses for some seconds, and 0.6 ms for each MB to give it again. A party behind one that
+    It takes back what nobody uses for some seconds, and 0.6 ms for each MB to give it again. A party after one that
     held much memory, or ran for long, would wait 0.3 s for that, and another would not.
     """
     with mmap.mmap(-1, _MEMORY, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory, suppress(OSError):

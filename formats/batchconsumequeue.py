@@ -47,7 +47,7 @@ def is_sparse_end(unit: BatchCqUnit) -> bool:
 
 
 def next_queue_offset(unit: BatchCqUnit) -> int:
-    """The queue offset behind the last message of the unit."""
+    """The queue offset after the last message of the unit."""
     return unit.base_offset + unit.batch_size
 
 

@@ -53,7 +53,7 @@ def decode(buffer: Buffer, *, extend: bool = False) -> Checkpoint:
 
 
 def encode(checkpoint: Checkpoint, base: Buffer = b"") -> bytes:
-    """The bytes of a whole file. `base`: the file so far, whose bytes behind the fields are kept."""
+    """The bytes of a whole file. `base`: the file so far, whose bytes after the fields are kept."""
     if len(base) > FILE_SIZE:
         raise FormatError("bad-length", 0, f"a checkpoint has {FILE_SIZE} bytes", length=len(base), expected=FILE_SIZE)
     return (CHECKPOINT.encode(checkpoint) + bytes(base[CHECKPOINT.size:])).ljust(FILE_SIZE, b"\0")

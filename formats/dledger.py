@@ -33,7 +33,7 @@ class DLedgerBlank(NamedTuple):
     """End of a data or index file. Magic comes first here, unlike in the commitlog."""
 
     magic: Annotated[int, I32, "-1"]
-    size: Annotated[int, I32, "bytes from here to the end of the file, all zero behind this"]
+    size: Annotated[int, I32, "bytes from here to the end of the file, all zero after this"]
 
 
 class DLedgerIndexUnit(NamedTuple):

@@ -1,6 +1,6 @@
 """epochFileCheckpoint: where each term of a controller's master began. Sources: EpochFileCache, CheckpointFile.
 
-Text: the count of entries, the checksum of the lines behind it, then `epoch-startOffset` a line. Since 5.0.0.
+Text: the count of entries, the checksum of the lines after it, then `epoch-startOffset` a line. Since 5.0.0.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 class Parsed(Struct, frozen=True):
     """What a config file holds.
 
-    `end`: byte offset just behind the value (where reading stopped, with an `error`).
+    `end`: byte offset just after the value (where reading stopped, with an `error`).
     `trailing`: "" nothing but blanks follows; "zeros" bytes of value 0; "garbage" anything else.
     `error`: set by `salvage` only; `value` then holds what came before in whole.
     `malformed_utf8`: byte offset of the first string that is not UTF-8 (read with U+FFFD), or None.
@@ -59,7 +59,7 @@ def loads(data: bytes) -> Json:
     """
     parsed = parse(data)
     if parsed.trailing == "garbage":
-        raise FormatError("trailing-garbage", parsed.end, f"more text behind the value at byte {parsed.end}",
+        raise FormatError("trailing-garbage", parsed.end, f"more text after the value at byte {parsed.end}",
                           end=parsed.end, length=len(data))
     return parsed.value
 
@@ -175,7 +175,7 @@ class _Reader:
         return whole
 
     def escape(self, start: int) -> str:
-        """The character behind a backslash that was just passed."""
+        """The character after a backslash that was just passed."""
         kind = self.data[self.position:self.position + 1]
         self.position += 1
         if kind in _HEX:

@@ -17,7 +17,7 @@ _INTEGER_KEY = "\x02"
 """Stand-ins; text that has them itself is left alone."""
 
 _KEY = re.compile(r"([{,][ \t\r\n]*)(-?[0-9]{1,18})(?=[ \t\r\n]*:)")
-_PARTS = 3  # that splitting at _KEY gives for each key: what is in front of it, what opens it, its digits
+_PARTS = 3  # that splitting at _KEY gives for each key: what is before it, what opens it, its digits
 _NO_BRACKETS = bytes(code for code in range(256) if code not in b"{}[]")
 _DIGITS = bytes(ord("0") if code in b"0123456789.+-eE" else 32 for code in range(256))
 _LARGEST = 16 << 20

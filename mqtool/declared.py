@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from msgspec import Struct, structs
 
-FLAG = " "  # what stands behind the name of a flag in the help: nothing
+FLAG = " "  # what stands after the name of a flag in the help: nothing
 REQUIRED = Given.empty
 
 
@@ -64,7 +64,7 @@ def argument(metavar: str, help: str, complete: Callable[[str], list[str]] | Non
 
 
 def layout_of(function: Callable[..., int], last: type[Any]) -> Layout:
-    """What a function of (Printer, groups of options, own parameters) takes, the group `last` behind it."""
+    """What a function of (Printer, groups of options, own parameters) takes, the group `last` after it."""
     hints = get_type_hints(function, include_extras=True)
     flat: list[Parameter] = []
     groups: dict[str, type[Any]] = {}

@@ -55,7 +55,7 @@ def _stands_here(item: Item) -> bool:
 
 
 def _bits(report: FileReport, bad: list[Item]) -> int:
-    """A record that nobody can read, and damage with one behind it, cost messages; behind the last it may be a tail."""
+    """A record that nobody can read, and damage with one after it, cost messages; after the last it may be a tail."""
     bits = 0
     for item in bad:
         goes_on = item.kind == "damage" and item.offset + item.size < report.length

@@ -13,7 +13,7 @@ Part = tuple[str, str]
 
 
 class Text:
-    """Words, harmless for a terminal: whoever makes one has cleaned them. The style is that of words behind it, too."""
+    """Words, harmless for a terminal: whoever makes one has cleaned them. The style is that of words after it, too."""
 
     __slots__ = ("more", "style", "words")
 
@@ -23,7 +23,7 @@ class Text:
 
     @classmethod
     def assemble(cls, *parts: Text | Part | str) -> Text:
-        """Several, one behind the other, each with its own style."""
+        """Several, one after the other, each with its own style."""
         result = cls("")
         for part in parts:
             if isinstance(part, Text):
@@ -33,7 +33,7 @@ class Text:
         return result
 
     def append(self, words: str, style: str = "") -> None:
-        """Put more words behind."""
+        """Put more words after."""
         self.more.append((words, style))
 
 

@@ -92,7 +92,7 @@ def _pointers(report: StoreReport) -> Any:
     if at.dispatched_to is not None:
         behind = ", all of the log"
         if at.undispatched:
-            behind = f", {exact_size(at.undispatched)} bytes of the log lie behind it"
+            behind = f", {exact_size(at.undispatched)} bytes of the log lie after it"
         rows.append(("queues reach to", f"{at.dispatched_to:,}{behind}"))
     if at.index_files:
         first, last = at.index_files[0][0], at.index_files[-1][0]
@@ -106,7 +106,7 @@ def _pointers(report: StoreReport) -> Any:
             ("index flushed", at.checkpoint.index_msg_timestamp))]
         if at.checkpoint.logics_physical_offset:
             rows.append(("checkpoint: queues to", f"{at.checkpoint.logics_physical_offset:,}"))
-    return facts("how far things have come", rows)
+    return facts("pointers", rows)
 
 
 def _topics(report: StoreReport) -> Any:

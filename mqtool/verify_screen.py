@@ -65,7 +65,7 @@ def _damaged(damaged: list[dict[str, Any]]) -> Any:
     ]
     if len(damaged) > _DAMAGED_SHOWN:
         rows.append(["…", "", f"{len(damaged) - _DAMAGED_SHOWN} more: --json shows all", "", ""])
-    return table("damaged ranges of the log", [">from", ">to", ">bytes", "reason", ">intact messages behind"], rows)
+    return table("damaged ranges of the log", [">from", ">to", ">bytes", "reason", ">intact messages after"], rows)
 
 
 def verify_line(document: dict[str, Any], code: int) -> str:
@@ -76,7 +76,7 @@ def verify_line(document: dict[str, Any], code: int) -> str:
         parts.append(f"{count(log['damaged_messages'], 'damaged message')}")
     behind = max((item["intact_after"] for item in log["damaged"]), default=0)
     if behind:
-        parts.append(f"{behind:,} of the intact ones lie behind damage, where a broker may cut them off")
+        parts.append(f"{behind:,} of the intact ones lie after damage, where a broker may cut them off")
     for part, words in (("consumequeue", "consume queue"), ("index", "index")):
         values = document.get(part, {})
         for state in ("missing", "wrong", "beyond_log"):

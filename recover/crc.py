@@ -14,7 +14,7 @@ from formats.layout import Buffer
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """CRC-32C of `data` behind bytes whose sum is `value`."""
+    """CRC-32C of `data` after bytes whose sum is `value`."""
     return _run()(data, value)
 
 

@@ -41,13 +41,13 @@ def store(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def count(record_property: Callable[[str, object], None]) -> Count:
-    """`count("inputs fuzzed", 500)`: a number for the summary behind the whole run."""
+    """`count("inputs fuzzed", 500)`: a number for the summary after the whole run."""
     return lambda name, number: record_property(PREFIX + name, number)
 
 
 @pytest.fixture
 def note(record_property: Callable[[str, object], None]) -> Note:
-    """`note("MISSED ...")`: a line for the summary behind the whole run."""
+    """`note("MISSED ...")`: a line for the summary after the whole run."""
     return lambda line: record_property(NOTE + line, True)
 
 

@@ -1,6 +1,6 @@
 """Records and blanks, bytes to values and back.
 
-Positions are those in the buffer; `limit` is the position behind the last byte of the mapped
+Positions are those in the buffer; `limit` is the position after the last byte of the mapped
 file (or of the readable range).
 """
 

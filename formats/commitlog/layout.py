@@ -1,6 +1,6 @@
 """Where the fields of a commitlog record are: the only place that says so.
 
-A record is a fixed head, the body, the topic behind its length, and the properties behind
+A record is a fixed head, the body, the topic after its length, and the properties after
 theirs (`MessageExtEncoder`). The head grows by 12 bytes for each host that is IPv6, so there
 are four heads of one declaration; the offsets exported here are those of the IPv4 head.
 """
@@ -35,7 +35,7 @@ class Head(NamedTuple):
     sys_flag: Annotated[int, I32, "compression, transaction, IPv6 and batch bits"]
     born_timestamp: Annotated[int, I64, "client clock, ms"]
     born_ip: Annotated[bytes, raw(IPV4_LENGTH), "client address; 16 bytes when sysFlag has 0x10"]
-    born_port: Annotated[int, I32, "client port, 0 to 65535: clients throw at any other, and drop what came behind it"]
+    born_port: Annotated[int, I32, "client port, 0 to 65535: clients throw at any other, and drop what came after it"]
     store_timestamp: Annotated[int, I64, "broker clock, ms"]
     store_ip: Annotated[bytes, raw(IPV4_LENGTH), "broker address; 16 bytes when sysFlag has 0x20"]
     store_port: Annotated[int, I32, "broker port, as the client's"]
@@ -72,7 +72,7 @@ class PropertyCrc(NamedTuple):
 
 
 class BlankHead(NamedTuple):
-    """What closes a mapped file; the bytes behind it are undefined."""
+    """What closes a mapped file; the bytes after it are undefined."""
 
     size: Annotated[int, I32, "bytes from here to the end of the mapped file"]
     magic: Annotated[int, I32, "CBD43194"]

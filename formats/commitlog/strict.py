@@ -66,7 +66,7 @@ def check_strict(buffer: Buffer, offset: int, limit: int, phy_offset: int) -> Re
     """Read the record at `offset` and believe nothing: every field must be what a broker writes there.
 
     `phy_offset` is the position of `offset` in the log, `limit` the end of the mapped file
-    counted as `offset` is: a blank must still fit behind the record. The buffer may end before
+    counted as `offset` is: a blank must still fit after the record. The buffer may end before
     `limit`; a record that it does not hold whole is `short`, unless its head already shows
     damage. Raises FormatError as `decode` does, and `bad-phy-offset`, `bad-queue-id`,
     `bad-queue-offset`, `bad-born-timestamp`, `bad-store-timestamp`, `bad-born-port`,

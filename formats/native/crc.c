@@ -49,7 +49,7 @@ FOLDING PART __m128i folded(__m128i value, __m128i factors, __m128i next) {
 
 FOLDING PART __m128i factors_of(fold_factors it) { return _mm_set_epi64x((int64_t)it.high, (int64_t)it.low); }
 
-/* What 16 bytes come to with those behind them; the last byte is at least 32 bytes behind the first one of all. */
+/* What 16 bytes come to with those after them; the last byte is at least 32 bytes after the first one of all. */
 FOLDING static uint32_t finished(__m128i value, const uint8_t *rest, int64_t length) {
     static const uint8_t places[48] = {
         128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
@@ -189,9 +189,9 @@ int64_t mq_bits_that_change(int64_t length, int64_t change, int64_t *found, int6
     int64_t count = 0;
     for (int bit = 0; bit < 8; bit++) {
         uint32_t value = tables[0][1 << bit];
-        for (int64_t behind = 0; behind < length; behind++) {
+        for (int64_t after = 0; after < length; after++) {
             if ((value & 0x7FFFFFFF) == change) {
-                if (count < room) found[count] = 8 * (length - 1 - behind) + bit;
+                if (count < room) found[count] = 8 * (length - 1 - after) + bit;
                 count++;
             }
             value = tables[0][value & 0xFF] ^ value >> 8;

@@ -303,7 +303,7 @@ int64_t mq_count_missing(const record_row *records, int64_t rows, const uint8_t 
 enum { AT_UNIT, AT_ROW, AT_HASH, NEXT_KEY, IS_OPEN, FOLLOW_STATE };
 enum { MORE_UNITS, MORE_RECORDS, FOLLOW_DISLIKED, UNIT = 20, AT_OFFSET = 4, AT_TIME = 12, AT_PREVIOUS = 16 };
 
-/* The place behind the first key with that hash that was not found yet, from `start` on and around; -1 for none. */
+/* The place after the first key with that hash that was not found yet, from `start` on and around; -1 for none. */
 PART int64_t find_key(int32_t value, const int32_t *hashes, int64_t first, int64_t keys, int64_t start,
                       uint8_t *found) {
     for (int64_t step = 0; step < keys; step++) {

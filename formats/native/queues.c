@@ -14,7 +14,7 @@ static bool in_ranges(int64_t offset, const int64_t *starts, const int64_t *stop
     return low > 0 && offset < stops[low - 1];
 }
 
-/* The cell names the same record as the cell before it or behind it. */
+/* The cell names the same record as the cell before it or after it. */
 static bool repeats(const int64_t *phy_offsets, const int32_t *sizes, int64_t cells, int64_t cell) {
     if (cell > 0 && phy_offsets[cell - 1] == phy_offsets[cell] && sizes[cell - 1] == sizes[cell]) return true;
     return cell + 1 < cells && phy_offsets[cell + 1] == phy_offsets[cell] && sizes[cell + 1] == sizes[cell];

@@ -42,11 +42,11 @@ def classify_units(
     """Class of every cell of a stretch of one queue; how many cells are in use.
 
     The cells start at queue offset `first_index`. Rows are the positions that should be held, ascending
-    by `row_index`, all inside or behind the stretch; `row_lost` marks those of a lost message: its cell may name the
+    by `row_index`, all inside or after the stretch; `row_lost` marks those of a lost message: its cell may name the
     marker or repeat a neighbour. A unit of an expired message where a live one is
     expected, or between live ones, is wrong. A cell that no record claims may repeat a neighbour too, between live
     ones or, with `bridged`, where the log is damaged or was, anywhere. Fills `classes` (uint8 a cell) and `missing`
-    (bool a row). The first cell with size <= 0 ends the queue: it and everything behind it is NOTHING.
+    (bool a row). The first cell with size <= 0 ends the queue: it and everything after it is NOTHING.
     """
     cells = list(zip(phy_offsets.tolist(), sizes.tolist(), tags_codes.tolist(), strict=True))
     rows = list(zip(
@@ -111,7 +111,7 @@ def put_blanks(units: Any, start: int, count: int) -> None:
 
 @kernel(records=Array(RECORD), at=_NUMBERS_OUT, stops=_NUMBERS, due=_NUMBERS_OUT, units=_BYTES_OUT, returns=None)
 def put_plain(records: Any, at: Any, stops: Any, due: Any, units: Any) -> None:
-    """Put the units of the rows of one split (RECORD, in log order) behind those of earlier splits, queue by queue.
+    """Put the units of the rows of one split (RECORD, in log order) after those of earlier splits, queue by queue.
 
     One a queue (int64): `at` is where in `units` (uint8) its next unit goes, and is updated; LEFT_OUT for queues that
     are not wanted, and from then on for one with a row that is not the next position, which is `due`, or is that of a
@@ -134,9 +134,9 @@ def put_plain(records: Any, at: Any, stops: Any, due: Any, units: Any) -> None:
 
 @kernel(rows=Array(EXPECTED), tags_codes=_NUMBERS, first=INT, units=_BYTES_OUT, returns=BOOL)
 def put_rows(rows: Any, tags_codes: Any, first: int, units: Any) -> bool:
-    """Fill `units` (uint8), the first of which is queue offset `first`: pre-blanks, and behind them those of `rows`.
+    """Fill `units` (uint8), the first of which is queue offset `first`: pre-blanks, and after them those of `rows`.
 
-    False, and `units` are worth nothing, unless the rows are those of all last places of the queue, one behind the
+    False, and `units` are worth nothing, unless the rows are those of all last places of the queue, one after the
     other up to the end of `units`, and none of a lost message. `tags_codes` (int64, one a row) are what the units
     carry. It may only say yes; as Python it says no.
     """

@@ -1,5 +1,5 @@
 /* The walk over records of the log. It may only say yes: what it does not like, the reference codec judges
- * (`formats.commitlog.check_strict`). The searches behind damage stand here, too. */
+ * (`formats.commitlog.check_strict`). The searches after damage stand here, too. */
 #include "kernels.h"
 #include "layout.h"
 
@@ -222,7 +222,7 @@ typedef struct {
     int64_t bits, count, tags_code;
 } properties;
 
-/* Hash one key of the index behind the topic's; DISLIKED, OUTPUT_FULL or NEED_MORE, which is well. */
+/* Hash one key of the index after the topic's; DISLIKED, OUTPUT_FULL or NEED_MORE, which is well. */
 PART int take_key(text key, uint32_t seed, output *out, int64_t number) {
     if (!java_hash(key, &seed)) return DISLIKED;
     if (number >= out->hash_room) return OUTPUT_FULL;
@@ -238,7 +238,7 @@ static int take_properties(text all, const uint8_t *readable, text topic, uint32
     uint64_t marks = below_3(block, end, readable);
     found->bits = found->count = found->tags_code = 0;
     while (i < end) {
-        /* the next byte below 3 has to split name from value, the one behind it to end the item; a zero instead is
+        /* the next byte below 3 has to split name from value, the one after it to end the item; a zero instead is
          * most likely a page that never reached the disk */
         while (!marks && end - block > 64) block += 64, marks = below_3(block, end, readable);
         if (!marks) return DISLIKED;

@@ -1,4 +1,4 @@
-"""The walk over records of the log, the searches behind damage, and CRC-32; in C in `walk.c` and `crc.c`."""
+"""The walk over records of the log, the searches after damage, and CRC-32; in C in `walk.c` and `crc.c`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ START, FILLED, LOADS, STOP, LENGTH, CALL, DESCRIPTOR, FLAGS = range(8)
 A buffer that fits into the processor's cache is full every fraction of a millisecond, so the walk fills it itself, with
 what the page cache holds. It holds FILLED bytes of the file from START on. It may be filled LOADS more times, from
 places before STOP, with bytes before LENGTH. CALL is the address of `preadv2`, DESCRIPTOR and FLAGS are what it is
-called with. What begins at STOP or behind is another's; with a STOP of 0 nothing is.
+called with. What begins at STOP or after is another's; with a STOP of 0 nothing is.
 """
 REFILL_SIZE = 8
 

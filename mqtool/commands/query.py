@@ -46,7 +46,7 @@ class Search(Struct, frozen=True, kw_only=True):
     phy_offset: Annotated[int | None, option(
         "--phy-offset", "Record that starts at this offset of the log.", _WHAT, metavar="N", min=0)] = None
     include_ghosts: Annotated[bool, option(
-        "--include-ghosts", "Old bytes behind a break of the log, too; alone, only those. Scans the log.", _WHAT,
+        "--include-ghosts", "Old bytes after a break of the log, too; alone, only those. Scans the log.", _WHAT,
         metavar=FLAG)] = False
     scan: Annotated[bool, option(
         "--scan", "Look through the whole log instead of index or queue.", _HOW, metavar=FLAG)] = False

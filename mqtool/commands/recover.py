@@ -72,7 +72,7 @@ class RecoverChoice(Struct, frozen=True, kw_only=True):
         "--mend-bits", "Turn back flipped bits: the one of a damaged message that makes every checksum right, and the "
         "one of a tag or key that makes it what its units remember.", _PANEL, metavar=FLAG)] = False
     clamp_offsets: Annotated[bool, option(
-        "--clamp-offsets", "Lower consumer offsets that lie behind the end of their queue.", _PANEL,
+        "--clamp-offsets", "Lower consumer offsets that lie after the end of their queue.", _PANEL,
         metavar=FLAG)] = False
     include_deleted: Annotated[bool, option(
         "--include-deleted", "Rebuild queues of deleted topics, too.", _PANEL, metavar=FLAG)] = False
@@ -109,8 +109,8 @@ def run(
 ) -> int:
     """Bring a store to a state on which every broker version starts and no intact message is lost.
 
-    Damage in mid-log is bridged: the bytes become records that brokers pass over, so that everything behind is kept
-    and no queue offset moves. Queues, index, checkpoint and config files are put right where they are wrong, and only
+    Damage in mid-log is bridged: the bytes become records that brokers pass over, so that everything after is kept
+    and no queue offset moves. Queues, index, checkpoint and config files are repaired where they are wrong, and only
     there. All that is replaced is kept in STORE/.mqtool/, and `mqtool undo` brings it back bit for bit.
     """
 

@@ -106,7 +106,7 @@ def holds_either(run: Run, number: int, step: InPlace) -> bool:
     ends = [each.stop for each in run.plan.steps if isinstance(each, InPlace) and each.file == step.file]
     if not old_size <= resolve(run.root, step.file).stat().st_size <= max(old_size, *ends):
         return False
-    # Behind the old end of a file that grows, old bytes are zeros, or missing.
+    # After the old end of a file that grows, old bytes are zeros, or missing.
     now = _padded(read_chunks(resolve(run.root, step.file), step.start, step.stop), step)
     old = _padded(read_chunks(run.preimage(number)), step)
     return all(_mixed(a, b, c) for a, b, c in zip(now, old, _even(new_bytes(step)), strict=True))

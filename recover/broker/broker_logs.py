@@ -30,7 +30,7 @@ class Row(NamedTuple):
     """One line that brokers write: it holds `sign` and fits `text`, and the file that it names holds `part`.
 
     `text` may name groups: file, offset, and before with it (a cut from before down to offset; a line whose two are
-    equal tells nothing). `since`, `until`: releases that write it. `code`: the finding behind it. `then`: what to type.
+    equal tells nothing). `since`, `until`: releases that write it. `code`: the finding after it. `then`: what to type.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Where a broker's recovery starts in the commitlog, how far it reads, and what it does to the files behind.
+"""Where a broker's recovery starts in the commitlog, how far it reads, and what it does to the files after.
 
 Sources: CommitLog.recoverNormally, CommitLog.recoverAbnormally, CommitLog.isMappedFileMatchedRecover,
 MappedFileQueue.truncateDirtyFiles. Nothing is written here.
@@ -193,7 +193,7 @@ class Runs:
         self.records = rows
         self.doubtful = needs_reference(rows, rules)
         ends = rows["phy_offset"] + rows["size"]
-        # a run stops before a record that does not adjoin, and before and behind one that is in doubt
+        # a run stops before a record that does not adjoin, and before and after one that is in doubt
         stops = np.ones(rows.size, dtype=bool)
         if rows.size > 1:
             stops[:-1] = (rows["phy_offset"][1:] != ends[:-1]) | self.doubtful[1:]
@@ -212,7 +212,7 @@ class Runs:
 
 
 def end_of(run: Rows) -> int:
-    """Physical offset behind the last record of a run."""
+    """Physical offset after the last record of a run."""
     return int(run["phy_offset"][-1] + run["size"][-1])
 
 
@@ -254,5 +254,5 @@ def _names(message: Checked, base: int, file_size: int) -> bool:
 
 
 def unlinked(files: Sequence[MappedFile], process_offset: int) -> list[MappedFile]:
-    """The files that truncation to `process_offset` deletes: those that begin behind it."""
+    """The files that truncation to `process_offset` deletes: those that begin after it."""
     return [mapped_file for mapped_file in files if mapped_file.file_from_offset > process_offset]

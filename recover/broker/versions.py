@@ -139,7 +139,7 @@ MULTI_DISPATCH_LIMITED = _behaviour(
     "multi-dispatch-limited", "retry, schedule and rmq_sys_ topics are not dispatched to LMQ queues", since="5.0.0",
 )
 DELAY_TABLE_LATE = _behaviour(
-    "delay-table-late", "messageDelayLevel is parsed behind recovery, so that units of delayed messages that recovery "
+    "delay-table-late", "messageDelayLevel is parsed after recovery, so that units of delayed messages that recovery "
     "dispatches carry the hash of their tags instead of a deliver time", since="4.9.2", until="5.0.0",
 )
 TAG_INDEX = _behaviour("tag-index", "the index gets one entry for the tags of a message", since="5.4.0")

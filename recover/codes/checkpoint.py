@@ -61,7 +61,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
         "the checkpoint's logics_physical_offset is {value}, where no record starts (the log ends at {log_end})",
         _RECOVER,
         meaning="Since 5.5.0 this field names the last record that has a flushed queue unit.",
-        cause="The log was cut behind the checkpoint's back, or damaged bytes.",
+        cause="The log was cut after the checkpoint's back, or damaged bytes.",
         broker="5.5 chooses the start file of an abnormal recovery by it alone, and can begin too late.",
         action="Recover: the field is set to the last record, or to 0.",
     ),

@@ -7,18 +7,18 @@ from recover.finding_code import Code
 _RECOVER = "mqtool recover {store}"
 _MEND = "mqtool recover {store} --mend-bits"
 _CUTS = (
-    "Its recovery stops at the first bad record of the files it reads: everything behind is cut, and later files are "
-    "deleted from disk. If its start file lies behind the damage it starts and never notices."
+    "Its recovery stops at the first bad record of the files it reads: everything after is cut, and later files are "
+    "deleted from disk. If its start file lies after the damage it starts and never notices."
 )
 
 COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-damaged-record", "error",
-        "one message at {start} is damaged ({reason}); {intact_after} intact messages lie behind it", _RECOVER,
+        "one message at {start} is damaged ({reason}); {intact_after} intact messages lie after it", _RECOVER,
         meaning="A whole record of which a checksum or a field is not what was stored.",
         cause="A flipped bit on disk or in memory, or a write that was torn in its middle.",
         broker=_CUTS,
-        action="Do not start the broker. `mqtool recover` bridges the range: nothing behind it is lost.",
+        action="Do not start the broker. `mqtool recover` bridges the range: nothing after it is lost.",
     ),
     Code(
         "commitlog-flipped-bit", "info",
@@ -54,7 +54,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "to be compressed. No checksum covers the sysFlag of these records.",
         cause="A flipped bit on disk or in memory; or a producer that sets a flag and stores something else.",
         broker="It does not look at bodies, and sends the message. A client that cannot unpack it throws, and drops it with "
-        "everything that came behind it in the same answer.",
+        "everything that came after it in the same answer.",
         action="`mqtool recover --mend-bits` turns the bit back that `commitlog-flipped-field` names. Where none is named the message stays as it "
         "is, and a consumer has to be led past it (set its offset to one more); `mqtool query --phy-offset` shows it.",
     ),
@@ -67,7 +67,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "Brokers write these themselves; no checksum covers them in these records.",
         cause="A flipped bit on disk or in memory.",
         broker="It takes them for good. 4.9 tries such a delayed message again and again, and delivers nothing of that level any "
-        "more; 4.5 and 5.x drop it. The timer of 5.x takes up nothing behind one that does not say when it is due; one that does "
+        "more; 4.5 and 5.x drop it. The timer of 5.x takes up nothing after one that does not say when it is due; one that does "
         "not say where to go it tries again and again, and may stop with it. A transaction cannot be ended.",
         action="`mqtool recover --mend-bits` turns the bit back that `commitlog-flipped-field` names. Where none is named the message stays as it "
         "is: `mqtool query --phy-offset` shows it, to be sent again. A 4.9 broker is led past it by hand: once its level (the queue id and "
@@ -86,29 +86,29 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-damaged-range", "error",
-        "{bytes} bytes from {start} to {stop} hold no intact record ({reason}); {intact_after} intact messages lie behind",
+        "{bytes} bytes from {start} to {stop} hold no intact record ({reason}); {intact_after} intact messages lie after",
         _RECOVER,
         meaning="The chain of records breaks here and goes on at the end of the range.",
         cause="A page that never reached the disk, a zeroed or overwritten block, a damaged size field.",
         broker=_CUTS,
-        action="Do not start the broker. `mqtool recover` bridges the range: nothing behind it is lost.",
+        action="Do not start the broker. `mqtool recover` bridges the range: nothing after it is lost.",
     ),
     Code(
         "commitlog-damaged-end-mark", "warning",
         "the end mark of the file at {start} is damaged ({reason}); no message is",
         _RECOVER,
-        meaning="The blank that closes a full log file is not what it must be. All messages in front of it are intact.",
+        meaning="The blank that closes a full log file is not what it must be. All messages before it are intact.",
         cause="A flipped bit, or a crash between the last record of a file and the next file.",
         broker=_CUTS,
         action="`mqtool recover` writes the end mark again.",
     ),
     Code(
         "commitlog-missing-file", "error",
-        "the log files from {start} to {stop} are missing; {intact_after} intact messages lie behind",
+        "the log files from {start} to {stop} are missing; {intact_after} intact messages lie after",
         "Find them: another path (mqtool verify {store} --commitlog DIR), the source of this copy, a replica, a backup. "
         "Without them recover refuses, unless --max-loss allows for their messages.",
         meaning="Two log files do not adjoin: what stood between them is not here. Or queues, index or checkpoint know of messages "
-        "behind the last file, which is full.",
+        "after the last file, which is full.",
         cause="A file was deleted or not copied, or a disk of a multi-path commitlog is not mounted.",
         broker="It only logs a gap, passes over it and goes on with the next file; 4.5 to 4.9 can hang there. Where the end is "
         "missing it cuts the queues and gives their offsets out again.",
@@ -149,7 +149,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-torn-tail", "warning",
-        "{bytes} bytes behind the last record (from {start}) belong to no message ({reason})", _RECOVER,
+        "{bytes} bytes after the last record (from {start}) belong to no message ({reason})", _RECOVER,
         meaning="The log ends here; what follows is the beginning of a write, or stale bytes.",
         cause="The broker died while it appended. That write was never acknowledged as flushed.",
         broker="It cuts here too, but leaves the bytes on disk, where they can come back to life after the next crash.",
@@ -157,10 +157,10 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-ghosts", "warning",
-        "old records stand behind a break of the log, from {start} on ({count})", _RECOVER,
-        one="one old record stands behind a break of the log, at {start}",
+        "old records stand after a break of the log, from {start} on ({count})", _RECOVER,
+        one="one old record stands after a break of the log, at {start}",
         meaning="Records of an earlier life of the log: their queue offsets or times do not continue it.",
-        cause="A truncation moved the write position back; the bytes behind it stayed on disk.",
+        cause="A truncation moved the write position back; the bytes after it stayed on disk.",
         broker="If new records line up with them it takes them for messages again.",
         action="`mqtool recover` zeroes them and keeps a copy. `mqtool query --include-ghosts` shows them.",
     ),

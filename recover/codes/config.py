@@ -77,9 +77,9 @@ CONFIG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumer-offset-above-max", "warning",
-        "group {group} of topic {topic}: the offset lies behind the end of the queue in {count} queues: {detail}",
+        "group {group} of topic {topic}: the offset lies after the end of the queue in {count} queues: {detail}",
         "mqtool recover {store} --clamp-offsets",
-        one="group {group} of topic {topic}: the offset lies behind the end of the queue in one queue: {detail}",
+        one="group {group} of topic {topic}: the offset lies after the end of the queue in one queue: {detail}",
         meaning="The group says it has consumed messages that the queue does not have.",
         cause="The log or the queue lost its end, the topic was made again, or the file is of another broker.",
         broker="It answers OFFSET_OVERFLOW_BADLY and tells the consumer to go on elsewhere: 4.x to the oldest message "

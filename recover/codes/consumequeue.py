@@ -13,7 +13,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         one="{topic}/{queue}: no unit at queue offset {first}, but the log has the message",
         meaning="The messages are in the commitlog, but the queue does not name them, so no consumer is given them.",
         cause="The broker died between writing the log and dispatching it, the disk was full, or queue files were deleted.",
-        broker="After an unclean stop it dispatches again from its start file; after a clean stop only what lies behind "
+        broker="After an unclean stop it dispatches again from its start file; after a clean stop only what lies after "
         "the furthest unit of all queues. A single queue that lags behind is never filled up.",
         action="Recover, or rebuild the queue: the units are computed from the log.",
     ),
@@ -29,9 +29,9 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-beyond-log", "warning",
-        "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) point behind the end of the log ({log_end})",
+        "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) point after the end of the log ({log_end})",
         _REBUILD,
-        one="{topic}/{queue}: the unit at queue offset {first} points behind the end of the log ({log_end})",
+        one="{topic}/{queue}: the unit at queue offset {first} points after the end of the log ({log_end})",
         meaning="The queue names records that the log does not hold (any more).",
         cause="The log lost its end: a power cut before it reached the disk, a truncation that stopped half way. Where "
         "more than this queue shows that messages stood there, the log has a finding of its own.",
@@ -55,7 +55,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         "of another message, or to one that a walk from the file's start does not reach.",
         cause="Files of consumequeue_ext are damaged or gone, or older than the queue.",
         broker="It logs the failure and filters the message without tags code and bit map: consumers with a filter are "
-        "sent more than they asked for. Ext units behind a broken one are cut off at start.",
+        "sent more than they asked for. Ext units after a broken one are cut off at start.",
         action="Recover, or rebuild the queue: the ext unit is made again, without a filter bit map.",
     ),
     Code(

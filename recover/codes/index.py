@@ -30,8 +30,8 @@ INDEX_CODES: tuple[Code, ...] = (
     ),
     Code(
         "index-beyond-log", "warning",
-        "{count} units from number {first} to {last} point behind the end of the log ({log_end})", _REBUILD,
-        one="unit number {first} points behind the end of the log ({log_end})",
+        "{count} units from number {first} to {last} point after the end of the log ({log_end})", _REBUILD,
+        one="unit number {first} points after the end of the log ({log_end})",
         meaning="The units name messages that the log does not hold (any more).",
         cause="The log was truncated. Brokers truncate queues with it, but never index files.",
         broker="Messages stored later at these positions are not indexed before the log has passed the last one.",
@@ -99,7 +99,7 @@ INDEX_CODES: tuple[Code, ...] = (
         meaning="indexCount is not the number of the next unit.",
         cause="The header's page and the units' pages did not reach the disk together, or damage.",
         broker="Too small: slots count as empty and units are overwritten. Too large: the file counts as full, "
-        "or puts go behind a gap.",
+        "or puts go after a gap.",
         action="Rebuild the index.",
     ),
     Code(
@@ -150,7 +150,7 @@ INDEX_CODES: tuple[Code, ...] = (
         "a start after a crash deletes this index file and {more} more: newer than the checkpoint ({checkpoint})",
         "",
         one="a start after a crash deletes this index file: newer than the checkpoint ({checkpoint})",
-        meaning="The checkpoint's index time is set only when a file became full, so the newest file lies behind it.",
+        meaning="The checkpoint's index time is set only when a file became full, so the newest file lies after it.",
         cause="The broker was killed; every version does this.",
         broker="It deletes the files and indexes again only what its recovery dispatches.",
         action="Recover, so that the next start is a clean one.",

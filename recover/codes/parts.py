@@ -98,8 +98,8 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "timer-points-beyond-log", "warning",
-        "{count} units of the timerlog, the first at {first}, point behind the end of the log ({log_end})", DUE_AGAIN,
-        one="the unit of the timerlog at {first} points behind the end of the log ({log_end})",
+        "{count} units of the timerlog, the first at {first}, point after the end of the log ({log_end})", DUE_AGAIN,
+        one="the unit of the timerlog at {first} points after the end of the log ({log_end})",
         meaning="The timer would deliver messages that the log does not hold.",
         cause="The log lost its end, or was cut, and the timerlog was not.",
         broker="At the due time it finds nothing there, or another message that was written since; some releases try "
@@ -149,7 +149,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "config/timercheck aside together: the broker then reads its timer queue from the beginning again.",
     ),
     Code(
-        "timer-log-stops", "info", "the timerlog stops at {position}: {reason} ({behind} whole units follow)", "",
+        "timer-log-stops", "info", "the timerlog stops at {position}: {reason} ({after} whole units follow)", "",
         meaning="What follows is no unit, no end mark and not empty. With whole units after it, it is a warning.",
         cause="A crash while the timerlog was written; rotten bits where whole units follow.",
         broker="It cuts the timerlog there at start, and never delivers what only later units name.",

@@ -27,12 +27,12 @@ PREDICT_CODES: tuple[Code, ...] = (
         "start-loses-messages", "error",
         "broker {broker} would cut the log at {offset_cut} ({reason}) and lose {lost} intact messages",
         "Do not start it. mqtool recover {store} --dry-run",
-        meaning="The recovery of a start ends at the first record that fails its check; everything behind is cut off, "
-        "and files that begin behind it are deleted from disk.",
+        meaning="The recovery of a start ends at the first record that fails its check; everything after is cut off, "
+        "and files that begin after it are deleted from disk.",
         cause="Damage in the range that the start reads, a record that this release cannot read, or a setting like "
         "forceVerifyPropCRC over records that were written without it.",
         broker="It says `recover physics file end` and nothing about a loss.",
-        action="`mqtool recover` keeps what lies behind the damage.",
+        action="`mqtool recover` keeps what lies after the damage.",
     ),
     Code(
         "start-leaves-unreachable", "error",
@@ -53,7 +53,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         "are ahead skip them.",
         cause="Units at the end of a queue are missing and the start does not bring them back, or puts others in "
         "their place.",
-        broker="5.3.2 and later skip exactly the first undispatched message of a clean start, and put those behind it "
+        broker="5.3.2 and later skip exactly the first undispatched message of a clean start, and put those after it "
         "one place too low.",
         action="Rebuild the consume queues before the start.",
     ),
@@ -91,8 +91,8 @@ PREDICT_CODES: tuple[Code, ...] = (
     Code(
         "start-deletes-files", "info", "broker {broker} would delete {count} files", "",
         one="broker {broker} would delete one file",
-        meaning="A start deletes log and queue files behind the ends that it found, and after a crash index files.",
-        cause="Pre-allocated files, and whatever lies behind a cut.",
+        meaning="A start deletes log and queue files after the ends that it found, and after a crash index files.",
+        cause="Pre-allocated files, and whatever lies after a cut.",
         broker="Normal.",
         action="Nothing, unless another finding says what they held.",
     ),

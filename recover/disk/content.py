@@ -154,7 +154,7 @@ def create_from_pieces(
 
 
 class _Stretch(Struct):
-    """Bytes [start, stop) that were written one behind the other: the CRC-32C of all but the `zeros` at their end."""
+    """Bytes [start, stop) that were written one after the other: the CRC-32C of all but the `zeros` at their end."""
 
     start: int
     stop: int
@@ -162,7 +162,7 @@ class _Stretch(Struct):
     zeros: int = 0
 
     def add(self, data: Buffer) -> None:
-        """Bytes behind all others, the zeros included."""
+        """Bytes after all others, the zeros included."""
         self.crc = crc32c(data, crc_with_zeros(self.crc, self.zeros))
         self.zeros = 0
 

@@ -284,7 +284,7 @@ STROKES: dict[str, tuple[str, Stroke]] = {
     "zeros": ("is zeros of its old length", lambda content, rng: bytes(len(content))),
     "zero-tail": ("ends in zeros", lambda content, rng: content[:len(content) // 2].ljust(len(content), b"\0")),
     "trailing-garbage": (
-        "has the end of an older, longer version behind it", lambda content, rng: content + content[-40:],
+        "has the end of an older, longer version after it", lambda content, rng: content + content[-40:],
     ),
     "garbage": ("is random bytes", lambda content, rng: rng.randbytes(len(content))),
 }

@@ -1,4 +1,4 @@
-"""Messages behind the end of the log: nothing but queue units names them any more.
+"""Messages after the end of the log: nothing but queue units names them any more.
 
 Where they stood are other bytes, or no file at all: then the log was damaged. Or zeros, as if nothing had ever been
 written there: then it is one queue's word, until another queue's units adjoin its own, the checkpoint knows of a later
@@ -25,7 +25,7 @@ ZEROED = "zeroed"
 
 
 def named_behind(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> list[LostPosition]:
-    """Messages that units name behind the last record of the log, ascending by phy_offset.
+    """Messages that units name after the last record of the log, ascending by phy_offset.
 
     A unit counts if a broker can have written it: the log holds no message for its queue offset, and a record of its
     size fits at its place, which is no more than a file away from anything else that is known.
@@ -39,7 +39,7 @@ def named_behind(log: LogView, expectation: Expectation, queues: ConsumeQueueRep
         claimed = np.isin([queue_offset for queue_offset, _, _ in units], taken.get(key, ()))
         seen: set[int] = set()
         for (queue_offset, phy_offset, size), has_message in zip(units, claimed, strict=True):
-            # a unit that repeats the one in front stands for a message that was lost before
+            # a unit that repeats the one before stands for a message that was lost before
             if not has_message and phy_offset not in seen and _fits(log, phy_offset, size):
                 seen.add(phy_offset)
                 found.append(LostPosition(key, queue_offset, phy_offset, size))
@@ -48,7 +48,7 @@ def named_behind(log: LogView, expectation: Expectation, queues: ConsumeQueueRep
 
 
 def _fits(log: LogView, phy_offset: int, size: int) -> bool:
-    """Whether a record of that size can stand there, with the room for a blank behind it in its file."""
+    """Whether a record of that size can stand there, with the room for a blank after it in its file."""
     inside = (phy_offset - log.files[-1].mapped_file.file_from_offset) % log.queue.file_size
     return phy_offset >= log.log_end and MIN_RECORD_SIZE <= size <= log.queue.file_size - inside - BLANK_SIZE
 
@@ -73,7 +73,7 @@ def _is_in(ranges: list[tuple[int, int]], offset: int) -> bool:
 
 
 def note_damage_behind(log: LogView, named: list[LostPosition], last_time: int, last_indexed: int | None) -> bool:
-    """Add to `log.damaged` the ranges behind its end in which messages were; whether there are any.
+    """Add to `log.damaged` the ranges after its end in which messages were; whether there are any.
 
     `last_time` is the store timestamp (ms) of the last message that the checkpoint knows of, `last_indexed` the
     phy offset of the last one of the index.
@@ -121,10 +121,10 @@ def _ranges_in_files(log: LogView, named: list[LostPosition], witness: bool) -> 
 def file_named_elsewhere(
     log: LogView, index_ends: Iterable[tuple[int, int]], checkpoint: Checkpoint | None
 ) -> Damage | None:
-    """The log files behind the last one, if index or checkpoint know of messages there; else None.
+    """The log files after the last one, if index or checkpoint know of messages there; else None.
 
     `index_ends`: (phy offset, store timestamp in ms) of each index file's last message. The log itself says so, too, by
-    an end mark without a file behind it: a broker makes that file at once. Without one nothing else is believed.
+    an end mark without a file after it: a broker makes that file at once. Without one nothing else is believed.
     """
     if not log.files or log.files[-1].blank is None:
         return None
@@ -143,7 +143,7 @@ def file_named_elsewhere(
 
 
 def _files_gone(log: LogView, named: list[LostPosition]) -> Iterator[Damage]:
-    """The files behind the last one that is there, as far as messages in them are named."""
+    """The files after the last one that is there, as far as messages in them are named."""
     start, size = log.files[-1].file_end, log.queue.file_size
     stops = [position.stop for position in named if position.start >= start]
     if stops:

@@ -36,7 +36,7 @@ class QueueKey(NamedTuple):
 
 
 class Expectation(Struct):
-    """The queues that a log fills. `keys[i]` is the queue that rows call i; LMQ queues come behind those of the log."""
+    """The queues that a log fills. `keys[i]` is the queue that rows call i; LMQ queues come after those of the log."""
 
     log: LogView
     topics: Topics
@@ -94,7 +94,7 @@ class Expectation(Struct):
         return range(least, most + 1)
 
     def _noted(self, batch: list[int]) -> tuple[Rows, Rows, Rows]:
-        """Which rows of the log some queues have, one behind the other; where those of each begin and end.
+        """Which rows of the log some queues have, one after the other; where those of each begin and end.
 
         Between the end of one and the beginning of the next is room for its LMQ rows.
         """
@@ -224,9 +224,9 @@ def is_lost(rows: Rows) -> Rows:
 
 
 class QueueVerdict(Struct):
-    """What one queue holds. `end` is the queue offset behind its last unit, `min_index` that of its first
+    """What one queue holds. `end` is the queue offset after its last unit, `min_index` that of its first
     file's start; `sound` is false when a rebuild would change it. `lost` lists its (queue offset, phy_offset,
-    size) units in damaged ranges, `beyond` those behind the log's end, `wrong`
+    size) units in damaged ranges, `beyond` those after the log's end, `wrong`
     those that name no right record, and `wrong_tags` the tags codes of the last; `missing_offsets` (int64,
     ascending, or a range) are the positions without a unit."""
 

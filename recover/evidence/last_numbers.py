@@ -2,7 +2,7 @@
 
 A topic that is deleted and made again begins at 0, so a last record with the number 0 makes all before it those of the
 older topic. A damaged number can be 0 as well. Then the unit of its right place names the record, and that
-place follows on the one in front; a queue that was really made anew has no such unit.
+place follows on the one before; a queue that was really made anew has no such unit.
 
 A number that leaves out more messages than the log has room for is damaged, unless a unit stands at that very place:
 then a broker went on from it, and the record is right.
@@ -22,7 +22,7 @@ from recover.scan.log import LogView, tally
 
 
 def as_units_say(log: LogView, store: Store) -> LogView:
-    """The log with such last records as strays or none, and the ones in front of them as live; maybe `log` itself.
+    """The log with such last records as strays or none, and the ones before them as live; maybe `log` itself.
 
     The bits of its rows are changed in place.
     """
@@ -66,7 +66,7 @@ def _with_true_leaps(log: LogView, store: Store) -> LogView:
 
 
 def _lone_restarts(log: LogView) -> list[tuple[int, int, int, int]]:
-    """(queue, physical offset, size, place behind the one in front) of records that alone begin a queue anew at 0."""
+    """(queue, physical offset, size, place after the one before) of records that alone begin a queue anew at 0."""
     alone = np.flatnonzero((log.tally.positions == 1) & (log.tally.most == 0))
     older: dict[int, np.void] = {}
     newer: dict[int, np.void] = {}

@@ -37,7 +37,7 @@ class Surroundings:
         self._log = log
 
     def of(self, damage: Damage) -> Pair:
-        """The last live record in front of a range and the first behind it; None where there is none."""
+        """The last live record before a range and the first after it; None where there is none."""
         return self._all[damage.start]
 
     def times(self, damage: Damage) -> tuple[int, int]:
@@ -156,7 +156,7 @@ def lost_positions(
     """Collect what the units name in each damaged range, then what only the queue offsets give away.
 
     A step in a queue's offsets belongs to a damaged range that lies between its two records; with several, the
-    first one takes it. `behind` are the positions that units name behind the end of the log, `held` those that are
+    first one takes it. `after` are the positions that units name after the end of the log, `held` those that are
     not lost: intact records hold them whose own number is wrong.
     """
     losses = Losses([[] for _ in log.damaged])
@@ -214,7 +214,7 @@ class _Ranges:
         self._in_front = [0, *accumulate(self.fits)]
 
     def between(self, before: int, behind: int) -> tuple[range, int]:
-        """Numbers of those that begin behind `before` and in front of `behind`, and how many records fit into all."""
+        """Numbers of those that begin after `before` and before `after`, and how many records fit into all."""
         first, stop = bisect_right(self.starts, before), bisect_left(self.starts, behind)
         return range(first, stop), self._in_front[max(first, stop)] - self._in_front[first]
 
@@ -253,7 +253,7 @@ def _take_gaps(
 
 
 def _gaps(log: LogView, rows: Rows) -> Iterator[tuple[int, int, int, int]]:
-    """(first missing, last missing, phy_offset of the record in front, of the one behind) of one queue."""
+    """(first missing, last missing, phy_offset of the record before, of the one after) of one queue."""
     offsets, places = rows["queue_offset"], rows["phy_offset"]
     if offsets.size and log.min_offset == 0 and offsets[0] > 0:
         yield 0, int(offsets[0]) - 1, -1, int(places[0])

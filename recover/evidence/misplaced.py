@@ -25,7 +25,7 @@ from recover.scan.log import LogView
 Unit = tuple[int, int, int]
 """Queue offset, phy_offset and size."""
 NO_END = (1 << 63) - 1
-"""Behind all queue offsets, and all of the log."""
+"""After all queue offsets, and all of the log."""
 
 
 class StrayPlace(Struct, frozen=True):
@@ -53,11 +53,11 @@ def unit_of(row: np.void) -> Unit:
 
 
 def places_of_strays(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> Iterator[StrayPlace]:
-    """Every stray record for which its queue has a place between the records around it, behind its last one,
-    or, in a log that has its beginning, in front of its first one.
+    """Every stray record for which its queue has a place between the records around it, after its last one,
+    or, in a log that has its beginning, before its first one.
 
-    A unit there that names the record says which. Else they are in their order, behind the record in front as long as
-    no damage comes between, in front of the one behind if there is none there.
+    A unit there that names the record says which. Else they are in their order, after the record before as long as
+    no damage comes between, before the one after if there is none there.
     """
     strays = strays_of(log, expectation)
     damaged = [damage.start for damage in log.damaged]

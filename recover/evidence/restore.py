@@ -95,7 +95,7 @@ def _candidates(damaged: bytes, phy_offset: int, lost: list[LostPosition]) -> It
     """(field, position, bytes) of each change worth trying."""
     yield _field("total_size", len(damaged))
     if HEAD.decode(damaged).magic == MAGIC_BLANK:
-        # an end mark was written over the record: its first two fields, which the record behind it and a checksum tell
+        # an end mark was written over the record: its first two fields, which the record after it and a checksum tell
         for magic in (MAGIC_V1, MAGIC_V2):
             yield "total_size", 0, _field("total_size", len(damaged))[2] + _field("magic", magic)[2]
     if HEAD.decode(damaged).total_size != len(damaged):

@@ -85,7 +85,7 @@ class Ndjson:
 
 
 class Raw:
-    """The records as stored, one behind the other."""
+    """The records as stored, one after the other."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream = stream

@@ -43,7 +43,7 @@ _TOPIC_KEYS = frozenset({"perm", "readQueueNums", "topicName", "writeQueueNums"}
 STATE_TEXT: dict[State, str] = {
     "sound": "is sound", "missing": "is missing", "empty": "is empty", "zeros": "holds nothing but zeros",
     "cut": "ends in the middle", "garbage": "is not the text of a broker",
-    "trailing-garbage": "has the rest of another text behind its own", "trailing-zeros": "has zeros behind its text",
+    "trailing-garbage": "has the rest of another text after its own", "trailing-zeros": "has zeros after its text",
     "flipped-name": "has a flipped bit in the name of its table, so that brokers see none",
     "odd-offset": "has an offset or a queue id that is no number, at which brokers give it up",
     "odd-key": "has a key that no broker wrote",

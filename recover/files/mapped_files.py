@@ -24,7 +24,7 @@ class MappedFile(Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """Offset behind the last byte."""
+        """Offset after the last byte."""
         return self.file_from_offset + self.length
 
     @property

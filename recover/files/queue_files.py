@@ -21,7 +21,7 @@ UNIT_SIZE = CQ_UNIT.size
 class Stretch(Struct):
     """Units of adjoining files: cell i is queue offset `first_index + i`. Columns are native int64/int32.
 
-    There are `cells` cells in the files; those of the columns, and behind them only zeros.
+    There are `cells` cells in the files; those of the columns, and after them only zeros.
     """
 
     first_index: int
@@ -114,10 +114,10 @@ def has_ext(stretch: Stretch) -> bool:
 
 
 def cut_off(phy_offset: Rows, size: Rows, used: int, min_offset: int) -> int:
-    """Cell behind the last unit of an expired message that stands behind the first cell without a unit, `used`.
+    """Cell after the last unit of an expired message that stands after the first cell without a unit, `used`.
 
     `used` if there is none. Brokers leave no gap, so the cell was a unit too; with all of its messages expired a queue
-    has nothing but this to show that it was longer. Bytes that do not go on from the unit in front are not units.
+    has nothing but this to show that it was longer. Bytes that do not go on from the unit before are not units.
     """
     before = int(phy_offset[used - 1]) if used else -1
     rest, sizes = phy_offset[used:], size[used:]

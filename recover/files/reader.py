@@ -93,7 +93,7 @@ def is_cached(descriptor: int, at: int) -> bool:
 class ReadAhead:
     """For one pass over an open file, from its beginning or any other place, to `length` in bytes.
 
-    A little of what is `behind` that (bytes) may be read, too, although it is another's. Does nothing where the file
+    A little of what is `after` that (bytes) may be read, too, although it is another's. Does nothing where the file
     system cannot tell what is in the cache. Errors of advice are no errors of the scan.
     """
 
@@ -121,7 +121,7 @@ class ReadAhead:
         return os.RWF_NOWAIT if self._works else 0
 
     def come_to(self, position: int, size: int) -> None:
-        """The bytes [position, position + size) are read next; nothing in front of them is needed any more."""
+        """The bytes [position, position + size) are read next; nothing before them is needed any more."""
         if not self._works:
             return
         self._drop(position)

@@ -198,7 +198,7 @@ def zeros(size: int) -> Iterator[bytes]:
 
 
 def in_order(chunks: Iterable[Buffer], start: int = 0) -> Iterator[Piece]:
-    """Chunks that stand one behind the other, the first of them at `start`."""
+    """Chunks that stand one after the other, the first of them at `start`."""
     for chunk in chunks:
         yield start, chunk
         start += len(chunk)

@@ -1,7 +1,7 @@
 """Stores on s3:// and hdfs://: small and derived files are fetched, the log is read where it is, range by range.
 
 The store gets a folder of its own in the temporary folder. There its log files are names and lengths without a byte;
-whoever opens one with a `FileReader` reads the object behind it.
+whoever opens one with a `FileReader` reads the object after it.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def _of_table(table: Path, size: int) -> Iterator[Problem]:
 def live_tables(manifest: bytes) -> dict[int, int]:
     """File number -> length of the tables that the edits of a manifest leave.
 
-    `FormatError`: "no-start" for one that is cut before it can be opened, "cut" behind that, "bad-crc", "bad-record",
+    `FormatError`: "no-start" for one that is cut before it can be opened, "cut" after that, "bad-crc", "bad-record",
     "unknown-edit", "bad-edit".
     """
     tables: dict[tuple[int, int], int] = {}

@@ -66,7 +66,7 @@ def load_words(path: Path, geometry: IndexGeometry) -> IndexWords:
 def read_words(reader: FileReader, geometry: IndexGeometry) -> IndexWords:
     """Read an open file; what it lacks of the geometry's size, and what cannot be read, counts as zeros.
 
-    Bytes behind the geometry's size are left out, as a broker does.
+    Bytes after the geometry's size are left out, as a broker does.
     """
     image = IndexWords(geometry, IndexHeader(0, 0, 0, 0, 0, 0), _room(geometry.size // _WORD))
     raw = image.words.data.cast("B")

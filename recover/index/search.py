@@ -95,7 +95,7 @@ def _uncut(candidate: IndexGeometry, length: int) -> IndexGeometry:
 
 
 def _may_be_first(rows: Rows) -> Rows:
-    """Rows that could be unit 1: it ends its chain, and the two behind it name nothing younger than themselves."""
+    """Rows that could be unit 1: it ends its chain, and the two after it name nothing younger than themselves."""
     plausible = (rows[:, 0] >= 0) & (rows[:, 1] >= 0) & (rows[:, 1] < _PLAUSIBLE_OFFSET >> 32)
     first = plausible & (rows[:, 4] == 0)
     for ahead in (1, 2):
@@ -105,7 +105,7 @@ def _may_be_first(rows: Rows) -> Rows:
 
 
 def _rows(reader: FileReader, length: int, phase: int) -> Iterator[tuple[int, bytes]]:
-    """(byte position, bytes) of windows of whole rows; the first begins `phase` words behind the header."""
+    """(byte position, bytes) of windows of whole rows; the first begins `phase` words after the header."""
     first = INDEX_HEADER.size + phase * 4
     for start in range(first, length, _WINDOW_ROWS * INDEX_UNIT.size):
         raw = reader.read(start, min(_WINDOW_ROWS * INDEX_UNIT.size, length - start))
@@ -149,7 +149,7 @@ def _candidates(reader: FileReader, length: int, phase: int) -> Iterator[IndexGe
     """Splits under which unit 0 is blank and unit 1 ends a chain.
 
     The units end with the file, so their rows lie at known places whatever the split: `phase` words
-    behind the header, modulo a row. Only where the first one is has to be found.
+    after the header, modulo a row. Only where the first one is has to be found.
     """
     tried = 0
     before_is_blank = False

@@ -71,7 +71,7 @@ def next_data(reader: FileReader, position: int, stop: int) -> int:
 
 
 def next_record(reader: FileReader, position: int, base: int, length: int) -> int:
-    """Position of the first intact record at or behind `position`, or `length`."""
+    """Position of the first intact record at or after `position`, or `length`."""
     return _next_record(reader, position, base, length, RangeSums(reader, length))
 
 
@@ -197,7 +197,7 @@ def ext_items(reader: FileReader, start: int) -> Iterator[Item]:
 
 
 def dledger_items(reader: FileReader, base: int, start: int) -> Iterator[Item]:
-    """Entry heads of a DLedger data file; the record inside begins behind each."""
+    """Entry heads of a DLedger data file; the record inside begins after each."""
     layout = dledger.DLEDGER_ENTRY_HEAD
     position = start
     while position + layout.size <= reader.length:

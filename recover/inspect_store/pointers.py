@@ -35,7 +35,7 @@ class Pointers(Struct):
 
     @property
     def undispatched(self) -> int:
-        """Bytes of the log behind the last unit of any queue."""
+        """Bytes of the log after the last unit of any queue."""
         return max(0, self.log_end - (self.dispatched_to or self.min_offset))
 
     def json(self) -> dict[str, object]:
@@ -90,12 +90,12 @@ def _queues(store: Store, pointers: Pointers) -> None:
 
 
 def queue_end(files: list[MappedFile]) -> int:
-    """The queue offset behind the last unit of a queue's files."""
+    """The queue offset after the last unit of a queue's files."""
     return _last_unit(files)[0]
 
 
 def _last_unit(files: list[MappedFile]) -> tuple[int, CqUnit | None]:
-    """(queue offset behind it, the last valid unit); units are written without gaps, so bisection finds it."""
+    """(queue offset after it, the last valid unit); units are written without gaps, so bisection finds it."""
     for mapped_file in reversed(files):
         first = mapped_file.file_from_offset // CQ_UNIT.size
         try:

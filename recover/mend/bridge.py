@@ -43,7 +43,7 @@ _MARKER_BODY = 1
 class Gap(Struct, frozen=True):
     """A range [start, stop) of one mapped file to be bridged; `to_file_end` when it ends with the file.
 
-    `timestamp` (ms) is that of the last good record in front; `property_crc` when the neighbours carry one.
+    `timestamp` (ms) is that of the last good record before; `property_crc` when the neighbours carry one.
     """
 
     start: int
@@ -56,7 +56,7 @@ class Gap(Struct, frozen=True):
 class Bridge(Struct, frozen=True):
     """What is written over a gap: `content` from `start` on; markers by lost position, filler, and the blank if any.
 
-    `content` can be shorter than the gap: behind a blank the bytes do not matter. That of a wide gap is made when it is
+    `content` can be shorter than the gap: after a blank the bytes do not matter. That of a wide gap is made when it is
     asked for.
     """
 

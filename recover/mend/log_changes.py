@@ -61,7 +61,7 @@ def keep_everything(
 
     With `mend_bits` messages of which one flipped bit explains the damage are put back, and fields of intact records
     that everything else contradicts; so are these `wrong` bits.
-    `Refusal` (8) without `bridge` where damage has intact messages behind it, and where no bridge fits.
+    `Refusal` (8) without `bridge` where damage has intact messages after it, and where no bridge fits.
     """
     log = look.log
     changes = LogChanges(cut_from=end_of_live_log(log))
@@ -100,7 +100,7 @@ def keep_everything(
 
 
 def end_of_live_log(log: LogView) -> int:
-    """Where the next record would go behind the last live one: its end, or the next file if an end mark follows it."""
+    """Where the next record would go after the last live one: its end, or the next file if an end mark follows it."""
     for scan in log.files:
         if scan.mapped_file.file_from_offset <= log.log_end <= scan.file_end and scan.blank is not None:
             behind = any(hole.start >= log.log_end for hole in scan.holes)
@@ -112,7 +112,7 @@ def _check_allowed(damage: Damage, bridge: bool) -> None:
     if not bridge and damage.intact_after:
         raise Refusal(
             f"the log is damaged from {damage.start} to {damage.stop}, and bridging is switched off: a cut there would "
-            f"lose the {damage.intact_after} intact messages behind it",
+            f"lose the {damage.intact_after} intact messages after it",
             "Run recover without --no-bridge, or `mqtool truncate` with --max-loss to cut.",
             start=damage.start, stop=damage.stop, intact_after=damage.intact_after,
         )
@@ -208,7 +208,7 @@ def _lay(
     if end < damage.stop and damage.ended_by != "file-end":
         raise AssertionError("a bridge between records must fill its range")
     if end < damage.stop:
-        # behind the blank nothing counts, but old records there must not be found again
+        # after the blank nothing counts, but old records there must not be found again
         changes.steps.append(ZeroRange(file, end - base, damage.stop - base))
     changes.replaced.append(Replaced(mapped_file, damage.start, damage.stop, tuple(bridge.records), bridge.blank))
     changes.bridged.append(_bridged(damage.start, damage.stop, bridge, positions))
@@ -250,7 +250,7 @@ def _bridged(start: int, stop: int, bridge: Bridge, positions: list[LostPosition
 
 
 def _dirty_end(store: Store, log: LogView, cut_from: int) -> Iterator[Step]:
-    """Zeroes for everything behind the live log that is not zero already: ghosts, end marks and what follows those."""
+    """Zeroes for everything after the live log that is not zero already: ghosts, end marks and what follows those."""
     for scan in log.files:
         base = scan.mapped_file.file_from_offset
         start = max(base, cut_from)

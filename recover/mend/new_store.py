@@ -1,7 +1,7 @@
 """A new store of what an export takes: its records where they were, bridges between them, and all that derives from it.
 
 Records keep their physical and queue offsets. What is left out or damaged between two of them becomes what recover lays
-over damage: markers for the positions of queues that go on behind it, filler, end marks. Log files before the first
+over damage: markers for the positions of queues that go on after it, filler, end marks. Log files before the first
 record and after the last one are left out; so are positions before a queue's first message, unless the log begins at 0,
 where brokers take a place without a unit for one whose message they still have.
 """

@@ -144,7 +144,7 @@ def as_content(value: Content | Buffer) -> Content:
 
 
 def padded(value: Content | Buffer, size: int) -> Iterator[Buffer]:
-    """The content and zeros behind it up to `size` bytes, in pieces, most of them `BLANK`.
+    """The content and zeros after it up to `size` bytes, in pieces, most of them `BLANK`.
 
     How many zeros is told by the content's own size, so content that comes up short is not made up for.
     """

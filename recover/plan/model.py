@@ -53,7 +53,7 @@ class Step(Struct, frozen=True):
 
 
 class InPlace(Step, frozen=True):
-    """Changes [start, stop) of a file (bytes) and nothing else; `stop` behind the end lengthens the file."""
+    """Changes [start, stop) of a file (bytes) and nothing else; `stop` after the end lengthens the file."""
 
     start: int
 
@@ -139,7 +139,7 @@ class RetireFolder(Step, frozen=True):
 class Install(Replace, frozen=True):
     """Puts a whole file in place of the old one, or where none was; missing directories are made.
 
-    It is staged, read back and compared before it gets its name, and known by its inode behind that. It takes owner,
+    It is staged, read back and compared before it gets its name, and known by its inode after that. It takes owner,
     mode and xattrs from the file it replaces, else owner and mode from its neighbours, so that the broker can still
     open it.
     """
@@ -295,7 +295,7 @@ def check_path(file: str, parts: Sequence[str] = ()) -> None:
 
 @lru_cache(maxsize=4096)
 def resolve(root: Path, file: str) -> Path:
-    """The path of a step's file; the part behind `root` if it is relative."""
+    """The path of a step's file; the part after `root` if it is relative."""
     return root / file
 
 

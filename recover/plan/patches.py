@@ -15,7 +15,7 @@ _CHUNK = 1 << 20
 
 
 def patches(file: str, old: bytes, new: bytes) -> Iterator[Step]:
-    """Steps on the ranges of `file` that differ, near ones joined. Behind their ends both contents are zeros."""
+    """Steps on the ranges of `file` that differ, near ones joined. After their ends both contents are zeros."""
     size = max(len(old), len(new))
     a = np.frombuffer(old.ljust(size, b"\0"), dtype=np.uint8)
     b = np.frombuffer(new.ljust(size, b"\0"), dtype=np.uint8)

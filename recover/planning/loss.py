@@ -40,7 +40,7 @@ class RecoverPlan(Struct):
     """A plan, what it was made from, and what it will cost.
 
     `lost_messages` are intact ones that it drops, `damaged_messages` those that damage has taken, and
-    `unproven_messages` those that nothing but the units of a queue names, behind the end of the log. Of damaged ones,
+    `unproven_messages` those that nothing but the units of a queue names, after the end of the log. Of damaged ones,
     `left_messages` stay as they are, and `mendable_messages` are one flipped bit away from what was stored.
     `given_up_messages` are those of the damaged ones that were in log files which are missing.
     `cut_from`: where a plan cuts the log that repairs nothing before that; intact messages from there on are stated.

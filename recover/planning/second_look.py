@@ -59,7 +59,7 @@ def disagreement(name: str, path: Path, start: int, stop: int, engine: Engine) -
 def _agrees(scan: FileScan, start: int, stop: int) -> bool:
     base = scan.mapped_file.file_from_offset
     if scan.blank is not None and base + start > scan.blank:
-        # nobody looks behind an end mark, and it is still one
+        # nobody looks after an end mark, and it is still one
         return _is_end_mark(scan, scan.blank - base)
     rows, holes = _rows(scan, base + start, base + stop), _holes(scan.holes, base + start, base + stop)
     begins = bool(rows.size and rows["phy_offset"][0] == base + start) or any(at == base + start for at, _ in holes)

@@ -28,7 +28,7 @@ def queue_name(key: Key) -> str:
 
 
 def count_lost(view: LogView, end: int, prediction: Prediction) -> None:
-    """Intact messages at or behind `end`, the new end of the log."""
+    """Intact messages at or after `end`, the new end of the log."""
     counts = np.zeros(len(view.queues), dtype=np.int64)
     for split in view.live():
         rows = split.records

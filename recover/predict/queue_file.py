@@ -39,7 +39,7 @@ class QueueFile:
         return self.start + self.wrote
 
     def content(self) -> Rows:
-        """Units from the start of the file (dtype of CQ_UNIT) to its last data; behind it are zeros only."""
+        """Units from the start of the file (dtype of CQ_UNIT) to its last data; after it are zeros only."""
         base = self._frozen if self._frozen is not None else self._from_disk()
         if not self._parts:
             return base
@@ -73,7 +73,7 @@ class QueueFile:
         self.wrote += units.size * UNIT
 
     def cut(self, wrote: int) -> None:
-        """Move the write position back; the bytes behind it stay."""
+        """Move the write position back; the bytes after it stay."""
         if self._parts:
             self._frozen, self._parts = self.content(), []
         self.wrote = wrote

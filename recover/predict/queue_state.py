@@ -55,7 +55,7 @@ class QueueState:
         return self.min_logic // UNIT
 
     def recover(self) -> None:
-        """Find the end in the last three files and unlink what begins behind it (ConsumeQueue.recover)."""
+        """Find the end in the last three files and unlink what begins after it (ConsumeQueue.recover)."""
         if not self.files:
             return
         last = len(self.files) - 1
@@ -138,7 +138,7 @@ class QueueState:
         return target
 
     def truncate(self, phy_offset: int) -> None:
-        """Drop units of messages that begin at or behind `phy_offset` (ConsumeQueue.truncateDirtyLogicFiles)."""
+        """Drop units of messages that begin at or after `phy_offset` (ConsumeQueue.truncateDirtyLogicFiles)."""
         self.max_physic = phy_offset
         while self.files:
             last = self.files[-1]
@@ -162,7 +162,7 @@ class QueueState:
         self.files, self.max_physic, self.min_logic = [], -1, 0
 
     def correct_min(self, min_phy: int) -> None:
-        """Move the min behind expired units (ConsumeQueue.correctMinOffset); `BrokenStartError` where it throws."""
+        """Move the min after expired units (ConsumeQueue.correctMinOffset); `BrokenStartError` where it throws."""
         if self.bisects:
             self._correct_by_bisection(min_phy)
         elif self.files and self.files[0].wrote:

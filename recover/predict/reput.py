@@ -38,7 +38,7 @@ class _Range:
         self.bytes_at = log.read_at(index)
 
     def read(self, reput_from: int) -> int:
-        """Where dispatch goes on behind this range."""
+        """Where dispatch goes on after this range."""
         at = reput_from - self.base
         size = self.readable - at
         read_size = 0
@@ -56,7 +56,7 @@ class _Range:
                 self.target.checked(message)
                 at, read_size, reput_from = at + message.size, read_size + message.size, reput_from + message.size
             elif message.size > 0:
-                # the buffer stands behind the fields that were read, the offset behind the size that was claimed
+                # the buffer stands after the fields that were read, the offset after the size that was claimed
                 at, reput_from = at + message.consumed, reput_from + message.size
             else:
                 return reput_from + size - read_size

@@ -201,7 +201,7 @@ class _Start:
             state.correct_min(self.log.min_offset)
 
     def _dispatch_on(self, end: int) -> int | None:
-        """Dispatch behind recovery; where it is stuck, or None."""
+        """Dispatch after recovery; where it is stuck, or None."""
         from_queues = self.version.has(REPUT_FROM_QUEUES) or (
             self.version.has(RECHECK_REPUT_SETTING) and self.settings.flag("recheckReputOffsetFromCq")
         )

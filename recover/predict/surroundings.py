@@ -84,7 +84,7 @@ def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:
     held = held_elsewhere(store, dict(settings.given))
     parts = {f"{found.part}: {found.what}" for found in held.values()}
     if settings.flag("enableDLegerCommitLog") and not parts:
-        parts.add("enableDLegerCommitLog=true: a DLedger begins behind the log")
+        parts.add("enableDLegerCommitLog=true: a DLedger begins after the log")
     return sorted(parts)
 
 

@@ -12,7 +12,7 @@ from recover.scan.judge import LogReader, judge, reason_of
 
 
 class Found(Struct, frozen=True):
-    """One message. `ghost`: old bytes behind a break of the log; `superseded`: its queue offset was given out again."""
+    """One message. `ghost`: old bytes after a break of the log; `superseded`: its queue offset was given out again."""
 
     record: Record
     ghost: bool = False
@@ -81,7 +81,7 @@ def note_damage(store: Store, reader: LogReader, phy_offset: int, answer: Answer
 
 
 def store_timestamp_at(reader: LogReader, phy_offset: int) -> int:
-    """The store timestamp of the record there, unjudged (CommitLog.pickupStoreTimestamp); -1 behind the log."""
+    """The store timestamp of the record there, unjudged (CommitLog.pickupStoreTimestamp); -1 after the log."""
     content = reader.read(phy_offset, HEAD_SIZE)
     if len(content) < HEAD_SIZE:
         return -1

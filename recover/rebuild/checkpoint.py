@@ -19,7 +19,7 @@ from recover.verify.checkpoint import offset_is_sound
 
 
 class LogEdge(Struct, frozen=True):
-    """The last live record in front of `stop`, and the newest store timestamp there (ms); zeros without a record."""
+    """The last live record before `stop`, and the newest store timestamp there (ms); zeros without a record."""
 
     stop: int
     last_start: int = 0
@@ -28,7 +28,7 @@ class LogEdge(Struct, frozen=True):
 
 
 def log_edge(log: LogView, stop: int | None = None) -> LogEdge:
-    """The end of the log, or of its part in front of physical offset `stop`."""
+    """The end of the log, or of its part before physical offset `stop`."""
     if stop is None or stop >= log.log_end:
         return LogEdge(log.log_end, _last_start(log), log.last_timestamp, log.newest_timestamp)
     start = last = newest = 0

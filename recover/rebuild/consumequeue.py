@@ -122,8 +122,8 @@ class QueueBuilder:
     """Builds the cells of queues for one store.
 
     `min_offset` and `log_end` are those of the log that the queues shall fit; `visible` makes the unit of a
-    lost position name its marker instead of repeating the message in front of it. Units on disk that are `evidence`
-    stay. `bridge`: (phy offset, size) of a filler or marker of the log, so that a place behind a queue's last record
+    lost position name its marker instead of repeating the message before it. Units on disk that are `evidence`
+    stay. `bridge`: (phy offset, size) of a filler or marker of the log, so that a place after a queue's last record
     may be that of a lost message; None if the log holds none. Where a queue has nothing else left, its units name it.
     """
 
@@ -153,7 +153,7 @@ class QueueBuilder:
         return self._fill(key, first, int(rows["queue_offset"][-1]) + 1 - first, rows, None, from_nothing=from_nothing)
 
     def repaired(self, key: QueueKey, rows: Rows) -> QueueCells | None:
-        """The queue on disk with its live positions put right; expired units stay, units behind the log go.
+        """The queue on disk with its live positions repaired; expired units stay, units after the log go.
 
         None when neither the disk nor the log has anything of it.
         """
@@ -175,12 +175,12 @@ class QueueBuilder:
             if self._inside(old, self.min_offset)[: first - old.first_index].any():
                 first = old.first_index
             else:
-                # files in front that keep nothing go: up to the first message there could be millions of places
+                # files before that keep nothing go: up to the first message there could be millions of places
                 old = QueueCells(key, first, old.cells[first - old.first_index :])
         return self._fill(key, first, max(last_live + 1, self._kept_end(old, rows)) - first, rows, old)
 
     def _inside(self, old: QueueCells, end: int) -> Rows:
-        """Which cells in use name something expired, or something in front of `end` of the log, or are evidence."""
+        """Which cells in use name something expired, or something before `end` of the log, or are evidence."""
         offset, size = old.cells["phy_offset"].astype(np.int64), old.cells["size"].astype(np.int64)
         invalid = np.flatnonzero(size <= 0)
         used = cut_off(offset, size, int(invalid[0]) if invalid.size else size.size, self.min_offset)
@@ -190,10 +190,10 @@ class QueueBuilder:
         return np.asarray(inside | self.evidence.of(old)[:used])
 
     def _kept_end(self, old: QueueCells, rows: Rows) -> int:
-        """Queue offset behind the last cell that stays behind those of the queue's own records; 0 for none.
+        """Queue offset after the last cell that stays after those of the queue's own records; 0 for none.
 
         Evidence stays. In a log with a bridge so do places of lost messages, from the last record on without a break.
-        Where every record of the log is known, a unit behind them names no message: left, it would be one twice.
+        Where every record of the log is known, a unit after them names no message: left, it would be one twice.
         """
         kept = self.evidence.of(old)
         if self.bridge:
@@ -242,7 +242,7 @@ class QueueBuilder:
         return self.visible or key.topic == "RMQ_SYS_TRANS_HALF_TOPIC"
 
     def _keep_old(self, cells: Rows, evidence: Rows, first: int, old: QueueCells, rows: Rows) -> None:
-        """Take over evidence, where `evidence` becomes true, and expired units, which stand in front of all others."""
+        """Take over evidence, where `evidence` becomes true, and expired units, which stand before all others."""
         start = old.first_index - first
         count = min(old.cells.size, cells.size - start)
         if count <= 0:
@@ -277,7 +277,7 @@ class QueueBuilder:
         return image
 
     def _stand_in(self, cells: Rows, missing: Rows) -> None:
-        """Give each missing place the unit in front of it; at the queue's beginning, the one behind it.
+        """Give each missing place the unit before it; at the queue's beginning, the one after it.
 
         Where the queue has no message left that is its markers, or else a piece of a bridge: a pre-blank at the end
         of a queue stops dispatch in 4.x, and moves the end of the log in 5.3.
@@ -298,7 +298,7 @@ def _is_hole(cells: Rows) -> Rows:
 
 
 def _repeat_neighbours(cells: Rows, missing: Rows, good: Rows) -> None:
-    """Fill missing cells from the nearest good one in front, or behind where there is none."""
+    """Fill missing cells from the nearest good one before, or after where there is none."""
     at = np.where(good, np.arange(cells.size), -1)
     in_front = np.maximum.accumulate(at) if at.size else at
     behind = np.where(at < 0, cells.size, at)

@@ -36,7 +36,7 @@ class ExtImage(Struct, frozen=True):
     """Where the unit of each row is (`positions`, bytes, int64), and what has to be written for that.
 
     `writes` are (position, bytes) in ascending order, none across files. From `zero_from` on nothing is left that
-    could be taken for a unit; None where what stands behind the last unit does no harm.
+    could be taken for a unit; None where what stands after the last unit does no harm.
     """
 
     file_size: int
@@ -75,7 +75,7 @@ def wants_ext(rows: Rows, found: Rows, tags_codes: Rows, *, by_default: bool) ->
     """Which rows of a queue have an ext unit (bool array).
 
     `found` says for which rows the queue on disk has the right unit, `tags_codes` what that carries. The switch
-    can have been turned in between, so a row without a unit does as the one in front of it, or else behind it.
+    can have been turned in between, so a row without a unit does as the one before it, or else after it.
     """
     if not found.any():
         return np.full(rows.size, by_default)
@@ -97,10 +97,10 @@ def fresh_ext(rows: ExtRows, files: ExtFiles) -> ExtImage:
 
 
 def repaired_ext(rows: ExtRows, files: ExtFiles, floor: int | None) -> ExtImage:
-    """The units on disk as far as they are right and a broker finds them, the others put in order behind those.
+    """The units on disk as far as they are right and a broker finds them, the others put in order after those.
 
-    A broker that starts cuts the ext files behind the unit of the queue's last cell, so a unit must not stand behind
-    those of later messages. `floor`: no live unit stands in front of this position (None: of the first file).
+    A broker that starts cuts the ext files after the unit of the queue's last cell, so a unit must not stand after
+    those of later messages. `floor`: no live unit stands before this position (None: of the first file).
     """
     size = files.store.ext_file_size
     start = files.mapped_files.min_offset if floor is None else floor
@@ -119,7 +119,7 @@ def repaired_ext(rows: ExtRows, files: ExtFiles, floor: int | None) -> ExtImage:
 
 
 def end_of(files: ExtFiles, addresses: Rows) -> int | None:
-    """Position behind the last unit that one of `addresses` leads to; None without one."""
+    """Position after the last unit that one of `addresses` leads to; None without one."""
     known = files.units
     found = known.find(positions_of(addresses))
     found = found[found >= 0]
@@ -163,7 +163,7 @@ def _all_plain(rows: ExtRows, file_size: int) -> ExtImage:
 
 
 class _Writer:
-    """Puts units one behind the other, files as ConsumeQueueExt.put fills them."""
+    """Puts units one after the other, files as ConsumeQueueExt.put fills them."""
 
     def __init__(self, file_size: int, position: int) -> None:
         self.file_size = file_size
@@ -205,7 +205,7 @@ class _Layout:
         self._passed = 0
 
     def go_behind(self, unit: int) -> None:
-        """Continue behind a unit on disk."""
+        """Continue after a unit on disk."""
         self.writer.position = int(self.known.position[unit] + self.known.size[unit])
         self._next = self._unit_at(self.writer.position)
 
@@ -269,6 +269,6 @@ def ext_steps(files: ExtFiles, image: ExtImage, spool: Spool) -> Iterator[Step]:
 
 
 def _empty(file: str, base: int, image: ExtImage, size: int, spool: Spool) -> Iterable[Step]:
-    """A file of a wrong length with nothing in it: gone if no file in front needs it to be there."""
+    """A file of a wrong length with nothing in it: gone if no file before needs it to be there."""
     needed = bool(image.positions.size) and base < int(image.positions.max()) // size * size
     return [Install(file, spool.padded(b"", size))] if needed else [Retire(file)]

@@ -24,7 +24,7 @@ class IndexRebuild(Struct, frozen=True):
 
     `zone` is where new names come from: None is this machine's local time. `end_timestamp` is that
     of the newest message in any file, 0 without one; a start after a kill deletes files that end
-    behind the checkpoint's index time.
+    after the checkpoint's index time.
     """
 
     geometry: IndexGeometry

@@ -67,7 +67,7 @@ def pieces_of_file(
 ) -> Iterator[Piece]:
     """A file of `count` keys of the parts, in pieces of at most `CHUNK` bytes.
 
-    Header and slots stand in front of the units, and come last: they are what the units make of them.
+    Header and slots stand before the units, and come last: they are what the units make of them.
     """
     slots = np.zeros(geometry.slots, dtype=np.int32)
     state = start_state(previous_end, first)
@@ -90,7 +90,7 @@ def _in_file_order(slots: Rows) -> Iterator[Buffer]:
 
 
 def _units(parts: Iterable[KeyPart], count: int, state: Rows, slots: Rows) -> Iterator[bytes]:
-    """Unit 0, which stays zero, and `count` units behind it."""
+    """Unit 0, which stays zero, and `count` units after it."""
     # used again for each block: units are put more slowly into memory that no cache holds than copied there
     units = np.zeros((min(count + 1, _UNITS), INDEX_UNIT.size // 4), dtype=np.int32)
     base = 0
@@ -109,7 +109,7 @@ def _units(parts: Iterable[KeyPart], count: int, state: Rows, slots: Rows) -> It
 
 
 def ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """The same pieces, made on a thread of their own while those in front of them are used."""
+    """The same pieces, made on a thread of their own while those before them are used."""
     with ThreadPoolExecutor(1) as pool:
         waiting = deque(pool.submit(next, pieces, None) for _ in range(_AHEAD))
         try:
@@ -138,7 +138,7 @@ class RebuiltIndexFile(Struct, frozen=True):
 
 
 class FileHead(Struct, frozen=True):
-    """What stands in front of a file's own keys: units of expired messages (int32, shape (n, 5)) with the time (ms)
+    """What stands before a file's own keys: units of expired messages (int32, shape (n, 5)) with the time (ms)
     that their file began at, or none, and then the end time of the file before counts."""
 
     previous_end: int
@@ -187,7 +187,7 @@ class FileBuilder:
         return FileHead(target.previous_end, np.array(expired), old.header.begin_timestamp)
 
     def _image(self, target: Target, head: FileHead) -> IndexWords:
-        """One file as a whole: its own keys, behind the units kept of the old one."""
+        """One file as a whole: its own keys, after the units kept of the old one."""
         first, count = self.numbers.place(target.start), target.stop - target.start
         return build_file(
             self.geometry, head, self._parts(first), count, first=first, counts_entries=self.counts_entries

@@ -59,7 +59,7 @@ class _GivenUpError(Exception):
 
 
 class CutFile:
-    """One mapped file that several threads look at, opened by the first and closed behind the last."""
+    """One mapped file that several threads look at, opened by the first and closed after the last."""
 
     def __init__(self, parts: list[SplitRange], window: int) -> None:
         self.mapped_file = parts[0].mapped_file

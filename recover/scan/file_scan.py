@@ -2,7 +2,7 @@
 
 The compiled walk takes what is certainly intact; where it stops, the reference codec judges;
 where that says no, the scan looks for the next place with a message magic and its own physical
-offset and goes on behind the damage.
+offset and goes on after the damage.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ class HoleSearch(Struct, frozen=True):
     file_end: int
 
     def first_intact(self, position: int, first: int, last_data: int) -> tuple[Found | None, int]:
-        """The first intact record or end mark at or behind `first`, and the end of the last data from `position` on.
+        """The first intact record or end mark at or after `first`, and the end of the last data from `position` on.
 
-        `last_data` is where that ends in front of `position`.
+        `last_data` is where that ends before `position`.
         """
         window = self.window
         end = min(self.length, self.stop)
@@ -261,7 +261,7 @@ class FileScan:
     """What one mapped file holds. `blank` is the physical offset of its end mark, `blank_size` what it says.
 
     `counter` counted its rows as they came, where that is the whole file. `doubted` is the end mark that an intact
-    record stands behind, and how many of the splits are before it; `over_record`: what stands behind the eight bytes
+    record stands after, and how many of the splits are before it; `over_record`: what stands after the eight bytes
     of the end mark is the rest of a record's head, with the own offset of this place.
     """
 
@@ -397,7 +397,7 @@ class FileScanner:
         self._report(self.length - position, 0)
 
     def _resynchronise(self, window: Window, position: int) -> int | None:
-        """Note the hole at `position` and find the first intact record or the end mark behind it."""
+        """Note the hole at `position` and find the first intact record or the end mark after it."""
         hole = self._hole_at(window, position)
         found, hole.last_data = self._search(window, position, position + 1, hole.start)
         if found is not None:

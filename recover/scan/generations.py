@@ -1,6 +1,6 @@
-"""Old generations of records: ghosts behind a break, and queue offsets that were given out twice.
+"""Old generations of records: ghosts after a break, and queue offsets that were given out twice.
 
-Truncation zeroes nothing, so records of an earlier life of the log can stand behind its end.
+Truncation zeroes nothing, so records of an earlier life of the log can stand after its end.
 A queue that lost its units can number its messages again from a lower offset.
 """
 
@@ -64,7 +64,7 @@ def strays_among(offsets: Rows) -> Rows:
 
 
 def _run_of_strays(values: list[int], at: int, before: int) -> int:
-    """How many records from `at` on are out of the order that goes on behind them from `before`; 0 where `at` is not.
+    """How many records from `at` on are out of the order that goes on after them from `before`; 0 where `at` is not.
 
     Of several no two follow on one another, as they do in a new generation.
     """
@@ -81,7 +81,7 @@ def _run_of_strays(values: list[int], at: int, before: int) -> int:
 
 
 def _leaps(places: Rows, offsets: Rows) -> Rows:
-    """The last records of a queue, _RUN at most, in front of which more is left out than fits (bool array)."""
+    """The last records of a queue, _RUN at most, before which more is left out than fits (bool array)."""
     leap = np.zeros(offsets.size, dtype=bool)
     for run in range(min(_RUN, offsets.size - 1), 0, -1):
         room = (places[-run:] - places[-run - 1]) // MIN_RECORD_SIZE
@@ -92,13 +92,13 @@ def _leaps(places: Rows, offsets: Rows) -> Rows:
 
 
 def _is_repeated(values: list[int], at: int, before: int) -> bool:
-    """Of two with one number the first is right if it follows on, and a number lacks behind them or none is there."""
+    """Of two with one number the first is right if it follows on, and a number lacks after them or none is there."""
     number = values[at]
     return number == before + 1 and values[at + 1 : at + 3] in ([number], [number, number + 2])
 
 
 def mark_leaps(scans: list[FileScan], gapped: list[int]) -> int:
-    """Set BIT_STRAY on the last records of queues that leave out more messages than the log in front can have held.
+    """Set BIT_STRAY on the last records of queues that leave out more messages than the log before can have held.
 
     `gapped` are the queues that leave out any. How many were marked.
     """
@@ -148,11 +148,11 @@ _AT_ONCE = 1 << 21
 
 
 def mark_ghosts(scans: list[FileScan], queues: int) -> int:
-    """Set BIT_GHOST on records behind a break that are older than the log in front of it; how many.
+    """Set BIT_GHOST on records after a break that are older than the log before it; how many.
 
-    A record behind a break is a ghost when its queue had come further, or its store timestamp lies
-    before those of the last two records in front (three, where these two are not in order); before
-    that of the last one alone where another one behind the break bears that out, whose number its
+    A record after a break is a ghost when its queue had come further, or its store timestamp lies
+    before those of the last two records before (three, where these two are not in order); before
+    that of the last one alone where another one after the break bears that out, whose number its
     queue had come to. One record proves nothing: a wrong bit in its number or time, which no
     checksum covers, would make ghosts of all that follows. A file whose first record is no ghost
     takes the chain up again.
@@ -166,7 +166,7 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
     total = 0
     for scan in scans:
         breaks = [hole.start for hole in scan.holes]
-        # a stretch without a break is held against what stands in front of it, however its rows are cut
+        # a stretch without a break is held against what stands before it, however its rows are cut
         for number, runs in groupby(_runs(scan, breaks), key=itemgetter(0)):
             stretch = [records for _, records in runs]
             if number > 0 or broken:
@@ -188,7 +188,7 @@ def mark_ghosts(scans: list[FileScan], queues: int) -> int:
 
 
 def _ghosts(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[Rows]:
-    """Which rows of a stretch behind a break are ghosts (bool arrays)."""
+    """Which rows of a stretch after a break are ghosts (bool arrays)."""
     borne_out = any(
         (numbered(records) & (records["queue_offset"] <= reached[records["queue"]])
          & (records["store_timestamp"] < last_times[-1])).any() for records in stretch
@@ -203,14 +203,14 @@ def _ghosts(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[R
 
 
 def _is_broken(scans: list[FileScan]) -> bool:
-    """Whether a record stands behind a break: behind a hole, or in a file behind one without its end mark."""
+    """Whether a record stands after a break: after a hole, or in a file after one without its end mark."""
     last = max((int(s.records["phy_offset"][-1]) for scan in scans for s in scan.splits if s.records.size), default=-1)
     broken = [scan for scan in scans if scan.holes or scan.blank is None]
     return any((scan.holes[0].start if scan.holes else scan.file_end) <= last for scan in broken)
 
 
 def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[int, Rows]]:
-    """Rows of each split, cut where a hole lies between two records, with how many holes of the file are in front."""
+    """Rows of each split, cut where a hole lies between two records, with how many holes of the file are before."""
     for split in scan.splits:
         offsets = split.records["phy_offset"]
         cuts = sorted({0, *np.searchsorted(offsets, breaks).tolist(), len(offsets)})
@@ -284,7 +284,7 @@ class _Restarts:
 
     def __init__(self, places: Rows, offsets: Rows) -> None:
         self._places = places
-        # of all restarts behind a record the one from the lowest number takes the most
+        # of all restarts after a record the one from the lowest number takes the most
         self._lowest = np.minimum.accumulate(offsets[::-1])[::-1]
 
     def left_behind(self, records: Rows) -> Rows:

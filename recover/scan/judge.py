@@ -110,7 +110,7 @@ def judge(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums
     whole = magic in (MAGIC_V1, MAGIC_V2) and MIN_RECORD_SIZE <= size <= room - BLANK_SIZE and own == offset
     if whole and sums is not None and size > _LARGE:
         _judge_ends(sums, position, size)
-    # without the room for a blank behind it the codec refuses even a whole record, hence the 8 bytes more
+    # without the room for a blank after it the codec refuses even a whole record, hence the 8 bytes more
     content = read(position, size + BLANK_SIZE) if whole else head
     return check_strict(content, 0, room, offset)
 

@@ -22,7 +22,7 @@ OVERWRITTEN = "overwritten"
 
 
 class Damage(Struct):
-    """Bytes [start, stop) of the log that hold no intact record although the log goes on behind them, or a
+    """Bytes [start, stop) of the log that hold no intact record although the log goes on after them, or a
     damaged last message. `file` is None for a missing file; `ended_by` is as in `Hole`, or "next-file"."""
 
     start: int
@@ -40,7 +40,7 @@ class Damage(Struct):
 
 
 class Tail(Struct):
-    """Bytes [start, stop) behind the last record of the log that are not all zero, but no whole message either."""
+    """Bytes [start, stop) after the last record of the log that are not all zero, but no whole message either."""
 
     start: int
     stop: int

@@ -60,14 +60,14 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan], *, as_scanned: bool 
 
 
 def _weigh_mark(scan: FileScan) -> int:
-    """Believe an end mark with nothing but stale records behind it, and forget these; how many there were."""
+    """Believe an end mark with nothing but stale records after it, and forget these; how many there were."""
     assert scan.doubted is not None
     mark, splits = scan.doubted
     behind = [split.records for split in scan.splits[splits:]]
     stale = sum(int(((records["bits"] & BIT_GHOST) != 0).sum()) for records in behind)
     claims = [
         Claim("mark", "ends"), Claim("own offset of the record under it", "goes on"),
-        Claim("records behind it", "goes on", sum(records.size for records in behind) - stale),
+        Claim("records after it", "goes on", sum(records.size for records in behind) - stale),
     ]
     if believed(claims, "ends") == "goes on":
         return 0
@@ -139,7 +139,7 @@ def _log_end(scans: list[FileScan], min_offset: int) -> int:
 
 
 def _intact_behind(scans: list[FileScan], places: list[int]) -> list[int]:
-    """How many intact messages stand behind each of these offsets, which ascend; in one pass from the log's end."""
+    """How many intact messages stand after each of these offsets, which ascend; in one pass from the log's end."""
     counts = [0] * len(places)
     total, left = 0, len(places)
     for scan in reversed(scans):
@@ -171,7 +171,7 @@ def _valid_to(scans: list[FileScan], min_offset: int) -> int:
 
 
 def _damage(scans: list[FileScan], log_end: int, ghosts: bool) -> tuple[list[Damage], Tail | None]:
-    """Dead ranges in front of `log_end` are damage; what follows it is the tail, unless it was a whole message."""
+    """Dead ranges before `log_end` are damage; what follows it is the tail, unless it was a whole message."""
     damaged: list[Damage] = []
     tail: Tail | None = None
     position = scans[0].mapped_file.file_from_offset if scans else 0

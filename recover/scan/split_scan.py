@@ -1,7 +1,7 @@
-"""One split of one mapped file, scanned without knowing what stands in front of it.
+"""One split of one mapped file, scanned without knowing what stands before it.
 
 A split owns the records that begin in it. It finds its first record by itself, by the same search that goes on
-behind damage; whether the log really comes to that place is for `recover.scan.split_scan` to say.
+after damage; whether the log really comes to that place is for `recover.scan.split_scan` to say.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class SplitScan(Struct):
     """What one split holds, from `entry` on: a position in the file; None when nothing intact begins in it.
 
     `enters_at` says what stands there: "record", "blank", or "chain" when the position was given.
-    `crossed` is the position, at or behind the split's end, where the walk goes on; `open_hole` a hole that
+    `crossed` is the position, at or after the split's end, where the walk goes on; `open_hole` a hole that
     reaches the split's end. With neither the file ended here. `last_data` is the physical offset
-    behind the last byte seen that is not zero, where `entry` is None.
+    after the last byte seen that is not zero, where `entry` is None.
     """
 
     part: SplitRange
@@ -150,7 +150,7 @@ def one_split(splits: Iterable[Split]) -> Split:
 
 
 Again = tuple[SplitRange, int | None]
-"""A split, and the position in its file to enter it at; None for what stands behind a doubtful end mark."""
+"""A split, and the position in its file to enter it at; None for what stands after a doubtful end mark."""
 
 
 class FileJoin(Struct):
@@ -173,7 +173,7 @@ class FileJoin(Struct):
     def join(self) -> FileScan | list[Again]:
         """The whole file; or which splits to scan again, and from where, before there can be an answer.
 
-        Behind a split that is still to be scanned again, the walk is guessed to go on as the first scan of that
+        After a split that is still to be scanned again, the walk is guessed to go on as the first scan of that
         split said. So one round of further scans is nearly always enough.
         """
         if self.found is not None:
@@ -201,7 +201,7 @@ class FileJoin(Struct):
 
 
 def past_mark(found: FileScan) -> SplitRange | None:
-    """What stands behind the end mark of a file, if that was written over a record that names this place."""
+    """What stands after the end mark of a file, if that was written over a record that names this place."""
     if found.blank is None or not found.over_record:
         return None
     start = found.blank - found.mapped_file.file_from_offset + BLANK_SIZE
@@ -210,7 +210,7 @@ def past_mark(found: FileScan) -> SplitRange | None:
 
 
 def take_past_mark(found: FileScan, behind: SplitScan) -> None:
-    """Let the file go on behind its end mark, if the scan of what stands there found a record.
+    """Let the file go on after its end mark, if the scan of what stands there found a record.
 
     What was counted of the file holds no more then.
     """

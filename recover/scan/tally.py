@@ -158,7 +158,7 @@ class Counter:
                 setattr(self, name, getattr(more, name))
 
     def join(self, behind: Counter, numbers: Rows) -> bool:
-        """Take over what was counted of the file behind, whose queue i is queue `numbers[i]` here (int, one a queue).
+        """Take over what was counted of the file after, whose queue i is queue `numbers[i]` here (int, one a queue).
 
         False where a queue falls back between the two, or in that file.
         """
@@ -192,7 +192,7 @@ class Counter:
 def joined(
     counters: Iterable[Counter | None], numbers: Iterable[Rows], queues: int
 ) -> Counter | None:
-    """What was counted of stretches of a log, one behind the other, whose queues are called `numbers` in it.
+    """What was counted of stretches of a log, one after the other, whose queues are called `numbers` in it.
 
     None where one of them was not counted, or queues fall back, which takes all rows in their order.
     """

@@ -20,7 +20,7 @@ _ALONE = 32
 class Window:
     """A buffer over a part of the file; data[0] lies at `start` in the file.
 
-    What lies far behind `stop` is read only when a record that begins in front of it needs it.
+    What lies far behind `stop` is read only when a record that begins before it needs it.
     """
 
     def __init__(self, reader: FileReader, length: int, size: int, stop: int | None = None) -> None:

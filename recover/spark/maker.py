@@ -233,7 +233,7 @@ def _elsewhere(builder: QueueBuilder, store: Store) -> QueueBuilder:
 
 
 def _lmq_chunks(expectation: Expectation, groups: Rows) -> Iterator[Chunk]:
-    """Positions in LMQ queues, which were read one by one: they come behind all others."""
+    """Positions in LMQ queues, which were read one by one: they come after all others."""
     rows = expectation.lmq_rows
     own = groups[rows["queue"]]
     for group in np.unique(own[own >= 0]).tolist():

@@ -74,7 +74,7 @@ class Session:
         folder = self.folder / _SCRATCH
         folder.mkdir()
         place = str(folder).replace("\\", "\\\\").replace('"', '\\"')
-        # in front of what the user says, who may want another place
+        # before what the user says, who may want another place
         conf.set(_JAVA_OPTIONS, f'"-Djava.io.tmpdir={place}" {options}'.strip())
         if len(os.fsencode(folder)) > _LONGEST_OF_SOCKETS:
             conf.setIfMissing("spark.python.unix.domain.socket.dir", "/tmp")

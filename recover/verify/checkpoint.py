@@ -84,7 +84,7 @@ def is_record_start(log: LogView, offset: int) -> bool:
 
 
 def _zero_is_normal(store: Store, generation: BrokerVersion | None) -> bool:
-    """5.5 leaves zeros behind. Most stores of it show no trace that 5.4 does not leave, so one of 5.4 is enough."""
+    """5.5 leaves zeros after. Most stores of it show no trace that 5.4 does not leave, so one of 5.4 is enough."""
     if store.options.broker is not None:
         return BrokerVersion.parse(store.options.broker) >= _ZERO_IS_NORMAL
     if any((store.root / name).exists() for name in _TRACES_OF_5_4):

@@ -215,7 +215,7 @@ _NOT_MADE_UP = (
 
 
 class ConfigReport(Struct):
-    """All known config files. `above` are the offsets behind the end of their queues."""
+    """All known config files. `above` are the offsets after the end of their queues."""
 
     pairs: list[ConfigPair]
     above: list[AboveMax] = field(default_factory=list)

@@ -51,7 +51,7 @@ def check_ext(stretch: Stretch, files: ExtFiles, rows: Rows, tags_codes: Rows) -
     if known.position.size:
         intact &= known.tags_code[at] == tags_codes[inside]
         intact &= known.store_timestamp[at] == rows["store_timestamp"][inside]
-    # a start cuts the files behind the unit of the queue's last cell, so those of earlier ones must stand in front
+    # a start cuts the files after the unit of the queue's last cell, so those of earlier ones must stand before
     intact[intact] = np.diff(np.maximum.accumulate(positions[intact]), prepend=-1) > 0
     tags[cells[intact]] = tags_codes[inside[intact]]
     broken[cells[~intact]] = True
@@ -186,7 +186,7 @@ class _Checker:
     def _of_right(self, key: QueueKey, rows: Rows) -> QueueVerdict | None:
         """The verdict on a queue whose files are byte for byte what the log calls for; None for any other.
 
-        In front of its rows only units of expired messages may stand, and behind them zeros.
+        Before its rows only units of expired messages may stand, and after them zeros.
         """
         place, files = self.listed.get(key, ("", []))
         size = self.store.queue_file_size
@@ -314,7 +314,7 @@ class _Checker:
             ))
 
     def _check_last_file(self, verdict: QueueVerdict, files: QueueFiles) -> None:
-        """A last file behind a full one that holds no unit: of whole length, for others are reported as such."""
+        """A last file after a full one that holds no unit: of whole length, for others are reported as such."""
         queue = files.mapped_files
         if len(queue.files) < 2 or queue.files[-1].length != queue.file_size:
             return
@@ -325,7 +325,7 @@ class _Checker:
             ))
 
     def _check_end(self, verdict: QueueVerdict, stretch: Stretch, used: int) -> None:
-        """Units of expired messages behind what a broker takes for the end of the queue."""
+        """Units of expired messages after what a broker takes for the end of the queue."""
         stop = cut_off(stretch.phy_offset, stretch.size, used, self.log.min_offset)
         if stop > used:
             mapped_file, position = stretch.place(used)

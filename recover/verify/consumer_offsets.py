@@ -27,14 +27,14 @@ _SHOWN = 8
 
 
 class QueueRange(Struct, frozen=True):
-    """Queue offsets of one queue: that of the first message left, and the one behind the last."""
+    """Queue offsets of one queue: that of the first message left, and the one after the last."""
 
     first: int
     end: int
 
 
 class AboveMax(Struct, frozen=True):
-    """An offset behind the end of its queue: where it stands (file, table, member, queue id), and the queue's end.
+    """An offset after the end of its queue: where it stands (file, table, member, queue id), and the queue's end.
 
     For delay offsets `member` is empty and `queue_id` the delay level.
     """

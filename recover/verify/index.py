@@ -57,7 +57,7 @@ def _look_at_each(report: IndexReport, store: Store) -> None:
 
 
 def _blind_ranges(report: IndexReport) -> list[tuple[int, int]]:
-    """What files that could not be read may cover: from the file before to the file behind."""
+    """What files that could not be read may cover: from the file before to the file after."""
     verdicts = report.verdicts
     ranges = []
     for place in report.unreadable.values():

@@ -51,7 +51,7 @@ _UNIT_CODES = ((CHAIN_LOOP, "index-chain-loop"), (WRONG_CHAIN, "index-wrong-chai
 
 
 class IndexFileVerdict(Struct):
-    """What one index file holds. Counts are units; `end` is the number behind the last unit.
+    """What one index file holds. Counts are units; `end` is the number after the last unit.
 
     `first_right` is (number, phy offset, key hash) of its first unit that names a live message, no
     earlier unit having done so, and `last_right` the phy offset of its last; None without one.
@@ -169,7 +169,7 @@ class _Checker:
         return self.verdict.header.begin_timestamp if timestamp is None else timestamp
 
     def _classify_rest(self, classes: Rows) -> None:
-        """Units that no record took: expired, in damage, behind the end, or wrong."""
+        """Units that no record took: expired, in damage, after the end, or wrong."""
         rest = np.flatnonzero(classes[1:] == NO_RECORD) + 1
         if not rest.size:
             return
@@ -294,7 +294,7 @@ class _Checker:
 
 
 def is_expired(units: Rows, min_offset: int) -> Rows:
-    """Rows that name a message in front of the log's first file, and could be a unit (bool array)."""
+    """Rows that name a message before the log's first file, and could be a unit (bool array)."""
     offsets = (units[:, 1].astype(np.int64) << 32) | (units[:, 2].astype(np.int64) & 0xFFFFFFFF)
     return np.asarray((offsets >= 0) & (offsets < min_offset) & (units[:, 0] >= 0) & units[:, :4].any(axis=1))
 
@@ -386,7 +386,7 @@ class _Pass:
         _require(0 <= first.time_diff <= most)
 
     def _check_behind(self, end: int) -> None:
-        """Nothing stands behind the last unit."""
+        """Nothing stands after the last unit."""
         for start, stop in self.reader.data_ranges(self.geometry.unit_offset(end), self.geometry.size):
             for at in range(start, stop, self.buffer.size):
                 size = min(self.buffer.size, stop - at)
@@ -479,7 +479,7 @@ class IndexReport(Struct):
 
     @property
     def expired(self) -> int:
-        """Units of messages in front of the log's first file."""
+        """Units of messages before the log's first file."""
         return sum(verdict.expired for verdict in self.verdicts)
 
     @property

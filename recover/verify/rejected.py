@@ -1,7 +1,7 @@
 """Messages that are intact as far as checksums reach, and that no client, or no service of a broker, can read.
 
 What no checksum covers, unless brokers were told to write one, can stop more than its own message: clients throw at a
-body that is not compressed as its sysFlag says, and drop what came behind it in the same answer; services stop at a
+body that is not compressed as its sysFlag says, and drop what came after it in the same answer; services stop at a
 message of theirs that does not say where it is to go, and when.
 """
 
@@ -47,7 +47,7 @@ _NOT_ENDED = "its transaction cannot be ended"
 class Rejected(Struct):
     """Messages of one mapped file that are rejected for the same reason, as rows (`RECORD`) of the log.
 
-    They are one behind the other, or all of the file where there are more than MOST. Of one alone there is the
+    They are one after the other, or all of the file where there are more than MOST. Of one alone there is the
     `record`, if it can be read, and the `wrong` bit, where one explains it; or it `waits` until another bit of the
     record has been turned back.
     """
@@ -161,7 +161,7 @@ def _rows(pieces: list[Rows], bit: int, known: list[int]) -> Rows:
 
 
 def _runs(rows: Rows) -> list[Rows]:
-    """The rows, cut wherever one does not begin where that in front of it ends."""
+    """The rows, cut wherever one does not begin where that before it ends."""
     if not rows.size:
         return []
     cuts = np.flatnonzero(rows["phy_offset"][1:] != rows["phy_offset"][:-1] + rows["size"][:-1]) + 1

@@ -156,7 +156,7 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
         findings.extend(remains_findings(store, look, index))
     checkpoint = _checkpoint(store, look) if "checkpoint" in wanted else None
     if next(log_is_gone(store), None) is None:
-        # without a log every unit would be "behind its end": one finding says it better
+        # without a log every unit would be "after its end": one finding says it better
         for part, name in ((look.queues, "consumequeue"), (index, "index"), (checkpoint, "checkpoint")):
             if part is not None and name in wanted:
                 findings.extend(part.findings)

@@ -75,7 +75,7 @@ def survey(
 ) -> Survey:
     """Scan the log and, unless told not to, judge the queues against it. `Refusal` (8) when a file cannot be opened.
 
-    `scanned` is called with the log before the queues are judged: they may show more damage behind its end.
+    `scanned` is called with the log before the queues are judged: they may show more damage after its end.
     `with_keys`: somebody looks at rows, and they need their hashes and tags codes.
     """
     elsewhere = not_looked_at(store, options, with_queues=with_queues)

@@ -50,7 +50,7 @@ _READ = 100_000
 
 
 class _Units(Struct):
-    """Units of one file: their positions in it and the columns that matter. `behind`: whole units after the stop."""
+    """Units of one file: their positions in it and the columns that matter. `after`: whole units after the stop."""
 
     position: Rows
     columns: Rows

@@ -62,7 +62,7 @@ def _may_differ(struck: Struck) -> bool:
 
 @pytest.mark.parametrize(("store", "version"), _PAIRS)
 def test_clients_unpack_whatever_verify_takes_for_intact(store: str, version: str) -> None:
-    """And what stands behind it in the same answer."""
+    """And what stands after it in the same answer."""
     toolchain, rng = oracle(version).toolchain, random.Random(f"{store} {version}")
     some, behind = kinds(store), placed_records(store)[0].raw
     usual = dict(zip(some, taken(toolchain, [it.raw + behind for it in some]), strict=True))

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.broker
 REFUSALS = {"log-all-missing"}
 #: An LMQ queue without its folder cannot be told from one that was deleted: it stays away, its carriers stay.
 DELETED_LMQ = {"lmq-queue-missing"}
-#: Offsets of consumers behind the end of a queue are reported, and left alone unless --clamp-offsets is given; and what
+#: Offsets of consumers after the end of a queue are reported, and left alone unless --clamp-offsets is given; and what
 #: the timer still wants to deliver, of a log that has lost it, is the broker's to forget.
 UNTOUCHED = {
     "consumer-offset-above-max", "delay-offset-above-max", "timer-points-beyond-log", "commitlog-begins-late",

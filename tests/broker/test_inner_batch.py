@@ -1,4 +1,4 @@
-"""A record that says it has a batch inside, without a number: where a log of 5.x ends, before recover and behind it."""
+"""A record that says it has a batch inside, without a number: where a log of 5.x ends, before recover and after it."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_a_real_broker_between_kill_and_resume_is_noticed(version: str, tmp_path
     damage("checkpoint-zero", store, 0)
     copy = copy_store(store, tmp_path / "copy")
     operations = len(count_operations(lambda: mqtool("recover", copy, "--yes")))
-    # before the first file is changed, between two of them, and behind the last
+    # before the first file is changed, between two of them, and after the last
     for stop in (operations * 3 // 5, operations * 3 // 4, operations * 9 // 10):
         root = copy_store(store, tmp_path / str(stop))
         assert killed_at(stop, lambda root=root: mqtool("recover", root, "--yes"))  # type: ignore[misc]

@@ -65,7 +65,7 @@ def test_push_consumers_get_everything_behind_a_gap(lost: str, version: str, tmp
 def test_what_no_client_can_unpack_keeps_messages_from_consumers_until_it_is_put_back(
     field: str, byte: int, bits: int, version: str, tmp_path: Path
 ) -> None:
-    """A client throws at the message, and passes over all that came behind it in the same answer."""
+    """A client throws at the message, and passes over all that came after it in the same answer."""
     require_lab()
     store, topic = "clean-4.5.1", "TopicA"
     (hit,) = some_records(store, topic, 1)

@@ -62,7 +62,7 @@ def test_a_screen_shows_a_few_findings_of_a_code_and_says_how_many_there_are(
     assert screen.split().count(MISSING) == SCREEN_FINDINGS + 1
     assert f"… {len(missing) - SCREEN_FINDINGS} more" in screen
     assert missing[-1] in screen
-    # none is hidden behind the many of another code
+    # none is hidden after the many of another code
     assert {item["code"] for item in findings if item["severity"] != "info"} <= set(screen.split())
 
 

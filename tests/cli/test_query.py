@@ -178,7 +178,7 @@ def test_ghosts_are_shown_only_when_asked_for(tmp_path: Path) -> None:
     document = mqtool("inspect", path, "--limit", "0", "--json").document
     blank = next(item for item in document["items"] if item["kind"] == "blank")
     old = document["items"][5]
-    # an old record behind a hole at the very end of the log
+    # an old record after a hole at the very end of the log
     last = sorted((store / "commitlog").iterdir())[-1]
     content = bytearray(last.read_bytes())
     base = int(last.name)

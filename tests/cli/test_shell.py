@@ -145,7 +145,7 @@ def test_a_failure_over_a_file_that_just_changed_is_no_bug(monkeypatch: pytest.M
 
     def changing(out: Printer) -> int:
         store = next(left)
-        # stamped by a clock that is milliseconds behind, as long as this run takes
+        # stamped by a clock that is milliseconds after, as long as this run takes
         os.truncate(store / "checkpoint", 1)
         out.store = str(store)
         raise ValueError("surprise")

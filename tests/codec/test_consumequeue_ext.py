@@ -10,7 +10,7 @@ from formats.errors import FormatError
 from tests.support.stores import unpacked
 
 BEGINNING = 64 * 1024
-"""Enough of each real ext file, which is 48 MiB of zeros behind a few units."""
+"""Enough of each real ext file, which is 48 MiB of zeros after a few units."""
 
 UNITS = st.builds(ext.CqExtUnit, st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1), st.binary(max_size=40))
 

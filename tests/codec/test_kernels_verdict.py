@@ -45,7 +45,7 @@ Row = tuple[Any, list[int]]
 
 
 def _walk(content: bytes, phy_offset: int, with_keys: bool = True) -> Row | None:
-    """The row and hashes that the compiled walk makes of one record, None if it refuses; whatever stands behind it."""
+    """The row and hashes that the compiled walk makes of one record, None if it refuses; whatever stands after it."""
     room = BLANK_SIZE + random.Random(content[-1]).randrange(80)
     first, *others = (
         _walk_in_front_of(rest, content, phy_offset, with_keys)

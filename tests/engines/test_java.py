@@ -1,4 +1,4 @@
-"""Which Java Spark gets: the system's, the bundled one behind its shim, or a refusal."""
+"""Which Java Spark gets: the system's, the bundled one after its shim, or a refusal."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def broken(work: Callable[[Any], None]) -> Any:
-    """What stages files, with something that happens in front of each on the executor."""
+    """What stages files, with something that happens before each on the executor."""
 
     def stage(stager: Any, number: int, products: Iterable[Any]) -> Iterator[Any]:
         from recover.spark.stages import stage_products

@@ -96,7 +96,7 @@ def test_a_worker_that_sees_the_same_is_believed(tmp_path: Path, recipe: str) ->
     try:
         assert [step.json() for step in _plan(root, Worker(lambda path: path)).plan.steps] == expected
     except Refusal as refused:
-        # records that the scan of the whole file misses behind a hole are found by the look at a part of it
+        # records that the scan of the whole file misses after a hole are found by the look at a part of it
         assert refused.message == expected or recipe == "log-hole-after-damage"
 
 

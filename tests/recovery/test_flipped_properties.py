@@ -123,7 +123,7 @@ def test_a_flipped_tag_is_put_back_in_a_file_that_is_written_anew(tmp_path: Path
     sound, at = _contents(store), _value_at(_with("TAGS"), "TAGS") + 1
     flip_bit(store, store / LOG, at, 1)
     with (store / LOG).open("ab") as log:
-        log.write(b"something behind the end of the file")
+        log.write(b"something after the end of the file")
     assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
     assert _contents(store) == sound
 

@@ -1,4 +1,4 @@
-"""What stands behind a break is taken for an older life of the log only where more than one record in front says so."""
+"""What stands after a break is taken for an older life of the log only where more than one record before says so."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ PLACES = st.sets(st.integers(0, 2000), max_size=16)
 
 
 def scans_of(rows: list[tuple[int, int, int, int, int]], cuts: set[int]) -> tuple[Rows, list[FileScan]]:
-    """All rows, and scans of files of 1,000 bytes over them, cut into splits; each row a step behind the one before."""
+    """All rows, and scans of files of 1,000 bytes over them, cut into splits; each row a step after the one before."""
     records = np.zeros(len(rows), dtype=RECORD)
     for number, (step, queue_offset, queue, bits, sys_flag) in enumerate(rows):
         records[number]["phy_offset"] = step + (records[number - 1]["phy_offset"] if number else 0)

@@ -217,7 +217,7 @@ def test_recover_leaves_a_queue_alone_whose_units_bear_out_a_leap(tmp_path: Path
     writer.put("U", b"z" * 20)
     writer.close()
     (path,) = (tmp_path / "consumequeue" / "T" / "0").iterdir()
-    # a rebuild repeats the unit in front where the log has no message
+    # a rebuild repeats the unit before where the log has no message
     units = path.read_bytes()[29 * CQ_UNIT.size : 30 * CQ_UNIT.size] * 60
     units += CQ_UNIT.encode(CqUnit(last.phy_offset, last.total_size, 0))
     overwrite(tmp_path, path, 30 * CQ_UNIT.size, units, "the end of the queue")

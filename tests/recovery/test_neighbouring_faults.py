@@ -1,4 +1,4 @@
-"""Several wrong fields beside one another and beside damage: each record is put right, and none pays for another."""
+"""Several wrong fields beside one another and beside damage: each record is repaired, and none pays for another."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ CASES: list[tuple[str, list[Fault]]] = [
     ("clean-4.5.1", [(1847, "body", 0), (1851, "queue_offset", 7), (1853, "body", 0)]),
     # both were said to be the same message
     ("clean-5.3.3", [(2257, "body", 0), (2258, "queue_offset", 32), (2259, "queue_offset", 22)]),
-    # one queue has a record too many that leaps ahead, and behind it one that falls back: a new generation, it seemed
+    # one queue has a record too many that leaps ahead, and after it one that falls back: a new generation, it seemed
     ("clean-4.5.1", [(567, "queue_id", 1), (569, "queue_offset", 2), (570, "magic", 30)]),
     ("clean-5.3.3", [(2675, "queue_offset", 30), (2676, "queue_id", 16), (2677, "queue_offset", 4)]),
-    # all behind the body was older than both records in front of it
+    # all after the body was older than both records before it
     ("clean-4.5.1", [(594, "store_timestamp", 61), (595, "store_timestamp", 11), (596, "body", 0)]),
     ("clean-4.5.1", [(621, "store_timestamp", 59), (622, "store_timestamp", 4), (623, "body", 0)]),
     ("clean-5.3.3", [(2153, "store_timestamp", 54), (2154, "store_timestamp", 11), (2155, "body", 0)]),
@@ -113,7 +113,7 @@ def test_a_few_numbers_out_of_order_are_strays_where_the_order_goes_on(offsets: 
 def test_a_queue_numbered_anew_has_no_stray(generations: list[tuple[int, int]]) -> None:
     offsets: list[int] = []
     for first, length in generations:
-        # the same number twice may as well be a wrong one in front of the right one
+        # the same number twice may as well be a wrong one before the right one
         first = min(first, offsets[-1] - 1) if offsets else first
         offsets += range(first, first + length)
     assert not strays_among(np.array(offsets)).any()

@@ -63,7 +63,7 @@ def test_nested_heads_are_judged_without_their_bodies(
 def test_long_damaged_records_before_intact_ones_are_not_read_whole_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Damage that claims the rest of the file, an intact record behind it, and so on."""
+    """Damage that claims the rest of the file, an intact record after it, and so on."""
     content, at = bytearray(), 0
     while at < SIZE - 1024:
         head = bytearray(encode(message(at, b"")))[:HEAD_SIZE]

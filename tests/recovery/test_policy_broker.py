@@ -24,7 +24,7 @@ def _plan(store: Store, version: str) -> list[object]:
 
 
 def test_a_log_file_that_begins_at_the_cut_stays_and_becomes_zeros(tmp_path: Path) -> None:
-    """MappedFileQueue.truncateDirtyFiles deletes files that begin behind the cut, not the one that begins at it."""
+    """MappedFileQueue.truncateDirtyFiles deletes files that begin after the cut, not the one that begins at it."""
     root = real_store("clean-5.3.3", tmp_path)
     damage("first-page-zeroed", root, 0)
     (step,) = [step for step in _plan(opened(root), "4.5.1") if str(getattr(step, "file", "")).startswith("commitlog")]

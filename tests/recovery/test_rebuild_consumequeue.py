@@ -1,4 +1,4 @@
-"""Queues computed from the log: the broker's own where nothing is wrong, and put right where something is."""
+"""Queues computed from the log: the broker's own where nothing is wrong, and repaired where something is."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_damaged_queue_gets_its_own_bytes_back(name: str, recipe: str, store: 
 
 
 def files_with_expired(root: Path) -> set[str]:
-    """Queue files that name messages in front of the log's start."""
+    """Queue files that name messages before the log's start."""
     live = looked_at(root)[1].log.min_offset
     found = set()
     for path in root.glob("consumequeue/*/*/*") if live else ():
@@ -134,7 +134,7 @@ def test_a_rebuild_never_removes_a_queue_nor_lowers_its_end(name: str, store: Co
 
 
 def ends(root: Path) -> dict[QueueKey, int]:
-    """Queue offset behind the last unit of each queue."""
+    """Queue offset after the last unit of each queue."""
     queues = looked_at(root)[1].queues
     assert queues is not None
     return {key: verdict.end for key, verdict in queues.verdicts.items()}
@@ -163,7 +163,7 @@ def test_one_queue_alone(store: Copy) -> None:
 
 
 def test_lost_positions_repeat_the_unit_in_front(store: Copy) -> None:
-    """The log is damaged in the middle: what lies behind keeps its queue offset."""
+    """The log is damaged in the middle: what lies after keeps its queue offset."""
     root = store("clean-5.3.3")
     done = damage("bit-in-body", root, seed=4)
     _, seen = looked_at(root)

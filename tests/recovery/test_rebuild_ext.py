@@ -1,4 +1,4 @@
-"""Ext files of a queue: as the broker wrote them, and put right where something broke them."""
+"""Ext files of a queue: as the broker wrote them, and repaired where something broke them."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def test_file_that_begins_at_the_end_is_kept() -> None:
     assert [f.file_from_offset for f in unlinked(files, 199)] == [200, 300]
 
 
-# --- dispatch behind recovery ---------------------------------------------------------------------------------------
+# --- dispatch after recovery ---------------------------------------------------------------------------------------
 
 
 def reputted(root: Path, start: int, end: int) -> tuple[int | None, Collector]:

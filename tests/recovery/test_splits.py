@@ -74,7 +74,7 @@ def test_a_damaged_log_is_the_same_in_splits_of_every_size(store: Copies, recipe
     whole = [scan_file(mapped_file, size, ColumnStore()) for mapped_file in queue.files]
     joined = [by_splits(mapped_file, size, 7_001)[0] for mapped_file in queue.files]
     assert [told(scan) for scan in joined] == [told(scan) for scan in whole]
-    # ghosts and generations are told by what stands in front, which is not where the rows happen to be cut
+    # ghosts and generations are told by what stands before, which is not where the rows happen to be cut
     one, other = assemble(queue, whole), assemble(queue, joined)
     assert one_split(one.splits()).records.tolist() == one_split(other.splits()).records.tolist()
     assert structs.replace(one, files=[]) == structs.replace(other, files=[])

@@ -12,7 +12,7 @@ from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, messages, queue_bytes
 
 LMQ = "killed-lmq-4.9.7"
-#: What is changed (bytes in front of the place, XOR) and the property that verify names.
+#: What is changed (bytes before the place, XOR) and the property that verify names.
 BITS = {
     "a queue's name": (b"INNER_MULTI_DISPATCH\x01%LMQ%", 0x04, "INNER_MULTI_DISPATCH"),
     "the sign between two names": (b"%LMQ%one", 0x01, "INNER_MULTI_DISPATCH"),
@@ -29,7 +29,7 @@ def carrier(store: Drill) -> Located:
 
 
 def change(store: Drill, hit: Located, behind: bytes, mask: int) -> None:
-    """Change the byte behind these bytes in the record's properties."""
+    """Change the byte after these bytes in the record's properties."""
     file, position = store.place(hit.record.phy_offset)
     path = store.root / file
     content = bytearray(path.read_bytes())

@@ -82,7 +82,7 @@ def test_t26_index_files_that_are_gone_are_made_again(drill: Start, name: str, r
 
 
 def near_empty_files(root: Path, count: int) -> list[Path]:
-    """Index files with a header and nothing else, in front of the sound ones, as a broker that fails to write makes."""
+    """Index files with a header and nothing else, before the sound ones, as a broker that fails to write makes."""
     content = min((root / "index").iterdir()).read_bytes()
     assert infer_geometry(content) is not None
     header = INDEX_HEADER.decode(content)

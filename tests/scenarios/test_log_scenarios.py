@@ -18,7 +18,7 @@ PLAIN, MANY_FILES, KILLED = "clean-plain-4.9.7", "clean-manyfiles-5.3.3", "kille
 
 
 def appended(last: Located) -> bytes:
-    """The record that the broker was about to put behind the last one."""
+    """The record that the broker was about to put after the last one."""
     return encode(structs.replace(
         last.record, phy_offset=last.record.phy_offset + last.record.total_size,
         queue_offset=last.record.queue_offset + 1, store_timestamp=last.record.store_timestamp + 1,

@@ -51,7 +51,7 @@ def test_t08_ghosts_in_their_own_place_are_shown_only_when_asked_for(drill: Star
         assert store.run("query", "--include-ghosts").document["messages"] == []
 
 
-@pytest.mark.parametrize("cut", [65536, 40000], ids=["whole", "with its end mark behind zeros"])
+@pytest.mark.parametrize("cut", [65536, 40000], ids=["whole", "with its end mark after zeros"])
 def test_t08_reused_file_full_of_old_records_is_empty(drill: Start, cut: int) -> None:
     store = drill(MANY_FILES)
     files = walk.log_files(store.root)

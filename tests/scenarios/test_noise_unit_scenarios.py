@@ -1,4 +1,4 @@
-"""Units behind the end of a queue that name no message of it: copied cells, noise, another queue's units."""
+"""Units after the end of a queue that name no message of it: copied cells, noise, another queue's units."""
 
 from __future__ import annotations
 

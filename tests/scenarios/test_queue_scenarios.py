@@ -1,4 +1,4 @@
-"""T19 to T23, T25, T30, T39: queues that are gone, behind, ahead or wrong, queues of other kinds, deleted topics."""
+"""T19 to T23, T25, T30, T39: queues that are gone, after, ahead or wrong, queues of other kinds, deleted topics."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_t20_queues_of_one_topic_are_rebuilt_in_full(drill: Start, name: str) ->
     assert queue_bytes(store.root) == before
 
 
-# --- T21, T22: wrong, ahead, behind -----------------------------------------------------------------------
+# --- T21, T22: wrong, ahead, after -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("recipe", "code"), [

@@ -1,4 +1,4 @@
-"""T24: queues that begin behind their own end, because a file of theirs was renamed, or is not theirs."""
+"""T24: queues that begin after their own end, because a file of theirs was renamed, or is not theirs."""
 
 from __future__ import annotations
 

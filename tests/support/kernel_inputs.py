@@ -65,7 +65,7 @@ def _units_of(dice: random.Random, rows: Any) -> Any:
 
 
 def _queue_bytes(dice: random.Random, rows: Any) -> tuple[Any, Any, Any, Any]:
-    """(units of some queues one behind the other, at, stops, due), as rows would be put."""
+    """(units of some queues one after the other, at, stops, due), as rows would be put."""
     at, stops, due, content = [], [], [], b""
     for queue in range(_QUEUES):
         own = rows[(rows["queue"] == queue) & (rows["bits"] & 0x860 == 0) & (rows["sys_flag"] & 4 == 0)]

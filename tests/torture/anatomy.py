@@ -23,7 +23,7 @@ from recover.index.files import index_geometry, list_index_files
 from tests.support.looks import COMMITLOG_FOLDERS
 
 _UNUSED = 40
-"""Bytes behind the end of a part, or cells nobody uses, that are worth a look: some of them."""
+"""Bytes after the end of a part, or cells nobody uses, that are worth a look: some of them."""
 
 
 @dataclass(frozen=True)

@@ -32,14 +32,14 @@ OLDER = "what a healthy broker leaves, too"
 _UNWITNESSED = {"flag", "born_timestamp", "born_host", "store_host", "reconsume_times", "prepared_transaction_offset"}
 _DERIVED = {"TAGS", "KEYS", "UNIQ_KEY", "DELAY", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"}
 _FREE = {
-    "blank.padding": "behind the header of a blank",
-    "checkpoint.padding": "behind the fields of the checkpoint",
+    "blank.padding": "after the header of a blank",
+    "checkpoint.padding": "after the fields of the checkpoint",
     "checkpoint.master_flushed_offset": "asked for by brokers with a controller only",
     "checkpoint.confirm_phy_offset": "asked for by brokers with a controller only",
     "index-header.hash_slot_count": "a statistic",
     "index-unit.number-0": "number 0 means none",
     "ext-unit.bit_map": "a filter that consumers' brokers check again",
-    "ext-unit.behind-the-end": "behind the last ext unit",
+    "ext-unit.behind-the-end": "after the last ext unit",
     "other.lock": "a broker locks it and reads nothing of it",
     "other.rocksdbstore": "holds no entries here",
     "other.compaction": "holds no entries here",
@@ -130,14 +130,14 @@ def _derived_changed(old: Record, new: Record) -> bool:
 def _of_unit(anatomy: Anatomy, place: Place, field: str, now: bytes) -> str | None:
     cell = CQ_UNIT.decode(now, place.start // CQ_UNIT.size * CQ_UNIT.size)
     if field == "next" and cell.size > 0 and place.owner == "expired" and 0 <= cell.phy_offset < anatomy.min_offset:
-        return f"{NO_WITNESS}: one more unit behind those of expired messages"
+        return f"{NO_WITNESS}: one more unit after those of expired messages"
     ended = any(unit.size <= 0 for unit in CQ_UNIT.decode_all(now[: place.start // CQ_UNIT.size * CQ_UNIT.size]))
     if field == "next" and (ended or cell.size <= 0):
-        return f"{NO_READER}: no size behind the last unit"
+        return f"{NO_READER}: no size after the last unit"
     if field == "next":
         return None
     if field == "behind-the-end":
-        return f"{NO_READER}: behind the first cell without a size"
+        return f"{NO_READER}: after the first cell without a size"
     old: CqUnit = place.owner
     if old.phy_offset < anatomy.min_offset and 0 <= cell.phy_offset < anatomy.min_offset and cell.size > 0:
         return f"{NO_READER}: the unit of an expired message"
@@ -212,7 +212,7 @@ def _of_file(anatomy: Anatomy, strike: Strike) -> str | None:
     if part == "abort":
         return f"{OLDER}: a clean stop removes it"
     if part == "checkpoint" and strike.fate == "is longer":
-        return f"{NO_READER}: behind the fields of the checkpoint"
+        return f"{NO_READER}: after the fields of the checkpoint"
     if part == "checkpoint" and strike.fate == "is zeros" and (zeros or (anatomy.root / "rocksdbstore").is_dir()):
         return f"{OLDER}: 5.5 leaves zeros"
     if part == "config":

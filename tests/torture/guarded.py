@@ -17,7 +17,7 @@ _NONE = 0
 
 
 def guarded_bytes(size: int) -> np.ndarray[Any, Any]:
-    """`size` bytes of zeros, uint8, right in front of a page without any right, and one page behind another."""
+    """`size` bytes of zeros, uint8, right before a page without any right, and one page after another."""
     pages = -(-size // _PAGE)
     area = mmap.mmap(-1, (pages + 2) * _PAGE)
     view = np.frombuffer(area, dtype=np.uint8)

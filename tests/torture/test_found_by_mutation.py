@@ -83,7 +83,7 @@ def test_queue_of_expired_messages_that_was_cut_off_keeps_its_end(folder: Path) 
 
 @pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-4.5.1", "killed-expired-5.3.3"])
 def test_last_message_that_became_zeros_is_lost_where_the_index_names_it(folder: Path, name: str) -> None:
-    """The message in front has the same store timestamp, and no other queue adjoins: only the index tells."""
+    """The message before has the same store timestamp, and no other queue adjoins: only the index tells."""
     store = Drill.start(name, folder)
     last = store.records()[-1]
     assert last.record.store_timestamp == store.records()[-2].record.store_timestamp
