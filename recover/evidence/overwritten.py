@@ -92,9 +92,17 @@ def without(log: LogView, stretches: Collection[Range], *, memory: int) -> LogVi
         holes = [Hole(start, stop, OVERWRITTEN, "record", True, stop, {"size": stop - start}) for start, stop in own]
         copy.holes = sorted([*scan.holes, *holes], key=lambda hole: hole.start)
         copy.splits = [_cut(split, own, columns) for split in scan.splits]
+        copy.set_aside = [*scan.set_aside, *(_within(split, own) for split in scan.splits if own)]
         scans.append(copy)
     view = assemble(log.queue, scans)
     return structs.replace(view, written=log.written, has_keys=log.has_keys)
+
+
+def _within(split: Split, stretches: Iterable[Range]) -> Split:
+    inside = np.zeros(split.records.size, dtype=bool)
+    for start, stop in stretches:
+        inside |= (split.records["phy_offset"] >= start) & (split.records["phy_offset"] < stop)
+    return Split(split.records[inside], split.hashes[:0])
 
 
 def _cut(split: Split, stretches: Iterable[Range], columns: ColumnStore) -> Split:

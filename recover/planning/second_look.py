@@ -20,7 +20,7 @@ from recover.memory.columns import Rows
 from recover.plan.model import InPlace, Step
 from recover.scan.engine import Engine, LocalEngine
 from recover.scan.file_scan import FileScan, Hole
-from recover.scan.log import LogView
+from recover.scan.log import OVERWRITTEN, LogView
 from recover.scan.split_scan import SplitRange, past_mark, scan_split, take_past_mark
 
 _FIELDS = ["phy_offset", "size", "queue_offset", "store_timestamp", "sys_flag"]
@@ -84,11 +84,12 @@ def _is_end_mark(scan: FileScan, position: int) -> bool:
 
 def _rows(scan: FileScan, start: int, stop: int) -> Rows:
     parts = list(_found(scan, start, stop))
-    return np.concatenate(parts) if parts else np.empty(0, dtype=[("phy_offset", np.int64)])
+    rows = np.concatenate(parts) if parts else np.empty(0, dtype=[("phy_offset", np.int64)])
+    return rows[np.argsort(rows["phy_offset"], kind="stable")]
 
 
 def _found(scan: FileScan, start: int, stop: int) -> Iterator[Rows]:
-    for split in scan.splits:
+    for split in (*scan.splits, *scan.set_aside):
         records = split.records
         chosen = records[(records["phy_offset"] >= start) & (records["phy_offset"] < stop)]
         if chosen.size:
@@ -96,4 +97,4 @@ def _found(scan: FileScan, start: int, stop: int) -> Iterator[Rows]:
 
 
 def _holes(holes: Iterable[Hole], start: int, stop: int) -> list[tuple[int, str]]:
-    return [(hole.start, hole.reason) for hole in holes if start <= hole.start < stop]
+    return [(hole.start, hole.reason) for hole in holes if start <= hole.start < stop and hole.reason != OVERWRITTEN]

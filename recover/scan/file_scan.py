@@ -262,7 +262,8 @@ class FileScan:
 
     `counter` counted its rows as they came, where that is the whole file. `doubted` is the end mark that an intact
     record stands after, and how many of the splits are before it; `over_record`: what stands after the eight bytes
-    of the end mark is the rest of a record's head, with the own offset of this place.
+    of the end mark is the rest of a record's head, with the own offset of this place. `set_aside`: rows of records that
+    the scan took, and that are damage by what units say.
     """
 
     def __init__(self, mapped_file: MappedFile, file_size: int) -> None:
@@ -278,6 +279,7 @@ class FileScan:
         self.counter: Counter | None = None
         self.doubted: tuple[int, int] | None = None
         self.over_record = False
+        self.set_aside: list[Split] = []
 
     @property
     def file_end(self) -> int:

@@ -90,6 +90,7 @@ def check_consumequeue(
 
     `delays` learns the store's own delay levels on the way.
     """
+    assert log.has_keys, "units hold tags codes"
     on_disk = {QueueKey(folder.topic, folder.queue_id) for folder in store.queue_folders}
     counts = expectation.counts.tolist()
     with_rows = [(number, key) for number, key in enumerate(expectation.keys) if counts[number]]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fixtures.synth import synth_store
-from recover.files import read_ahead, reader
+from recover.files import reader
 from recover.files.reader import BLOCK, Pace, ReadAhead
 from recover.files.store import Store
 from recover.scan.log_scan import scan_log
@@ -69,7 +69,7 @@ def test_what_is_read_next_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
     for position in range(0, 40 * BLOCK, BLOCK):
         ahead.come_to(position, BLOCK)
         assert position // BLOCK in system.cached
-        assert len(system.cached) <= 1 + read_ahead.AHEAD // BLOCK + 1
+        assert len(system.cached) <= 1 + reader.AHEAD // BLOCK + 1
 
 
 @pytest.mark.parametrize("cached", [set(), {3}])

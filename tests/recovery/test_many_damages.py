@@ -39,7 +39,7 @@ from recover.memory.columns import Rows, Split
 from recover.mend.after import Replaced, after_replacing
 from recover.mend.after import _Ranges as ReplacedRanges
 from recover.mend.log_changes import keep_everything
-from recover.scan import generations, numbers
+from recover.scan import generations
 from recover.scan.file_scan import FileScan
 from recover.scan.log import Damage
 from recover.scan.log_scan import _intact_behind
@@ -122,10 +122,10 @@ def test_old_generations_are_those_of_each_queue_by_itself(
 ) -> None:
     records, scans = scans_of(rows, cuts)
     expected = records["bits"].copy()
-    counted = numbers.counted(records)
+    counted = generations.counted(records)
     for queue in range(3):
         own = np.flatnonzero(counted & (records["queue"] == queue))
-        stray = numbers.strays_among(records["queue_offset"][own])
+        stray = generations.strays_among(records["queue_offset"][own])
         expected[own[stray]] |= BIT_STRAY
         own = own[~stray]
         offsets = records["queue_offset"][own].tolist()
@@ -142,13 +142,13 @@ def test_old_generations_are_those_of_each_queue_by_itself(
 @given(ROWS, CUTS)
 def test_ends_of_queues_are_the_last_rows_of_each(rows: list[tuple[int, int, int, int, int]], cuts: set[int]) -> None:
     records, scans = scans_of(rows, cuts)
-    records = records[numbers.with_place(records)]
+    records = records[generations.with_place(records)]
     expected = []
     for queue in range(3):
-        own = records[records["queue"] == queue][-numbers._RUN - 1 :]
+        own = records[records["queue"] == queue][-generations._RUN - 1 :]
         if own.size:
             expected.append((own["phy_offset"].tolist(), own["queue_offset"].tolist()))
-    found = [(places.tolist(), offsets.tolist()) for places, offsets in numbers._ends(scans, [0, 1, 2])]
+    found = [(places.tolist(), offsets.tolist()) for places, offsets in generations._ends(scans, [0, 1, 2])]
     assert found == expected
 
 
