@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formats import abort, epoch, legacy_transaction, lock
-from formats.config.tables import properties_text as javaproperties
+from formats.config import properties_text as javaproperties
 from formats.consumequeue import CqUnit
 from formats.errors import FormatError
 from tests.support.stores import STORES, unpacked
