@@ -16,8 +16,8 @@ from recover.change.journal import open_runs
 from recover.change.model import Plan, WriteFile, WriteRange
 from recover.change.plan_file import save_plan
 from recover.change.preconditions import seal
-from tests.cli.runner import mqtool
 from tests.change.test_lock import held, record_lock
+from tests.cli.runner import mqtool
 from tests.support.plans import killed_at
 from tests.support.stores import real_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest

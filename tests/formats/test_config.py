@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from formats.config.json import Json
 from formats.config import tables as config
+from formats.config.json import Json
 from tests.formats.test_fastjson import VALUES
 from tests.support.stores import STORES, unpacked
 

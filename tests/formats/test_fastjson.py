@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formats.config.json import Json, Style, detect_style, dumps, loads, parse, salvage
 from formats.config import json as fastjson
+from formats.config.json import Json, Style, detect_style, dumps, loads, parse, salvage
 from formats.errors import FormatError
 from tests.support.stores import STORES, unpacked
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.config.json import MAX_DEPTH, NotPlainError, Parsed, Style, dumps, read_plain, salvage
 from formats.config import json as fastjson
+from formats.config.json import MAX_DEPTH, NotPlainError, Parsed, Style, dumps, read_plain, salvage
 from tests.formats.test_fastjson import FRAGMENTS, KEYS, VALUES, config_files
 from tests.support.stores import STORES
 
