@@ -14,15 +14,14 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.record_columns import BIT_STRAY, BIT_SUPERSEDED
+from formats.record.rows import BIT_STRAY, BIT_SUPERSEDED
 from recover.claims import Claim, believed
-from recover.evidence.expected import ConsumeQueueReport, Expectation
+from recover.derived.expected import ConsumeQueueReport, Expectation
 from recover.evidence.lost import LostPosition
-from recover.files.mapped_files import MappedFile
-from recover.memory.columns import ColumnStore, Rows, Split
-from recover.scan.file_scan import FileScan, Hole
-from recover.scan.log import OVERWRITTEN, LogView
-from recover.scan.log_scan import assemble
+from recover.log.file_scan import FileScan, Hole
+from recover.log.scan import OVERWRITTEN, LogView, assemble
+from recover.store.columns import ColumnStore, Rows, Split
+from recover.store.mapped_files import MappedFile
 
 Range = tuple[int, int]
 
