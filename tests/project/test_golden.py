@@ -1,4 +1,4 @@
-"""The golden run itself: a sample of its cases holds, and it notices a changed document, a changed tree, a lost case."""
+"""The golden run itself: a sample of its cases holds; it notices a changed document, a changed tree and a lost case."""
 
 from __future__ import annotations
 
