@@ -145,7 +145,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
                 "another life of this one. The messages that stood in this store's own file are lost.",
         cause="A copy that mixed two stores, or a disk of another broker.",
         broker="It delivers the other log's messages where queues lead to them, and what was here cannot be consumed.",
-        action="Put the right file in its place. Without it: `mqtool recover --max-loss N`; the messages of the other log stay.",
+        action="Put the right file in its place. Without it: `mqtool recover --max-loss N` bridges the file and keeps a copy of it.",
     ),
     Code(
         "commitlog-torn-tail", "warning",

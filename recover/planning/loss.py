@@ -96,8 +96,7 @@ def loss_of_unproven(look: Survey, wanted: Collection[QueueKey] | None = None) -
         key = position.key
         if wanted is None or key in wanted:
             last = look.log.last_timestamp
-            cause = "beyond-log" if position.start >= look.log.log_end else "other-log"
-            statement.add(key.topic, key.queue_id, position.queue_offset, last, last, cause)
+            statement.add(key.topic, key.queue_id, position.queue_offset, last, last, "beyond-log")
     return statement.entries()
 
 

@@ -20,7 +20,7 @@ from recover.memory.columns import Rows
 from recover.plan.model import InPlace, Step
 from recover.scan.engine import Engine, LocalEngine
 from recover.scan.file_scan import FileScan, Hole
-from recover.scan.log import OVERWRITTEN, LogView
+from recover.scan.log import DENIED, LogView
 from recover.scan.split_scan import SplitRange, past_mark, scan_split, take_past_mark
 
 _FIELDS = ["phy_offset", "size", "queue_offset", "store_timestamp", "sys_flag"]
@@ -97,4 +97,4 @@ def _found(scan: FileScan, start: int, stop: int) -> Iterator[Rows]:
 
 
 def _holes(holes: Iterable[Hole], start: int, stop: int) -> list[tuple[int, str]]:
-    return [(hole.start, hole.reason) for hole in holes if start <= hole.start < stop and hole.reason != OVERWRITTEN]
+    return [(hole.start, hole.reason) for hole in holes if start <= hole.start < stop and hole.reason not in DENIED]
