@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mqtool.cli import main
-from recover.spark.session import running_session
+from recover.cluster.session import running_session
 
 
 def stages() -> list[dict[str, Any]]:

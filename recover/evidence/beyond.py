@@ -13,12 +13,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from formats.checkpoint import Checkpoint
-from formats.commitlog import BLANK_SIZE, MIN_RECORD_SIZE
-from recover.evidence.expected import ConsumeQueueReport, Expectation
+from formats.record import BLANK_SIZE, MIN_RECORD_SIZE
+from recover.derived.expected import ConsumeQueueReport, Expectation
 from recover.evidence.lost import LostPosition
-from recover.scan.file_scan import FileScan, Hole
-from recover.scan.log import MISSING_FILE, Damage, LogView, Tail
-from recover.scan.log_scan import dead_ranges
+from recover.log.file_scan import FileScan, Hole
+from recover.log.scan import MISSING_FILE, Damage, LogView, Tail, dead_ranges
 
 TORN_RECORD = "torn-record"
 ZEROED = "zeroed"

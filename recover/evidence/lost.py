@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, field
 
-from formats.commitlog import MIN_RECORD_SIZE
-from formats.record_columns import BIT_GHOST, BIT_INNER_BATCH
-from recover.evidence.expected import ConsumeQueueReport, Expectation, QueueKey
-from recover.files.topics import LMQ_PREFIX
-from recover.memory.columns import Rows
-from recover.scan.log import Damage, LogView
+from formats.record import MIN_RECORD_SIZE
+from formats.record.rows import BIT_GHOST, BIT_INNER_BATCH
+from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
+from recover.log.scan import Damage, LogView
+from recover.store.columns import Rows
+from recover.store.config_files import LMQ_PREFIX
 
 
 class Neighbour(NamedTuple):

@@ -15,17 +15,16 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.record_columns import BIT_STRAY, BIT_SUPERSEDED, STALE
+from formats.record.rows import BIT_STRAY, BIT_SUPERSEDED, STALE
 from recover.claims import Claim, believed
-from recover.evidence.expected import ConsumeQueueReport, Expectation
+from recover.derived.expected import ConsumeQueueReport, Expectation
 from recover.evidence.lost import LostPosition
-from recover.files.mapped_files import MappedFile
-from recover.files.topics import topic_text
-from recover.memory.columns import ColumnStore, Rows, Split
-from recover.scan.file_scan import FileScan, Hole
-from recover.scan.generations import numbered
-from recover.scan.log import OTHER_LOG, OVERWRITTEN, LogView
-from recover.scan.log_scan import assemble
+from recover.log.file_scan import FileScan, Hole
+from recover.log.generations import numbered
+from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble
+from recover.store.columns import ColumnStore, Rows, Split
+from recover.store.config_files import topic_text
+from recover.store.mapped_files import MappedFile
 
 Range = tuple[int, int]
 

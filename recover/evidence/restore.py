@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from formats import sysflag
-from formats.commitlog import (
+from formats.errors import FormatError
+from formats.layout import Layout
+from formats.record import (
     BLANK_SIZE,
     HEAD,
     HEADS,
@@ -23,12 +25,10 @@ from formats.commitlog import (
     Record,
     check_strict,
 )
-from formats.commitlog.layout import TOPIC_LENGTHS, Head
-from formats.errors import FormatError
-from formats.layout import Layout
+from formats.record.layout import TOPIC_LENGTHS, Head
 from recover.evidence.lost import LostPosition
-from recover.scan.judge import LogReader
-from recover.scan.log import DENIED, Damage
+from recover.log.judge import LogReader
+from recover.log.scan import DENIED, Damage
 
 LARGEST = 64 << 20
 """Bytes of the largest record that is tried."""

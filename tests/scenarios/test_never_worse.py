@@ -10,14 +10,14 @@ from fixtures.damage import NotApplicable, of_area, walk
 from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
-from recover.errors import Refusal
-from recover.files.store import Store
-from recover.files.topics import LMQ_PREFIX
-from recover.findings import FindingList
-from recover.mend.recover_plan import RecoverOptions, plan_recover, plan_truncate
-from recover.plan.model import Plan, ZeroRange
-from recover.planning.never_worse import missed_between, refuse_worse
-from recover.scan.log_scan import scan_log
+from recover.change.model import Plan, ZeroRange
+from recover.findings.model import FindingList
+from recover.findings.refusal import Refusal
+from recover.log.scan import scan_log
+from recover.repair.never_worse import missed_between, refuse_worse
+from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
+from recover.store.config_files import LMQ_PREFIX
+from recover.store.store import Store
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill
 from tests.support import plain_reader as plain
