@@ -278,11 +278,14 @@ def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> I
     log, lost = look.log, look.losses.records
     # once damage is bridged, nothing but the bridge may be left of a small log
     units = 0 if lost or log.messages or log.fillers or log.markers else _index_units_behind(index)
-    if lost > log.messages * _LOST_PER_MESSAGE or units:
+    if (lost > log.messages * _LOST_PER_MESSAGE and not look.foreign) or units:
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.messages, lost=lost, index_units=units)
     for item in look.foreign:
-        rows = sum(scan.record_count for scan in log.files if scan.mapped_file == item.mapped_file)
-        yield finding(OTHER_LOG, store.relative(item.mapped_file.path), 0, messages=rows, lost=record_count(item.lost))
+        start, stop = item.extent
+        named = [position for damage, positions in zip(log.damaged, look.losses.by_damage, strict=True)
+                 if start <= damage.start < stop for position in positions]
+        file = store.relative(item.mapped_file.path)
+        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=record_count(named))
     odd = _without_a_record(log)
     if odd is not None:
         from recover.look.file import foreign

@@ -95,11 +95,13 @@ def survey(
     expectation = expect(log, topics, include_deleted=options.include_deleted)
     queues = None
     behind: list[LostPosition] = []
+    foreign: list[ForeignFile] = []
     if with_queues:
         from recover.derived.queue_check import check_consumequeue
 
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
-        stale = older_in_place(log, expectation, unheld(expectation, queues))
+        foreign = foreign_files(log, expectation, queues)
+        stale = [*older_in_place(log, expectation, unheld(expectation, queues)), *(file.extent for file in foreign)]
         if stale:
             log = as_units_say(without(log, stale, memory=options.memory), store)
             expectation = expect(log, topics, include_deleted=options.include_deleted)
@@ -117,9 +119,6 @@ def survey(
         expectation = expect(log, topics, include_deleted=options.include_deleted)
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         losses = lost_positions(log, expectation, queues, behind)
-    named = [] if queues is None else unheld(expectation, queues)
-    foreign = [] if queues is None else foreign_files(log, expectation, queues, named)
-    losses.unproven += (position for file in foreign for position in file.lost)
     # Queues that name every message up to the log's end prove that nothing else was lost.
     proven = queues is not None and queues.total(RIGHT) > 0 and not any(v.missing for v in queues.verdicts.values())
     end_marks = {

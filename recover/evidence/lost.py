@@ -110,7 +110,7 @@ class Losses(Struct):
     """Lost positions of each damaged range: `by_damage[i]` belongs to `LogView.damaged[i]`.
 
     `lacking` are steps in queue offsets that no damage explains. `unproven` are those that nothing but
-    the units of queues names: after the end of the log, and in files of another log.
+    the units of queues names, after the end of the log.
     """
 
     by_damage: list[list[LostPosition]]

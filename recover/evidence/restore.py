@@ -28,7 +28,7 @@ from formats.record import (
 from formats.record.layout import TOPIC_LENGTHS, Head
 from recover.evidence.lost import LostPosition
 from recover.log.judge import LogReader
-from recover.log.scan import OVERWRITTEN, Damage
+from recover.log.scan import DENIED, Damage
 
 LARGEST = 64 << 20
 """Bytes of the largest record that is tried."""
@@ -50,7 +50,7 @@ def content_of(reader: LogReader, damage: Damage) -> bytes | None:
     """All bytes of a damage that may be one record; None where it is no such thing, or cannot be read."""
     size = damage.stop - damage.start
     is_whole = damage.ended_by in ("record", "blank") or damage.facts.get("size") == size
-    if damage.mapped_file is None or damage.reason == OVERWRITTEN or not is_whole or size > LARGEST:
+    if damage.mapped_file is None or damage.reason in DENIED or not is_whole or size > LARGEST:
         return None
     try:
         content = reader.read(damage.start, size)

@@ -147,7 +147,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
                 "another life of this one. The messages that stood in this store's own file are lost.",
         cause="A copy that mixed two stores, or a disk of another broker.",
         broker="It delivers the other log's messages where queues lead to them, and what was here cannot be consumed.",
-        action="Put the right file in its place. Without it: `mqtool recover --max-loss N`; the messages of the other log stay.",
+        action="Put the right file in its place. Without it: `mqtool recover --max-loss N` bridges the file and keeps a copy of it.",
     ),
     Code(
         "commitlog-torn-tail", "warning",
@@ -368,6 +368,10 @@ _ALL = (
            "no record of the log holds.", "A write that was lost, or blocks of an older copy or snapshot of the same file.",
            "It takes the old records for messages and delivers them in place of those that are lost.",
            "`mqtool recover` bridges the range and keeps a copy of the old records; a replica or a backup may have the messages."),
+    Reason("other-log", "The records of this file are another log's: units of several queues name other messages in it, and its records "
+           "continue no queue of the files beside it.", "A copy that mixed two stores, or a disk of another broker.",
+           "It delivers the other log's messages where queues lead to them.",
+           "Put the right file in its place. Without it, `mqtool recover --max-loss N` bridges the file and keeps a copy of it."),
     Reason("ghosts", "Old records stand here, of an earlier life of the log; they are not part of it any more.",
            "A truncation moved the write position back; the bytes after it stayed on disk.",
            "If new records line up with them it takes them for messages again.",

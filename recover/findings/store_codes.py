@@ -349,11 +349,11 @@ PLAN_CODES: tuple[Code, ...] = (
     ),
     Code(
         "plan-overwrites-named", "error",
-        "a plan was made that overwrites {count} intact messages to which units of their queues lead: the log file "
-        "before them may be the wrong one",
+        "a plan was made that overwrites {count} intact messages of whole log files as old ones: the log file before "
+        "them may be the wrong one",
         "Look for the right file, in a backup or a replica. --max-loss {count} accepts the loss.",
-        meaning="Whole log files look older than what stands before them, and the plan gives them up. But units of the "
-        "queues lead to their records, so the plan is refused.",
+        meaning="Whole log files look older than what stands before them, and the plan gives them up. But a broker that "
+        "cuts its log deletes the files after the cut, so the plan is refused.",
         cause="A log file before them is of another store, or its store times are wrong.",
         broker="It may cut the log before these files, and delete them.",
         action="Save a copy of the store. Bring the right file back, or accept the loss with --max-loss.",

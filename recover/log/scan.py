@@ -27,6 +27,10 @@ MISSING_FILE = "missing-file"
 GHOSTS = "ghosts"
 OVERWRITTEN = "overwritten"
 """A whole record of an earlier life of the log stands where units name another message."""
+OTHER_LOG = "other-log"
+"""A whole file of another log stands where units name this log's messages."""
+DENIED = frozenset({OVERWRITTEN, OTHER_LOG})
+"""Reasons that queues give: a scan alone finds nothing wrong there."""
 
 
 class Damage(Struct):

@@ -24,7 +24,7 @@ from recover.findings.model import Finding
 from recover.findings.refusal import Refusal
 from recover.log.engine import Engine, LocalEngine
 from recover.log.file_scan import FileScan, Hole
-from recover.log.scan import MISSING_FILE, OVERWRITTEN, LogView
+from recover.log.scan import DENIED, MISSING_FILE, LogView
 from recover.log.split_scan import SplitRange, past_mark, scan_split, take_past_mark
 from recover.look.store import NO_LOG
 from recover.store.columns import Rows
@@ -109,8 +109,7 @@ def loss_of_unproven(look: Survey, wanted: Collection[QueueKey] | None = None) -
         key = position.key
         if wanted is None or key in wanted:
             last = look.log.last_timestamp
-            cause = "beyond-log" if position.start >= look.log.log_end else "other-log"
-            statement.add(key.topic, key.queue_id, position.queue_offset, last, last, cause)
+            statement.add(key.topic, key.queue_id, position.queue_offset, last, last, "beyond-log")
     return statement.entries()
 
 
@@ -239,7 +238,7 @@ def _found(scan: FileScan, start: int, stop: int) -> Iterator[Rows]:
 
 
 def _holes(holes: Iterable[Hole], start: int, stop: int) -> list[tuple[int, str]]:
-    return [(hole.start, hole.reason) for hole in holes if start <= hole.start < stop and hole.reason != OVERWRITTEN]
+    return [(hole.start, hole.reason) for hole in holes if start <= hole.start < stop and hole.reason not in DENIED]
 
 
 # --- No change is planned on what could not be read, where a second try might show intact messages, nor without a

@@ -187,8 +187,9 @@ def refuse_worse(
     # what a plan cuts on demand is in its statement already, and was held to `max_loss`
     cut = made.cut_from
     missed = {key: item for key, item in missed.items()
-              if item.phy_offset not in mended and (cut is None or item.phy_offset < cut)}
-    named = {(item.topic, item.queue, item.queue_offset): item for item in _named_old(made, store, steps)}
+              if item.phy_offset not in mended and (cut is None or item.phy_offset < cut)
+              and not any(file.holds(item.phy_offset) for file in made.before.survey.foreign)}
+    named = {(item.topic, item.queue, item.queue_offset): item for item in _whole_old_files(made, store, steps)}
     delivered = len(missed)
     missed |= named
     if not missed:
@@ -219,14 +220,12 @@ def _extend(ranges: list[list[int]], offset: int) -> None:
         ranges.append([offset, offset])
 
 
-def _named_old(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> Iterable[Missed]:
-    """Records of whole log files that the plan overwrites as old ones, though units of their queues lead to them.
+def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> Iterable[Missed]:
+    """Messages of whole log files that the plan overwrites as old ones.
 
     A broker that cuts its log deletes the files after the cut: it leaves old records after the end of one file only.
     """
     survey = made.before.survey
-    if survey.queues is None:
-        return
     written = {store.path(step.file) for step in steps if isinstance(step, InPlace)}
     old = []
     for scan in survey.log.files:
@@ -235,15 +234,11 @@ def _named_old(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> Iterab
             old += [rows[(rows["bits"] & BIT_GHOST) != 0] for rows in splits]
     if not old:
         return
-    named = {
-        (key.topic, key.queue_id, *unit) for key, verdict in survey.queues.verdicts.items()
-        for unit in (*verdict.lost, *verdict.beyond, *verdict.wrong)
-    }
-    for row in np.concatenate(old):
+    rows = np.concatenate(old)
+    for row in rows[(rows["bits"] & _STAND_INS) == 0]:
         topic, queue = survey.log.queues[row["queue"]]
         place = topic_text(topic), queue, int(row["queue_offset"])
-        if (*place, int(row["phy_offset"]), int(row["size"])) in named:
-            yield Missed(*place, int(row["phy_offset"]), int(row["store_timestamp"]))
+        yield Missed(*place, int(row["phy_offset"]), int(row["store_timestamp"]))
 
 
 def _mended(made: RecoverPlan) -> set[int]:
@@ -326,18 +321,20 @@ def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, no
             continue
         topic, queue_id = keys[queue]
         record = decode(before.read(phy_offset, size), check_crc=False)
-        if offset != own and _repeats(before, was, queue, own, record):
+        if _repeats(after, now, queue, own, record) or (offset != own and _repeats(before, was, queue, own, record)):
             continue
         if not topic.startswith(LMQ_PREFIX) or _names(record, topic, offset):
             yield Missed(topic, queue_id, offset, phy_offset, record.store_timestamp)
 
 
-def _repeats(log: BrokerLog, was: Rows, queue: int, own: int, record: Record) -> bool:
+def _repeats(log: BrokerLog, delivered: Rows, queue: int, own: int, record: Record) -> bool:
     """Whether a record's own place leads to one before it in the log that is the same message, or was stored after it.
 
-    A log is written in the order of time: it is a record of an earlier life, in the place of a message that is lost.
+    A log is written in the order of time: it is a record of an earlier life, in the place of another message.
     """
-    holders = was[(was["queue"] == queue) & (was["offset"] == own) & (was["own"] == own)]
+    holders = delivered[
+        (delivered["queue"] == queue) & (delivered["offset"] == own) & (delivered["own"] == own)
+    ]
     for phy_offset, size in holders[["phy_offset", "size"]].tolist():
         if phy_offset < record.phy_offset:
             newer = decode(log.read(phy_offset, size), check_crc=False).store_timestamp > record.store_timestamp
