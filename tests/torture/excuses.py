@@ -19,7 +19,7 @@ from formats.index import IndexGeometry, decode
 from formats.javahash import tags_code
 from formats.properties import Parser, parse
 from formats.record import Record, check_strict
-from formats.record.strict import unserved
+from formats.record.grammar import unserved
 from formats.sysflag import contradicted_by
 from tests.support.looks import COMMITLOG_FOLDERS
 from tests.torture.anatomy import Anatomy, Place
