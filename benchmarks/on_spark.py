@@ -65,7 +65,7 @@ def growth(stages: Iterable[Stage], runs: int) -> Measured:
 
 def stages_that_ran() -> list[dict[str, Any]]:
     """Of each stage of this process's Spark: what its job was for, tasks, milliseconds, bytes shuffled; in order."""
-    from recover.spark.session import running_session
+    from recover.cluster.session import running_session
 
     session = running_session()
     if session is None:

@@ -15,15 +15,15 @@ from mqtool.output import Printer, outside_store
 from mqtool.progress import Steps
 from mqtool.scanning import run_verify
 from mqtool.text import count
-from recover.errors import Refusal
+from recover.findings.refusal import Refusal
 
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, EngineChoice, PartsChoice
-    from recover.apply.carry_out import Applied
-    from recover.files.store import Store, StoreOptions
-    from recover.plan.model import Plan
-    from recover.scan.engine import KnownLog
-    from recover.verify.survey import Survey
+    from recover.change.carry_out import Applied
+    from recover.change.model import Plan
+    from recover.check.survey import Survey
+    from recover.log.engine import KnownLog
+    from recover.store.store import Store, StoreOptions
 
 _PANEL = "Before anything is changed"
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
@@ -46,7 +46,7 @@ class ChangeChoice(ConsentChoice, frozen=True, kw_only=True):
     def check_plan_out(self, root: Path, parts: list[Path]) -> None:
         """`Refusal`, before anything long starts, where the plan file could not be written at the end."""
         if self.plan_out is not None:
-            from recover.plan.plan_file import refuse_taken
+            from recover.change.plan_file import refuse_taken
 
             outside_store(self.plan_out, [root], parts)
             refuse_taken(self.plan_out)
@@ -54,7 +54,7 @@ class ChangeChoice(ConsentChoice, frozen=True, kw_only=True):
     def save(self, out: Printer, plan: Plan) -> None:
         """Write the plan file where the user wants one, and say what belongs to it."""
         if self.plan_out is not None:
-            from recover.plan.plan_file import save_plan
+            from recover.change.plan_file import save_plan
 
             folder = save_plan(plan, self.plan_out)
             out.answer(plan_file=str(self.plan_out), plan_folder=None if folder is None else str(folder))
@@ -86,8 +86,8 @@ def options_of(plan: Plan, parts: PartsChoice) -> StoreOptions:
 
 def refuse_while_running(root: Path, parts: Iterable[Path] = ()) -> None:
     """`Refusal` (8) before anything long starts, when a broker holds the store or an earlier run is unfinished."""
-    from recover.apply.carry_out import refuse_if_unfinished
-    from recover.disk.lock import refuse_if_held
+    from recover.change.carry_out import refuse_if_unfinished
+    from recover.change.lock import refuse_if_held
 
     refuse_if_held(root, "Stop the broker first. Reading commands and the dry runs of new plans may run beside it.")
     refuse_if_unfinished(root, parts)
@@ -109,7 +109,7 @@ def ask(question: str, *, yes: bool) -> None:
 
 def carry_out(out: Printer, root: Path, plan: Plan, parts: Iterable[Path | str] = ()) -> Applied:
     """Apply a plan, in the root and these parts, with a line of progress; signals wait for the end of a step."""
-    from recover.apply.carry_out import apply_plan
+    from recover.change.carry_out import apply_plan
 
     out.writing = True
     with Steps("applying", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
@@ -134,7 +134,7 @@ def conclude(
 
     A `known` log that did not change since is not read again.
     """
-    from recover.files.store import Store as Opened
+    from recover.store.store import Store as Opened
 
     # opened anew: the lists of files are those of before the change
     opened = Opened.open(store.root, store.options)

@@ -81,8 +81,8 @@ def _explained(error: BaseException, printer: Printer) -> BaseException:
     """What broke a check may have been a file that changed between two looks at it: then that is what to say."""
     if printer.store is None or not exits.failure_of(error).code & exits.BUG:
         return error
-    from recover.errors import Refusal
-    from recover.files.seen import changed_since
+    from recover.findings.refusal import Refusal
+    from recover.store.memo import changed_since
 
     changed = changed_since(Path(printer.store), printer.began_ns)
     if changed is None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
-from recover.errors import Refusal
+from recover.findings.refusal import Refusal
 
 CLEAN = 0
 CORRECTED = 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mqtool.text import clean, human_time
 
 if TYPE_CHECKING:
-    from recover.inspect_file import Field
+    from recover.look.record import Field
 
 _HEX_NAMES = {"magic", "body_crc", "sys_flag", "flag"}
 _BODY_SHOWN = 200

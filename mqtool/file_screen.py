@@ -13,7 +13,7 @@ from mqtool.text import clean, count, exact_size, human_time
 
 if TYPE_CHECKING:
     from mqtool.output import Printer
-    from recover.inspect_file import Check, FileReport, Item
+    from recover.look.record import Check, FileReport, Item
 
 _MARKS = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim")}
 

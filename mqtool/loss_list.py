@@ -11,11 +11,11 @@ from msgspec import Struct
 from mqtool.declared import option
 from mqtool.output import Printer, outside_store
 from mqtool.text import count
-from recover.errors import UsageRefusal
+from recover.findings.refusal import UsageRefusal
 
 if TYPE_CHECKING:
+    from recover.check.survey import Survey
     from recover.export.select import Selected
-    from recover.verify.survey import Survey
 
 _KINDS = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv"}
 
@@ -63,8 +63,7 @@ class LossChoice(Struct, frozen=True, kw_only=True):
 
 def _all(look: Survey, cut_at: int | None, notes: list[str]) -> Iterator[Selected]:
     from recover.export.damaged import damaged_messages
-    from recover.export.select import Wanted, selected
-    from recover.export.source import Scanned, Source
+    from recover.export.select import Scanned, Source, Wanted, selected
 
     yield from damaged_messages(look)
     if cut_at is not None:

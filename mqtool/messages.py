@@ -11,15 +11,15 @@ from mqtool.shown import Text
 from mqtool.text import exact_size, human_time
 
 if TYPE_CHECKING:
-    from formats.commitlog import Record
+    from formats.record import Record
     from mqtool.output import Printer
-    from recover.query import Found
+    from recover.look.query import Found
 
 
 def message_document(found: Found, *, body: bool) -> dict[str, Any]:
     """One message as the document shows it; the body (decompressed) only if asked for."""
-    from formats.commitlog import host_text
     from formats.message_id import offset_id
+    from formats.record import host_text
 
     record = found.record
     document: dict[str, Any] = {
@@ -83,8 +83,8 @@ def _row(found: Found, body: bool) -> list[object]:
 
 
 def _show_one(out: Printer, found: Found, body: bool) -> None:
-    from formats.commitlog import host_text
     from formats.message_id import offset_id
+    from formats.record import host_text
 
     record = found.record
     out.show(facts("", [

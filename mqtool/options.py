@@ -20,13 +20,13 @@ from mqtool import exits
 from mqtool.declared import FLAG, Parameter, argument, layout_of, option
 from mqtool.next_steps import NOTHING_GIVEN, Given
 from mqtool.output import OutputOptions, Printer
-from recover.errors import UsageRefusal
-from recover.files.reader import set_rate
+from recover.findings.refusal import UsageRefusal
+from recover.store.reader import set_rate
 
 if TYPE_CHECKING:
-    from recover.files.store import StoreOptions
-    from recover.scan.engine import Engine as Scanner
-    from recover.spark.settings import SparkSettings
+    from recover.cluster.session import SparkSettings
+    from recover.log.engine import Engine as Scanner
+    from recover.store.store import StoreOptions
 
 _PARTS = "Parts and sizes (inferred where not given)"
 _BROKER = "Broker settings"
@@ -80,7 +80,7 @@ class PartsChoice(Struct, frozen=True, kw_only=True):
 
     def options(self) -> StoreOptions:
         """The same for `recover`."""
-        from recover.files.store import StoreOptions
+        from recover.store.store import StoreOptions
 
         return StoreOptions(commitlog=tuple(self.commitlog or ()), consumequeue=self.consumequeue, index=self.index)
 
@@ -101,7 +101,7 @@ class StoreChoice(PartsChoice, frozen=True, kw_only=True):
     def root(self) -> Path:
         """The store root; for a store on s3:// or hdfs:// the folder of this process that stands for it."""
         if "://" in self.store:
-            from recover.files.remote import is_remote, local_root
+            from recover.store.remote import is_remote, local_root
 
             if is_remote(self.store):
                 return local_root(self.store)
@@ -188,16 +188,16 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         if self.nice:
             os.setpriority(os.PRIO_PROCESS, 0, max(_GENTLE, os.getpriority(os.PRIO_PROCESS, 0)))
         if not self.on_spark:
-            from recover.scan.engine import LocalEngine
+            from recover.log.engine import LocalEngine
 
             return LocalEngine(self.thread_count)
-        from recover.spark.engine import SparkEngine
+        from recover.cluster.engine import SparkEngine
 
         return SparkEngine(self.spark_settings(), keeps=rebuilds)
 
     def spark_settings(self) -> SparkSettings:
         """How to reach Spark."""
-        from recover.spark.settings import spark_settings
+        from recover.cluster.session import spark_settings
 
         return spark_settings(self.master, self.conf or (), self.threads)
 
@@ -292,7 +292,7 @@ def _begin(printer: Printer, name: str, output: OutputChoice, groups: dict[str, 
 
         printer.given = given.with_log_of_conf(store_options(store, broker))
     if "://" in str(place) and name not in _READ_ANYWHERE:
-        from recover.files.remote import is_remote, refuse_change
+        from recover.store.remote import is_remote, refuse_change
 
         if is_remote(str(place)):
             refuse_change(str(place))

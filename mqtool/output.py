@@ -20,9 +20,9 @@ from mqtool.next_steps import NOTHING_GIVEN, Given, Step, as_documents
 from mqtool.screens import findings_by_code, findings_table, style_of
 from mqtool.shown import Shown, Text
 from mqtool.text import clean, count
-from recover.errors import UsageRefusal
-from recover.findings import Finding, FindingList
-from recover.json_text import laid_out
+from recover.findings.model import Finding, FindingList
+from recover.findings.refusal import UsageRefusal
+from recover.store.reading import laid_out
 
 if TYPE_CHECKING:
     from rich.console import Console

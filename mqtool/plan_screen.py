@@ -12,7 +12,7 @@ from mqtool.text import count, human_size, human_time
 
 if TYPE_CHECKING:
     from mqtool.output import Printer
-    from recover.plan.model import Plan, Step
+    from recover.change.model import Plan, Step
 
 _WORDS = {
     "zero-range": "zero a range", "write-range": "overwrite", "install": "install",

@@ -12,9 +12,9 @@ from mqtool.text import count
 
 if TYPE_CHECKING:
     from recover.broker.settings import BrokerSettings
-    from recover.files.store import Store
+    from recover.check.survey import Survey
     from recover.predict.groups import GroupRow
-    from recover.verify.survey import Survey
+    from recover.store.store import Store
 
 _GROUP_COLUMNS = (
     "group", "topic", ">queue", ">committed", ">min", ">max", ">min after", ">max after", ">skips", ">again", ">lag",
@@ -25,7 +25,7 @@ def settings_of(store: Store, broker: BrokerChoice) -> tuple[BrokerSettings, lis
     """Settings of the named broker, or of the one that fits the store; what had to be assumed."""
     from recover.broker.settings import load_settings
     from recover.broker.versions import BrokerVersion
-    from recover.inspect_store.default_broker import default_broker
+    from recover.look.store import default_broker
 
     if broker.broker is not None:
         version, assumed = BrokerVersion.parse(broker.broker), []

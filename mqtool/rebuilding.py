@@ -22,9 +22,9 @@ from mqtool.text import count, human_size
 
 if TYPE_CHECKING:
     from mqtool.recovering import Planner
-    from recover.files.store import Store
-    from recover.rebuild.plan import RebuildOptions
-    from recover.verify.survey import ScanOptions
+    from recover.check.survey import ScanOptions
+    from recover.repair.rebuild import RebuildOptions
+    from recover.store.store import Store
 
 _PANEL = "What and where"
 
@@ -67,21 +67,21 @@ class Rebuild(Struct, frozen=True):
         return change.run(self._plan)
 
     def _options(self, scan: ScanOptions) -> RebuildOptions:
-        from recover.rebuild.plan import RebuildOptions
+        from recover.repair.rebuild import RebuildOptions
 
         return RebuildOptions(scan, self.parts, self.topic, self.queue, self.zone.zone, self.out.command,
                               max_loss(self.what.max_loss))
 
     def _plan(self, store: Store) -> Planner:
-        from recover.rebuild.plan import plan_rebuild
-        from recover.verify.survey import ScanOptions
+        from recover.check.survey import ScanOptions
+        from recover.repair.rebuild import plan_rebuild
 
         options = self._options(ScanOptions())
         return lambda before: plan_rebuild(store, options, before)
 
     def _write(self, output: Path) -> int:
-        from recover.files.store import Store
-        from recover.rebuild.output import write_rebuild
+        from recover.repair.rebuild import write_rebuild
+        from recover.store.store import Store
 
         out, store = self.out, Store.open(self.choice.root, store_options(self.choice, self.broker))
         names = ", ".join(sorted(self.parts))

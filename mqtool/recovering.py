@@ -29,18 +29,18 @@ from mqtool.progress import Line
 from mqtool.scanning import scan_options, store_options
 from mqtool.text import clean, count
 from mqtool.verify_screen import verify_line
-from recover.errors import UsageRefusal
+from recover.findings.refusal import UsageRefusal
 
 ELSEWHERE = ("commitlog", "consumequeue", "index", "broker_conf")
 """What a command line says of a store and not of its copy."""
 
 if TYPE_CHECKING:
-    from recover.files.store import Store
-    from recover.plan.model import Plan
-    from recover.planning.loss import RecoverPlan
-    from recover.scan.engine import KnownLog
-    from recover.verify.report import VerifyReport
-    from recover.verify.survey import Survey
+    from recover.change.model import Plan
+    from recover.check.report import VerifyReport
+    from recover.check.survey import Survey
+    from recover.log.engine import KnownLog
+    from recover.repair.losses import RecoverPlan
+    from recover.store.store import Store
 
     Planner = Callable[[VerifyReport], RecoverPlan]
 
@@ -89,11 +89,11 @@ class Change(Struct):
 
         `make` looks at what was asked for and gives what plans it, once the store has been verified.
         """
-        from recover.files.seen import seen_now
-        from recover.files.store import Store
-        from recover.plan.preconditions import seal
-        from recover.planning.loss import assumed_sizes
-        from recover.scan.engine import KnownLog, stamps_of
+        from recover.change.preconditions import seal
+        from recover.log.engine import KnownLog, stamps_of
+        from recover.repair.losses import assumed_sizes
+        from recover.store.memo import seen_now
+        from recover.store.store import Store
 
         root = self.choice.root
         store = Store.open(root, store_options(self.choice, self.broker))
@@ -128,8 +128,8 @@ class Change(Struct):
 
     def _plan(self, store: Store, planner: Planner) -> RecoverPlan:
         """Verify once, and plan from that. A refusal then carries the bits of what was found; a wrong option none."""
-        from recover.findings import FindingList
-        from recover.verify.report import verify
+        from recover.check.report import verify
+        from recover.findings.model import FindingList
 
         with scan_options(
             self.out, store, self.engine, self.broker, include_deleted=self.include_deleted, rebuilds=True,
@@ -145,12 +145,12 @@ class Change(Struct):
     def _never_worse(self, store: Store, made: RecoverPlan) -> RecoverPlan:
         if not made.plan.steps:
             return made
-        from recover.planning.never_worse import refuse_worse
+        from recover.repair.never_worse import refuse_worse
 
         return refuse_worse(store, made, settings_of(store, self.broker)[0], self.max_loss, self.out.findings)
 
     def _go_on(self, store: Store, made: RecoverPlan, plan: Plan) -> int:
-        from recover.plan.places import Places
+        from recover.change.plan_file import Places
 
         out, root = self.out, self.choice.root
         document = made.before.json()
@@ -187,9 +187,9 @@ class Change(Struct):
         return code | given_up(plan)
 
     def _copy(self, store: Store, made: RecoverPlan, plan: Plan, target: Path) -> int:
-        from recover.apply.copy_store import copy_store, relocated, sources_of
-        from recover.files.store import Store
-        from recover.plan.preconditions import seal
+        from recover.change.copy_store import copy_store, relocated, sources_of
+        from recover.change.preconditions import seal
+        from recover.store.store import Store
 
         sources = sources_of(store)
         with Line(self.out.options.progress, self.out.stderr_console) as line, exits.between_steps() as interrupted:

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from recover.files.store import StoreOptions
+    from recover.store.store import StoreOptions
 
 
 def run_root(store: str, options: StoreOptions | None = None) -> Path:
     """The root of a store that may be too damaged to look like one, as long as it has a journal; else `NotAStore`."""
-    from recover.files.store import Store
-    from recover.plan.model import JOURNAL_DIR
+    from recover.store.store import JOURNAL_DIR, Store
 
     root = Path(store)
     if not (root / JOURNAL_DIR).is_dir():

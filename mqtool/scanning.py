@@ -16,10 +16,10 @@ from mqtool.text import human_size
 
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, EngineChoice, StoreChoice
-    from recover.files.store import Store, StoreOptions
-    from recover.scan.engine import KnownLog
-    from recover.verify.report import VerifyReport
-    from recover.verify.survey import ScanOptions
+    from recover.check.report import VerifyReport
+    from recover.check.survey import ScanOptions
+    from recover.log.engine import KnownLog
+    from recover.store.store import Store, StoreOptions
 
 
 HAND_OVER = 256 << 30
@@ -33,7 +33,7 @@ def scan_options(
 ) -> Iterator[ScanOptions]:
     """How to scan, with a line of progress while the block runs; `rebuilds`: files are made of what is found."""
     total = sum(mapped_file.length for mapped_file in store.commitlog.files)
-    from recover.verify.survey import ScanOptions
+    from recover.check.survey import ScanOptions
 
     if total >= HAND_OVER and engine.is_auto:
         out.say(f"{human_size(total)} of log: a cluster that sees the same path is handed it with "
@@ -92,7 +92,7 @@ def run_verify(
     known: KnownLog | None = None,
 ) -> VerifyReport:
     """Verify a store with a line of progress. A `known` log that did not change since is not scanned again."""
-    from recover.verify.report import verify
+    from recover.check.report import verify
 
     with scan_options(out, store, engine, broker, title=title, include_deleted=include_deleted) as options:
         if known is not None:

@@ -8,7 +8,7 @@ from mqtool import exits
 from mqtool.next_steps import Given
 from mqtool.shown import Table, Text
 from mqtool.text import clean
-from recover.findings import Finding
+from recover.findings.model import Finding
 
 SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 

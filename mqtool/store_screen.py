@@ -12,7 +12,7 @@ from mqtool.text import clean, count, exact_size, human_size, human_time
 if TYPE_CHECKING:
     from mqtool.options import BrokerChoice, StoreChoice
     from mqtool.output import Printer
-    from recover.inspect_store.report import Start, StoreReport
+    from recover.look.store import Start, StoreReport
 
 _TOPICS_SHOWN = 15
 _STATES = {
@@ -25,10 +25,10 @@ def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
     """Look at the store and show one screen."""
     from mqtool.scanning import store_options
     from recover.broker.versions import BrokerVersion
-    from recover.files.store import Store
-    from recover.findings import FindingList
-    from recover.inspect_store.report import inspect_store
-    from recover.verify.first_look import first_findings
+    from recover.check.report import first_findings
+    from recover.findings.model import FindingList
+    from recover.look.store import inspect_store
+    from recover.store.store import Store
 
     versions = [BrokerVersion.parse(broker.broker)] if broker.broker else []
     store = Store.open(choice.root, store_options(choice, broker))

@@ -13,7 +13,7 @@ from mqtool.output import Printer
 from mqtool.plan_screen import plan_document, show_plan
 from mqtool.text import count
 from mqtool.verify_screen import verify_line
-from recover.errors import Refusal
+from recover.findings.refusal import Refusal
 
 
 @command(
@@ -36,10 +36,9 @@ def run(
     It is refused if a broker holds the store, or if one of the files is no longer what the plan was made on. Parts that
     are kept elsewhere are named again: what the plan says is not enough to write there.
     """
-    from recover.apply.carry_out import check_for_apply
-    from recover.files.store import Store
-    from recover.plan.places import Places
-    from recover.plan.plan_file import load_plan
+    from recover.change.carry_out import check_for_apply
+    from recover.change.plan_file import Places, load_plan
+    from recover.store.store import Store
 
     plan = load_plan(plan_file)
     if plan.store is None:

@@ -18,17 +18,17 @@ from mqtool.scanning import store_options
 from mqtool.screens import table
 from mqtool.shown import Text
 from mqtool.text import count
-from recover.errors import Refusal, UsageRefusal
+from recover.findings.refusal import Refusal, UsageRefusal
 
 if TYPE_CHECKING:
-    from recover.drill.rehearse import Rehearsal
+    from recover.drill import Rehearsal
 
 _PANEL = "What to rehearse"
 _SHOWN = 20
 
 
 def _begun(beginning: str) -> list[str]:
-    from recover.drill.recipes import DRILLS
+    from recover.drill import DRILLS
 
     return [name for name in DRILLS if name.startswith(beginning)]
 
@@ -52,7 +52,7 @@ def run(
     The same drill, seed and store give the same damage. What was done is printed, and kept beside the copy in
     DIR.drill.json: that is what a rehearsal is checked against.
     """
-    from recover.drill.recipes import DRILLS
+    from recover.drill import DRILLS
 
     if names:
         out.answer(drills=[{"name": drill.name, "what": drill.summary} for drill in DRILLS.values()])
@@ -84,10 +84,10 @@ def _copied(
     note: Path,
 ) -> Rehearsal:
     """Make the copy, damage it, note what was done; a copy that does not come to this is removed again."""
-    from recover import disk
-    from recover.apply.copy_store import check_target, copy_store, remove_copy, sources_of
-    from recover.drill.rehearse import rehearse
-    from recover.files.store import Store
+    from recover.change import disk
+    from recover.change.copy_store import check_target, copy_store, remove_copy, sources_of
+    from recover.drill import rehearse
+    from recover.store.store import Store
 
     opened = Store.open(choice.root, store_options(choice, broker))
     sources = sources_of(opened)

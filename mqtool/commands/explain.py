@@ -15,10 +15,10 @@ from mqtool.output import Printer
 from mqtool.screens import severity_text, table
 from mqtool.shown import Text
 from mqtool.text import count
-from recover.codes import CODES
-from recover.codes.reasons import REASONS, Reason
-from recover.errors import UsageRefusal
-from recover.finding_code import Code
+from recover.findings.code import Code
+from recover.findings.log_codes import REASONS, Reason
+from recover.findings.refusal import UsageRefusal
+from recover.findings.registry import CODES
 
 _RANKS = {"failure": "bold red", "loss": "red", "repair": "yellow", "note": "dim"}
 

@@ -21,13 +21,12 @@ from mqtool.scanning import given_settings
 from mqtool.screens import table
 from mqtool.shown import Text
 from mqtool.text import count, human_size
-from recover.errors import UsageRefusal
+from recover.findings.refusal import UsageRefusal
 
 if TYPE_CHECKING:
-    from recover.export.select import Selected, Wanted
-    from recover.export.source import Scanned, Source
+    from recover.export.select import Scanned, Selected, Source, Wanted
     from recover.export.write import Writer
-    from recover.files.store import StoreOptions
+    from recover.store.store import StoreOptions
 
 _WHAT, _HOW, _PARTS = "Which messages (all that are intact, without a filter)", "How", "Parts"
 _SHOWN = 20
@@ -62,7 +61,7 @@ class From(Struct, frozen=True, kw_only=True):
 
     def options(self) -> StoreOptions:
         """The same for `recover`."""
-        from recover.files.store import StoreOptions
+        from recover.store.store import StoreOptions
 
         return StoreOptions(commitlog=tuple(self.commitlog or ()), consumequeue=self.consumequeue,
                             mapped_file_size=self.mapped_file_size)
@@ -147,7 +146,7 @@ def run(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice, w
     Bodies are decompressed. Delayed and half messages come under their real topic and say so; messages of the brokers'
     own topics come only with --include system. Exit 0: all that could hold a message was read; 8: it was not.
     """
-    from recover.export.source import open_sources
+    from recover.export.select import open_sources
     from recover.export.write import Resumed, output_file, writer_for
 
     target = _target(out, where, which, shape)
@@ -251,8 +250,8 @@ class Reading:
         return scanned, wanted
 
     def _scan(self, source: Source) -> Scanned:
-        from recover.export.source import scan_source
-        from recover.memory.columns import DEFAULT_MEMORY
+        from recover.export.select import scan_source
+        from recover.store.columns import DEFAULT_MEMORY
 
         with Progress("scanning", self.out.options.progress, self.out.stderr_console, source.size) as progress:
             scanned = scan_source(
@@ -264,8 +263,8 @@ class Reading:
         return scanned
 
     def _damaged(self, source: Source) -> Iterator[Selected]:
+        from recover.check.survey import ScanOptions, survey
         from recover.export.damaged import damaged_messages
-        from recover.verify.survey import ScanOptions, survey
 
         if source.store is None:
             raise UsageRefusal("--damaged of a log alone", "Name the store root: its queues tell what was there.")
@@ -276,7 +275,7 @@ class Reading:
     def _cut_of(self, source: Source, scanned: Scanned) -> int:
         """Where the start of the release would end the log."""
         from recover.export.select import FOREVER
-        from recover.predict import predict
+        from recover.predict.start import predict
 
         if source.store is None:
             raise UsageRefusal("--lost-by of a log alone", "Name the store root: a start depends on all of it.")
@@ -317,7 +316,7 @@ class _Export(Reading):
             writer.write(item)
 
     def _write_lines(self, source: Source, writer: Any) -> None:
-        from recover.export.lines import export_lines
+        from recover.export.write import export_lines
 
         scanned, wanted = self.looked_at(source, self.wanted)
         with Progress("exporting", self.out.options.progress, self.out.stderr_console, source.size) as progress:
@@ -328,7 +327,7 @@ class _Export(Reading):
 
     def write_on_spark(self, sources: list[Source], target: Path) -> int:
         """Have executors write a folder of Parquet files of what is wanted of one source; the exit code."""
-        from recover.spark.export import export_on_spark
+        from recover.cluster.export import export_on_spark
 
         for wrong, what in ((len(sources) != 1, "several sources"), (self.wanted.limit, "--limit"),
                             (self.damaged, "--damaged")):
@@ -342,9 +341,9 @@ class _Export(Reading):
 
     def write_store(self, sources: list[Source], target: Path) -> int:
         """Write a store of what is wanted of one source; the exit code."""
-        from formats.commitlog import TOPIC_OP_HALF
-        from recover.mend.new_store import write_store
-        from recover.verify.survey import ScanOptions
+        from formats.record import TOPIC_OP_HALF
+        from recover.check.survey import ScanOptions
+        from recover.repair.new_store import write_store
 
         if len(sources) != 1:
             raise UsageRefusal("several sources with --format store", "Two logs have the same offsets: take one.")

@@ -16,7 +16,7 @@ from mqtool.scanning import scan_options, store_options
 from mqtool.screens import findings_table
 from mqtool.shown import Text
 from mqtool.text import count
-from recover.findings import FindingList
+from recover.findings.model import FindingList
 
 if TYPE_CHECKING:
     from recover.predict.groups import Groups
@@ -46,9 +46,9 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     0: every offset was read and lies in its queue. 2: an offset out of range, or offsets that cannot be read. 4: the
     start forgets the offsets, lowers queues, or does not come about.
     """
-    from recover.files.store import Store
+    from recover.check.survey import survey
     from recover.predict.groups import groups_of
-    from recover.verify.survey import survey
+    from recover.store.store import Store
 
     opened = Store.open(store.root, store_options(store, broker))
     settings, assumed = settings_of(opened, broker)

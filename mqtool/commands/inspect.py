@@ -8,7 +8,7 @@ from mqtool import exits
 from mqtool.declared import FLAG, option
 from mqtool.options import BrokerChoice, StoreChoice, command
 from mqtool.output import Printer
-from recover.errors import UsageRefusal
+from recover.findings.refusal import UsageRefusal
 
 _PANEL = "One file"
 
@@ -45,7 +45,7 @@ def run(
 
         return show_store(out, store, broker)
     from mqtool.file_screen import show_file
-    from recover.inspect_file import inspect_file
+    from recover.look.file import inspect_file
 
     if limit is None:
         limit = 20 if offset is None else 1

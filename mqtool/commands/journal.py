@@ -29,7 +29,7 @@ def run(
 
     The journal, the bytes that were overwritten and the files that were replaced are in STORE/.mqtool/ and stay there.
     """
-    from recover.plan.journal import journal, run_findings
+    from recover.change.journal import journal, run_findings
 
     root = run_root(store)
     runs = journal(root)

@@ -34,14 +34,15 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     0: it costs nothing. 2: only what the log gives back. 4: do not start. Messages or offsets would be lost, used queue
     offsets given out again, part of the log is missing, or the broker would not start.
     """
+    from recover.check.parts import contradicted_settings, earlier_runs, settings_findings, too_old_for
+    from recover.check.survey import survey
     from recover.evidence.last_numbers import as_units_say
-    from recover.files.store import Store
-    from recover.findings import FindingList
-    from recover.predict import predict
+    from recover.findings.model import FindingList
+    from recover.log.engine import KnownLog, stamps_of
+    from recover.look.store import log_is_gone
     from recover.predict.groups import GroupRow, groups_of, has_offsets
-    from recover.scan.engine import KnownLog, stamps_of
-    from recover.verify.parts import contradicted_settings, earlier_runs, log_is_gone, settings_findings, too_old_for
-    from recover.verify.survey import survey
+    from recover.predict.start import predict
+    from recover.store.store import Store
 
     loss.check(store.root, tuple(store.commitlog or ()))
     opened = Store.open(store.root, store_options(store, broker))

@@ -17,11 +17,11 @@ from mqtool.output import Printer
 from mqtool.progress import Progress
 from mqtool.scanning import store_options
 from mqtool.text import count
-from recover.errors import UsageRefusal
+from recover.findings.refusal import UsageRefusal
 
 if TYPE_CHECKING:
-    from recover.files.store import Store
-    from recover.query import Answer
+    from recover.look.query import Answer
+    from recover.store.store import Store
 
 _WHAT, _HOW = "What to look for", "How"
 
@@ -99,8 +99,8 @@ def run(
     Every hit is read and checked. Exit 0 says that the search was complete, even when it found nothing; 8 that it could
     not look everywhere.
     """
-    from recover.files.store import Store
-    from recover.query import note_unread
+    from recover.look.query import note_unread
+    from recover.store.store import Store
 
     way = search.check()
     opened = Store.open(store.root, store_options(store, broker))
@@ -122,7 +122,7 @@ def run(
 
 
 def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> Answer:
-    from recover.query import FOREVER, query_id, query_key, query_offset, query_phy_offset, query_time
+    from recover.look.query import FOREVER, query_id, query_key, query_offset, query_phy_offset, query_time
 
     if way == "list":
         return _list(out, store, engine, search)
@@ -142,9 +142,8 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
 
 
 def _list(out: Printer, store: Store, engine: EngineChoice, search: Search) -> Answer:
-    from recover.export.listing import list_messages
-    from recover.export.select import FOREVER, parse_time
-    from recover.memory.columns import DEFAULT_MEMORY
+    from recover.export.select import FOREVER, list_messages, parse_time
+    from recover.store.columns import DEFAULT_MEMORY
 
     since = parse_time(search.since, "--since") if search.since is not None else 0
     until = parse_time(search.until, "--until") if search.until is not None else FOREVER
@@ -158,9 +157,8 @@ def _list(out: Printer, store: Store, engine: EngineChoice, search: Search) -> A
 
 
 def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> Answer:
-    from recover.export.listing import scan_for
-    from recover.export.select import FOREVER, Wanted
-    from recover.query import query_phy_offset
+    from recover.export.select import FOREVER, Wanted, scan_for
+    from recover.look.query import query_phy_offset
 
     if way == "phy-offset":
         return query_phy_offset(store, int(search.phy_offset or 0))

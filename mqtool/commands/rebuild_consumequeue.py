@@ -10,7 +10,7 @@ from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
 from mqtool.output import Printer
 from mqtool.rebuilding import Rebuild, RebuildChoice
 from mqtool.recovering import ZoneChoice
-from recover.errors import UsageRefusal
+from recover.findings.refusal import UsageRefusal
 
 _PANEL = "What and where"
 

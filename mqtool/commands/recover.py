@@ -16,14 +16,14 @@ from mqtool.output import Printer
 from mqtool.predicting import group_rows, settings_of
 from mqtool.recovering import Change, ZoneChoice, max_loss
 from mqtool.text import count
-from recover.errors import UsageRefusal
+from recover.findings.refusal import UsageRefusal
 
 if TYPE_CHECKING:
     from mqtool.recovering import Planner
-    from recover.files.store import Store
-    from recover.planning.loss import RecoverPlan
-    from recover.verify.report import VerifyReport
-    from recover.verify.survey import Survey
+    from recover.check.report import VerifyReport
+    from recover.check.survey import Survey
+    from recover.repair.losses import RecoverPlan
+    from recover.store.store import Store
 
 _PANEL = "How to recover"
 
@@ -119,7 +119,7 @@ def run(
     loss.check(store.root, tuple(store.commitlog or ()))
 
     def make(opened: Store) -> Planner:
-        from recover.mend.recover_plan import RecoverOptions, plan_recover
+        from recover.repair.recover import RecoverOptions, plan_recover
 
         if how.mend_bits and how.policy is Policy.broker:
             raise UsageRefusal("--mend-bits with --policy broker", "A broker mends nothing: leave out one of them.")

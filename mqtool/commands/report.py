@@ -26,20 +26,20 @@ from mqtool.screens import facts, findings_table, rest, table
 from mqtool.shown import Shown, Text
 from mqtool.text import clean, count, human_size, human_time
 from mqtool.verify_screen import verify_line, verify_tables
-from recover.errors import Interrupted, Refusal, UsageRefusal
+from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
 
 if TYPE_CHECKING:
     from recover.broker.settings import BrokerSettings
+    from recover.change.journal import Run
+    from recover.check.report import VerifyReport
     from recover.evidence.traffic import Stretch, Traffic
     from recover.export.messages import Message
-    from recover.files.digests import Evidence
-    from recover.files.store import Store
-    from recover.inspect_store.report import ExitState
-    from recover.plan.journal import Run
-    from recover.planning.loss import RecoverPlan
-    from recover.predict import Prediction
+    from recover.look.store import ExitState
     from recover.predict.groups import Groups
-    from recover.verify.report import VerifyReport
+    from recover.predict.prediction import Prediction
+    from recover.repair.losses import RecoverPlan
+    from recover.store.memo import Evidence
+    from recover.store.store import Store
 
 _KINDS = {".html": "html", ".htm": "html", ".md": "md"}
 _MESSAGES, _GROUPS, _FINDINGS, _RUNS, _FILES = 50, 40, 5, 20, 60
@@ -99,7 +99,7 @@ class Facts(Struct, kw_only=True):
     @property
     def loss(self) -> Sequence[dict[str, Any]]:
         """The loss statement: of the plan, else of the damage."""
-        from recover.planning.loss import loss_of_damage, loss_of_unproven
+        from recover.repair.losses import loss_of_damage, loss_of_unproven
 
         if self.plan is not None:
             return self.plan.plan.loss
@@ -148,14 +148,14 @@ def _write(target: Path, text: str) -> None:
 
 
 def _facts(out: Printer, choice: StoreChoice, broker: BrokerChoice, engine: EngineChoice, *, digests: bool) -> Facts:
+    from recover.change.journal import runs
+    from recover.check.report import verify
     from recover.evidence.traffic import stretches, traffic
     from recover.export.damaged import damaged_messages
-    from recover.files.digests import evidence
-    from recover.files.store import Store
-    from recover.inspect_store.report import exit_state
-    from recover.plan.journal import runs
+    from recover.look.store import exit_state
     from recover.predict.groups import groups_of
-    from recover.verify.report import verify
+    from recover.store.memo import evidence
+    from recover.store.store import Store
 
     store = Store.open(choice.root, store_options(choice, broker))
     settings, assumed = settings_of(store, broker)
@@ -185,8 +185,8 @@ def _plan(
     store: Store, before: VerifyReport, settings: BrokerSettings
 ) -> tuple[RecoverPlan | None, Refusal | None]:
     """What `recover --dry-run` plans, or why it refuses."""
-    from recover.mend.recover_plan import RecoverOptions, plan_recover
-    from recover.planning.never_worse import refuse_worse
+    from recover.repair.never_worse import refuse_worse
+    from recover.repair.recover import RecoverOptions, plan_recover
 
     try:
         return refuse_worse(store, plan_recover(store, RecoverOptions(settings=settings), before), settings, 0), None
@@ -199,7 +199,7 @@ def _plan(
 def _starts(store: Store, before: VerifyReport, settings: BrokerSettings) -> list[Start]:
     """What the start of each generation of releases would do; neighbours that do the same stand together."""
     from recover.broker.versions import boundaries
-    from recover.predict import predict
+    from recover.predict.start import predict
 
     found: list[Start] = []
     firsts = boundaries()

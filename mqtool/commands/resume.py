@@ -19,7 +19,7 @@ from mqtool.text import clean, human_time
 from mqtool.verify_screen import verify_line
 
 if TYPE_CHECKING:
-    from recover.apply.carry_out import Applied
+    from recover.change.carry_out import Applied
 
 
 @command(
@@ -40,9 +40,9 @@ def run(
 
     Steps that were done are not repeated, one that was half done is done again. `mqtool undo` is the other way out.
     """
-    from recover.apply.carry_out import would_resume
-    from recover.files.store import Store
-    from recover.plan.journal import open_runs
+    from recover.change.carry_out import would_resume
+    from recover.change.journal import open_runs
+    from recover.store.store import Store
 
     root = run_root(store, parts.options())
     found = open_runs(root, parts.parts)
@@ -79,7 +79,7 @@ def run(
 
 
 def _resume(out: Printer, root: Path, parts: PartsChoice) -> Applied:
-    from recover.apply.carry_out import resume
+    from recover.change.carry_out import resume
 
     out.writing = True
     with Steps("resuming", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:

@@ -27,7 +27,7 @@ from mqtool.scanning import given_settings
 from mqtool.screens import table
 from mqtool.shown import Text
 from mqtool.text import count, human_size
-from recover.errors import Interrupted, Refusal, UsageRefusal
+from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
 
 if TYPE_CHECKING:
     from recover.export.messages import Message
@@ -189,9 +189,9 @@ class _Messages(Reading):
         self._source = source
 
     def __iter__(self) -> Iterator[Message | str]:
+        from recover.export.select import open_sources
         from recover.export.send import read_messages
-        from recover.export.source import open_sources
-        from recover.files.store import StoreOptions
+        from recover.store.store import StoreOptions
 
         if _is_export(self._source):
             yield from read_messages(self._source)

@@ -15,7 +15,7 @@ from mqtool.scanning import store_options
 from mqtool.screens import table
 from mqtool.shown import Text
 from mqtool.text import count, human_time
-from recover.errors import UsageRefusal
+from recover.findings.refusal import UsageRefusal
 
 if TYPE_CHECKING:
     from recover.export.trace import Event, Life
@@ -44,8 +44,8 @@ def run(
     found nothing; 8 that it could not look everywhere.
     """
     from recover.export.trace import trace
-    from recover.files.store import Store
-    from recover.query import note_unread
+    from recover.look.query import note_unread
+    from recover.store.store import Store
 
     if not name.strip():
         raise UsageRefusal("no ID", "Name a message id, a unique key or a key.")

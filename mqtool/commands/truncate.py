@@ -12,7 +12,7 @@ from mqtool.recovering import Change, ZoneChoice, max_loss
 
 if TYPE_CHECKING:
     from mqtool.recovering import Planner
-    from recover.files.store import Store
+    from recover.store.store import Store
 
 _PANEL = "Where to cut"
 
@@ -41,7 +41,7 @@ def run(
     """
 
     def make(opened: Store) -> Planner:
-        from recover.mend.recover_plan import RecoverOptions, plan_truncate
+        from recover.repair.recover import RecoverOptions, plan_truncate
 
         options = RecoverOptions(max_loss=max_loss(loss), zone=zone.zone, command="truncate")
         return lambda before: plan_truncate(opened, to, options, before)

@@ -34,7 +34,7 @@ def run(
     Run it again to take back the one before. The journal is kept. Exit 0 says that the store is as it was before the
     plan, damage included; `mqtool verify` tells what that is.
     """
-    from recover.apply.undo import last_run, would_undo
+    from recover.change.undo import last_run, would_undo
 
     root = run_root(store, parts.options())
     last = last_run(root, parts.parts)
@@ -55,7 +55,7 @@ def run(
 
 
 def _undo(out: Printer, root: Path, parts: PartsChoice) -> int:
-    from recover.apply.undo import undo
+    from recover.change.undo import undo
 
     out.writing = True
     with Steps("undoing", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:

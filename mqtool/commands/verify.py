@@ -50,7 +50,7 @@ def run(
     Records against their checksums and places, queues against the log both ways, index against the log both ways,
     checkpoint, abort, config files, consumer offsets.
     """
-    from recover.files.store import Store
+    from recover.store.store import Store
 
     opened = Store.open(store.root, store_options(store, broker))
     report = run_verify(out, opened, engine, broker, only=[part.value for part in only or ()],

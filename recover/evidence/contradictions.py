@@ -19,16 +19,16 @@ from msgspec import Struct, structs
 
 from formats import properties as props
 from formats import sysflag
-from formats.commitlog import Record
 from formats.errors import FormatError
-from formats.record_columns import BIT_GHOST, BIT_STRAY
+from formats.record import Record
+from formats.record.rows import BIT_GHOST, BIT_STRAY
 from recover.claims import Claim, believed
-from recover.evidence.expected import ConsumeQueueReport, Expectation, QueueKey, lmq_targets
+from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, lmq_targets
 from recover.evidence.misplaced import StrayPlace, Unit
-from recover.files.topics import LMQ_PREFIX
-from recover.memory.columns import Rows
-from recover.scan.judge import LogReader
-from recover.scan.log import LogView
+from recover.log.judge import LogReader
+from recover.log.scan import LogView
+from recover.store.columns import Rows
+from recover.store.config_files import LMQ_PREFIX
 
 Place = tuple[QueueKey, int]
 

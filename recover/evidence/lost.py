@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, field
 
-from formats.commitlog import MIN_RECORD_SIZE
-from formats.record_columns import BIT_GHOST, BIT_INNER_BATCH
-from recover.evidence.expected import ConsumeQueueReport, Expectation, QueueKey
-from recover.files.topics import LMQ_PREFIX
-from recover.memory.columns import Rows
-from recover.scan.log import Damage, LogView
+from formats.record import MIN_RECORD_SIZE
+from formats.record.rows import BIT_GHOST, BIT_INNER_BATCH
+from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
+from recover.log.scan import Damage, LogView
+from recover.store.columns import Rows
+from recover.store.config_files import LMQ_PREFIX
 
 
 class Neighbour(NamedTuple):
@@ -110,7 +110,7 @@ class Losses(Struct):
     """Lost positions of each damaged range: `by_damage[i]` belongs to `LogView.damaged[i]`.
 
     `lacking` are steps in queue offsets that no damage explains. `unproven` are those that nothing but
-    the units of queues names: after the end of the log, and in files of another log.
+    the units of queues names, after the end of the log.
     """
 
     by_damage: list[list[LostPosition]]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from recover.spark.java import find_java, spark_environment
+from recover.cluster.session import find_java, spark_environment
 
 _SECONDS = 60
 

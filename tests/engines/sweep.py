@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fixtures.damage import RECIPES, NotApplicable, damage
-from recover.spark.session import stop_session
+from recover.cluster.session import stop_session
 from tests.engines.cluster import cluster
 from tests.engines.twice import SPARK, SPLITS, same_answers, same_changes
 from tests.scenarios.drill import all_stores

@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from fixtures.synth import synth_store
-from recover.files.store import Store
-from recover.scan.log_scan import scan_log
-from recover.scan.split_scan import one_split
-from recover.spark import maker as makers
-from recover.spark.engine import SparkEngine
-from recover.spark.maker import SparkMaker
-from recover.spark.session import stop_session
-from recover.spark.settings import spark_settings
+from recover.cluster import making as makers
+from recover.cluster.engine import SparkEngine
+from recover.cluster.making import SparkMaker
+from recover.cluster.session import spark_settings, stop_session
+from recover.log.scan import scan_log
+from recover.log.split_scan import one_split
+from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.engines.cluster import Cluster, cluster
 from tests.engines.twice import contents, no_java, plain
@@ -159,7 +158,7 @@ def _slow() -> Any:
     def stage(stager: Any, number: int, products: Iterable[Any]) -> Iterator[Any]:
         import time as clock
 
-        from recover.spark.stages import stage_products
+        from recover.cluster.making import stage_products
 
         def slowly() -> Iterator[Any]:
             for product in products:

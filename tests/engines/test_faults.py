@@ -15,16 +15,15 @@ from typing import Any
 import pytest
 
 from fixtures.synth import synth_store
-from recover.errors import Refusal
-from recover.files.store import Store
-from recover.scan.log_scan import scan_log
-from recover.scan.split_scan import one_split
-from recover.spark import engine as engines
-from recover.spark.engine import SparkEngine
-from recover.spark.session import session_for, stop_session
-from recover.spark.settings import spark_settings
-from recover.verify.report import verify
-from recover.verify.survey import ScanOptions
+from recover.check.report import verify
+from recover.check.survey import ScanOptions
+from recover.cluster import engine as engines
+from recover.cluster.engine import SparkEngine
+from recover.cluster.session import session_for, spark_settings, stop_session
+from recover.findings.refusal import Refusal
+from recover.log.scan import scan_log
+from recover.log.split_scan import one_split
+from recover.store.store import Store
 from tests.engines.cluster import children
 from tests.engines.twice import no_java
 from tests.support.trees import assert_unchanged
@@ -50,7 +49,7 @@ def dying(attempts: int) -> Any:
 
         from pyspark import TaskContext
 
-        from recover.spark.tasks import scan_splits
+        from recover.cluster.jobs import scan_splits
 
         for task in tasks:
             if task.number == 5 and TaskContext.get().attemptNumber() < attempts:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from recover.errors import Refusal
-from recover.spark import java
-from recover.spark.java import find_java, release_of, spark_environment
+from recover.cluster import session as java
+from recover.cluster.session import find_java, release_of, spark_environment
+from recover.findings.refusal import Refusal
 
 
 def _fake(folder: Path, version: str) -> Path:

@@ -10,16 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures.synth import synth_store
-from formats.record_columns import BIT_SUPERSEDED
-from recover.files.store import Store
-from recover.memory.columns import ColumnStore
-from recover.mend.after import after_replacing
-from recover.scan.file_scan import FileScan
-from recover.scan.log import LogView
-from recover.scan.log_scan import assemble
-from recover.scan.split_scan import FileJoin, one_split, scan_split, splits_of
-from recover.spark.kept import Kept, rows_of
-from recover.spark.packing import PackedSplit, pack, pack_numbers, unpack, unpack_numbers
+from formats.record.rows import BIT_SUPERSEDED
+from recover.cluster.packing import Kept, PackedSplit, pack, pack_numbers, rows_of, unpack, unpack_numbers
+from recover.log.file_scan import FileScan
+from recover.log.scan import LogView, assemble
+from recover.log.split_scan import FileJoin, one_split, scan_split, splits_of
+from recover.repair.after import after_replacing
+from recover.store.columns import ColumnStore
+from recover.store.store import Store
 
 
 class Scanned:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from fixtures.synth import synth_store
-from recover.apply.carry_out import apply_plan
-from recover.plan.plan_file import load_plan
-from recover.spark import maker as makers
-from recover.spark.maker import SparkMaker
-from recover.spark.session import stop_session
+from recover.change.carry_out import apply_plan
+from recover.change.plan_file import load_plan
+from recover.cluster import making as makers
+from recover.cluster.making import SparkMaker
+from recover.cluster.session import stop_session
 from tests.cli.runner import Result, mqtool
 from tests.engines.twice import contents, no_java, plain, same_changes
 from tests.support.stores import copy_store, real_store
@@ -61,7 +61,7 @@ def broken(work: Callable[[Any], None]) -> Any:
     """What stages files, with something that happens before each on the executor."""
 
     def stage(stager: Any, number: int, products: Iterable[Any]) -> Iterator[Any]:
-        from recover.spark.stages import stage_products
+        from recover.cluster.making import stage_products
 
         def watched() -> Iterator[Any]:
             for product in products:
@@ -200,7 +200,7 @@ def test_what_was_not_made_as_announced_is_refused(folder: Path, monkeypatch: py
     def wrong(stager: Any, number: int, products: Iterable[Any]) -> Iterator[Any]:
         from msgspec import structs
 
-        from recover.spark.stages import stage_products as right
+        from recover.cluster.making import stage_products as right
 
         yield from right(stager, number, (structs.replace(p, data=b"\x01" * len(p.data)) for p in products))
 

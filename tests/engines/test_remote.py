@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fixtures.damage import damage
-from recover.files import remote
+from recover.store import remote
 from tests.cli.runner import mqtool
 from tests.engines.cluster import free_port
 from tests.engines.twice import SPARK, no_java, plain

@@ -11,18 +11,16 @@ import pytest
 from msgspec import structs
 
 from fixtures.damage import NotApplicable, damage, of_area, walk
-from recover.errors import Refusal
-from recover.files.mapped_files import MappedFileQueue
-from recover.files.store import Store
-from recover.mend.recover_plan import RecoverOptions, plan_recover
-from recover.scan.log import LogView
-from recover.scan.log_scan import assemble
-from recover.scan.split_scan import FileJoin, scan_split, splits_of
-from recover.spark import engine as engines
-from recover.spark.engine import SparkEngine
-from recover.spark.session import stop_session
-from recover.spark.settings import spark_settings
-from recover.verify.survey import ScanOptions
+from recover.check.survey import ScanOptions
+from recover.cluster import engine as engines
+from recover.cluster.engine import SparkEngine
+from recover.cluster.session import spark_settings, stop_session
+from recover.findings.refusal import Refusal
+from recover.log.scan import LogView, assemble
+from recover.log.split_scan import FileJoin, scan_split, splits_of
+from recover.repair.recover import RecoverOptions, plan_recover
+from recover.store.mapped_files import MappedFileQueue
+from recover.store.store import Store
 from tests.engines.twice import no_java
 from tests.scenarios.drill import body_at
 from tests.support.sampling import sampled
@@ -109,7 +107,7 @@ def _elsewhere(other: str) -> Any:
 
         from msgspec import structs as records
 
-        from recover.spark.tasks import scan_splits
+        from recover.cluster.jobs import scan_splits
 
         for task in tasks:
             file = records.replace(task.part.mapped_file, path=Folder(other) / task.part.mapped_file.path.name)

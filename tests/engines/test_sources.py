@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fixtures.damage import damage
-from formats.commitlog import host_text
+from formats.record import host_text
 from tests.engines.twice import no_java
 from tests.support.commitlog import placed_records
 from tests.support.source_docs import PAGE, render
@@ -25,9 +25,8 @@ NAME = "killed-v2-ipv6-5.3.3"
 def spark() -> Any:
     from pyspark.sql import SparkSession
 
-    from recover.spark.session import session_for
-    from recover.spark.settings import spark_settings
-    from recover.spark.sources import register
+    from recover.cluster.session import session_for, spark_settings
+    from recover.cluster.sources import register
 
     made = SparkSession(session_for(spark_settings("local[2]", ["spark.driver.memory=512m"])).context)
     register(made)

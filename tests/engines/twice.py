@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mqtool import exits
-from recover.errors import Refusal
-from recover.spark.java import find_java
+from recover.cluster.session import find_java
+from recover.findings.refusal import Refusal
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import log_options
 from tests.support.stores import copy_store

@@ -6,8 +6,8 @@ import pytest
 
 from fixtures.damage.walk import Located
 from mqtool import exits
+from recover.derived.expected import lmq_targets
 from recover.evidence.contradictions import changed_property, restored_carrier
-from recover.evidence.expected import lmq_targets
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, messages, queue_bytes
 

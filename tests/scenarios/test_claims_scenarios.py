@@ -10,8 +10,8 @@ import pytest
 
 from fixtures.damage import walk
 from fixtures.damage.patch import flip_bit
-from formats.commitlog import OFFSET_SYS_FLAG
 from formats.consumequeue import CQ_UNIT
+from formats.record import OFFSET_SYS_FLAG
 from mqtool import exits
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, file_name, messages, queue_bytes

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage.config import BAK, STROKES, strike
-from formats.config import BY_NAME
+from formats.config.tables import BY_NAME
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
 from formats.timer import TIMER_LOG_UNIT, TimerLogUnit, decode, encode_blank, units
 from mqtool import exits
-from recover.files.config_files import read_config
+from recover.store.config_files import read_config
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import BROKERS, Drill, file_name
 from tests.support.sampling import chosen

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from fixtures.damage import NotApplicable, of_area, walk
 from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
-from recover.errors import Refusal
-from recover.files.store import Store
-from recover.files.topics import LMQ_PREFIX
-from recover.findings import FindingList
-from recover.mend.recover_plan import RecoverOptions, plan_recover, plan_truncate
-from recover.plan.model import Plan, ZeroRange
-from recover.planning.never_worse import missed_between, refuse_worse
-from recover.scan.log_scan import scan_log
+from recover.change.model import Plan, ZeroRange
+from recover.findings.model import FindingList
+from recover.findings.refusal import Refusal
+from recover.log.scan import scan_log
+from recover.repair.never_worse import missed_between, refuse_worse
+from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
+from recover.store.config_files import LMQ_PREFIX
+from recover.store.store import Store
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill
+from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
 from tests.support.stores import copy_store, unpacked
 from tests.support.trees import assert_same_tree, tree_digest
@@ -150,6 +153,21 @@ def test_a_file_of_another_store_costs_no_sound_file_after_it(drill: Start) -> N
     before = tree_digest(store.root)
     done = store.run("recover", "--yes")
     assert done.code & exits.OPERATIONAL
-    assert "overwrites 158 intact messages to which units" in done.document["error"]["message"]
+    assert "are of another log" in done.document["error"]["message"]
     assert_same_tree(before, tree_digest(store.root))
-    assert store.run("recover", "--yes", "--max-loss", 158).document["applied"]
+    sound = {place: content for place, content in plain.delivered(unpacked("killed-lmq-4.9.7")).items()
+             if int.from_bytes(content[28:36], "big") >= 131072}
+    assert store.run("recover", "--yes", "--max-loss", "all").document["applied"]
+    assert sound.items() <= plain.delivered(store.root).items()
+
+
+def test_whole_files_are_not_given_up_as_old_ones(drill: Start) -> None:
+    store = drill("clean-propcrc-5.3.3")
+    name = "commitlog/00000000000000000000"
+    (store.root / name).write_bytes((unpacked("clean-restarts-5.5.0") / name).read_bytes())
+    shutil.rmtree(store.root / "consumequeue")
+    before = tree_digest(store.root)
+    done = store.run("recover", "--yes")
+    assert done.code & exits.OPERATIONAL
+    assert "intact messages of whole log files as old ones" in done.document["error"]["message"]
+    assert_same_tree(before, tree_digest(store.root))

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from recover import disk
-from recover.files.reading import data_extents
-from recover.plan.content import LazyContent
-from recover.plan.model import Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange
-from recover.plan.preconditions import seal
+from recover.change import disk
+from recover.change.content import LazyContent
+from recover.change.model import Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange
+from recover.change.preconditions import seal
+from recover.store.reading import data_extents
 from tests.support.trees import Node, tree_digest
 
 LOG = "commitlog/00000000000000000000"

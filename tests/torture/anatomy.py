@@ -10,16 +10,16 @@ from typing import Any
 from fixtures.damage import walk
 from formats import sysflag
 from formats.checkpoint import CHECKPOINT
-from formats.commitlog import BLANK_SIZE, HEADS, Record, decode_blank
-from formats.commitlog.layout import TOPIC_LENGTHS
 from formats.consumequeue import CQ_UNIT
 from formats.consumequeue_ext import CQ_EXT_HEAD
 from formats.consumequeue_ext import decode as decode_ext
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, decode
 from formats.layout import Layout
-from recover.files.store import Store
-from recover.index.files import index_geometry, list_index_files
+from formats.record import BLANK_SIZE, HEADS, Record, decode_blank
+from formats.record.layout import TOPIC_LENGTHS
+from recover.derived.index_files import index_geometry, list_index_files
+from recover.store.store import Store
 from tests.support.looks import COMMITLOG_FOLDERS
 
 _UNUSED = 40

@@ -11,14 +11,15 @@ from pathlib import Path
 
 from formats import sysflag
 from formats.checkpoint import CHECKPOINT, Checkpoint
-from formats.commitlog import Record, check_strict
-from formats.commitlog.service import unserved
-from formats.config import BY_NAME, salvage
+from formats.config.json import salvage
+from formats.config.tables import BY_NAME
 from formats.consumequeue import CQ_UNIT, CqUnit, is_ext_address
 from formats.errors import FormatError
 from formats.index import IndexGeometry, decode
 from formats.javahash import tags_code
 from formats.properties import Parser, parse
+from formats.record import Record, check_strict
+from formats.record.strict import unserved
 from formats.sysflag import contradicted_by
 from tests.support.looks import COMMITLOG_FOLDERS
 from tests.torture.anatomy import Anatomy, Place

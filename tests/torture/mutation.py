@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from formats.commitlog import Record, check_strict
 from formats.errors import FormatError
+from formats.record import Record, check_strict
 from mqtool import exits
-from recover.errors import Refusal
-from recover.findings import Finding
-from recover.verify.report import VerifyReport, verify
+from recover.check.report import VerifyReport, verify
+from recover.findings.model import Finding
+from recover.findings.refusal import Refusal
 from tests.support.looks import opened
 from tests.support.stores import copy_store, unpacked
 from tests.torture.anatomy import Anatomy, look_at

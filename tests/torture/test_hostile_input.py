@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import recover.scan.window
-from formats.commitlog import encode, make_record
+import recover.log.file_scan
 from formats.errors import FormatError
+from formats.record import encode, make_record
 from mqtool import exits
-from recover.files.store import Store
-from recover.scan.log_scan import scan_log
+from recover.log.scan import scan_log
+from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.support.counts import Count, Note
 from tests.support.looks import opened
@@ -129,7 +129,7 @@ def _scanned(content: bytes, folder: Path, window: int) -> None:
 
 
 def _scan_many(logs: list[bytes], folder: Path, rounds: int, seed: int) -> None:
-    recover.scan.window.np = GuardedNumpy()  # type: ignore[attr-defined]
+    recover.log.file_scan.np = GuardedNumpy()  # type: ignore[attr-defined]
     chance = random.Random(seed)
     for _ in range(rounds):
         content = mutated(chance.choice(logs), chance)

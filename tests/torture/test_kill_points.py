@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-import recover.apply.staging
-import recover.disk.content
-from recover.apply.carry_out import apply_plan, resume
-from recover.apply.undo import undo
-from recover.errors import Refusal
-from recover.plan.journal import journal
-from recover.plan.model import Install, Plan, Retire, WriteFile
-from recover.plan.preconditions import seal
+import recover.change.disk
+import recover.change.staging
+from recover.change.carry_out import apply_plan, resume
+from recover.change.journal import journal
+from recover.change.model import Install, Plan, Retire, WriteFile
+from recover.change.preconditions import seal
+from recover.change.undo import undo
+from recover.findings.refusal import Refusal
 from tests.support.counts import Count
 from tests.support.plans import (
     LOG,
@@ -43,7 +43,7 @@ ONCE = [(name, number % 2 == 0) for number, name in enumerate(PLANS)]
 @pytest.fixture(autouse=True)
 def torn_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pieces, so that a kill also falls between two parts of one write."""
-    monkeypatch.setattr(recover.disk.content, "CHUNK", 20_000)
+    monkeypatch.setattr(recover.change.disk, "CHUNK", 20_000)
 
 
 class Case:
@@ -149,7 +149,7 @@ def test_a_kill_before_some_operations_of_apply(name: str, lock: bool, folder: P
 def test_a_kill_while_large_content_is_written_beside_the_rest(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recover.apply.staging, "LARGE", 5000)
+    monkeypatch.setattr(recover.change.staging, "LARGE", 5000)
     assert _each_point(Case(folder, name, True), deep=False) > 10
 
 
