@@ -264,10 +264,8 @@ def _across(store: Path, other: Path) -> Plan:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("how", ["resume", "undo"])
-def test_a_kill_with_a_part_on_another_file_system(how: str, folder: Path, tmp_path: Path) -> None:
-    if folder.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("there is only one file system")
-    store, other = tmp_path / "s", folder / "other"
+def test_a_kill_with_a_part_on_another_file_system(how: str, folder: Path, disk: Path) -> None:
+    store, other = disk / "s", folder / "other"
     other.mkdir()
     plan, parts = _across(store, other), [other / "index"]
     operations = len(count_operations(lambda: apply_plan(store, plan, parts=parts)))
