@@ -117,7 +117,7 @@ def _utc(milliseconds: int) -> str:
 
 def _what_is(odd: OddName) -> str:
     if odd.path.is_file():
-        return f"{'a' if odd.length else 'an empty'} file at an offset that is no multiple of the file size"
+        return "a file at an offset that is no multiple of the file size"
     return "a folder" if odd.is_directory else "a special file" if odd.path.exists() else "a link to nothing"
 
 
@@ -126,7 +126,8 @@ def _file_findings(store: Store, queue: MappedFileQueue) -> Iterator[Finding]:
         yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size)
     for odd in queue.odd:
-        if odd.stands_for_a_file:
+        # an empty file at an odd offset is no part of the log, whatever it was made for
+        if odd.stands_for_a_file and (odd.length or not odd.path.is_file()):
             what = _what_is(odd)
             yield finding(NOT_A_FILE, store.relative(odd.path), None, name=odd.path.name, what=what)
             continue

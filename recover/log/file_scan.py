@@ -365,8 +365,8 @@ class Hole(Struct):
 class FileScan:
     """What one mapped file holds. `blank` is the physical offset of its end mark, `blank_size` what it says.
 
-    `counter` counted its rows as they came, where that is the whole file. `doubted` is the end mark that an intact
-    record stands after, and how many of the splits are before it; `over_record`: what stands after the eight bytes
+    `counter` counted its rows as they came, where that is the whole file. `doubted` are end marks that a record
+    stands after, and how many of the splits are before each; `over_record`: what stands after the eight bytes
     of the end mark is the rest of a record's head, with the own offset of this place. `set_aside`: rows of records that
     the scan took, and that are damage by what units say.
     """
@@ -382,7 +382,7 @@ class FileScan:
         self.end = 0
         self.unreadable: list[ReadFailure] = []
         self.counter: Counter | None = None
-        self.doubted: tuple[int, int] | None = None
+        self.doubted: list[tuple[int, int]] = []
         self.over_record = False
         self.set_aside: list[Split] = []
 
