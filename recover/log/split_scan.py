@@ -81,7 +81,7 @@ class _SplitScanner(FileScanner):
                 enters_at, entry = found
                 position = entry if enters_at == "record" else None
                 if enters_at == "blank":
-                    self._end_at_blank(entry, self.result.file_end - self.base - entry)
+                    self._end_at_blank(window, entry)
         while position is not None:
             position = self._walk(window, position)
             if position is not None and position >= self.stop:

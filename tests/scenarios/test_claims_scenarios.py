@@ -15,6 +15,7 @@ from formats.record import OFFSET_SYS_FLAG
 from mqtool import exits
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, file_name, messages, queue_bytes
+from tests.support import plain_reader as plain
 
 UNIT = CQ_UNIT.size
 SECTOR = 512
@@ -142,6 +143,24 @@ def test_an_early_end_mark_hides_nothing_and_is_taken_back(drill: Start, name: s
     with store.recovered():
         assert log_bytes(store.root) == log
         assert queue_bytes(store.root) == before
+
+
+@pytest.mark.parametrize("adjoining", [False, True])
+def test_two_early_end_marks_in_one_file_hide_nothing(drill: Start, *, adjoining: bool) -> None:
+    store = drill("killed-manyfiles-5.5.0")
+    before, log = queue_bytes(store.root), log_bytes(store.root)
+    path = store.root / "commitlog" / file_name(9 * 65536)
+    content = bytearray(path.read_bytes())
+    records = list(plain.chain(bytes(content), int(path.name)))
+    for record in records[20:22] if adjoining else (records[10], records[60]):
+        at = record.phy_offset - int(path.name)
+        content[at:at + 8] = (len(content) - at).to_bytes(4, "big") + plain.BLANK.to_bytes(4, "big")
+    path.write_bytes(content)
+    store.struck()
+    with store.recovered():
+        if not adjoining:
+            assert log_bytes(store.root) == log
+            assert queue_bytes(store.root) == before
 
 
 @pytest.mark.parametrize("seed", range(3))
