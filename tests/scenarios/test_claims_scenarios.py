@@ -16,6 +16,7 @@ from mqtool import exits
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, file_name, messages, queue_bytes
 from tests.support import plain_reader as plain
+from tests.torture.hunt import older_records_at_the_end
 
 UNIT = CQ_UNIT.size
 SECTOR = 512
@@ -161,6 +162,17 @@ def test_two_early_end_marks_in_one_file_hide_nothing(drill: Start, *, adjoining
         if not adjoining:
             assert log_bytes(store.root) == log
             assert queue_bytes(store.root) == before
+
+
+def test_old_records_after_a_full_queue_file_let_every_reader_start(drill: Start) -> None:
+    store = drill("killed-lmq-4.9.7")  # its queues end with full files: 5.3.3 would make empty ones, and fail on them
+    older_records_at_the_end(store.root, random.Random(2), back=1000)
+    store.struck()
+    assert store.found("commitlog-old-end")
+    delivered = plain.delivered(store.root)
+    with store.recovered() as done:
+        assert done["plan"]["loss"] == []
+        assert plain.delivered(store.root) == delivered
 
 
 @pytest.mark.parametrize("seed", range(3))
