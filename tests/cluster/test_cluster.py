@@ -24,12 +24,12 @@ from recover.log.scan import scan_log
 from recover.log.split_scan import one_split
 from recover.store.store import Store
 from tests.cli.runner import mqtool
-from tests.engines.cluster import Cluster, can_mount, cluster
-from tests.engines.twice import contents, no_java, plain
+from tests.cluster.cluster import Cluster, can_mount, cluster
+from tests.cluster.twice import contents, needs_spark, plain
 from tests.support.stores import real_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
-pytestmark = [pytest.mark.deep, pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, the Spark engine: {no_java()}")]
+pytestmark = [pytest.mark.deep, *needs_spark]
 
 TRIES = 4
 SPLIT = 100_003

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from mqtool import exits
 from recover.cluster.session import find_java
@@ -22,6 +25,7 @@ _OWN = {"engine", "seconds", "id", "journal", "created", "next", "time"}
 _TIME = re.compile(r" in (?:\d+ h \d+ min|(?:\d+ min )?[\d.]+ s)\b")
 
 
+@functools.cache
 def no_java() -> str:
     """Why Spark cannot run here; empty when it can."""
     try:
@@ -29,6 +33,12 @@ def no_java() -> str:
     except Refusal as refusal:
         return refusal.message
     return ""
+
+
+#: Of tests that start Spark: skipped where there is no Java, and run by one worker, with one session.
+needs_spark = [
+    pytest.mark.spark, pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, the Spark engine: {no_java()}"),
+]
 
 
 def plain(value: Any, root: Path) -> Any:
