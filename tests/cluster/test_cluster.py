@@ -25,9 +25,9 @@ from recover.log.split_scan import one_split
 from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.cluster.cluster import Cluster, can_mount, cluster
-from tests.cluster.twice import contents, needs_spark, plain
+from tests.cluster.twice import needs_spark, plain
 from tests.support.stores import real_store
-from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 
 pytestmark = [pytest.mark.deep, *needs_spark]
 

@@ -26,7 +26,6 @@ from tests.support.plans import (
     NEW_QUEUE,
     NEXT_LOG,
     PLANS,
-    contents,
     count_operations,
     hole_map,
     killed_at,
@@ -34,7 +33,7 @@ from tests.support.plans import (
     sealed,
     small_store,
 )
-from tests.support.trees import assert_same_tree, tree_digest
+from tests.support.trees import assert_same_tree, contents, tree_digest
 
 ONCE = [(name, number % 2 == 0) for number, name in enumerate(PLANS)]
 """Each plan, in a store with a lock file or without."""
