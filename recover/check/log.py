@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from formats.errors import FormatError
 from formats.names import offset_to_name
@@ -20,6 +21,9 @@ from recover.log.scan import MISSING_FILE, Damage, LogView
 from recover.look.pointers import read_checkpoint
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.store import Store
+
+if TYPE_CHECKING:
+    from recover.check.survey import Survey
 
 NOT_A_FILE = "commitlog-not-a-file"
 _RETENTION = "fileReservedTime"
@@ -54,19 +58,19 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: 
     return total
 
 
-def check_commitlog(
-    store: Store, log: LogView, losses: Losses, end_marks: set[int], settings: Mapping[str, str],
-) -> list[Finding]:
-    """Findings of the commitlog, `end_marks` being the numbers of damages that are end marks only."""
+def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> list[Finding]:
+    """Findings of the commitlog."""
+    log = look.log
     found = list(_file_findings(store, log.queue))
     for number, damage in enumerate(log.damaged):
-        found.append(_damage_finding(store, log, damage, len(losses.by_damage[number]), number in end_marks))
+        lost = len(look.losses.by_damage[number])
+        found.append(_damage_finding(store, log, damage, lost, number in look.end_marks))
     if log.tail is not None:
         found.append(finding(
             "commitlog-torn-tail", *place_in_file(store, log.tail.mapped_file, log.tail.start), start=log.tail.start,
             stop=log.tail.stop, bytes=log.tail.stop - log.tail.start, reason=log.tail.reason,
         ))
-    found += _old_records(store, log)
+    found += _old_records(store, log, look.old_end)
     if log.fillers or log.markers:
         found.append(finding("commitlog-bridge", "commitlog", fillers=log.fillers, markers=log.markers))
     found += first_file_findings(store, log, settings)
@@ -117,7 +121,7 @@ def _utc(milliseconds: int) -> str:
 
 def _what_is(odd: OddName) -> str:
     if odd.path.is_file():
-        return f"{'a' if odd.length else 'an empty'} file at an offset that is no multiple of the file size"
+        return "a file at an offset that is no multiple of the file size"
     return "a folder" if odd.is_directory else "a special file" if odd.path.exists() else "a link to nothing"
 
 
@@ -126,7 +130,8 @@ def _file_findings(store: Store, queue: MappedFileQueue) -> Iterator[Finding]:
         yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size)
     for odd in queue.odd:
-        if odd.stands_for_a_file:
+        # an empty file at an odd offset is no part of the log, whatever it was made for
+        if odd.stands_for_a_file and (odd.length or not odd.path.is_file()):
             what = _what_is(odd)
             yield finding(NOT_A_FILE, store.relative(odd.path), None, name=odd.path.name, what=what)
             continue
@@ -157,7 +162,7 @@ def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_m
     return finding(code, *place_in_file(store, damage.mapped_file, damage.start), **facts)
 
 
-def _old_records(store: Store, log: LogView) -> list[Finding]:
+def _old_records(store: Store, log: LogView, old_end: int | None) -> list[Finding]:
     found = []
     kinds = (
         (log.ghosts, BIT_GHOST, "commitlog-ghosts"), (log.superseded, BIT_SUPERSEDED, "commitlog-superseded"),
@@ -173,6 +178,10 @@ def _old_records(store: Store, log: LogView) -> list[Finding]:
                     code, *place_in_file(store, scan.mapped_file, places[0]), start=places[0], first=places[0],
                     last=places[-1], count=len(places),
                 ))
+                if bit == BIT_SUPERSEDED and old_end is not None and places[-1] >= old_end:
+                    count = sum(place >= old_end for place in places)
+                    file, offset = place_in_file(store, scan.mapped_file, old_end)
+                    found.append(finding("commitlog-old-end", file, offset, start=old_end, count=count))
     return found
 
 

@@ -159,7 +159,7 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     rejected = _rejected(look) if "commitlog" in wanted else []
     flipped = _flipped_properties(look, index, rejected) if "commitlog" in wanted else []
     if "commitlog" in wanted:
-        findings.extend(check_commitlog(store, look.log, look.losses, look.end_marks, options.settings))
+        findings.extend(check_commitlog(store, look, options.settings))
         findings.extend(contradiction_findings(store, look.log, look.contradictions))
         if look.queues is not None:
             findings.extend(numbering_findings(store, look))

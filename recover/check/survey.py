@@ -13,7 +13,7 @@ from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, 
 from recover.evidence.beyond import file_named_elsewhere, named_behind, note_damage_behind
 from recover.evidence.contradictions import Contradiction, contradictions
 from recover.evidence.last_numbers import as_units_say
-from recover.evidence.lost import Losses, LostPosition, lost_positions
+from recover.evidence.lost import Losses, LostPosition, lost_positions, old_end
 from recover.evidence.misplaced import misplaced, places_of_strays
 from recover.evidence.overwritten import ForeignFile, foreign_files, older_in_place, unheld, without
 from recover.evidence.relocated import relocated
@@ -51,7 +51,8 @@ class Survey(Struct):
     """The log, what its queues should hold and do hold, and what is lost.
 
     `elsewhere`: what is not in the files that were looked at; `queues` is None then, and when not asked for.
-    `foreign`: files of another log.
+    `foreign`: files of another log. `old_end`: where old records begin at the log's end that
+    a start would stumble over.
     """
 
     store: Store
@@ -67,6 +68,7 @@ class Survey(Struct):
     misnamed: list[tuple[MappedFile, int]]
     elsewhere: dict[str, Elsewhere] = field(default_factory=dict)
     foreign: list[ForeignFile] = field(default_factory=list)
+    old_end: int | None = None
 
 
 def survey(
@@ -127,7 +129,7 @@ def survey(
     }
     return Survey(
         store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed, elsewhere,
-        foreign,
+        foreign, old_end(log, store.queue_file_size),
     )
 
 

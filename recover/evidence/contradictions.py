@@ -147,15 +147,17 @@ def contradictions(
                 continue
             if record.property_crc is not None:
                 continue  # it covers the whole record: nothing of it is wrong
-            if phy_offset in claims.carried:
-                found += _misses_queues(record, own, expectation, queues)
-            else:
-                place = expectation.keys[int(row["queue"])], int(row["queue_offset"])
-                stray = bool(int(row["bits"]) & BIT_STRAY)
-                asked.append(_Asked(record, place, own, stray, int(row["store_timestamp"])))
+            place = expectation.keys[int(row["queue"])], int(row["queue_offset"])
+            stray = bool(int(row["bits"]) & BIT_STRAY)
+            asked.append(_Asked(record, place, own, stray, int(row["store_timestamp"])))
     beside = _beside(expectation, asked)
     for item in asked:
-        found += _judged(item, beside, queues, claims)
+        at = item.record.phy_offset
+        if at not in claims.carried:
+            found += _judged(item, beside, queues, claims)
+        elif all(beside[(key, queue_offset), at].neighbours >= 0 for key, queue_offset, _ in item.claims):
+            # no other record names these places, and this one stands in their order
+            found += _misses_queues(item.record, item.claims, expectation, queues)
     return sorted(found, key=lambda item: item.phy_offset)
 
 

@@ -176,6 +176,15 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         action="Nothing; export the older messages if you need them.",
     ),
     Code(
+        "commitlog-old-end", "warning",
+        "older records stand at the end of the log, from {start} on ({count}), and a queue of theirs ends with a full file", _RECOVER,
+        one="an older record stands at the end of the log, at {start}, and its queue ends with a full file",
+        meaning="The records are of an earlier life of the log; newer ones have their places in the queues.",
+        cause="The log was cut here once before, and new records ended just where old ones begin.",
+        broker="A start dispatches them once more. 5.3.3 and 5.4.0 make a next file for the full queue, put nothing into it, and do not start.",
+        action="`mqtool recover` zeroes them and keeps a copy.",
+    ),
+    Code(
         "commitlog-bad-file-length", "warning",
         "the log file is {length} bytes long, the others {expected}", _RECOVER,
         meaning="A broker maps log files at their configured size and refuses another length.",

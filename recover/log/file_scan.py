@@ -365,8 +365,8 @@ class Hole(Struct):
 class FileScan:
     """What one mapped file holds. `blank` is the physical offset of its end mark, `blank_size` what it says.
 
-    `counter` counted its rows as they came, where that is the whole file. `doubted` is the end mark that an intact
-    record stands after, and how many of the splits are before it; `over_record`: what stands after the eight bytes
+    `counter` counted its rows as they came, where that is the whole file. `doubted` are end marks that a record
+    stands after, and how many of the splits are before each; `over_record`: what stands after the eight bytes
     of the end mark is the rest of a record's head, with the own offset of this place. `set_aside`: rows of records that
     the scan took, and that are damage by what units say.
     """
@@ -382,7 +382,7 @@ class FileScan:
         self.end = 0
         self.unreadable: list[ReadFailure] = []
         self.counter: Counter | None = None
-        self.doubted: tuple[int, int] | None = None
+        self.doubted: list[tuple[int, int]] = []
         self.over_record = False
         self.set_aside: list[Split] = []
 
@@ -490,16 +490,17 @@ class FileScanner:
         blank = decode_blank(window.bytes_at(position, BLANK_SIZE))
         room = self.result.file_end - self.base - position
         if blank.size == room:
-            head = window.bytes_at(position, HEAD.size) if room >= MIN_RECORD_SIZE else b""
-            own = HEAD.decode(head).phy_offset if len(head) >= HEAD.size else -1
-            self.result.over_record = own == self.base + position
-            self._end_at_blank(position, blank.size)
+            self._end_at_blank(window, position)
             return None
         return self._resynchronise(window, position)
 
-    def _end_at_blank(self, position: int, size: int) -> None:
+    def _end_at_blank(self, window: Window, position: int) -> None:
+        room = self.result.file_end - self.base - position
+        head = window.bytes_at(position, HEAD.size) if room >= MIN_RECORD_SIZE else b""
+        own = HEAD.decode(head).phy_offset if len(head) >= HEAD.size else -1
+        self.result.over_record = own == self.base + position
         self.result.blank = self.base + position
-        self.result.blank_size = size
+        self.result.blank_size = room
         self.result.end = self.base + position
         self._report(self.length - position, 0)
 
@@ -509,7 +510,7 @@ class FileScanner:
         found, hole.last_data = self._search(window, position, position + 1, hole.start)
         if found is not None:
             kind, where = found
-            return self._close_hole(hole, position, where, kind)
+            return self._close_hole(window, hole, position, where, kind)
         self._end_in_hole(hole, position)
         return None
 
@@ -528,14 +529,14 @@ class FileScanner:
             self.result.holes.append(hole)
         self._report(self.length - position, 0)
 
-    def _close_hole(self, hole: Hole, position: int, where: int, kind: str) -> int | None:
+    def _close_hole(self, window: Window, hole: Hole, position: int, where: int, kind: str) -> int | None:
         hole.stop, hole.ended_by = self.base + where, kind
         hole.last_data = min(hole.last_data, hole.stop)
         self.result.holes.append(hole)
         self._report(where - position, 0)
         if kind == "record":
             return where
-        self._end_at_blank(where, self.result.file_end - self.base - where)
+        self._end_at_blank(window, where)
         return None
 
     def _hole_at(self, window: Window, position: int) -> Hole:

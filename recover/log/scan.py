@@ -193,28 +193,27 @@ def assemble(queue: MappedFileQueue, scans: list[FileScan], *, as_scanned: bool 
         number_rows(scan.splits, _numbers_of(scan, numbers))
     queues = list(numbers)
     ghosts = mark_ghosts(scans, len(queues))
-    ghosts -= sum(_weigh_mark(scan) for scan in scans if scan.doubted is not None)
+    ghosts -= sum(map(_weigh_marks, scans))
     superseded, counts = in_order(scans, len(queues), _counted(scans, numbers) if as_scanned and not ghosts else None)
     min_offset = scans[0].mapped_file.file_from_offset if scans else 0
     return _view(queue, scans, queues, _log_end(scans, min_offset), ghosts, superseded, counts)
 
 
-def _weigh_mark(scan: FileScan) -> int:
-    """Believe an end mark with nothing but stale records after it, and forget these; how many there were."""
-    assert scan.doubted is not None
-    mark, splits = scan.doubted
-    behind = [split.records for split in scan.splits[splits:]]
-    stale = sum(int(((records["bits"] & BIT_GHOST) != 0).sum()) for records in behind)
-    claims = [
-        Claim("mark", "ends"), Claim("own offset of the record under it", "goes on"),
-        Claim("records after it", "goes on", sum(records.size for records in behind) - stale),
-    ]
-    if believed(claims, "ends") == "goes on":
-        return 0
-    scan.splits = scan.splits[:splits]
-    scan.holes = [hole for hole in scan.holes if hole.start < mark]
-    scan.blank, scan.blank_size, scan.end, scan.doubted = mark, scan.file_end - mark, mark, None
-    return stale
+def _weigh_marks(scan: FileScan) -> int:
+    """Believe the first end mark with nothing but stale records after it, and forget these; how many there were."""
+    for number, (mark, splits) in enumerate(scan.doubted):
+        behind = [split.records for split in scan.splits[splits:]]
+        stale = sum(int(((records["bits"] & BIT_GHOST) != 0).sum()) for records in behind)
+        claims = [
+            Claim("mark", "ends"), Claim("own offset of the record under it", "goes on"),
+            Claim("records after it", "goes on", sum(records.size for records in behind) - stale),
+        ]
+        if believed(claims, "ends") == "ends":
+            scan.splits, scan.doubted = scan.splits[:splits], scan.doubted[:number]
+            scan.holes = [hole for hole in scan.holes if hole.start < mark]
+            scan.blank, scan.blank_size, scan.end = mark, scan.file_end - mark, mark
+            return stale
+    return 0
 
 
 def in_order(scans: list[FileScan], queues: int, counts: Tally | None = None) -> tuple[int, Tally]:

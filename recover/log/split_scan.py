@@ -81,7 +81,7 @@ class _SplitScanner(FileScanner):
                 enters_at, entry = found
                 position = entry if enters_at == "record" else None
                 if enters_at == "blank":
-                    self._end_at_blank(entry, self.result.file_end - self.base - entry)
+                    self._end_at_blank(window, entry)
         while position is not None:
             position = self._walk(window, position)
             if position is not None and position >= self.stop:
@@ -164,7 +164,7 @@ class FileJoin(Struct):
         """Take a split that was scanned once more."""
         if scan.part == self.past:
             assert self.found is not None
-            take_past_mark(self.found, scan)
+            self.past = past_mark(self.found) if take_past_mark(self.found, scan) else None
         else:
             assert scan.entry is not None
             self.again[scan.part.start, scan.entry] = scan
@@ -176,7 +176,7 @@ class FileJoin(Struct):
         split said. So one round of further scans is nearly always enough.
         """
         if self.found is not None:
-            return self.found
+            return self.found if self.past is None else [(self.past, None)]
         walk = _Walk(self.scans[0].part)
         for first in self.scans:
             if walk.is_over:
@@ -199,33 +199,39 @@ class FileJoin(Struct):
         return self.found if self.past is None else [(self.past, None)]
 
 
+_MOST_MARKS = 100
+"""So many end marks of a file are doubted at most: each takes one more look at what stands after it."""
+
+
 def past_mark(found: FileScan) -> SplitRange | None:
     """What stands after the end mark of a file, if that was written over a record that names this place."""
-    if found.blank is None or not found.over_record:
+    if found.blank is None or not found.over_record or len(found.doubted) == _MOST_MARKS:
         return None
     start = found.blank - found.mapped_file.file_from_offset + BLANK_SIZE
     part = SplitRange(found.mapped_file, found.file_size, start, min(found.mapped_file.length, found.file_size))
     return part if start < part.stop else None
 
 
-def take_past_mark(found: FileScan, behind: SplitScan) -> None:
-    """Let the file go on after its end mark, if the scan of what stands there found a record.
+def take_past_mark(found: FileScan, behind: SplitScan) -> bool:
+    """Let the file go on after its end mark, if the scan of what stands there found a record or one more such mark.
 
-    What was counted of the file holds no more then.
+    What was counted of the file holds no more then. Whether the file goes on.
     """
     mark = found.blank
-    if mark is None or behind.entry is None or behind.enters_at != "record":
-        return
+    if mark is None or behind.entry is None or (behind.enters_at != "record" and not behind.scan.over_record):
+        return False
     numbers = {key: number for number, key in enumerate(found.queues)}
     own = [numbers.setdefault(key, len(numbers)) for key in behind.scan.queues]
     number_rows(behind.scan.splits, np.array(own, dtype=np.int32))
     stop = found.mapped_file.file_from_offset + behind.entry
-    found.doubted = mark, len(found.splits)
+    found.doubted = [*found.doubted, (mark, len(found.splits))]
     found.splits = [*found.splits, *behind.scan.splits]
-    found.holes = [*found.holes, Hole(mark, stop, EARLY_END_MARK, "record", True, stop), *behind.scan.holes]
+    found.holes = [*found.holes, Hole(mark, stop, EARLY_END_MARK, behind.enters_at, True, stop), *behind.scan.holes]
     found.queues, found.counter = list(numbers), None
     found.blank, found.blank_size, found.end = behind.scan.blank, behind.scan.blank_size, behind.scan.end
+    found.over_record = behind.scan.over_record
     found.unreadable = [*found.unreadable, *behind.scan.unreadable]
+    return True
 
 
 def _agrees(scan: SplitScan, position: int) -> bool:

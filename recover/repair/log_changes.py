@@ -61,7 +61,7 @@ def keep_everything(
     `Refusal` (8) without `bridge` where damage has intact messages after it, and where no bridge fits.
     """
     log = look.log
-    changes = LogChanges(cut_from=end_of_live_log(log))
+    changes = LogChanges(cut_from=end_of_live_log(log) if look.old_end is None else look.old_end)
     surroundings = Surroundings(log)
     with LogReader(log.queue) as reader:
         for number, damage in enumerate(log.damaged):
@@ -88,7 +88,7 @@ def keep_everything(
         _correct(look.store, log, changes, item)
     for bit in wrong:
         _turn_back(look.store, changes, bit)
-    changes.steps += _dirty_end(look.store, log, changes.cut_from)
+    changes.steps += _dirty_end(look, changes.cut_from)
     _drop_after_gap(look.store, log, changes)
     _mend_files(look.store, log, changes)
     for mapped_file, right in look.misnamed:
@@ -246,13 +246,14 @@ def _bridged(start: int, stop: int, bridge: Bridge, positions: list[LostPosition
     }
 
 
-def _dirty_end(store: Store, log: LogView, cut_from: int) -> Iterator[Step]:
+def _dirty_end(look: Survey, cut_from: int) -> Iterator[Step]:
     """Zeroes for everything after the live log that is not zero already: ghosts, end marks and what follows those."""
-    for scan in log.files:
+    for scan in look.log.files:
         base = scan.mapped_file.file_from_offset
         start = max(base, cut_from)
-        if any(dead.last_data > max(dead.start, start) for dead in dead_ranges(scan)):
-            yield from zeroes(store.relative(scan.mapped_file.path), scan.mapped_file.path, start - base)
+        old = look.old_end is not None and base <= look.old_end < scan.file_end
+        if old or any(dead.last_data > max(dead.start, start) for dead in dead_ranges(scan)):
+            yield from zeroes(look.store.relative(scan.mapped_file.path), scan.mapped_file.path, start - base)
 
 
 def _drop_after_gap(store: Store, log: LogView, changes: LogChanges) -> None:

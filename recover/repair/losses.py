@@ -206,9 +206,9 @@ def _agrees(scan: FileScan, start: int, stop: int) -> bool:
     begins = bool(rows.size and rows["phy_offset"][0] == base + start) or any(at == base + start for at, _ in holes)
     part = SplitRange(scan.mapped_file, scan.file_size, start, stop)
     seen = scan_split(part, start if begins else None, with_keys=False)
-    past = None if scan.doubted is None else past_mark(seen.scan)
-    if past is not None:
-        take_past_mark(seen.scan, scan_split(past, with_keys=False))
+    while scan.doubted and (past := past_mark(seen.scan)) is not None:
+        if not take_past_mark(seen.scan, scan_split(past, with_keys=False)):
+            break
     own = [*seen.scan.holes, *([] if seen.open_hole is None else [seen.open_hole])]
     return bool(np.array_equal(rows, _rows(seen.scan, base + start, base + stop))) and (
         not begins or holes == _holes(own, base + start, base + stop)

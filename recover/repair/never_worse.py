@@ -186,9 +186,12 @@ def refuse_worse(
     mended = _mended(made)
     # what a plan cuts on demand is in its statement already, and was held to `max_loss`
     cut = made.cut_from
+    # a broker may make queues of topics that are not in its table, but no client is served from them
+    look = made.before.survey
+    deleted = set(look.expectation.deleted)
     missed = {key: item for key, item in missed.items()
               if item.phy_offset not in mended and (cut is None or item.phy_offset < cut)
-              and not any(file.holds(item.phy_offset) for file in made.before.survey.foreign)}
+              and item.topic not in deleted and not any(file.holds(item.phy_offset) for file in look.foreign)}
     named = {(item.topic, item.queue, item.queue_offset): item for item in _whole_old_files(made, store, steps)}
     delivered = len(missed)
     missed |= named

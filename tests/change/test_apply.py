@@ -23,14 +23,12 @@ from tests.support.plans import (
     NEW_QUEUE,
     NEXT_LOG,
     QUEUE,
-    contents,
     hole_map,
     make_old,
-    quick_folder,
     sealed,
     small_store,
 )
-from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 
 
 def test_ranges_files_and_names_are_as_planned(tmp_path: Path) -> None:
@@ -136,29 +134,26 @@ def test_what_a_symbolic_link_points_to_is_left_alone(tmp_path: Path) -> None:
     assert_same_tree(before, tree_digest(store))
 
 
-def test_a_part_on_another_file_system(tmp_path: Path) -> None:
-    with quick_folder() as other:
-        if other.stat().st_dev == tmp_path.stat().st_dev:
-            pytest.skip("there is only one file system")
-        store = small_store(tmp_path / "s")
-        shutil.move(store / "commitlog", other / "log")
-        shutil.move(store / "index", other / "index")
-        make_old(store), make_old(other)
-        files = [f"{other}/log/00000000000000000000", f"{other}/index/20240101000000000", f"{other}/index/3"]
-        before = tree_digest(store), tree_digest(other)
-        plan = Plan.of(
-            "recover", [ZeroRange(files[0], 5000, 70_000), Retire(f"{other}/log/00000000000000131072"),
-                        Install(files[1], b"i" * 9000), Install(files[2], b"new")],
-            parts=[other / "log", other / "index"],
-        )
-        apply_plan(store, seal(plan, store), parts=plan.parts)
-        assert Path(files[1]).read_bytes() == b"i" * 9000 and Path(files[2]).read_bytes() == b"new"
-        assert sorted(path.name for path in other.rglob("*")) == sorted(
-            ["log", "index", "00000000000000000000", "20240101000000000", "3"]
-        )
-        undo(store, parts=plan.parts)
-        assert_same_tree(before[0], tree_digest(store))
-        assert_same_tree(before[1], tree_digest(other))
+def test_a_part_on_another_file_system(tmp_path: Path, disk: Path) -> None:
+    other, store = tmp_path, small_store(disk / "s")
+    shutil.move(store / "commitlog", other / "log")
+    shutil.move(store / "index", other / "index")
+    make_old(store), make_old(other)
+    files = [f"{other}/log/00000000000000000000", f"{other}/index/20240101000000000", f"{other}/index/3"]
+    before = tree_digest(store), tree_digest(other)
+    plan = Plan.of(
+        "recover", [ZeroRange(files[0], 5000, 70_000), Retire(f"{other}/log/00000000000000131072"),
+                    Install(files[1], b"i" * 9000), Install(files[2], b"new")],
+        parts=[other / "log", other / "index"],
+    )
+    apply_plan(store, seal(plan, store), parts=plan.parts)
+    assert Path(files[1]).read_bytes() == b"i" * 9000 and Path(files[2]).read_bytes() == b"new"
+    assert sorted(path.name for path in other.rglob("*")) == sorted(
+        ["log", "index", "00000000000000000000", "20240101000000000", "3"]
+    )
+    undo(store, parts=plan.parts)
+    assert_same_tree(before[0], tree_digest(store))
+    assert_same_tree(before[1], tree_digest(other))
 
 
 def test_an_interrupt_stops_between_two_steps_and_can_be_resumed(tmp_path: Path) -> None:

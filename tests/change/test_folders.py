@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,10 @@ from recover.change.places import can_be_retired
 from recover.change.preconditions import seal
 from recover.change.undo import undo
 from recover.findings.refusal import Refusal
-from tests.support.plans import LOG, count_operations, killed_at, make_old, quick_folder, small_store
+from tests.support.plans import LOG, count_operations, killed_at, make_old, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 STRAY = "commitlog/lost+found"
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with quick_folder() as path:
-        yield path
 
 
 def with_stray(root: Path) -> Path:
@@ -130,11 +123,9 @@ def on_two_disks(store: Path, other: Path) -> Plan:
 
 
 def test_on_another_file_system_an_empty_folder_goes_and_comes_back_whenever_it_is_killed(
-    folder: Path, tmp_path: Path
+    folder: Path, disk: Path
 ) -> None:
-    if folder.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("there is only one file system")
-    store, other = tmp_path / "s", folder / "other"
+    store, other = disk / "s", folder / "other"
     other.mkdir()
     plan = on_two_disks(store, other)
     stray = plan.steps[0].file
@@ -163,10 +154,8 @@ def test_on_another_file_system_an_empty_folder_goes_and_comes_back_whenever_it_
         assert_same_tree(before[1], tree_digest(other))
 
 
-def test_on_another_file_system_a_folder_with_files_has_to_stay(folder: Path, tmp_path: Path) -> None:
-    if folder.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("there is only one file system")
-    store, other = tmp_path / "s", folder / "other"
+def test_on_another_file_system_a_folder_with_files_has_to_stay(folder: Path, disk: Path) -> None:
+    store, other = disk / "s", folder / "other"
     other.mkdir()
     stray = Path(on_two_disks(store, other).steps[0].file)
     (stray / "file").touch()

@@ -25,6 +25,7 @@ from recover.derived.expected import QueueKey
 from recover.derived.queues import QueueBuilder, queue_steps
 from recover.repair.rebuild import RebuildOptions, plan_rebuild
 from tests.support.looks import looked_at, opened
+from tests.support.sampling import sampled
 from tests.support.sparse import data_chunks
 
 Copy = Callable[[str], Path]
@@ -92,8 +93,9 @@ def test_queues_built_from_nothing_are_the_broker_s_from_the_first_live_unit_on(
             assert (ours["size"][gone] == 0x7FFFFFFF).all(), path
 
 
-@pytest.mark.parametrize("recipe", [name for name in of_area("queue") if name not in GONE_FOR_GOOD])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("name", "recipe"), sampled(
+    KINDS, [name for name in of_area("queue") if name not in GONE_FOR_GOOD], quick=40,
+))
 def test_a_damaged_queue_gets_its_own_bytes_back(name: str, recipe: str, store: Copy) -> None:
     root = store(name)
     before = queue_tree(root)

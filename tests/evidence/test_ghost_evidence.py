@@ -16,6 +16,7 @@ from formats.sysflag import HOSTS_V6
 from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.support.commitlog import Placed, placed_records
+from tests.support.sampling import sampled
 from tests.support.stores import unpacked
 
 STORES = ("clean-4.5.1", "clean-5.3.3", "killed-5.5.0", "killed-v2-ipv6-5.3.3")
@@ -34,9 +35,9 @@ def raised(placed: Placed, field: str, more: int) -> bytes:
     return int(getattr(placed.record, field) + more).to_bytes(layout.size, "big")
 
 
-@pytest.mark.parametrize("more", [3, 50, 1 << 27, 1 << 40, 1 << 61])
-@pytest.mark.parametrize("field", ["queue_offset", "store_timestamp"])
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(("name", "field", "more"), sampled(
+    STORES, ("queue_offset", "store_timestamp"), (3, 50, 1 << 27, 1 << 40, 1 << 61), quick=10,
+))
 def test_a_wrong_number_or_time_right_before_damage_makes_no_ghosts(
     store: Callable[[str], Path], name: str, field: str, more: int
 ) -> None:

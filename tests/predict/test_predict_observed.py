@@ -16,6 +16,7 @@ from recover.log.scan import scan_log
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
 from recover.store.store import Store
+from tests.support.sampling import chosen
 from tests.support.stores import real_store, struck_store
 
 KEPT: dict[str, dict[str, dict[str, Any]]] = {
@@ -64,7 +65,7 @@ def comparable(prediction: Prediction, seen: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("name", "recipe"), CASES)
+@pytest.mark.parametrize(("name", "recipe"), chosen(CASES, quick=130))
 def test_prediction_agrees_with_brokers(name: str, recipe: str, tmp_path: Path) -> None:
     root = real_store(name, tmp_path) if recipe == SOUND else struck_store(name, tmp_path, recipe)[0]
     store = Store.open(root)

@@ -55,6 +55,19 @@ def test_carrier_is_put_back_by_the_units_that_name_it(drill: Start, what: str) 
         assert queue_bytes(store.root) == before
 
 
+def test_swapped_units_of_an_lmq_queue_move_no_message(drill: Start) -> None:
+    store = drill(LMQ)
+    before = queue_bytes(store.root)
+    path = store.root / "consumequeue/%LMQ%two/0/00000000000000004000"
+    content = bytearray(path.read_bytes())
+    content[:20], content[160:180] = content[160:180], content[:20]  # 200 and 208: a bit apart in every record
+    path.write_bytes(content)
+    store.struck()
+    assert store.found("commitlog-contradicted-field") == []
+    with store.recovered():
+        assert queue_bytes(store.root) == before
+
+
 def test_two_changed_bytes_leave_the_carrier_as_it_is_and_the_finding_with_the_queue(drill: Start) -> None:
     store = drill(LMQ)
     hit = carrier(store)

@@ -15,6 +15,7 @@ from mqtool import exits
 from recover.store.config_files import read_config
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import BROKERS, Drill, file_name
+from tests.support.sampling import chosen
 from tests.support.trees import assert_unchanged
 
 WITH_CONFIG, PLAIN, KILLED, TIMER = "clean-4.5.1", "clean-plain-4.9.7", "killed-plain-4.5.1", "clean-5.3.3"
@@ -31,7 +32,7 @@ def members(path: Path) -> dict[str, object]:
 # --- T28 ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("stroke", "bak", "name"), CASES, ids=[" ".join(case) for case in CASES])
+@pytest.mark.parametrize(("stroke", "bak", "name"), chosen(CASES, quick=12))
 def test_t28_config_file_gets_its_best_copy(drill: Start, stroke: str, bak: str, name: str) -> None:
     store = drill(WITH_CONFIG)
     path = store.root / "config" / name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 
 import pytest
@@ -24,6 +25,7 @@ from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
 from tests.support.stores import copy_store, unpacked
 from tests.support.trees import assert_same_tree, tree_digest
+from tests.torture.hunt import older_records_at_the_end
 
 STORES = ("clean-plain-4.9.7", "clean-manyfiles-5.3.3", "killed-5.5.0", "killed-lmq-4.9.7", "clean-5.3.3")
 RECIPES = (*of_area("witness"), "queue-units-swapped")
@@ -159,6 +161,19 @@ def test_a_file_of_another_store_costs_no_sound_file_after_it(drill: Start) -> N
              if int.from_bytes(content[28:36], "big") >= 131072}
     assert store.run("recover", "--yes", "--max-loss", "all").document["applied"]
     assert sound.items() <= plain.delivered(store.root).items()
+
+
+def test_an_older_record_in_the_place_of_a_newer_message_is_not_asked_for(drill: Start) -> None:
+    store = drill("killed-v2-ipv6-5.3.3")
+    older_records_at_the_end(store.root, random.Random(1), back=3_600_000)
+    store.struck()
+    for path in sorted(store.root.glob("consumequeue/*/*/*")):
+        content = path.read_bytes()  # one unit gone, the later ones moved up: a broker appends after the last
+        used = next((at for at in range(0, len(content), 20) if not any(content[at:at + 20])), len(content))
+        path.write_bytes(content[:200] + content[220:used] + bytes(len(content) - used + 20))
+    done = store.run("recover", "--yes")
+    assert done.document["applied"]
+    assert plain.delivered(unpacked("killed-v2-ipv6-5.3.3")).items() <= plain.delivered(store.root).items()
 
 
 def test_whole_files_are_not_given_up_as_old_ones(drill: Start) -> None:

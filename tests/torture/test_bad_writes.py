@@ -21,9 +21,9 @@ from recover.change.journal import journal, leftovers
 from recover.change.undo import undo
 from recover.findings.refusal import Refusal
 from tests.support.counts import Count
-from tests.support.plans import PLANS, contents, count_operations, failing, make_old, sealed, small_store
+from tests.support.plans import PLANS, count_operations, failing, make_old, sealed, small_store
 from tests.support.sampling import sampled
-from tests.support.trees import assert_same_tree, tree_digest
+from tests.support.trees import assert_same_tree, contents, tree_digest
 
 CODES = {name: getattr(errno, name) for name in ("ENOSPC", "EIO", "EROFS", "EACCES", "EMFILE", "EDQUOT")}
 CASES = sampled(sorted(CODES), sorted(PLANS), ["once", "from then on"], one_in=12)

@@ -17,8 +17,8 @@ from recover.change.journal import journal
 from recover.change.undo import undo
 from recover.findings.refusal import Refusal
 from tests.support.counts import Count
-from tests.support.plans import PLANS, contents, make_old, sealed, small_store
-from tests.support.trees import assert_same_tree, tree_digest
+from tests.support.plans import PLANS, make_old, sealed, small_store
+from tests.support.trees import assert_same_tree, contents, tree_digest
 from tests.torture.power import Disk, Noted, recorded
 
 ALL = [(name, lock) for name in sorted(PLANS) for lock in (True, False)]

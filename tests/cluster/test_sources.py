@@ -12,12 +12,12 @@ import pytest
 
 from fixtures.damage import damage
 from formats.record import host_text
-from tests.engines.twice import no_java
+from tests.cluster.twice import needs_spark
 from tests.support.commitlog import placed_records
 from tests.support.source_docs import PAGE, render
 from tests.support.stores import EXPECTED, real_store, unpacked
 
-pytestmark = pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, the Spark data sources: {no_java()}")
+pytestmark = needs_spark
 NAME = "killed-v2-ipv6-5.3.3"
 
 

@@ -12,14 +12,14 @@ import pytest
 from fixtures.damage import RECIPES
 from mqtool import exits
 from tests.cli.runner import mqtool
-from tests.engines.sweep import LACKS, UNDAMAGED, compare
-from tests.engines.twice import no_java, same_answers, same_changes
+from tests.cluster.sweep import LACKS, UNDAMAGED, compare
+from tests.cluster.twice import SPARK, needs_spark, same_answers, same_changes
 from tests.scenarios.drill import all_stores
 from tests.support.sampling import sampled
 from tests.support.stores import real_store, struck_store
 from tests.support.trees import assert_same_tree, tree_digest
 
-pytestmark = pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, the Spark engine: {no_java()}")
+pytestmark = needs_spark
 
 SAMPLE = [
     ("killed-5.5.0", UNDAMAGED), ("clean-manyfiles-5.3.3", "bit-in-size"), ("killed-lmq-4.9.7", "crash-torn-tail"),
@@ -43,16 +43,17 @@ def test_spark_says_and_does_what_the_local_engine_does(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("filters", [(), ("--include", "stale,superseded,system"), ("--tag", "Tag4")], ids=" ".join)
+@pytest.mark.parametrize("filters", [
+    (), ("--include", "stale,superseded,system"), pytest.param(("--tag", "Tag4"), marks=pytest.mark.deep),
+], ids=" ".join)
 def test_executors_write_parquet_by_topic_and_day_with_the_rows_of_the_local_engine(
     filters: tuple[str, ...], folder: Path,
 ) -> None:
     root, _ = struck_store("clean-manyfiles-5.3.3" if not filters else "clean-5.3.3", folder, "bit-in-body")
     files = folder / "local.parquet", folder / "spark"
-    more = ("--engine", "spark", "--master", "local[2]")
     found = [
         mqtool("export", root, "-o", out, "--format", "parquet", "--json", *filters, *options)
-        for out, options in zip(files, ((), more), strict=True)
+        for out, options in zip(files, ((), SPARK), strict=True)
     ]
     assert [result.code for result in found] == [0, 0], found[1].stdout
     for key in ("messages", "bytes", "topics", "complete", "damaged_ranges"):
@@ -64,7 +65,7 @@ def test_executors_write_parquet_by_topic_and_day_with_the_rows_of_the_local_eng
     assert sorted(rows, key=lambda row: row["phy_offset"]) == local
     assert len(rows) > 0
     assert {path.name.partition("=")[0] for path in files[1].iterdir()} == {"topic"}
-    again = mqtool("export", root, "-o", files[1], "--format", "parquet", *more)
+    again = mqtool("export", root, "-o", files[1], "--format", "parquet", *SPARK)
     assert again.code == 8
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from mqtool import exits
 from recover.cluster.session import find_java
@@ -13,7 +16,7 @@ from recover.findings.refusal import Refusal
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import log_options
 from tests.support.stores import copy_store
-from tests.support.trees import tree_digest
+from tests.support.trees import contents
 
 # Splits so small that every file of the stores is cut into many, at places that mean nothing.
 SPLITS = "mqtool.splitSize=300007"
@@ -22,6 +25,7 @@ _OWN = {"engine", "seconds", "id", "journal", "created", "next", "time"}
 _TIME = re.compile(r" in (?:\d+ h \d+ min|(?:\d+ min )?[\d.]+ s)\b")
 
 
+@functools.cache
 def no_java() -> str:
     """Why Spark cannot run here; empty when it can."""
     try:
@@ -29,6 +33,12 @@ def no_java() -> str:
     except Refusal as refusal:
         return refusal.message
     return ""
+
+
+#: Of tests that start Spark: skipped where there is no Java, and run by one worker, with one session.
+needs_spark = [
+    pytest.mark.spark, pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, the Spark engine: {no_java()}"),
+]
 
 
 def plain(value: Any, root: Path) -> Any:
@@ -59,11 +69,6 @@ def same_changes(root: Path, command: str, *arguments: object, spark: tuple[str,
     finally:
         shutil.rmtree(other)
     return local
-
-
-def contents(root: Path) -> dict[str, tuple[str, int, str]]:
-    """Kind, size and digest of everything in a tree, the journal left out."""
-    return {path: (node.kind, node.size, node.sha256) for path, node in tree_digest(root).items() if path != "."}
 
 
 def _assert_same(local: Result, root: Path, spark: Result, other: Path) -> None:

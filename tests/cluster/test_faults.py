@@ -24,11 +24,11 @@ from recover.findings.refusal import Refusal
 from recover.log.scan import scan_log
 from recover.log.split_scan import one_split
 from recover.store.store import Store
-from tests.engines.cluster import children
-from tests.engines.twice import no_java
+from tests.cluster.cluster import children
+from tests.cluster.twice import needs_spark
 from tests.support.trees import assert_unchanged
 
-pytestmark = [pytest.mark.deep, pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, the Spark engine: {no_java()}")]
+pytestmark = [pytest.mark.deep, *needs_spark]
 
 SETTINGS = spark_settings("local[2]", ["spark.driver.memory=512m", "mqtool.splitSize=40009"])
 

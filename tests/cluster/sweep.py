@@ -1,6 +1,6 @@
 """Every kind of damage on every packed store, with either engine; one Spark serves all of it, `--cluster` a cluster.
 
-`python -m tests.engines.sweep` goes through all of them in an order that mixes stores and damage, so that a run that
+`python -m tests.cluster.sweep` goes through all of them in an order that mixes stores and damage, so that a run that
 is stopped early has seen some of everything, and prints what differed and how many were the same.
 """
 
@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 
 from fixtures.damage import RECIPES, NotApplicable, damage
 from recover.cluster.session import stop_session
-from tests.engines.cluster import cluster
-from tests.engines.twice import SPARK, SPLITS, same_answers, same_changes
+from tests.cluster.cluster import cluster
+from tests.cluster.twice import SPARK, SPLITS, same_answers, same_changes
 from tests.scenarios.drill import all_stores
 from tests.support.plans import quick_folder
 from tests.support.stores import real_store
@@ -51,7 +51,7 @@ def compare(name: str, recipe: str, folder: Path, line: tuple[str, ...] = SPARK)
 
 def main(arguments: list[str]) -> int:
     """0 when no case differs."""
-    parser = argparse.ArgumentParser(prog="python -m tests.engines.sweep", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.sweep", description=__doc__)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so many minutes")
     parser.add_argument("--skip", type=int, default=0, help="leave out the first N cases")
     parser.add_argument("--cluster", action="store_true", help="on a master and two workers of this machine")

@@ -19,11 +19,11 @@ from recover.cluster import making as makers
 from recover.cluster.making import SparkMaker
 from recover.cluster.session import stop_session
 from tests.cli.runner import Result, mqtool
-from tests.engines.twice import contents, no_java, plain, same_changes
+from tests.cluster.twice import needs_spark, plain, same_changes
 from tests.support.stores import copy_store, real_store
-from tests.support.trees import assert_unchanged
+from tests.support.trees import assert_unchanged, contents
 
-pytestmark = [pytest.mark.deep, pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, the Spark engine: {no_java()}")]
+pytestmark = [pytest.mark.deep, *needs_spark]
 
 SPARK = ("--master", "local[2]", "--conf", "spark.driver.memory=512m", "--conf", "mqtool.splitSize=100003")
 

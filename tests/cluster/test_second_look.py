@@ -21,8 +21,9 @@ from recover.log.split_scan import FileJoin, scan_split, splits_of
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.store import Store
-from tests.engines.twice import no_java
+from tests.cluster.twice import needs_spark
 from tests.scenarios.drill import body_at
+from tests.support.sampling import sampled
 from tests.support.stores import real_store
 from tests.support.trees import assert_unchanged
 
@@ -80,7 +81,7 @@ def test_other_damage_than_the_worker_sees_is_refused(tmp_path: Path) -> None:
         _plan(root, Worker(lambda path: other / "commitlog" / path.name))
 
 
-@pytest.mark.parametrize("recipe", of_area("log", "files", "crash", "witness"))
+@pytest.mark.parametrize("recipe", sampled(of_area("log", "files", "crash", "witness"), quick=14))
 def test_a_worker_that_sees_the_same_is_believed(tmp_path: Path, recipe: str) -> None:
     root = real_store("clean-manyfiles-5.3.3", tmp_path)
     try:
@@ -116,7 +117,8 @@ def _elsewhere(other: str) -> Any:
 
 
 @pytest.mark.deep
-@pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, the Spark engine: {no_java()}")
+@pytest.mark.spark
+@needs_spark[1]
 @pytest.mark.parametrize("place", [0, 20, -1])
 def test_a_task_that_reads_another_file_is_named_with_its_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int

@@ -17,11 +17,11 @@ import pytest
 from fixtures.damage import damage
 from recover.store import remote
 from tests.cli.runner import mqtool
-from tests.engines.cluster import free_port
-from tests.engines.twice import SPARK, no_java, plain
+from tests.cluster.cluster import free_port
+from tests.cluster.twice import SPARK, no_java, plain
 from tests.support.stores import real_store
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 _SECONDS = 60
 
 
