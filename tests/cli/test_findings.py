@@ -13,7 +13,7 @@ from string import Formatter
 import pytest
 
 from formats.commitlog.strict import PLAUSIBLE
-from mqtool.output import SCREEN_FINDINGS
+from mqtool.printer import SCREEN_FINDINGS
 from recover.codes import CODES
 from recover.codes.reasons import REASONS
 from recover.evidence.beyond import TORN_RECORD, ZEROED
