@@ -11,13 +11,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 KERNELS := formats/native/kernels.bin
 # What docs/guarantees.md promises is proved here. Without JDK and Maven the tests with real brokers are skipped, and say so.
-TORTURE := tests/torture tests/codec/test_native.py tests/recovery/test_apply.py \
-	tests/recovery/test_apply_failures.py tests/recovery/test_copy_store.py tests/recovery/test_journal.py tests/recovery/test_lock.py \
-	tests/recovery/test_plan.py tests/recovery/test_undo.py tests/scenarios/test_interrupted_scenarios.py \
+TORTURE := tests/torture tests/formats/test_native.py tests/change/test_apply.py \
+	tests/change/test_apply_failures.py tests/change/test_copy_store.py tests/change/test_journal.py tests/change/test_lock.py \
+	tests/change/test_plan.py tests/change/test_undo.py tests/scenarios/test_interrupted_scenarios.py \
 	tests/scenarios/test_operation_scenarios.py tests/broker/test_locks.py tests/broker/test_client_decode.py \
 	tests/cli/test_runs.py tests/scenarios/test_file_scenarios.py
 
-.PHONY: help setup demo test test-deep test-long test-torture test-brokers bench lint docs clean
+.PHONY: help setup demo test test-deep test-long test-torture test-brokers bench lint docs golden golden-quick golden-update \
+	clean
 
 help:
 	@echo "make demo          recover a damaged copy of a real store before your eyes"
@@ -26,6 +27,7 @@ help:
 	@echo "make test-long     all of the long suites that need no broker"
 	@echo "make test-torture  kills, power cuts, bad disks, hostile input, and the mutation test of verify; prints counts"
 	@echo "make test-brokers  everything that starts real brokers (needs JDK 17 and Maven)"
+	@echo "make golden        every packed store with every damage, compared with what fixtures/golden keeps; golden-quick: a sample"
 	@echo "make bench         brokers' recovery and ours, timed in turn (JDK 17, Maven, 25 GB of disk, half an hour)"
 	@echo "make lint          lint, types and import rules alone"
 	@echo "make docs          fill in the generated tables of the documentation"
@@ -78,6 +80,16 @@ test-brokers: setup
 	MQTOOL_DEEP=1 MQTOOL_BROKERS="$(BROKERS)" MQTOOL_KEEP=$(KEEP) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
 		-o tmp_path_retention_policy=failed -m broker tests/broker
 	$(if $(KEEP),$(BIN)/python -m fixtures.lab.table)
+
+# What all commands report and do on every store with every damage is kept: ONLY=STORE[/RECIPE] asks for one, JOBS=N runs N at once.
+golden: setup
+	@$(BIN)/python -m tests.golden --jobs $(or $(JOBS),1) --only "$(ONLY)"
+
+golden-quick: $(if $(wildcard $(READY)),,setup)
+	@$(BIN)/python -m tests.golden --quick --jobs $(or $(JOBS),1)
+
+golden-update: setup
+	@$(BIN)/python -m tests.golden --update --jobs $(or $(JOBS),1) --only "$(ONLY)"
 
 bench: setup
 	@$(BIN)/python -m benchmarks $(BENCH)

@@ -11,21 +11,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import checking, exporting, growing, on_spark, rebuilding
-from benchmarks.contest import RUNS, note
-from benchmarks.shapes import GIBI, MANY_QUEUES, Shape, plain
-from benchmarks.stage import Stage, first_files, set_up
-from benchmarks.table import Goal, markdown
+from benchmarks import on_spark, parts
+from benchmarks.contest import RUNS, Goal, markdown, note
+from benchmarks.stage import GIBI, MANY_QUEUES, MEBI, Shape, Stage, plain, set_up
 from fixtures.lab.toolchain import available
 
 PARTS = ("start", "check", "rebuild", "export", "queues", "growth", "hostile", "spark")
+WITHOUT_BROKER = {"start", "hostile"}
 _SPARK_SIZES = (1, 2, 4)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what was asked for. 0 when all was measured, whether or not goals are met; 1 when it cannot be."""
     options = _options(arguments)
-    reason = available()
+    reason = available() if set(options.parts) - WITHOUT_BROKER else None
     if reason is not None:
         print(f"benchmarks: {reason}", file=sys.stderr)
         return 1
@@ -50,7 +49,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--parts", type=_words, default=PARTS, help=f"what to measure: {','.join(PARTS)}")
     parser.add_argument("--bodies", type=_numbers, default=[500, 200, 4096], help="body lengths: 500,200,4096")
-    parser.add_argument("--sizes", type=_numbers, default=[0.5, 1, 2, 4, 8], help="GiB of log: 0.5,1,2,4,8")
+    parser.add_argument("--log", type=int, default=2_000, help="MiB of log of the stores of one size (2000)")
+    parser.add_argument("--sizes", type=_numbers, default=[0.5, 1, 2, 4, 8], help="GiB of growing logs: 0.5,1,2,4,8")
     parser.add_argument("--runs", type=int, default=RUNS, help=f"counted runs of each party ({RUNS})")
     parser.add_argument("--folder", type=Path, default=None, help="where to write the stores (a temporary folder)")
     return parser.parse_args(arguments)
@@ -71,35 +71,36 @@ Section = tuple[str, str, list[Goal]]
 
 
 def _measure(options: argparse.Namespace, folder: Path) -> Iterator[Section]:
-    runs, parts = options.runs, set(options.parts)
-    if "start" in parts:
-        yield "Start-up", *growing.start_up(folder, runs)
-    for body in options.bodies if parts & {"check", "rebuild", "export"} else ():
-        with _stage(plain(int(body)), folder) as stage:
+    runs, chosen, log_bytes = options.runs, set(options.parts), options.log * MEBI
+    if "start" in chosen:
+        yield "Start-up", *parts.start_up(folder, runs)
+    for body in options.bodies if chosen & {"check", "rebuild", "export"} else ():
+        with _stage(plain(int(body), log_bytes), folder) as stage:
             store = f"bodies of {int(body)} bytes, {stage.log_bytes / GIBI:.1f} GiB, {stage.messages:,} messages"
-            if "check" in parts:
-                yield f"Checking: {store}", *checking.compare_checks(stage, runs)
-            if "rebuild" in parts:
-                yield f"Rebuilding: {store}", *rebuilding.compare_rebuilds(stage, runs)
-            if "export" in parts:
-                yield f"Exporting: {store}", *exporting.compare_exports(stage, runs)
-    if "queues" in parts:
+            if "check" in chosen:
+                yield f"Checking: {store}", *parts.checks(stage, runs)
+            if "rebuild" in chosen:
+                yield f"Rebuilding: {store}", *parts.rebuilds(stage, runs)
+            if "export" in chosen:
+                yield f"Exporting: {store}", *parts.exports(stage, runs)
+    if "queues" in chosen:
         with _stage(MANY_QUEUES, folder) as stage:
-            yield "Ten thousand queues", *growing.many_queues(stage, runs)
-    if "growth" in parts:
-        yield "Growing logs", *growing.growth(_growing(options.sizes, folder), runs)
-    if "hostile" in parts:
-        yield "Hostile input", *growing.hostile(folder, runs)
-    if "spark" in parts:
-        with _stage(plain(500), folder) as stage:
+            yield "Ten thousand queues", *parts.many_queues(stage, runs)
+    if "growth" in chosen:
+        yield "Growing logs", *parts.growth(_growing(options.sizes, folder), runs)
+    if "hostile" in chosen:
+        yield "Hostile input", *parts.hostile(folder, runs)
+    if "spark" in chosen:
+        with _stage(plain(500, log_bytes), folder) as stage:
             yield "Rebuilding on Spark", *on_spark.compare_with_recovery(stage, runs)
-        yield "Growing logs on Spark", *on_spark.growth(_growing(_SPARK_SIZES, folder), runs)
+        sizes = [size for size in _SPARK_SIZES if size <= max(options.sizes)] or options.sizes
+        yield "Growing logs on Spark", *on_spark.growth(_growing(sizes, folder), runs)
 
 
 @contextmanager
-def _stage(shape: Shape, folder: Path, name: str = "store") -> Iterator[Stage]:
+def _stage(shape: Shape, folder: Path) -> Iterator[Stage]:
     note(f"writing {shape.name} ...")
-    stage = set_up(shape, folder, name)
+    stage = set_up(shape, folder)
     try:
         yield stage
     finally:
@@ -109,14 +110,14 @@ def _stage(shape: Shape, folder: Path, name: str = "store") -> Iterator[Stage]:
 def _growing(sizes: Sequence[float], folder: Path) -> Iterator[Stage]:
     """Stores of these sizes in GiB, ascending; those of whole files share the log of the largest."""
     for size in sorted(size for size in sizes if size < 1):
-        with _stage(plain(500).sized(int(size * GIBI)), folder) as stage:
+        with _stage(plain(500, 0).sized(int(size * GIBI)), folder) as stage:
             yield stage
     files = sorted(int(size) for size in sizes if size >= 1)
     if files:
         # a little less, so that no further file is begun
-        with _stage(plain(500).sized(files[-1] * GIBI - GIBI // 64), folder) as stage:
+        with _stage(plain(500, 0).sized(files[-1] * GIBI - GIBI // 64), folder) as stage:
             for count in files:
-                yield first_files(stage, count)
+                yield stage.first_files(count)
 
 
 if __name__ == "__main__":

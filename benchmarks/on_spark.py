@@ -1,93 +1,90 @@
-"""Queues and index made anew on Spark with two cores of this machine, session start included; how it grows."""
+"""Queues and index made again on Spark with two cores of this machine, session start included; how it grows.
+
+`python -m benchmarks.on_spark FILE COMMAND ...` runs a command line in this process and notes what Spark's stages took.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from benchmarks.broker import VERSIONS, load
-from benchmarks.contest import in_turn
-from benchmarks.ours import Ran, mqtool
-from benchmarks.rebuilding import differing_files
-from benchmarks.shapes import GIBI
-from benchmarks.stage import Stage
-from benchmarks.table import Goal, at_least, at_most, markdown, times_table
+from benchmarks.contest import at_least, at_most, in_turn, markdown, times_table
+from benchmarks.parts import LINEAR, Measured, rebuilt, same_queues
+from benchmarks.stage import GIBI, NEWEST, Stage
 
-_MASTER = "local[2]"
-_SPARK = f"mqtool rebuild --master {_MASTER}"
-_LINEAR = 1.3  # a byte of the largest log may take so many times as long as one of the smallest
+_MASTER = ("--master", "local[2]")
+_SPARK = f"mqtool rebuild {' '.join(_MASTER)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one rebuild took of Spark: bytes scanned a second and core, bytes shuffled for a message, tasks."""
-
-    scanned: float
-    shuffled: float
-    tasks: int
-
-
-def compare_with_recovery(stage: Stage, runs: int) -> tuple[str, list[Goal]]:
-    """Table and goal: the whole command with its session, beside a broker's recovery; both from the log alone."""
-    broker = f"{VERSIONS[0]} abnormal recovery"
+def compare_with_recovery(stage: Stage, runs: int) -> Measured:
+    """The whole command with its session, beside a broker's recovery; both from the log alone."""
+    broker = f"{NEWEST} abnormal recovery"
     times = in_turn({
-        _SPARK: lambda: _rebuild(stage),
-        "mqtool rebuild, threads": lambda: _rebuild(stage, local=True),
-        broker: lambda: load(VERSIONS[0], stage.bare("broker"), stage.commitlog, stage.shape).seconds,
+        _SPARK: partial(_seconds, stage),
+        "mqtool rebuild, threads": lambda: rebuilt(stage).seconds,
+        broker: partial(stage.abnormal_recovery, NEWEST),
     }, runs, cached=stage.log_files)
-    _rebuild(stage)
-    differing = differing_files(stage.beside("spark") / "consumequeue", stage.root / "consumequeue")
-    if differing:
-        raise RuntimeError(f"the rebuilt queues differ from the broker's: {differing[:3]}")
-    goal = at_least(f"{stage.shape.name}: rebuilt on Spark, session included, against {VERSIONS[0]}", 1,
-                    times[broker].least / times[_SPARK].least)
-    return times_table(times, _SPARK), [goal]
+    rebuilt(stage, *_MASTER)
+    same_queues(stage)
+    return times_table(times, _SPARK), [
+        at_least(f"{stage.shape.name}: rebuilt on Spark, session included, against {NEWEST}", 1,
+                 times[broker].least / times[_SPARK].least),
+    ]
 
 
-def growth(stages: Iterable[Stage], runs: int) -> tuple[str, list[Goal]]:
-    """Logs from small to large: seconds, and what Spark had to do."""
+def _seconds(stage: Stage) -> float:
+    return rebuilt(stage, *_MASTER).seconds
+
+
+def growth(stages: Iterable[Stage], runs: int) -> Measured:
+    """Logs from small to large: seconds, bytes scanned a second and core, bytes shuffled for a message, tasks."""
     rows, rates = [], []
     for stage in stages:
-        times = in_turn({_SPARK: partial(_rebuild, stage)}, runs, cached=stage.log_files)
+        times = in_turn({_SPARK: partial(_seconds, stage)}, runs, cached=stage.log_files)
         seconds = times[_SPARK].least
-        work, messages = _work(stage)
+        noted = stage.beside("stages.json")
+        ran = rebuilt(stage, *_MASTER, module=("benchmarks.on_spark", noted))
+        messages = ran.json()["verify"]["commitlog"]["messages"]
+        work = json.loads(noted.read_text())
+        scan = sum(each["milliseconds"] for each in work if each["job"] == "scan of the log")
         rates.append(seconds / stage.log_bytes)
         rows.append((
-            f"{stage.log_bytes / GIBI:.1f} GiB", f"{messages:,}", f"{seconds:.2f}", f"{work.scanned / 1e9:.2f}",
-            f"{work.shuffled:.1f}", str(work.tasks),
+            f"{stage.log_bytes / GIBI:.1f} GiB", f"{messages:,}", f"{seconds:.2f}",
+            f"{stage.log_bytes / scan / 1e6:.2f}", f"{sum(each['shuffled'] for each in work) / messages:.1f}",
+            str(sum(each["tasks"] for each in work)),
         ))
     head = ("log", "messages", "rebuilt s", "scan, GB/s a core", "shuffled, bytes a message", "tasks")
-    goals = [at_most("Spark: time of a byte, largest log to smallest", _LINEAR, rates[-1] / rates[0], "x")]
-    return markdown(head, rows), goals
+    return markdown(head, rows), [
+        at_most("Spark: time of a byte, largest log to smallest", LINEAR, rates[-1] / rates[0], "x"),
+    ]
 
 
-def _rebuild(stage: Stage, *, local: bool = False) -> float:
-    """Seconds of a process that makes queues, index and checkpoint of a store that has nothing but its log."""
-    return _ran(stage, [] if local else ["--master", _MASTER]).seconds
+def stages_that_ran() -> list[dict[str, Any]]:
+    """Of each stage of this process's Spark: what its job was for, tasks, milliseconds, bytes shuffled; in order."""
+    from recover.cluster.session import running_session
+
+    session = running_session()
+    if session is None:
+        return []
+    context = session.context
+    quantiles = context._gateway.new_array(context._jvm.double, 0)
+    found = context._jsc.sc().statusStore().stageList(None, False, False, quantiles, None)
+    ran = [found.apply(number) for number in range(found.size())]
+    return [
+        {"job": str(stage.description().get()) if stage.description().isDefined() else "",
+         "tasks": stage.numCompleteTasks(), "milliseconds": stage.executorRunTime(),
+         "shuffled": stage.shuffleWriteBytes()}
+        for stage in sorted(ran, key=lambda item: int(item.stageId()))
+    ]
 
 
-def _ran(stage: Stage, more: list[str], *before: str, module: str = "mqtool") -> Ran:
-    ran = mqtool(*before, "rebuild", str(stage.bare("spark")), "--commitlog", str(stage.commitlog), "--yes", "--json",
-                 *more, module=module, expect=None)
-    if ran.code & ~3 or not ran.json()["applied"]:
-        raise RuntimeError(f"rebuild ended with {ran.code}: {ran.output[-2000:]}")
-    return ran
+if __name__ == "__main__":
+    from mqtool.cli import main
 
-
-def _work(stage: Stage) -> tuple[Work, int]:
-    """What Spark's stages took in one rebuild, and how many messages the log holds."""
-    noted = stage.beside("stages.json")
-    ran = _ran(stage, ["--master", _MASTER], str(noted), module="benchmarks.spark_stages")
-    return _read(noted, stage.log_bytes, ran.json()["verify"]["commitlog"]["messages"])
-
-
-def _read(noted: Path, log_bytes: int, messages: int) -> tuple[Work, int]:
-    stages = json.loads(noted.read_text())
-    noted.unlink()
-    scan = sum(stage["milliseconds"] for stage in stages if stage["job"] == "scan of the log")
-    shuffled = sum(stage["shuffled"] for stage in stages)
-    work = Work(log_bytes / scan * 1000, shuffled / messages, sum(stage["tasks"] for stage in stages))
-    return work, messages
+    code = main(sys.argv[2:])
+    Path(sys.argv[1]).write_text(json.dumps(stages_that_ran()))
+    sys.exit(code)

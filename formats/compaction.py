@@ -8,9 +8,8 @@ same name each. Since 5.0.0.
 from __future__ import annotations
 
 from formats.batchconsumequeue import BATCH_CQ_UNIT
+from formats.config.json import Json, Style, dumps, loads
 from formats.errors import FormatError
-from formats.fastjson import Json, loads
-from formats.fastjson_writer import Style, dumps
 
 POSITION_FILE_NAME = "position-checkpoint"
 LOG_DIRECTORY = "compactionLog"
@@ -27,7 +26,7 @@ _LEAST_CQ_FILES = 5
 def decode_positions(data: bytes) -> dict[tuple[str, int], int]:
     """position-checkpoint: (topic, queue id) -> queue offset compacted up to.
 
-    `FormatError` as `formats.fastjson.loads`, or "bad-positions" when the text holds something else.
+    `FormatError` as `formats.config.json.loads`, or "bad-positions" when the text holds something else.
     """
     value = loads(data)
     table = value.get(_TABLE) if isinstance(value, dict) else None

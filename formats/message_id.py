@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-from formats.commitlog.layout import IPV4_LENGTH, IPV6_LENGTH
 from formats.errors import FormatError
 from formats.layout import I16, I32, I64, Layout, raw
+from formats.record.layout import IPV4_LENGTH, IPV6_LENGTH
 
 _U16 = 0xFFFF
 

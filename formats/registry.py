@@ -30,7 +30,7 @@ class Format(Struct, frozen=True):
 
 
 FORMATS = (
-    Format("commitlog", "commitlog/<offset>", "formats.commitlog.layout",
+    Format("commitlog", "commitlog/<offset>", "formats.record.layout",
            ("HEAD", "HEAD_BORN_V6", "HEAD_STORE_V6", "HEAD_BOTH_V6", "TOPIC_LENGTH_V1", "TOPIC_LENGTH_V2",
             "PROPERTIES_LENGTH", "PROPERTY_CRC", "BLANK")),
     Format("message-id", "ids that clients and tools show", "formats.message_id",
@@ -44,7 +44,7 @@ FORMATS = (
     Format("checkpoint", "checkpoint", "formats.checkpoint", ("CHECKPOINT",)),
     Format("abort", "abort, abort.bak", "formats.abort"),
     Format("lock", "lock", "formats.lock"),
-    Format("config", "config/*.json", "formats.config"),
+    Format("config", "config/*.json", "formats.config.tables"),
     Format("timer", "timerlog/<offset>, timerwheel, config/timercheck", "formats.timer",
            ("TIMER_LOG_UNIT", "TIMER_LOG_BLANK", "TIMER_WHEEL_SLOT", "TIMER_CHECK")),
     Format("compaction", "compaction/", "formats.compaction"),
@@ -54,7 +54,8 @@ FORMATS = (
     Format("legacy-transaction", "transaction/statetable, transaction/redolog", "formats.legacy_transaction",
            ("STATE_UNIT",)),
     Format("names", "the names of files and topics", "formats.names"),
-    Format("properties-text", "broker.conf, dledger-<id>/checkpoint, dledger-<id>/currterm", "formats.javaproperties"),
+    Format("properties-text", "broker.conf, dledger-<id>/checkpoint, dledger-<id>/currterm",
+           "formats.config.properties_text"),
 )
 
 BY_NAME = {entry.name: entry for entry in FORMATS}

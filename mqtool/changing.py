@@ -19,23 +19,22 @@ from mqtool.printer import Printer, make_console, outside_store
 from mqtool.screens.plan import losses, plan_document, show_plan
 from mqtool.screens.verdict import verify_line
 from mqtool.text import clean, count
-from recover.apply.carry_out import apply_plan, refuse_if_unfinished
-from recover.apply.copy_store import copy_store, relocated, sources_of
-from recover.disk.lock import refuse_if_held
-from recover.errors import Refusal, UsageRefusal
-from recover.files.seen import Seen, seen_now
-from recover.files.store import Store, StoreOptions
-from recover.findings import FindingList
-from recover.inspect_store.default_broker import settings_of
-from recover.plan.model import Plan
-from recover.plan.places import Places
-from recover.plan.plan_file import refuse_taken, save_plan
-from recover.plan.preconditions import seal
-from recover.planning.loss import RecoverPlan, assumed_sizes
-from recover.planning.never_worse import refuse_worse
-from recover.scan.engine import Engine, KnownLog, stamps_of
-from recover.verify.report import VerifyReport, verify
-from recover.verify.survey import Survey
+from recover.change.carry_out import apply_plan, refuse_if_unfinished
+from recover.change.copy_store import copy_store, relocated, sources_of
+from recover.change.lock import refuse_if_held
+from recover.change.model import Plan
+from recover.change.plan_file import Places, refuse_taken, save_plan
+from recover.change.preconditions import seal
+from recover.check.report import VerifyReport, verify
+from recover.check.survey import Survey
+from recover.findings.model import FindingList
+from recover.findings.refusal import Refusal, UsageRefusal
+from recover.log.engine import Engine, KnownLog, stamps_of
+from recover.look.store import settings_of
+from recover.repair.losses import RecoverPlan, assumed_sizes
+from recover.repair.never_worse import refuse_worse
+from recover.store.memo import Seen, seen_now
+from recover.store.store import Store, StoreOptions
 
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
 Planner = Callable[[VerifyReport], RecoverPlan]

@@ -18,7 +18,7 @@ from formats.errors import FormatError
 from mqtool import exits, version
 from mqtool.commands import COMMANDS, Entry, command_of
 from mqtool.printer import OutputOptions, Printer
-from recover.errors import Refusal
+from recover.findings.refusal import Refusal
 
 # --- reading it ----------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ def _explained(error: BaseException, printer: Printer) -> BaseException:
     """
     if printer.store is None or not isinstance(error, (FormatError, struct.error, EOFError)):
         return error
-    from recover.files.seen import changed_since
+    from recover.store.memo import changed_since
 
     changed = changed_since(Path(printer.store), printer.began_ns)
     if changed is None:

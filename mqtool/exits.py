@@ -19,7 +19,7 @@ from typing import NamedTuple
 import typer
 
 from mqtool import version
-from recover.errors import Refusal
+from recover.findings.refusal import Refusal
 
 CLEAN = 0
 CORRECTED = 1

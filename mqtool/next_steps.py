@@ -15,13 +15,13 @@ from urllib.parse import parse_qs
 from msgspec import Struct, field, structs
 
 from mqtool import exits
-from recover.codes import CODES
+from recover.findings.registry import CODES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from recover.files.store import StoreOptions
-    from recover.findings import Finding
+    from recover.findings.model import Finding
+    from recover.store.store import StoreOptions
 
 START_BROKER = "start the broker"
 STOP_BROKER = "stop the broker"

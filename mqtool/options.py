@@ -25,15 +25,15 @@ from mqtool.printer import OutputOptions, Printer
 from mqtool.text import human_size
 from recover.broker.settings import load_settings
 from recover.broker.versions import NEWEST_COMPARED
-from recover.errors import UsageRefusal
-from recover.files.reader import set_rate
-from recover.files.remote import is_remote, local_root, refuse_change
-from recover.files.store import Store, StoreOptions
-from recover.scan.engine import Engine, LocalEngine
-from recover.verify.survey import ScanOptions
+from recover.check.survey import ScanOptions
+from recover.findings.refusal import UsageRefusal
+from recover.log.engine import Engine, LocalEngine
+from recover.store.reader import set_rate
+from recover.store.remote import is_remote, local_root, refuse_change
+from recover.store.store import Store, StoreOptions
 
 if TYPE_CHECKING:
-    from recover.spark.settings import SparkSettings
+    from recover.cluster.session import SparkSettings
 
 PARTS, _BROKER, _ENGINE, _OUTPUT = "Parts and sizes (inferred where not given)", "Broker settings", "Engine", "Output"
 _CHANGE = "Before anything is changed"
@@ -218,13 +218,13 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
             os.setpriority(os.PRIO_PROCESS, 0, max(_GENTLE, os.getpriority(os.PRIO_PROCESS, 0)))
         if not self.on_spark:
             return LocalEngine(self.thread_count)
-        from recover.spark.engine import SparkEngine
+        from recover.cluster.engine import SparkEngine
 
         return SparkEngine(self.spark_settings(), keeps=rebuilds)
 
     def spark_settings(self) -> SparkSettings:
         """How to reach Spark."""
-        from recover.spark.settings import spark_settings
+        from recover.cluster.session import spark_settings
 
         return spark_settings(self.master, self.conf or (), self.threads)
 

@@ -24,9 +24,9 @@ from mqtool import exits, version
 from mqtool.next_steps import NOTHING_GIVEN, Given, Step, as_documents
 from mqtool.progress import Line, Progress, Steps
 from mqtool.text import clean, count
-from recover.errors import UsageRefusal
-from recover.findings import Finding, FindingList
-from recover.json_text import laid_out
+from recover.findings.model import Finding, FindingList
+from recover.findings.refusal import UsageRefusal
+from recover.store.reading import laid_out
 
 SCREEN_FINDINGS = 5
 JSON_FINDINGS = 10_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from fixtures.lab.toolchain import available
 from formats.native import build
 from tests.broker import summary
 from tests.support.counts import NOTE, PREFIX, Count, Note, lines
+from tests.support.plans import quick_folder
 from tests.support.stores import real_store
 
 # Machines are noisy: no example is timed.
@@ -24,6 +25,34 @@ def pytest_configure(config: pytest.Config) -> None:
     """Compile the kernels if their sources have changed: a stale library is never used."""
     if not hasattr(config, "workerinput"):
         build.ensure(Path(build.__file__).parent)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark's tests come first: one of several workers gets all of them, and starts one session for most."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """An empty folder, in memory where there is room: what changes a store syncs a lot. Gone after the test."""
+    with quick_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The same by another name."""
+    return tmp_path
+
+
+@pytest.fixture
+def disk(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder on another file system than `tmp_path`; skips where there is only one."""
+    path = tmp_path_factory.mktemp("disk")
+    if path.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is only one file system")
+    return path
 
 
 @pytest.fixture
@@ -59,7 +88,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not terminalreporter.config.getoption("markexpr").startswith("not deep"):
         for line in lines(terminalreporter.stats):
             terminalreporter.write_line(line)
-        seed = terminalreporter.config.getoption("randomly_seed")
+        seed = terminalreporter.config.getoption("randomly_seed", "none")
         terminalreporter.write_line(f"seed of all other choices, for --randomly-seed: {seed}")
     found = summary.cases(terminalreporter.stats)
     for line in summary.lines(found):

@@ -13,5 +13,5 @@ To add a kernel, say in Python what it takes and gives (`formats.native.library`
 
 Then write `mq_note_last` in C and its signature into `kernels.h`: an array is an address and a length. It keeps every
 index inside of the lengths, whatever the arrays hold. What may only say yes can do without the Python: it says no.
-`tests/codec/test_native.py` holds header and declarations together, and both ways of each kernel against each other.
+`tests/formats/test_native.py` holds header and declarations together, and both ways of each kernel against each other.
 """

@@ -13,7 +13,7 @@ import numpy as np
 
 from formats.index import time_diff
 from formats.native.library import BOOL, INT, Array, kernel
-from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER, RECORD
+from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER, RECORD
 
 NO_RECORD, RIGHT, DUPLICATE, OTHER_KEY, EXPIRED, LOST, BEYOND_LOG, CLASS = range(8)
 """Classes of a unit, and the mask over them; more bits say what else is wrong."""

@@ -17,7 +17,7 @@
 #define KERNEL __attribute__((visibility("default")))
 #define PART static inline
 
-/* RECORD and EXPECTED of formats/record_columns.py. */
+/* RECORD and EXPECTED of formats/record/rows.py. */
 typedef struct __attribute__((packed)) {
     int64_t phy_offset, queue_offset, store_timestamp, tags_code;
     int32_t size, queue, sys_flag;

@@ -13,7 +13,7 @@ import numpy as np
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
 from formats.native.library import BOOL, INT, Array, kernel
 from formats.native.rows import numbered
-from formats.record_columns import BIT_DELAY, BIT_MARKER, EXPECTED, NO_PLACE, RECORD
+from formats.record.rows import BIT_DELAY, BIT_MARKER, EXPECTED, NO_PLACE, RECORD
 
 NOTHING, HOLE, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG = range(7)
 """Classes of a unit."""

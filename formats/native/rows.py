@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from formats.native.library import BOOL, INT, Array, kernel
-from formats.record_columns import (
+from formats.record.rows import (
     BIT_FILLER,
     BIT_GHOST,
     BIT_MARKER,

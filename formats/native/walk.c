@@ -1,5 +1,5 @@
 /* The walk over records of the log. It may only say yes: what it does not like, the reference codec judges
- * (`formats.commitlog.check_strict`). The searches after damage stand here, too. */
+ * (`formats.record.check_strict`). The searches after damage stand here, too. */
 #include "kernels.h"
 #include "layout.h"
 
@@ -315,7 +315,7 @@ static int take_properties(text all, const uint8_t *readable, text topic, uint32
     return NEED_MORE;
 }
 
-/* SERVED, UNSERVED or UNSURE, of properties that `take_properties` has taken (`formats.commitlog.service`). */
+/* SERVED, UNSERVED or UNSURE, of properties that `take_properties` has taken (`formats.record.strict`). */
 static int service_of(text all, text topic) {
     bool is_timer = is_same(topic, TEXT("rmq_sys_wheel_timer"));
     if (!is_timer && !is_same(topic, TEXT("SCHEDULE_TOPIC_XXXX")) && !is_same(topic, TEXT("RMQ_SYS_TRANS_HALF_TOPIC")))

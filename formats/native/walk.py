@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from formats.commitlog import check_strict
-from formats.commitlog.layout import (
+from formats.crc import CRC31_MASK
+from formats.errors import FormatError
+from formats.native.library import BOOL, INT, Array, kernel, library
+from formats.record import check_strict
+from formats.record.layout import (
     BLANK_SIZE,
     MAGIC_BLANK,
     MAGIC_V1,
@@ -18,11 +21,7 @@ from formats.commitlog.layout import (
     OFFSET_MAGIC,
     OFFSET_PHY_OFFSET,
 )
-from formats.crc import CRC31_MASK
-from formats.errors import FormatError
-from formats.native.library import BOOL, INT, Array, kernel, library
-from formats.record_columns import BIT_DELAY, RECORD
-from formats.record_row import row_of
+from formats.record.rows import BIT_DELAY, RECORD, row_of
 
 NEED_MORE, AT_BLANK, DISLIKED, OUTPUT_FULL, NOT_RESIDENT = range(5)
 """Why a walk stopped."""

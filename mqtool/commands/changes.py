@@ -15,16 +15,15 @@ from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, fla
 from mqtool.printer import Printer, facts
 from mqtool.text import count, human_size
 from recover.broker.settings import BrokerSettings
-from recover.errors import UsageRefusal
-from recover.files.store import Store
-from recover.inspect_store.default_broker import settings_of
-from recover.mend.recover_plan import RecoverOptions, plan_recover, plan_truncate
-from recover.planning.loss import RecoverPlan
+from recover.check.report import VerifyReport
+from recover.check.survey import Survey
+from recover.findings.refusal import UsageRefusal
+from recover.look.store import settings_of
 from recover.predict.groups import groups_of, has_offsets
-from recover.rebuild.output import write_rebuild
-from recover.rebuild.plan import RebuildOptions, plan_rebuild
-from recover.verify.report import VerifyReport
-from recover.verify.survey import Survey
+from recover.repair.losses import RecoverPlan
+from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
+from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
+from recover.store.store import Store
 
 _HOW, _CUT, _WHAT = "How to recover", "Where to cut", "What and where"
 

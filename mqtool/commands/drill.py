@@ -22,11 +22,10 @@ from mqtool.options import (
 )
 from mqtool.printer import Printer, Text, table, to_json
 from mqtool.text import count
-from recover import disk
-from recover.apply.copy_store import check_target, copy_store, remove_copy, sources_of
-from recover.drill.recipes import DRILLS
-from recover.drill.rehearse import Rehearsal, rehearse
-from recover.errors import Refusal, UsageRefusal
+from recover.change import disk
+from recover.change.copy_store import check_target, copy_store, remove_copy, sources_of
+from recover.drill import DRILLS, Rehearsal, rehearse
+from recover.findings.refusal import Refusal, UsageRefusal
 
 _PANEL = "What to rehearse"
 _SHOWN = 20

@@ -13,10 +13,10 @@ from mqtool.options import argument, command, option
 from mqtool.printer import Printer, Text, severity_text, table
 from mqtool.text import count
 from recover.broker.broker_logs import NOTE, read_log
-from recover.codes import CODES
-from recover.codes.reasons import REASONS, Reason
-from recover.errors import UsageRefusal
-from recover.finding_code import Code
+from recover.findings.code import Code
+from recover.findings.log_codes import REASONS, Reason
+from recover.findings.refusal import UsageRefusal
+from recover.findings.registry import CODES
 
 _RANKS = {"failure": "bold red", "loss": "red", "repair": "yellow", "note": "dim"}
 

@@ -10,22 +10,32 @@ from typing import Annotated, Literal
 
 from msgspec import Struct, structs
 
-from formats.commitlog import TOPIC_OP_HALF
+from formats.record import TOPIC_OP_HALF
 from mqtool import exits
 from mqtool.options import PARTS, BrokerChoice, EngineChoice, PartsChoice, argument, command, flag, option, parse_size
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
-from recover.errors import UsageRefusal
+from recover.check.survey import ScanOptions, survey
 from recover.export.damaged import damaged_messages
-from recover.export.lines import export_lines
-from recover.export.select import FOREVER, KINDS, Selected, Wanted, parse_span, parse_time, selected
-from recover.export.source import Scanned, Source, open_sources, scan_source
-from recover.export.write import Ndjson, Resumed, Table, Writer, output_file, writer_for
-from recover.inspect_store.default_broker import settings_of
-from recover.memory.columns import DEFAULT_MEMORY
-from recover.mend.new_store import write_store
-from recover.predict import predict
-from recover.verify.survey import ScanOptions, survey
+from recover.export.select import (
+    FOREVER,
+    KINDS,
+    Scanned,
+    Selected,
+    Source,
+    Wanted,
+    open_sources,
+    parse_span,
+    parse_time,
+    scan_source,
+    selected,
+)
+from recover.export.write import Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
+from recover.findings.refusal import UsageRefusal
+from recover.look.store import settings_of
+from recover.predict.start import predict
+from recover.repair.new_store import write_store
+from recover.store.columns import DEFAULT_MEMORY
 
 _WHAT, _HOW = "Which messages (all that are intact, without a filter)", "How"
 _SHOWN = 20
@@ -281,7 +291,7 @@ class _Export:
 
     def write_on_spark(self, sources: list[Source], target: Path) -> None:
         """Have executors write a folder of Parquet files of what is wanted of one source."""
-        from recover.spark.export import export_on_spark
+        from recover.cluster.export import export_on_spark
 
         reading = self.reading
         for wrong, what in ((len(sources) != 1, "several sources"), (reading.wanted.limit, "--limit"),

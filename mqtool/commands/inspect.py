@@ -10,8 +10,8 @@ from mqtool.options import BrokerChoice, StoreChoice, command, flag, option
 from mqtool.printer import Printer
 from mqtool.screens.file import show_file
 from mqtool.screens.store import show_store
-from recover.errors import UsageRefusal
-from recover.inspect_file import inspect_file
+from recover.findings.refusal import UsageRefusal
+from recover.look.file import inspect_file
 
 _PANEL = "One file"
 

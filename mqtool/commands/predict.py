@@ -14,19 +14,18 @@ from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, opt
 from mqtool.printer import Printer, Text, facts, outside_store, table
 from mqtool.screens.verdict import groups_table, start_line
 from mqtool.text import count
-from recover.errors import UsageRefusal
+from recover.check.parts import contradicted_settings, earlier_runs, settings_findings, too_old_for
+from recover.check.survey import Survey, survey
 from recover.evidence.last_numbers import as_units_say
 from recover.export.damaged import damaged_messages
-from recover.export.select import Selected, Wanted, selected
-from recover.export.source import Scanned, Source
+from recover.export.select import Scanned, Selected, Source, Wanted, selected
 from recover.export.write import output_file, writer_for
-from recover.findings import FindingList
-from recover.inspect_store.default_broker import settings_of
-from recover.predict import predict as predict_start
+from recover.findings.model import FindingList
+from recover.findings.refusal import UsageRefusal
+from recover.log.engine import KnownLog, stamps_of
+from recover.look.store import log_is_gone, settings_of
 from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets
-from recover.scan.engine import KnownLog, stamps_of
-from recover.verify.parts import contradicted_settings, earlier_runs, log_is_gone, settings_findings, too_old_for
-from recover.verify.survey import Survey, survey
+from recover.predict.start import predict as predict_start
 
 _BITS = (exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
 _SHOWN, _GROUPS = 15, 200

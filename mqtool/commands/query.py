@@ -15,15 +15,14 @@ from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, argument, co
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.messages import message_document, show_messages
 from mqtool.text import count, human_time
-from recover.errors import UsageRefusal
-from recover.export.listing import list_messages, scan_for
-from recover.export.select import FOREVER, Wanted, parse_time
+from recover.export.select import FOREVER, Wanted, list_messages, parse_time, scan_for
+from recover.export.select import FOREVER as ANY_TIME
 from recover.export.trace import Event, Life
 from recover.export.trace import trace as trace_message
-from recover.files.store import Store
-from recover.memory.columns import DEFAULT_MEMORY
-from recover.query import FOREVER as ANY_TIME
-from recover.query import Answer, note_unread, query_id, query_key, query_offset, query_phy_offset, query_time
+from recover.findings.refusal import UsageRefusal
+from recover.look.query import Answer, note_unread, query_id, query_key, query_offset, query_phy_offset, query_time
+from recover.store.columns import DEFAULT_MEMORY
+from recover.store.store import Store
 
 _WHAT, _HOW = "What to look for", "How"
 _SHOWN = 60

@@ -23,22 +23,22 @@ from mqtool.screens.verdict import groups_table, start_line, verify_line, verify
 from mqtool.text import clean, count, human_size, human_time
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import boundaries
-from recover.errors import Interrupted, Refusal, UsageRefusal
+from recover.change.journal import Run, runs
+from recover.check.report import VerifyReport, verify
 from recover.evidence.traffic import Stretch, Traffic, stretches, traffic
 from recover.export.damaged import damaged_messages
 from recover.export.messages import Message
 from recover.export.write import output_file
-from recover.files.digests import Evidence, evidence
-from recover.files.store import Store
-from recover.inspect_store.default_broker import settings_of
-from recover.inspect_store.report import ExitState, exit_state
-from recover.mend.recover_plan import RecoverOptions, plan_recover
-from recover.plan.journal import Run, runs
-from recover.planning.loss import RecoverPlan, loss_of_damage, loss_of_unproven
-from recover.planning.never_worse import refuse_worse
-from recover.predict import Prediction, predict
+from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
+from recover.look.store import ExitState, exit_state, settings_of
 from recover.predict.groups import Groups, groups_of
-from recover.verify.report import VerifyReport, verify
+from recover.predict.prediction import Prediction
+from recover.predict.start import predict
+from recover.repair.losses import RecoverPlan, loss_of_damage, loss_of_unproven
+from recover.repair.never_worse import refuse_worse
+from recover.repair.recover import RecoverOptions, plan_recover
+from recover.store.memo import Evidence, evidence
+from recover.store.store import Store
 
 _KINDS = {".html": "html", ".htm": "html", ".md": "md"}
 _MESSAGES, _GROUPS, _FINDINGS, _RUNS, _FILES = 50, 40, 5, 20, 60

@@ -12,17 +12,15 @@ from mqtool.options import ConsentChoice, EngineChoice, PartsChoice, argument, c
 from mqtool.printer import Printer, Text, table
 from mqtool.screens.plan import lost_by, plan_document, show_plan
 from mqtool.text import clean, count, human_time
-from recover.apply.carry_out import apply_plan, check_for_apply, would_resume
-from recover.apply.carry_out import resume as resume_run
-from recover.apply.undo import last_run, would_undo
-from recover.apply.undo import undo as undo_last
-from recover.errors import Refusal
-from recover.files.store import Store, StoreOptions
-from recover.plan.journal import journal as runs_of
-from recover.plan.journal import open_runs, run_findings
-from recover.plan.model import JOURNAL_DIR
-from recover.plan.places import Places
-from recover.plan.plan_file import load_plan
+from recover.change.carry_out import apply_plan, check_for_apply, would_resume
+from recover.change.carry_out import resume as resume_run
+from recover.change.journal import journal as runs_of
+from recover.change.journal import open_runs, run_findings
+from recover.change.plan_file import Places, load_plan
+from recover.change.undo import last_run, would_undo
+from recover.change.undo import undo as undo_last
+from recover.findings.refusal import Refusal
+from recover.store.store import JOURNAL_DIR, Store, StoreOptions
 
 _STYLES = {"applied": "green", "undone": "dim", "unfinished": "bold yellow", "undoing": "bold yellow"}
 

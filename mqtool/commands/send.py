@@ -23,11 +23,11 @@ from mqtool.options import BrokerChoice, ConsentChoice, EngineChoice, argument, 
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
 from recover.broker.delays import DEFAULT_LEVELS, parse_levels
-from recover.errors import Interrupted, Refusal, UsageRefusal
 from recover.export.messages import Message
+from recover.export.select import open_sources
 from recover.export.send import KINDS, Cluster, NotTaken, Outbox, Outgoing, Place, Position, Rules, read_messages
-from recover.export.source import open_sources
-from recover.files.store import StoreOptions
+from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
+from recover.store.store import StoreOptions
 
 _WHERE, _WHAT = "Where to, and how", "As what"
 _ENDPOINTS = re.compile(r"[^:;\s]+:\d{1,5}(;[^:;\s]+:\d{1,5})*")

@@ -10,7 +10,7 @@ from mqtool.next_steps import STOPS, Scene, next_steps
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, option
 from mqtool.printer import Printer
 from mqtool.screens.verdict import verify_line, verify_tables
-from recover.verify.report import verify as verify_store
+from recover.check.report import verify as verify_store
 
 _WHAT = "What to check"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from formats.commitlog import Record, host_text
 from formats.compression import MissingCodecError, decompress
 from formats.errors import FormatError
 from formats.message_id import offset_id
+from formats.record import Record, host_text
 from mqtool.printer import Printer, Text, facts, table
 from mqtool.screens.file import body_text, flag_text, properties_text
 from mqtool.text import exact_size, human_time
-from recover.query import Found
+from recover.look.query import Found
 
 
 def message_document(found: Found, *, body: bool) -> dict[str, Any]:

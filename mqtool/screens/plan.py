@@ -8,8 +8,8 @@ from typing import Any
 
 from mqtool.printer import Printer, Shown, Table, Text, table
 from mqtool.text import count, human_size, human_time
-from recover.plan.model import Plan, Step
-from recover.planning.loss import RecoverPlan
+from recover.change.model import Plan, Step
+from recover.repair.losses import RecoverPlan
 
 _WORDS = {
     "zero-range": "zero a range", "write-range": "overwrite", "install": "install", "write-file": "write a small file",

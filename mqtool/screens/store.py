@@ -7,9 +7,9 @@ from mqtool.options import BrokerChoice, StoreChoice
 from mqtool.printer import Printer, Table, Text, facts, table
 from mqtool.text import clean, count, exact_size, human_size, human_time
 from recover.broker.versions import BrokerVersion
-from recover.findings import FindingList
-from recover.inspect_store.report import Start, StoreReport, inspect_store
-from recover.verify.first_look import first_findings
+from recover.check.report import first_findings
+from recover.findings.model import FindingList
+from recover.look.store import Start, StoreReport, inspect_store
 
 _TOPICS = 15
 _STATES = {

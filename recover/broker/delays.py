@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from formats.javahash import java_long
-from formats.record_columns import BIT_DELAY
-from recover.errors import UsageRefusal
-from recover.memory.columns import Rows
+from formats.record.rows import BIT_DELAY
+from recover.findings.refusal import UsageRefusal
+from recover.store.columns import Rows
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

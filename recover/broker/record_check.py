@@ -1,6 +1,6 @@
 """The broker's own judgement of a record, release by release (CommitLog.checkMessageAndReturnSize).
 
-It is laxer than `formats.commitlog.check_strict`: a record's own physical offset, its topic's
+It is laxer than `formats.record.check_strict`: a record's own physical offset, its topic's
 characters and most fields of the head are not looked at. What a start does to a log follows from
 this judgement alone, so it is reproduced clause by clause, exceptions of the Java code included.
 """
@@ -13,7 +13,12 @@ from msgspec import Struct, field
 
 from formats import properties as props
 from formats import sysflag
-from formats.commitlog import (
+from formats.crc import crc31
+from formats.javahash import java_long, java_string
+from formats.javahash import tags_code as hash_of_tags
+from formats.layout import Buffer
+from formats.properties import PARSER_NEW, PARSER_OLD, Parser
+from formats.record import (
     BLANK,
     BLANK_SIZE,
     HEADS,
@@ -29,11 +34,6 @@ from formats.commitlog import (
     inner_batch,
     java_number,
 )
-from formats.crc import crc31
-from formats.javahash import java_long, java_string
-from formats.javahash import tags_code as hash_of_tags
-from formats.layout import Buffer
-from formats.properties import PARSER_NEW, PARSER_OLD, Parser
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import (
     DELAY_TABLE_LATE,

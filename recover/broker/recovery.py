@@ -13,15 +13,10 @@ import numpy as np
 from msgspec import Struct
 
 from formats.checkpoint import Checkpoint, min_timestamp, min_timestamp_index
-from formats.commitlog import (
-    BLANK,
-    HEADS,
-    MAGIC_V1,
-    MAGIC_V2,
-    OFFSET_SYS_FLAG,
-)
-from formats.commitlog.layout import I32_STRUCT
-from formats.record_columns import BIT_INNER_BATCH, BIT_PROP_CRC, BIT_V2
+from formats.layout import Buffer
+from formats.record import BLANK, HEADS, MAGIC_V1, MAGIC_V2, OFFSET_SYS_FLAG
+from formats.record.layout import I32_STRUCT
+from formats.record.rows import BIT_INNER_BATCH, BIT_PROP_CRC, BIT_V2
 from formats.sysflag import BORNHOST_V6, HOSTS_V6
 from recover.broker.record_check import Checked, CheckRules, ReadAt, check_message
 from recover.broker.settings import BrokerSettings
@@ -33,8 +28,10 @@ from recover.broker.versions import (
     START_SEARCH_LIMITED,
     V2_RECORDS,
 )
-from recover.files.mapped_files import MappedFile
-from recover.memory.columns import Rows
+from recover.store.columns import Rows
+from recover.store.mapped_files import MappedFile
+from recover.store.reader import FileReader
+from recover.store.store import Store
 
 Mode = Literal["normal", "abnormal"]
 
@@ -256,3 +253,24 @@ def _names(message: Checked, base: int, file_size: int) -> bool:
 def unlinked(files: Sequence[MappedFile], process_offset: int) -> list[MappedFile]:
     """The files that truncation to `process_offset` deletes: those that begin after it."""
     return [mapped_file for mapped_file in files if mapped_file.file_from_offset > process_offset]
+
+
+# --- The log's files as the choice of a start file wants them.
+
+
+class LogFiles:
+    """The `recover.broker.recovery.LoadedFiles` of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self.files: Sequence[MappedFile] = store.commitlog.files
+        self.file_size = store.mapped_file_size
+
+    def read_at(self, index: int) -> ReadAt:
+        """Reads from file `index`."""
+        path = self.files[index].path
+
+        def read(position: int, length: int) -> Buffer:
+            with FileReader(path) as reader:
+                return reader.read(position, length)
+
+        return read

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from formats import javaproperties
+from formats.config import properties_text as javaproperties
 from formats.errors import FormatError
 from recover.broker.delays import DEFAULT_LEVELS, parse_levels
 from recover.broker.versions import BrokerVersion
-from recover.errors import UsageRefusal
+from recover.findings.refusal import UsageRefusal
 
 
 class Setting(Struct, frozen=True):

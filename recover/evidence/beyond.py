@@ -13,12 +13,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from formats.checkpoint import Checkpoint
-from formats.commitlog import BLANK_SIZE, MIN_RECORD_SIZE
-from recover.evidence.expected import ConsumeQueueReport, Expectation
+from formats.record import BLANK_SIZE, MIN_RECORD_SIZE
+from recover.derived.expected import ConsumeQueueReport, Expectation
 from recover.evidence.lost import LostPosition
-from recover.scan.file_scan import FileScan, Hole
-from recover.scan.log import MISSING_FILE, Damage, LogView, Tail
-from recover.scan.log_scan import dead_ranges
+from recover.log.file_scan import FileScan, Hole
+from recover.log.scan import MISSING_FILE, Damage, LogView, Tail, dead_ranges
 
 TORN_RECORD = "torn-record"
 ZEROED = "zeroed"
@@ -80,7 +79,9 @@ def note_damage_behind(log: LogView, named: list[LostPosition], last_time: int, 
     """
     indexed = any(position.start == last_indexed for position in named)
     witness = indexed or last_time > log.newest_timestamp or _queues_adjoin(named)
-    found = [*_ranges_in_files(log, named, witness), *_files_gone(log, named)]
+    # without an end mark before it there was no file after the last one
+    gone = _files_gone(log, named) if witness or log.files[-1].blank is not None else ()
+    found = [*_ranges_in_files(log, named, witness), *gone]
     for damage in found:
         tail = log.tail
         if tail is not None and tail.mapped_file == damage.mapped_file and damage.start <= tail.start < damage.stop:

@@ -19,16 +19,16 @@ from msgspec import Struct, structs
 
 from formats import properties as props
 from formats import sysflag
-from formats.commitlog import Record
 from formats.errors import FormatError
-from formats.record_columns import BIT_GHOST, BIT_STRAY
+from formats.record import Record
+from formats.record.rows import BIT_GHOST, BIT_STRAY
 from recover.claims import Claim, believed
-from recover.evidence.expected import ConsumeQueueReport, Expectation, QueueKey, lmq_targets
+from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, lmq_targets
 from recover.evidence.misplaced import StrayPlace, Unit
-from recover.files.topics import LMQ_PREFIX
-from recover.memory.columns import Rows
-from recover.scan.judge import LogReader
-from recover.scan.log import LogView
+from recover.log.judge import LogReader
+from recover.log.scan import LogView
+from recover.store.columns import Rows
+from recover.store.config_files import LMQ_PREFIX
 
 Place = tuple[QueueKey, int]
 
@@ -147,15 +147,17 @@ def contradictions(
                 continue
             if record.property_crc is not None:
                 continue  # it covers the whole record: nothing of it is wrong
-            if phy_offset in claims.carried:
-                found += _misses_queues(record, own, expectation, queues)
-            else:
-                place = expectation.keys[int(row["queue"])], int(row["queue_offset"])
-                stray = bool(int(row["bits"]) & BIT_STRAY)
-                asked.append(_Asked(record, place, own, stray, int(row["store_timestamp"])))
+            place = expectation.keys[int(row["queue"])], int(row["queue_offset"])
+            stray = bool(int(row["bits"]) & BIT_STRAY)
+            asked.append(_Asked(record, place, own, stray, int(row["store_timestamp"])))
     beside = _beside(expectation, asked)
     for item in asked:
-        found += _judged(item, beside, queues, claims)
+        at = item.record.phy_offset
+        if at not in claims.carried:
+            found += _judged(item, beside, queues, claims)
+        elif all(beside[(key, queue_offset), at].neighbours >= 0 for key, queue_offset, _ in item.claims):
+            # no other record names these places, and this one stands in their order
+            found += _misses_queues(item.record, item.claims, expectation, queues)
     return sorted(found, key=lambda item: item.phy_offset)
 
 

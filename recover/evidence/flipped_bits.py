@@ -14,7 +14,12 @@ from msgspec import Struct
 
 from formats import properties as props
 from formats import sysflag
-from formats.commitlog import (
+from formats.compression import MissingCodecError, decompress
+from formats.crc import CRC31_MASK, crc31
+from formats.errors import FormatError
+from formats.native.walk import bits_that_change
+from formats.properties import PROPERTY_BYTE
+from formats.record import (
     BLANK_SIZE,
     HEAD,
     HEADS,
@@ -28,22 +33,17 @@ from formats.commitlog import (
     iter_index_keys,
     property_crc_digits,
 )
-from formats.commitlog.layout import TOPIC_LENGTHS
-from formats.commitlog.record import PROPERTY_CRC_START
-from formats.commitlog.service import is_served
-from formats.compression import MissingCodecError, decompress
-from formats.crc import CRC31_MASK, crc31
-from formats.errors import FormatError
-from formats.native.walk import bits_that_change
-from formats.properties import PROPERTY_BYTE
+from formats.record.layout import TOPIC_LENGTHS
+from formats.record.message import PROPERTY_CRC_START
+from formats.record.strict import is_served
 from formats.sysflag import HOSTS_V6
+from recover.derived.expected import QueueKey
 from recover.evidence.contradictions import a_bit_away
-from recover.evidence.expected import QueueKey
 from recover.evidence.lost import Losses, LostPosition
 from recover.evidence.restore import Restored, content_of, is_missing, restore
-from recover.files.mapped_files import MappedFile
-from recover.scan.judge import LogReader
-from recover.scan.log import Damage, LogView
+from recover.log.judge import LogReader
+from recover.log.scan import Damage, LogView
+from recover.store.mapped_files import MappedFile
 
 SYS_FLAG = "sysFlag"
 

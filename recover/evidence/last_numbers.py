@@ -13,12 +13,12 @@ from __future__ import annotations
 import numpy as np
 from msgspec import structs
 
-from formats.record_columns import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
-from recover.files.queue_files import QueueFiles, unit_at
-from recover.files.store import Store
-from recover.files.topics import is_folder_name, topic_text
-from recover.scan.generations import numbered
-from recover.scan.log import LogView, tally
+from formats.record.rows import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
+from recover.log.generations import numbered
+from recover.log.scan import LogView, tally
+from recover.store.config_files import is_folder_name, topic_text
+from recover.store.derived_files import QueueFiles, unit_at
+from recover.store.store import Store
 
 
 def as_units_say(log: LogView, store: Store) -> LogView:

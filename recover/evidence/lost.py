@@ -12,12 +12,13 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, field
 
-from formats.commitlog import MIN_RECORD_SIZE
-from formats.record_columns import BIT_GHOST, BIT_INNER_BATCH
-from recover.evidence.expected import ConsumeQueueReport, Expectation, QueueKey
-from recover.files.topics import LMQ_PREFIX
-from recover.memory.columns import Rows
-from recover.scan.log import Damage, LogView
+from formats.consumequeue import CQ_UNIT
+from formats.record import MIN_RECORD_SIZE
+from formats.record.rows import BIT_GHOST, BIT_INNER_BATCH, BIT_SUPERSEDED
+from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
+from recover.log.scan import Damage, LogView
+from recover.store.columns import Rows
+from recover.store.config_files import LMQ_PREFIX
 
 
 class Neighbour(NamedTuple):
@@ -110,7 +111,7 @@ class Losses(Struct):
     """Lost positions of each damaged range: `by_damage[i]` belongs to `LogView.damaged[i]`.
 
     `lacking` are steps in queue offsets that no damage explains. `unproven` are those that nothing but
-    the units of queues names: after the end of the log, and in files of another log.
+    the units of queues names, after the end of the log.
     """
 
     by_damage: list[list[LostPosition]]
@@ -181,6 +182,29 @@ def lost_positions(
     for positions in losses.by_damage:
         positions.sort(key=lambda p: (p.key.topic, p.key.queue_id, p.queue_offset))
     return losses
+
+
+def old_end(log: LogView, queue_file_size: int) -> int | None:
+    """Where a run of old records begins at the very end of the log, if a queue of theirs ends with a full file.
+
+    A start dispatches them: 5.3.3 and 5.4.0 make a next file for such a queue, put nothing into it, and fail on that.
+    """
+    if not log.superseded or log.tail is not None or log.ghosts:
+        return None
+    full = (log.tally.most >= 0) & ((log.tally.most + 1) * CQ_UNIT.size % queue_file_size == 0)
+    for scan in reversed(log.files):
+        rows = [split.records for split in scan.splits if split.records.size]
+        if not rows:
+            continue
+        records = np.concatenate(rows)
+        old = (records["bits"] & BIT_SUPERSEDED) != 0
+        live = np.flatnonzero(~old)
+        run = records[live[-1] + 1 if live.size else 0 :]
+        if not live.size or not run.size or not full[run["queue"]].any():
+            return None
+        start = int(run["phy_offset"][0])
+        return None if any(damage.stop > start for damage in log.damaged) else start
+    return None
 
 
 class _Known:

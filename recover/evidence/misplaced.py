@@ -14,13 +14,13 @@ from itertools import groupby, islice, pairwise
 import numpy as np
 from msgspec import Struct
 
-from formats.record_columns import BIT_STRAY, BIT_SUPERSEDED
-from recover.evidence.expected import ConsumeQueueReport, Expectation, QueueKey
+from formats.record.rows import BIT_STRAY, BIT_SUPERSEDED
+from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
 from recover.evidence.lost import Lack
-from recover.files.topics import LMQ_PREFIX
-from recover.memory.columns import Rows
-from recover.scan.generations import with_place
-from recover.scan.log import LogView
+from recover.log.generations import with_place
+from recover.log.scan import LogView
+from recover.store.columns import Rows
+from recover.store.config_files import LMQ_PREFIX
 
 Unit = tuple[int, int, int]
 """Queue offset, phy_offset and size."""

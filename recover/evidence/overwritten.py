@@ -8,30 +8,37 @@ units of different queues adjoin, more of them than lead to its records.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.record_columns import BIT_STRAY, BIT_SUPERSEDED
+from formats.record.rows import BIT_STRAY, BIT_SUPERSEDED, STALE
 from recover.claims import Claim, believed
-from recover.evidence.expected import ConsumeQueueReport, Expectation
+from recover.derived.expected import ConsumeQueueReport, Expectation
 from recover.evidence.lost import LostPosition
-from recover.files.mapped_files import MappedFile
-from recover.memory.columns import ColumnStore, Rows, Split
-from recover.scan.file_scan import FileScan, Hole
-from recover.scan.log import OVERWRITTEN, LogView
-from recover.scan.log_scan import assemble
+from recover.log.file_scan import FileScan, Hole
+from recover.log.generations import numbered
+from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble
+from recover.store.columns import ColumnStore, Rows, Split
+from recover.store.config_files import topic_text
+from recover.store.mapped_files import MappedFile
 
 Range = tuple[int, int]
 
 
 class ForeignFile(Struct, frozen=True):
-    """A log file with records of another log, and the messages that units name in it, ascending by their place."""
+    """A log file with `messages` records of another log; the log of a survey has it as damage."""
 
     mapped_file: MappedFile
-    lost: list[LostPosition]
+    extent: Range
+    messages: int
+
+    def holds(self, phy_offset: int) -> bool:
+        """Whether the file has this place of the log."""
+        return self.extent[0] <= phy_offset < self.extent[1]
 
 
 def unheld(expectation: Expectation, queues: ConsumeQueueReport) -> list[LostPosition]:
@@ -86,11 +93,16 @@ def without(log: LogView, stretches: Collection[Range], *, memory: int) -> LogVi
     scans = []
     for scan in log.files:
         own = [part for part in stretches if scan.mapped_file.file_from_offset <= part[0] < scan.file_end]
+        whole = (scan.mapped_file.file_from_offset, scan.file_end) in own
         copy = FileScan(scan.mapped_file, scan.file_size)
-        copy.queues, copy.blank, copy.blank_size, copy.end = log.queues, scan.blank, scan.blank_size, scan.end
-        copy.unreadable, copy.over_record = scan.unreadable, scan.over_record
-        holes = [Hole(start, stop, OVERWRITTEN, "record", True, stop, {"size": stop - start}) for start, stop in own]
-        copy.holes = sorted([*scan.holes, *holes], key=lambda hole: hole.start)
+        copy.queues, copy.unreadable, copy.over_record = log.queues, scan.unreadable, scan.over_record
+        if whole:
+            copy.end = scan.mapped_file.file_from_offset
+        else:
+            copy.blank, copy.blank_size, copy.end = scan.blank, scan.blank_size, scan.end
+        why = (OTHER_LOG, "file-end") if whole else (OVERWRITTEN, "record")
+        holes = [Hole(start, stop, *why, True, stop, {"size": stop - start}) for start, stop in own]
+        copy.holes = sorted([*([] if whole else scan.holes), *holes], key=lambda hole: hole.start)
         copy.splits = [_cut(split, own, columns) for split in scan.splits]
         copy.set_aside = [*scan.set_aside, *(_within(split, own) for split in scan.splits if own)]
         scans.append(copy)
@@ -112,40 +124,99 @@ def _cut(split: Split, stretches: Iterable[Range], columns: ColumnStore) -> Spli
     counts = split.records["hashes"].astype(np.int64)
     hashes = split.hashes[np.repeat(keep, counts)] if split.hashes.size else split.hashes
     kept = columns.keep(split.records[keep], hashes)
-    kept.records["bits"] &= np.uint16(~(BIT_SUPERSEDED | BIT_STRAY) & 0xFFFF)
+    kept.records["bits"] &= np.uint16(~(STALE | BIT_STRAY) & 0xFFFF)
     return kept
 
 
-def foreign_files(
-    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, named: Collection[LostPosition]
-) -> list[ForeignFile]:
-    """Log files in which units of several queues name messages, one after another, that are not there.
+def foreign_files(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> list[ForeignFile]:
+    """Log files of another log: units of several queues name other messages in them, one after another.
 
-    `named` are those that the log does not hold elsewhere. Where no unit leads to any file, the queues are another
-    log's.
+    More of these than lead to its records, and the records continue fewer queues of the files beside them than they
+    break. Where no queue tells that, the messages named must be in no other file. If all files are contradicted, the
+    queues are another log's.
     """
     with_records = [scan for scan in log.files if scan.record_count]
-    units = [LostPosition(key, *unit) for key, verdict in queues.verdicts.items() for unit in verdict.wrong]
-    led_to: dict[int, int] = {}
+    named = [
+        LostPosition(key, *unit)
+        for key, verdict in queues.verdicts.items() for unit in (*verdict.wrong, *verdict.beyond, *verdict.lost)
+    ]
+    old = _places_of_old(log)
+    led_to_old = [unit.start for unit in named if (*unit.key, unit.queue_offset, unit.phy_offset, unit.size) in old]
+    taken = set(led_to_old)
+    named = sorted(
+        (unit for unit in named if unit.start not in taken), key=lambda position: (position.start, position.key)
+    )
+    if not with_records or not _adjoining(named):
+        return []
+    starts = [position.start for position in named]
+    led_to = _led_to(expectation, queues, with_records, led_to_old)
+    nowhere = {(position.key, position.queue_offset) for position in unheld(expectation, queues)}
     found = []
-    for scan in with_records if named else ():
-        base, stop = scan.mapped_file.file_from_offset, scan.file_end
-        inside = [position for position in named if base <= position.start < stop]
-        adjoin = sum(1 for one, other in pairwise(inside) if one.stop == other.start and one.key != other.key)
-        if not adjoin:
-            continue
-        led_to = led_to or _led_to(expectation, queues, with_records)
-        claims = [Claim("file", "own"), Claim("units", "own", led_to[base]), Claim("units", "another", adjoin)]
-        if believed(claims, "own") == "another":
-            lost = [unit for unit in units if base <= unit.start < stop]
-            found.append(ForeignFile(scan.mapped_file, sorted(lost, key=lambda unit: unit.start)))
-    return found if len(with_records) == 1 or any(led_to.values()) else []
+    for scan, (unbroken, broken) in zip(with_records, _numbering(with_records, len(log.queues)), strict=True):
+        base = scan.mapped_file.file_from_offset
+        inside = named[bisect_left(starts, base) : bisect_left(starts, scan.file_end)]
+        if not broken:
+            inside = [position for position in inside if (position.key, position.queue_offset) in nowhere]
+        claims = [
+            Claim("file", "own"), Claim("units", "own", led_to[base]), Claim("units", "another", _adjoining(inside)),
+        ]
+        if (broken > unbroken or not unbroken) and believed(claims, "own") == "another":
+            found.append(ForeignFile(scan.mapped_file, (base, scan.file_end), scan.record_count))
+    return found if len(with_records) == 1 or len(found) < len(with_records) else []
 
 
-def _led_to(expectation: Expectation, queues: ConsumeQueueReport, scans: list[FileScan]) -> dict[int, int]:
-    """How many records of each file, by its first offset, units lead to."""
+def _adjoining(positions: list[LostPosition]) -> int:
+    """How many of these messages, ascending, begin where one of another queue ends."""
+    return sum(one.stop == other.start and one.key != other.key for one, other in pairwise(positions))
+
+
+def _numbering(scans: list[FileScan], queues: int) -> Iterator[tuple[int, int]]:
+    """For each file, how many queues go on across its beginning and end without a break, and how many do not."""
+    nothing = np.full(queues, -1, dtype=np.int64)
+    edges = [_edges(scan, nothing) for scan in scans]
+    before, behind = [nothing], [nothing]
+    for _, last in edges[:-1]:
+        before.append(np.where(last >= 0, last, before[-1]))
+    for first, _ in reversed(edges[1:]):
+        behind.append(np.where(first >= 0, first, behind[-1]))
+    for (first, last), earlier, later in zip(edges, before, reversed(behind), strict=True):
+        steps = [
+            (one[known] + 1 == other[known]) for one, other in ((earlier, first), (last, later))
+            for known in [(one >= 0) & (other >= 0)]
+        ]
+        unbroken = np.concatenate(steps)
+        yield int(unbroken.sum()), int((~unbroken).sum())
+
+
+def _edges(scan: FileScan, nothing: Rows) -> tuple[Rows, Rows]:
+    """The first and the last queue offset that records of a file have in each queue, -1 for none."""
+    first, last = nothing.copy(), nothing.copy()
+    for split in scan.splits:
+        rows = split.records[numbered(split.records)]
+        last[rows["queue"]] = rows["queue_offset"]
+        fresh = first < 0
+        backwards = rows[::-1]
+        kept = backwards[fresh[backwards["queue"]]]
+        first[kept["queue"]] = kept["queue_offset"]
+    return first, last
+
+
+def _places_of_old(log: LogView) -> set[tuple[str, int, int, int, int]]:
+    """Topic, queue id, queue offset, phy offset and size of records that count as old: a newer file may be wrong."""
+    found = set()
+    for split in log.splits() if log.ghosts or log.superseded else ():
+        for row in split.records[(split.records["bits"] & STALE) != 0]:
+            topic, queue_id = log.queues[row["queue"]]
+            found.add((topic_text(topic), queue_id, int(row["queue_offset"]), int(row["phy_offset"]), int(row["size"])))
+    return found
+
+
+def _led_to(
+    expectation: Expectation, queues: ConsumeQueueReport, scans: list[FileScan], more: Collection[int]
+) -> dict[int, int]:
+    """How many records of each file, by its first offset, units lead to; `more` are the places of some of them."""
     bases = np.array([scan.mapped_file.file_from_offset for scan in scans])
-    total = np.zeros(bases.size, dtype=np.int64)
+    total = np.bincount(np.searchsorted(bases, [*more], "right") - 1, minlength=bases.size)
     for key, rows in expectation.grouped():
         verdict = queues.verdicts.get(key)
         if verdict is None:

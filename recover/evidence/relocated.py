@@ -7,13 +7,11 @@ from collections.abc import Collection, Iterator
 import numpy as np
 from msgspec import structs
 
-from formats.record_columns import BIT_STRAY, BIT_SUPERSEDED
-from formats.record_row import row_of
+from formats.record.rows import BIT_STRAY, BIT_SUPERSEDED, row_of
 from recover.evidence.contradictions import Contradiction
-from recover.memory.columns import ColumnStore, Split
-from recover.scan.file_scan import FileScan
-from recover.scan.log import LogView
-from recover.scan.log_scan import in_order
+from recover.log.file_scan import FileScan
+from recover.log.scan import LogView, in_order
+from recover.store.columns import ColumnStore, Split
 
 
 def relocated(log: LogView, denied: Collection[Contradiction], *, memory: int) -> LogView:

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from formats import sysflag
-from formats.commitlog import (
+from formats.errors import FormatError
+from formats.layout import Layout
+from formats.record import (
     BLANK_SIZE,
     HEAD,
     HEADS,
@@ -23,12 +25,10 @@ from formats.commitlog import (
     Record,
     check_strict,
 )
-from formats.commitlog.layout import TOPIC_LENGTHS, Head
-from formats.errors import FormatError
-from formats.layout import Layout
+from formats.record.layout import TOPIC_LENGTHS, Head
 from recover.evidence.lost import LostPosition
-from recover.scan.judge import LogReader
-from recover.scan.log import OVERWRITTEN, Damage
+from recover.log.judge import LogReader
+from recover.log.scan import DENIED, Damage
 
 LARGEST = 64 << 20
 """Bytes of the largest record that is tried."""
@@ -50,7 +50,7 @@ def content_of(reader: LogReader, damage: Damage) -> bytes | None:
     """All bytes of a damage that may be one record; None where it is no such thing, or cannot be read."""
     size = damage.stop - damage.start
     is_whole = damage.ended_by in ("record", "blank") or damage.facts.get("size") == size
-    if damage.mapped_file is None or damage.reason == OVERWRITTEN or not is_whole or size > LARGEST:
+    if damage.mapped_file is None or damage.reason in DENIED or not is_whole or size > LARGEST:
         return None
     try:
         content = reader.read(damage.start, size)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field, structs
 
-from formats.record_columns import NO_MESSAGE
-from recover.evidence.expected import ConsumeQueueReport, QueueKey
+from formats.record.rows import NO_MESSAGE
+from recover.derived.expected import ConsumeQueueReport, QueueKey
 from recover.evidence.lost import Losses, Surroundings
-from recover.files.topics import topic_text
-from recover.memory.columns import Rows
-from recover.scan.log import MISSING_FILE, LogView
+from recover.log.scan import MISSING_FILE, LogView
+from recover.store.columns import Rows
+from recover.store.config_files import topic_text
 
 BINS = 60
 _TOPICS = 15

@@ -7,16 +7,16 @@ from typing import Any
 
 from msgspec import structs
 
-from formats.commitlog import HEAD, HEAD_SIZE, HEADS, MAGIC_V1, MAGIC_V2, Record, decode, host_text, valid_topic
 from formats.errors import FormatError
 from formats.javahash import java_string
+from formats.record import HEAD, HEAD_SIZE, HEADS, MAGIC_V1, MAGIC_V2, Record, decode, host_text, valid_topic
 from formats.sysflag import HOSTS_V6
+from recover.check.survey import Survey
 from recover.evidence.lost import LostPosition
 from recover.export.messages import COLUMNS, Message, message_of
 from recover.export.select import Selected
-from recover.scan.judge import LogReader
-from recover.scan.log import Damage
-from recover.verify.survey import Survey
+from recover.log.judge import LogReader
+from recover.log.scan import Damage
 
 _MOST_READ = 64 << 20
 _SANE_TIME = range(1_000_000_000_000, 10_000_000_000_000)

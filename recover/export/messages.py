@@ -11,11 +11,11 @@ from msgspec import Struct, field, structs
 
 from formats import properties as props
 from formats import sysflag
-from formats.commitlog import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record, host_text
-from formats.commitlog.record import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, TOPIC_TIMER
 from formats.compression import MissingCodecError, decompress
 from formats.errors import FormatError
 from formats.message_id import offset_id
+from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record, host_text
+from formats.record.message import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, TOPIC_TIMER
 
 _TRANSACTIONS = {
     sysflag.TRANSACTION_NOT: "none", sysflag.TRANSACTION_PREPARED: "half", sysflag.TRANSACTION_COMMIT: "commit",

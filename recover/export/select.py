@@ -4,28 +4,154 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
+import glob
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
-from formats.commitlog import Record, decode
 from formats.compression import decompress
 from formats.errors import FormatError
 from formats.javahash import index_key_hash, java_string
 from formats.message_id import offset_id
-from formats.record_columns import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, BIT_SUPERSEDED
-from recover.errors import UsageRefusal
+from formats.names import offset_in_name
+from formats.record import HEAD, HEAD_SIZE, MAGIC_V1, MAGIC_V2, Record, decode
+from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, BIT_SUPERSEDED
+from recover.evidence.last_numbers import as_units_say
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
-from recover.export.source import Scanned
-from recover.files.mapped_files import MappedFile
-from recover.files.reader import FileReader, ReadFailure
-from recover.memory.columns import Rows, Split
-from recover.query.by_key import has_key
-from recover.scan.file_scan import FileScan
+from recover.findings.refusal import NotAStore, UsageRefusal
+from recover.log.engine import Engine
+from recover.log.file_scan import FileScan, ProgressCallback
+from recover.log.files import live_copies, rightly_placed
+from recover.log.judge import judge
+from recover.log.scan import LogView
+from recover.look.query import Answer, Found, has_key, not_looked_at
+from recover.store.columns import DEFAULT_MEMORY, Rows, Split
+from recover.store.config_files import LMQ_PREFIX
+from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
+from recover.store.reader import FileReader, ReadFailure
+from recover.store.store import Store, StoreOptions
+
+# --- Where messages come from: a store, a commitlog folder, single log files; and the scan that finds them.
+
+
+_LOOK = 4 << 20
+"""How many bytes of a file whose name tells nothing are searched for a record that names its own place."""
+
+
+class Source(NamedTuple):
+    """One place that messages come from. `store` is None for log files without anything around them."""
+
+    name: str
+    queue: MappedFileQueue
+    store: Store | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of log."""
+        return sum(mapped_file.length for mapped_file in self.queue.files)
+
+
+class Scanned(NamedTuple):
+    """The log of a source, and what of it could not be read (one line each)."""
+
+    source: Source
+    log: LogView
+    unread: tuple[str, ...]
+
+
+def open_sources(places: Sequence[Path], options: StoreOptions | None = None) -> list[Source]:
+    """Each store or commitlog folder is a source; single log files together are one.
+
+    `NotAStore` (16) for a place that is none of these, `UsageRefusal` (16) for a file that holds no record.
+    `options` say where the parts of a store are, as for every command.
+    """
+    sources: list[Source] = []
+    files: list[Path] = []
+    for place in places:
+        if place.is_file():
+            files.append(place)
+        elif place.is_dir() and any(offset_in_name(path.name) is not None for path in place.iterdir()):
+            queue = MappedFileQueue.load((place,), (options or StoreOptions()).mapped_file_size or 0)
+            sources.append(Source(str(place), queue, None))
+        elif place.exists() and not place.is_dir():
+            raise NotAStore(f"{place} is no regular file", "Give a store, a commitlog folder, or log files.")
+        else:
+            store = Store.open(place, options)
+            sources.append(Source(str(place), store.commitlog, store))
+    if files:
+        sources.append(_of_files(files))
+    return sources
+
+
+def _of_files(paths: Sequence[Path]) -> Source:
+    """Single log files as one log, each at the place that its records name; its name decides where none does."""
+    by_offset: dict[int, MappedFile] = {}
+    for path in paths:
+        length = path.stat().st_size
+        offset = _own_place(path, length)
+        offset = offset_in_name(path.name) if offset is None else offset
+        if offset is None:
+            raise UsageRefusal(f"{path} holds no record that names its place in a log",
+                               "Give log files under the names that they had, or ones with an intact record.")
+        if offset in by_offset:
+            raise UsageRefusal(f"{path} and {by_offset[offset].path} are the same part of a log",
+                               "Export them one after the other.")
+        by_offset[offset] = MappedFile(path, offset, length)
+    files = [by_offset[offset] for offset in sorted(by_offset)]
+    folders = tuple(dict.fromkeys(file.path.parent for file in files))
+    return Source(", ".join(map(str, paths)), MappedFileQueue(folders, infer_file_size(files), files), None)
+
+
+def _own_place(path: Path, length: int) -> int | None:
+    """The offset of a file's first byte as its first intact record has it; None without one in its first MiBs."""
+    magics = [magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2)]
+    with FileReader(path) as reader:
+        content = bytes(reader.read(0, min(_LOOK, length)))
+        at = -1
+        while True:
+            hits = [content.find(magic, at + 5) for magic in magics]
+            at = min((hit - 4 for hit in hits if hit >= 4), default=-1)
+            if at < 0:
+                return None
+            if at + HEAD_SIZE > len(content):
+                return None
+            base = HEAD.decode(content, at).phy_offset - at
+            try:
+                if base >= 0:
+                    judge(reader.read, at, base, base + length)
+                    return base
+            except FormatError:
+                continue
+
+
+def scan_source(
+    source: Source, engine: Engine, *, memory: int, progress: ProgressCallback | None = None,
+    counted: Callable[[LogView], None] | None = None,
+) -> Scanned:
+    """Scan the log of a source, judging old and superseded records as verify does where its queues are there.
+
+    A file that cannot be opened, a range that cannot be read and a part that is not read are noted and passed over.
+    """
+    unread: list[str] = []
+
+    def cannot_open(mapped_file: MappedFile, error: OSError) -> None:
+        unread.append(f"{mapped_file.path} could not be opened: {error.strerror}")
+
+    queue, _ = rightly_placed(live_copies(source.queue))
+    log = engine.scan_log(queue, memory=memory, progress=progress, open_error=cannot_open)
+    if source.store is not None:
+        log = as_units_say(log, source.store)
+        unread += not_looked_at(source.store)
+    for scan in log.files:
+        unread += [f"{failure.path} could not be read at {failure.offset}: {failure.strerror}"
+                   for failure in scan.unreadable]
+    return Scanned(source, log, tuple(unread))
+
 
 WINDOW = 8 << 20
 FOREVER = (1 << 63) - 1
@@ -248,3 +374,73 @@ def _is_wanted(message: Message, record: Record, wanted: Wanted, by_topic: re.Pa
         if wanted.msg_id not in (message.unique_key, id_of_record) and wanted.msg_id.upper() != id_of_record:
             return False
     return all(message.properties.get(name) == value for name, value in wanted.properties)
+
+
+# --- Messages of a store as an answer to a query, found by a scan of the whole log: no index and no queue is needed.
+
+
+Callback = Callable[[int, int], None]
+
+
+def scan_for(
+    store: Store, wanted: Wanted, *, engine: Engine, topic: str | None = None, queue: int | None = None,
+    only_stale: bool = False, limit: int = 0, progress: Callback | None = None,
+) -> Answer:
+    """Every intact message that is wanted and stored under `topic` and `queue`, in log order; at most `limit`."""
+    answer = Answer("scan")
+    for item in _scanned(store, wanted, answer, engine, DEFAULT_MEMORY, progress):
+        message = item.message
+        if topic not in (None, message.stored_topic) or queue not in (None, message.stored_queue):
+            continue
+        if only_stale and message.state != "stale":
+            continue
+        if limit and len(answer.messages) >= limit:
+            answer.more = True
+            break
+        answer.messages.append(_found(item))
+    return answer
+
+
+def list_messages(
+    store: Store, topic: str, *, engine: Engine, memory: int, queue: int | None = None, since: int = 0,
+    until: int = FOREVER, limit: int = 0, progress: Callback | None = None,
+) -> Answer:
+    """The live messages of `topic` stored within [since, until), in log order; all are counted, `limit` of them kept.
+
+    Delayed, half, retry and dead-letter messages count for the topic that they are meant for and for the one that they
+    are stored under.
+    """
+    if topic.startswith(LMQ_PREFIX):
+        raise UsageRefusal(f"{topic} is a light queue: its messages are stored under other topics",
+                           "Name --queue 0 and --offset or --time, or the topic that the messages were sent to.")
+    answer = Answer("list")
+    wanted = Wanted(topics=(glob.escape(topic),), queue=queue, since=since, until=until, include=frozenset({"system"}))
+    elsewhere = 0
+    for item in _scanned(store, wanted, answer, engine, memory, progress):
+        elsewhere += item.message.stored_topic != topic
+        if limit and len(answer.messages) >= limit:
+            answer.left_out += 1
+        else:
+            answer.messages.append(_found(item))
+    answer.more = answer.left_out > 0
+    if elsewhere:
+        answer.notes.append(f"{elsewhere} of them are stored under other topics: delayed, half, retry or dead-letter "
+                            "messages")
+    return answer
+
+
+def _scanned(
+    store: Store, wanted: Wanted, answer: Answer, engine: Engine, memory: int, progress: Callback | None,
+) -> Iterator[Selected]:
+    scanned = scan_source(Source(str(store.root), store.commitlog, store), engine, memory=memory, progress=progress)
+    for line in scanned.unread:
+        answer.incomplete(line)
+    answer.damaged_ranges = len(scanned.log.damaged)
+    if answer.damaged_ranges:
+        answer.notes.append(f"{answer.damaged_ranges} damaged ranges of the log hold nothing that could be looked at")
+    yield from selected(scanned, wanted, answer.incomplete)
+
+
+def _found(item: Selected) -> Found:
+    state = item.message.state
+    return Found(decode(item.content, check_crc=False), state == "stale", state == "superseded")

@@ -18,9 +18,9 @@ import msgspec
 
 from formats import properties as props
 from formats import sysflag
-from formats.commitlog.record import DLQ_PREFIX, RETRY_PREFIX
-from recover.errors import Refusal, UsageRefusal
+from formats.record.message import DLQ_PREFIX, RETRY_PREFIX
 from recover.export.messages import Message, is_system, unfolded
+from recover.findings.refusal import Refusal, UsageRefusal
 
 ORIGIN = "MQTOOL_ORIGIN"
 KINDS = ("half", "delayed", "timer", "retry", "dead-letter")

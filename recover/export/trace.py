@@ -8,23 +8,19 @@ from typing import Any
 from msgspec import Struct, field, structs
 
 from formats import properties as props
-from formats.commitlog import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record
-from formats.commitlog.record import DLQ_PREFIX, RETRY_PREFIX, TOPIC_TIMER
 from formats.message_id import offset_id
+from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record
+from formats.record.message import DLQ_PREFIX, RETRY_PREFIX, TOPIC_TIMER
 from formats.sysflag import TRANSACTION_COMMIT
-from recover.errors import Refusal
-from recover.export.listing import scan_for
+from recover.check.config import OFFSET_FILES
 from recover.export.messages import real_place
-from recover.export.select import Wanted
-from recover.files.config_files import read_pairs
-from recover.files.store import Store
-from recover.files.topics import Topics
+from recover.export.select import Wanted, scan_for
+from recover.findings.refusal import Refusal
+from recover.log.engine import Engine
+from recover.look.query import Answer, deliver_time, has_key, query_id, query_key, query_offset, query_time
 from recover.predict.groups import committed_rows
-from recover.query import Answer, query_id, query_key, query_offset, query_time
-from recover.query.by_key import has_key
-from recover.query.by_queue import deliver_time
-from recover.scan.engine import Engine
-from recover.verify.consumer_offsets import OFFSET_FILES
+from recover.store.config_files import Topics, read_pairs
+from recover.store.store import Store
 
 _LIVES = 20
 _OPS = 2000

@@ -7,18 +7,20 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 
 from formats import properties as props
-from formats.commitlog import TOPIC_SCHEDULE, decode, tags_code
-from formats.commitlog.record import RETRY_PREFIX, SYSTEM_PREFIX
 from formats.consumequeue import CQ_UNIT
 from formats.javahash import java_string
-from formats.record_columns import BIT_DELAY, BIT_LMQ
+from formats.record import TOPIC_SCHEDULE, decode, tags_code
+from formats.record.message import RETRY_PREFIX, SYSTEM_PREFIX
+from formats.record.rows import BIT_DELAY, BIT_LMQ
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
-from recover.broker.record_check import Checked, deliver_time
+from recover.broker.record_check import Checked, CheckRules, check_message, deliver_time
+from recover.broker.recovery import DispatchTarget, Runs, end_of
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import INNER_BATCHES, MULTI_DISPATCH, MULTI_DISPATCH_LIMITED
-from recover.files.topics import LMQ_PREFIX
-from recover.memory.columns import Rows
-from recover.predict.queue_state import QueueState
+from recover.predict.loading import BrokerLog
+from recover.predict.queues import QueueState
+from recover.store.columns import Rows
+from recover.store.config_files import LMQ_PREFIX
 
 Key = tuple[str, int]
 
@@ -164,3 +166,62 @@ class Nobody:
 
     def checked(self, message: Checked) -> None:
         pass
+
+
+# --- Dispatch after recovery: ReputMessageService.doReput, until it has caught up or cannot go on.
+
+
+def reput(log: BrokerLog, start: int, end: int, rules: CheckRules, target: DispatchTarget) -> int | None:
+    """Dispatch the log from physical `start` to its `end`; the offset at which it is stuck for ever, or None.
+
+    A master is assumed: a record that cannot be read makes it jump over the rest of the file.
+    """
+    position = max(start, log.min_offset)
+    while position < end:
+        index = log.index_of(position)
+        if index is None:
+            return position
+        base = log.files[index].file_from_offset
+        readable = min(end - base, log.file_size)
+        if position - base >= readable:
+            return position
+        position = _Range(log, index, readable, rules, target).read(position)
+    return None
+
+
+class _Range:
+    """What one `getData` returns: the rest of one file. The broker keeps three positions, and so do we."""
+
+    def __init__(self, log: BrokerLog, index: int, readable: int, rules: CheckRules, target: DispatchTarget) -> None:
+        self.base = log.files[index].file_from_offset
+        self.file_size = log.file_size
+        self.readable = readable
+        self.rules = rules
+        self.target = target
+        self.runs = Runs(log.rows(index), rules)
+        self.bytes_at = log.read_at(index)
+
+    def read(self, reput_from: int) -> int:
+        """Where dispatch goes on after this range."""
+        at = reput_from - self.base
+        size = self.readable - at
+        read_size = 0
+        while read_size < size:
+            run = self.runs.at(self.base + at, self.base + self.readable)
+            if run.size:
+                self.target.rows(run)
+                step = end_of(run) - self.base - at
+                at, read_size, reput_from = at + step, read_size + step, reput_from + step
+                continue
+            message = check_message(self.bytes_at, at, self.readable, self.rules)
+            if message.ok and message.size == 0:
+                return reput_from + self.file_size - reput_from % self.file_size
+            if message.ok:
+                self.target.checked(message)
+                at, read_size, reput_from = at + message.size, read_size + message.size, reput_from + message.size
+            elif message.size > 0:
+                # the buffer stands after the fields that were read, the offset after the size that was claimed
+                at, reput_from = at + message.consumed, reput_from + message.size
+            else:
+                return reput_from + size - read_size
+        return reput_from

@@ -10,25 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.config import read_consumer_offsets
+from formats.config.tables import read_consumer_offsets
 from formats.native.queues import EXPIRED
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import OVERFLOW_TO_FIRST
-from recover.evidence.expected import QueueKey
-from recover.files.config_files import ConfigPair
-from recover.files.ext_files import ExtFiles
-from recover.files.store import CONFIG, Store
-from recover.findings import Finding
-from recover.memory.columns import Rows
-from recover.predict.broker_log import BrokerLog
-from recover.predict.counting import STAND_INS, right_units
+from recover.check.config import MAPPING_FILE, OFFSET_FILES, check_config
+from recover.check.survey import Survey
+from recover.derived.expected import QueueKey
+from recover.findings.model import Finding
 from recover.predict.dispatch import Key
-from recover.predict.prediction import Prediction
-from recover.predict.queue_state import QueueState
+from recover.predict.loading import BrokerLog
+from recover.predict.prediction import STAND_INS, Prediction, right_units
+from recover.predict.queues import QueueState
 from recover.predict.start import predict
-from recover.verify.config import check_config
-from recover.verify.consumer_offsets import MAPPING_FILE, OFFSET_FILES
-from recover.verify.survey import Survey
+from recover.store.columns import Rows
+from recover.store.config_files import ConfigPair
+from recover.store.derived_files import ExtFiles
+from recover.store.store import CONFIG, Store
 
 _OF_START = frozenset({"start-cannot-say", "start-refused", "start-lowers-queues", "start-forgets-config"})
 _OFFSET_PLACES = frozenset(f"config/{name}{end}" for name in OFFSET_FILES for end in ("", ".bak")) | {CONFIG}

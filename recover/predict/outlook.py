@@ -8,10 +8,10 @@ from recover.broker.record_check import CheckRules
 from recover.broker.recovery import oldest_searched, scan
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion, boundaries
-from recover.files.store import Store
-from recover.predict.broker_log import BrokerLog
+from recover.log.scan import LogView
 from recover.predict.dispatch import Nobody
-from recover.scan.log import LogView
+from recover.predict.loading import BrokerLog
+from recover.store.store import Store
 
 
 class Cut(Struct, frozen=True):

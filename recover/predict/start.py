@@ -19,17 +19,12 @@ from recover.broker.versions import (
     RECHECK_REPUT_SETTING,
     REPUT_FROM_QUEUES,
 )
-from recover.files.reader import read_small
-from recover.files.store import Store
-from recover.files.topics import Topics
-from recover.predict.broker_log import BrokerLog
-from recover.predict.counting import count_lost, count_unreachable, queue_name
-from recover.predict.dispatch import Above, Confirmed, Dispatcher, Key, Nobody
-from recover.predict.index_files import deleted_index_files
-from recover.predict.loading import Loaded, load, mapped_file_size, queue_file_size
-from recover.predict.prediction import Prediction
-from recover.predict.queue_state import BrokenStartError, QueueState
-from recover.predict.reput import reput
+from recover.check.parts import needed_parts, not_foreseen
+from recover.log.scan import LogView
+from recover.predict.dispatch import Above, Confirmed, Dispatcher, Key, Nobody, reput
+from recover.predict.loading import BrokerLog, Loaded, load, mapped_file_size, queue_file_size
+from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
+from recover.predict.queues import BrokenStartError, QueueState, deleted_index_files
 from recover.predict.surroundings import (
     assumptions,
     config_lost,
@@ -41,8 +36,9 @@ from recover.predict.surroundings import (
     timer_left_out,
     unread_beside,
 )
-from recover.scan.log import LogView
-from recover.verify.needed_parts import needed_parts, not_foreseen
+from recover.store.config_files import Topics
+from recover.store.reader import read_small
+from recover.store.store import Store
 
 LARGE_RECORD = 64 << 20
 

@@ -6,19 +6,18 @@ from collections.abc import Iterator
 
 from recover.broker.settings import KNOWN, BrokerSettings
 from recover.broker.versions import COMBINED_QUEUES, NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion
+from recover.check.config import judged_pairs
+from recover.check.log import first_file_findings
+from recover.check.parts import Needed, has_timer, start_refusals
+from recover.check.timer import check_timer
 from recover.evidence.beyond import file_named_elsewhere
-from recover.files.config_files import ConfigPair
-from recover.files.store import COMMITLOG, Store
-from recover.files.topics import Topics
-from recover.files.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, unread_parts
-from recover.findings import Finding, finding
-from recover.inspect_store.pointers import index_ends, read_checkpoint
-from recover.scan.log import MISSING_FILE, LogView
-from recover.verify.commitlog import first_file_findings
-from recover.verify.config import judged_pairs
-from recover.verify.needed_parts import Needed, start_refusals
-from recover.verify.parts import has_timer, log_is_gone
-from recover.verify.timer import check_timer
+from recover.findings.model import Finding, finding
+from recover.log.scan import MISSING_FILE, LogView
+from recover.look.pointers import index_ends, read_checkpoint
+from recover.look.store import log_is_gone
+from recover.store.config_files import ConfigPair, Topics
+from recover.store.store import COMMITLOG, Store
+from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, unread_parts
 
 _FIRST_WITH_ALL = BrokerVersion(5, 0, 0)
 _STOPPING = ("topics.json", "subscriptionGroup.json", "consumerFilter.json", "delayOffset.json")

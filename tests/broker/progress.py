@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fixtures.lab.observe import reference
-from formats.config import read_delay_offsets, salvage
+from formats.config.json import salvage
+from formats.config.tables import read_delay_offsets
 from formats.timer import TIMER_CHECK
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from fixtures.lab.client import taken
 from formats import sysflag
-from formats.commitlog import BLANK_SIZE, check_strict
 from formats.errors import FormatError
+from formats.record import BLANK_SIZE, check_strict
 from tests.support.brokers import VERSIONS, oracle
 from tests.support.commitlog import Placed, kinds, placed_records, uncovered
 from tests.support.stores import STORES

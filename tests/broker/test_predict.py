@@ -8,10 +8,10 @@ import pytest
 
 from fixtures.damage import damage
 from fixtures.lab.observe import observe
-from recover.files.store import Store
-from recover.predict import predict
-from recover.scan.log_scan import scan_log
-from tests.recovery.test_predict_observed import (
+from recover.log.scan import scan_log
+from recover.predict.start import predict
+from recover.store.store import Store
+from tests.predict.test_predict_observed import (
     comparable,
     expected_queues,
     settings_for,

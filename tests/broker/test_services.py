@@ -12,7 +12,7 @@ import pytest
 from fixtures.lab.lab import VERSIONS
 from fixtures.lab.packed import settings
 from fixtures.lab.whole import Received, Subscription, WholeBroker
-from formats.commitlog import HEAD
+from formats.record import HEAD
 from tests.broker.cases import marked
 from tests.broker.gaps import REPLAY, deliveries, prepare, recovered, some_records, spoil
 from tests.broker.judge import FILLER, mqtool

@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.damage import damage
 from mqtool import exits
-from recover.drill.recipes import DRILLS
+from recover.drill import DRILLS
 from tests.cli.runner import mqtool
 from tests.cli.test_documents import held
 from tests.support.command_docs import page

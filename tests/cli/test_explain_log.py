@@ -16,7 +16,7 @@ from fixtures.damage import damage
 from fixtures.lab.logs import CASES, LOGS
 from fixtures.lab.packed import settings
 from recover.broker.broker_logs import FAILURE, NOTE, RANKS, ROWS, read_log
-from recover.codes import CODES
+from recover.findings.registry import CODES
 from tests.cli.runner import mqtool
 from tests.cli.test_documents import held
 from tests.support.brokers import oracle

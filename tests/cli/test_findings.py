@@ -12,14 +12,14 @@ from string import Formatter
 
 import pytest
 
-from formats.commitlog.strict import PLAUSIBLE
+from formats.record.strict import PLAUSIBLE
 from mqtool.printer import SCREEN_FINDINGS
-from recover.codes import CODES
-from recover.codes.reasons import REASONS
 from recover.evidence.beyond import TORN_RECORD, ZEROED
-from recover.finding_code import Code
-from recover.findings import finding
-from recover.scan.log import GHOSTS, MISSING_FILE
+from recover.findings.code import Code
+from recover.findings.log_codes import REASONS
+from recover.findings.model import finding
+from recover.findings.registry import CODES
+from recover.log.scan import GHOSTS, MISSING_FILE
 from tests.cli.runner import mqtool
 from tests.support.command_docs import DOCS
 from tests.support.stores import real_store
@@ -106,7 +106,7 @@ def test_a_unit_that_is_wrong_is_told_by_its_number(tmp_path: Path) -> None:
 
 def test_every_reason_that_a_judge_of_the_log_can_give_is_explained() -> None:
     """Out of the sources: the codec, the verdict and what the scan and the evidence add."""
-    texts = [path.read_text() for place in ("formats/commitlog", "recover/scan", "recover/evidence")
+    texts = [path.read_text() for place in ("formats/record", "recover/log", "recover/evidence")
              for path in (ROOT / place).glob("*.py")]
     given = {name for text in texts for names in re.findall(r'fail\(\s*"([a-z-]+)"|FormatError\("([a-z-]+)"', text)
              for name in names}

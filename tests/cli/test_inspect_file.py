@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from fixtures.damage.patch import flip_bit
 from formats import sysflag
-from formats.commitlog import BLANK_SIZE, HEADS
-from formats.commitlog.service import unserved
 from formats.errors import FormatError
 from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
 from formats.names import offset_to_name
-from recover.inspect_file.record import record_item
-from recover.scan.judge import judge
+from formats.record import BLANK_SIZE, HEADS
+from formats.record.strict import unserved
+from recover.log.judge import judge
+from recover.look.record import record_item
 from tests.cli.runner import mqtool
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES, real_store, unpacked

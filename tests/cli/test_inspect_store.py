@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from formats.commitlog import OFFSET_SYS_FLAG
+from formats.record import OFFSET_SYS_FLAG
 from formats.sysflag import COMPRESSION_ZLIB
-from recover.disk.lock import StoreLock
+from recover.change.lock import StoreLock
 from tests.cli.runner import mqtool
 from tests.support.stores import EXPECTED, STORES, real_store, unpacked
 from tests.support.trees import assert_unchanged

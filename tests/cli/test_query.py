@@ -10,9 +10,9 @@ import pytest
 
 from formats.message_id import offset_id
 from formats.names import offset_to_name
-from recover.files.store import Store
-from recover.scan.judge import LogReader
-from recover.scan.log_scan import scan_log
+from recover.log.judge import LogReader
+from recover.log.scan import scan_log
+from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 from tests.support.commitlog import placed_records

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from recover.apply.carry_out import apply_plan
-from recover.plan.journal import open_runs
-from recover.plan.model import Plan, WriteFile, WriteRange
-from recover.plan.plan_file import save_plan
-from recover.plan.preconditions import seal
+from recover.change.carry_out import apply_plan
+from recover.change.journal import open_runs
+from recover.change.model import Plan, WriteFile, WriteRange
+from recover.change.plan_file import save_plan
+from recover.change.preconditions import seal
+from tests.change.test_lock import held, record_lock
 from tests.cli.runner import mqtool
-from tests.recovery.test_lock import held, record_lock
 from tests.support.plans import killed_at
 from tests.support.stores import real_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
@@ -336,6 +336,6 @@ def test_a_plan_file_that_is_there_is_refused_before_the_scan(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "plan.json").write_bytes(b"reviewed")
-    monkeypatch.setattr("recover.verify.report.verify", lambda *_: pytest.fail("the store was scanned"))
+    monkeypatch.setattr("recover.check.report.verify", lambda *_: pytest.fail("the store was scanned"))
     refused = mqtool("recover", store, "--dry-run", "--plan-out", tmp_path / "plan.json")
     assert refused.code == 8 and "exists already" in refused.stderr

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from fixtures.damage import damage
-from recover.errors import UsageRefusal
 from recover.export.send import Place, Position
+from recover.findings.refusal import UsageRefusal
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 from tests.support.stores import unpacked

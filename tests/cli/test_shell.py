@@ -25,7 +25,7 @@ from mqtool.commands import COMMANDS, HELP, Entry
 from mqtool.next_steps import Given
 from mqtool.options import command, parse_size
 from mqtool.printer import OutputOptions, Printer
-from recover.errors import NotAStore, Refusal, UsageRefusal
+from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
 from tests.cli.runner import mqtool
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def raising(error: BaseException) -> Any:
 def test_help_lists_every_command_without_importing_the_heavy_parts() -> None:
     script = (
         "import sys\nfrom mqtool.cli import main\ncode = main(['--help'])\n"
-        "heavy = {'numpy', 'pyarrow', 'pyspark', 'pandas', 'recover.scan.file_scan', 'recover.files.store'}\n"
+        "heavy = {'numpy', 'pyarrow', 'pyspark', 'pandas', 'recover.log.file_scan', 'recover.store.store'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\nsys.exit(code)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)

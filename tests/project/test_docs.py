@@ -102,10 +102,10 @@ def test_contributing_shows_the_floors_of_recover_as_the_import_rule_has_them() 
     (layers,) = [rule["layers"] for rule in rules if rule.get("containers") == ["recover"]]
     floor = {name.strip(): number for number, names in enumerate(layers) for name in names.split("|")}
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    lines = text[text.index("\nspark/ ") + 1 :].partition("\n```")[0].splitlines()
-    shown = [name for line in lines for name in line.partition("   ")[0].split()]
+    lines = text[text.index("\ncluster/ ") + 1 :].partition("\n```")[0].splitlines()
+    shown = [name for line in lines for name in line.partition("   ")[0].split() if line]
     assert {name.rstrip("/") for name in shown if name.endswith("/")} == {
         path.parent.name for path in (ROOT / "recover").glob("*/__init__.py")
     }
-    numbers = [floor[name.rstrip("/")] for name in shown]
+    numbers = [floor[name.removesuffix("/").removesuffix(".py")] for name in shown]
     assert numbers == sorted(numbers)

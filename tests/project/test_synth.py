@@ -13,12 +13,12 @@ from fixtures.damage import damage, walk
 from fixtures.shapes import SHAPES, body_with_crc
 from fixtures.synth import StoreWriter, synth_store
 from formats.checkpoint import CHECKPOINT
-from formats.commitlog import BLANK_SIZE, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, decode_blank, iter_index_keys
 from formats.compression import decompress
 from formats.consumequeue import CQ_UNIT, is_pre_blank
 from formats.index import IndexGeometry
 from formats.index import decode as decode_index
 from formats.javahash import index_key_hash
+from formats.record import BLANK_SIZE, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, decode_blank, iter_index_keys
 from mqtool.cli import main
 from tests.support.trees import tree_digest
 

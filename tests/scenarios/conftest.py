@@ -1,23 +1,15 @@
-"""Private copies of stores to break, in memory where that is possible: scenarios sync a lot."""
+"""Private copies of stores to break."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.scenarios.drill import Drill
-from tests.support.plans import quick_folder
 
 Start = Callable[[str], Drill]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """An empty folder, gone after the test."""
-    with quick_folder() as path:
-        yield path
 
 
 @pytest.fixture

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage.config import BAK, STROKES, strike
-from formats.config import BY_NAME
+from formats.config.tables import BY_NAME
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
 from formats.timer import TIMER_LOG_UNIT, TimerLogUnit, decode, encode_blank, units
 from mqtool import exits
-from recover.files.config_files import read_config
+from recover.store.config_files import read_config
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import BROKERS, Drill, file_name
+from tests.support.sampling import chosen
 from tests.support.trees import assert_unchanged
 
 WITH_CONFIG, PLAIN, KILLED, TIMER = "clean-4.5.1", "clean-plain-4.9.7", "killed-plain-4.5.1", "clean-5.3.3"
@@ -31,7 +32,7 @@ def members(path: Path) -> dict[str, object]:
 # --- T28 ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("stroke", "bak", "name"), CASES, ids=[" ".join(case) for case in CASES])
+@pytest.mark.parametrize(("stroke", "bak", "name"), chosen(CASES, quick=12))
 def test_t28_config_file_gets_its_best_copy(drill: Start, stroke: str, bak: str, name: str) -> None:
     store = drill(WITH_CONFIG)
     path = store.root / "config" / name

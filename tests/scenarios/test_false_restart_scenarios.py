@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fixtures.damage.patch import overwrite
-from formats.commitlog import OFFSET_QUEUE_OFFSET
 from formats.consumequeue import CQ_UNIT
+from formats.record import OFFSET_QUEUE_OFFSET
 from mqtool import exits
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, file_name, messages, queue_bytes

@@ -17,7 +17,7 @@ from fixtures.damage import RECIPES, NotApplicable, damage
 from mqtool import exits
 from mqtool.commands import COMMANDS, command_of
 from mqtool.next_steps import START_BROKER, STATES, TAKES
-from recover.codes import CODES
+from recover.findings.registry import CODES
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import all_stores, log_options
 from tests.support.stores import KINDS, broker_conf, copy_store, real_store, unmount_log
@@ -26,7 +26,7 @@ STORES = all_stores()
 #: What stores of every kind meet; the recipes are of a part that most of them have.
 OF_KINDS = ("nothing", "log-unmounted", "bit-in-body", "topics-missing")
 _LONGEST = 8
-_SAMPLE = 40
+_SAMPLE = 14
 CHOSEN = {
     ("clean-5.3.3", "bit-in-body"), ("clean-propcrc-5.3.3", "bit-in-size"), ("clean-multipath-4.9.7", "page-random"),
     ("killed-multipath-5.3.3", "queue-file-garbage"), ("clean-5.3.3", "consumer-offset-above-max"),

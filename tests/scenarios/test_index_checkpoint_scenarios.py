@@ -10,6 +10,7 @@ from formats import checkpoint as checkpoints
 from formats.index import INDEX_HEADER, IndexHeader, infer_geometry
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill
+from tests.support.sampling import sampled
 from tests.support.trees import assert_unchanged
 
 MANY_FILES = "clean-manyfiles-5.3.3"
@@ -136,8 +137,7 @@ CHECKPOINTS: dict[str, list[tuple[str, int | None]]] = {
 }
 
 
-@pytest.mark.parametrize("recipe", CHECKPOINTS)
-@pytest.mark.parametrize("name", [MANY_FILES, "clean-4.5.1"])
+@pytest.mark.parametrize(("recipe", "name"), sampled(CHECKPOINTS, (MANY_FILES, "clean-4.5.1"), quick=9))
 def test_t27_bad_checkpoint_is_found_and_recomputed(drill: Start, recipe: str, name: str) -> None:
     store = drill(name)
     log = store.verify().document["commitlog"]

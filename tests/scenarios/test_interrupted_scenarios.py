@@ -17,7 +17,7 @@ import pytest
 from fixtures import shapes
 from fixtures.synth import StoreWriter
 from mqtool import exits
-from recover import disk
+from recover.change import disk
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import Drill, messages
 from tests.scenarios.interrupted import points, recovering

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from fixtures.damage.patch import flip_bit, overwrite
 from fixtures.damage.walk import Located
-from formats.commitlog import HEAD, encode
+from formats.record import HEAD, encode
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import body_at, bridged, file_name, messages, position
 

@@ -12,10 +12,11 @@ from fixtures import shapes
 from fixtures.damage import walk
 from fixtures.damage.patch import flip_bit, overwrite
 from fixtures.damage.walk import Located
-from formats import commitlog, sysflag
-from formats.commitlog import encode
+from formats import record as commitlog
+from formats import sysflag
 from formats.consumequeue import CQ_UNIT
 from formats.crc import crc31
+from formats.record import encode
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, body_at, bridged, counts, file_name, manifest, messages, position, queue_bytes
 from tests.support.trees import assert_unchanged

@@ -56,13 +56,6 @@ def predicted(root: Path, *settings: str) -> Result:
     return mqtool("predict", root, "--broker", "5.5.0", *options, "--json")
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_healthy_store_lacks_no_part_and_has_none_damaged(name: str, folder: Path) -> None:
-    root = real_store(name, folder)
-    assert not notable(mqtool("verify", root, "--json")) & {"part-missing", "part-damaged"}
-    assert predicted(root).document["starts"] in (True, None)
-
-
 @pytest.mark.parametrize(("name", "part", "harm", "start"), [
     (ROCKSDB, "consumequeue", gone("consumequeue/CURRENT"), NO_START),
     (ROCKSDB, "consumequeue", gone("consumequeue/MANIFEST-*"), NO_START),

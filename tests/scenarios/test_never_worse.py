@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import random
+import shutil
+
 import pytest
 
 from fixtures.damage import NotApplicable, of_area, walk
 from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
-from recover.errors import Refusal
-from recover.files.store import Store
-from recover.files.topics import LMQ_PREFIX
-from recover.findings import FindingList
-from recover.mend.recover_plan import RecoverOptions, plan_recover, plan_truncate
-from recover.plan.model import Plan, ZeroRange
-from recover.planning.never_worse import missed_between, refuse_worse
-from recover.scan.log_scan import scan_log
+from recover.change.model import Plan, ZeroRange
+from recover.findings.model import FindingList
+from recover.findings.refusal import Refusal
+from recover.log.scan import scan_log
+from recover.repair.never_worse import missed_between, refuse_worse
+from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
+from recover.store.config_files import LMQ_PREFIX
+from recover.store.store import Store
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill
+from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
 from tests.support.stores import copy_store, unpacked
 from tests.support.trees import assert_same_tree, tree_digest
+from tests.torture.hunt import older_records_at_the_end
 
 STORES = ("clean-plain-4.9.7", "clean-manyfiles-5.3.3", "killed-5.5.0", "killed-lmq-4.9.7", "clean-5.3.3")
 RECIPES = (*of_area("witness"), "queue-units-swapped")
@@ -150,6 +155,34 @@ def test_a_file_of_another_store_costs_no_sound_file_after_it(drill: Start) -> N
     before = tree_digest(store.root)
     done = store.run("recover", "--yes")
     assert done.code & exits.OPERATIONAL
-    assert "overwrites 158 intact messages to which units" in done.document["error"]["message"]
+    assert "are of another log" in done.document["error"]["message"]
     assert_same_tree(before, tree_digest(store.root))
-    assert store.run("recover", "--yes", "--max-loss", 158).document["applied"]
+    sound = {place: content for place, content in plain.delivered(unpacked("killed-lmq-4.9.7")).items()
+             if int.from_bytes(content[28:36], "big") >= 131072}
+    assert store.run("recover", "--yes", "--max-loss", "all").document["applied"]
+    assert sound.items() <= plain.delivered(store.root).items()
+
+
+def test_an_older_record_in_the_place_of_a_newer_message_is_not_asked_for(drill: Start) -> None:
+    store = drill("killed-v2-ipv6-5.3.3")
+    older_records_at_the_end(store.root, random.Random(1), back=3_600_000)
+    store.struck()
+    for path in sorted(store.root.glob("consumequeue/*/*/*")):
+        content = path.read_bytes()  # one unit gone, the later ones moved up: a broker appends after the last
+        used = next((at for at in range(0, len(content), 20) if not any(content[at:at + 20])), len(content))
+        path.write_bytes(content[:200] + content[220:used] + bytes(len(content) - used + 20))
+    done = store.run("recover", "--yes")
+    assert done.document["applied"]
+    assert plain.delivered(unpacked("killed-v2-ipv6-5.3.3")).items() <= plain.delivered(store.root).items()
+
+
+def test_whole_files_are_not_given_up_as_old_ones(drill: Start) -> None:
+    store = drill("clean-propcrc-5.3.3")
+    name = "commitlog/00000000000000000000"
+    (store.root / name).write_bytes((unpacked("clean-restarts-5.5.0") / name).read_bytes())
+    shutil.rmtree(store.root / "consumequeue")
+    before = tree_digest(store.root)
+    done = store.run("recover", "--yes")
+    assert done.code & exits.OPERATIONAL
+    assert "intact messages of whole log files as old ones" in done.document["error"]["message"]
+    assert_same_tree(before, tree_digest(store.root))

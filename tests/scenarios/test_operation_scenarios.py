@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from mqtool import exits
+from tests.change.test_lock import held, record_lock
 from tests.cli.runner import mqtool
-from tests.recovery.test_lock import held, record_lock
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, messages
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest

@@ -105,22 +105,18 @@ def test_what_is_wrong_with_a_timer_is_found_and_no_start_is_recommended(
         assert mqtool("recover", root, "--yes", "--json").code == exits.DERIVED
 
 
-@pytest.mark.parametrize("unit", [0, 7, PENDING - 1])
-@pytest.mark.parametrize("name", TimerLogUnit._fields)
-def test_every_bit_of_a_pending_unit_that_matters_is_missed(name: str, unit: int, folder: Path) -> None:
+@pytest.mark.parametrize("name", [name for name in TimerLogUnit._fields if name not in ("topic_hash", "reserved")])
+def test_every_bit_of_a_pending_unit_that_matters_is_missed(name: str, folder: Path) -> None:
     """Not those that only statistics read, or nobody, nor a roll: the message comes back to its instant."""
-    if name in ("topic_hash", "reserved"):
-        pytest.skip("decides nothing")
     root = real_store(TIMERS, folder)
     content = (root / FIRST).read_bytes()
-    at = TIMER_LOG_UNIT.offset(name)
-    length = len(TIMER_LOG_UNIT.encode(TIMER_LOG_UNIT.decode(bytes(SIZE)))[at:])
-    after = [TIMER_LOG_UNIT.offset(other) for other in TimerLogUnit._fields if TIMER_LOG_UNIT.offset(other) > at]
-    length = min([*after, SIZE]) - at
-    for bit in range(length * 8):
+    field = TIMER_LOG_UNIT.field(name)
+    for bit in range(field.size * 8):
         if name == "magic" and 1 << bit in (MAGIC_ROLL, UNUSED):
             continue
+        unit = (0, 7, PENDING - 1)[bit % 3]
         changed = bytearray(content)
-        changed[unit * SIZE + at + length - 1 - bit // 8] ^= 1 << bit % 8
+        changed[unit * SIZE + field.offset + field.size - 1 - bit // 8] ^= 1 << bit % 8
         (root / FIRST).write_bytes(changed)
-        assert timer_findings(root), (name, unit, bit)
+        found = mqtool("verify", root, "--json").document["findings"]
+        assert any(item["code"].startswith("timer-") and item["severity"] != "info" for item in found), (unit, bit)

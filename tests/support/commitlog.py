@@ -6,9 +6,10 @@ import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from formats import commitlog, sysflag
-from formats.commitlog import HEADS, Record
+from formats import record as commitlog
+from formats import sysflag
 from formats.errors import FormatError
+from formats.record import HEADS, Record
 from tests.support.stores import unpacked
 
 

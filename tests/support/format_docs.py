@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from formats.config import CONFIG_FILES
+from formats.config.tables import CONFIG_FILES
 from formats.registry import BY_NAME, FORMATS
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "format.md"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from recover.files.store import Store, StoreOptions
-from recover.rebuild.index import IndexRebuild, rebuild_index
-from recover.scan.log import LogView
-from recover.scan.log_scan import scan_log
-from recover.verify.index import check_index
-from recover.verify.index_file import IndexReport
+from recover.derived.index_check import check_index
+from recover.derived.index_file_check import IndexReport
+from recover.derived.index_plan import IndexRebuild, rebuild_index
+from recover.log.scan import LogView, scan_log
+from recover.store.store import Store, StoreOptions
 
 
 def opened(root: Path, **options: Any) -> tuple[Store, LogView]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from formats.consumequeue import CQ_UNIT
-from formats.record_columns import EXPECTED, RECORD
+from formats.record.rows import EXPECTED, RECORD
 
 Inputs = Callable[[random.Random], list[Any]]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from recover.files.store import Store, StoreOptions
-from recover.plan.model import Install, Retire, Step
-from recover.verify.survey import ScanOptions, Survey, survey
+from recover.change.model import Install, Retire, Step
+from recover.check.survey import ScanOptions, Survey, survey
+from recover.store.store import Store, StoreOptions
 
 COMMITLOG_FOLDERS = ("commitlog-a", "commitlog-b")
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from recover import disk
-from recover.files.reading import data_extents
-from recover.plan.content import LazyContent
-from recover.plan.model import Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange
-from recover.plan.preconditions import seal
+from recover.change import disk
+from recover.change.content import LazyContent
+from recover.change.model import Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange
+from recover.change.preconditions import seal
+from recover.store.reading import data_extents
 from tests.support.trees import Node, tree_digest
 
 LOG = "commitlog/00000000000000000000"
@@ -21,6 +22,7 @@ QUEUE = "consumequeue/TopicA/0/00000000000000000000"
 NEW_QUEUE = "consumequeue/TopicB/3/00000000000000000000"
 INDEX = "index/20240101000000000"
 LOG_SIZE = 131072
+_ROOM = 2 << 30
 _OLD = 1_700_000_000_123_456_789
 
 
@@ -160,7 +162,8 @@ def killed_at(number: int, work: Callable[[], object]) -> bool:
 def quick_folder() -> Iterator[Path]:
     """An empty folder in memory where there is one: syncs cost nothing there, and these tests sync a lot."""
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
+    roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= _ROOM
+    with tempfile.TemporaryDirectory(dir=memory if roomy else None, ignore_cleanup_errors=True) as name:
         yield Path(name)
 
 

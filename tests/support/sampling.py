@@ -1,20 +1,44 @@
-"""Samples of long suites: a part of the cases for every run of the deep suite, the rest for the long one."""
+"""Samples of long suites: some cases for every run, more for the deep suite, all others for the long one."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any
 
 import pytest
 
 
-def sampled(*axes: Iterable[str], one_in: int) -> list[Any]:
-    """All combinations as parameters; one in `one_in`, always the same, is marked `deep`, the others `long`."""
-    cases = list(product(*axes))
-    chosen = set(random.Random(20).sample(range(len(cases)), len(cases) // one_in))
+def sampled(*axes: Iterable[Any], quick: int = 0, one_in: int = 0) -> list[Any]:
+    """All combinations as parameters, see `chosen`."""
+    return chosen(list(product(*axes)), quick=quick, one_in=one_in)
+
+
+def chosen(cases: Sequence[tuple[Any, ...]], *, quick: int = 0, one_in: int = 0) -> list[Any]:
+    """Cases as parameters: `quick` of them run always, one in `one_in` with the deep suite, all others are `long`.
+
+    Always the same ones, and spread: a value of an axis that no case so far has comes first.
+    """
+    deep = len(cases) // one_in if one_in else 0
+    left = list(range(len(cases)))
+    random.Random(20).shuffle(left)
+    seen: set[tuple[int, str]] = set()
+    marks: dict[int, tuple[pytest.MarkDecorator, ...]] = {}
+    for count in range(min(quick + deep, len(cases))):
+        best = max(left, key=lambda number: len(_values(cases[number]) - seen))
+        left.remove(best)
+        seen |= _values(cases[best])
+        marks[best] = () if count < quick else (pytest.mark.deep,)
     return [
-        pytest.param(*case, id="-".join(case), marks=[pytest.mark.deep if number in chosen else pytest.mark.long])
+        pytest.param(*case, id="-".join(map(_name, case)), marks=marks.get(number, (pytest.mark.long,)))
         for number, case in enumerate(cases)
     ]
+
+
+def _values(case: tuple[Any, ...]) -> set[tuple[int, str]]:
+    return {(axis, _name(value)) for axis, value in enumerate(case)}
+
+
+def _name(value: Any) -> str:
+    return str(getattr(value, "__name__", value))

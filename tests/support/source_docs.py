@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from recover.spark.sources import SOURCES, spark_type
+from recover.cluster.sources import SOURCES, spark_type
 from tests.support.command_docs import DOCS
 
 PAGE = DOCS / "spark-sql.md"

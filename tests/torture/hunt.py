@@ -1,26 +1,35 @@
 """A random hunt: several damages at once on a real store, then the whole way of recover, judged by the plain reader.
 
 A case ends well if recover refuses and changes nothing, or if after it every message that the damage left intact
-stands at its place and is delivered, a second recover changes nothing, verify repeats what recover reported, the
-store's brokers are predicted to start and lose nothing, and undo restores every byte.
+stands at its place and is delivered, a second recover changes nothing, verify repeats what recover reported, every
+broker that can read the store is predicted to start and lose nothing, and undo restores every byte. Where nothing is
+left of a log file, recover has to refuse; then it is run once more with --max-loss all, and judged likewise.
+
+`python -m tests.torture.hunt FIRST STOP` hunts through these seeds and prints what came of it; with `--brokers N` real
+brokers start on what every Nth seed left behind, and have to deliver what the plain reader finds there.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import random
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 
 from fixtures.damage import RECIPES, NotApplicable, damage
+from fixtures.lab.packed import settings
 from mqtool import exits
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import log_options, readers_of
 from tests.support import plain_reader as plain
+from tests.support.brokers import oracle
 from tests.support.stores import copy_store, unpacked
 from tests.support.trees import assert_same_tree, tree_digest
 
@@ -34,48 +43,58 @@ Place = tuple[str, int, int]
 Strike = Callable[[Path, random.Random], str]
 
 
+REFUSED = "refused"
+BY_CONTRACT = "refused by contract"
+
+
 @dataclass
 class Outcome:
-    """One case: what was done to which store, how it ended, and what is wrong with that."""
+    """One case: what was done to which store, how it ended, and what is wrong with that.
+
+    `refusal`: why recover refused; `asked`: how many real brokers were started on what it left.
+    """
 
     store: str
     seed: int
     damages: list[str] = field(default_factory=list)
     end: str = ""
     wrong: list[str] = field(default_factory=list)
+    refusal: str = ""
+    asked: int = 0
 
     def __str__(self) -> str:
         done, wrong = ", ".join(self.damages), "; ".join(self.wrong) or "well"
-        return f"{self.store} seed {self.seed} [{done}] {self.end}: {wrong}"
+        refusal = f" ({self.refusal})" if self.refusal else ""
+        return f"{self.store} seed {self.seed} [{done}] {self.end}{refusal}: {wrong}"
 
 
 @dataclass
 class Tally:
-    """Counts of all cases, and those that ended badly."""
+    """Counts of all cases; those that ended badly, and those that recover refused though no log file was missing."""
 
     ends: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
+    asked: int = 0
+    refused: list[str] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
         """Count one case."""
         self.ends[outcome.end] += 1
-        if outcome.end == "refused":
-            self.refused.update(outcome.damages)
+        self.asked += outcome.asked
+        if outcome.end == REFUSED:
+            self.refused.append(str(outcome))
         if outcome.wrong:
             self.bad.append(str(outcome))
 
 
-def hunt(stores: tuple[str, ...], seeds: range, folder: Path) -> Tally:
-    """Every store with every seed; the folder is used for one copy at a time."""
-    tally = Tally()
+def hunt(stores: tuple[str, ...], seeds: range, folder: Path, brokers: int = 0) -> Iterator[Outcome]:
+    """Every store with every seed; the folder is used for one copy at a time. Brokers are asked of each Nth seed."""
     for seed in seeds:
         for name in stores:
-            tally.add(case(name, seed, folder))
-    return tally
+            yield case(name, seed, folder, brokers=brokers > 0 and seed % brokers == 0)
 
 
-def case(name: str, seed: int, folder: Path) -> Outcome:
+def case(name: str, seed: int, folder: Path, *, brokers: bool = False) -> Outcome:
     """One store, one to three damages, the whole way."""
     rng = random.Random(f"{name}/{seed}")
     outcome = Outcome(name, seed)
@@ -90,7 +109,7 @@ def case(name: str, seed: int, folder: Path) -> Outcome:
                 outcome.damages.append(STRIKES[kind](root, rng) if kind in STRIKES else _by_recipe(kind, root, rng))
             except (NotApplicable, LookupError, OSError, ValueError):
                 continue  # the store, as damaged so far, lacks what this damages
-        judged(outcome, root)
+        judged(outcome, root, brokers=brokers)
     finally:
         shutil.rmtree(root)
     return outcome
@@ -145,7 +164,20 @@ def _files(folder: Path) -> Iterator[bytes]:
             yield path.read_bytes()
 
 
-def judged(outcome: Outcome, root: Path) -> None:
+def _has_lost_a_file(name: str, left: dict[int, bytes]) -> bool:
+    """Whether of some log file with records no record is left: it is missing, or another log's."""
+    records, _ = _sound(name)
+    files = plain.log_files(unpacked(name))
+    had, has = ({max(base for base in files if base <= offset) for offset in some} for some in (records, left))
+    return had > has
+
+
+def _has_lost_its_first(root: Path) -> bool:
+    """Whether the log begins above 0: what was before is a question (2), for retention deletes first files."""
+    return min(plain.log_files(root), default=0) > 0
+
+
+def judged(outcome: Outcome, root: Path, *, brokers: bool = False) -> None:
     """Verify, recover, verify, recover, predict and undo a damaged copy of the outcome's store; note how it ended."""
     name, wrong = outcome.store, outcome.wrong
     options = log_options(root)
@@ -173,19 +205,29 @@ def judged(outcome: Outcome, root: Path) -> None:
 
     first = run("verify")
     same("verify")
+    has_lost_a_file = _has_lost_a_file(name, left)
+    is_told = first.code & (exits.DERIVED if _has_lost_its_first(root) else exits.MESSAGES)
+    if has_lost_a_file and len(outcome.damages) == 1 and not is_told:
+        wrong.append(f"a log file is lost, and verify ends with {first.code}")
     done = run("recover", "--yes")
+    if done.code & exits.OPERATIONAL and not done.code & exits.BUG:
+        outcome.end, outcome.refusal = REFUSED, done.document["error"]["message"]
+        same("a refused recover")
+        if not has_lost_a_file:
+            return
+        outcome.end = BY_CONTRACT
+        done = run("recover", "--yes", "--max-loss", "all")
+        if done.code & exits.OPERATIONAL:
+            same("a refused recover")
+            return
     if done.code & exits.BUG:
         outcome.end = "bug"
         return
-    if done.code & exits.OPERATIONAL:
-        outcome.end = "refused"
-        same("a refused recover")
-        return
     if not done.document["applied"]:
-        outcome.end = "nothing to do"
+        outcome.end = outcome.end or "nothing to do"
         same("a recover with nothing to do")
     else:
-        outcome.end = "recovered"
+        outcome.end = outcome.end or "recovered"
     after = plain.delivered(root)
     now = _left(name, root)
     gone = sorted(left.keys() - now.keys())
@@ -205,17 +247,38 @@ def judged(outcome: Outcome, root: Path) -> None:
     if again.document.get("applied"):
         wrong.append(f"a second recover changes the store again ({len(again.document['plan']['steps'])} steps)")
     if not second.code & exits.MESSAGES:
-        for version in (readers_of(name)[-1],):
+        for version in readers_of(name):
             said = run("predict", "--broker", version).document
             costs = (said.get("starts"), said.get("lost_messages"), said.get("unreachable_messages"))
             if costs != (True, 0, 0):
                 wrong.append(f"predict {version}: starts, lost, unreachable = {costs}")
+    if brokers and outcome.end != BY_CONTRACT:
+        for version in sorted({name.rsplit("-", 1)[-1], readers_of(name)[-1]}):
+            outcome.asked += 1
+            wrong += _served(name, root, version, {place: after[place] for place in due if place in after})
     if done.document["applied"]:
         while (root / ".mqtool").exists():
             undone = mqtool("undo", root, "--yes", "--json")
             if undone.code & (exits.OPERATIONAL | exits.USAGE | exits.BUG) or not undone.document.get("restored"):
                 break
         same("undo after recover")
+
+
+def _served(name: str, root: Path, version: str, due: dict[Place, bytes]) -> list[str]:
+    """What is wrong with a real broker's start on a copy of this store: it has to start, and to deliver what is due."""
+    copy = copy_store(root, root.with_name(f"{root.name}-{version}"))
+    try:
+        sizes = {path.stat().st_size for path in (root / "consumequeue").glob("*/*/*") if path.is_file()}
+        conf = {**settings(name), **({"mappedFileSizeConsumeQueue": max(sizes)} if sizes else {})}
+        seen = oracle(version).start(copy, conf, read=True, timeout=40, dispatch_timeout=5)
+    finally:
+        shutil.rmtree(copy)
+    if not seen.starts:
+        return [f"{version} does not start: {seen.stage} {seen.error} {seen.log[-2:]}"]
+    served = {(queue, message.phy_offset) for queue, message in seen.messages()}
+    missed = sorted(place for place, content in due.items()
+                    if (f"{place[0]}/{place[1]}", _offset(content)) not in served)
+    return [f"{version} does not deliver {len(missed)} of {len(due)} messages, first {missed[0]}"] if missed else []
 
 
 def _message(content: bytes) -> bytes:
@@ -330,10 +393,16 @@ def foreign_file(root: Path, rng: random.Random) -> str:
     others = [name for name in STORES if (unpacked(name) / "commitlog" / path.name).is_file()]
     source = unpacked(rng.choice(others)) / "commitlog" / path.name
     content = source.read_bytes()
-    if len(content) != path.stat().st_size or content == path.read_bytes():
+    if len(content) != path.stat().st_size or _places(content, path) == _places(path.read_bytes(), path):
         raise NotApplicable("no other file of this name and size")
     path.write_bytes(content)
     return f"{path.name} of another store"
+
+
+def _places(content: bytes, path: Path) -> list[tuple[int, int, str, int, int]]:
+    """What units can say of a log file's records: two runs of one writer differ in nothing but times."""
+    return [(record.phy_offset, record.size, record.topic, record.queue_id, record.queue_offset)
+            for record in plain.chain(content, int(path.name))]
 
 
 def units_swapped(root: Path, rng: random.Random) -> str:
@@ -407,3 +476,25 @@ STRIKES: dict[str, Strike] = {
         foreign_file, units_swapped, unit_lost, queue_sector_elsewhere, older_records_at_the_end,
     )
 }
+
+
+def main() -> None:
+    """Hunt, a line of JSON for each case that ended badly or was refused, then the counts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("first", type=int)
+    parser.add_argument("stop", type=int)
+    parser.add_argument("--stores", default=",".join(STORES))
+    parser.add_argument("--brokers", type=int, default=0, metavar="N", help="ask real brokers of every Nth seed")
+    given = parser.parse_args()
+    tally = Tally()
+    with tempfile.TemporaryDirectory(prefix="mqtool-hunt-") as folder:
+        seeds = range(given.first, given.stop)
+        for outcome in hunt(tuple(given.stores.split(",")), seeds, Path(folder), given.brokers):
+            tally.add(outcome)
+            if outcome.wrong or outcome.end == REFUSED:
+                print(json.dumps(asdict(outcome)), flush=True)
+    print(json.dumps({"ends": tally.ends, "brokers": tally.asked, "bad": len(tally.bad)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from recover import disk
+from recover.change import disk
 
 _SECTOR = 512
 _PAGE = 4096

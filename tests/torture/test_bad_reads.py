@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mqtool import exits
-from recover.files.store import Store
-from recover.scan.log_scan import scan_log
+from recover.log.scan import scan_log
+from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import Drill, messages
 from tests.support.counts import Count

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from recover import disk
-from recover.apply import carry_out as apply
-from recover.apply.carry_out import apply_plan, resume
-from recover.apply.undo import undo
-from recover.errors import Refusal
-from recover.plan.journal import journal, leftovers
+from recover.change import carry_out as apply
+from recover.change import disk
+from recover.change.carry_out import apply_plan, resume
+from recover.change.journal import journal, leftovers
+from recover.change.undo import undo
+from recover.findings.refusal import Refusal
 from tests.support.counts import Count
 from tests.support.plans import PLANS, contents, count_operations, failing, make_old, sealed, small_store
 from tests.support.sampling import sampled

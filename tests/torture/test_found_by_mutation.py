@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from formats.commitlog import OFFSET_STORE_TIMESTAMP
 from formats.consumequeue import CQ_UNIT
+from formats.record import OFFSET_STORE_TIMESTAMP
 from mqtool import exits
 from tests.scenarios.drill import Drill, messages, position
 from tests.support.trees import assert_same_tree, tree_digest

@@ -15,15 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import recover.scan.window
-from formats.commitlog import encode, make_record
+import recover.log.file_scan
 from formats.errors import FormatError
+from formats.record import encode, make_record
 from mqtool import exits
-from recover.files.store import Store
-from recover.scan.log_scan import scan_log
+from recover.log.scan import scan_log
+from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.support.counts import Count, Note
-from tests.support.looks import opened
 from tests.support.stores import copy_store, real_store, unpacked
 from tests.support.trees import assert_unchanged
 from tests.torture.anatomy import look_at
@@ -129,7 +128,7 @@ def _scanned(content: bytes, folder: Path, window: int) -> None:
 
 
 def _scan_many(logs: list[bytes], folder: Path, rounds: int, seed: int) -> None:
-    recover.scan.window.np = GuardedNumpy()  # type: ignore[attr-defined]
+    recover.log.file_scan.np = GuardedNumpy()  # type: ignore[attr-defined]
     chance = random.Random(seed)
     for _ in range(rounds):
         content = mutated(chance.choice(logs), chance)
@@ -185,7 +184,7 @@ def speaks_cleanly(root: Path, *line: object) -> int:
 
 
 def _cli_fuzzed(name: str, folder: Path, rounds: int, seed: int) -> int:
-    anatomy = look_at(opened(unpacked(name)))
+    anatomy = look_at(unpacked(name))
     root = copy_store(unpacked(name), folder / name)
     chance = random.Random(f"{name} {seed}")
     ran = 0

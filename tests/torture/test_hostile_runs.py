@@ -11,8 +11,8 @@ import pytest
 from crc32c import crc32c
 
 from mqtool import exits
-from recover.plan.journal import decode_records, encode_record
-from recover.plan.plan_file import canonical
+from recover.change.journal import decode_records, encode_record
+from recover.change.plan_file import canonical
 from tests.cli.runner import mqtool
 from tests.scenarios.interrupted import recovering
 from tests.support.plans import count_operations, killed_at

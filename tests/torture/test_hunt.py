@@ -7,20 +7,25 @@ from pathlib import Path
 import pytest
 
 from tests.support.counts import Count, Note
-from tests.torture.hunt import STORES, hunt
+from tests.torture.hunt import STORES, Tally, hunt
 
 CASES_A_STORE = 320
 BLOCK = 20
 SAMPLE = range(CASES_A_STORE, CASES_A_STORE + 5)
 
 
-def held(seeds: range, folder: Path, count: Count, note: Note, stores: tuple[str, ...] = STORES) -> None:
-    tally = hunt(stores, seeds, folder)
+def held(
+    seeds: range, folder: Path, count: Count, note: Note, stores: tuple[str, ...] = STORES, brokers: int = 0,
+) -> None:
+    tally = Tally()
+    for outcome in hunt(stores, seeds, folder, brokers):
+        tally.add(outcome)
     for end, number in tally.ends.items():
         count(f"hunt: {end}", number)
+    count("hunt: starts of real brokers", tally.asked)
     count("hunt: ended badly", len(tally.bad))
-    for each in tally.bad:
-        note(f"BAD {each}")
+    for each in (*tally.refused, *tally.bad):
+        note(each)
     assert not tally.bad, "\n".join(tally.bad)
 
 

@@ -15,8 +15,8 @@ import pytest
 from formats.native import build, walk
 from formats.native.library import Array, Kernel, library, loaded
 from formats.native.walk import QUEUE_COLUMNS, REFILL_SIZE
-from formats.record_columns import RECORD
-from tests.codec.test_native import KERNELS
+from formats.record.rows import RECORD
+from tests.formats.test_native import KERNELS
 from tests.support.counts import Count
 from tests.support.kernel_inputs import INPUTS, YES_ONLY
 from tests.support.stores import unpacked

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from mqtool import exits
-from recover.plan.content import inline_json
-from recover.plan.journal import encode_record
-from recover.plan.model import FileState, Install, Plan, Retire, RetireFolder, Step, WriteRange, ZeroRange
-from recover.plan.plan_file import document, save_plan
-from recover.plan.preconditions import identify
+from recover.change.content import inline_json
+from recover.change.journal import encode_record
+from recover.change.model import FileState, Install, Plan, Retire, RetireFolder, Step, WriteRange, ZeroRange
+from recover.change.plan_file import document, save_plan
+from recover.change.preconditions import identify
 from tests.cli.runner import mqtool
 from tests.support.stores import real_store
 from tests.support.trees import assert_unchanged
@@ -113,7 +113,7 @@ def test_a_made_up_run_names_the_stores_own_files_alone(
     name: str, store: Path, outside: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("recover.plan.model.check_path", lambda file, parts: None)
+        patch.setattr("recover.change.model.check_path", lambda file, parts: None)
         forge(store, [Install(name, b"evil")])
     nothing_moves(store, folder, name)
 

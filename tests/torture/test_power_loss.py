@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from recover.apply.carry_out import apply_plan, resume
-from recover.apply.undo import undo
-from recover.errors import Refusal
-from recover.plan.journal import journal
+from recover.change.carry_out import apply_plan, resume
+from recover.change.journal import journal
+from recover.change.undo import undo
+from recover.findings.refusal import Refusal
 from tests.support.counts import Count
 from tests.support.plans import PLANS, contents, make_old, sealed, small_store
 from tests.support.trees import assert_same_tree, tree_digest

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from recover.scan import window
+from recover.log import file_scan as window
 
 PAGE = 4096
 

@@ -1,0 +1,1 @@
+"""Config files: the JSON of fastjson, the tables of a broker in it, and property texts."""

@@ -1,0 +1,378 @@
+"""What the tables of the config files say, in typed values.
+
+The readers take the value of a parsed file (whole or salvaged) and never raise: what is not as
+the broker's classes have it is left out and named in `rejected`, so that one bad member does not
+hide the others. Missing members read as the broker's own defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from msgspec import Struct, field
+
+from formats.config.json import Json
+
+TOPIC_GROUP_SEPARATOR = "@"
+
+Object = dict[str | int, Json]
+
+
+class DataVersion(Struct, frozen=True):
+    """How often a file changed and when (ms); `state_version` only in 5.x."""
+
+    counter: int = 0
+    timestamp: int = 0
+    state_version: int | None = None
+
+
+class TopicConfig(Struct, frozen=True):
+    """One topic; `perm`: 2 write, 4 read. Defaults: broker class TopicConfig."""
+
+    name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+class SubscriptionGroup(Struct, frozen=True):
+    """One consumer group. Defaults: broker class SubscriptionGroupConfig."""
+
+    name: str
+    consume_enable: bool = True
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+
+
+class Topics(Struct):
+    """topics.json, by topic name."""
+
+    topics: dict[str, TopicConfig] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+    rejected: list[str] = field(default_factory=list)
+
+
+class SubscriptionGroups(Struct):
+    """subscriptionGroup.json, by group name."""
+
+    groups: dict[str, SubscriptionGroup] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+    rejected: list[str] = field(default_factory=list)
+
+
+class ConsumerOffsets(Struct):
+    """consumerOffset.json or lmqConsumerOffset.json.
+
+    `offsets`: (topic, group) -> {queue id: next queue offset to consume}; `pull_offsets` (5.5.0): the
+    same for what was last pulled; `lmq_offsets`: (topic, group) -> the next offset of that light queue.
+    """
+
+    offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+    pull_offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+    lmq_offsets: dict[tuple[str, str], int] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+    rejected: list[str] = field(default_factory=list)
+
+
+class DelayOffsets(Struct):
+    """delayOffset.json: delay level (from 1) -> next queue offset of delay queue level - 1."""
+
+    levels: dict[int, int] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+    rejected: list[str] = field(default_factory=list)
+
+
+class ConsumerFilters(Struct):
+    """consumerFilter.json: (topic, group) -> (expression, expression type)."""
+
+    expressions: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    rejected: list[str] = field(default_factory=list)
+
+
+class ConsumerOrderInfo(Struct):
+    """consumerOrderInfo.json: (topic, group) -> {queue id: the broker's bookkeeping of that queue, as it stands}."""
+
+    queues: dict[tuple[str, str], dict[int, Object]] = field(default_factory=dict)
+    rejected: list[str] = field(default_factory=list)
+
+
+class Metrics(Struct):
+    """timermetrics or transactionMetrics: topic -> count of pending messages."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+    rejected: list[str] = field(default_factory=list)
+
+
+def read_topics(value: Json) -> Topics:
+    """topics.json."""
+    result = Topics(data_version=_data_version(value))
+    for name, member in _table(value, "topicConfigTable", result.rejected):
+        if isinstance(member, dict):
+            result.topics[name] = TopicConfig(
+                name, _int(member, "readQueueNums", 16), _int(member, "writeQueueNums", 16), _int(member, "perm", 6),
+                _str(member, "topicFilterType", "SINGLE_TAG"), _int(member, "topicSysFlag", 0),
+                _bool(member, "order", False), _attributes(member.get("attributes")))
+        else:
+            result.rejected.append(f"topicConfigTable/{name}")
+    return result
+
+
+def read_subscription_groups(value: Json) -> SubscriptionGroups:
+    """subscriptionGroup.json."""
+    result = SubscriptionGroups(data_version=_data_version(value))
+    for name, member in _table(value, "subscriptionGroupTable", result.rejected):
+        if isinstance(member, dict):
+            result.groups[name] = SubscriptionGroup(
+                name, _bool(member, "consumeEnable", True), _int(member, "retryQueueNums", 1),
+                _int(member, "retryMaxTimes", 16), _int(member, "brokerId", 0))
+        else:
+            result.rejected.append(f"subscriptionGroupTable/{name}")
+    return result
+
+
+def read_consumer_offsets(value: Json) -> ConsumerOffsets:
+    """consumerOffset.json and lmqConsumerOffset.json: a broker with light queues keeps both tables in the latter."""
+    result = ConsumerOffsets(data_version=_data_version(value))
+    for name, offsets in (("offsetTable", result.offsets), ("pullOffsetTable", result.pull_offsets)):
+        for key, member in _table(value, name, result.rejected):
+            pair = split_topic_group(key)
+            if pair is None or not isinstance(member, dict):
+                result.rejected.append(f"{name}/{key}")
+            else:
+                offsets[pair] = dict(_int_pairs(member, f"{name}/{key}", result.rejected))
+    for key, member in _table(value, "lmqOffsetTable", result.rejected):
+        pair, offset = split_topic_group(key), _as_int(member)
+        if pair is None or offset is None:
+            result.rejected.append(f"lmqOffsetTable/{key}")
+        else:
+            result.lmq_offsets[pair] = offset
+    return result
+
+
+def read_delay_offsets(value: Json) -> DelayOffsets:
+    """delayOffset.json."""
+    result = DelayOffsets(data_version=_data_version(value))
+    table = value.get("offsetTable") if isinstance(value, dict) else None
+    if isinstance(table, dict):
+        result.levels.update(_int_pairs(table, "offsetTable", result.rejected))
+    elif table is not None:
+        result.rejected.append("offsetTable")
+    return result
+
+
+def readable_offsets(name: str, value: Json) -> Json:
+    """The value of the file `name` without offsets and queue ids that are no integers; itself if it has none such.
+
+    A broker gives up the whole text for one of them (seen on 4.9.7 and 5.3.3).
+    """
+    if name not in ("consumerOffset.json", "lmqConsumerOffset.json", "delayOffset.json") or not isinstance(value, dict):
+        return value
+    changed: Object = {}
+    for table in ("offsetTable", "pullOffsetTable", "lmqOffsetTable"):
+        members = value.get(table)
+        if not isinstance(members, dict):
+            continue
+        if table == "lmqOffsetTable":
+            right: Object = {key: offset for key, offset in members.items() if _as_int(offset) is not None}
+        elif name == "delayOffset.json":
+            right = _integers(members)
+        else:
+            right = {key: _integers(each) if isinstance(each, dict) else each for key, each in members.items()}
+        if right != members:
+            changed[table] = right
+    return {**value, **changed} if changed else value
+
+
+def _integers(members: Object) -> Object:
+    if all(type(key) is int for key in members) and all(type(offset) is int for offset in members.values()):
+        return members
+    return {key: one for key, one in members.items() if _as_int(key) is not None and _as_int(one) is not None}
+
+
+def read_consumer_filters(value: Json) -> ConsumerFilters:
+    """consumerFilter.json."""
+    result = ConsumerFilters()
+    for topic, member in _table(value, "filterDataByTopic", result.rejected):
+        for group, data in _table(member, "groupFilterData", result.rejected):
+            if isinstance(data, dict):
+                result.expressions[topic, group] = (_str(data, "expression", ""), _str(data, "expressionType", ""))
+            else:
+                result.rejected.append(f"filterDataByTopic/{topic}/{group}")
+    return result
+
+
+def read_consumer_order_info(value: Json) -> ConsumerOrderInfo:
+    """consumerOrderInfo.json."""
+    result = ConsumerOrderInfo()
+    for key, member in _table(value, "table", result.rejected):
+        pair = split_topic_group(key)
+        if pair is None or not isinstance(member, dict):
+            result.rejected.append(f"table/{key}")
+            continue
+        queues = result.queues.setdefault(pair, {})
+        for queue, info in member.items():
+            number = _as_int(queue)
+            if number is None or not isinstance(info, dict):
+                result.rejected.append(f"table/{key}/{queue}")
+            else:
+                queues[number] = info
+    return result
+
+
+def read_metrics(value: Json, table: str) -> Metrics:
+    """timermetrics (`table` "timingCount") or transactionMetrics ("transactionCount")."""
+    result = Metrics(data_version=_data_version(value))
+    for topic, member in _table(value, table, result.rejected):
+        count = _as_int(member.get("count")) if isinstance(member, dict) else None
+        if count is None:
+            result.rejected.append(f"{table}/{topic}")
+        else:
+            result.counts[topic] = count
+    return result
+
+
+def split_topic_group(key: str) -> tuple[str, str] | None:
+    """(topic, group) of a key `topic@group`, or None when it is not just two names."""
+    topic, separator, group = key.partition(TOPIC_GROUP_SEPARATOR)
+    return (topic, group) if separator and topic and group and TOPIC_GROUP_SEPARATOR not in group else None
+
+
+def _table(value: Json, name: str, rejected: list[str]) -> Iterator[tuple[str, Json]]:
+    """The members of a table of the file; an absent or null table is an empty one."""
+    table = value.get(name) if isinstance(value, dict) else None
+    if isinstance(table, dict):
+        yield from ((str(key), member) for key, member in table.items())
+    elif table is not None or not isinstance(value, dict):
+        rejected.append(name)
+
+
+def _int_pairs(table: Object, where: str, rejected: list[str]) -> Iterator[tuple[int, int]]:
+    for key, member in table.items():
+        number, offset = _as_int(key), _as_int(member)
+        if number is None or offset is None:
+            rejected.append(f"{where}/{key}")
+        else:
+            yield number, offset
+
+
+def _as_int(value: Json) -> int | None:
+    """An integer, also one in quotes, as fastjson casts it."""
+    if isinstance(value, str) and value.lstrip("-").isdecimal() and value.isascii() and len(value) < 20:
+        return int(value) if value.count("-") <= 1 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _int(member: Object, key: str, default: int) -> int:
+    value = _as_int(member.get(key))
+    return default if value is None else value
+
+
+def _str(member: Object, key: str, default: str) -> str:
+    value = member.get(key)
+    return value if isinstance(value, str) else default
+
+
+def _bool(member: Object, key: str, default: bool) -> bool:
+    value = member.get(key)
+    return value if isinstance(value, bool) else default
+
+
+def _attributes(value: Json) -> dict[str, str]:
+    return {str(k): v for k, v in value.items() if isinstance(v, str)} if isinstance(value, dict) else {}
+
+
+def _data_version(value: Json) -> DataVersion:
+    member = value.get("dataVersion") if isinstance(value, dict) else None
+    if not isinstance(member, dict):
+        return DataVersion()
+    return DataVersion(_int(member, "counter", 0), _int(member, "timestamp", 0), _as_int(member.get("stateVersion")))
+
+
+# --- The files below config/: their text, their tables, and what a broker loses without each of them.
+
+
+BACKUP_SUFFIX = ".bak"
+"""The state before the last write; a broker falls back to it in silence."""
+
+TEMPORARY_SUFFIX = ".tmp"
+"""Text on its way, up to 5.0.0; left behind only by a crash."""
+
+
+class ConfigFile(Struct, frozen=True):
+    """One known file: the broker class that keeps it, the keys a whole file has, and what its loss means.
+
+    `required` are the top-level keys of every version, `optional` those of some. `since`: first
+    broker version; "" for all. `comes_back`: clients and broker fill it again by themselves.
+    """
+
+    name: str
+    keeper: str
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    lost: str
+    since: str = ""
+    comes_back: bool = False
+
+
+CONFIG_FILES = (
+    ConfigFile("topics.json", "TopicConfigManager", ("topicConfigTable",), ("dataVersion",),
+               "all topics with their queue numbers, permissions and attributes; producers and consumers are refused"),
+    ConfigFile("consumerOffset.json", "ConsumerOffsetManager", ("offsetTable",),
+               ("dataVersion", "groupTopicMap", "pullOffsetTable"),
+               "how far each group has consumed; groups start over, at the newest or the oldest message"),
+    ConfigFile("lmqConsumerOffset.json", "LmqConsumerOffsetManager", ("lmqOffsetTable",),
+               ("dataVersion", "groupTopicMap", "offsetTable", "pullOffsetTable"),
+               "how far light queues, and with them enabled all groups, have been consumed", "4.9.3"),
+    ConfigFile("delayOffset.json", "ScheduleMessageService", ("offsetTable",), ("dataVersion",),
+               "how far each delay level was delivered; delayed messages are delivered again"),
+    ConfigFile("subscriptionGroup.json", "SubscriptionGroupManager", ("subscriptionGroupTable",),
+               ("dataVersion", "forbiddenTable"),
+               "consumer groups and their retry settings; unknown groups are refused unless created on the fly",
+               comes_back=True),
+    ConfigFile("consumerFilter.json", "ConsumerFilterManager", ("filterDataByTopic",), (),
+               "SQL filter expressions; consumers register theirs again when they reconnect", comes_back=True),
+    ConfigFile("consumerOrderInfo.json", "ConsumerOrderInfoManager", ("table",),
+               ("orderInfoCount", "orderedConsumptionLevel"),
+               "which ordered messages are in consumption; some are delivered twice", "5.x", comes_back=True),
+    ConfigFile("messageRequestMode.json", "MessageRequestModeManager", ("messageRequestModeMap",), (),
+               "which groups were switched from pull to pop", "5.0.0"),
+    ConfigFile("topicQueueMapping.json", "TopicQueueMappingManager", ("topicQueueMappingInfoMap",), ("dataVersion",),
+               "which queues of static topics live here and their logical offsets", "5.0.0"),
+    ConfigFile("timermetrics", "TimerMetrics", ("timingCount",), ("dataVersion",),
+               "counts of pending timer messages; a statistic, rebuilt by the broker", "5.0.0"),
+    ConfigFile("transactionMetrics", "TransactionMetrics", ("transactionCount",), ("dataVersion",),
+               "counts of pending transactions; a statistic", "5.x"),
+    ConfigFile("tieredStoreMetadata.json", "tiered store", (),
+               ("commitLogFileSegmentTable", "consumeQueueFileSegmentTable", "indexFileSegmentTable",
+                "queueMetadataTable", "topicMetadataTable", "topicSerialNumber"),
+               "what was moved to tiered storage", "5.x"),
+)
+
+BY_NAME = {file.name: file for file in CONFIG_FILES}
+
+
+def missing_keys(file: ConfigFile, value: Json) -> tuple[str, ...]:
+    """The top-level keys that a whole file of this name has and this value lacks."""
+    return tuple(key for key in file.required if not isinstance(value, dict) or key not in value)
+
+
+def flipped_name(file: ConfigFile, content: bytes, value: Json) -> tuple[int, int] | None:
+    """(byte, bit) of a text that make a key the name of the table that it lacks; None if there is not just one.
+
+    A broker takes such a text, without its table.
+    """
+    if not isinstance(value, dict):
+        return None
+    found: list[tuple[int, int]] = []
+    for name in (key.encode() for key in missing_keys(file, value)):
+        for at, bit in product(range(len(name)), range(8)):
+            key = b'"' + name[:at] + bytes([name[at] ^ 1 << bit]) + name[at + 1 :] + b'"'
+            found += [(content.find(key) + 1 + at, bit)] * content.count(key)
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,106 @@
+"""The columns that a scan keeps of each intact record: 48 bytes a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from formats import properties as props
+from formats.javahash import index_key_hash
+from formats.record import Record, delay_level, iter_index_keys, tags_code
+from formats.record.strict import unserved
+from formats.sysflag import TRANSACTION_ROLLBACK, contradicted_by
+
+RECORD = np.dtype([
+    ("phy_offset", "<i8"),
+    ("queue_offset", "<i8"),
+    ("store_timestamp", "<i8"),
+    ("tags_code", "<i8"),
+    ("size", "<i4"),
+    ("queue", "<i4"),
+    ("sys_flag", "<i4"),
+    ("bits", "<u2"),
+    ("hashes", "<u2"),
+])
+"""One intact record. `queue` numbers a (topic, queue id) pair of the scan; `hashes` counts its index key hashes:
+the unique key, each word of KEYS, then the tags. With BIT_DELAY, `tags_code` holds the delay level."""
+
+EXPECTED = np.dtype([
+    ("queue_offset", "<i8"), ("phy_offset", "<i8"), ("tags_code", "<i8"), ("store_timestamp", "<i8"),
+    ("size", "<i4"), ("queue", "<i4"), ("bits", "<u2"),
+])
+"""One position of a queue. With BIT_DELAY `tags_code` is the delay level; with BIT_MARKER the message is lost."""
+
+BIT_HAS_TAGS = 1
+BIT_DELAY = 2
+BIT_LMQ = 4
+BIT_PROP_CRC = 8
+BIT_V2 = 16
+BIT_GHOST = 32
+BIT_SUPERSEDED = 64
+BIT_HAS_UNIQ = 128
+BIT_FILLER = 256
+BIT_MARKER = 512
+BIT_INNER_BATCH = 1024
+BIT_STRAY = 2048
+BIT_CONTRADICTED_FLAG = 4096
+"""The body is not what the sysFlag says of it (`formats.sysflag.contradicted_by`), and no checksum covers that."""
+BIT_UNSERVED = 8192
+"""A service of brokers cannot deliver the message (`formats.record.strict.unserved`)."""
+BITS_REJECTED = BIT_CONTRADICTED_FLAG | BIT_UNSERVED
+
+STALE = BIT_GHOST | BIT_SUPERSEDED
+NO_PLACE = STALE | BIT_STRAY
+"""Rows with any of these stand for nothing in a queue; what a scan of one file cannot tell yet."""
+NO_MESSAGE = STALE | BIT_FILLER | BIT_MARKER
+"""Rows with any of these are no message that a consumer could be given."""
+
+
+def column_offset(name: str) -> int:
+    """Where a column begins in a row, in bytes."""
+    assert RECORD.fields is not None
+    return int(RECORD.fields[name][1])
+
+
+# --- The columns of one record, computed by the reference codec: what the compiled walk would have written.
+
+
+FILLER_TOPIC = "MQTOOL_FILLER"
+MARKER_PROPERTY = "MQTOOL_LOST"
+
+
+def is_filler(record: Record) -> bool:
+    """True for a record that mqtool wrote in place of damage; its topic may be a beginning of FILLER_TOPIC."""
+    return record.transaction_type == TRANSACTION_ROLLBACK and FILLER_TOPIC.startswith(record.topic_name)
+
+
+def row_of(record: Record, queue: int) -> tuple[Any, Any]:
+    """One RECORD row (shape (1,)) and the int32 index key hashes of `record`, whose queue has the number `queue`."""
+    values = record.property_map()
+    level = delay_level(record)
+    bits = sum(
+        bit
+        for bit, is_set in (
+            (BIT_V2, record.version == 2),
+            (BIT_PROP_CRC, record.property_crc is not None),
+            (BIT_HAS_TAGS, bool(values.get(props.TAGS))),
+            (BIT_HAS_UNIQ, bool(values.get(props.UNIQ_KEY))),
+            (BIT_LMQ, props.INNER_MULTI_DISPATCH in values),
+            (BIT_INNER_BATCH, props.INNER_NUM in values),
+            (BIT_MARKER, MARKER_PROPERTY in values),
+            (BIT_FILLER, is_filler(record)),
+            (BIT_DELAY, level is not None and level > 0),
+            (BIT_CONTRADICTED_FLAG, record.property_crc is None and contradicted_by(record.sys_flag, record.body)),
+            (BIT_UNSERVED, bool(unserved(record))),
+        )
+        if is_set
+    )
+    hashes = np.array([index_key_hash(key) for key in iter_index_keys(record, tags=True)], dtype=np.int32)
+    row = np.zeros(1, dtype=RECORD)
+    row[0] = (
+        record.phy_offset, record.queue_offset, record.store_timestamp,
+        level if level is not None and level > 0 else tags_code(record),
+        record.total_size, queue, record.sys_flag, bits, min(hashes.size, 0xFFFF),
+    )
+    return row, hashes[:0xFFFF]

@@ -1,1 +1,0 @@
-"""Plans carried out, resumed and taken back, step by step."""

@@ -1,0 +1,1 @@
+"""Changes: plan, journal, steps, undo, resume, lock, and the only writer."""

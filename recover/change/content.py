@@ -1,0 +1,299 @@
+"""Bytes that a plan will write: in memory, in a file, or made when they are asked for."""
+
+from __future__ import annotations
+
+import base64
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import numpy as np
+from msgspec import Struct
+
+from formats.layout import Buffer
+from formats.native.walk import last_nonzero
+from recover.change import disk
+from recover.findings.refusal import Refusal
+from recover.store.columns import scratch_file
+from recover.store.reading import Piece, crc32c, crc_of, in_order, read_chunks, zeros
+
+INLINE_LIMIT = 64 << 10
+"""Content up to this many bytes stands in the plan itself; above, in a file next to it."""
+
+
+class Content(Protocol):
+    """Bytes of a known length. `crc32c` is None as long as nobody has produced them."""
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+
+    @property
+    def crc32c(self) -> int | None:
+        """CRC-32C of all bytes, where it is known."""
+
+    def chunks(self) -> Iterator[Buffer]:
+        """All bytes in pieces of a bounded size; may be called more than once, with equal results."""
+
+
+class BytesContent(Struct, frozen=True):
+    """Content that is in memory, in bytes or a part of some that nobody changes."""
+
+    data: Buffer
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return len(self.data)
+
+    @property
+    def crc32c(self) -> int:
+        """CRC-32C of all bytes."""
+        return crc32c(self.data)
+
+    def chunks(self) -> Iterator[Buffer]:
+        """The bytes as they stand there, in one piece."""
+        yield self.data
+
+
+class FileContent(Struct, frozen=True):
+    """Content of a file whose size and CRC-32C were noted when it was written."""
+
+    path: Path
+    size: int
+    crc32c: int
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of blocks, for the space check."""
+        return self.path.stat().st_blocks * 512 if self.path.exists() else self.size
+
+    def chunks(self) -> Iterator[bytes]:
+        """The file's bytes; `Refusal` if they are no longer what was noted."""
+        size = crc = 0
+        for chunk in read_chunks(self.path):
+            size, crc = size + len(chunk), crc32c(chunk, crc)
+            if size > self.size:
+                break
+            yield chunk
+        if (size, crc) != (self.size, self.crc32c):
+            raise Refusal(
+                f"{self.path} is not the content that the plan was saved with",
+                "make the plan again", size=size, expected_size=self.size,
+            )
+
+
+class LazyContent:
+    """Content made chunk by chunk when it is wanted, so that a rebuilt store never sits in memory.
+
+    `produce` is called for each pass and must give the same bytes each time, `size` of them. `allocated` is an upper
+    bound of the bytes that are not in long stretches of zeros; the space check believes it. `pieces` gives them, too,
+    where they take less work or memory in another order; with `crc32c` they come in order, so that it is checked.
+    """
+
+    def __init__(
+        self, size: int, produce: Callable[[], Iterable[Buffer]], crc32c: int | None = None,
+        allocated: int | None = None, pieces: Callable[[], Iterable[Piece]] | None = None,
+    ) -> None:
+        self.size = size
+        self.crc32c = crc32c
+        self.allocated = allocated
+        self._produce = produce
+        self._pieces = pieces
+
+    def chunks(self) -> Iterator[Buffer]:
+        """The bytes; `RuntimeError` if they are not as many as announced, or have another CRC-32C."""
+        size = crc = 0
+        for chunk in self._produce():
+            size += len(chunk)
+            if self.crc32c is not None:
+                crc = crc32c(chunk, crc)
+            yield chunk
+        if size != self.size or self.crc32c not in (None, crc):
+            raise RuntimeError(f"the content is not as announced: {size} bytes instead of {self.size}")
+
+    def pieces(self) -> Iterator[Piece]:
+        """The bytes, each once, in the order in which they are made; `RuntimeError` if they are not so many."""
+        size = 0
+        own = self._pieces if self.crc32c is None else None
+        for at, piece in own() if own is not None else in_order(self.chunks()):
+            size += len(piece)
+            yield at, piece
+        if size != self.size:
+            raise RuntimeError(f"the content is not as announced: {size} bytes instead of {self.size}")
+
+
+def allocated(content: Content) -> int:
+    """How many bytes of blocks content will take at most; it may say so with an attribute `allocated`."""
+    value = getattr(content, "allocated", None)
+    return content.size if value is None else int(value)
+
+
+def pieces_of(content: Content) -> Iterator[Piece]:
+    """All bytes for a file that is written anew, where nobody minds in which order; content may have its own."""
+    made = getattr(content, "pieces", None)
+    return in_order(content.chunks()) if made is None else made()
+
+
+def as_content(value: Content | Buffer) -> Content:
+    """Bytes become `BytesContent`; content stays what it is."""
+    return BytesContent(bytes(value)) if isinstance(value, (bytes, bytearray, memoryview)) else value
+
+
+def padded(value: Content | Buffer, size: int) -> Iterator[Buffer]:
+    """The content and zeros after it up to `size` bytes, in pieces, most of them `BLANK`.
+
+    How many zeros is told by the content's own size, so content that comes up short is not made up for.
+    """
+    content = BytesContent(value) if isinstance(value, (bytes, bytearray, memoryview)) else value
+    yield from content.chunks()
+    yield from zeros(size - content.size)
+
+
+def inline_json(content: Content) -> dict[str, Any]:
+    """Small content for a JSON document: deflated, in base64, with its size and CRC-32C."""
+    data = b"".join(content.chunks())
+    packed = base64.b64encode(zlib.compress(data, 9)).decode("ascii")
+    return {"size": len(data), "crc32c": crc32c(data), "zlib": packed}
+
+
+def content_from_json(value: dict[str, Any], sidecar: Path) -> Content:
+    """The reverse of what was saved: inline bytes, or a file named in the sidecar directory.
+
+    Raises `ValueError` for anything that does not hold together; never inflates past the stated size.
+    """
+    size, crc = int(value["size"]), int(value["crc32c"])
+    if "zlib" in value:
+        if size > INLINE_LIMIT:
+            raise ValueError(f"inline content of {size} bytes, at most {INLINE_LIMIT} are allowed")
+        data = zlib.decompressobj().decompress(base64.b64decode(value["zlib"], validate=True), size + 1)
+        if crc_of([data]) != (size, crc):
+            raise ValueError("inline content does not match its checksum")
+        return BytesContent(data)
+    name = str(value["file"])
+    if "/" in name or name in ("", ".", "..") or "\0" in name:
+        raise ValueError(f"content file name {name!r} leaves the plan's directory")
+    return FileContent(sidecar / name, size, crc)
+
+
+IN_MEMORY = 128 << 20
+_CHUNK = 1 << 20
+
+
+class SpooledContent(Struct, frozen=True):
+    """Bytes [start, start + size) of the scratch file."""
+
+    file: IO[bytes]
+    start: int
+    size: int
+    crc32c: int
+
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes in pieces of at most 1 MiB."""
+        for at in range(0, self.size, _CHUNK):
+            yield os.pread(self.file.fileno(), min(_CHUNK, self.size - at), self.start + at)
+
+
+class Spool:
+    """Keeps contents in memory up to a limit, the rest on disk."""
+
+    def __init__(self, in_memory: int = IN_MEMORY) -> None:
+        self._left = in_memory
+        self._file: IO[bytes] | None = None
+        self._end = 0
+
+    def keep(self, content: Buffer) -> Content:
+        """The content, for as long as the plan lives."""
+        if len(content) <= self._left:
+            self._left -= len(content)
+            return BytesContent(content)
+        if self._file is None:
+            self._file = scratch_file()
+        start, self._end = self._end, self._end + len(content)
+        self._file.seek(start)
+        self._file.write(content)
+        self._file.flush()
+        return SpooledContent(self._file, start, len(content), crc32c(content))
+
+    def padded(self, content: Buffer, size: int) -> Content:
+        """The content followed by zeros up to `size` bytes; the zeros take no room."""
+        data = content[: last_nonzero(np.frombuffer(content, dtype=np.uint8), 0, len(content)) + 1]
+        return LazyContent(size, partial(padded, self.keep(data), size), allocated=len(data))
+
+
+# --- Content that is made elsewhere, by executors: they write it into a folder here, and a manifest says what came
+# out.
+#
+# A plan holds such content like any other. When it is wanted on disk, its maker writes all of it at once into a
+# staging
+# folder on the file system that it is for; what is whole, by name, length and CRC-32C, gets its place from there.
+
+
+Manifest = dict[str, tuple[int, int]]
+"""File name -> (length in bytes, CRC-32C)."""
+
+
+class MadeElsewhere(Struct, frozen=True, eq=False):
+    """Content that `maker` knows under `key`. `crc32c` is None as long as it was not made."""
+
+    maker: Writes
+    key: Any
+    size: int
+    allocated: int
+    crc32c: int | None = None
+
+    def chunks(self) -> Iterator[Buffer]:
+        """The bytes, fetched: for the few readers that want one content by itself."""
+        return self.maker.chunks(self)
+
+
+class Writes(Protocol):
+    """Something that has made content elsewhere, or will, and writes it where it is wanted."""
+
+    def write(
+        self, folder: Path, contents: Mapping[str, MadeElsewhere], interrupted: Callable[[], bool]
+    ) -> Manifest:
+        """Write each content into the folder under its name. `OSError` where a disk fails, `Interrupted`."""
+
+    def chunks(self, content: MadeElsewhere) -> Iterator[Buffer]:
+        """The bytes of one content."""
+
+
+def make(
+    folder: Path, contents: Mapping[Path, Content | None], *, interrupted: Callable[[], bool],
+    like: os.stat_result | None = None,
+) -> dict[Path, tuple[int, int]]:
+    """Have what is made elsewhere written to its paths; (length, CRC-32C) of each. The rest is the caller's.
+
+    `folder`, new and on the file system of the paths, is where makers write to; it is removed in any case, so that a
+    maker which is late finds no place. `Refusal` when what came is not what was announced; `OSError` from the disk.
+    """
+    wanted = {path: content for path, content in contents.items() if isinstance(content, MadeElsewhere)}
+    if not wanted:
+        return {}
+    made: dict[Path, tuple[int, int]] = {}
+    try:
+        disk.mkdir(folder, like)
+        for maker in {id(content.maker): content.maker for content in wanted.values()}.values():
+            own = {f"{n:06d}": item for n, item in enumerate(wanted.items()) if item[1].maker is maker}
+            manifest = maker.write(folder, {name: content for name, (_, content) in own.items()}, interrupted)
+            for name, (path, content) in own.items():
+                made[path] = _checked(folder / name, content, manifest.get(name))
+                disk.rename(folder / name, path)
+    finally:
+        with suppress(OSError):
+            disk.remove_tree(folder)
+    return made
+
+
+def _checked(path: Path, content: MadeElsewhere, said: tuple[int, int] | None) -> tuple[int, int]:
+    """What the manifest says of a file, if the file is there and it is what was wanted."""
+    fits = said is not None and said[0] == content.size == path.stat().st_size
+    if said is None or not fits or content.crc32c not in (None, said[1]):
+        raise Refusal(f"{path.name} was not made as announced: {said} instead of {(content.size, content.crc32c)}",
+                      "Run the command again; with --engine local, if it happens again.")
+    return said

@@ -1,0 +1,144 @@
+"""Copies of whole stores, to recover a copy and leave the original alone.
+
+A copy holds no link to its original, neither hard nor symbolic: what is done to it afterwards cannot reach the source.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from pathlib import Path
+
+from msgspec import structs
+
+from recover.change import disk
+from recover.change.journal import FRESH_JOURNAL
+from recover.change.lock import is_own_lock_file
+from recover.change.model import Plan
+from recover.findings.refusal import Interrupted, Refusal
+from recover.store.store import JOURNAL_DIR, Store
+
+
+def copy_store(
+    sources: Sequence[tuple[Path, str]], target: Path, *, interrupted: Callable[[], bool] = lambda: False,
+    progress: Callable[[str, int], None] | None = None,
+) -> dict[str, str]:
+    """Copy `(folder, name in the copy)` pairs; `(root, ".")` is the store itself. Several may share a name.
+
+    A name of another pair is not taken from the store itself: `(d, "commitlog")` stands for all of `root/commitlog`.
+
+    Blocks are shared where the file system can; holes, owners, modes, mtimes and xattrs are kept, journals left out.
+    Returns absolute source path -> name in the copy for the files of all pairs but `"."`, as `relocated` wants it.
+    `Refusal` if the target is not empty, if a source changes meanwhile, or if the disk fails; the copy is removed then.
+    """
+    target = target.absolute()
+    check_target(sources, target)
+    made = not target.exists()
+    names: dict[str, str] = {}
+    folders: list[tuple[Path, Path]] = []
+    try:
+        disk.mkdir(target)
+        for source, name in sources:
+            disk.mkdir(target / name)
+            folders.append((source, target / name))
+            leave_out = {other for _, other in sources} if name == "." else set()
+            for path, copy in _walk(source, target / name, leave_out):
+                if interrupted():
+                    raise Interrupted("stopped; what was copied so far was removed", "run the command again")
+                _copy(path, copy, folders)
+                if name != ".":
+                    names[str(path)] = copy.relative_to(target).as_posix()
+                if progress is not None:
+                    progress(str(path), copy.lstat().st_size)
+        for source, copy in reversed(folders):
+            disk.copy_metadata(source, copy, os.stat(source), strict=False)
+            disk.fsync_dir(copy)
+    except (OSError, Refusal) as error:
+        remove_copy(target, made)
+        if isinstance(error, Refusal):
+            raise
+        raise Refusal(
+            f"the store cannot be copied: {error.strerror} ({error.filename}); the copy was removed",
+            "make room, or choose another place", errno=error.errno,
+        ) from error
+    return names
+
+
+def sources_of(store: Store) -> list[tuple[Path, str]]:
+    """What `copy_store` takes for a whole store, parts kept elsewhere included."""
+    options = store.options
+    named = ((options.consumequeue, "consumequeue"), (options.index, "index"))
+    return [(store.root, "."), *((part, "commitlog") for part in options.commitlog),
+            *((part, name) for part, name in named if part is not None)]
+
+
+def relocated(plan: Plan, names: Mapping[str, str]) -> Plan:
+    """A plan of the original as a plan of its copy, not yet sealed; `names` is what `copy_store` returned."""
+    steps = tuple(step.renamed(names.get(step.file, step.file)) for step in plan.steps)
+    return structs.replace(plan, steps=steps, parts=(), store=None, preconditions=(), watched=())
+
+
+def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
+    """`Refusal` unless `target` is a new or empty directory apart from all sources, in a directory that exists."""
+    real = target.resolve()
+    for source, _ in sources:
+        origin = source.resolve()
+        if real == origin or real.is_relative_to(origin) or origin.is_relative_to(real):
+            raise Refusal(f"the output must be outside the store: {target}", "choose another place for the copy")
+    try:
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise Refusal(f"{target} is not an empty directory", "name an empty or a new one")
+        if not target.parent.is_dir():
+            raise Refusal(f"{target.parent} does not exist", "make it, or choose another place")
+    except OSError as error:
+        raise Refusal(f"{target} cannot be looked at: {error.strerror}", "choose another place") from error
+
+
+def _walk(
+    source: Path, copy: Path, leave_out: Set[str] = frozenset(), above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[tuple[Path, Path]]:
+    """Files and folders below a folder, folders before what is in them; symbolic links to folders are followed."""
+    status = os.stat(source)
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        raise Refusal(f"{source} leads back to a folder above it", "remove that symbolic link")
+    for name in sorted(os.listdir(source)):
+        path = source / name
+        if not above and (name in leave_out or name == JOURNAL_DIR or name.startswith(FRESH_JOURNAL)):
+            continue
+        if name == "lock" and is_own_lock_file(path):
+            continue
+        yield path, copy / name
+        if path.is_dir():
+            yield from _walk(path, copy / name, above=above | {here})
+
+
+def _copy(path: Path, copy: Path, folders: list[tuple[Path, Path]]) -> None:
+    status = os.stat(path)
+    if stat.S_ISDIR(status.st_mode):
+        disk.mkdir(copy)
+        folders.append((path, copy))
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise Refusal(f"{path} is neither a file nor a folder", "move it away first")
+    if copy.exists():
+        raise Refusal(f"two commitlog paths hold {path.name}", "decide which of the two is the right one")
+    disk.copy_file(path.resolve(), copy, strict=False)
+    after = os.stat(path)
+    if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
+        raise Refusal(f"{path} changed while it was copied", "stop what writes to the store")
+
+
+def remove_copy(target: Path, made: bool) -> None:
+    """Remove a copy that did not come to its end, as far as the disk lets us."""
+    try:
+        for path in target.iterdir() if target.is_dir() else ():
+            if path.is_dir() and not path.is_symlink():
+                disk.remove_tree(path)
+            else:
+                disk.unlink(path)
+        if made:
+            disk.rmdir(target)
+    except OSError:
+        return

@@ -1,0 +1,530 @@
+"""Writing bytes: ranges of files, zeros, new files, journal lines."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
+from pathlib import Path
+
+from msgspec import Struct
+
+from formats.layout import Buffer
+from recover.store.reading import BLANK, Piece, crc32c, crc_joined, crc_with_zeros, data_extents, gaps, in_order
+
+
+class Operation(Struct, frozen=True):
+    """One operation on a disk: what, on which path; `offset`, `length` and `data` in bytes where they apply."""
+
+    name: str
+    path: str
+    target: str = ""
+    offset: int = 0
+    length: int = 0
+    data: bytes | memoryview = b""
+
+
+def _nothing(operation: Operation) -> None:
+    """The fault point outside of tests."""
+
+
+_hook: Callable[[Operation], None] = _nothing
+
+
+def set_hook(hook: Callable[[Operation], None] | None) -> None:
+    """Have each operation announced to `hook` (None: to nobody). For tests: it may kill, fail or record."""
+    global _hook
+    _hook = hook or _nothing
+
+
+def fault(
+    name: str, path: Path, target: str = "", *, offset: int = 0, length: int = 0, data: bytes | memoryview = b""
+) -> None:
+    """Announce an operation that comes next; the hook may raise or never return."""
+    _hook(Operation(name, str(path), target, offset, length, data))
+
+
+CHUNK = 1 << 20
+_ZERO_BLOCK = 64 << 10
+_GLANCE = 64
+_ZEROS = bytes(_ZERO_BLOCK)
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_WRITE = 2  # SYNC_FILE_RANGE_WRITE: begin, and do not wait
+UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOTTY, errno.EXDEV}
+"""What file systems answer that cannot do something, as opposed to one that fails."""
+
+
+def pwrite(fd: int, path: Path, offset: int, data: Buffer) -> None:
+    """Write all of `data` at `offset`, in pieces of at most `CHUNK` bytes."""
+    view = memoryview(data)
+    while len(view):
+        piece = view[:CHUNK]
+        fault("write", path, offset=offset, length=len(piece), data=piece)
+        written = os.pwrite(fd, piece, offset)
+        view, offset = view[written:], offset + written
+
+
+def write_range(path: Path, offset: int, chunks: Iterable[Buffer]) -> int:
+    """Overwrite bytes of an existing file from `offset` on; returns how many. Not synced yet."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        start = offset
+        for chunk in chunks:
+            pwrite(fd, path, offset, chunk)
+            offset += len(chunk)
+        return offset - start
+    finally:
+        os.close(fd)
+
+
+def zero_range(path: Path, start: int, stop: int) -> None:
+    """Make [start, stop) read as zeros without allocating blocks; grows the file if `stop` is behind its end."""
+    if stop <= start:
+        return
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        size = os.fstat(fd).st_size
+        if start < size and not punch(fd, path, start, min(stop, size)):
+            # Holes read as zeros already; only the blocks that exist need writing.
+            for first, last in data_extents(fd, start, min(stop, size)):
+                for position in range(first, last, CHUNK):
+                    pwrite(fd, path, position, bytes(min(CHUNK, last - position)))
+        if stop > size:
+            fault("truncate", path, length=stop)
+            os.ftruncate(fd, stop)
+    finally:
+        os.close(fd)
+
+
+def punch(fd: int, path: Path, start: int, stop: int) -> bool:
+    """Deallocate a range; False if this file system cannot."""
+    fault("punch", path, offset=start, length=stop - start)
+    call = _libc("fallocate64") or _libc("fallocate")
+    if call is None:
+        return False
+    while call(fd, _KEEP_SIZE | _PUNCH_HOLE, ctypes.c_int64(start), ctypes.c_int64(stop - start)) != 0:
+        code = ctypes.get_errno()
+        if code in UNSUPPORTED:
+            return False
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code), str(path))
+    return True
+
+
+@cache
+def _libc(name: str) -> Callable[..., int] | None:
+    """A function of the C library that Python does not have; None where there is none."""
+    return getattr(ctypes.CDLL(None, use_errno=True), name, None)
+
+
+def truncate(path: Path, size: int) -> None:
+    """Set the length of a file in bytes."""
+    fault("truncate", path, length=size)
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.ftruncate(fd, size)
+    finally:
+        os.close(fd)
+
+
+def create_file(
+    path: Path, chunks: Iterable[Buffer], mode: int = 0o600, *, sync: bool = True
+) -> tuple[int, int]:
+    """Write a new file, and sync it unless the caller does; returns (size, CRC-32C). Blocks of zeros become holes."""
+    return create_from_pieces(path, in_order(chunks), mode, sync=sync)
+
+
+def create_from_pieces(
+    path: Path, pieces: Iterable[Piece], mode: int = 0o600, *, sync: bool = True
+) -> tuple[int, int]:
+    """The same from pieces in any order that hold each byte once; `RuntimeError` where they do not."""
+    fault("create", path)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        size, crc = _fill(fd, path, pieces)
+        if sync:
+            fault("fsync", path)
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    return size, crc
+
+
+class _Stretch(Struct):
+    """Bytes [start, stop) that were written one after the other: the CRC-32C of all but the `zeros` at their end."""
+
+    start: int
+    stop: int
+    crc: int = 0
+    zeros: int = 0
+
+    def add(self, data: Buffer) -> None:
+        """Bytes after all others, the zeros included."""
+        self.crc = crc32c(data, crc_with_zeros(self.crc, self.zeros))
+        self.zeros = 0
+
+
+def _fill(fd: int, path: Path, pieces: Iterable[Piece]) -> tuple[int, int]:
+    runs: list[_Stretch] = []
+    for at, piece in pieces:
+        view, stop = memoryview(piece).cast("B"), 0
+        if not view:
+            continue
+        if not runs or runs[-1].stop != at:
+            runs.append(_Stretch(at, at))
+        run = runs[-1]
+        for first, last in _written(view) if piece is not BLANK else ():
+            pwrite(fd, path, at + first, view[first:last])
+            run.zeros += first - stop
+            run.add(view[first:last])
+            stop = last
+        if stop >= CHUNK:
+            _begin_writeback(fd, at, stop)
+        run.zeros += len(view) - stop
+        run.stop += len(view)
+    size, crc = _joined(runs)
+    fault("truncate", path, length=size)
+    os.ftruncate(fd, size)
+    return size, crc
+
+
+def _begin_writeback(fd: int, start: int, size: int) -> None:
+    """Have the disk take a range while the next is made, so that the sync at the end has little left to wait for."""
+    call = _libc("sync_file_range")
+    if call is not None:
+        call(fd, ctypes.c_int64(start), ctypes.c_int64(size), _WRITE)
+
+
+def _joined(runs: list[_Stretch]) -> tuple[int, int]:
+    size = crc = 0
+    for run in sorted(runs, key=lambda run: run.start):
+        if run.start != size:
+            raise RuntimeError(f"the content is not as announced: a piece at {run.start} instead of {size}")
+        whole = crc_with_zeros(run.crc, run.zeros)
+        size, crc = run.stop, crc_joined(crc, whole, run.stop - run.start) if size else whole
+    return size, crc
+
+
+def _written(view: memoryview) -> Iterator[tuple[int, int]]:
+    """What of some bytes is in blocks that are not all zero, ascending."""
+    start = 0
+    for first in range(0, len(view), _ZERO_BLOCK):
+        last = min(first + _ZERO_BLOCK, len(view))
+        zeros = _ZEROS[: last - first]
+        # most blocks that are written show it at once, and need not be copied to be compared
+        if bytes(view[first : first + _GLANCE]) == zeros[:_GLANCE] and bytes(view[first:last]) == zeros:
+            if start < first:
+                yield start, first
+            start = last
+    if start < len(view):
+        yield start, len(view)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add bytes at the end of a file (made if missing) and sync it."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        view = memoryview(data)
+        while len(view):
+            fault("append", path, length=len(view), data=view[:CHUNK])
+            view = view[os.write(fd, view[:CHUNK]) :]
+        fault("fsync", path)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def punch_holes(path: Path, keep: Iterable[tuple[int, int]], start: int, stop: int) -> None:
+    """Deallocate what of [start, stop) is in none of the `keep` ranges, where it can be done."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        for first, last in gaps(keep, start, stop):
+            punch(fd, path, first, last)
+    finally:
+        os.close(fd)
+
+
+# --- Names: rename, link, unlink, directories, and the syncs that make them last.
+
+
+def set_times(path: Path, mtime_ns: int, *, follow: bool = True) -> None:
+    """Set the modification time (ns since the epoch); the access time stays."""
+    fault("set-times", path)
+    status = os.stat(path, follow_symlinks=follow)
+    os.utime(path, ns=(status.st_atime_ns, mtime_ns), follow_symlinks=follow)
+
+
+def set_owner(path: Path, like: os.stat_result, *, strict: bool = False) -> None:
+    """Give a file or directory the owner and mode of `like`; without the right to, only `strict` fails."""
+    fault("set-owner", path)
+    status = os.stat(path)
+    if (status.st_uid, status.st_gid) != (like.st_uid, like.st_gid):
+        try:
+            os.chown(path, like.st_uid, like.st_gid)
+        except PermissionError:
+            if strict:
+                raise
+    if stat.S_IMODE(os.stat(path).st_mode) != stat.S_IMODE(like.st_mode):
+        os.chmod(path, stat.S_IMODE(like.st_mode))
+
+
+def copy_xattrs(source: Path, target: Path) -> None:
+    """Copy the extended attributes, as far as the target's file system and our rights take them."""
+    with contextlib.suppress(OSError):
+        for name in os.listxattr(source):
+            fault("set-xattr", target)
+            with contextlib.suppress(OSError):
+                os.setxattr(target, name, os.getxattr(source, name))
+
+
+def set_metadata(path: Path, uid: int, gid: int, mode: int, mtime_ns: int) -> None:
+    """Owner, mode and, last, mtime; only what differs is touched."""
+    status = os.stat(path)
+    if (status.st_uid, status.st_gid) != (uid, gid):
+        fault("set-owner", path)
+        os.chown(path, uid, gid)
+    if stat.S_IMODE(os.stat(path).st_mode) != stat.S_IMODE(mode):
+        fault("set-mode", path)
+        os.chmod(path, stat.S_IMODE(mode))
+    set_times(path, mtime_ns)
+
+
+def copy_metadata(source: Path, target: Path, status: os.stat_result, *, strict: bool = True) -> None:
+    """Owner, mode, xattrs and, last, mtime of `source` (`status` is its stat) for `target`."""
+    set_owner(target, status, strict=strict)
+    copy_xattrs(source, target)
+    set_times(target, status.st_mtime_ns)
+
+
+_SYNCS = 16
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename, replacing the target; neither directory is synced yet."""
+    fault("rename", source, str(target))
+    os.rename(source, target)
+
+
+def link(source: Path, target: Path) -> None:
+    """A second name for the same file (for the symbolic link itself, if it is one)."""
+    fault("link", source, str(target))
+    os.link(source, target, follow_symlinks=False)
+
+
+def unlink(path: Path) -> None:
+    """Remove a name; a missing one is fine."""
+    fault("unlink", path)
+    path.unlink(missing_ok=True)
+
+
+def mkdir(path: Path, like: os.stat_result | None = None) -> None:
+    """Make one directory, owned and readable as `like` says; an existing one is fine."""
+    fault("mkdir", path)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o755)
+        if like is not None:
+            set_owner(path, like)
+
+
+def rmdir(path: Path) -> None:
+    """Remove one empty directory; a missing one is fine."""
+    fault("rmdir", path)
+    with contextlib.suppress(FileNotFoundError):
+        os.rmdir(path)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory of our own making, never following symbolic links, not even this one."""
+    if path.is_symlink():
+        unlink(path)
+        return
+    for directory, names, files in os.walk(path, topdown=False):
+        for name in files + [name for name in names if os.path.islink(os.path.join(directory, name))]:
+            unlink(Path(directory, name))
+        rmdir(Path(directory))
+
+
+def fsync(path: Path) -> None:
+    """Sync a file's content and metadata."""
+    fault("fsync", path)
+    _sync(path)
+
+
+def fsync_dir(path: Path) -> None:
+    """Sync the names in a directory."""
+    fault("fsync-dir", path)
+    _sync(path)
+
+
+def sync_all(paths: Iterable[Path]) -> None:
+    """Sync files and directories, each once, several at a time: a file system answers many syncs almost like one."""
+    distinct = list(dict.fromkeys(paths))
+    for path in distinct:
+        fault("fsync-dir" if path.is_dir() else "fsync", path)
+    if len(distinct) < 3:
+        _sync_each(distinct)
+        return
+    # so many tasks and no more: to hand over each path by itself takes as long as to sync it
+    tasks = min(_SYNCS, len(distinct))
+    syncs = [_threads().submit(_sync_each, distinct[number::tasks]) for number in range(tasks)]
+    # nothing is being synced any more when the first failure is told
+    wait(syncs)
+    for sync in syncs:
+        sync.result()
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Kept for the next syncs: to start sixteen takes as long as half of them."""
+    return ThreadPoolExecutor(_SYNCS, thread_name_prefix="sync")
+
+
+# threads do not survive in a child, which would wait for them
+os.register_at_fork(after_in_child=_threads.cache_clear)
+
+
+def _sync_each(paths: Iterable[Path]) -> None:
+    for path in paths:
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+# --- Whole files: copies with all that belongs to them, and files that get their name when they are complete.
+
+
+_FICLONE = 0x40049409
+
+
+def copy_file(source: Path, target: Path, *, strict: bool = True) -> None:
+    """A new file (or symbolic link) with the content, holes, owner, mode, mtime and xattrs of another, synced.
+
+    Shares blocks where the file system can. `strict`: an owner that cannot be given is an error.
+    """
+    status = os.lstat(source)
+    fault("create", target)
+    if stat.S_ISLNK(status.st_mode):
+        os.symlink(os.readlink(source), target)
+        os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns), follow_symlinks=False)
+        return
+    fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        _copy_content(source, target, fd)
+    finally:
+        os.close(fd)
+    copy_metadata(source, target, status, strict=strict)
+    fsync(target)
+
+
+def _copy_content(source: Path, target: Path, fd: int) -> None:
+    reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fault("reflink", target, str(source))
+        try:
+            fcntl.ioctl(fd, _FICLONE, reader)
+            return
+        except OSError as error:
+            if error.errno not in UNSUPPORTED | {errno.EPERM, errno.EBADF}:
+                raise
+        size = os.fstat(reader).st_size
+        for start, stop in data_extents(reader, 0, size):
+            position = start
+            while position < stop:
+                piece = os.pread(reader, min(CHUNK, stop - position), position)
+                if not piece:
+                    raise OSError(errno.EIO, "the file became shorter while it was copied", str(source))
+                pwrite(fd, target, position, piece)
+                position += len(piece)
+        fault("truncate", target, length=size)
+        os.ftruncate(fd, size)
+    finally:
+        os.close(reader)
+
+
+def open_for_lock(path: Path) -> int:
+    """A descriptor on an existing lock file that can carry an exclusive lock; writes nothing."""
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def create_locked(path: Path, data: bytes, like: os.stat_result, lock: Callable[[int], None]) -> int:
+    """A new file that carries its content, its owner and a lock before anybody can see it; its descriptor.
+
+    `FileExistsError` if somebody was faster.
+    """
+    fd, temporary = _unnamed(path, os.path.basename(path))
+    try:
+        os.fchmod(fd, 0o644)
+        with contextlib.suppress(PermissionError):
+            os.fchown(fd, like.st_uid, like.st_gid)
+        pwrite(fd, path, 0, data)
+        # Or a power cut could leave the name without the content that tells whose it is.
+        fault("fsync", path)
+        os.fsync(fd)
+        lock(fd)
+        _give_name(fd, temporary, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def copy_into_place(source: Path, target: Path) -> None:
+    """Put a copy of `source` at `target` on another file system, replacing what is there; synced.
+
+    The name appears when the copy is complete: at any instant there is the old file, none, or the whole new one.
+    """
+    status = os.lstat(source)
+    if stat.S_ISLNK(status.st_mode):
+        unlink(target)
+        copy_file(source, target)
+        return
+    fd, temporary = _unnamed(target, target.name)
+    try:
+        _copy_content(source, target, fd)
+        handle = Path(f"/proc/self/fd/{fd}") if temporary is None else temporary
+        copy_metadata(source, handle, status)
+        fault("fsync", target)
+        os.fsync(fd)
+        unlink(target)
+        _give_name(fd, temporary, target)
+    finally:
+        os.close(fd)
+
+
+def _unnamed(path: Path, name: str) -> tuple[int, Path | None]:
+    """A file without a name in the directory of `path`, or where that cannot be had, one with a hidden name."""
+    try:
+        return os.open(path.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), None
+    except OSError as error:
+        if error.errno not in UNSUPPORTED | {errno.EISDIR, errno.ENOENT} or not path.parent.is_dir():
+            raise
+    temporary = path.parent / f".{name}.mqtool"
+    unlink(temporary)
+    fault("create", temporary)
+    return os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), temporary
+
+
+def _give_name(fd: int, temporary: Path | None, path: Path) -> None:
+    fault("link", path)
+    if temporary is not None:
+        os.link(temporary, path)
+        unlink(temporary)
+        return
+    # linkat follows /proc/self/fd only with AT_SYMLINK_FOLLOW, which Python passes if a directory descriptor is given.
+    anchor = os.open("/", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=anchor, follow_symlinks=True)
+    finally:
+        os.close(anchor)

@@ -1,0 +1,286 @@
+"""What was done to a store: `STORE/.mqtool/runs/<id>/`, read only (writing is `recover.change.run`).
+
+A run holds `plan.json`, `journal.ndjson`, `staged/` (content to come), `preimages/` (bytes that were overwritten) and
+`retired/` (files that were replaced or taken away). Journal lines start with a newline and carry the CRC-32C of their
+body, so a line torn by a kill is passed over and never hides the next one. The format version of the whole folder is
+that of its plan.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from recover.change.lock import ROOT_MTIME
+from recover.change.model import Plan
+from recover.change.plan_file import Places, canonical, load_plan
+from recover.findings.model import Finding, finding
+from recover.findings.refusal import Refusal
+from recover.store.reading import crc32c
+from recover.store.store import JOURNAL_DIR, check_journal_folder
+
+State = Literal["applied", "unfinished", "undone", "undoing"]
+StepStatus = Literal["untouched", "begun", "done", "reverting", "reverted"]
+FRESH_RUN = ".new-"
+FRESH_JOURNAL = f"{JOURNAL_DIR}-new-"
+_STATUS: dict[str, StepStatus] = {"begin": "begun", "done": "done", "revert": "reverting", "reverted": "reverted"}
+_STATES: dict[str, State] = {"finish": "applied", "undo": "undoing", "undone": "undone"}
+
+
+class RunInfo(Struct, frozen=True):
+    """One run as the journal tells it. Times in ms since the epoch; `plan_path` is relative to the store root."""
+
+    id: str
+    plan_id: str
+    command: str
+    state: State
+    started_ms: int
+    ended_ms: int | None
+    steps: int
+    steps_done: int
+    plan_path: str
+    reason: str | None = None
+    who: dict[str, str] = field(default_factory=dict)
+
+    def json(self) -> dict[str, Any]:
+        """The run as `mqtool journal` shows it."""
+        return {
+            "id": self.id, "plan_id": self.plan_id, "command": self.command, "state": self.state,
+            "started_ms": self.started_ms, "ended_ms": self.ended_ms, "steps": self.steps,
+            "steps_done": self.steps_done, "plan": self.plan_path, "reason": self.reason,
+            **self.who,
+        }
+
+
+class Run(Struct, dict=True):
+    """A run's folder and what its journal says so far (`records`, added to with `add`).
+
+    `statuses`: how far each step is; `promised`: the directories that begun steps make. `compared`: staged files that
+    this process read back, as `identity` knows them. `parts`: folders outside of the root that the command was given.
+    """
+
+    root: Path
+    path: Path
+    parts: tuple[str, ...] = ()
+    records: list[dict[str, Any]] = field(default_factory=list)
+    statuses: list[StepStatus] = field(default_factory=list)
+    promised: set[str] = field(default_factory=set)
+    compared: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _begins: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Take in the next record."""
+        self.records.append(record)
+        event = record["event"]
+        if event == "start":
+            self.statuses = ["untouched"] * int(record["steps"])
+        if event in _STATUS:
+            self.statuses[record["step"]] = _STATUS[event]
+        if event == "begin":
+            self._begins[record["step"]] = record
+            self.promised.update(record.get("mkdirs", ()))
+
+    @property
+    def id(self) -> str:
+        """The folder's name."""
+        return self.path.name
+
+    @property
+    def journal(self) -> Path:
+        """The journal file."""
+        return self.path / "journal.ndjson"
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan as it is carried out, its content in `staged`.
+
+        `Refusal` if it cannot be read, if it or the journal names anything but what its steps have to do with in the
+        store's own parts, or if the run's folder holds what leads out of it.
+        """
+        plan = load_plan(self.path / "plan.json", sidecar="staged")
+        if len(plan.steps) != len(self.statuses):
+            raise self._made_up(f"has {len(self.statuses)} steps, its plan {len(plan.steps)}")
+        own = {"."}
+        places = Places(self.root, self.parts)
+        places.check_plan(plan)
+        for step in plan.steps:
+            own.update(places.folders_of(step))
+        made = (name for facts in self._begins.values() for name in facts.get("mkdirs", ()))
+        for name in (*self.header["directories"], *made):
+            if name not in own:
+                raise self._made_up(f"names {name!r}, where its plan changes nothing")
+        self._check_folder()
+        return plan
+
+    def _check_folder(self) -> None:
+        for folder, kinds in (("staged", "file"), ("preimages", "file"), ("retired", "any")):
+            with os.scandir(self.path / folder) as entries:
+                for entry in entries:
+                    if kinds == "file" and not entry.is_file(follow_symlinks=False):
+                        raise self._made_up(f"has {folder}/{entry.name}, which is no file")
+                    if not (entry.name.isascii() and entry.name.isdecimal()):
+                        raise self._made_up(f"has {folder}/{entry.name}, which no step put there")
+        if os.lstat(self.journal).st_nlink > 1:
+            raise self._made_up("has a journal file with another name elsewhere")
+
+    def _made_up(self, what: str) -> Refusal:
+        return Refusal(
+            f"the run {self.id} {what}: it is not as mqtool left it; nothing was changed now",
+            f"move {self.path.relative_to(self.root)} out of the store to work without it", run=self.id,
+        )
+
+    def staged(self, step: int) -> Path:
+        """Where the new content of a step is."""
+        return self.path / f"staged/{step:06d}"
+
+    def preimage(self, step: int) -> Path:
+        """Where the bytes are that an in-place step overwrites."""
+        return self.path / f"preimages/{step:06d}"
+
+    def retired(self, step: int) -> Path:
+        """Where the file is that a step replaced or took away."""
+        return self.path / f"retired/{step:06d}"
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """The first record: plan, command, number of steps, mtimes of the directories that the steps change."""
+        return self.records[0]
+
+    def begin_record(self, step: int) -> dict[str, Any]:
+        """What was noted just before a step began."""
+        return self._begins[step]
+
+    @property
+    def state(self) -> State:
+        """How the run stands."""
+        state: State = "unfinished"
+        for record in self.records:
+            state = _STATES.get(record["event"], state)
+        return state
+
+    def info(self) -> RunInfo:
+        """The run as a value."""
+        state = self.state
+        last = self.records[-1]
+        reasons = [record["reason"] for record in self.records if "reason" in record]
+        return RunInfo(
+            id=self.id, plan_id=str(self.header["plan"]), command=str(self.header["command"]), state=state,
+            started_ms=int(self.header["at"]), ended_ms=int(last["at"]) if state in ("applied", "undone") else None,
+            steps=int(self.header["steps"]), steps_done=self.statuses.count("done"),
+            plan_path=(self.path / "plan.json").relative_to(self.root).as_posix(),
+            reason=str(reasons[-1]) if reasons else None,
+            who={name: str(self.header.get(name, "")) for name in ("user", "host", "tool", "command_line")},
+        )
+
+
+def encode_record(body: dict[str, Any]) -> bytes:
+    """A journal line: newline, JSON of body and checksum, newline."""
+    return b"\n" + canonical({"body": body, "crc32c": crc32c(canonical(body))}) + b"\n"
+
+
+def decode_records(data: bytes) -> list[dict[str, Any]]:
+    """The records of a journal, torn lines left out; `Refusal` if a record in the middle is missing."""
+    records: list[dict[str, Any]] = []
+    for line in data.split(b"\n"):
+        try:
+            value = json.loads(line)
+            body = value["body"]
+            if not isinstance(body, dict) or crc32c(canonical(body)) != value["crc32c"]:
+                continue
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue
+        if body.get("seq") != len(records):
+            raise Refusal(f"the journal lacks a record: number {len(records)}, found {body.get('seq')}")
+        records.append(body)
+    return records
+
+
+def open_run(root: Path, path: Path, parts: Iterable[Path | str] = ()) -> Run:
+    """Read one run; `Refusal` if its journal cannot be used. `parts`: what the command was given besides the root."""
+    run = Run(root, path, tuple(map(str, parts)))
+    try:
+        _check_shape(path)
+        for record in decode_records(run.journal.read_bytes()):
+            run.add(record)
+        if not run.records or run.header["event"] != "start":
+            raise Refusal("it has no start")
+        run.info()
+        if not all(isinstance(mtime_ns, int) for mtime_ns in run.header["directories"].values()):
+            raise Refusal("a time is no number")
+    except OSError as error:
+        raise Refusal(f"the journal of run {path.name} cannot be read: {error.strerror}", run=path.name) from error
+    except Refusal as error:
+        raise Refusal(
+            f"the journal of run {path.name} is damaged: {error.message}",
+            f"its saved bytes are in {JOURNAL_DIR}/runs/{path.name}; nothing was changed now", run=path.name,
+        ) from error
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+        raise Refusal(f"the journal of run {path.name} is damaged: {error!r}", run=path.name) from error
+    return run
+
+
+def _check_shape(path: Path) -> None:
+    """`Refusal` if a run's folder, or one in it, or its two documents are links or something else."""
+    for name in ("", "staged", "preimages", "retired", "plan.json", "journal.ndjson"):
+        is_document = "." in name
+        mode = os.lstat(path / name).st_mode
+        if not (stat.S_ISREG(mode) if is_document else stat.S_ISDIR(mode)):
+            raise Refusal(f"{name or path.name} is no {'file' if is_document else 'folder'}")
+
+
+def runs(root: Path, parts: Iterable[Path | str] = ()) -> list[Run]:
+    """All runs, oldest first. `parts`: what the command was given outside of the root."""
+    parts = tuple(parts)
+    return [open_run(root, path, parts) for path in _run_paths(root)]
+
+
+def _run_paths(root: Path) -> Iterator[Path]:
+    check_journal_folder(root)
+    folder = root / JOURNAL_DIR / "runs"
+    try:
+        paths = sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise Refusal(f"the journal cannot be read: {error.strerror}", "run as the user who made it") from error
+    yield from (path for path in paths if not path.name.startswith(".") and (path.is_symlink() or path.is_dir()))
+
+
+def journal(root: Path) -> list[RunInfo]:
+    """What was done to this store, oldest first; empty if nothing ever was. Reads only."""
+    return [run.info() for run in runs(root)]
+
+
+def open_runs(root: Path, parts: Iterable[Path | str] = ()) -> list[Run]:
+    """The runs that were neither finished nor undone: at most one, unless somebody copied journals."""
+    return [run for run in runs(root, parts) if run.state in ("unfinished", "undoing")]
+
+
+def run_findings(root: Path, parts: Iterable[Path | str] = ()) -> list[Finding]:
+    """What a reading command says of earlier runs: one that is not complete, a journal that cannot be used."""
+    found = []
+    try:
+        for run in open_runs(root, parts):
+            _ = run.plan  # nobody is sent to resume or undo what they would refuse
+            info = run.info()
+            found.append(finding(
+                "run-unfinished", info.plan_path, run=info.id, command=info.command, state=info.state,
+                steps=info.steps, steps_done=info.steps_done,
+            ))
+        return found
+    except Refusal as refusal:
+        return [finding("run-journal-damaged", JOURNAL_DIR, reason=refusal.message)]
+
+
+def leftovers(root: Path) -> list[Path]:
+    """What `recover.change.run.tidy` clears away: runs killed before they touched the store, a note of an mtime."""
+    check_journal_folder(root)
+    found = [*root.glob(f"{FRESH_JOURNAL}*"), *(root / JOURNAL_DIR / "runs").glob(f"{FRESH_RUN}*")]
+    return found + [path for path in [root / ROOT_MTIME] if path.exists()]

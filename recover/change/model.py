@@ -1,0 +1,345 @@
+"""A plan: the steps that change a store, as data that can be shown, saved, reviewed, refused and applied.
+
+Three families of steps. In-place steps overwrite a range of a file and keep everything else of it; replacing
+steps give a name a new file, or take the file away; one takes a whole folder away. A new kind of step is a subclass
+and a line in `STEP_KINDS`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from msgspec import Struct, field, structs
+
+from recover.change.content import Content, as_content
+from recover.findings.refusal import Refusal
+from recover.store.reader import FileReader
+from recover.store.store import JOURNAL_DIR
+
+_RESERVED = (JOURNAL_DIR, "lock")
+
+
+class Step(Struct, frozen=True):
+    """One change of one file. `file` is relative to the store root, or absolute for a part kept elsewhere."""
+
+    kind: ClassVar[str]
+    file: str
+
+    @property
+    def content(self) -> Content | None:
+        """The bytes this step writes; None for zeros, or for a file taken away."""
+        return None
+
+    def json(self) -> dict[str, Any]:
+        """Kind, file and numbers, without the content."""
+        return {"kind": self.kind, "file": self.file}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], content: Content | None) -> Step:
+        """The reverse of `json`; `ValueError` if a field is missing or senseless."""
+        raise NotImplementedError
+
+    def renamed(self, file: str) -> Step:
+        """The same change of another file."""
+        return self.from_json({**self.json(), "file": file}, self.content)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.json()})"
+
+
+class InPlace(Step, frozen=True):
+    """Changes [start, stop) of a file (bytes) and nothing else; `stop` after the end lengthens the file."""
+
+    start: int
+
+    @property
+    def stop(self) -> int:
+        """Where the change ends."""
+        raise NotImplementedError
+
+    def json(self) -> dict[str, Any]:
+        """Kind, file and range."""
+        return {**super().json(), "start": self.start, "stop": self.stop}
+
+
+class ZeroRange(InPlace, frozen=True):
+    """Zeroes [start, stop) without allocating blocks."""
+
+    kind: ClassVar[str] = "zero-range"
+    stop: int
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], content: Content | None) -> ZeroRange:
+        """From kind, file, start, stop."""
+        return cls(str(value["file"]), int(value["start"]), int(value["stop"]))
+
+
+class WriteRange(InPlace, frozen=True):
+    """Overwrites the bytes from `start` on with its content."""
+
+    kind: ClassVar[str] = "write-range"
+    given: Content | bytes
+
+    def __post_init__(self) -> None:
+        structs.force_setattr(self, "given", as_content(self.given))
+
+    @property
+    def content(self) -> Content:
+        """The bytes for the range."""
+        return cast(Content, self.given)
+
+    @property
+    def stop(self) -> int:
+        """Where its content ends."""
+        return self.start + self.content.size
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], content: Content | None) -> WriteRange:
+        """From kind, file, start and the content."""
+        step = cls(str(value["file"]), int(value["start"]), _required(content))
+        if step.stop != int(value["stop"]):
+            raise ValueError(f"range of {value['file']} does not fit its content")
+        return step
+
+
+class Replace(Step, frozen=True):
+    """Gives the name a new file, or none; the old file is kept in the journal."""
+
+
+class Retire(Replace, frozen=True):
+    """Moves a file out of the store into the journal's `retired` folder."""
+
+    kind: ClassVar[str] = "retire"
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], content: Content | None) -> Retire:
+        """From kind and file."""
+        return cls(str(value["file"]))
+
+
+class RetireFolder(Step, frozen=True):
+    """Moves a folder with all that is in it out of the store into the journal's `retired` folder.
+
+    On another file system than the journal's only an empty one can go.
+    """
+
+    kind: ClassVar[str] = "retire-folder"
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], content: Content | None) -> RetireFolder:
+        """From kind and file."""
+        return cls(str(value["file"]))
+
+
+class Install(Replace, frozen=True):
+    """Puts a whole file in place of the old one, or where none was; missing directories are made.
+
+    It is staged, read back and compared before it gets its name, and known by its inode after that. It takes owner,
+    mode and xattrs from the file it replaces, else owner and mode from its neighbours, so that the broker can still
+    open it.
+    """
+
+    kind: ClassVar[str] = "install"
+    given: Content | bytes
+
+    def __post_init__(self) -> None:
+        structs.force_setattr(self, "given", as_content(self.given))
+
+    @property
+    def content(self) -> Content:
+        """The bytes of the new file."""
+        return cast(Content, self.given)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], content: Content | None) -> Install:
+        """From kind, file and the content."""
+        return cls(str(value["file"]), _required(content))
+
+
+class WriteFile(Install, frozen=True):
+    """A small file written whole, such as checkpoint or a config file. Done the way `Install` is."""
+
+    kind: ClassVar[str] = "write-file"
+
+
+STEP_KINDS: dict[str, type[Step]] = {
+    kind.kind: kind for kind in (ZeroRange, WriteRange, WriteFile, Install, Retire, RetireFolder)
+}
+
+
+def _required(content: Content | None) -> Content:
+    if content is None:
+        raise ValueError("content is missing")
+    return content
+
+
+def replacing(steps: Iterable[Step]) -> list[Step]:
+    """The steps without those that take away what another replaces: something odd under the name of a queue's file."""
+    steps = list(steps)
+    replaced = {step.file for step in steps if isinstance(step, Install)}
+    return [step for step in steps if not (isinstance(step, (Retire, RetireFolder)) and step.file in replaced)]
+
+
+class FileState(Struct, frozen=True):
+    """What a plan was made on: times in ns since the epoch, `crc32c` of [start, stop) of the file.
+
+    `ctime_ns` (0 if it was not noted) shows a change that keeps the mtime.
+
+    Of a `folder`, `size` is that of all files in it, and `crc32c` that of their names, sizes and times.
+    """
+
+    file: str
+    exists: bool
+    size: int = 0
+    mtime_ns: int = 0
+    start: int = 0
+    stop: int | None = None
+    crc32c: int | None = None
+    folder: bool = False
+    ctime_ns: int = 0
+
+    def json(self) -> dict[str, Any]:
+        """The state as the plan file holds it."""
+        return structs.asdict(self)
+
+
+class StoreIdentity(Struct, frozen=True):
+    """Which store a plan is for: its real path, the inode of its root, a digest of its commitlog's file names."""
+
+    root: str
+    inode: int
+    commitlog: int
+
+
+class Plan(Struct, frozen=True):
+    """Steps in the order they run, with what they cost and what they were planned on.
+
+    `loss` has one dict per topic, queue and time span that loses messages; `summary` is free for the command.
+    `parts` are the absolute directories outside of the root that steps may touch. `store`, `preconditions` (one per
+    step) and `watched` are filled in by `recover.change.preconditions.seal`.
+    """
+
+    command: str
+    steps: tuple[Step, ...]
+    loss: tuple[dict[str, Any], ...] = ()
+    summary: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
+    id: str = field(default_factory=lambda: os.urandom(4).hex())
+    created_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    store: StoreIdentity | None = None
+    preconditions: tuple[FileState, ...] = ()
+    watched: tuple[FileState, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_steps(self.steps, self.parts)
+
+    @classmethod
+    def of(
+        cls, command: str, steps: Iterable[Step], *, loss: Iterable[dict[str, Any]] = (),
+        summary: dict[str, Any] | None = None, parts: Iterable[Path | str] = (),
+    ) -> Plan:
+        """A plan that is not yet sealed to a store."""
+        return cls(command, tuple(steps), tuple(loss), dict(summary or {}), tuple(str(part) for part in parts))
+
+    def json(self) -> dict[str, Any]:
+        """The plan without content and preconditions, for people and for `--json`."""
+        return {
+            "id": self.id, "command": self.command, "created_ms": self.created_ms,
+            "steps": [step.json() for step in self.steps], "loss": list(self.loss), "summary": self.summary,
+        }
+
+    def with_steps(self, steps: Sequence[Step], preconditions: Sequence[FileState]) -> Plan:
+        """The same plan with other steps."""
+        return structs.replace(self, steps=tuple(steps), preconditions=tuple(preconditions))
+
+
+def check_steps(steps: Sequence[Step], parts: Sequence[str] = ()) -> None:
+    """`Refusal` for a path outside of the store; `ValueError` for steps that get in each other's way.
+
+    Each precondition is about the store as it was before the first step, so no step may touch what another wrote.
+    """
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    whole: set[str] = set()
+    for step in steps:
+        check_path(step.file, parts)
+        if isinstance(step, InPlace):
+            if not 0 <= step.start <= step.stop:
+                raise ValueError(f"{step.kind} of {step.file}: range {step.start}..{step.stop}")
+            ranges.setdefault(step.file, []).append((step.start, step.stop))
+        elif step.file in whole:
+            raise ValueError(f"two steps replace {step.file}")
+        else:
+            whole.add(step.file)
+    for file, spans in ranges.items():
+        spans.sort()
+        if file in whole or any(after[0] < before[1] for before, after in pairwise(spans)):
+            raise ValueError(f"steps on {file} overlap")
+
+
+def check_path(file: str, parts: Sequence[str] = ()) -> None:
+    """`Refusal` unless `file` is a plain path below the store root or below one of `parts`."""
+    names = file.split("/")
+    plain = bool(file) and "\0" not in file and not {"..", ".", ""} & set(names[1:] if file[0] == "/" else names)
+    if plain and file[0] == "/":
+        plain = any(file.startswith(part.rstrip("/") + "/") for part in parts) and JOURNAL_DIR not in names
+    elif plain:
+        plain = names[0] != JOURNAL_DIR and file not in _RESERVED
+    if not plain:
+        raise Refusal(f"the plan touches {file!r}, which is outside of the store's files", "make the plan again")
+
+
+@lru_cache(maxsize=4096)
+def resolve(root: Path, file: str) -> Path:
+    """The path of a step's file; the part after `root` if it is relative."""
+    return root / file
+
+
+def existing_folders(root: Path) -> Callable[[str], str]:
+    """A function from a step's file to the nearest folder above it that is there; it looks at each folder once."""
+
+    @cache
+    def nearest(folder: Path) -> str:
+        return str(folder) if resolve(root, str(folder)).is_dir() else nearest(folder.parent)
+
+    return lambda file: nearest(Path(file).parent)
+
+
+# --- Where a file differs from what it shall hold, as steps that turn the one into the other.
+
+
+_JOIN_DISTANCE = 4096
+_CHUNK = 1 << 20
+
+
+def patches(file: str, old: bytes, new: bytes) -> Iterator[Step]:
+    """Steps on the ranges of `file` that differ, near ones joined. After their ends both contents are zeros."""
+    size = max(len(old), len(new))
+    a = np.frombuffer(old.ljust(size, b"\0"), dtype=np.uint8)
+    b = np.frombuffer(new.ljust(size, b"\0"), dtype=np.uint8)
+    differing = np.flatnonzero(a != b)
+    if not differing.size:
+        return
+    cuts = np.flatnonzero(np.diff(differing) > _JOIN_DISTANCE) + 1
+    for run in np.split(differing, cuts):
+        start, stop = int(run[0]), int(run[-1]) + 1
+        content = b[start:stop].tobytes()
+        yield WriteRange(file, start, content) if any(content) else ZeroRange(file, start, stop)
+
+
+def zeroes(file: str, path: Path, start: int) -> Iterator[Step]:
+    """Zeroes in the file at `path` from `start` to its last byte that is not zero already; `OSError` from reading."""
+    stop = start
+    with FileReader(path) as reader:
+        for first, last in reader.data_ranges(start, reader.length):
+            for at in range(first, last, _CHUNK):
+                content = reader.read(at, min(_CHUNK, last - at)).rstrip(b"\0")
+                stop = at + len(content) if content else stop
+    if stop > start:
+        yield ZeroRange(file, start, stop)

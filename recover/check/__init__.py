@@ -1,0 +1,1 @@
+"""One report on a whole store: `report.verify` runs it."""

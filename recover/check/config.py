@@ -1,0 +1,478 @@
+"""The files in config/: their text, their backups, and the offsets in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field, structs
+
+from formats.config.json import Json, Style, dumps
+from formats.config.tables import BACKUP_SUFFIX, missing_keys, read_consumer_offsets, read_delay_offsets
+from formats.consumequeue import CQ_UNIT, is_valid
+from formats.names import is_legal_topic
+from formats.native.queues import EXPIRED
+from formats.record import TOPIC_SCHEDULE
+from recover.broker.delays import SCHEDULE_TOPIC
+from recover.broker.versions import BrokerVersion
+from recover.derived.expected import QueueKey
+from recover.findings.model import Finding, finding
+from recover.log.scan import LogView
+from recover.store.config_files import (
+    LMQ_PREFIX,
+    STATE_TEXT,
+    ConfigPair,
+    ConfigText,
+    Topics,
+    is_folder_name,
+    tables_of,
+    topic_text,
+)
+from recover.store.reader import read_small
+from recover.store.store import CONFIG, Store
+
+if TYPE_CHECKING:
+    from recover.check.survey import Survey
+
+
+# --- Consumer offsets and delay offsets against the queues they count in.
+
+
+OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
+DELAY_FILE = "delayOffset.json"
+MAPPING_FILE = "topicQueueMapping.json"
+_SHOWN = 8
+
+
+class QueueRange(Struct, frozen=True):
+    """Queue offsets of one queue: that of the first message left, and the one after the last."""
+
+    first: int
+    end: int
+
+
+class AboveMax(Struct, frozen=True):
+    """An offset after the end of its queue: where it stands (file, table, member, queue id), and the queue's end.
+
+    For delay offsets `member` is empty and `queue_id` the delay level.
+    """
+
+    file: str
+    table: str
+    member: str
+    queue_id: int
+    offset: int
+    end: int
+
+
+class OffsetReport(Struct):
+    """What the offsets say: findings, and each offset that --clamp-offsets would lower."""
+
+    above: list[AboveMax]
+    findings: list[Finding]
+
+
+def queue_ranges(look: Survey) -> dict[QueueKey, QueueRange]:
+    """Each queue's range as it will be once the queues agree with the log."""
+    ranges = _of_log(look.log)
+    for key, verdict in (look.queues.verdicts if look.queues else {}).items():
+        if not verdict.units:
+            continue
+        end = verdict.end
+        beyond = {queue_offset for queue_offset, _, _ in verdict.beyond}
+        while end - 1 in beyond:
+            end -= 1
+        known = ranges.get(key)
+        first = verdict.min_index + verdict.counts.get(EXPIRED, 0)
+        if known is not None:
+            first, end = min(first, known.first) if verdict.lost else known.first, max(end, known.end)
+        ranges[key] = QueueRange(min(first, end), end)
+    return ranges
+
+
+def _of_log(log: LogView) -> dict[QueueKey, QueueRange]:
+    least, most = log.tally.least, log.tally.most
+    return {
+        QueueKey(topic_text(topic), queue_id): QueueRange(int(least[number]), int(most[number]) + 1)
+        for number, (topic, queue_id) in enumerate(log.queues) if most[number] >= 0
+    }
+
+
+def check_offsets(store: Store, look: Survey, pairs: Iterable[ConfigPair]) -> OffsetReport:
+    """Judge the offsets of the copies that recover would keep; batch and static topics count otherwise."""
+    report = OffsetReport([], [])
+    by_name = {pair.name: pair for pair in pairs}
+    if not store.commitlog.files:
+        return report
+    judge = _Judge(store, look, by_name, queue_ranges(look))
+    for name in OFFSET_FILES:
+        pair = by_name[name]
+        if pair.chosen is not None:
+            judge.groups(pair, report)
+    pair = by_name[DELAY_FILE]
+    if pair.chosen is not None:
+        judge.delays(pair, report)
+    return report
+
+
+class _Judge:
+    def __init__(
+        self, store: Store, look: Survey, pairs: Mapping[str, ConfigPair], ranges: dict[QueueKey, QueueRange]
+    ) -> None:
+        self.store = store
+        self.ranges = ranges
+        topics = look.topics
+        self.known = {key.topic for key in ranges} | set(topics.folders) | set(topics.configured or {}) | topics.batch
+        mapping = pairs[MAPPING_FILE].main
+        self.counted_otherwise = topics.batch | set(mapping.table)
+
+    def groups(self, pair: ConfigPair, report: OffsetReport) -> None:
+        assert pair.chosen is not None
+        offsets = read_consumer_offsets(pair.chosen.value)
+        for (topic, group), queues in offsets.offsets.items():
+            self._member(report, pair, "offsetTable", topic, group, queues)
+        for (topic, group), offset in offsets.lmq_offsets.items():
+            self._member(report, pair, "lmqOffsetTable", topic, group, {0: offset})
+
+    def _member(
+        self, report: OffsetReport, pair: ConfigPair, table: str, topic: str, group: str, queues: dict[int, int]
+    ) -> None:
+        if topic in self.counted_otherwise:
+            return
+        file = self.store.relative(pair.main.path)
+        facts: dict[str, Any] = {"topic": topic, "group": group}
+        if topic not in self.known:
+            if not topic.startswith(LMQ_PREFIX) and any(queues.values()):
+                facts["offsets"] = {str(queue_id): offset for queue_id, offset in queues.items()}
+                report.findings.append(finding("consumer-offset-unknown-topic", file, **facts))
+            return
+        above: dict[int, tuple[int, int]] = {}
+        below: dict[int, tuple[int, int]] = {}
+        for queue_id, offset in queues.items():
+            found = self.ranges.get(QueueKey(topic, queue_id), QueueRange(0, 0))
+            if offset > found.end:
+                above[queue_id] = (offset, found.end)
+                report.above.append(AboveMax(file, table, f"{topic}@{group}", queue_id, offset, found.end))
+            elif 0 <= offset < found.first:
+                below[queue_id] = (offset, found.first)
+        if above:
+            report.findings.append(finding(
+                "consumer-offset-above-max", file, **facts, count=len(above), detail=_detail(above, "ends at"),
+                queues={str(q): {"offset": o, "max": end} for q, (o, end) in above.items()},
+                effect="the consumer is sent elsewhere: back to the first message on 4.x if the queue begins at 0, "
+                "else to its end",
+            ))
+        if below:
+            report.findings.append(finding(
+                "consumer-offset-below-min", file, **facts, count=len(below), detail=_detail(below, "begins at"),
+                queues={str(q): {"offset": o, "min": first} for q, (o, first) in below.items()},
+                effect="the consumer goes on at the first message left; those before it have expired",
+            ))
+
+    def delays(self, pair: ConfigPair, report: OffsetReport) -> None:
+        assert pair.chosen is not None
+        file = self.store.relative(pair.main.path)
+        for level, offset in read_delay_offsets(pair.chosen.value).levels.items():
+            end = self.ranges.get(QueueKey(SCHEDULE_TOPIC, level - 1), QueueRange(0, 0)).end
+            if offset > end:
+                report.above.append(AboveMax(file, "offsetTable", "", level, offset, end))
+                report.findings.append(finding(
+                    "delay-offset-above-max", file, level=level, value=offset, end=end,
+                    effect="new delayed messages of this level may not be delivered until the queue has grown that far",
+                ))
+
+
+def _detail(queues: dict[int, tuple[int, int]], verb: str) -> str:
+    return ", ".join(_parts(queues, verb))
+
+
+def _parts(queues: dict[int, tuple[int, int]], verb: str) -> Iterator[str]:
+    for number, (queue_id, (offset, limit)) in enumerate(sorted(queues.items())):
+        if number == _SHOWN:
+            yield f"and {len(queues) - _SHOWN} more"
+            return
+        yield f"queue {queue_id} {verb} {limit}, the offset is {offset}"
+
+
+READ_AND_WRITE = 6
+_OWN = frozenset({
+    "SELF_TEST_TOPIC", "TBW102", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "MQTOOL_FILLER",
+    "TRANS_CHECK_MAX_TIME_TOPIC", "TRANSACTION_REDOLOG_TOPIC_XXXX",
+})
+_OWN_PREFIXES = ("RMQ_SYS_", "rmq_sys_", "%SYS%", LMQ_PREFIX)
+_ONE_QUEUE = ("%RETRY%", "%DLQ%")
+_MARK = "guessedBy"
+"""A key beside the table. Brokers pass over what they do not know, and leave it out when they write the file."""
+Members = dict[str | int, Json]
+
+
+class TopicGuess(Struct, frozen=True):
+    """Members of topicConfigTable by topic; `read` are those taken from the broken text as they stand."""
+
+    topics: dict[str, Members]
+    read: frozenset[str]
+    timestamp: int
+    style: Style
+
+    def content(self) -> bytes:
+        """The text of the file."""
+        table: Members = {topic: self.topics[topic] for topic in sorted(self.topics)}
+        version: Members = {"counter": 1, "timestamp": self.timestamp}
+        return dumps({"dataVersion": version, _MARK: "mqtool", "topicConfigTable": table}, self.style)
+
+
+def is_guess(pair: ConfigPair) -> bool:
+    """True for a topics.json that mqtool wrote, and no broker since."""
+    return _MARK in pair.main.value
+
+
+def guess_topics(store: Store, known: Topics, log: LogView | None, pair: ConfigPair) -> TopicGuess:
+    """Topics from folders and records; the brokers make their own ones again (TopicConfigManager's constructor).
+
+    `log` None: it was not read, and folders alone tell.
+    """
+    queues: dict[str, int] = {}
+    batch = known.batch
+    for folder in store.queue_folders:
+        queues[folder.topic] = max(queues.get(folder.topic, 0), folder.queue_id + 1)
+    for topic, queue_id in () if log is None else log.queues:
+        name = topic_text(topic)
+        queues[name] = max(queues.get(name, 0), queue_id + 1)
+    for name in batch:
+        queues.setdefault(name, 1)
+    topics = {
+        name: _member(name, count, name in batch) for name, count in queues.items() if is_users_topic(name)
+    }
+    read = {
+        name: member for copy in (pair.backup, pair.main) for name, member in copy.table.items()
+        if isinstance(member, dict) and member.get("topicName") == name
+    }
+    topics.update(read)
+    return TopicGuess(topics, frozenset(read), 0 if log is None else log.newest_timestamp, _style(store))
+
+
+def is_users_topic(name: str) -> bool:
+    """True for a topic that no broker makes by itself."""
+    if name in _OWN or name.startswith(_OWN_PREFIXES):
+        return False
+    return is_folder_name(name) and is_legal_topic(name)
+
+
+def _member(name: str, queues: int, batch: bool) -> Members:
+    count = 1 if name.startswith(_ONE_QUEUE) else queues
+    member: Members = {
+        "order": False, "perm": READ_AND_WRITE, "readQueueNums": count, "topicFilterType": "SINGLE_TAG",
+        "topicName": name, "topicSysFlag": 0, "writeQueueNums": count,
+    }
+    attributes: Members = {"queue.type": "BatchCQ"}
+    return {"attributes": attributes, **member} if batch else member
+
+
+def _style(store: Store) -> Style:
+    """As the store's brokers write; every release reads both styles."""
+    broker = store.options.broker
+    recent = (store.root / "rocksdbstore").exists() if broker is None else BrokerVersion.parse(broker) >= _EXPANDED
+    return Style.FASTJSON2 if recent else Style.FASTJSON1
+
+
+_EXPANDED = BrokerVersion(5, 4, 0)
+
+
+TOPICS_FILE = "topics.json"
+OFFSETS_FILE = "consumerOffset.json"
+LMQ_OFFSETS_FILE = "lmqConsumerOffset.json"
+GROUPS_FILE = "subscriptionGroup.json"
+DELAYS_FILE = "delayOffset.json"
+_RETRY = "%RETRY%"
+_SYSTEM_GROUPS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")
+_SYSTEM_GROUP_PREFIXES = ("CID_ONS", "CID_RMQ_SYS_", "CID_SYS_RMQ_")
+_IN_ROCKSDB = {
+    TOPICS_FILE: {"topics", "rdb"}, GROUPS_FILE: {"subscriptionGroups", "rdb"},
+    OFFSETS_FILE: {"consumerOffsets", "rdb"}, LMQ_OFFSETS_FILE: {"consumerOffsets", "rdb"},
+}
+_NAMED = 3
+
+
+def judged_pairs(store: Store, topics: Topics, log: LogView | None) -> list[ConfigPair]:
+    """All known config files, each with what the store shows of it; a text that cannot be right is `emptied`."""
+    shown = _what_shows(store, topics, log)
+    return [_marked(structs.replace(pair, shown=shown.get(pair.name, ""))) for pair in topics.pairs]
+
+
+def is_gone(pairs: list[ConfigPair]) -> bool:
+    """True when nothing at all is left of config/, and the store shows that it was there."""
+    return not any(pair.present for pair in pairs) and any(pair.shown for pair in pairs)
+
+
+def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, str]:
+    pairs = {pair.name: pair for pair in topics.pairs}
+    names = topics.folders | {topic_text(topic) for topic, _ in (() if log is None else log.queues)}
+    stored = {topic for topic in names if not topics.is_deleted(topic)}
+    users = sorted(filter(is_users_topic, stored))
+    groups = _groups(pairs[GROUPS_FILE], stored | set(topics.configured or ()))
+    shown: dict[str, str] = {}
+    if users:
+        shown[TOPICS_FILE] = f"queues and log hold {_list(users)}"
+    delays = pairs[DELAYS_FILE]
+    if TOPIC_SCHEDULE in stored and delays.present and _names_nothing(delays.main) and _came_due(store, log):
+        shown[DELAYS_FILE] = f"queues and log hold {TOPIC_SCHEDULE}"
+    if groups and pairs[GROUPS_FILE].present:
+        shown[GROUPS_FILE] = f"there were the groups {_list(groups)}"
+    offsets, lmq = pairs[OFFSETS_FILE], pairs[LMQ_OFFSETS_FILE]
+    if not (offsets.main.table or lmq.main.table):
+        # a broker with light queues keeps all offsets in the file of those
+        name = LMQ_OFFSETS_FILE if lmq.present and not offsets.present else OFFSETS_FILE
+        if groups:
+            shown[name] = f"there were the groups {_list(groups)}"
+        elif users and not any(pair.present and not is_guess(pair) for pair in topics.pairs):
+            shown[name] = "nothing that a broker wrote is left in config/"
+    kept = set(os.listdir(store.config_dir)) if store.config_dir.is_dir() else set()
+    return {name: text for name, text in shown.items() if not kept & _IN_ROCKSDB.get(name, set())}
+
+
+def _came_due(store: Store, log: LogView | None) -> bool:
+    """False when no delayed message was due at the newest message: until then a broker writes an empty table."""
+    dues = []
+    for folder in store.consumequeue_dir.glob(f"{TOPIC_SCHEDULE}/*/"):
+        first = min(filter(Path.is_file, folder.iterdir()), default=None)
+        head = b"" if first is None else read_small(first, CQ_UNIT.size)
+        if len(head) == CQ_UNIT.size and is_valid(unit := CQ_UNIT.decode(head)):
+            dues.append(unit.tags_code)
+    return log is None or not dues or min(dues) <= log.newest_timestamp
+
+
+def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:
+    """Consumer groups of users that topics or subscriptions name."""
+    named = {topic.removeprefix(_RETRY) for topic in topics if topic.startswith(_RETRY)}
+    if subscriptions.chosen is not None:
+        named.update(subscriptions.chosen.table)
+    return sorted(
+        name for name in named if name not in _SYSTEM_GROUPS and not name.startswith(_SYSTEM_GROUP_PREFIXES)
+    )
+
+
+def _marked(pair: ConfigPair) -> ConfigPair:
+    main, backup = pair.main, pair.backup
+    known_better = _lacks_table(main) and backup.whole and bool(backup.table)
+    if not (_names_nothing(main) and (pair.shown or known_better)):
+        return pair
+    if _names_nothing(backup):
+        backup = structs.replace(backup, emptied=True)
+    return structs.replace(pair, main=structs.replace(main, emptied=True), backup=backup)
+
+
+def _names_nothing(text: ConfigText) -> bool:
+    sound = text.state in ("sound", "trailing-garbage", "trailing-zeros")
+    return sound and bool(tables_of(text.known)) and not text.table
+
+
+def _lacks_table(text: ConfigText) -> bool:
+    return bool(missing_keys(text.known, text.value))
+
+
+def _list(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+_NAMED_CONFIG = 20
+_NOT_MADE_UP = (
+    "Copy it from the source of this copy, a file backup or the other broker of the group. mqtool never makes it up: "
+    "to go on without it, start the broker and set what it held by hand (`mqadmin resetOffsetByTime` for offsets)."
+)
+
+
+class ConfigReport(Struct):
+    """All known config files. `above` are the offsets after the end of their queues."""
+
+    pairs: list[ConfigPair]
+    above: list[AboveMax] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def json(self) -> list[dict[str, Any]]:
+        """Each file that is there: its state and length, those of its backup, how many members each has."""
+        return [
+            {"name": pair.name, "main": pair.main.facts(), "backup": pair.backup.facts()}
+            for pair in self.pairs if pair.present
+        ]
+
+
+def check_config(store: Store, look: Survey) -> ConfigReport:
+    """Judge every config file, its backup, and the offsets against the queues."""
+    report = ConfigReport(judged_pairs(store, look.topics, look.log))
+    report.findings += pair_findings(store, look.topics, look.log, report.pairs)
+    offsets = check_offsets(store, look, report.pairs)
+    report.above = offsets.above
+    report.findings.extend(offsets.findings)
+    return report
+
+
+def pair_findings(store: Store, topics: Topics, log: LogView | None, pairs: list[ConfigPair]) -> list[Finding]:
+    """What is wrong with the files and their backups; `log` None: it was not read."""
+    if is_gone(pairs):
+        return [_all_gone(store, topics, log, pairs)]
+    return [found for pair in pairs for found in _judge(store, topics, log, pair)]
+
+
+def _all_gone(store: Store, topics: Topics, log: LogView | None, pairs: list[ConfigPair]) -> Finding:
+    pair = next(pair for pair in pairs if pair.name == TOPICS_FILE)
+    guess = guess_topics(store, topics, log, pair)
+    return finding(
+        "config-missing", CONFIG, None, name=f"{CONFIG}/", problem=STATE_TEXT["missing"],
+        outcome=f"{pair.shown}, and their settings, the consumer groups and consumer offsets are not here",
+        topics=len(guess.topics), names=", ".join(sorted(guess.topics)[:_NAMED_CONFIG]),
+        remedy="Find it first: the source of this copy, a file backup, the other broker of the group. mqtool recover "
+        "{store} makes a topics.json from queues and log, marked as a guess; it cannot make consumer offsets.",
+    )
+
+
+def _judge(store: Store, topics: Topics, log: LogView | None, pair: ConfigPair) -> Iterator[Finding]:
+    main, backup = pair.main, pair.backup
+    file = f"{CONFIG}/{pair.name}"
+    unreadable = [copy for copy in (main, backup) if copy.state == "unreadable"]
+    for copy in unreadable:
+        yield finding("config-unreadable", f"{CONFIG}/{copy.path.name}", name=copy.path.name, error=copy.error)
+    if unreadable:
+        return
+    facts: dict[str, Any] = {"name": pair.name, "problem": STATE_TEXT[main.state], "lost": pair.known.lost}
+    if main.state == "sound":
+        if backup.state not in ("sound", "missing"):
+            yield finding("config-backup-broken", file + BACKUP_SUFFIX, backup.broken_at, name=pair.name,
+                          problem=STATE_TEXT[backup.state], **pair.difference())
+    elif pair.chosen is not None:
+        code = "config-missing" if main.missing or main.emptied else "config-broken"
+        yield finding(code, file, main.broken_at, **facts, outcome=_outcome(pair, pair.chosen),
+                      chosen=pair.chosen.path.name, **pair.difference())
+    elif pair.name == TOPICS_FILE and (pair.present or pair.shown):
+        yield _guessed(store, topics, log, pair, facts)
+    elif not pair.present or (main.emptied and pair.backup.state in ("missing", "emptied")):
+        if pair.shown:
+            yield finding("config-missing", file, None, **facts, shown=pair.shown, outcome=f"{pair.shown}; lost is "
+                          f"{pair.known.lost}", remedy=_NOT_MADE_UP, **pair.difference())
+    else:
+        readable = len(main.table) or len(backup.table)
+        start = "a broker starts without it" if pair.starts else "no broker starts with the two as they are"
+        left = f"; {readable} of its members can still be read" if readable else ""
+        yield finding("config-lost", file, main.broken_at, **facts, backup_problem=STATE_TEXT[backup.state],
+                      start=start + left, readable=readable, starts=pair.starts, **pair.difference())
+
+
+def _outcome(pair: ConfigPair, chosen: ConfigText) -> str:
+    members = len(chosen.table)
+    if chosen is pair.main and chosen.flipped is not None:
+        at, bit = chosen.flipped
+        return f"with bit {bit} of byte {at} turned back it is whole ({members} members)"
+    if chosen is pair.main:
+        return f"its own text ends at byte {chosen.parsed.end} and is whole ({members} members)"
+    return f"its backup is whole ({members} members, {len(pair.main.table)} can be read in the file itself)"
+
+
+def _guessed(
+    store: Store, topics: Topics, log: LogView | None, pair: ConfigPair, facts: dict[str, Any]
+) -> Finding:
+    guess = guess_topics(store, topics, log, pair)
+    names = ", ".join(sorted(guess.topics)[:_NAMED_CONFIG]) or "none"
+    return finding("config-topics-guessed", f"{CONFIG}/{pair.name}", pair.main.broken_at, **facts, guess=True,
+                   topics=len(guess.topics), names=names, read=sorted(guess.read)[:_NAMED_CONFIG], **pair.difference())

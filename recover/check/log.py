@@ -1,0 +1,237 @@
+"""What the scan of the commitlog means: findings of its files, its damage and its end."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from formats.errors import FormatError
+from formats.names import offset_to_name
+from formats.record import BLANK_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
+from formats.record.rows import BIT_GHOST, BIT_SUPERSEDED, BIT_V2
+from formats.sysflag import HOSTS_V6
+from recover.broker.settings import KNOWN, java_integer
+from recover.broker.versions import DIRECTORIES_SKIPPED, IPV6_HOSTS, V2_RECORDS, Behaviour
+from recover.evidence.contradictions import Contradiction
+from recover.evidence.lost import Losses, record_count, was_a_message
+from recover.findings.model import Finding, finding
+from recover.log.judge import LogReader
+from recover.log.scan import MISSING_FILE, Damage, LogView
+from recover.look.pointers import read_checkpoint
+from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
+from recover.store.store import Store
+
+if TYPE_CHECKING:
+    from recover.check.survey import Survey
+
+NOT_A_FILE = "commitlog-not-a-file"
+_RETENTION = "fileReservedTime"
+_HOUR_MS = 3_600_000
+
+
+def is_end_mark_only(damage: Damage, lost: int, proven: bool) -> bool:
+    """True when the range is the end mark of a file and held no message.
+
+    Either what is left there shows it (its magic, or its size, or no room for a record), or, with
+    `proven`, the queues do: they are complete, and none of them lost a position there.
+    """
+    if damage.ended_by != "file-end" or damage.envelope or lost or damage.mapped_file is None:
+        return False
+    room = damage.stop - damage.start
+    shows = (
+        room < MIN_RECORD_SIZE + BLANK_SIZE or damage.facts.get("size") == room
+        or damage.facts.get("magic") == MAGIC_BLANK or damage.reason == "bad-blank-size"
+    )
+    return shows or proven
+
+
+def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: int | None = None) -> int:
+    """How many messages the damaged ranges (that begin below `before`) held, as far as anything still tells; at least
+    one where a record ended."""
+    total = 0
+    for number, damage in enumerate(log.damaged):
+        known = record_count(losses.by_damage[number])
+        if number in end_marks or (before is not None and damage.start >= before):
+            continue
+        total += max(known, 1 if was_a_message(damage) else 0)
+    return total
+
+
+def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> list[Finding]:
+    """Findings of the commitlog."""
+    log = look.log
+    found = list(_file_findings(store, log.queue))
+    for number, damage in enumerate(log.damaged):
+        lost = len(look.losses.by_damage[number])
+        found.append(_damage_finding(store, log, damage, lost, number in look.end_marks))
+    if log.tail is not None:
+        found.append(finding(
+            "commitlog-torn-tail", *place_in_file(store, log.tail.mapped_file, log.tail.start), start=log.tail.start,
+            stop=log.tail.stop, bytes=log.tail.stop - log.tail.start, reason=log.tail.reason,
+        ))
+    found += _old_records(store, log, look.old_end)
+    if log.fillers or log.markers:
+        found.append(finding("commitlog-bridge", "commitlog", fillers=log.fillers, markers=log.markers))
+    found += first_file_findings(store, log, settings)
+    found += needs_newer_broker(store, log)
+    for scan in log.files:
+        found += [
+            finding("commitlog-unreadable", store.relative(f.path), f.offset, wanted=f.wanted, error=f.strerror)
+            for f in scan.unreadable
+        ]
+    return found
+
+
+def first_file_findings(store: Store, log: LogView, settings: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether the files before the first one can have expired: that takes a first message as old as retention allows.
+
+    Only times of messages count: the clock of whoever looks at a copy says nothing.
+    """
+    if log.min_offset == 0:
+        return
+    stated = java_integer({**store.options.settings, **settings}.get(_RETENTION, ""))
+    hours = int(KNOWN[_RETENTION].default) if stated is None else stated
+    first, newest = _first_timestamp(log), log.newest_timestamp
+    late = newest - first < hours * _HOUR_MS
+    yield finding(
+        "commitlog-begins-late" if late else "commitlog-first-file-not-zero",
+        store.relative(log.files[0].mapped_file.path), 0, start=log.min_offset, first=first, newest=newest,
+        first_time=_utc(first), newest_time=_utc(newest), hours=hours, age_hours=max(0, newest - first) // _HOUR_MS,
+    )
+
+
+def _first_timestamp(log: LogView) -> int:
+    """Store time (ms) of the first record; read from the file, as the scan of a sound log keeps no rows."""
+    with LogReader(log.queue) as reader:
+        size = int.from_bytes(reader.read(log.min_offset, 4), "big")
+        try:
+            return reader.record(log.min_offset, size).store_timestamp
+        except (FormatError, OSError):
+            rows = (split.records for split in log.live())
+            return next((int(records["store_timestamp"][0]) for records in rows if records.size), 0)
+
+
+def _utc(milliseconds: int) -> str:
+    try:
+        return datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC).isoformat(" ", "seconds")
+    except (OverflowError, ValueError, OSError):
+        return str(milliseconds)
+
+
+def _what_is(odd: OddName) -> str:
+    if odd.path.is_file():
+        return "a file at an offset that is no multiple of the file size"
+    return "a folder" if odd.is_directory else "a special file" if odd.path.exists() else "a link to nothing"
+
+
+def _file_findings(store: Store, queue: MappedFileQueue) -> Iterator[Finding]:
+    for wrong in queue.wrong_lengths():
+        yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
+                      expected=queue.file_size)
+    for odd in queue.odd:
+        # an empty file at an odd offset is no part of the log, whatever it was made for
+        if odd.stands_for_a_file and (odd.length or not odd.path.is_file()):
+            what = _what_is(odd)
+            yield finding(NOT_A_FILE, store.relative(odd.path), None, name=odd.path.name, what=what)
+            continue
+        # from 5.1.0 on a broker passes over folders, so for such a store it is no more than untidy
+        skipped = odd.is_directory and _at_least(store, DIRECTORIES_SKIPPED)
+        yield finding("commitlog-odd-name", store.relative(odd.path), None, severity="info" if skipped else None,
+                      name=odd.path.name, is_directory=odd.is_directory)
+    for twin in queue.duplicates:
+        kept = next(f for f in queue.files if f.file_from_offset == twin.file_from_offset)
+        yield finding("commitlog-duplicate-file", store.relative(twin.path), 0, name=twin.name,
+                      kept=store.relative(kept.path))
+
+
+def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_mark: bool) -> Finding:
+    facts = {
+        "start": damage.start, "stop": damage.stop, "bytes": damage.stop - damage.start, "reason": damage.reason,
+        "intact_after": damage.intact_after, "lost_positions": lost,
+        **{f"read_{name}": value for name, value in damage.facts.items()},
+    }
+    if damage.reason == MISSING_FILE:
+        return finding("commitlog-missing-file", "commitlog", None, **facts)
+    assert damage.mapped_file is not None
+    code = "commitlog-damaged-range"
+    if end_mark:
+        code = "commitlog-damaged-end-mark"
+    elif damage.envelope and damage.facts.get("size") == damage.stop - damage.start:
+        code = "commitlog-damaged-record"
+    return finding(code, *place_in_file(store, damage.mapped_file, damage.start), **facts)
+
+
+def _old_records(store: Store, log: LogView, old_end: int | None) -> list[Finding]:
+    found = []
+    kinds = (
+        (log.ghosts, BIT_GHOST, "commitlog-ghosts"), (log.superseded, BIT_SUPERSEDED, "commitlog-superseded"),
+    )
+    for count, bit, code in kinds:
+        for scan in log.files if count else ():
+            places = [
+                int(row["phy_offset"]) for split in scan.splits
+                for row in split.records[(split.records["bits"] & bit) != 0]
+            ]
+            if places:
+                found.append(finding(
+                    code, *place_in_file(store, scan.mapped_file, places[0]), start=places[0], first=places[0],
+                    last=places[-1], count=len(places),
+                ))
+                if bit == BIT_SUPERSEDED and old_end is not None and places[-1] >= old_end:
+                    count = sum(place >= old_end for place in places)
+                    file, offset = place_in_file(store, scan.mapped_file, old_end)
+                    found.append(finding("commitlog-old-end", file, offset, start=old_end, count=count))
+    return found
+
+
+def _at_least(store: Store, behaviour: Behaviour) -> bool:
+    """True when the store's own traces show a broker that behaves so."""
+    from recover.look.generation import find_generation
+
+    return find_generation(store, read_checkpoint(store)).at_least >= behaviour.since
+
+
+def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
+    """The first record of each form that some release cannot read; such a release would truncate there."""
+    forms = {
+        "V2 records": ("bits", log.tally.bits & BIT_V2, V2_RECORDS),
+        "records with IPv6 hosts": ("sys_flag", log.tally.flags & HOSTS_V6, IPV6_HOSTS),
+    }
+    for what, (column, bits, behaviour) in forms.items():
+        for split in log.live() if bits else ():
+            places = split.records["phy_offset"][(split.records[column] & bits) != 0]
+            if places.size:
+                first = int(places[0])
+                mapped_file = log.queue.find(first)
+                assert mapped_file is not None
+                yield finding("commitlog-needs-newer-broker", *place_in_file(store, mapped_file, first), what=what,
+                              start=first, version=str(behaviour.since))
+                break
+
+
+def misnamed_findings(store: Store, misnamed: list[tuple[MappedFile, int]]) -> list[Finding]:
+    """One finding for each file whose records belong elsewhere; `misnamed` as in `Survey`."""
+    return [
+        finding("commitlog-misnamed-file", store.relative(mapped_file.path), 0, right=offset_to_name(right))
+        for mapped_file, right in misnamed
+    ]
+
+
+def contradiction_findings(store: Store, log: LogView, denied: list[Contradiction]) -> list[Finding]:
+    """One finding for each record of which a queue shows that one field is damaged."""
+    found = []
+    for item in denied:
+        mapped_file = log.queue.find(item.phy_offset)
+        assert mapped_file is not None
+        found.append(finding(
+            "commitlog-contradicted-field", *place_in_file(store, mapped_file, item.phy_offset), start=item.phy_offset,
+            field=item.field, stored=item.stored, told=item.told, topic=item.key.topic, queue=item.key.queue_id,
+            queue_offset=item.queue_offset,
+        ))
+    return found
+
+
+def place_in_file(store: Store, mapped_file: MappedFile, phy_offset: int) -> tuple[str, int]:
+    """The file's name in the store, and where in it a physical offset lies."""
+    return store.relative(mapped_file.path), phy_offset - mapped_file.file_from_offset

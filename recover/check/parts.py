@@ -1,0 +1,425 @@
+"""What stands around log, queues and index: abort, lock, a log that is gone, settings that would cut it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from formats import abort
+from formats.batchconsumequeue import BATCH_CQ_UNIT, valid_units
+from formats.compaction import CQ_DIRECTORY, LOG_DIRECTORY, POSITION_FILE_NAME, WORK_DIRECTORIES, decode_positions
+from formats.consumequeue import file_size_for
+from formats.errors import FormatError
+from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from formats.record.rows import BIT_PROP_CRC
+from recover.broker.settings import java_integer
+from recover.broker.versions import BrokerVersion
+from recover.change.lock import UNKNOWN_HOLDER, holder_text, probe
+from recover.check.log import needs_newer_broker
+from recover.check.survey import Survey
+from recover.derived.index_files import index_geometry, list_index_files
+from recover.evidence.lost import record_count
+from recover.findings.model import Finding, finding
+from recover.log.scan import LogView
+from recover.look.store import log_is_gone
+from recover.store import unread as rocksdb
+from recover.store.config_files import Topics, topic_text
+from recover.store.mapped_files import MappedFile
+from recover.store.reader import FileReader, read_small
+from recover.store.store import ABORT, COMMITLOG, CONSUMEQUEUE, INDEX, LOCK, Store, has_journal
+from recover.store.unread import (
+    Elsewhere,
+    has_rocksdb,
+    mapped_data,
+    queues_in_rocksdb,
+    rocksdb_queue_folders,
+    unread_parts,
+)
+
+if TYPE_CHECKING:
+    from recover.check.survey import Survey
+    from recover.derived.index_file_check import IndexReport
+
+
+# --- Parts that must be there, or must be whole, although mqtool does not read what they hold.
+#
+# One row a part: who says that it must be there (a setting, topics.json, another file, records of the log), and what
+# can
+# be said of it from outside. What is not listed here of an unread part is not checked.
+
+
+_ROCKSDB = {
+    "config/topics": "topics in RocksDB", "config/subscriptionGroups": "groups in RocksDB",
+    "config/consumerOffsets": "consumer offsets in RocksDB", "config/rdb": "configuration in RocksDB",
+    "config/users": "users in RocksDB", "config/acls": "access rules in RocksDB",
+    "rocksdbstore": "RocksDB of index, timer and transactions", "kvStore": "RocksDB of pop consumers",
+}
+_LOCAL = "Local"
+_SAYS_SO = {
+    "kvStore": ("popConsumerKVServiceInit", "true", "which popped messages were not answered"),
+    "config/users": ("authenticationMetadataProvider", _LOCAL, "all users"),
+    "config/acls": ("authorizationMetadataProvider", _LOCAL, "all access rules"),
+}
+"""Part -> a setting, what its value holds, and what is lost with the part."""
+
+
+class Needed(Struct, frozen=True):
+    """One part that is damaged or missing: `problem` in words; `stops`: no broker starts on it (5.5.0 was asked)."""
+
+    part: str
+    what: str
+    problem: str
+    missing: bool
+    stops: bool = False
+
+    def finding(self) -> Finding:
+        """As verify reports it."""
+        code = "part-missing" if self.missing else "part-damaged"
+        return finding(code, self.part, None, part=self.part, what=self.what, problem=self.problem, stops=self.stops)
+
+
+def needed_parts(store: Store, settings: Mapping[str, str], topics: Topics, log: LogView) -> list[Needed]:
+    """Every part that must be there and is not, or that is damaged as far as one can see from outside."""
+    settings = {**store.options.settings, **settings}
+    return [
+        *_rocksdb(store), *_by_setting(store, settings), *_queues(store, settings, log),
+        *_batch(store, topics, log), *_compaction(store),
+    ]
+
+
+def _rocksdb(store: Store) -> Iterator[Needed]:
+    folders = {**{store.relative(path): "consume queues in RocksDB" for path in rocksdb_queue_folders(store)},
+               **_ROCKSDB}
+    for part, what in folders.items():
+        folder = store.path(part)
+        if has_rocksdb(folder):
+            yield from (Needed(part, what, problem.text, False, stops=not problem.opens)
+                        for problem in rocksdb.problems(folder))
+
+
+def _by_setting(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
+    for part, (setting, value, lost) in _SAYS_SO.items():
+        if value in settings.get(setting, "") and not has_rocksdb(store.path(part)):
+            yield Needed(part, _ROCKSDB[part], f"{setting} says that it is in use; without it {lost} are gone", True)
+
+
+def _queues(store: Store, settings: dict[str, str], log: LogView) -> Iterator[Needed]:
+    if log.messages and queues_in_rocksdb(store, settings) and not rocksdb_queue_folders(store):
+        yield Needed(CONSUMEQUEUE, "consume queues in RocksDB", "the log holds messages, and no database is there",
+                     True)
+
+
+def _batch(store: Store, topics: Topics, log: LogView) -> Iterator[Needed]:
+    filled = {topic_text(topic) for topic, _ in log.queues}
+    for topic in sorted(topics.batch & filled):
+        folder = store.batchconsumequeue_dir / topic
+        if not (folder.is_dir() and mapped_data(folder)):
+            yield Needed(store.relative(folder), "batch consume queues",
+                         "topics.json has the topic with such queues, and the log holds messages of it", True)
+    if store.batchconsumequeue_dir.is_dir():
+        for file in sorted(store.batchconsumequeue_dir.glob("*/*/*")):
+            yield from _batch_file(store, file)
+
+
+def _batch_file(store: Store, file: Path) -> Iterator[Needed]:
+    content = read_small(file, 64 << 20)
+    used = valid_units(content)
+    rest = content[used * BATCH_CQ_UNIT.size :]
+    units = len(rest) // BATCH_CQ_UNIT.size
+    behind = sum(valid_units(rest[at * BATCH_CQ_UNIT.size : (at + 1) * BATCH_CQ_UNIT.size]) for at in range(1, units)
+                 if any(rest[at * BATCH_CQ_UNIT.size : (at + 1) * BATCH_CQ_UNIT.size])) if any(rest) else 0
+    if behind:
+        yield Needed(store.relative(file), "batch consume queues",
+                     f"unit {used} is not valid, and {behind} whole ones follow it", False)
+
+
+def _compaction(store: Store) -> Iterator[Needed]:
+    """With log or queue gone 5.5.0 starts, and delivers nothing of the queue; it gets over a single missing file."""
+    root = store.root / "compaction"
+    logs, queues = (_with_data(root / name) for name in (LOG_DIRECTORY, CQ_DIRECTORY))
+    said = {queue: f"{CQ_DIRECTORY} has units of it" for queue in queues}
+    said |= {queue: f"{POSITION_FILE_NAME} says how far it was compacted" for queue in _compacted(root) - queues}
+    for queue in sorted(said.keys() - logs):
+        yield Needed(f"compaction/{LOG_DIRECTORY}/{queue}", "compacted messages", said[queue], True)
+    for queue in sorted(logs - queues):
+        yield Needed(f"compaction/{CQ_DIRECTORY}/{queue}", "queue of a compacted topic",
+                     f"{LOG_DIRECTORY} has messages of it", True)
+
+
+def _with_data(folder: Path) -> set[str]:
+    queues = {file.parent for file in folder.glob("*/*/*") if file.name not in WORK_DIRECTORIES}
+    return {queue.relative_to(folder).as_posix() for queue in queues if mapped_data(queue)}
+
+
+def _compacted(root: Path) -> set[str]:
+    try:
+        positions = decode_positions(read_small(root / POSITION_FILE_NAME, 16 << 20))
+    except (OSError, FormatError):
+        return set()
+    return {f"{topic}/{queue_id}" for (topic, queue_id), offset in positions.items() if offset > 0}
+
+
+def start_refusals(needed: Iterable[Needed]) -> list[str]:
+    """Why no broker starts, as far as these parts say it."""
+    return [f"{item.part} ({item.what}): {item.problem}" for item in needed if item.stops]
+
+
+def not_foreseen(needed: Iterable[Needed]) -> list[str]:
+    """The parts of which predict cannot say what their loss costs."""
+    return [f"{item.part} ({item.what}): {item.problem}" for item in needed if not item.stops]
+
+
+NOT_SUPPORTED = "part-not-supported"
+
+
+def check_other_parts(
+    store: Store, elsewhere: Mapping[str, Elsewhere], settings: dict[str, str], wanted: frozenset[str] | None
+) -> Iterator[Finding]:
+    """Each part that is there: `part-not-supported` when it holds data that a wanted question needs, else an info.
+
+    `wanted` None: every question, and then the skeletons are listed, too.
+    """
+    for part in unread_parts(store, settings, queues=wanted is None or CONSUMEQUEUE in wanted):
+        name = store.relative(part.path)
+        answers = sorted(question for question, held in elsewhere.items() if held.part == name)
+        if not answers and part.needed_for is not None:
+            answers = [part.needed_for]
+        if wanted is not None and not wanted.intersection(answers):
+            continue
+        try:
+            held = part.holds(part.path)
+        except OSError as error:
+            yield finding("part-unreadable", name, None, part=name, error=error.strerror)
+            continue
+        if held and answers:
+            yield finding(NOT_SUPPORTED, name, None, part=name, what=part.what, detail=held, answers=answers,
+                          needed_for=part.needed_for, not_checked=_words(answers))
+        elif wanted is None:
+            yield finding("part-recognised", name, None, part=name, what=part.what, detail=held or "no data in it")
+
+
+_WORDS = {
+    "commitlog": "its messages", "consumequeue": "its queues", "index": "its keys", "checkpoint": "the checkpoint",
+    "config": "its settings and offsets",
+}
+
+
+def _words(answers: list[str]) -> str:
+    words = [_WORDS[name] for name in answers]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+_NAMED = 3
+
+
+class _Rights(NamedTuple):
+    uid: int
+    gid: int
+    mode: int
+
+
+def check_owners(store: Store) -> Iterator[Finding]:
+    """One finding for each part in which files differ from what most there have, or most of the store."""
+    parts = [*store.commitlog_dirs, store.consumequeue_dir, store.index_dir, store.config_dir]
+    found = {part: dict(_files(part)) for part in parts}
+    in_all = _usual([rights for files in found.values() for rights in files.values()])
+    for part, files in found.items():
+        usual = _usual([*files.values()]) or in_all
+        odd = sorted(path for path, rights in files.items() if usual is not None and rights != usual)
+        if usual is None or not odd:
+            continue
+        first = files[odd[0]]
+        more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
+        yield finding(
+            "file-owner-or-mode", store.relative(part), None, count=len(odd), first=store.relative(odd[0]),
+            names=", ".join(store.relative(path) for path in odd[:_NAMED]) + more, has=_text(first),
+            usual=_text(usual), owner=f"{usual.uid}:{usual.gid}", mode=f"{usual.mode:o}",
+        )
+
+
+def _files(part: Path) -> Iterator[tuple[Path, _Rights]]:
+    for folder, _, names in os.walk(part):
+        for name in names:
+            try:
+                status = os.lstat(path := Path(folder, name))
+            except OSError:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield path, _Rights(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
+
+
+def _usual(rights: list[_Rights]) -> _Rights | None:
+    """What more than half of them have; None where nothing is usual."""
+    for most, count in Counter(rights).most_common(1):
+        return most if 2 * count > len(rights) else None
+    return None
+
+
+def _text(rights: _Rights) -> str:
+    return f"owner {rights.uid}:{rights.gid}, mode {rights.mode:o}"
+
+
+MOSTLY_GONE = "commitlog-mostly-gone"
+FOREIGN = "commitlog-foreign"
+OTHER_LOG = "commitlog-other-log"
+_LOST_PER_MESSAGE = 10
+"""From this many lost messages for each that can be read, what is there is hardly the log of these queues."""
+
+
+def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> Iterator[Finding]:
+    """Of a log that is there: whether hardly anything of it can be read, and whether it looks like a log at all."""
+    log, lost = look.log, look.losses.records
+    # once damage is bridged, nothing but the bridge may be left of a small log
+    units = 0 if lost or log.messages or log.fillers or log.markers else _index_units_behind(index)
+    if (lost > log.messages * _LOST_PER_MESSAGE and not look.foreign) or units:
+        yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.messages, lost=lost, index_units=units)
+    for item in look.foreign:
+        start, stop = item.extent
+        named = [position for damage, positions in zip(log.damaged, look.losses.by_damage, strict=True)
+                 if start <= damage.start < stop for position in positions]
+        file = store.relative(item.mapped_file.path)
+        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=record_count(named))
+    odd = _without_a_record(log)
+    if odd is not None:
+        from recover.look.file import foreign
+
+        with FileReader(odd.path) as reader:
+            yield finding(FOREIGN, store.relative(odd.path), 0, what=foreign(reader))
+
+
+def _index_units_behind(index: IndexReport | None) -> int:
+    findings = () if index is None else index.findings
+    return sum(item.facts["count"] for item in findings if item.code in ("index-beyond-log", "index-lost-units"))
+
+
+def _without_a_record(log: LogView) -> MappedFile | None:
+    """The first file with data, if no file holds a record or a blank and that one does not begin like a log file."""
+    if any(scan.record_count or scan.blank is not None for scan in log.files):
+        return None
+    for scan in log.files:
+        # the very first write of a broker can be torn before its magic
+        if any(hole.last_data > hole.start + BLANK_SIZE for hole in scan.holes):
+            with FileReader(scan.mapped_file.path) as reader:
+                head = reader.read(0, BLANK_SIZE)
+            return None if BLANK.decode(head).magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) else scan.mapped_file
+    return None
+
+
+def contradicted_settings(store: Store, settings: Mapping[str, str]) -> Iterator[Finding]:
+    """Sizes that the settings name and the files of the store do not have, where these agree with each other."""
+    for key, folder, right in _sizes_of_files(store):
+        given = java_integer(settings.get(key, ""))
+        if given is not None and right is not None and _rounded(key, given) != right:
+            yield finding("settings-contradict-files", folder, None, setting=key, given=given, right=right)
+
+
+def _sizes_of_files(store: Store) -> Iterator[tuple[str, str, int | None]]:
+    if store.commitlog.files:
+        yield "mappedFileSizeCommitLog", COMMITLOG, store.mapped_file_size
+    if store.queue_folders:
+        yield "mappedFileSizeConsumeQueue", CONSUMEQUEUE, store.queue_size_of_files
+    listing = list_index_files(store.index_dir)
+    geometry = index_geometry(store, listing) if listing.files else None
+    if geometry is not None:
+        yield "maxHashSlotNum", INDEX, geometry.slots
+        yield "maxIndexNum", INDEX, geometry.entries
+
+
+def _rounded(key: str, value: int) -> int:
+    return file_size_for(value) if key == "mappedFileSizeConsumeQueue" else value
+
+
+def too_old_for(store: Store, view: LogView, version: BrokerVersion) -> Iterator[Finding]:
+    """Records that this release cannot read: it would cut the log at the first of them."""
+    for item in needs_newer_broker(store, view):
+        needed = item.facts["version"]
+        if version < BrokerVersion.parse(needed):
+            yield finding("start-needs-newer-broker", item.file, item.offset, broker=str(version), version=needed,
+                          what=item.facts["what"], start=item.facts["start"])
+
+
+ALL_PARTS = frozenset({"commitlog", "consumequeue", "index", "checkpoint", "config"})
+_VERIFY_PROPERTY_CRC = "forceVerifyPropCRC"
+
+
+def check_parts(
+    store: Store, look: Survey, wanted: Collection[str] = ALL_PARTS, *, holder: Callable[[Path], int | None] = probe,
+) -> list[Finding]:
+    """Findings that belong to no single file format. With less than all parts `wanted`, only those that bear on them.
+
+    `holder` says who holds the store's lock: pass `lambda root: None` while we hold it ourselves.
+    """
+    whole = set(wanted) >= ALL_PARTS
+    findings = list(lock_findings(store, holder(store.root), with_abort=whole))
+    findings.extend(log_is_gone(store))
+    findings.extend(settings_findings(look.log, look.options.settings))
+    if look.options.settings:
+        findings.extend(contradicted_settings(store, look.options.settings))
+    settings = look.options.settings
+    findings.extend(check_other_parts(store, look.elsewhere, settings, None if whole else frozenset(wanted)))
+    if whole:
+        findings.extend(item.finding() for item in needed_parts(store, settings, look.topics, look.log))
+    if whole:
+        findings.extend(earlier_runs(store))
+        findings.extend(check_owners(store))
+    if whole and store.commitlog.files and COMMITLOG not in look.elsewhere and has_timer(store):
+        from recover.check.timer import check_timer
+
+        findings.extend(check_timer(store, look.log))
+    return findings
+
+
+def earlier_runs(store: Store) -> list[Finding]:
+    """What is to be said of the runs in the store's journal, if it has one."""
+    if not has_journal(store.root):
+        return []
+    from recover.change.journal import run_findings
+
+    return run_findings(store.root, store.options.folders)
+
+
+def has_timer(store: Store) -> bool:
+    """Whether anything of a timer is there; its state alone is enough."""
+    return any(store.root.glob("timer*")) or (store.config_dir / "timercheck").exists()
+
+
+def lock_findings(store: Store, pid: int | None, *, with_abort: bool = True) -> Iterator[Finding]:
+    """abort and lock. `pid` as `recover.change.lock.probe` gives it; a lock file that nobody holds is normal."""
+    if pid is not None:
+        yield finding("broker-running", LOCK, None, who=holder_text(store.root, pid),
+                      pid=None if pid == UNKNOWN_HOLDER else pid)
+    if not (with_abort and store.has_abort):
+        return
+    try:
+        wrote = abort.decode(read_small(store.abort_path, 64))
+    except (OSError, FormatError):
+        wrote = None
+    of = f" (process {wrote})" if wrote is not None else ""
+    if pid is not None:
+        yield finding("abort-present", ABORT, None, severity="info", pid=wrote,
+                      detail=f"the broker{of} is running, so it belongs there")
+    else:
+        yield finding("abort-present", ABORT, None, pid=wrote, detail=f"the broker{of} did not stop cleanly")
+
+
+def settings_findings(log: LogView, settings: Mapping[str, str]) -> Iterator[Finding]:
+    """forceVerifyPropCRC over records that carry no such checksum (CommitLog.checkMessageAndReturnSize)."""
+    if settings.get(_VERIFY_PROPERTY_CRC, "").strip().lower() != "true":
+        return
+    first: int | None = None
+    count = 0
+    for split in log.live():
+        without = np.flatnonzero((split.records["bits"] & BIT_PROP_CRC) == 0)
+        if without.size:
+            count += int(without.size)
+            first = int(split.records["phy_offset"][without[0]]) if first is None else first
+    if first is not None:
+        yield finding("settings-would-truncate", COMMITLOG, first, setting=f"{_VERIFY_PROPERTY_CRC}=true", value=first,
+                      count=count)

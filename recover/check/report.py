@@ -1,0 +1,305 @@
+"""verify: all checks over one survey, as one report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+from formats.checkpoint import CHECKPOINT, FILE_SIZE
+from formats.record.rows import BITS_REJECTED
+from recover.check.config import judged_pairs, pair_findings
+from recover.check.log import (
+    check_commitlog,
+    contradiction_findings,
+    damaged_messages,
+    misnamed_findings,
+    place_in_file,
+)
+from recover.check.parts import (
+    check_other_parts,
+    check_owners,
+    check_parts,
+    contradicted_settings,
+    earlier_runs,
+    lock_findings,
+    remains_findings,
+)
+from recover.check.survey import ScanOptions, Survey, not_looked_at, survey
+from recover.evidence.misplaced import strays_of
+from recover.findings.model import Finding, FindingList, finding
+from recover.log.scan import Damage, LogView
+from recover.look.store import StoreReport, log_is_gone
+from recover.store.config_files import Topics
+from recover.store.reader import opened_once, read_small
+from recover.store.store import CHECKPOINT as CHECKPOINT_FILE
+from recover.store.store import COMMITLOG, Store
+from recover.store.unread import held_elsewhere
+
+if TYPE_CHECKING:
+    from recover.check.config import ConfigReport
+    from recover.check.rejected import Rejected
+    from recover.derived.checkpoint import CheckpointReport
+    from recover.derived.index_file_check import IndexReport
+    from recover.evidence.flipped_bits import WrongBit
+
+
+def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
+    """Records that fit nowhere into the queue that they name, and places of queues that no record is left for."""
+    known = {item.phy_offset for item in look.contradictions}
+    for key, strays in strays_of(look.log, look.expectation).items():
+        for queue_offset, phy_offset, _ in strays:
+            mapped_file = look.log.queue.find(phy_offset)
+            if phy_offset not in known and mapped_file is not None:
+                yield finding(
+                    "commitlog-unplaced-record", *place_in_file(store, mapped_file, phy_offset), start=phy_offset,
+                    topic=key.topic, queue=key.queue_id, queue_offset=queue_offset,
+                )
+    # a bridge leaves such places where it has no markers, or no room for all
+    for lack in look.losses.lacking if not (look.log.fillers or look.log.markers) else ():
+        # what leaves them out is wrong itself
+        if known.isdisjoint((lack.before, lack.behind)):
+            yield finding(
+                "commitlog-number-missing", "commitlog", None, topic=lack.key.topic, queue=lack.key.queue_id,
+                first=lack.first, last=lack.last, count=lack.last - lack.first + 1, before=lack.before,
+                behind=lack.behind,
+            )
+
+
+PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
+
+
+class VerifyReport(Struct):
+    """What verify found. Parts that were not asked for are None; sizes in bytes, times in seconds.
+
+    `flipped` are tags and keys that one bit would make what their units remember, `rejected` messages that no client or
+    no service can read.
+    """
+
+    survey: Survey
+    index: IndexReport | None
+    checkpoint: CheckpointReport | None
+    config: ConfigReport | None
+    findings: FindingList
+    seconds: float = 0.0
+    only: tuple[str, ...] = field(default_factory=tuple)
+    flipped: list[WrongBit] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """The bits of everything found."""
+        return self.findings.bits
+
+    @property
+    def damaged_messages(self) -> int:
+        """Messages that damaged ranges held, as far as anything still tells, and those that have a wrong field."""
+        look = self.survey
+        wrong = len(look.contradictions) + self.rejected_messages
+        return damaged_messages(look.log, look.losses, look.end_marks) + wrong
+
+    @property
+    def rejected_messages(self) -> int:
+        """How many messages no client or no service can read; not those that are too many to be damaged."""
+        return sum(item.rows.size for item in self.rejected if item.severity is None)
+
+    def json(self) -> dict[str, Any]:
+        """The verify document without its envelope (schema, store, exit code, findings)."""
+        log = self.survey.log
+        store = self.survey.store
+        document: dict[str, Any] = {
+            "engine": self.survey.options.scanner.json(),
+            "commitlog": {
+                "files": len(store.commitlog.files), "min_offset": log.min_offset, "valid_to": log.valid_to,
+                "log_end": log.log_end, "messages": log.messages, "blanks": log.blanks, "ghosts": log.ghosts,
+                "superseded": log.superseded, "damaged": [damage.json() for damage in log.damaged],
+                "damaged_messages": self.damaged_messages, "fillers": log.fillers, "markers": log.markers,
+            },
+        }
+        if self.survey.queues is not None:
+            document["consumequeue"] = self.survey.queues.json()
+        if self.index is not None:
+            document["index"] = self.index.json()
+        if self.checkpoint is not None:
+            document["checkpoint"] = self.checkpoint.json()
+        document["not_checked"] = {name: held.part for name, held in self.survey.elsewhere.items()}
+        document["abort"] = store.has_abort
+        document["seconds"] = round(self.seconds, 3)
+        document["bytes"] = sum(mapped_file.length for mapped_file in store.commitlog.files)
+        return document
+
+
+def verify(store: Store, options: ScanOptions | None = None, only: Collection[str] = ()) -> VerifyReport:
+    """Check the parts named by `only` (PARTS; all when empty). Reads, and changes nothing.
+
+    `Refusal` (8) when a file cannot be opened; every other problem is a finding.
+    """
+    with opened_once():
+        return _verify(store, options, only)
+
+
+def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) -> VerifyReport:
+    began = time.monotonic()
+    options = options or ScanOptions()
+    wanted = set(only) or set(PARTS)
+    asked = frozenset(wanted)
+    queues_needed = bool(wanted & {"consumequeue", "config"}) or wanted == set(PARTS)
+    # what is kept elsewhere, no file here speaks for
+    wanted -= not_looked_at(store, options, with_queues=queues_needed).keys() - {COMMITLOG}
+    with _Beside(store, options.threads if "index" in wanted else 0) as beside:
+        look = survey(
+            store, options, with_queues=queues_needed, with_keys=not wanted.isdisjoint({"index", "checkpoint"}),
+            scanned=beside.start if "index" in wanted else None,
+        )
+        index = beside.index(look.log) if "index" in wanted else None
+    findings = FindingList()
+    rejected = _rejected(look) if "commitlog" in wanted else []
+    flipped = _flipped_properties(look, index, rejected) if "commitlog" in wanted else []
+    if "commitlog" in wanted:
+        findings.extend(check_commitlog(store, look, options.settings))
+        findings.extend(contradiction_findings(store, look.log, look.contradictions))
+        if look.queues is not None:
+            findings.extend(numbering_findings(store, look))
+        findings.extend(_rejected_findings(look, rejected))
+        findings.extend(_flipped_bits(store, look, flipped))
+        findings.extend(misnamed_findings(store, look.misnamed))
+    if "commitlog" in wanted:
+        findings.extend(remains_findings(store, look, index))
+    checkpoint = _checkpoint(store, look) if "checkpoint" in wanted else None
+    if next(log_is_gone(store), None) is None:
+        # without a log every unit would be "after its end": one finding says it better
+        for part, name in ((look.queues, "consumequeue"), (index, "index"), (checkpoint, "checkpoint")):
+            if part is not None and name in wanted:
+                findings.extend(part.findings)
+    config = _config(store, look) if "config" in wanted else None
+    if config is not None:
+        findings.extend(config.findings)
+    findings.extend(check_parts(store, look, asked))
+    seconds = time.monotonic() - began
+    return VerifyReport(look, index, checkpoint, config, findings, seconds, tuple(sorted(asked)), flipped, rejected)
+
+
+# what is not asked for is not imported
+
+
+def _rejected(look: Survey) -> list[Rejected]:
+    if not look.log.tally.bits & BITS_REJECTED:
+        return []
+    from recover.check.rejected import rejected
+
+    return rejected(look)
+
+
+def _rejected_findings(look: Survey, found: list[Rejected]) -> Iterator[Finding]:
+    if found:
+        from recover.check.rejected import rejected_findings
+
+        yield from rejected_findings(look, found)
+
+
+def _flipped_properties(
+    look: Survey, index: IndexReport | None, known: list[Rejected]
+) -> list[WrongBit]:
+    wrong = look.queues is not None and any(verdict.wrong for verdict in look.queues.verdicts.values())
+    if not wrong and (index is None or not index.wrong):
+        return []
+    from recover.check.flipped_properties import flipped_properties
+
+    # of one record one bit is turned back at a time
+    others = {item.wrong.stored.phy_offset for item in known if item.wrong is not None}
+    return [item for item in flipped_properties(look, index) if item.stored.phy_offset not in others]
+
+
+def _flipped_bits(store: Store, look: Survey, flipped: list[WrongBit]) -> Iterator[Finding]:
+    if look.log.damaged or flipped:
+        from recover.check.flipped_properties import flipped_bit_findings, flipped_property_findings
+
+        yield from flipped_bit_findings(store, look)
+        yield from flipped_property_findings(store, flipped)
+
+
+def _checkpoint(store: Store, look: Survey) -> CheckpointReport:
+    from recover.derived.checkpoint import check_checkpoint
+
+    return check_checkpoint(store, look.log)
+
+
+def _config(store: Store, look: Survey) -> ConfigReport:
+    from recover.check.config import check_config
+
+    return check_config(store, look)
+
+
+class _Beside:
+    """The index checked on a thread of its own, while the queues are judged on this one; with one thread afterwards."""
+
+    def __init__(self, store: Store, threads: int) -> None:
+        self.store = store
+        self.threads = threads
+        self.damaged: list[Damage] = []
+        self._pool = ThreadPoolExecutor(1) if threads > 1 else None
+        self._result: Future[IndexReport] | None = None
+
+    def __enter__(self) -> _Beside:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def start(self, log: LogView) -> None:
+        """The log was scanned."""
+        from recover.derived.index_check import check_index
+
+        self.damaged = log.damaged
+        if self._pool is not None:
+            self._result = self._pool.submit(check_index, self.store, log, threads=self.threads)
+
+    def index(self, log: LogView) -> IndexReport:
+        """The result; looked for anew where the queues have shown more damage meanwhile."""
+        from recover.derived.index_check import check_index
+
+        if log.damaged is self.damaged and self._result is not None:
+            return self._result.result()
+        return check_index(self.store, log, threads=self.threads)
+
+
+# --- Findings of `inspect`: what can be said of a store's parts before its log is read. The same codes as verify's.
+
+
+def first_findings(store: Store, report: StoreReport) -> list[Finding]:
+    """What is wrong with what `inspect` shows. `OSError` where a folder cannot be listed."""
+    found = [*lock_findings(store, report.exit_state.holder), *log_is_gone(store)]
+    found += [*earlier_runs(store), *check_owners(store)]
+    found += contradicted_settings(store, store.options.settings)
+    found += _gaps(report)
+    found += _first_look_checkpoint(store, report)
+    topics = Topics(store)
+    found += pair_findings(store, topics, None, judged_pairs(store, topics, None))
+    others = check_other_parts(store, held_elsewhere(store), {}, None)
+    return found + [item for item in others if item.severity != "info"]
+
+
+def _gaps(report: StoreReport) -> Iterator[Finding]:
+    for start, stop in report.gaps:
+        yield finding("commitlog-missing-file", COMMITLOG, None, start=start, stop=stop, bytes=stop - start,
+                      intact_after="not counted:")
+
+
+def _first_look_checkpoint(store: Store, report: StoreReport) -> Iterator[Finding]:
+    if report.pointers.log_end == report.pointers.min_offset:
+        return
+    facts: dict[str, Any] = {"log_bytes": report.pointers.log_end - report.pointers.min_offset}
+    try:
+        content = read_small(store.checkpoint_path, FILE_SIZE)
+    except FileNotFoundError:
+        yield finding("checkpoint-missing", CHECKPOINT_FILE, None, **facts)
+    except OSError as error:
+        yield finding("checkpoint-unreadable", CHECKPOINT_FILE, None, error=error.strerror)
+    else:
+        if len(content) < FILE_SIZE:
+            yield finding("checkpoint-short", CHECKPOINT_FILE, len(content), length=len(content), expected=FILE_SIZE,
+                          cut_fields=len(content) < CHECKPOINT.size, **facts)

@@ -1,0 +1,189 @@
+"""One look at a whole store: what verify reports, recover plans from, and predict counts with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct, field
+
+from formats.native.queues import RIGHT
+from recover.broker.delays import DEFAULT_LEVELS, DelayTable, parse_levels
+from recover.check.log import is_end_mark_only
+from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, expect
+from recover.evidence.beyond import file_named_elsewhere, named_behind, note_damage_behind
+from recover.evidence.contradictions import Contradiction, contradictions
+from recover.evidence.last_numbers import as_units_say
+from recover.evidence.lost import Losses, LostPosition, lost_positions, old_end
+from recover.evidence.misplaced import misplaced, places_of_strays
+from recover.evidence.overwritten import ForeignFile, foreign_files, older_in_place, unheld, without
+from recover.evidence.relocated import relocated
+from recover.findings.refusal import Refusal
+from recover.log.engine import Engine, LocalEngine
+from recover.log.file_scan import ProgressCallback
+from recover.log.files import live_copies, rightly_placed
+from recover.log.scan import LogView
+from recover.look.pointers import index_ends, indexed_to, read_checkpoint
+from recover.store.columns import DEFAULT_MEMORY
+from recover.store.config_files import Topics
+from recover.store.mapped_files import MappedFile
+from recover.store.store import CONSUMEQUEUE, Store
+from recover.store.unread import Elsewhere, held_elsewhere
+
+
+class ScanOptions(Struct, frozen=True):
+    """How to look: threads, bytes of memory for columns, what counts."""
+
+    threads: int = 1
+    memory: int = DEFAULT_MEMORY
+    include_deleted: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
+    progress: ProgressCallback | None = None
+    tick: Callable[[], None] | None = None
+    engine: Engine | None = None
+
+    @property
+    def scanner(self) -> Engine:
+        """Who scans: the engine that was chosen, else `threads` of this process."""
+        return self.engine or LocalEngine(self.threads)
+
+
+class Survey(Struct):
+    """The log, what its queues should hold and do hold, and what is lost.
+
+    `elsewhere`: what is not in the files that were looked at; `queues` is None then, and when not asked for.
+    `foreign`: files of another log. `old_end`: where old records begin at the log's end that
+    a start would stumble over.
+    """
+
+    store: Store
+    options: ScanOptions
+    log: LogView
+    topics: Topics
+    expectation: Expectation
+    delays: DelayTable
+    queues: ConsumeQueueReport | None
+    losses: Losses
+    end_marks: set[int]
+    contradictions: list[Contradiction]
+    misnamed: list[tuple[MappedFile, int]]
+    elsewhere: dict[str, Elsewhere] = field(default_factory=dict)
+    foreign: list[ForeignFile] = field(default_factory=list)
+    old_end: int | None = None
+
+
+def survey(
+    store: Store, options: ScanOptions, *, with_queues: bool = True, with_keys: bool = True,
+    scanned: Callable[[LogView], None] | None = None,
+) -> Survey:
+    """Scan the log and, unless told not to, judge the queues against it. `Refusal` (8) when a file cannot be opened.
+
+    `scanned` is called with the log before the queues are judged: they may show more damage after its end.
+    `with_keys`: somebody looks at rows, and they need their hashes and tags codes.
+    """
+    elsewhere = not_looked_at(store, options, with_queues=with_queues)
+    with_queues &= CONSUMEQUEUE not in elsewhere
+    queue, misnamed = rightly_placed(live_copies(store.commitlog))
+    log = options.scanner.scan_log(
+        queue, memory=options.memory, progress=options.progress, open_error=_refuse(store),
+        with_keys=with_keys or with_queues,
+    )
+    if with_queues:
+        # rows are changed in place: before anybody else looks at them
+        log = as_units_say(log, store)
+    if scanned is not None:
+        scanned(log)
+    topics = Topics(store)
+    delays = DelayTable(parse_levels(options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
+    expectation = expect(log, topics, include_deleted=options.include_deleted)
+    queues = None
+    behind: list[LostPosition] = []
+    foreign: list[ForeignFile] = []
+    if with_queues:
+        from recover.derived.queue_check import check_consumequeue
+
+        queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
+        foreign = foreign_files(log, expectation, queues)
+        stale = [*older_in_place(log, expectation, unheld(expectation, queues)), *(file.extent for file in foreign)]
+        if stale:
+            log = as_units_say(without(log, stale, memory=options.memory), store)
+            expectation = expect(log, topics, include_deleted=options.include_deleted)
+            queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
+        behind = named_behind(log, expectation, queues)
+        if behind and note_damage_behind(log, behind, _last_time(store), indexed_to(store)):
+            queues = check_consumequeue(store, log, expectation, delays)
+        gone = file_named_elsewhere(log, index_ends(store), read_checkpoint(store))
+        if gone is not None and not any(damage.stop > gone.start for damage in log.damaged):
+            log.damaged = [*log.damaged, gone]
+    denied, losses = _judged_by_places(log, expectation, queues, behind)
+    if denied:
+        # what derives from these records is judged by what they are
+        log = as_units_say(relocated(log, denied, memory=options.memory), store)
+        expectation = expect(log, topics, include_deleted=options.include_deleted)
+        queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
+        losses = lost_positions(log, expectation, queues, behind)
+    # Queues that name every message up to the log's end prove that nothing else was lost.
+    proven = queues is not None and queues.total(RIGHT) > 0 and not any(v.missing for v in queues.verdicts.values())
+    end_marks = {
+        number for number, damage in enumerate(log.damaged)
+        if is_end_mark_only(damage, len(losses.by_damage[number]), proven)
+    }
+    return Survey(
+        store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed, elsewhere,
+        foreign, old_end(log, store.queue_file_size),
+    )
+
+
+def not_looked_at(store: Store, options: ScanOptions, *, with_queues: bool) -> dict[str, Elsewhere]:
+    """What unread parts answer, by question. Queues that cannot be listed are among it where nobody asked for them.
+
+    They count as none then. `OSError` if they are asked for.
+    """
+    try:
+        return held_elsewhere(store, options.settings)
+    except OSError as error:
+        if with_queues:
+            raise
+        store.queue_folders = ()
+        unlisted = Elsewhere(store.relative(store.consumequeue_dir), f"cannot be listed: {error.strerror}")
+        return {CONSUMEQUEUE: unlisted}
+
+
+def _judged_by_places(
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport | None, behind: list[LostPosition]
+) -> tuple[list[Contradiction], Losses]:
+    """Records that their queues contradict, and what is lost: not the places that these records hold."""
+    if queues is None:
+        return [], lost_positions(log, expectation, queues, behind)
+    strays = list(places_of_strays(log, expectation, queues))
+    named = [item for item in strays if item.named]
+    denied = contradictions(log, expectation, queues, named)
+    losses = lost_positions(log, expectation, queues, behind, _held(denied))
+    # a queue that lacks just this number tells more than one that has room for any
+    moved = misplaced(log, expectation, losses.lacking, {item.phy_offset for item in denied})
+    elsewhere = {item.phy_offset for item in moved}
+    left = [item for item in strays if not item.named and item.phy_offset not in elsewhere]
+    if moved or left:
+        denied = contradictions(log, expectation, queues, [*named, *moved, *left])
+        losses = lost_positions(log, expectation, queues, behind, _held(denied))
+    return denied, losses
+
+
+def _held(denied: list[Contradiction]) -> set[tuple[QueueKey, int]]:
+    return {place for item in denied for place in item.places}
+
+
+def _last_time(store: Store) -> int:
+    """Store timestamp (ms) of the last message that the checkpoint knows of, 0 for none."""
+    checkpoint = read_checkpoint(store)
+    return 0 if checkpoint is None else max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
+
+
+def _refuse(store: Store) -> Callable[[MappedFile, OSError], None]:
+    def refuse(mapped_file: MappedFile, error: OSError) -> None:
+        raise Refusal(
+            f"cannot read {store.relative(mapped_file.path)}: {error.strerror}",
+            "Run as the broker's user or as root; check that the file is a regular one.",
+            path=str(mapped_file.path),
+        ) from error
+
+    return refuse

@@ -1,0 +1,283 @@
+"""Timer messages: does every unit of the timerlog name a message, and has every pending message a unit?
+
+Units that were delivered stay until their file expires, so those before the log's start are normal. Where the units
+stop, a broker's own recovery cuts the timerlog (TimerMessageStore.recoverAndRevise). What a broker took up from the
+timer topic, and up to what time it delivered, config/timercheck says; the log says whether that can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from msgspec import Struct, field
+
+from formats import properties as props
+from formats.errors import FormatError
+from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MARKER
+from formats.timer import (
+    MAGIC_DEFAULT,
+    MAGIC_DELETE,
+    MAGIC_ROLL,
+    TIMER_CHECK,
+    TIMER_LOG_BLANK,
+    TIMER_LOG_UNIT,
+    WHEEL_FILE_SIZE,
+    TimerCheck,
+    decode,
+)
+from recover.findings.model import Finding, finding
+from recover.findings.store_codes import DUE_AGAIN
+from recover.log.judge import LogReader
+from recover.log.scan import LogView
+from recover.store.columns import Rows
+from recover.store.mapped_files import MappedFile, MappedFileQueue
+from recover.store.reader import FileReader, read_small
+from recover.store.store import CONFIG, Store
+
+TIMERLOG = "timerlog"
+TIMERWHEEL = "timerwheel"
+TIMER_TOPIC = b"rmq_sys_wheel_timer"
+_CHECK = "timercheck"
+_CHECK_FILE = f"{CONFIG}/{_CHECK}"
+_CHUNK = TIMER_LOG_UNIT.size * 20_000
+_STANDS_IN = BIT_FILLER | BIT_MARKER
+_PRECISIONS = (1000, 500, 200, 100, 50, 20, 10)
+_SLACK_MS = 10_000
+_WHEEL_MS = 8 * 24 * 3600 * 1000
+"""What is pending was stored since, at first or when it was rolled on: longer than the wheel of a week reaches."""
+_READ = 100_000
+
+
+class _Units(Struct):
+    """Units of one file: their positions in it and the columns that matter. `after`: whole units after the stop."""
+
+    position: Rows
+    columns: Rows
+    due: Rows
+    stop: int
+    reason: str = ""
+    behind: int = 0
+
+    @property
+    def phy_offset(self) -> Rows:
+        return self.columns["phy_offset"]
+
+    @property
+    def size(self) -> Rows:
+        return self.columns["record_size"]
+
+
+class _State(Struct):
+    """What config/timercheck says, how far its words can be true, and what the units seen so far name."""
+
+    check: TimerCheck | None
+    delivered: int
+    end: int = 0
+    units: int = 0
+    named: list[Rows] = field(default_factory=list)
+    ahead: int = 0
+
+
+def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
+    """Findings about timerlog, timerwheel and timercheck; nothing without them."""
+    try:
+        yield from _wheels(store)
+        queue = MappedFileQueue.load((store.root / TIMERLOG,))
+        check, problem = _check_of(store)
+        # nothing was delivered later than the newest message: a delivery is one
+        newest = log.newest_timestamp + _SLACK_MS
+        state = _State(check, 0 if check is None else min(check.last_read_timestamp, newest))
+        for mapped_file in queue.files:
+            yield from _check_file(store, log, mapped_file, state)
+        if state.units and check is None:
+            yield finding("timer-check-wrong", _CHECK_FILE, None, problem=problem)
+        if state.ahead and check is not None:
+            yield finding("timer-check-wrong", _CHECK_FILE, TIMER_CHECK.offset("last_read_timestamp"),
+                          problem=f"says that all was delivered up to {check.last_read_timestamp}, and {state.ahead} "
+                          f"units are due before that, but later than the newest message ({log.newest_timestamp})",
+                          value=check.last_read_timestamp, newest=log.newest_timestamp, units=state.ahead)
+        if check is not None:
+            yield from _missing(log, check, state)
+    except OSError as error:
+        yield finding("part-unreadable", TIMERLOG, None, part=TIMERLOG, error=error.strerror)
+
+
+def _wheels(store: Store) -> Iterator[Finding]:
+    for path in sorted(store.root.glob(TIMERWHEEL + "*")):
+        snapshot = path.name.removeprefix(TIMERWHEEL + ".").isdecimal()
+        if path.name != TIMERWHEEL and not snapshot:
+            continue
+        length = path.stat().st_size
+        if length not in (0, WHEEL_FILE_SIZE):
+            yield finding("timer-wheel-bad-length", path.name, None, name=path.name, length=length,
+                          expected=WHEEL_FILE_SIZE)
+
+
+def _check_of(store: Store) -> tuple[TimerCheck | None, str]:
+    """config/timercheck; or why it says nothing."""
+    try:
+        return TIMER_CHECK.decode(read_small(store.config_dir / _CHECK, TIMER_CHECK.size)), ""
+    except FileNotFoundError:
+        return None, "is missing, and the timerlog has units"
+    except (OSError, FormatError) as error:
+        return None, f"cannot be read: {error}"
+
+
+def _check_file(store: Store, log: LogView, mapped_file: MappedFile, state: _State) -> Iterator[Finding]:
+    name = store.relative(mapped_file.path)
+    with FileReader(mapped_file.path) as reader:
+        for units in _units(reader, mapped_file.length):
+            at = units.position.size
+            state.units += at
+            state.end = mapped_file.file_from_offset + units.stop
+            state.named.append(units.phy_offset.astype(np.int64))
+            live = units.phy_offset >= log.min_offset
+            beyond = units.phy_offset + units.size > log.log_end
+            if beyond.any():
+                yield _about("timer-points-beyond-log", name, units, beyond, log)
+            pending = ~beyond & live & (units.due >= state.delivered)
+            wrong = np.zeros(at, dtype=bool)
+            some = np.flatnonzero(pending)
+            wrong[some] = ~_named(log, units.phy_offset[some], units.size[some])
+            if wrong.any():
+                yield _about("timer-wrong-record", name, units, wrong, log)
+            odd = live & ~beyond & ~wrong & _contradicts(log, units, mapped_file.file_from_offset, pending)
+            if odd.any():
+                yield _about("timer-wrong-units", name, units, odd, log)
+            state.ahead += _claimed(units, state, log)
+            if units.reason:
+                yield finding(
+                    "timer-log-stops", name, units.stop, severity="warning" if units.behind else None,
+                    remedy=DUE_AGAIN if units.behind else None, position=units.stop, reason=units.reason,
+                    behind=units.behind,
+                )
+
+
+def _about(code: str, name: str, units: _Units, which: Rows, log: LogView) -> Finding:
+    at = np.flatnonzero(which)
+    first, last = int(units.position[at[0]]), int(units.position[at[-1]])
+    return finding(code, name, first, first=first, last=last, count=int(at.size), log_end=log.log_end,
+                   phy_offset=int(units.phy_offset[at[0]]))
+
+
+def _claimed(units: _Units, state: _State, log: LogView) -> int:
+    """How many units timercheck takes for delivered, though nothing was stored since they are due."""
+    if state.check is None:
+        return 0
+    plain = units.columns["magic"] == MAGIC_DEFAULT
+    late = (units.due > log.newest_timestamp + _SLACK_MS) & (units.due < state.check.last_read_timestamp)
+    return int((plain & late).sum())
+
+
+def _contradicts(log: LogView, units: _Units, base: int, pending: Rows) -> Rows:
+    """Units whose fields cannot be, told by the others: instants are whole, and a chain stays at one instant."""
+    magic = units.columns["magic"]
+    wrong = pending & ((magic & MAGIC_DEFAULT) == 0)
+    precision = next((p for p in _PRECISIONS if 2 * int((units.due % p == 0).sum()) > units.due.size), 1)
+    wrong |= (units.due % precision != 0) & ((magic & MAGIC_ROLL) == 0)
+    previous = units.columns["previous"].astype(np.int64)
+    wrong |= pending & ((previous < -1) | (previous >= base + units.position))
+    start = base + int(units.position[0]) if units.position.size else 0
+    here = np.flatnonzero(pending & (previous >= start) & ~wrong)
+    step, rest = np.divmod(previous[here] - start, TIMER_LOG_UNIT.size)
+    same = (rest == 0) & (units.due[step] // precision == units.due[here] // precision)
+    wrong[here] |= ~same & ~wrong[step]
+    for at in np.flatnonzero(pending & ~wrong & ((magic & MAGIC_DELETE) != 0))[:_READ].tolist():
+        wrong[at] = not _property(log, int(units.phy_offset[at]), int(units.size[at]), props.TIMER_DEL_UNIQKEY)
+    return np.asarray(wrong)
+
+
+def _property(log: LogView, phy_offset: int, size: int, name: str) -> str | None:
+    with LogReader(log.queue) as reader:
+        try:
+            return reader.record(phy_offset, size).property_map().get(name)
+        except FormatError:
+            return None
+
+
+def _missing(log: LogView, check: TimerCheck, state: _State) -> Iterator[Finding]:
+    """Messages that were taken up into a timerlog, are not due yet, and have no unit there.
+
+    With units in RocksDB there never was a timerlog.
+    """
+    reached = check.last_timer_log_flush_position
+    number = next((n for n, queue in enumerate(log.queues) if queue == (TIMER_TOPIC, 0)), None)
+    if number is None or not (state.units or reached > 0):
+        return
+    named = np.concatenate(state.named) if state.named else np.empty(0, dtype=np.int64)
+    count, first = 0, 0
+    with LogReader(log.queue) as reader:
+        for split in log.splits():
+            rows = split.records
+            rows = rows[(rows["queue"] == number) & ((rows["bits"] & (BIT_GHOST | _STANDS_IN)) == 0)]
+            rows = rows[(rows["queue_offset"] < check.last_timer_queue_offset)
+                        & (rows["store_timestamp"] > state.delivered - _WHEEL_MS)]
+            rows = rows[~np.isin(rows["phy_offset"], named)]
+            for row in rows[-_READ:]:
+                if _due(reader, int(row["phy_offset"]), int(row["size"])) > state.delivered:
+                    count, first = count + 1, first if count else int(row["phy_offset"])
+    if count:
+        yield finding("timer-units-missing", TIMERLOG, None, count=count, first=first, end=state.end, reached=reached)
+    elif reached > 0 and not state.units:
+        yield finding("part-missing", TIMERLOG, None, part=TIMERLOG, what="timer messages", stops=False,
+                      problem=f"{_CHECK_FILE} says that it was written up to {reached}")
+
+
+def _due(reader: LogReader, phy_offset: int, size: int) -> int:
+    """When the timer message is due (ms); 0 for what cannot be read, or cancels another."""
+    try:
+        found = reader.record(phy_offset, size).property_map()
+    except FormatError:
+        return 0
+    due = found.get(props.TIMER_OUT_MS, "")
+    return int(due) if due.isascii() and due.isdecimal() and props.TIMER_DEL_UNIQKEY not in found else 0
+
+
+def _named(log: LogView, offsets: Rows, sizes: Rows) -> Rows:
+    """For each unit, whether a record of this size starts there, or what did was lost with the damage."""
+    found = log.in_damage(offsets)
+    for split in log.splits():
+        rows = split.records
+        rows = rows[(rows["bits"] & BIT_GHOST) == 0]
+        if not rows.size or found.all():
+            continue
+        at = np.searchsorted(rows["phy_offset"], offsets, side="right") - 1
+        before = rows[np.maximum(at, 0)]
+        same = (before["phy_offset"] == offsets) & (before["size"] == sizes)
+        stands_in = ((before["bits"] & _STANDS_IN) != 0) & (offsets < before["phy_offset"] + before["size"])
+        found |= (at >= 0) & (same | stands_in)
+    return found
+
+
+def _units(reader: FileReader, length: int) -> Iterator[_Units]:
+    """The units of a file, a chunk at a time, up to its end mark or the first place that holds none."""
+    position = 0
+    while position < length:
+        content = reader.read(position, min(_CHUNK, length - position))
+        whole = len(content) // TIMER_LOG_UNIT.size
+        units = np.frombuffer(content, dtype=TIMER_LOG_UNIT.dtype, count=whole)
+        bad = (units["size"] != TIMER_LOG_UNIT.size) | ((units["magic"] & ~0xF) != 0)
+        used = int(bad.argmax()) if bad.any() else whole
+        behind = int((~bad[used:]).sum())
+        units = units[:used]
+        start = position + np.arange(used, dtype=np.int64) * TIMER_LOG_UNIT.size
+        stop = position + used * TIMER_LOG_UNIT.size
+        reason = _why(content, used * TIMER_LOG_UNIT.size) if used < whole else ""
+        if used < whole and not reason and behind:
+            reason = "an end mark, or nothing"
+        yield _Units(start, units, units["write_timestamp"].astype(np.int64) + units["delay"], stop, reason, behind)
+        if used < whole or whole == 0:
+            return
+        position = stop
+
+
+def _why(content: bytes, offset: int) -> str:
+    """What is wrong where the units stop; "" for an end mark or an unwritten place."""
+    if offset + TIMER_LOG_BLANK.size > len(content):
+        return ""
+    try:
+        decode(content, offset)
+    except FormatError as error:
+        return "" if error.reason in ("end", "unwritten") else str(error)
+    return ""

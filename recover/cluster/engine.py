@@ -1,0 +1,187 @@
+"""The log scanned by a cluster: splits out, packed columns home, put together exactly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import Struct, structs
+
+from formats.native.walk import crc_name
+from recover.cluster.jobs import ScanTask, check_executors, invisible, run_job, scan_splits, watch
+from recover.cluster.making import SparkMaker, seen_elsewhere
+from recover.cluster.packing import Identity, Kept, Unopened, unpack
+from recover.cluster.session import Session, SparkSettings, session_for
+from recover.derived.maker import Maker
+from recover.findings.refusal import Refusal
+from recover.log.file_scan import FileScan, ProgressCallback
+from recover.log.files import OpenError
+from recover.log.scan import LogView, assemble
+from recover.log.split_scan import FileJoin, SplitRange, SplitScan, splits_of
+from recover.store.columns import DEFAULT_MEMORY, ColumnStore
+from recover.store.mapped_files import MappedFile, MappedFileQueue
+from recover.store.remote import url_of
+from recover.store.store import Store
+
+_WAVE = 16
+"""Splits whose columns may be on their way home at one time, at least; they pass through the driver's heap."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkEngine:
+    """Executors scan splits of the log. With `keeps` they keep what they found, and make derived files of it."""
+
+    settings: SparkSettings
+    keeps: bool = False
+    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
+    hosts: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Who read each file of the log last."""
+
+    def scan_log(
+        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
+        open_error: OpenError | None = None, with_keys: bool = True,
+    ) -> LogView:
+        """See `recover.log.engine.Engine`; `Refusal` (8) when Spark does not start or a task fails for good.
+
+        All rows have their keys even if nobody asks for them: splits are scanned in one way only.
+        """
+        if not queue.files:
+            return assemble(queue, [])
+        session = session_for(self.settings)
+        check_executors(session, [queue.files[0].path, queue.files[-1].path])
+        self.kept.forget()
+        kept = self.kept if self.keeps else None
+        scan = _Scan(session, queue, ColumnStore(memory), progress, open_error, kept, self.hosts)
+        log = assemble(queue, scan.run(self.settings.split_size))
+        self.kept.settle(log)
+        return log
+
+    def maker(self, store: Store, log: LogView) -> Maker | None:
+        """See `recover.derived.maker.MakesElsewhere`: executors, if they kept the scan and see the store as we do."""
+        seen = seen_elsewhere(store)
+        if not self.kept.rdds or seen is None or any(url_of(scan.mapped_file.path) for scan in log.files):
+            return None
+        return SparkMaker(session_for(self.settings), self.kept, seen, log)
+
+    def json(self) -> dict[str, Any]:
+        """Name, master, and which CRC routine this machine has."""
+        return {"name": "spark", "master": self.settings.master, "crc": crc_name()}
+
+
+class _Scan(Struct):
+    session: Session
+    queue: MappedFileQueue
+    columns: ColumnStore
+    progress: ProgressCallback | None
+    open_error: OpenError | None
+    kept: Kept | None
+    hosts: dict[str, str]
+    unopened: dict[MappedFile, Unopened] = {}
+    begin: float = msgspec.field(default_factory=time.time)
+
+    def run(self, split_size: int) -> list[FileScan]:
+        """The scans of all files that could be opened, in name order."""
+        parts = [part for file in self.queue.files for part in splits_of(file, self.queue.file_size, split_size)]
+        by_file: dict[MappedFile, list[SplitScan]] = {file: [] for file in self.queue.files}
+        for scan in self._scan([(part, None) for part in parts]):
+            by_file[scan.part.mapped_file].append(scan)
+        joins = {file: FileJoin(scans) for file, scans in by_file.items() if file not in self.unopened}
+        whole: dict[MappedFile, FileScan] = {}
+        while joins:
+            again: list[tuple[SplitRange, int | None]] = []
+            for file, join in list(joins.items()):
+                found = join.join()
+                if isinstance(found, FileScan):
+                    whole[file] = found
+                    del joins[file]
+                else:
+                    again += found
+            for scan in self._scan(again, counted=False):
+                joins[scan.part.mapped_file].add(scan)
+            for file in self.unopened:
+                joins.pop(file, None)
+        self._report_unopened()
+        return [whole[file] for file in self.queue.files if file in whole]
+
+    def _scan(
+        self, parts: Sequence[tuple[SplitRange, int | None]], *, counted: bool = True
+    ) -> Iterator[SplitScan]:
+        wave = max(_WAVE, 2 * watch(self.session, lambda: self.session.cores, "how many cores")) if parts else _WAVE
+        for first in range(0, len(parts), wave):
+            chosen = parts[first : first + wave]
+            # a number of its own for each task of the scan, by which what executors keep of it is found again
+            base = 0 if self.kept is None else self.kept.tasks(len(chosen))
+            meter = _Meter(chosen, self.progress if counted else None)
+            tasks = [
+                ScanTask(number, _absolute(part), entry, url_of(part.mapped_file.path))
+                for number, (part, entry) in enumerate(chosen, base)
+            ]
+            rdds = None if self.kept is None else self.kept.rdds
+            for number, packed in run_job(
+                self.session, scan_splits, tasks, "scan of the log", done=meter.tasks, kept=rdds
+            ):
+                part = chosen[number - base][0]
+                if isinstance(packed, Unopened):
+                    self.unopened.setdefault(part.mapped_file, packed)
+                    continue
+                if packed.identity is not None:
+                    self._compare(packed.identity, part)
+                scan = unpack(packed, part, self.columns)
+                if self.kept is not None:
+                    for split in scan.scan.splits:
+                        self.kept.note(split, number)
+                meter.records += scan.scan.record_count
+                yield scan
+            meter.end()
+
+    def _compare(self, identity: Identity, part: SplitRange) -> None:
+        """`Refusal` (8) if a worker read another file than this machine sees, and nobody wrote to it meanwhile."""
+        path = part.mapped_file.path
+        self.hosts[str(path.absolute())] = identity.host
+        own = Identity.of(part)
+        if not identity.is_same(own) and own.mtime < int(self.begin):
+            raise Refusal(
+                f"host {identity.host} reads another file as {path} than this machine does",
+                "Mount the same store on every worker, or use --engine local.", host=identity.host, file=str(path),
+                start=part.start, stop=part.stop,
+            )
+
+    def _report_unopened(self) -> None:
+        for file, problem in sorted(self.unopened.items(), key=lambda item: item[0].file_from_offset):
+            error = problem.error(file.path)
+            if file.path.exists() and problem.number == FileNotFoundError().errno:
+                raise invisible(problem.host, str(file.path.absolute()))
+            if self.open_error is None:
+                raise error
+            self.open_error(file, error)
+
+
+def _absolute(part: SplitRange) -> SplitRange:
+    """Executors have working directories of their own."""
+    return structs.replace(part, mapped_file=structs.replace(part.mapped_file, path=part.mapped_file.path.absolute()))
+
+
+class _Meter:
+    """Turns tasks done into bytes done."""
+
+    def __init__(self, parts: Sequence[tuple[SplitRange, int | None]], progress: ProgressCallback | None) -> None:
+        self.total = sum(part.stop - part.start for part, _ in parts)
+        self.each = self.total // max(1, len(parts))
+        self.progress = progress
+        self.reported = self.records = 0
+
+    def tasks(self, count: int) -> None:
+        """`count` tasks have ended."""
+        self._to(min(self.total, count * self.each), 0)
+
+    def end(self) -> None:
+        """All have."""
+        self._to(self.total, self.records)
+
+    def _to(self, size: int, records: int) -> None:
+        if self.progress is not None and (size > self.reported or records):
+            self.progress(size - self.reported, records)
+            self.reported = max(size, self.reported)

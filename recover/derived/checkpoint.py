@@ -1,0 +1,251 @@
+"""A checkpoint that fits the log: what a broker that stopped well would have left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field
+
+from formats.checkpoint import CHECKPOINT, EMPTY, FILE_SIZE, Checkpoint, decode, encode, rest_is_zero
+from formats.errors import FormatError
+from formats.index import INDEX_HEADER
+from formats.record.rows import BIT_GHOST
+from recover.broker.versions import BrokerVersion
+from recover.change.model import Step, WriteFile
+from recover.derived.index_files import index_geometry, list_index_files
+from recover.findings.model import Finding, finding
+from recover.log.scan import LogView
+from recover.store.reader import read_small
+from recover.store.store import CHECKPOINT as FILE_NAME
+from recover.store.store import Store
+
+# --- The checkpoint against the log: wrong only where no healthy broker could have left it so.
+#
+# Zeros and old times are healthy: some fields are published late, and by 5.5.0 some of them never (StoreCheckpoint).
+
+
+TIMES = ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp")
+OFFSET = "logics_physical_offset"
+_ZERO_IS_NORMAL = BrokerVersion(5, 5, 0)
+_TRACES_OF_5_4 = ("rocksdbstore", "consumequeue_rocksdb")
+_START_RULES = (BrokerVersion(5, 3, 3), BrokerVersion(5, 4, 0), BrokerVersion(5, 5, 0))
+
+
+class CheckpointReport(Struct):
+    """What the checkpoint holds. `checkpoint` is None without a file; `in_damage` is true when its offset lies in a
+    damaged range, so that nobody can tell whether a record started there."""
+
+    checkpoint: Checkpoint | None
+    length: int
+    in_damage: bool = False
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """True when nothing in it needs to change."""
+        return not self.findings
+
+    def json(self) -> dict[str, Any]:
+        """The `checkpoint` object of the verify document: every field, and whether there is a file."""
+        return {**(self.checkpoint or EMPTY)._asdict(), "present": self.checkpoint is not None}
+
+
+def check_checkpoint(store: Store, log: LogView, generation: BrokerVersion | None = None) -> CheckpointReport:
+    """Judge the checkpoint. `generation`: the release that the store is known to stem from at least, if any."""
+    try:
+        content = read_small(store.checkpoint_path, FILE_SIZE)
+    except FileNotFoundError:
+        report = CheckpointReport(None, 0)
+        if has_records(log):
+            report.findings.append(finding("checkpoint-missing", FILE_NAME, **_rescan(store, log, EMPTY)))
+        return report
+    except OSError as error:
+        return CheckpointReport(None, 0, False, [finding("checkpoint-unreadable", FILE_NAME, error=error.strerror)])
+    checkpoint = decode(content, extend=True)
+    report = CheckpointReport(checkpoint, len(content))
+    if len(content) < FILE_SIZE:
+        facts = {"length": len(content), "expected": FILE_SIZE, **_rescan(store, log, checkpoint)}
+        report.findings.append(finding("checkpoint-short", FILE_NAME, len(content), **facts))
+    if has_records(log):
+        report.in_damage = bool(log.in_damage(np.array([checkpoint.logics_physical_offset]))[0])
+        report.findings.extend(_judge(store, log, checkpoint, _zero_is_normal(store, generation)))
+    return report
+
+
+def has_records(log: LogView) -> bool:
+    """True when the log holds, or held, a record."""
+    return bool(log.damaged) or any(scan.record_count for scan in log.files)
+
+
+def is_record_start(log: LogView, offset: int) -> bool:
+    """True when an intact, live record starts at this physical offset."""
+    for split in log.splits():
+        starts = split.records["phy_offset"]
+        if starts.size and int(starts[0]) <= offset <= int(starts[-1]):
+            at = int(np.searchsorted(starts, offset))
+            return int(starts[at]) == offset and not int(split.records["bits"][at]) & BIT_GHOST
+    return False
+
+
+def _zero_is_normal(store: Store, generation: BrokerVersion | None) -> bool:
+    """5.5 leaves zeros after. Most stores of it show no trace that 5.4 does not leave, so one of 5.4 is enough."""
+    if store.options.broker is not None:
+        return BrokerVersion.parse(store.options.broker) >= _ZERO_IS_NORMAL
+    if any((store.root / name).exists() for name in _TRACES_OF_5_4):
+        return True
+    return generation is not None and generation >= BrokerVersion(5, 4, 0)
+
+
+def _judge(store: Store, log: LogView, checkpoint: Checkpoint, zero_is_normal: bool) -> Iterator[Finding]:
+    if checkpoint == EMPTY:
+        if not zero_is_normal:
+            yield finding("checkpoint-all-zero", FILE_NAME, 0, **_rescan(store, log, checkpoint))
+        return
+    for name in TIMES:
+        value = getattr(checkpoint, name)
+        at = CHECKPOINT.offset(name)
+        if value < 0:
+            yield finding("checkpoint-impossible-time", FILE_NAME, at, field=name, value=value)
+        elif value > log.newest_timestamp > 0:
+            yield finding("checkpoint-later-than-log", FILE_NAME, at, field=name, value=value,
+                          newest=log.newest_timestamp, ahead_ms=value - log.newest_timestamp,
+                          **_rescan(store, log, checkpoint))
+    if not offset_is_sound(log, checkpoint.logics_physical_offset):
+        yield finding("checkpoint-offset-no-record", FILE_NAME, CHECKPOINT.offset(OFFSET),
+                      value=checkpoint.logics_physical_offset, **_rescan(store, log, checkpoint))
+
+
+def offset_is_sound(log: LogView, offset: int) -> bool:
+    """False for an offset (byte 40) where surely no record starts.
+
+    One below the log's start is as harmless as an old time; in a damaged range nobody can tell.
+    """
+    if offset == 0 or 0 < offset < log.min_offset:
+        return True
+    if offset < 0 or offset >= log.log_end:
+        return False
+    return bool(log.in_damage(np.array([offset]))[0]) or is_record_start(log, offset)
+
+
+def _rescan(store: Store, log: LogView, checkpoint: Checkpoint) -> dict[str, Any]:
+    """What an abnormal start of each kind of broker would read, believing this checkpoint (bytes)."""
+    # of no use where all is well
+    from recover.broker.recovery import LogFiles, start_file
+    from recover.broker.settings import BrokerSettings
+
+    facts: dict[str, Any] = {"log_bytes": log.log_end - log.min_offset, "log_end": log.log_end, "rescan": []}
+    source = LogFiles(store)
+    if not source.files:
+        return facts
+    for version in _START_RULES:
+        start = source.files[start_file(source, "abnormal", BrokerSettings(version), checkpoint, -1).index]
+        facts["rescan"].append({
+            "broker": str(version), "file": start.name, "bytes": max(0, log.log_end - start.file_from_offset),
+        })
+    return facts
+
+
+class LogEdge(Struct, frozen=True):
+    """The last live record before `stop`, and the newest store timestamp there (ms); zeros without a record."""
+
+    stop: int
+    last_start: int = 0
+    last_timestamp: int = 0
+    newest_timestamp: int = 0
+
+
+def log_edge(log: LogView, stop: int | None = None) -> LogEdge:
+    """The end of the log, or of its part before physical offset `stop`."""
+    if stop is None or stop >= log.log_end:
+        return LogEdge(log.log_end, _last_start(log), log.last_timestamp, log.newest_timestamp)
+    start = last = newest = 0
+    for split in log.splits():
+        rows = split.records
+        rows = rows[(rows["phy_offset"] < stop) & ((rows["bits"] & BIT_GHOST) == 0)]
+        if rows.size:
+            start, last = int(rows["phy_offset"][-1]), int(rows["store_timestamp"][-1])
+            newest = max(newest, int(rows["store_timestamp"].max()))
+    return LogEdge(stop, start, last, newest)
+
+
+def _last_start(log: LogView) -> int:
+    """Phy offset of the last live record, 0 without one."""
+    for scan in reversed(log.files):
+        for split in reversed(scan.splits):
+            live = np.flatnonzero((split.records["bits"] & BIT_GHOST) == 0)
+            if live.size:
+                return int(split.records["phy_offset"][live[-1]])
+    return 0
+
+
+def right_checkpoint(
+    store: Store, log: LogView, *, base: bytes = b"", stop: int | None = None, index_timestamp: int | None = None,
+) -> bytes:
+    """The whole file (4096 bytes). `base` is the file so far, whose sane fields are kept (b"": none).
+
+    `stop`: the log will end there (physical offset). `index_timestamp`: end timestamp (ms) of the last full index
+    file that will be there; None: look at those on disk.
+    """
+    edge = log_edge(log, stop)
+    before = decode(base, extend=True) if base else EMPTY
+    indexed = before.index_msg_timestamp
+    if not 0 < indexed <= edge.newest_timestamp or index_timestamp is not None:
+        indexed = last_full_index(store) if index_timestamp is None else index_timestamp
+        indexed = indexed if 0 <= indexed <= edge.newest_timestamp else 0
+    fields = Checkpoint(
+        edge.last_timestamp, edge.last_timestamp, indexed, _within(before.master_flushed_offset, edge),
+        _within(before.confirm_phy_offset, edge), _dispatched(log, before, edge),
+    )
+    kept = base if len(base) == FILE_SIZE and rest_is_zero(base) else b""
+    return encode(fields, kept)
+
+
+def checkpoint_steps(
+    store: Store, log: LogView, *, stop: int | None = None, index_timestamp: int | None = None,
+) -> list[Step]:
+    """The step that puts the right checkpoint in place; none where the file already holds it.
+
+    Ask only when the check found something, its report says `in_damage`, or the log gets another end: what healthy
+    brokers leave is mostly older than this.
+    """
+    try:
+        base = read_small(store.checkpoint_path, FILE_SIZE)
+    except FileNotFoundError:
+        base = b""
+    content = right_checkpoint(store, log, base=base, stop=stop, index_timestamp=index_timestamp)
+    return [] if content == base else [WriteFile(FILE_NAME, content)]
+
+
+def last_full_index(store: Store) -> int:
+    """End timestamp (ms) of the newest full index file on disk, 0 without one (IndexService.flush publishes it)."""
+    listing = list_index_files(store.index_dir)
+    geometry = index_geometry(store, listing)
+    newest = 0
+    for number, file in enumerate(listing.files):
+        try:
+            header = INDEX_HEADER.decode(read_small(file.path, INDEX_HEADER.size))
+        except (OSError, FormatError):
+            continue
+        # a broker begins another file only when the one before is full
+        full = header.index_count >= geometry.entries if geometry else number + 1 < len(listing.files)
+        if full:
+            newest = max(newest, header.end_timestamp)
+    return newest
+
+
+def _within(offset: int, edge: LogEdge) -> int:
+    """An offset of the pair or the controller; beyond the log it is worse than none."""
+    return offset if 0 <= offset <= edge.stop else 0
+
+
+def _dispatched(log: LogView, before: Checkpoint, edge: LogEdge) -> int:
+    """0 stays, for stores that never had it; a bad one becomes the last record, of which 5.5 knows no later one."""
+    offset = before.logics_physical_offset
+    if offset == 0:
+        return 0
+    in_damage = bool(log.in_damage(np.array([offset]))[0])
+    if 0 < offset < edge.stop and not in_damage and offset_is_sound(log, offset):
+        return offset
+    return edge.last_start

@@ -1,0 +1,286 @@
+"""What a consume queue should hold, computed from the log: one position a message, grouped by queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct, field
+
+from formats import properties as props
+from formats.errors import FormatError
+from formats.native.queues import BEYOND_LOG, EXPIRED, HOLE, LOST, RIGHT, WRONG
+from formats.native.rows import order_rows, take_rows
+from formats.record import Record
+from formats.record.rows import BIT_LMQ, BIT_MARKER, BIT_STRAY, EXPECTED, FILLER_TOPIC
+from recover.broker.delays import DelayTable
+from recover.findings.model import Finding
+from recover.log.generations import numbered
+from recover.log.judge import LogReader
+from recover.log.scan import LogView
+from recover.store.columns import Rows, roomy
+from recover.store.config_files import LMQ_PREFIX, Topics, is_folder_name, topic_text
+
+_NOTED = 4_000_000
+_TAKEN = 700_000
+_LMQ_LIMIT = 10_000
+
+
+class QueueKey(NamedTuple):
+    """One consume queue."""
+
+    topic: str
+    queue_id: int
+
+
+class Expectation(Struct):
+    """The queues that a log fills. `keys[i]` is the queue that rows call i; LMQ queues come after those of the log."""
+
+    log: LogView
+    topics: Topics
+    keys: list[QueueKey]
+    counts: Rows
+    lmq_rows: Rows
+    deleted: list[str]
+    unsafe: list[str]
+    _skip: Rows
+
+    @property
+    def skipped(self) -> Rows:
+        """For each queue of the log, whether its own records fill nothing (bool array): see `deleted` and `unsafe`."""
+        return self._skip
+
+    def queues(self) -> dict[QueueKey, int]:
+        """Each queue with at least one expected position, and how many it has."""
+        return {key: int(count) for key, count in zip(self.keys, self.counts, strict=True) if count}
+
+    def grouped(self, wanted: set[QueueKey] | None = None) -> Iterator[tuple[QueueKey, Rows]]:
+        """Each wanted queue with its EXPECTED rows, ascending by queue offset, which stand until the next ones come."""
+        counts = self.counts.tolist()
+        yield from self.of(i for i, key in enumerate(self.keys) if counts[i] and (wanted is None or key in wanted))
+
+    def of(self, numbers: Iterable[int]) -> Iterator[tuple[QueueKey, Rows]]:
+        """As `grouped`, the queues of these numbers, which ascend and have a position each."""
+        room = np.empty(0, dtype=EXPECTED)
+        for batch in _batches(numbers, self.counts, _NOTED):
+            order, starts, stops = self._noted(batch)
+            for few in _batches(batch, self.counts, _TAKEN):
+                start, count = int(starts[few[0]]), int(self.counts[few].sum())
+                if count > room.size:
+                    # one room for all: what is made of the rows meanwhile would break up another's place
+                    room = roomy(max(count, min(_TAKEN, order.size)), EXPECTED)
+                rows = room[:count]
+                ends = self._take(few, batch, order, starts, stops, rows)
+                for number in few:
+                    part = rows[starts[number] - start : ends[number] - start]
+                    offsets = part["queue_offset"]
+                    if not (offsets[1:] > offsets[:-1]).all():
+                        part = part[np.lexsort((part["phy_offset"], offsets))]
+                    yield self.keys[number], part
+
+    def span(self, number: int) -> range | None:
+        """The queue offsets of a queue's positions, a message at each of them; None where counts cannot tell.
+
+        They tell it of a queue whose records step up one by one, where no record stands for a lost message.
+        """
+        tally = self.log.tally
+        if number >= tally.positions.size or tally.fallen[number] or tally.markers or tally.bits & BIT_STRAY:
+            return None
+        least, most = int(tally.least[number]), int(tally.most[number])
+        if not self.counts[number] == tally.positions[number] == most - least + 1:
+            return None
+        return range(least, most + 1)
+
+    def _noted(self, batch: list[int]) -> tuple[Rows, Rows, Rows]:
+        """Which rows of the log some queues have, one after the other; where those of each begin and end.
+
+        Between the end of one and the beginning of the next is room for its LMQ rows.
+        """
+        wanted = np.zeros(len(self.keys), dtype=np.bool_)
+        wanted[batch] = True
+        room = np.where(wanted, self.counts, 0)
+        stops = np.cumsum(room)
+        starts = stops - room
+        order = roomy(int(room.sum()), np.int64)
+        places = starts.copy()
+        wanted[: self._skip.size] &= ~self._skip
+        first = 0
+        for split in self.log.splits():
+            fits = order_rows(np.asarray(split.records), first, wanted, places, stops, order)
+            assert fits, "the rows were counted by the same rule"
+            first += split.records.size
+        return order, starts, places
+
+    def _take(self, few: list[int], batch: list[int], order: Rows, starts: Rows, stops: Rows, rows: Rows) -> Rows:
+        """Fill `rows` with those of queues that stand side by side in `order`, the batch's; where each queue's end."""
+        start = int(starts[few[0]])
+        places = starts.copy()
+        queues = np.array(few, dtype=np.int64)
+        first = 0
+        for split in self.log.splits():
+            take_rows(np.asarray(split.records), first, queues, places, stops, order, start, rows)
+            first += split.records.size
+        if self.lmq_rows.size:
+            lmq = self.lmq_rows[np.isin(self.lmq_rows["queue"], queues)]  # ascending by queue
+            in_queue = np.arange(lmq.size) - np.searchsorted(lmq["queue"], lmq["queue"])
+            rows[places[lmq["queue"]] + in_queue - start] = lmq
+            places += np.bincount(lmq["queue"], minlength=places.size)
+        return places
+
+
+def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Expectation:
+    """Which positions of which queues the intact records of `log` should hold (docs/commands/verify.md)."""
+    names = [topic_text(topic) for topic, _ in log.queues]
+    known = [name for name in names if not FILLER_TOPIC.startswith(name)]
+    deleted = [] if include_deleted else topics.deleted(known)
+    unsafe = sorted({name for name in names if not is_folder_name(name)})
+    skip_names = set(deleted) | set(unsafe)
+    skip = np.array([name in skip_names for name in names], dtype=bool)
+    batch = np.array([name in topics.batch for name in names], dtype=bool)
+    keys = [QueueKey(name, queue_id) for name, (_, queue_id) in zip(names, log.queues, strict=True)]
+    counts = np.where(skip | batch, 0, log.tally.positions)
+    lmq_rows = _lmq_rows(log, topics, keys, include_deleted)
+    if lmq_rows.size:
+        counts = np.concatenate([counts, np.zeros(len(keys) - counts.size, dtype=np.int64)])
+        counts += np.bincount(lmq_rows["queue"], minlength=len(keys))
+    return Expectation(log, topics, keys, counts, lmq_rows, deleted, unsafe, skip | batch)
+
+
+def _batches(numbers: Iterable[int], counts: Rows, most: int) -> Iterator[list[int]]:
+    """Queues in their order, as many together as have at most so many rows, or one."""
+    batch: list[int] = []
+    total = 0
+    for number in numbers:
+        if batch and total + int(counts[number]) > most:
+            yield batch
+            batch, total = [], 0
+        batch.append(number)
+        total += int(counts[number])
+    if batch:
+        yield batch
+
+
+def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_deleted: bool) -> Rows:
+    """Positions in LMQ queues; `keys` grows by the queues that only they fill."""
+    if not log.tally.bits & BIT_LMQ:
+        return np.empty(0, dtype=EXPECTED)
+    numbers = {key: number for number, key in enumerate(keys)}
+    parts: list[tuple[Any, ...]] = []
+    with LogReader(log.queue) as reader:
+        for split in log.live():
+            carriers = split.records[(split.records["bits"] & BIT_LMQ) != 0]
+            for row in carriers[numbered(carriers)]:
+                record = log.written.get(int(row["phy_offset"])) or _reread(reader, row)
+                for key, queue_offset in lmq_targets(record):
+                    counts = include_deleted or topics.lmq_counts(key.topic)
+                    if not counts or not is_folder_name(key.topic):
+                        continue
+                    number = numbers.setdefault(key, len(numbers))
+                    if number == len(keys):
+                        keys.append(key)
+                    parts.append((queue_offset, row["phy_offset"], row["tags_code"], row["store_timestamp"],
+                                  row["size"], number, row["bits"]))
+    return _newest(np.array(parts, dtype=EXPECTED))
+
+
+def _newest(rows: Rows) -> Rows:
+    """Of several records that claim one position, the one written last."""
+    rows = rows[np.lexsort((rows["phy_offset"], rows["queue_offset"], rows["queue"]))]
+    if rows.size < 2:
+        return rows
+    same = (rows["queue"][1:] == rows["queue"][:-1]) & (rows["queue_offset"][1:] == rows["queue_offset"][:-1])
+    return rows[np.r_[~same, True]]
+
+
+def _reread(reader: LogReader, row: Any) -> Record | None:
+    try:
+        return reader.record(int(row["phy_offset"]), int(row["size"]))
+    except (FormatError, OSError):
+        return None
+
+
+def lmq_targets(record: Record | None) -> list[tuple[QueueKey, int]]:
+    """Queues and queue offsets that a multi-dispatch record names, if it names as many of each."""
+    if record is None:
+        return []
+    values = record.property_map()
+    queues = values.get(props.INNER_MULTI_DISPATCH, "").split(",")
+    offsets = values.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(",")
+    if len(queues) != len(offsets) or len(queues) > _LMQ_LIMIT:
+        return []
+    targets = []
+    for queue, offset in zip(queues, offsets, strict=True):
+        if offset.isascii() and offset.isdecimal() and len(offset) < 19 and "/" not in queue and queue:
+            queue_id = 0 if queue.startswith(LMQ_PREFIX) else record.queue_id
+            targets.append((QueueKey(queue, queue_id), int(offset)))
+    return targets
+
+
+def is_lost(rows: Rows) -> Rows:
+    """Positions that a marker stands for: their message is gone (bool array)."""
+    return np.asarray((rows["bits"] & BIT_MARKER) != 0)
+
+
+class QueueVerdict(Struct):
+    """What one queue holds. `end` is the queue offset after its last unit, `min_index` that of its first
+    file's start; `sound` is false when a rebuild would change it. `lost` lists its (queue offset, phy_offset,
+    size) units in damaged ranges, `beyond` those after the log's end, `wrong`
+    those that name no right record, and `wrong_tags` the tags codes of the last; `missing_offsets` (int64,
+    ascending, or a range) are the positions without a unit."""
+
+    key: QueueKey
+    units: int = 0
+    expected: int = 0
+    counts: dict[int, int] = field(default_factory=dict)
+    missing: int = 0
+    end: int = 0
+    min_index: int = 0
+    lost: list[tuple[int, int, int]] = field(default_factory=list)
+    beyond: list[tuple[int, int, int]] = field(default_factory=list)
+    wrong: list[tuple[int, int, int]] = field(default_factory=list)
+    wrong_tags: list[int] = field(default_factory=list)
+    missing_offsets: Rows | range = range(0)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """True when nothing in the queue needs to change."""
+        return all(item.severity == "info" for item in self.findings)
+
+    def misses(self, queue_offset: int) -> bool:
+        """True when no unit stands at this position, and one should."""
+        missing = self.missing_offsets
+        if isinstance(missing, range):
+            return queue_offset in missing
+        at = int(np.searchsorted(missing, queue_offset))
+        return at < missing.size and bool(missing[at] == queue_offset)
+
+
+class ConsumeQueueReport(Struct):
+    """All queues. Counts are units (cells in use) and expected positions."""
+
+    queues: int
+    verdicts: dict[QueueKey, QueueVerdict]
+    delays: DelayTable
+    findings: list[Finding]
+
+    def total(self, kind: int) -> int:
+        """Units of one class over all queues."""
+        return sum(v.counts.get(kind, 0) for v in self.verdicts.values())
+
+    def json(self) -> dict[str, int]:
+        """The `consumequeue` object of the verify document."""
+        units = expected = missing = 0
+        of_kind = [0] * (WRONG + 1)
+        for verdict in self.verdicts.values():
+            units += verdict.units
+            expected += verdict.expected
+            missing += verdict.missing
+            for kind, count in verdict.counts.items():
+                of_kind[kind] += count
+        return {
+            "queues": self.queues, "units": units, "expected": expected, "missing": missing, "right": of_kind[RIGHT],
+            "wrong": of_kind[WRONG], "beyond_log": of_kind[BEYOND_LOG], "expired": of_kind[EXPIRED],
+            "lost": of_kind[LOST], "holes": of_kind[HOLE],
+        }

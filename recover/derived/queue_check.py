@@ -1,0 +1,455 @@
+"""Queues against the log, both ways: every unit judged, every message looked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK
+from formats.names import offset_to_name
+from formats.native.queues import BEYOND_LOG, EXPIRED, HOLE, LOST, NOTHING, RIGHT, WRONG, classify_units
+from formats.record.rows import BIT_DELAY, BIT_MARKER, EXPECTED
+from recover.broker.delays import DelayTable, is_delayed
+from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, QueueVerdict, is_lost
+from recover.findings.model import Finding, finding
+from recover.findings.refusal import Refusal
+from recover.log.scan import LogView
+from recover.store.columns import Rows
+from recover.store.derived_files import (
+    UNIT_SIZE,
+    ExtFiles,
+    QueueFiles,
+    Stretch,
+    cut_off,
+    has_ext,
+    is_address,
+    positions_of,
+)
+from recover.store.mapped_files import MappedFileQueue
+from recover.store.reader import FileReader, ReadFailure, is_elsewhere, spend
+from recover.store.store import Store
+
+
+class ExtVerdict(Struct, frozen=True):
+    """`tags_codes`: those of a stretch of queue units, with the addresses of intact ext units replaced by what they
+    hold. `broken`: cells that name the right message, but an ext unit that is none of its own (bool array)."""
+
+    tags_codes: Rows
+    broken: Rows
+
+
+def check_ext(stretch: Stretch, files: ExtFiles, rows: Rows, tags_codes: Rows) -> ExtVerdict:
+    """Follow the ext addresses of a stretch. `rows` are the EXPECTED positions with the given tags codes."""
+    tags = stretch.tags_code.copy()
+    broken = np.zeros(tags.size, dtype=bool)
+    known = files.units
+    cells = rows["queue_offset"] - stretch.first_index
+    inside = np.flatnonzero((cells >= 0) & (cells < stretch.held))
+    cells = cells[inside]
+    named = is_address(tags[cells])
+    named &= (stretch.phy_offset[cells] == rows["phy_offset"][inside]) & (stretch.size[cells] == rows["size"][inside])
+    cells, inside = cells[named], inside[named]
+    positions = positions_of(tags[cells])
+    at = known.find(positions)
+    intact = at >= 0
+    if known.position.size:
+        intact &= known.tags_code[at] == tags_codes[inside]
+        intact &= known.store_timestamp[at] == rows["store_timestamp"][inside]
+    # a start cuts the files after the unit of the queue's last cell, so those of earlier ones must stand before
+    intact[intact] = np.diff(np.maximum.accumulate(positions[intact]), prepend=-1) > 0
+    tags[cells[intact]] = tags_codes[inside[intact]]
+    broken[cells[~intact]] = True
+    return ExtVerdict(tags, broken)
+
+
+def broken_finding(stretch: Stretch, files: ExtFiles, start: int, stop: int) -> Finding:
+    """The finding about broken cells [start, stop) of a stretch, at the place that the first one names."""
+    address = int(stretch.tags_code[start])
+    mapped_file, position = files.place(address)
+    folder = files.store.consumequeue_ext_dir / files.topic / str(files.queue_id)
+    base = position // files.store.ext_file_size * files.store.ext_file_size
+    path = mapped_file.path if mapped_file is not None else folder / offset_to_name(base)
+    return finding(
+        "consumequeue-ext-broken", files.store.relative(path), position - (base if mapped_file is None else 0),
+        topic=files.topic, queue=files.queue_id, first=stretch.first_index + start, last=stretch.first_index + stop - 1,
+        count=stop - start, phy_offset=int(stretch.phy_offset[start]), address=address,
+    )
+
+
+_LISTED = 10_000
+_AT_ONCE = 64 << 10
+_MOST = 64 << 20  # bytes of units that are read at once; a file with more is judged unit by unit
+_NOT_PLAIN = BIT_DELAY | BIT_MARKER
+_UNIT = CQ_UNIT.dtype
+_UNIT_CODES = {
+    WRONG: "consumequeue-wrong-units", BEYOND_LOG: "consumequeue-beyond-log", LOST: "consumequeue-lost-units",
+}
+
+
+def check_consumequeue(
+    store: Store, log: LogView, expectation: Expectation, delays: DelayTable,
+    *, tick: Callable[[], None] | None = None,
+) -> ConsumeQueueReport:
+    """Judge every queue of the store.
+
+    `delays` learns the store's own delay levels on the way.
+    """
+    assert log.has_keys, "units hold tags codes"
+    on_disk = {QueueKey(folder.topic, folder.queue_id) for folder in store.queue_folders}
+    counts = expectation.counts.tolist()
+    with_rows = [(number, key) for number, key in enumerate(expectation.keys) if counts[number]]
+    others = [(-1, key) for key in sorted(on_disk - {key for _, key in with_rows})]
+    verdicts = {}
+    for key, verdict in _Checker(store, log, delays).verdicts([*with_rows, *others], expectation):
+        verdicts[key] = verdict
+        if tick is not None:
+            tick()
+    findings = list(_topic_findings(expectation))
+    if delays.observed:
+        levels = {str(level): delay for level, delay in sorted(delays.observed.items())}
+        findings.append(finding(
+            "delay-table-inferred", "consumequeue/SCHEDULE_TOPIC_XXXX", levels=levels,
+            text=", ".join(f"level {level} = {delay} ms" for level, delay in levels.items()),
+        ))
+    for verdict in verdicts.values():
+        findings.extend(verdict.findings)
+    return ConsumeQueueReport(len(on_disk), verdicts, delays, findings)
+
+
+def _topic_findings(expectation: Expectation) -> Iterator[Finding]:
+    if expectation.deleted:
+        yield finding("topic-deleted", count=len(expectation.deleted), names=", ".join(expectation.deleted[:20]))
+    if expectation.unsafe:
+        yield finding("topic-unsafe-name", count=len(expectation.unsafe), names=repr(expectation.unsafe[:20]))
+
+
+def _units_of(rows: Rows) -> Rows:
+    """The units that a broker puts for rows without a delay, as the file has them."""
+    units = np.empty(rows.size, dtype=_UNIT)
+    for name in ("phy_offset", "size", "tags_code"):
+        units[name] = rows[name]
+    return units
+
+
+class _Checker:
+    def __init__(self, store: Store, log: LogView, delays: DelayTable) -> None:
+        self.store = store
+        self.log = log
+        self.delays = delays
+        self.folder = str(store.consumequeue_dir)
+        self.folder_name = store.relative(store.consumequeue_dir)
+        self.has_ext = store.consumequeue_ext_dir.is_dir()
+        self.starts = np.array([d.start for d in log.damaged], dtype=np.int64)
+        self.stops = np.array([d.stop for d in log.damaged], dtype=np.int64)
+        # what a rebuild puts at a position that only damage or a bridge accounts for
+        self.stands_in = log.fillers + log.markers > 0 or bool(log.damaged)
+        self.listed = self._list() if log.files and not is_elsewhere(store.consumequeue_dir) else {}
+        self.failure: ReadFailure | None = None
+        self.room = np.empty(_AT_ONCE, dtype=np.uint8)
+
+    def _list(self) -> dict[QueueKey, tuple[str, list[tuple[int, str, int]]]]:
+        """Folder and files (offset, name, length) of each queue with nothing else in its folder."""
+        try:
+            return {
+                QueueKey(folder.topic, folder.queue_id): (folder.place, files)
+                for folder, files in self.store.list_queues()
+                if files and folder.place.endswith(f"{os.sep}{folder.queue_id}")
+            }
+        except OSError:
+            return {}  # the look at each queue says which it is
+
+    def verdicts(
+        self, members: list[tuple[int, QueueKey]], expectation: Expectation
+    ) -> Iterator[tuple[QueueKey, QueueVerdict]]:
+        """The verdict on each queue, by its number in the log, -1 for one without a row there."""
+        missing = {key: verdict for number, key in members if (verdict := self._of_missing(number, key, expectation))}
+        rows = expectation.of(number for number, key in members if number >= 0 and key not in missing)
+        for number, key in members:
+            if key in missing:
+                yield key, missing[key]
+                continue
+            own = next(rows)[1] if number >= 0 else np.empty(0, dtype=EXPECTED)
+            yield key, self._of_right(key, own) or self.check(key, own)
+
+    def _of_missing(self, number: int, key: QueueKey, expectation: Expectation) -> QueueVerdict | None:
+        """The verdict on a queue without any file, all of whose positions are known without its rows; else None."""
+        span = expectation.span(number) if number >= 0 and not self.has_ext and key not in self.listed else None
+        if span is None:
+            return None
+        # a damaged store may lack all of its queues
+        below = f"{os.sep}{key.topic}{os.sep}{key.queue_id}"
+        try:
+            os.lstat(self.folder + below)
+        except FileNotFoundError:
+            verdict = QueueVerdict(key, expected=len(span), missing=len(span), missing_offsets=span)
+            verdict.findings.append(_missing_units(key, span.start, span.stop, self.folder_name + below))
+            return verdict
+        except (OSError, ValueError):
+            return None
+        return None
+
+    def _of_right(self, key: QueueKey, rows: Rows) -> QueueVerdict | None:
+        """The verdict on a queue whose files are byte for byte what the log calls for; None for any other.
+
+        Before its rows only units of expired messages may stand, and after them zeros.
+        """
+        place, files = self.listed.get(key, ("", []))
+        size = self.store.queue_file_size
+        if not files or size % UNIT_SIZE or files[0][0] % UNIT_SIZE:
+            return None
+        if any((offset, length) != (files[0][0] + n * size, size) for n, (offset, _, length) in enumerate(files)):
+            return None
+        if self.has_ext and (self.store.consumequeue_ext_dir / key.topic / str(key.queue_id)).is_dir():
+            return None
+        first = files[0][0] // UNIT_SIZE
+        live = end = -1
+        if rows.size:
+            places = rows["queue_offset"]
+            live, end = int(places[0]), int(places[-1]) + 1
+            if live < first or end > (files[-1][0] + size) // UNIT_SIZE or not (places[1:] - places[:-1] == 1).all():
+                return None
+            past = int(rows["phy_offset"][-1]) + int(rows["size"][-1]) > self.log.log_end
+            if past or np.bitwise_or.reduce(rows["bits"]) & _NOT_PLAIN:
+                return None
+        units = 0
+        for offset, name, _ in files:
+            base = offset // UNIT_SIZE
+            own = rows[max(base - live, 0) : max(base + size // UNIT_SIZE - live, 0)] if rows.size else rows
+            try:
+                units = self._units_in(f"{place}{os.sep}{name}", base, live, own)
+            except ReadFailure as failure:
+                self.failure = failure  # what could not be read once is not sound, even if it can be read now
+                return None
+            except OSError:
+                return None
+            if units < 0 or (live < 0 and end >= 0 and units):
+                return None
+            if live < 0 and units < size // UNIT_SIZE:
+                end = base + units
+        if not units and len(files) > 1:
+            return None
+        if live < 0:
+            live = end = end if end >= 0 else base + units
+        counts = {kind: count for kind, count in ((EXPIRED, live - first), (RIGHT, end - live)) if count}
+        return QueueVerdict(key, end - first, end - live, counts, end=end, min_index=first)
+
+    def _units_in(self, path: str, base: int, live: int, own: Rows) -> int:
+        """How many units a file holds, the first at queue offset `base`; -1 if they are not those that it should hold.
+
+        Those below queue offset `live` are of expired messages, all if it is -1; then come those of the rows `own`.
+        """
+        size = self.store.queue_file_size
+        with FileReader(path, again=False) as reader:
+            ranges = [*reader.data_ranges(0, size)]
+            stored = ranges[0][1] if ranges and not ranges[0][0] else 0
+            lead = stored // UNIT_SIZE if live < 0 else min(max(live - base, 0), size // UNIT_SIZE)
+            wanted = (lead + own.size) * UNIT_SIZE
+            if wanted > min(stored, _MOST):
+                return -1
+            read = stored if stored <= _AT_ONCE else wanted
+            content = np.empty(read, dtype=np.uint8)
+            spend(read)
+            if reader.read_into(memoryview(content.data), 0) != read:
+                return -1
+            before = content[: lead * UNIT_SIZE].view(_UNIT)
+            if live < 0:
+                ends = np.flatnonzero(before["size"] <= 0)
+                before = before[: int(ends[0])] if ends.size else before
+                wanted = before.size * UNIT_SIZE
+            if before.size and not self._are_expired(before):
+                return -1
+            if own.size and not np.array_equal(content[lead * UNIT_SIZE : wanted], _units_of(own).view(np.uint8)):
+                return -1
+            if content[wanted:].any():
+                return -1
+            for start, stop in ranges:
+                if not self._is_zero(reader, max(start, read), stop):
+                    return -1
+        return wanted // UNIT_SIZE
+
+    def _are_expired(self, units: Rows) -> bool:
+        offset, size, tags = units["phy_offset"], units["size"], units["tags_code"]
+        blank = (offset == PRE_BLANK.phy_offset) & (size == PRE_BLANK.size) & (tags == PRE_BLANK.tags_code)
+        before = (offset >= 0) & (offset < self.log.min_offset) & (size > 0) & (tags > MAX_EXT_ADDRESS)
+        return bool((before & ~blank).all())
+
+    def _is_zero(self, reader: FileReader, start: int, stop: int) -> bool:
+        """Whether bytes [start, stop) of a file are zeros."""
+        for at in range(start, stop, _AT_ONCE):
+            room = self.room[: min(_AT_ONCE, stop - at)]
+            spend(room.size)
+            if reader.read_into(memoryview(room.data), at) != room.size or room.any():
+                return False
+        return True
+
+    def check(self, key: QueueKey, rows: Rows) -> QueueVerdict:
+        verdict = QueueVerdict(key, expected=int((~is_lost(rows)).sum()))
+        files = QueueFiles(self.store, key.topic, key.queue_id)
+        ext = ExtFiles(self.store, key.topic, key.queue_id)
+        try:
+            self._check_files(verdict, files.mapped_files)
+            if self.has_ext:
+                self._check_files(verdict, ext.mapped_files, gaps=False)
+            self._check_units(verdict, files, ext, rows)
+        except OSError as error:
+            raise Refusal(f"cannot read {error.filename}: {error.strerror}", path=str(error.filename)) from error
+        if self.failure is not None and not files.failures:
+            files.failures.append(self.failure)
+        self.failure = None
+        for failure in (*files.failures, *ext.failures):
+            verdict.findings.append(finding(
+                "consumequeue-unreadable", self.store.relative(failure.path), failure.offset, topic=key.topic,
+                queue=key.queue_id, wanted=failure.wanted, error=failure.strerror,
+            ))
+        return verdict
+
+    def _check_files(self, verdict: QueueVerdict, queue: MappedFileQueue, *, gaps: bool = True) -> None:
+        facts: dict[str, Any] = {"topic": verdict.key.topic, "queue": verdict.key.queue_id}
+        for wrong in queue.wrong_lengths():
+            verdict.findings.append(finding(
+                "consumequeue-bad-file-length", self.store.relative(wrong.path), 0, **facts, length=wrong.length,
+                expected=queue.file_size,
+            ))
+        for odd in queue.odd:
+            verdict.findings.append(finding("consumequeue-odd-name", self.store.relative(odd.path), name=odd.path.name))
+        for start, stop in queue.gaps() if gaps else ():
+            verdict.findings.append(finding(
+                "consumequeue-missing-file", self.store.relative(queue.directories[0]), **facts,
+                first=start // UNIT_SIZE, last=stop // UNIT_SIZE - 1, count=(stop - start) // UNIT_SIZE,
+            ))
+
+    def _check_last_file(self, verdict: QueueVerdict, files: QueueFiles) -> None:
+        """A last file after a full one that holds no unit: of whole length, for others are reported as such."""
+        queue = files.mapped_files
+        if len(queue.files) < 2 or queue.files[-1].length != queue.file_size:
+            return
+        if verdict.end == queue.files[-1].file_from_offset // UNIT_SIZE:
+            verdict.findings.append(finding(
+                "consumequeue-empty-last-file", self.store.relative(queue.files[-1].path), 0, topic=verdict.key.topic,
+                queue=verdict.key.queue_id,
+            ))
+
+    def _check_end(self, verdict: QueueVerdict, stretch: Stretch, used: int) -> None:
+        """Units of expired messages after what a broker takes for the end of the queue."""
+        stop = cut_off(stretch.phy_offset, stretch.size, used, self.log.min_offset)
+        if stop > used:
+            mapped_file, position = stretch.place(used)
+            verdict.findings.append(finding(
+                "consumequeue-cut-off", self.store.relative(mapped_file.path), position, topic=verdict.key.topic,
+                queue=verdict.key.queue_id, first=verdict.end, last=stretch.first_index + stop - 1, count=stop - used,
+            ))
+
+    def _check_units(self, verdict: QueueVerdict, files: QueueFiles, ext: ExtFiles, rows: Rows) -> None:
+        missing = np.zeros(rows.size, dtype=bool)
+        lost = is_lost(rows)
+        taken = 0
+        ended = False
+        first = True
+        for stretch in files.stretches(whole=False):
+            if first:
+                verdict.min_index = stretch.first_index
+                first = False
+            if ended:
+                break
+            stop = int(np.searchsorted(rows["queue_offset"], stretch.first_index + stretch.cells))
+            part = slice(taken, stop)
+            classes, used, broken = self._classify(stretch, ext, rows[part], lost[part], missing[part])
+            taken, ended = stop, used < stretch.cells
+            verdict.end = stretch.first_index + used
+            self._count(verdict, stretch, classes, broken)
+            self._check_end(verdict, stretch, used)
+            for start, end in _ranges(np.flatnonzero(broken & (classes == WRONG))):
+                verdict.findings.append(broken_finding(stretch, ext, start, end))
+        self._check_last_file(verdict, files)
+        missing[taken:] = ~lost[taken:]
+        verdict.missing = int(missing.sum())
+        verdict.missing_offsets = rows["queue_offset"][missing]
+        self._missing(verdict, files, _ranges(verdict.missing_offsets))
+
+    def _classify(
+        self, stretch: Stretch, ext: ExtFiles, rows: Rows, lost: Rows, missing: Rows
+    ) -> tuple[Rows, int, Rows]:
+        """Class of each cell, how many are in use, and which of them name a broken ext unit."""
+        tags, broken = stretch.tags_code, np.zeros(stretch.held, dtype=bool)
+        if has_ext(stretch):
+            # what delayed messages have in their ext units is what the delay table learns from
+            self._learn(stretch, rows, ext.tags_codes(tags))
+            verdict = check_ext(stretch, ext, rows[~lost], self.delays.tags_codes(rows[~lost]))
+            tags, broken = verdict.tags_codes, verdict.broken
+        else:
+            self._learn(stretch, rows, tags)
+        classes = np.zeros(stretch.held, dtype=np.uint8)
+        used = classify_units(
+            stretch.phy_offset, stretch.size, tags, stretch.first_index, self.log.min_offset, self.log.log_end,
+            self.starts, self.stops, np.ascontiguousarray(rows["queue_offset"]),
+            np.ascontiguousarray(rows["phy_offset"]), np.ascontiguousarray(rows["size"]),
+            self.delays.tags_codes(rows), lost, self.stands_in, classes, missing,
+        )
+        return classes, int(used), broken
+
+    def _learn(self, stretch: Stretch, rows: Rows, tags: Rows) -> None:
+        """Let the delay table see the units that stand where a delayed message's unit belongs."""
+        delayed = rows[is_delayed(rows)]
+        cells = delayed["queue_offset"] - stretch.first_index
+        inside = (cells >= 0) & (cells < stretch.held)
+        delayed, cells = delayed[inside], cells[inside]
+        same = (stretch.phy_offset[cells] == delayed["phy_offset"]) & (stretch.size[cells] == delayed["size"])
+        if same.any():
+            self.delays.learn(delayed[same], tags[cells[same]])
+
+    def _count(self, verdict: QueueVerdict, stretch: Stretch, classes: Rows, broken: Rows) -> None:
+        for kind, count in enumerate(np.bincount(classes, minlength=WRONG + 1).tolist()):
+            if kind != NOTHING and count:
+                verdict.counts[kind] = verdict.counts.get(kind, 0) + count
+        verdict.units += int(((classes != NOTHING) & (classes != HOLE)).sum())
+        for kind, code in _UNIT_CODES.items():
+            if kind not in verdict.counts:
+                continue
+            cells = np.flatnonzero((classes == kind) & ~(broken & (classes == WRONG)))
+            if cells.size <= _LISTED or kind != WRONG:
+                {LOST: verdict.lost, BEYOND_LOG: verdict.beyond, WRONG: verdict.wrong}[kind].extend(
+                    (stretch.first_index + cell, int(stretch.phy_offset[cell]), int(stretch.size[cell]))
+                    for cell in cells.tolist()
+                )
+                if kind == WRONG:
+                    verdict.wrong_tags += stretch.tags_code[cells].tolist()
+            for start, stop in _ranges(cells):
+                verdict.findings.append(self._unit_finding(code, verdict.key, stretch, start, stop))
+
+    def _unit_finding(self, code: str, key: QueueKey, stretch: Stretch, start: int, stop: int) -> Finding:
+        mapped_file, position = stretch.place(start)
+        facts: dict[str, Any] = {
+            "topic": key.topic, "queue": key.queue_id, "first": stretch.first_index + start,
+            "last": stretch.first_index + stop - 1, "count": stop - start, "phy_offset": int(stretch.phy_offset[start]),
+        }
+        if code == "consumequeue-beyond-log":
+            facts["log_end"] = self.log.log_end
+        return finding(code, self.store.relative(mapped_file.path), position, **facts)
+
+    def _missing(self, verdict: QueueVerdict, files: QueueFiles, runs: Iterable[tuple[int, int]]) -> None:
+        """A finding for each run [first, stop) of queue offsets without a unit."""
+        for first, stop in runs:
+            place = files.mapped_files.find(first * UNIT_SIZE)
+            path = place.path if place is not None else files.mapped_files.directories[0]
+            position = first * UNIT_SIZE - place.file_from_offset if place is not None else None
+            verdict.findings.append(_missing_units(verdict.key, first, stop, self.store.relative(path), position))
+
+
+def _missing_units(key: QueueKey, first: int, stop: int, file: str, position: int | None = None) -> Finding:
+    return finding(
+        "consumequeue-missing-units", file, position, topic=key.topic, queue=key.queue_id, first=first, last=stop - 1,
+        count=stop - first,
+    )
+
+
+def _ranges(cells: Rows) -> Iterator[tuple[int, int]]:
+    """Ascending numbers as ranges [start, stop)."""
+    if not cells.size:
+        return
+    cuts = np.flatnonzero(np.diff(cells) != 1) + 1
+    for run in np.split(cells, cuts):
+        yield int(run[0]), int(run[-1]) + 1

@@ -1,0 +1,326 @@
+"""Consume queues computed from the log: which cells a queue shall have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from msgspec import Struct
+
+from formats.consumequeue import CQ_UNIT, PRE_BLANK
+from formats.layout import Buffer
+from formats.names import offset_to_name
+from formats.native.queues import put_rows
+from recover.broker.delays import DelayTable
+from recover.change.content import Spool
+from recover.change.model import Install, Retire, Step, patches
+from recover.derived.expected import QueueKey, is_lost
+from recover.derived.queue_ext import ExtImage, ExtRows, end_of, ext_steps, fresh_ext, repaired_ext, wants_ext
+from recover.store.columns import Rows
+from recover.store.derived_files import UNIT_SIZE, ExtFiles, QueueFiles, addresses_of, cut_off, is_address, positions_of
+from recover.store.store import CONSUMEQUEUE, CONSUMEQUEUE_EXT, Store
+
+
+class QueueCells(Struct, frozen=True):
+    """All cells of a queue from queue offset `first_index` on, dtype CQ_UNIT.dtype; `first_index` begins a file.
+
+    `ext` is what their ext addresses lead to; None for a queue without.
+    """
+
+    key: QueueKey
+    first_index: int
+    cells: Rows
+    ext: ExtImage | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """True when no cell is left."""
+        return self.cells.size == 0
+
+    def files(self, file_size: int) -> Iterator[tuple[int, memoryview]]:
+        """(file_from_offset, content) of each queue file of `file_size` bytes; zeros follow the last one's content."""
+        content = self.cells.view(np.uint8).data
+        for offset, start, stop in file_spans(self.first_index, len(content), file_size):
+            yield offset, content[start:stop]
+
+
+def file_spans(first_index: int, size: int, file_size: int) -> Iterator[tuple[int, int, int]]:
+    """(file_from_offset, start, stop) of each queue file: which of `size` bytes of units it holds; one for no units."""
+    for start in range(0, max(size, 1), file_size):
+        yield first_index * UNIT_SIZE + start, start, min(start + file_size, size)
+
+
+def cells_on_disk(files: QueueFiles) -> Iterator[QueueCells]:
+    """The cells on disk over whole files, one stretch for each run of adjoining files."""
+    for stretch in files.stretches():
+        cells = np.zeros(stretch.cells, dtype=CQ_UNIT.dtype)
+        for name in ("phy_offset", "size", "tags_code"):
+            cells[name] = getattr(stretch, name)
+        yield QueueCells(QueueKey(files.topic, files.queue_id), stretch.first_index, cells)
+
+
+def fresh_files(store: Store, queue: QueueCells) -> Iterator[tuple[str, Buffer, int]]:
+    """The files of a queue built from the log alone: name below an output folder, content, and size with the zeros
+    that follow it."""
+    key = queue.key
+    for offset, content in queue.files(store.queue_file_size):
+        yield f"{CONSUMEQUEUE}/{key.topic}/{key.queue_id}/{offset_to_name(offset)}", content, store.queue_file_size
+    for offset, units in queue.ext.files() if queue.ext is not None else ():
+        yield f"{CONSUMEQUEUE_EXT}/{key.topic}/{key.queue_id}/{offset_to_name(offset)}", units, store.ext_file_size
+
+
+def queue_steps(store: Store, queue: QueueCells, spool: Spool) -> Iterator[Step]:
+    """Steps that make the files of a queue on disk hold exactly these cells; nothing for a file that does.
+
+    A queue without a cell goes, as after a broker's own cut: of a file of zeros brokers make one unit, or do not start.
+    """
+    files = QueueFiles(store, queue.key.topic, queue.key.queue_id)
+    folder = store.consumequeue_dir / queue.key.topic / str(queue.key.queue_id)
+    size = store.queue_file_size
+    if queue.ext is not None:
+        yield from ext_steps(ExtFiles(store, queue.key.topic, queue.key.queue_id), queue.ext, spool)
+    contents = [] if queue.is_empty else list(queue.files(size))
+    wanted = {offset for offset, _ in contents}
+    on_disk = {mapped_file.file_from_offset: mapped_file for mapped_file in files.mapped_files.files}
+    for offset, content in contents:
+        path = folder / offset_to_name(offset)
+        mapped_file = on_disk.get(offset)
+        if mapped_file is None or mapped_file.length != size:
+            yield Install(store.relative(path), spool.padded(content, size))
+        else:
+            yield from patches(store.relative(path), path.read_bytes(), bytes(content))
+    for offset, mapped_file in on_disk.items():
+        if offset not in wanted:
+            yield Retire(store.relative(mapped_file.path))
+    for odd in files.mapped_files.odd:
+        if not odd.is_directory:
+            yield Retire(store.relative(odd.path))
+
+
+class Evidence(Struct, frozen=True):
+    """Units that name messages in the damaged ranges [starts, stops): they stay as long as the log is not mended."""
+
+    starts: Rows
+    stops: Rows
+
+    def of(self, old: QueueCells) -> Rows:
+        """Which cells of a queue on disk are evidence (bool array)."""
+        offsets = old.cells["phy_offset"].astype(np.int64)
+        at = np.searchsorted(self.starts, offsets, side="right") - 1
+        found = np.zeros(offsets.size, dtype=bool)
+        if self.starts.size:
+            found = (at >= 0) & (offsets < self.stops[np.maximum(at, 0)])
+        return np.asarray(found & (old.cells["size"] > 0) & (old.cells["size"] != PRE_BLANK.size))
+
+
+NO_EVIDENCE = Evidence(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
+
+class QueueBuilder:
+    """Builds the cells of queues for one store.
+
+    `min_offset` and `log_end` are those of the log that the queues shall fit; `visible` makes the unit of a
+    lost position name its marker instead of repeating the message before it. Units on disk that are `evidence`
+    stay. `bridge`: (phy offset, size) of a filler or marker of the log, so that a place after a queue's last record
+    may be that of a lost message; None if the log holds none. Where a queue has nothing else left, its units name it.
+    """
+
+    def __init__(
+        self, store: Store, delays: DelayTable, min_offset: int, log_end: int, *, visible: bool = False,
+        evidence: Evidence = NO_EVIDENCE, bridge: tuple[int, int] | None = None,
+    ) -> None:
+        self.store = store
+        self.delays = delays
+        self.min_offset = min_offset
+        self.log_end = log_end
+        self.visible = visible
+        self.evidence = evidence
+        self.bridge = bridge
+        self.file_cells = store.queue_file_size // UNIT_SIZE
+
+    def first_in_file(self, queue_offset: int) -> int:
+        """The queue offset at which the file with the unit of this one begins."""
+        return queue_offset // self.file_cells * self.file_cells
+
+    def fresh(self, key: QueueKey, rows: Rows, *, from_nothing: bool = True) -> QueueCells:
+        """The queue as a broker would build it from the log alone: pre-blanks up to the first live position.
+
+        Its ext files are built `from_nothing` too, or else such that those on disk can stay.
+        """
+        first = self.first_in_file(int(rows["queue_offset"][0]))
+        return self._fill(key, first, int(rows["queue_offset"][-1]) + 1 - first, rows, None, from_nothing=from_nothing)
+
+    def repaired(self, key: QueueKey, rows: Rows) -> QueueCells | None:
+        """The queue on disk with its live positions repaired; expired units stay, units after the log go.
+
+        None when neither the disk nor the log has anything of it.
+        """
+        stretches = list(cells_on_disk(QueueFiles(self.store, key.topic, key.queue_id)))
+        if not stretches:
+            return self.fresh(key, rows, from_nothing=False) if rows.size else None
+        named = [stretch for stretch in stretches if self._inside(stretch, self.log_end).any()] or stretches
+        # without a message left, what counts is that the queue keeps its end
+        old = named[0] if rows.size else named[-1]
+        if not rows.size:
+            inside = self._inside(old, self.log_end if self.bridge else self.min_offset)
+            kept = np.flatnonzero(inside)
+            queue = self._fill(key, old.first_index, int(kept[-1]) + 1 if kept.size else 0, rows, old)
+            self._stand_in(queue.cells, inside[: queue.cells.size] & _is_hole(queue.cells))
+            return queue
+        first_live, last_live = int(rows["queue_offset"][0]), int(rows["queue_offset"][-1])
+        first = self.first_in_file(first_live)
+        if old.first_index < first:
+            if self._inside(old, self.min_offset)[: first - old.first_index].any():
+                first = old.first_index
+            else:
+                # files before that keep nothing go: up to the first message there could be millions of places
+                old = QueueCells(key, first, old.cells[first - old.first_index :])
+        return self._fill(key, first, max(last_live + 1, self._kept_end(old, rows)) - first, rows, old)
+
+    def _inside(self, old: QueueCells, end: int) -> Rows:
+        """Which cells in use name something expired, or something before `end` of the log, or are evidence."""
+        offset, size = old.cells["phy_offset"].astype(np.int64), old.cells["size"].astype(np.int64)
+        invalid = np.flatnonzero(size <= 0)
+        used = cut_off(offset, size, int(invalid[0]) if invalid.size else size.size, self.min_offset)
+        offset, size = offset[:used], size[:used]
+        inside = (offset >= 0) & ((offset < self.min_offset) | (offset + size <= end))
+        inside &= (size > 0) & (size != PRE_BLANK.size)
+        return np.asarray(inside | self.evidence.of(old)[:used])
+
+    def _kept_end(self, old: QueueCells, rows: Rows) -> int:
+        """Queue offset after the last cell that stays after those of the queue's own records; 0 for none.
+
+        Evidence stays. In a log with a bridge so do places of lost messages, from the last record on without a break.
+        Where every record of the log is known, a unit after them names no message: left, it would be one twice.
+        """
+        kept = self.evidence.of(old)
+        if self.bridge:
+            inside = self._inside(old, self.log_end)
+            offset, size = old.cells["phy_offset"][: inside.size], old.cells["size"][: inside.size]
+            repeats = np.r_[False, (offset[1:] == offset[:-1]) & (size[1:] == size[:-1])][: inside.size]
+            # what names a record of the queue that has another place belongs to a queue that was shifted
+            stays = inside & (offset >= self.min_offset) & (repeats | ~np.isin(offset, rows["phy_offset"]))
+            start = int(rows["queue_offset"][-1]) + 1 - old.first_index
+            if 0 <= start < stays.size:
+                ended = np.flatnonzero(~stays[start:])
+                kept[start : start + (int(ended[0]) if ended.size else stays.size - start)] = True
+        places = np.flatnonzero(kept)
+        return old.first_index + int(places[-1]) + 1 if places.size else 0
+
+    def _fill(
+        self, key: QueueKey, first: int, count: int, rows: Rows, old: QueueCells | None, *, from_nothing: bool = False
+    ) -> QueueCells:
+        cells = np.empty(count, dtype=CQ_UNIT.dtype)
+        at = rows["queue_offset"] - first
+        tags_codes = self.delays.tags_codes(rows)
+        if old is None and put_rows(rows, tags_codes, first, cells.view(np.uint8)):
+            ext = self._ext(key, cells, at, rows, tags_codes, from_nothing)
+            return QueueCells(key, first, cells, ext)
+        cells[:] = PRE_BLANK
+        evidence = np.zeros(count, dtype=bool)
+        if old is not None:
+            self._keep_old(cells, evidence, first, old, rows)
+        for name, values in (("phy_offset", rows["phy_offset"]), ("size", rows["size"]), ("tags_code", tags_codes)):
+            cells[name][at] = values
+        ext = None
+        if from_nothing or old is None or is_address(old.cells["tags_code"]).any() or self._ext_on_disk(key):
+            ext = self._ext(key, cells, at, rows, tags_codes, from_nothing)
+        first_live = int(rows["queue_offset"][0]) if rows.size else first + cells.size
+        lost = np.zeros(cells.size, dtype=bool)
+        lost[at] = is_lost(rows)
+        claimed = np.zeros(cells.size, dtype=bool)
+        claimed[at] = True
+        # an unclaimed place between live ones would be a pre-blank in mid-queue, where consumers lose messages
+        unclaimed = ~claimed & ~evidence
+        unclaimed[: max(0, first_live - first)] = False
+        self._stand_in(cells, (lost if not self._shows_marker(key) else np.zeros_like(lost)) | unclaimed)
+        return QueueCells(key, first, cells, ext)
+
+    def _shows_marker(self, key: QueueKey) -> bool:
+        return self.visible or key.topic == "RMQ_SYS_TRANS_HALF_TOPIC"
+
+    def _keep_old(self, cells: Rows, evidence: Rows, first: int, old: QueueCells, rows: Rows) -> None:
+        """Take over evidence, where `evidence` becomes true, and expired units, which stand before all others."""
+        start = old.first_index - first
+        count = min(old.cells.size, cells.size - start)
+        if count <= 0:
+            return
+        kept = old.cells[:count]
+        offsets = kept["phy_offset"].astype(np.int64)
+        expired = (kept["size"] > 0) & (offsets >= 0) & (offsets < self.min_offset)
+        expired[max(0, int(rows["queue_offset"][0]) - old.first_index) if rows.size else count :] = False
+        evidence[start : start + count] = self.evidence.of(old)[:count]
+        stays = expired | evidence[start : start + count]
+        cells[start : start + count][stays] = kept[stays]
+
+    def _ext_on_disk(self, key: QueueKey) -> bool:
+        return (self.store.consumequeue_ext_dir / key.topic / str(key.queue_id)).is_dir()
+
+    def _ext(
+        self, key: QueueKey, cells: Rows, at: Rows, rows: Rows, tags_codes: Rows, from_nothing: bool
+    ) -> ExtImage | None:
+        """Put ext addresses in place of the tags codes of those `rows` (their cells are `at`) that have an ext unit."""
+        files = ExtFiles(self.store, key.topic, key.queue_id)
+        found, codes = _on_disk(QueueFiles(self.store, key.topic, key.queue_id), rows)
+        wanted = wants_ext(rows, found, codes, by_default=bool(files.mapped_files.files and files.units.position.size))
+        wanted &= ~is_lost(rows)
+        old = cells[is_address(cells["tags_code"]) & (cells["phy_offset"].astype(np.int64) < self.min_offset)]
+        expired = old["tags_code"].astype(np.int64)
+        if not wanted.any():
+            return ExtImage(self.store.ext_file_size, np.empty(0, dtype=np.int64))
+        positions = np.where(found & is_address(codes), positions_of(codes), -1)[wanted]
+        ext_rows = ExtRows(tags_codes[wanted], rows["store_timestamp"][wanted], positions)
+        image = fresh_ext(ext_rows, files) if from_nothing else repaired_ext(ext_rows, files, end_of(files, expired))
+        cells["tags_code"][at[wanted]] = addresses_of(image.positions)
+        return image
+
+    def _stand_in(self, cells: Rows, missing: Rows) -> None:
+        """Give each missing place the unit before it; at the queue's beginning, the one after it.
+
+        Where the queue has no message left that is its markers, or else a piece of a bridge: a pre-blank at the end
+        of a queue stops dispatch in 4.x, and moves the end of the log in 5.3.
+        """
+        if not missing.any():
+            return
+        _repeat_neighbours(cells, missing, ~missing & ~_is_hole(cells))
+        still = missing & _is_hole(cells)
+        if still.any():
+            _repeat_neighbours(cells, still, ~_is_hole(cells))
+            still &= _is_hole(cells)
+            if self.bridge:
+                cells[still] = (*self.bridge, 0)
+
+
+def _is_hole(cells: Rows) -> Rows:
+    return np.asarray(cells["size"] == PRE_BLANK.size)
+
+
+def _repeat_neighbours(cells: Rows, missing: Rows, good: Rows) -> None:
+    """Fill missing cells from the nearest good one before, or after where there is none."""
+    at = np.where(good, np.arange(cells.size), -1)
+    in_front = np.maximum.accumulate(at) if at.size else at
+    behind = np.where(at < 0, cells.size, at)
+    behind = np.minimum.accumulate(behind[::-1])[::-1] if at.size else behind
+    source = np.where(in_front >= 0, in_front, np.where(behind < cells.size, behind, -1))
+    usable = missing & (source >= 0)
+    cells[usable] = cells[source[usable]]
+
+
+def _on_disk(files: QueueFiles, rows: Rows) -> tuple[Rows, Rows]:
+    """For which rows the queue on disk names the right record (bool array), and the tags codes there (int64)."""
+    found = np.zeros(rows.size, dtype=bool)
+    codes = np.zeros(rows.size, dtype=np.int64)
+    for stretch in files.stretches() if rows.size else ():
+        at = rows["queue_offset"] - stretch.first_index
+        inside = np.flatnonzero((at >= 0) & (at < stretch.cells))
+        at = at[inside]
+        same = (stretch.phy_offset[at] == rows["phy_offset"][inside]) & (stretch.size[at] == rows["size"][inside])
+        found[inside], codes[inside] = same, stretch.tags_code[at]
+    return found, codes
+
+
+def repaired_steps(builder: QueueBuilder, key: QueueKey, rows: Rows, spool: Spool) -> Iterator[Step]:
+    """Steps that put a queue on disk right; `rows` (EXPECTED) are its positions, in their order."""
+    queue = builder.repaired(key, rows)
+    if queue is not None:
+        yield from queue_steps(builder.store, queue, spool)

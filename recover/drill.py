@@ -1,0 +1,422 @@
+"""Ways in which stores break, by name and seed. The strokes write through `recover.disk`; each reports what it did.
+
+A recipe changes the store of a `Site`, which knows where things lie in it. The same store and seed give the same bytes.
+
+>>> DRILLS["bit-in-body"].summary
+'One bit flipped in the body of a record.'
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from msgspec import Struct, structs
+
+from formats import sysflag
+from formats.checkpoint import FILE_SIZE as CHECKPOINT_SIZE
+from formats.names import offset_in_name, offset_to_name
+from formats.record import HEADS, Record, decode
+from formats.record.rows import NO_MESSAGE
+from recover.change import disk
+from recover.findings.refusal import Refusal
+from recover.log.engine import Engine
+from recover.log.file_scan import FileScan, ProgressCallback
+from recover.log.scan import LogView
+from recover.store.columns import Rows
+from recover.store.reader import FileReader, read_small
+from recover.store.store import Store
+
+PAGE = 4096
+_MOST_CONFIG = 256 << 20
+_LEAST_CONFIG = 60
+"""Bytes up to which a config file holds no more than an empty table."""
+
+T = TypeVar("T")
+Facts = dict[str, Any]
+
+
+class NotApplicable(ValueError):  # noqa: N818 - nothing went wrong
+    """The store has nothing that this recipe could damage."""
+
+
+class Change(Struct, frozen=True):
+    """One thing done: `file` relative to the store, `offset` in that file (None: the file as a whole)."""
+
+    file: str
+    offset: int | None
+    what: str
+
+
+class Hit(NamedTuple):
+    """A record, the file that holds it, and its position in that file."""
+
+    record: Record
+    path: Path
+    position: int
+
+
+class UsedFile(NamedTuple):
+    """A log file that holds a record; `last` is the position of the last one."""
+
+    path: Path
+    file_from_offset: int
+    last: int
+
+
+class Site(Protocol):
+    """A store to be damaged, and where things lie in it. `NotApplicable` for what it does not have."""
+
+    @property
+    def root(self) -> Path:
+        """The store."""
+
+    def victim(self, rng: random.Random) -> Hit:
+        """A record with a body and properties that has another record after it."""
+
+    def last_record(self) -> Hit:
+        """The record at the end of the log."""
+
+    def used_files(self) -> list[UsedFile]:
+        """The log files that hold a record, in order."""
+
+
+Result = tuple[list[Change], Facts]
+Recipe = Callable[[Site, random.Random], Result]
+
+
+class Drill(NamedTuple):
+    """A recipe by its name, and what it does in a line."""
+
+    name: str
+    summary: str
+    run: Recipe
+
+
+DRILLS: dict[str, Drill] = {}
+
+
+def _drill(name: str) -> Callable[[Recipe], Recipe]:
+    def register(function: Recipe) -> Recipe:
+        DRILLS[name] = Drill(name, (function.__doc__ or "").strip().split("\n")[0], function)
+        return function
+
+    return register
+
+
+# --- strokes -------------------------------------------------------------------------------------
+
+
+def pick(rng: random.Random, choices: Sequence[T], what: str) -> T:
+    """One of them; `NotApplicable` if there is none."""
+    if not choices:
+        raise NotApplicable(f"the store has no {what}")
+    return choices[rng.randrange(len(choices))]
+
+
+def overwrite(root: Path, path: Path, offset: int, content: bytes, what: str) -> Change:
+    """Write over bytes of a file, whose length stays."""
+    disk.write_range(path, offset, [content])
+    return Change(path.relative_to(root).as_posix(), offset, what)
+
+
+def zero(root: Path, path: Path, offset: int, length: int) -> Change:
+    """Zeros in place of a range."""
+    return overwrite(root, path, offset, bytes(length), f"{length} bytes zeroed")
+
+
+def flip_bit(root: Path, path: Path, offset: int, bit: int) -> Change:
+    """Flip one bit (0 is the lowest) of one byte."""
+    with FileReader(path) as reader:
+        byte = bytes(reader.read(offset, 1))[0]
+    return overwrite(root, path, offset, bytes([byte ^ 1 << bit]), f"bit {bit} flipped")
+
+
+def cut(root: Path, path: Path, length: int) -> Change:
+    """Make a file shorter, or longer by a hole."""
+    before = path.stat().st_size
+    disk.truncate(path, length)
+    return Change(path.relative_to(root).as_posix(), min(before, length), f"length {before} made {length}")
+
+
+def remove(root: Path, path: Path) -> Change:
+    """Remove a file, or a folder with all that it holds."""
+    if path.is_dir():
+        disk.remove_tree(path)
+    else:
+        disk.unlink(path)
+    return Change(path.relative_to(root).as_posix(), None, "removed")
+
+
+def create(root: Path, path: Path, content: bytes) -> Change:
+    """Write a whole file, new or in place of what was there."""
+    what = "created"
+    if path.exists():
+        what = "replaced"
+        disk.truncate(path, 0)
+        disk.write_range(path, 0, [content])
+    else:
+        for folder in reversed([parent for parent in path.parents if not parent.exists()]):
+            disk.mkdir(folder)
+        disk.create_file(path, [content], 0o644)
+    return Change(path.relative_to(root).as_posix(), None, f"{what}, {len(content)} bytes")
+
+
+# --- the log -------------------------------------------------------------------------------------
+
+
+def record_facts(record: Record) -> Facts:
+    """Which message it is."""
+    return {
+        "phy_offset": record.phy_offset, "size": record.total_size, "topic": record.topic_name,
+        "queue_id": record.queue_id, "queue_offset": record.queue_offset,
+    }
+
+
+def body_at(record: Record) -> int:
+    """Where in the record its body begins."""
+    return HEADS[record.sys_flag & sysflag.HOSTS_V6].size
+
+
+@_drill("bit-in-body")
+def bit_in_body(site: Site, rng: random.Random) -> Result:
+    """One bit flipped in the body of a record."""
+    hit = site.victim(rng)
+    place = hit.position + body_at(hit.record) + rng.randrange(len(hit.record.body))
+    return [flip_bit(site.root, hit.path, place, rng.randrange(8))], record_facts(hit.record)
+
+
+@_drill("page-zeroed")
+def page_zeroed(site: Site, rng: random.Random) -> Result:
+    """A page of the log never reached the disk: zeros."""
+    files = site.used_files()
+    pages = [len(range(0, file.last - PAGE, PAGE)) for file in files]
+    number = pick(rng, range(sum(pages)), "whole page of records")
+    for file, held in zip(files, pages, strict=True):
+        if number < held:
+            change = zero(site.root, file.path, number * PAGE, PAGE)
+            return [change], {"phy_offset": file.file_from_offset + number * PAGE, "size": PAGE}
+        number -= held
+    raise AssertionError("a page beyond all files")
+
+
+def tear(site: Site, kept: int) -> Result:
+    """Zeros after the first `kept` bytes of the last record."""
+    hit = site.last_record()
+    change = zero(site.root, hit.path, hit.position + kept, hit.record.total_size - kept)
+    return [change], {**record_facts(hit.record), "kept": kept}
+
+
+@_drill("torn-tail")
+def torn_tail(site: Site, rng: random.Random) -> Result:
+    """Of the last record only the first half reached the disk."""
+    return tear(site, site.last_record().record.total_size // 2)
+
+
+@_drill("log-middle-missing")
+def log_middle_missing(site: Site, rng: random.Random) -> Result:
+    """A log file between two others is gone."""
+    file = pick(rng, site.used_files()[1:-1], "log file between two others")
+    facts = {"file_from_offset": file.file_from_offset, "size": file.path.stat().st_size}
+    return [remove(site.root, file.path)], facts
+
+
+def _log_files(root: Path) -> list[tuple[int, Path]]:
+    folder = root / "commitlog"
+    named = [(offset_in_name(path.name), path) for path in sorted(folder.iterdir())] if folder.is_dir() else []
+    found = [(offset, path) for offset, path in named if offset is not None and path.is_file()]
+    if not found:
+        raise NotApplicable("the log has no file")
+    return found
+
+
+@_drill("log-all-missing")
+def log_all_missing(site: Site, rng: random.Random) -> Result:
+    """The folder of the log is empty while queues are there: its disk was not mounted."""
+    return [remove(site.root, path) for _, path in _log_files(site.root)], {}
+
+
+@_drill("log-last-empty")
+def log_last_empty(site: Site, rng: random.Random) -> Result:
+    """A last log file of length 0, left by a full disk or a crash while it was made."""
+    offset, last = _log_files(site.root)[-1]
+    size = last.stat().st_size
+    change = create(site.root, last.with_name(offset_to_name(offset + size)), b"")
+    return [change], {"file_from_offset": offset + size, "size": size}
+
+
+# --- what derives from it ------------------------------------------------------------------------
+
+
+@_drill("all-queues-missing")
+def all_queues_missing(site: Site, rng: random.Random) -> Result:
+    """The whole folder of the consume queues is gone."""
+    folder = site.root / "consumequeue"
+    if not folder.is_dir() or not any(folder.glob("*/*/*")):
+        raise NotApplicable("the store has no queue")
+    return [remove(site.root, folder)], {}
+
+
+@_drill("index-all-missing")
+def index_all_missing(site: Site, rng: random.Random) -> Result:
+    """No index file is left."""
+    folder = site.root / "index"
+    files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+    if not files:
+        raise NotApplicable("the store has no index file")
+    return [remove(site.root, path) for path in files], {}
+
+
+@_drill("checkpoint-zero")
+def checkpoint_zero(site: Site, rng: random.Random) -> Result:
+    """The checkpoint is all zeros."""
+    path = site.root / "checkpoint"
+    if not path.is_file():
+        raise NotApplicable("the store has no checkpoint")
+    return [create(site.root, path, bytes(CHECKPOINT_SIZE))], {}
+
+
+# --- config files --------------------------------------------------------------------------------
+
+Stroke = Callable[[bytes, random.Random], bytes]
+
+# "sound" makes a .bak out of the file itself where the store has none.
+BAK = ("sound", "damaged", "missing")
+
+STROKES: dict[str, tuple[str, Stroke]] = {
+    "cut": ("ends in the middle", lambda content, rng: content[:rng.randrange(len(content) // 4, len(content) - 2)]),
+    "empty": ("is empty", lambda content, rng: b""),
+    "zeros": ("is zeros of its old length", lambda content, rng: bytes(len(content))),
+    "zero-tail": ("ends in zeros", lambda content, rng: content[:len(content) // 2].ljust(len(content), b"\0")),
+    "trailing-garbage": (
+        "has the end of an older, longer version after it", lambda content, rng: content + content[-40:],
+    ),
+    "garbage": ("is random bytes", lambda content, rng: rng.randbytes(len(content))),
+}
+
+
+def json_files(root: Path) -> list[Path]:
+    """The main JSON files of the store that hold more than an empty table."""
+    folder = root / "config"
+    files = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    return [path for path in files if path.stat().st_size > _LEAST_CONFIG]
+
+
+def strike(root: Path, rng: random.Random, stroke: str, bak: str = "sound", name: str | None = None) -> Result:
+    """Damage one config file (`name`, or any) in one of the ways of STROKES, leaving its `.bak` as `bak` says."""
+    files = [path for path in json_files(root) if name in (None, path.name)]
+    path = pick(rng, files, f"config file {name or ''}")
+    backup = path.with_name(path.name + ".bak")
+    content = read_small(path, _MOST_CONFIG)
+    run = STROKES[stroke][1]
+    changes = [create(root, path, run(content, rng))]
+    if bak == "sound":
+        changes.append(create(root, backup, content))
+    elif bak == "damaged":
+        changes.append(create(root, backup, run(content, rng)))
+    elif backup.exists():
+        changes.append(remove(root, backup))
+    return changes, {"file": path.name, "bak": bak}
+
+
+@_drill("config-zeros-bak-sound")
+def config_zeros_bak_sound(site: Site, rng: random.Random) -> Result:
+    """A config file is zeros of its old length; its .bak is sound."""
+    return strike(site.root, rng, "zeros")
+
+
+# --- several at once -----------------------------------------------------------------------------
+
+
+@_drill("crash-bit-without-checkpoint")
+def bit_without_checkpoint(site: Site, rng: random.Random) -> Result:
+    """A bit flipped in a body, then a crash without a usable checkpoint: brokers cut the log at that bit."""
+    changes, _ = checkpoint_zero(site, rng)
+    more, facts = bit_in_body(site, rng)
+    changes += more
+    if not (site.root / "abort").exists():
+        changes.append(create(site.root, site.root / "abort", b"4711"))
+    return changes, {"checkpoint-zero": {}, "bit-in-body": facts}
+
+
+# --- A copy of a store of any size, damaged by a recipe at places that a scan of it finds.
+
+
+_TRIES = 1000
+
+
+class Rehearsal(Struct, frozen=True):
+    """What a recipe did to a copy."""
+
+    recipe: str
+    seed: int
+    changes: tuple[Change, ...]
+    facts: Facts
+
+    def json(self) -> dict[str, Any]:
+        """The keys of the documents."""
+        return {"recipe": self.recipe, "seed": self.seed, "changes": [structs.asdict(item) for item in self.changes],
+                "facts": self.facts}
+
+
+class ScannedSite:
+    """A copy as a scan found it: rows say where its intact records are, and a record is read when one is wanted."""
+
+    def __init__(self, root: Path, log: LogView) -> None:
+        self.root = root
+        self._log = log
+        self._splits = [(scan, split.records) for scan in log.files for split in scan.splits if split.records.size]
+        self._ends = list(accumulate(int(rows.size) for _, rows in self._splits))
+
+    def victim(self, rng: random.Random) -> Hit:
+        """See `Site`; one of the records that are asked for, with all others left out that do not fit."""
+        total = self._ends[-1] if self._ends else 0
+        for _ in range(_TRIES if total > 1 else 0):
+            number = rng.randrange(total - 1)
+            at = int(np.searchsorted(self._ends, number, side="right"))
+            scan, rows = self._splits[at]
+            row = rows[number - (self._ends[at - 1] if at else 0)]
+            if row["bits"] & NO_MESSAGE:
+                continue
+            hit = _hit(scan, row)
+            if hit.record.body and hit.record.properties:
+                return hit
+        raise NotApplicable("the log has no record with a body, properties and another record after it")
+
+    def last_record(self) -> Hit:
+        """See `Site`."""
+        for scan, rows in reversed(self._splits):
+            live = np.flatnonzero((rows["bits"] & NO_MESSAGE) == 0)
+            if live.size:
+                return _hit(scan, rows[live[-1]])
+        raise NotApplicable("the store has no record")
+
+    def used_files(self) -> list[UsedFile]:
+        """See `Site`."""
+        last = {scan.mapped_file: int(rows["phy_offset"][-1]) for scan, rows in self._splits}
+        return [UsedFile(file.path, file.file_from_offset, offset - file.file_from_offset)
+                for file, offset in last.items()]
+
+
+def _hit(scan: FileScan, row: Rows) -> Hit:
+    position = int(row["phy_offset"]) - scan.mapped_file.file_from_offset
+    with FileReader(scan.mapped_file.path) as reader:
+        return Hit(decode(reader.read(position, int(row["size"])), check_crc=False), scan.mapped_file.path, position)
+
+
+def rehearse(
+    copy: Path, name: str, seed: int, engine: Engine, progress: ProgressCallback | None = None
+) -> Rehearsal:
+    """Damage a copy that was made for it. `Refusal` (8), with nothing changed, if it lacks what the recipe damages."""
+    store = Store.open(copy)
+    log = engine.scan_log(store.commitlog, progress=progress, with_keys=False)
+    try:
+        # the same places for the same seed, whatever the machine
+        changes, facts = DRILLS[name].run(ScannedSite(copy, log), random.Random(f"{name}/{seed}"))
+    except NotApplicable as reason:
+        raise Refusal(f"{name}: {reason}", "Choose another drill, or another store: mqtool drill --list.") from reason
+    return Rehearsal(name, seed, tuple(changes), facts)

@@ -1,1 +1,0 @@
-"""Rehearsals: a copy of a store, damaged by a named recipe."""

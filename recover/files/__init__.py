@@ -1,1 +1,0 @@
-"""The files of a store: which there are, how they are read, and how they looked when they were."""

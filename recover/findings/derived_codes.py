@@ -1,0 +1,387 @@
+"""Findings about consume queues."""
+
+from __future__ import annotations
+
+from recover.findings.code import BIT_OPERATIONAL, Code
+
+_REBUILD = "mqtool recover {store}   (or: mqtool rebuild-consumequeue {store} --topic {topic} --queue {queue})"
+
+CONSUMEQUEUE_CODES: tuple[Code, ...] = (
+    Code(
+        "consumequeue-missing-units", "warning",
+        "{topic}/{queue}: no unit at queue offsets {first} to {last} ({count}), but the log has the messages", _REBUILD,
+        one="{topic}/{queue}: no unit at queue offset {first}, but the log has the message",
+        meaning="The messages are in the commitlog, but the queue does not name them, so no consumer is given them.",
+        cause="The broker died between writing the log and dispatching it, the disk was full, or queue files were deleted.",
+        broker="After an unclean stop it dispatches again from its start file; after a clean stop only what lies after "
+        "the furthest unit of all queues. A single queue that lags behind is never filled up.",
+        action="Recover, or rebuild the queue: the units are computed from the log.",
+    ),
+    Code(
+        "consumequeue-wrong-units", "warning",
+        "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) do not name their messages",
+        _REBUILD,
+        one="{topic}/{queue}: the unit at queue offset {first} does not name its message",
+        meaning="A unit's position, size or tags code is not that of the intact record with this queue offset.",
+        cause="Stale units of an earlier life of the queue, an append at a shifted place, or damage.",
+        broker="It trusts every unit with size > 0: consumers get other messages, or the same ones again.",
+        action="Recover, or rebuild the queue.",
+    ),
+    Code(
+        "consumequeue-beyond-log", "warning",
+        "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) point after the end of the log ({log_end})",
+        _REBUILD,
+        one="{topic}/{queue}: the unit at queue offset {first} points after the end of the log ({log_end})",
+        meaning="The queue names records that the log does not hold (any more).",
+        cause="The log lost its end: a power cut before it reached the disk, a truncation that stopped half way. Where "
+        "more than this queue shows that messages stood there, the log has a finding of its own.",
+        broker="It cuts them at start when its recovery reaches the log end; if not, consumers stall there.",
+        action="Recover: the units are dropped, and the loss statement names each message that they stood for.",
+    ),
+    Code(
+        "consumequeue-lost-units", "info",
+        "{topic}/{queue}: the units at queue offsets {first} to {last} ({count}) refer to damaged or lost messages", "",
+        one="{topic}/{queue}: the unit at queue offset {first} refers to a damaged or lost message",
+        meaning="The unit lies in a damaged range of the log, or at the position of a message that a bridge replaces.",
+        cause="The damage itself is reported with the commitlog.",
+        broker="Consumers that reach such a unit may skip more than it; a bridged one repeats the message before it.",
+        action="Nothing of its own: recover treats them together with the damage.",
+    ),
+    Code(
+        "consumequeue-ext-broken", "warning",
+        "{topic}/{queue}: {count} units from queue offset {first} to {last} have no ext unit of their own", _REBUILD,
+        one="{topic}/{queue}: the unit at queue offset {first} has no ext unit of its own",
+        meaning="The unit names the right message, but its address in consumequeue_ext leads to nothing, to the unit "
+        "of another message, or to one that a walk from the file's start does not reach.",
+        cause="Files of consumequeue_ext are damaged or gone, or older than the queue.",
+        broker="It logs the failure and filters the message without tags code and bit map: consumers with a filter are "
+        "sent more than they asked for. Ext units after a broken one are cut off at start.",
+        action="Recover, or rebuild the queue: the ext unit is made again, without a filter bit map.",
+    ),
+    Code(
+        "consumequeue-bad-file-length", "warning",
+        "{topic}/{queue}: the file is {length} bytes long, the others {expected}", _REBUILD,
+        meaning="A broker maps queue files at their configured size and refuses another length.",
+        cause="A crash while the file was made, a copy that stopped, or another mappedFileSizeConsumeQueue.",
+        broker="It does not start; from 5.1.3 on it deletes a last file of length 0 and goes on.",
+        action="Recover: the file is put aside and built again.",
+    ),
+    Code(
+        "consumequeue-empty-last-file", "warning",
+        "{topic}/{queue}: the last file of the queue holds no unit", _REBUILD,
+        meaning="The file was made for the next unit, and the unit never came.",
+        cause="The broker or the machine died between making the file and writing into it.",
+        broker="5.x reads the last unit of the last file when it starts, fails on a file without one, and does not start, "
+        "unless dispatch has filled the file by then.",
+        action="`mqtool recover` puts the file aside; the broker makes it again.",
+    ),
+    Code(
+        "consumequeue-cut-off", "warning",
+        "{topic}/{queue}: the queue seems to end at queue offset {first}, but units of expired messages go on to {last}",
+        _REBUILD,
+        meaning="A unit without a size ends a queue. Brokers leave none between units, so this one was damaged.",
+        cause="A lost or misdirected write to the queue file.",
+        broker="It takes the place for the end of the queue and gives these queue offsets to new messages: groups that had "
+        "come further do not see them.",
+        action="Recover: the place is made a blank one, and the queue keeps its end.",
+    ),
+    Code(
+        "consumequeue-odd-name", "warning",
+        "{name} in the queue folder is no queue file", "Move it out of the store, then start the broker.",
+        meaning="Files of a queue folder are named by 20 digits; anything else does not belong there.",
+        cause="A backup or an editor left it there.",
+        broker="Loading it fails on its length or its name, and the broker does not start.",
+        action="Recover puts it aside.",
+    ),
+    Code(
+        "consumequeue-missing-file", "warning",
+        "{topic}/{queue}: no file holds the queue offsets {first} to {last}", _REBUILD,
+        meaning="Two queue files do not adjoin.",
+        cause="A file between them was deleted.",
+        broker="It loads the rest, and reads of that range fail.",
+        action="Rebuild the queue.",
+    ),
+    Code(
+        "consumequeue-unreadable", "error",
+        "{topic}/{queue}: {wanted} bytes could not be read: {error}", "Check the disk; copy what can be read elsewhere first.",
+        meaning="The operating system refused to read this part.",
+        cause="A failing disk, a lost mount, or missing permission.",
+        broker="It dies at the first touch of that page.",
+        action="Save a copy of the store, then rebuild the queue from the log.",
+        bits=8,
+    ),
+    Code(
+        "topic-deleted", "info",
+        "deleted topics with records left in the log ({count}): {names}", "",
+        meaning="Neither topics.json nor consumequeue/ knows the topic, so its old records are nobody's.",
+        cause="The topic was deleted; its records stay until their log files expire.",
+        broker="A full replay makes the queues of deleted topics again.",
+        action="Nothing. `--include-deleted` brings the queues back.",
+    ),
+    Code(
+        "topic-unsafe-name", "error",
+        "topics whose names cannot be folder names ({count}): {names}", "",
+        meaning="A topic with a slash, a NUL or the like cannot have a queue folder of its own.",
+        cause="A damaged or hostile record that still passes its checksums.",
+        broker="It would make the folder wherever the name leads.",
+        action="Look at the records with `mqtool query --phy-offset`; such queues are not rebuilt.",
+    ),
+    Code(
+        "delay-table-inferred", "info",
+        "the store's own units give these delays, not the given table: {text}", "",
+        meaning="Units of the schedule topic carry deliver times that fit another messageDelayLevel.",
+        cause="The broker runs with its own delay table.",
+        broker="A rebuild by a broker uses the table in its configuration.",
+        action="Nothing; pass `--set messageDelayLevel=...` to state it.",
+    ),
+)
+
+
+# --- Findings about index files.
+
+
+_INDEX_REBUILD = "mqtool recover {store}   (or: mqtool rebuild-index {store})"
+_QUERIES = "Only queries by key, unique key and tag read the index; consuming does not."
+
+INDEX_CODES: tuple[Code, ...] = (
+    Code(
+        "index-missing-units", "warning",
+        "{records} messages from {first} to {last} lack {count} units in the index", _INDEX_REBUILD,
+        one="the message at {first} lacks a unit in the index",
+        meaning="The messages are in the commitlog, but a query by one of their keys does not find them.",
+        cause="An unclean start deleted the newest index file, the broker died before it dispatched the messages, or a "
+        "file was lost.",
+        broker="It fills up only what its recovery dispatches again; units of a deleted file further back stay away.",
+        action="Rebuild the index: keys are computed from the log. " + _QUERIES,
+    ),
+    Code(
+        "index-wrong-units", "warning",
+        "{count} units from number {first} to {last} name no message, or one that has not that key", _INDEX_REBUILD,
+        one="unit number {first} names no message, or one that has not that key",
+        meaning="A unit's hash and position do not belong together: no record starts there, it has other keys, or "
+        "the place of the unit is blank.",
+        cause="Damage, a page that never reached the disk, or a log that was written anew from an earlier place.",
+        broker="It returns whatever stands at the position, or stops the search there.",
+        action="Rebuild the index. " + _QUERIES,
+    ),
+    Code(
+        "index-beyond-log", "warning",
+        "{count} units from number {first} to {last} point after the end of the log ({log_end})", _INDEX_REBUILD,
+        one="unit number {first} points after the end of the log ({log_end})",
+        meaning="The units name messages that the log does not hold (any more).",
+        cause="The log was truncated. Brokers truncate queues with it, but never index files.",
+        broker="Messages stored later at these positions are not indexed before the log has passed the last one.",
+        action="Rebuild the index.",
+    ),
+    Code(
+        "index-lost-units", "info",
+        "{count} units from number {first} to {last} name messages that are damaged", "",
+        one="unit number {first} names a message that is damaged",
+        meaning="The unit points into a damaged range of the log, or at a record that stands for a lost message.",
+        cause="The damage itself is reported with the commitlog.",
+        broker="A query finds nothing at the position.",
+        action="Nothing of its own.",
+    ),
+    Code(
+        "index-wrong-time", "warning",
+        "{count} units from number {first} to {last} have a time that is not that of their message", _INDEX_REBUILD,
+        one="unit number {first} has a time that is not that of its message",
+        meaning="The difference to the file's begin time does not give the store timestamp of the message.",
+        cause="Damage, or a tool that wrote the file.",
+        broker="A query with a time span can pass over the message.",
+        action="Rebuild the index.",
+    ),
+    Code(
+        "index-chain-loop", "warning",
+        "{count} units from number {first} to {last} lead to a unit that is not older: a chain that may never end",
+        _INDEX_REBUILD,
+        one="unit number {first} leads to a unit that is not older: a chain that may never end",
+        meaning="Each unit names the unit before it in its hash slot; a number that is not smaller can make a circle.",
+        cause="Damage, or two broker processes that wrote one file.",
+        broker="A query that gets there never ends and keeps a thread busy; only a unit that names itself is noticed.",
+        action="Do not query by key before the index is rebuilt.",
+    ),
+    Code(
+        "index-wrong-chain", "warning",
+        "{count} units from number {first} to {last} name another unit than the one before them in their slot",
+        _INDEX_REBUILD,
+        one="unit number {first} names another unit than the one before it in its slot",
+        meaning="The chain skips units of its slot, so their messages are not found by key.",
+        cause="Damage, or a page that never reached the disk.",
+        broker="It follows the chain as it is.",
+        action="Rebuild the index.",
+    ),
+    Code(
+        "index-slot-out-of-range", "warning",
+        "{count} slots from {first} to {last} name units that the file does not have", _INDEX_REBUILD,
+        one="slot {first} names a unit that the file does not have",
+        meaning="The head of a chain is no number in use.",
+        cause="Damage.",
+        broker="It takes the slot for empty: nothing of the chain is found, and the next put cuts it off for good.",
+        action="Rebuild the index.",
+    ),
+    Code(
+        "index-wrong-slot", "warning",
+        "{count} slots from {first} to {last} do not name the newest unit of their chain", _INDEX_REBUILD,
+        one="slot {first} does not name the newest unit of its chain",
+        meaning="Newer units of the slot, or all, are not reached by a query.",
+        cause="Damage, or a page that never reached the disk.",
+        broker="It follows the chain from the wrong head.",
+        action="Rebuild the index.",
+    ),
+    Code(
+        "index-count-wrong", "warning",
+        "the header counts {header} units, {written} are written", _INDEX_REBUILD,
+        meaning="indexCount is not the number of the next unit.",
+        cause="The header's page and the units' pages did not reach the disk together, or damage.",
+        broker="Too small: slots count as empty and units are overwritten. Too large: the file counts as full, "
+        "or puts go after a gap.",
+        action="Rebuild the index.",
+    ),
+    Code(
+        "index-header-wrong", "warning",
+        "the header's {fields} do not fit the first and last unit", _INDEX_REBUILD,
+        meaning="Times and positions in the header are those of the first and of the last unit.",
+        cause="The header's page did not reach the disk, or damage.",
+        broker="Queries by time pass over the file; messages below endPhyOffset are not indexed again.",
+        action="Rebuild the index.",
+    ),
+    Code(
+        "index-file-length", "warning",
+        "the file is {length} bytes long, an index file of {slots} slots and {entries} entries has {expected}",
+        _INDEX_REBUILD,
+        meaning="An index file has its full length from the start.",
+        cause="A copy that stopped, a crash while the file was made, or other sizes configured.",
+        broker="It makes a short file longer with zeros, and uses only a part of a longer one.",
+        action="Rebuild the index.",
+    ),
+    Code(
+        "index-sizes-unknown", "warning",
+        "nothing tells how many slots and entries the index files have", "Say it: --index-slots N --index-entries N",
+        meaning="The length of a file does not tell, and no file has a sound unit to try it with.",
+        cause="All index files are empty, cut or damaged.",
+        broker="It takes its configuration (maxHashSlotNum, maxIndexNum).",
+        action="Give the sizes, or rebuild the index with them.",
+    ),
+    Code(
+        "index-odd-name", "info",
+        "{name} in the index folder is no index file", "",
+        meaning="Index files are named by the time at which they were made, in 17 digits.",
+        cause="A backup or an editor left it there.",
+        broker="It skips a file whose name is no number, after it may have made it as long as an index file; a folder "
+        "stops 5.x brokers at start, and on a pipe, socket or device a start can wait or fail.",
+        action="`mqtool recover` puts a folder aside; move anything else out of the store.",
+    ),
+    Code(
+        "index-unreadable", "error",
+        "{wanted} bytes cannot be read: {error}", "Check permissions and the disk, then run again.",
+        meaning="What the file holds there is not known; units there are not judged and not reported as missing.",
+        cause="No permission, or a failing disk.",
+        broker="It fails to load the file, and 5.x then does not start.",
+        action="Copy the store to a sound disk first.",
+        bits=BIT_OPERATIONAL,
+    ),
+    Code(
+        "index-newer-than-checkpoint", "info",
+        "a start after a crash deletes this index file and {more} more: newer than the checkpoint ({checkpoint})",
+        "",
+        one="a start after a crash deletes this index file: newer than the checkpoint ({checkpoint})",
+        meaning="The checkpoint's index time is set only when a file became full, so the newest file lies after it.",
+        cause="The broker was killed; every version does this.",
+        broker="It deletes the files and indexes again only what its recovery dispatches.",
+        action="Recover, so that the next start is a clean one.",
+    ),
+    Code(
+        "index-near-empty-files", "info",
+        "{count} index files hold next to nothing and take {bytes} bytes", "",
+        one="one index file holds next to nothing and takes {bytes} bytes",
+        meaning="A broker starts a new file only when the last one is full, yet these are nearly empty.",
+        cause="A known fault of brokers that could not write their last index file.",
+        broker="It keeps them until their messages expire; each is mapped at its full size.",
+        action="They are safe to delete while the broker is down; a rebuild with --output leaves them out.",
+    ),
+    Code(
+        "index-switched-off", "info",
+        "no index file, and the checkpoint has no index time: the index seems to be switched off", "",
+        meaning="With messageIndexEnable=false a broker writes no index file.",
+        cause="The broker's configuration.",
+        broker="Queries by key find nothing.",
+        action="Nothing; rebuild-index makes an index if you want one.",
+    ),
+)
+
+
+# --- Findings about the checkpoint.
+
+
+_RECOVER = "mqtool recover {store}"
+_PAGE = "It says how far log, queues and index were flushed; only a start after an unclean stop believes it."
+
+CHECKPOINT_CODES: tuple[Code, ...] = (
+    Code(
+        "checkpoint-missing", "warning",
+        "there is no checkpoint; after an unclean stop a broker up to 5.3 would read the whole log again "
+        "({log_bytes} bytes) and drop every index file",
+        _RECOVER,
+        meaning=_PAGE,
+        cause="It was deleted, or a copy of the store left it out.",
+        broker="It makes one of zeros. Up to 5.3 an abnormal recovery then begins at the first file; from 5.4 on at "
+        "the tenth newest, and queues that lack older units stay that way.",
+        action="Recover: the times are those of the last record.",
+    ),
+    Code(
+        "checkpoint-short", "warning",
+        "the checkpoint is {length} bytes long instead of {expected}; the fields that are cut off count as zero",
+        _RECOVER,
+        meaning="A broker maps one page of 4096 bytes and writes it whole.",
+        cause="A copy that stopped, or a crash while the file system was full.",
+        broker="It lengthens the file with zeros and believes those.",
+        action="Recover: the file is written whole.",
+    ),
+    Code(
+        "checkpoint-all-zero", "warning",
+        "the checkpoint holds nothing but zeros although the log has records; after an unclean stop a broker up to 5.3 "
+        "would read the whole log again ({log_bytes} bytes) and drop every index file",
+        _RECOVER,
+        meaning=_PAGE,
+        cause="A power cut that reached the file's length but not its content.",
+        broker="As without a checkpoint: up to 5.3 recovery begins at the first file, from 5.4 on at the tenth newest.",
+        action="Recover: the times are those of the last record.",
+    ),
+    Code(
+        "checkpoint-later-than-log", "warning",
+        "the checkpoint's {field} is {value} ms, {ahead_ms} ms after the newest record of the log ({newest}); after an "
+        "unclean stop a broker would begin too late",
+        _RECOVER,
+        meaning="No part can be flushed up to a time at which no record was stored.",
+        cause="The log lost its end, the checkpoint is of another store, or its bytes are damaged.",
+        broker="An abnormal recovery begins at the newest file that is not younger than the checkpoint says, and gives "
+        "the queues nothing of what lies before it.",
+        action="Recover: the times are lowered to the last record's.",
+    ),
+    Code(
+        "checkpoint-impossible-time", "warning", "the checkpoint's {field} is {value}, which is no time", _RECOVER,
+        meaning="Times are milliseconds since 1970, or 0 for never.",
+        cause="Damaged bytes.",
+        broker="An abnormal recovery reads the whole log, or drops the index.",
+        action="Recover: the field is written anew.",
+    ),
+    Code(
+        "checkpoint-offset-no-record", "warning",
+        "the checkpoint's logics_physical_offset is {value}, where no record starts (the log ends at {log_end})",
+        _RECOVER,
+        meaning="Since 5.5.0 this field names the last record that has a flushed queue unit.",
+        cause="The log was cut after the checkpoint's back, or damaged bytes.",
+        broker="5.5 chooses the start file of an abnormal recovery by it alone, and can begin too late.",
+        action="Recover: the field is set to the last record, or to 0.",
+    ),
+    Code(
+        "checkpoint-unreadable", "error", "the checkpoint could not be read: {error}",
+        "Check the disk and the permissions, then run again.",
+        meaning="The operating system refused to read the file.",
+        cause="A failing disk, a lost mount, or missing permission.",
+        broker="It does not start.",
+        action="Make the file readable, or move it aside: recover writes a new one.",
+        bits=8,
+    ),
+)

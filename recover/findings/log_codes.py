@@ -1,0 +1,389 @@
+"""Findings about the commitlog."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from recover.findings.code import Code
+
+_RECOVER = "mqtool recover {store}"
+_MEND = "mqtool recover {store} --mend-bits"
+_CUTS = (
+    "Its recovery stops at the first bad record of the files it reads: everything after is cut, and later files are "
+    "deleted from disk. If its start file lies after the damage it starts and never notices."
+)
+
+COMMITLOG_CODES: tuple[Code, ...] = (
+    Code(
+        "commitlog-damaged-record", "error",
+        "one message at {start} is damaged ({reason}); {intact_after} intact messages lie after it", _RECOVER,
+        meaning="A whole record of which a checksum or a field is not what was stored.",
+        cause="A flipped bit on disk or in memory, or a write that was torn in its middle.",
+        broker=_CUTS,
+        action="Do not start the broker. `mqtool recover` bridges the range: nothing after it is lost.",
+    ),
+    Code(
+        "commitlog-flipped-bit", "info",
+        "one flipped bit explains the damaged message at {start}: with bit {bit} of byte {position} ({field}) turned back "
+        "({stored} to {right}), all its checksums are right; `recover --mend-bits` does so",
+        _MEND,
+        meaning="A checksum tells which single bit would make it wrong by just as much. Damage of another kind looks the same "
+        "by chance, once in as many cases as `odds` says.",
+        cause="A flipped bit on disk or in memory.",
+        broker="It sees a wrong checksum, and cuts the log or passes over the message.",
+        action="Look at the message if you can (`mqtool inspect` on its file and offset), then recover with --mend-bits. "
+        "Without it the message counts as lost, and a marker takes its place.",
+    ),
+    Code(
+        "commitlog-flipped-property", "info",
+        "the {name} of message {queue_offset} of {topic}/{queue}, at {start}, is not what {witness} remembers: one flipped bit "
+        "explains that; with bit {bit} of byte {position} turned back ({stored} to {right}) it is {value}, and both agree; "
+        "`recover --mend-bits` does so", _MEND,
+        meaning="The unit of the queue has the hash of the tag from when the message was stored, units of the index have those "
+        "of its keys. Of all single bits of the record's properties just this one leads back to it.",
+        cause="A flipped bit on disk or in memory, in a record without a property CRC.",
+        broker="It sends the message to consumers of the old tag, and finds it by the old key; clients then see another one, and "
+        "drop it.",
+        action="Recover with --mend-bits. Without it queue and index are made what the record says.",
+    ),
+    Code(
+        "commitlog-contradicted-flag", "error",
+        "the sysFlags of {count} messages, from {start} on, are not what their bodies are (the first says {says}): clients {result}",
+        _MEND,
+        one="the sysFlag of message {queue_offset} of {topic}/{queue}, at {start}, says {says}, and its body is not so: clients "
+        "{result}",
+        meaning="A body that is said to be compressed begins like no stream of that type; or it begins like one, and is said not "
+        "to be compressed. No checksum covers the sysFlag of these records.",
+        cause="A flipped bit on disk or in memory; or a producer that sets a flag and stores something else.",
+        broker="It does not look at bodies, and sends the message. A client that cannot unpack it throws, and drops it with "
+        "everything that came after it in the same answer.",
+        action="`mqtool recover --mend-bits` turns the bit back that `commitlog-flipped-field` names. Where none is named the message stays as it "
+        "is, and a consumer has to be led past it (set its offset to one more); `mqtool query --phy-offset` shows it.",
+    ),
+    Code(
+        "commitlog-unserved-message", "error",
+        "{count} messages of {topic}, from {start} on, do not say rightly what brokers need to deliver them: {result}", _MEND,
+        one="message {queue_offset} of {topic}/{queue}, at {start}, does not say rightly what brokers need to deliver it, {says}: "
+        "{result}",
+        meaning="A delayed message, a timer's or a half message keeps in its properties which topic and queue it is for, and when. "
+        "Brokers write these themselves; no checksum covers them in these records.",
+        cause="A flipped bit on disk or in memory.",
+        broker="It takes them for good. 4.9 tries such a delayed message again and again, and delivers nothing of that level any "
+        "more; 4.5 and 5.x drop it. The timer of 5.x takes up nothing after one that does not say when it is due; one that does "
+        "not say where to go it tries again and again, and may stop with it. A transaction cannot be ended.",
+        action="`mqtool recover --mend-bits` turns the bit back that `commitlog-flipped-field` names. Where none is named the message stays as it "
+        "is: `mqtool query --phy-offset` shows it, to be sent again. A 4.9 broker is led past it by hand: once its level (the queue id and "
+        "one) stands at the message's queue offset in config/delayOffset.json, stop it and write one more there. A timer passes over "
+        "it with timerSkipUnknownError=true in the broker's configuration.",
+    ),
+    Code(
+        "commitlog-flipped-field", "info",
+        "one flipped bit explains the {name} of message {queue_offset} of {topic}/{queue}, at {start}: with bit {bit} of byte "
+        "{position} turned back ({stored} to {right}) it is {value}; `recover --mend-bits` does so", _MEND,
+        meaning="Of all that is one bit away just this agrees with the body, or with what a broker writes there; or it is what "
+        "other messages have, or names a queue that there is.",
+        cause="A flipped bit on disk or in memory, in a record without a property CRC.",
+        broker="See `commitlog-contradicted-flag` and `commitlog-unserved-message`.",
+        action="`mqtool recover --mend-bits` writes the one byte; no checksum covers it, and none has to be written again.",
+    ),
+    Code(
+        "commitlog-damaged-range", "error",
+        "{bytes} bytes from {start} to {stop} hold no intact record ({reason}); {intact_after} intact messages lie after",
+        _RECOVER,
+        meaning="The chain of records breaks here and goes on at the end of the range.",
+        cause="A page that never reached the disk, a zeroed or overwritten block, a damaged size field.",
+        broker=_CUTS,
+        action="Do not start the broker. `mqtool recover` bridges the range: nothing after it is lost.",
+    ),
+    Code(
+        "commitlog-damaged-end-mark", "warning",
+        "the end mark of the file at {start} is damaged ({reason}); no message is",
+        _RECOVER,
+        meaning="The blank that closes a full log file is not what it must be. All messages before it are intact.",
+        cause="A flipped bit, or a crash between the last record of a file and the next file.",
+        broker=_CUTS,
+        action="`mqtool recover` writes the end mark again.",
+    ),
+    Code(
+        "commitlog-missing-file", "error",
+        "the log files from {start} to {stop} are missing; {intact_after} intact messages lie after",
+        "Find them: another path (mqtool verify {store} --commitlog DIR), the source of this copy, a replica, a backup. "
+        "Without them recover refuses, unless --max-loss allows for their messages.",
+        meaning="Two log files do not adjoin: what stood between them is not here. Or queues, index or checkpoint know of messages "
+        "after the last file, which is full.",
+        cause="A file was deleted or not copied, or a disk of a multi-path commitlog is not mounted.",
+        broker="It only logs a gap, passes over it and goes on with the next file; 4.5 to 4.9 can hang there. Where the end is "
+        "missing it cuts the queues and gives their offsets out again.",
+        action="Look for the files before anything else: another folder of a multi-path commitlog, the source of the copy, a "
+        "replica, a backup. If they are gone for good, `mqtool recover --max-loss N` goes on without them: it lays filler where a "
+        "file is missing between others, and says which messages are given up.",
+    ),
+    Code(
+        "commitlog-mostly-gone", "error",
+        "{messages} messages can be read, and queues name {lost} that are not there (index units that point at none: "
+        "{index_units}): do not start the broker, is this the log's disk?",
+        "Look for the log: another disk, a backup, a slave. To go on with what is left: mqtool recover {store} "
+        "--max-loss all",
+        meaning="Queues or index name far more messages than the log holds: what is here is hardly their log.",
+        cause="A wrong or empty disk is mounted, a copy stopped half way, or the files were overwritten.",
+        broker="It takes what it can read for the whole log, deletes the rest, and cuts the queues to fit.",
+        action="Keep the queues until the log is found. Recover refuses unless --max-loss allows for what is gone.",
+    ),
+    Code(
+        "commitlog-foreign", "error",
+        "no file of the log holds a record, and this one does not begin like a log: {what}",
+        "If a log belongs here, find it; if not, move the file out of the store. --max-loss all lets recover zero it.",
+        meaning="The file has the name of a log file, and nothing in it was written by a broker.",
+        cause="Another program's file, a wrong disk, an encrypted or compressed copy, or a log that was overwritten.",
+        broker="It finds no record in it and writes its own from the first byte on.",
+        action="Find out what the file is before anything is changed. Recover refuses to.",
+    ),
+    Code(
+        "commitlog-other-log", "error",
+        "the records in this file ({messages}) are of another log: units of several queues name {lost} messages in it that are not there",
+        "Find the right file: another path, the source of this copy, a replica, a backup. --max-loss lets recover go on without it.",
+        one="the record in this file is of another log: units of several queues name {lost} messages in it that are not there",
+        meaning="The file has the right name and whole records with the right own offsets, but it is a log file of another broker, or of "
+                "another life of this one. The messages that stood in this store's own file are lost.",
+        cause="A copy that mixed two stores, or a disk of another broker.",
+        broker="It delivers the other log's messages where queues lead to them, and what was here cannot be consumed.",
+        action="Put the right file in its place. Without it: `mqtool recover --max-loss N` bridges the file and keeps a copy of it.",
+    ),
+    Code(
+        "commitlog-torn-tail", "warning",
+        "{bytes} bytes after the last record (from {start}) belong to no message ({reason})", _RECOVER,
+        meaning="The log ends here; what follows is the beginning of a write, or stale bytes.",
+        cause="The broker died while it appended. That write was never acknowledged as flushed.",
+        broker="It cuts here too, but leaves the bytes on disk, where they can come back to life after the next crash.",
+        action="`mqtool recover` zeroes the bytes and keeps a copy of them.",
+    ),
+    Code(
+        "commitlog-ghosts", "warning",
+        "old records stand after a break of the log, from {start} on ({count})", _RECOVER,
+        one="one old record stands after a break of the log, at {start}",
+        meaning="Records of an earlier life of the log: their queue offsets or times do not continue it.",
+        cause="A truncation moved the write position back; the bytes after it stayed on disk.",
+        broker="If new records line up with them it takes them for messages again.",
+        action="`mqtool recover` zeroes them and keeps a copy. `mqtool query --include-ghosts` shows them.",
+    ),
+    Code(
+        "commitlog-superseded", "info",
+        "older records whose queue offsets were given out again later, from {start} on ({count})", "",
+        one="an older record whose queue offset was given out again later, at {start}",
+        meaning="A queue numbered its messages again from a lower offset; only the newest generation is in the queue.",
+        cause="A broker of 5.0 to 5.3.1 lost its queues and restarted, or the log was truncated and went on.",
+        broker="It reads the newest units only; the older messages cannot be consumed.",
+        action="Nothing; export the older messages if you need them.",
+    ),
+    Code(
+        "commitlog-old-end", "warning",
+        "older records stand at the end of the log, from {start} on ({count}), and a queue of theirs ends with a full file", _RECOVER,
+        one="an older record stands at the end of the log, at {start}, and its queue ends with a full file",
+        meaning="The records are of an earlier life of the log; newer ones have their places in the queues.",
+        cause="The log was cut here once before, and new records ended just where old ones begin.",
+        broker="A start dispatches them once more. 5.3.3 and 5.4.0 make a next file for the full queue, put nothing into it, and do not start.",
+        action="`mqtool recover` zeroes them and keeps a copy.",
+    ),
+    Code(
+        "commitlog-bad-file-length", "warning",
+        "the log file is {length} bytes long, the others {expected}", _RECOVER,
+        meaning="A broker maps log files at their configured size and refuses another length.",
+        cause="A copy that dropped the sparse end, a full disk, or another mappedFileSizeCommitLog.",
+        broker="No version starts; from 5.1.3 on a last file of length 0 is deleted instead.",
+        action="`mqtool recover` gives the file its full length; an empty last file is put aside.",
+    ),
+    Code(
+        "commitlog-odd-name", "warning",
+        "{name} in the commitlog folder is no log file", _RECOVER,
+        meaning="Log files are named by 20 digits; anything else does not belong there.",
+        cause="A backup, an editor or a copy tool left it there.",
+        broker="It does not start: the name or the length is refused (from 5.1.0 on, folders are passed over).",
+        action="`mqtool recover` puts it aside. A folder on a disk of its own that is not empty stays, and `abort` with "
+        "it: move it by hand.",
+    ),
+    Code(
+        "commitlog-not-a-file", "error",
+        "{name} has the name of a log file, but it is {what}",
+        "Put the log file back (is its disk mounted?), or move this out of the store; then verify again.",
+        meaning="What stands there cannot be read as a log file, so nothing is known of that part of the log.",
+        cause="A link whose disk is not mounted, a folder that a container made for a missing mount, a file that was renamed.",
+        broker="It does not start, or goes on without that part (from 5.1.0 on, folders are passed over).",
+        action="See to it by hand: recover and the rebuilds refuse until then.",
+        bits=8,
+    ),
+    Code(
+        "commitlog-duplicate-file", "warning",
+        "{name} stands in two folders of the commitlog; {kept} is the live one", _RECOVER,
+        meaning="Two folders of a multi-path commitlog hold a file of the same name.",
+        cause="A file was copied by hand, or made twice when a disk filled up.",
+        broker="It loads both, and reads whichever comes first.",
+        action="`mqtool recover` puts the one with less of the log aside.",
+    ),
+    Code(
+        "commitlog-first-file-not-zero", "info", "the log begins at {start}: older files have expired", "",
+        meaning="A broker deletes old log files from the front.",
+        cause="Retention.", broker="Normal.", action="Nothing.",
+    ),
+    Code(
+        "commitlog-begins-late", "warning",
+        "the log begins at {start}, but its first message ({first_time}) is not {hours} h older than its newest ({newest_time}), as it "
+        "would be had the files before it expired: were they deleted on purpose, or not copied?",
+        "Find them: another path (mqtool verify {store} --commitlog DIR), the source of this copy, a replica, a backup. If they "
+        "expired or were deleted on purpose, give the broker's retention with --set fileReservedTime=H (here at most {age_hours}).",
+        meaning="The log does not begin at 0, and its first message is younger than `fileReservedTime` (72 h unless --broker-conf or "
+        "--set says otherwise) before the newest one: no broker with this retention has deleted the files before it by their age.",
+        cause="The first files were not copied, a disk of a multi-path commitlog is not mounted, somebody deleted them; or a full "
+        "disk, a shorter retention or a long idle time let the broker delete them.",
+        broker="It starts, and deletes what queues and index have of the messages before the first file.",
+        action="Look for the files before the broker starts. If they are meant to be gone, say so with "
+        "`--set fileReservedTime=H`; 0 accepts any first file. Neither recover nor a rebuild changes anything for it.",
+    ),
+    Code(
+        "commitlog-unreadable", "error", "{wanted} bytes could not be read: {error}",
+        "Check the disk; copy what can be read elsewhere first.",
+        meaning="The operating system refused to read this range; it counts as damaged.",
+        cause="A failing disk, a lost mount, or missing permission.",
+        broker="It dies at the first touch of that page.",
+        action="Save a copy of the store (`mqtool recover --output DIR`), then work on the copy.",
+        bits=8,
+    ),
+    Code(
+        "commitlog-bridge", "info",
+        "an earlier recover bridged damage here (filler records: {fillers}, markers of lost messages: {markers})", "",
+        meaning="mqtool replaced damaged ranges by records that brokers pass over; each marker stands for one lost message.",
+        cause="An earlier `mqtool recover` of this store.",
+        broker="It passes over filler; markers are seen only after a full rebuild of the queues by a broker.",
+        action="Nothing. `mqtool journal` shows that run, `mqtool undo` takes it back.",
+    ),
+    Code(
+        "commitlog-contradicted-field", "error",
+        "the record at {start} says {field} = {stored}, but its queue shows that it is message {queue_offset} of "
+        "{topic}/{queue} ({field} = {told}); `recover --mend-bits` writes that", _MEND,
+        meaning="The record is intact as far as checksums reach, but one field, which none covers, is wrong: at least "
+        "two independent witnesses say so, among them the records before and after it in its queue.",
+        cause="A flipped bit in the topic, the queue id, the queue offset, the sysFlag, or in the properties that name "
+        "LMQ queues.",
+        broker="It notices nothing, and delivers the message where its unit stands. A rebuild of its queues would put the "
+        "message into the wrong place.",
+        action="`mqtool recover` keeps or writes the unit of the right place and leaves the record as it is. With "
+        "`--mend-bits` it writes the field.",
+    ),
+    Code(
+        "commitlog-unplaced-record", "info",
+        "the record at {start} says that it is message {queue_offset} of {topic}/{queue}, where it does not fit in; "
+        "it is in no queue", "",
+        meaning="The record is intact as far as checksums reach, but its number is out of its queue's order, and nothing "
+        "shows which one is right.",
+        cause="A flipped bit in the queue id, the topic or the queue offset, while the queue's files are gone.",
+        broker="A rebuild of its queues puts the message into a wrong place, or over another one.",
+        action="`mqtool query --phy-offset` shows the message; send it again if it is needed.",
+    ),
+    Code(
+        "commitlog-number-missing", "info",
+        "{topic}/{queue}: the log has no message with the queue offsets {first} to {last} ({count}), and nothing damaged "
+        "took them", "",
+        one="{topic}/{queue}: the log has no message with the queue offset {first}, and nothing damaged took it",
+        meaning="Messages of a queue are numbered one by one, and these numbers are left out between two intact records.",
+        cause="A broker that lost units went on from a wrong number; or records whose topic, queue id or queue offset "
+        "was changed.",
+        broker="It notices nothing.",
+        action="Nothing. Where a record was changed, `commitlog-unplaced-record` may say which.",
+    ),
+    Code(
+        "commitlog-misnamed-file", "warning",
+        "the records in this file belong to the file {right}", _RECOVER,
+        meaning="Every record says where in the log it stands, and that is not where the file's name puts it.",
+        cause="The file was renamed or copied under a wrong name.",
+        broker="It takes the name for true: units do not find their messages.",
+        action="`mqtool recover` gives the file its right name.",
+    ),
+    Code(
+        "commitlog-needs-newer-broker", "info",
+        "{what} from {start} on: a broker older than {version} would cut the log there", "",
+        meaning="The log holds records in a form that older releases do not know.",
+        cause="The store was written by a newer broker: topics longer than 127 bytes (5.1.0), IPv6 hosts (4.6.0).",
+        broker="Releases from the named version on read them. Older ones take the first for damage, and cut.",
+        action="Do not start an older broker on this store.",
+    ),
+)
+
+
+# --- Reasons of damage: why bytes of the log hold no intact record. Damaged ranges and `inspect` name them.
+
+
+_REST = (
+    "The bytes before and after are judged on their own: `mqtool verify` says whether this is a damaged range, a damaged message or "
+    "a torn tail, and `mqtool recover` bridges, restores or zeroes it."
+)
+_REASONS_CUTS = "Its recovery ends here: what follows in the log is cut off."
+_PASSES = "Its recovery does not look at the field and passes over the record; clients may fail on it."
+_BIT = "A flipped bit or an overwritten block."
+_REASONS_MEND = "`mqtool inspect FILE --offset N` shows the record with every check. " + _REST
+
+
+class Reason(Struct, frozen=True):
+    """One reason: what it means, how it happens, what a broker does with such bytes, what to do."""
+
+    name: str
+    meaning: str
+    cause: str = _BIT
+    broker: str = _REASONS_CUTS
+    action: str = _REASONS_MEND
+
+
+_ALL = (
+    Reason("bad-body-crc", "The checksum of the body is not the one that the record says: the body, or the checksum, was changed.",
+           _BIT, "Recovery cuts the log here where it looks at bodies (checkCRCOnRecover); otherwise consumers get the wrong body.",
+           "Where one flipped bit explains it, `mqtool recover --mend-bits` restores the message. " + _REASONS_MEND),
+    Reason("bad-property-crc", "The checksum over the record (a property, 5.2.0 and later) does not fit: any of its bytes was changed.",
+           _BIT, "Releases from 5.2.0 on cut the log here; older ones notice nothing.",
+           "Where one flipped bit explains it, `mqtool recover --mend-bits` restores the message. " + _REASONS_MEND),
+    Reason("bad-magic", "Bytes 4 to 7 are not the magic of a record or of an end mark.",
+           "The record before ends elsewhere than it should, or the bytes were overwritten."),
+    Reason("bad-size", "The size is below that of the smallest record, or larger than the rest of the file."),
+    Reason("bad-length-sum", "The lengths of body, topic and properties do not add up to the record's size."),
+    Reason("bad-body-length", "The length of the body is negative."),
+    Reason("bad-topic", "The topic's length is negative, or its bytes are not a name that brokers accept.", _BIT,
+           "With a possible length recovery passes over it and makes a queue of that name."),
+    Reason("bad-properties", "The properties' length is negative, or the text is not pairs of names and values, or DELAY, INNER_BASE or "
+           "INNER_NUM is not a number.", _BIT, "It depends on the release and on what is wrong: it cuts, or reads other properties."),
+    Reason("bad-phy-offset", "The record says that it stands at another offset of the log.",
+           "Bytes of another place or an earlier life of the log, or a flipped bit.",
+           "Only 5.5 with checkCommitLogOffsetOnRecover notices; others read it as a message."),
+    Reason("bad-queue-id", "The queue id is negative.", _BIT, _PASSES),
+    Reason("bad-queue-offset", "The queue offset is negative.", _BIT, _PASSES),
+    Reason("bad-born-timestamp", "The born time is 0 or negative.", _BIT, _PASSES),
+    Reason("bad-store-timestamp", "The store time is 0 or negative.", _BIT, _PASSES),
+    Reason("bad-born-port", "The producer's port is negative or above 65535.", _BIT, _PASSES),
+    Reason("bad-store-port", "The broker's port is negative or above 65535.", _BIT, _PASSES),
+    Reason("bad-blank-size", "The end mark of a file does not name the bytes that are left of it.", _BIT,
+           "Releases up to 5.3.1 ignore the size; later ones cut the log here."),
+    Reason("blank", "An end mark stands where the log goes on with records."),
+    Reason("short", "The bytes end before the record does.",
+           "A copy that stopped, a cut file, or a size that leads past the end."),
+    Reason("zeroed", "The bytes are zeros, although the log goes on after them.",
+           "A page that never reached the disk, a gap of a sparse copy, or a trimmed block."),
+    Reason("torn-record", "A queue unit names a message here, after the end of the log, and only a part of it was written.",
+           "The broker or the machine stopped while the last messages were written."),
+    Reason("missing-file", "A whole file of the log is not there, although files after it are, or units name messages of it.",
+           "A disk that is not mounted, a copy without it, or a deleted file.",
+           "It passes over the gap; what the file held cannot be consumed.",
+           "Find the file: another path, the source of this copy, a replica, a backup. Then `mqtool verify` again."),
+    Reason("unreadable", "The operating system refused to read the bytes.", "A failing disk, a lost mount, or missing permission.",
+           "It dies at the first touch of that page.", "Check the disk; copy what can be read elsewhere first."),
+    Reason("unread", "The bytes were a record by the time that they were looked at again.", "A broker writes to the store.",
+           "Nothing.", "Run the command again, on a copy or with the broker stopped."),
+    Reason("overwritten", "Older records stand here, whole and with the right own offset, but queue units name other messages here, which "
+           "no record of the log holds.", "A write that was lost, or blocks of an older copy or snapshot of the same file.",
+           "It takes the old records for messages and delivers them in place of those that are lost.",
+           "`mqtool recover` bridges the range and keeps a copy of the old records; a replica or a backup may have the messages."),
+    Reason("other-log", "The records of this file are another log's: units of several queues name other messages in it, and its records "
+           "continue no queue of the files beside it.", "A copy that mixed two stores, or a disk of another broker.",
+           "It delivers the other log's messages where queues lead to them.",
+           "Put the right file in its place. Without it, `mqtool recover --max-loss N` bridges the file and keeps a copy of it."),
+    Reason("ghosts", "Old records stand here, of an earlier life of the log; they are not part of it any more.",
+           "A truncation moved the write position back; the bytes after it stayed on disk.",
+           "If new records line up with them it takes them for messages again.",
+           "`mqtool recover` zeroes them and keeps a copy; `mqtool query --include-ghosts` shows them."),
+)
+REASONS: dict[str, Reason] = {reason.name: reason for reason in _ALL}

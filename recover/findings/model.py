@@ -1,0 +1,100 @@
+"""Damage as a value: findings, and the list that merges and counts them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import Struct, field
+
+from recover.findings.code import SEVERITY_BITS, Severity
+
+
+class Finding(Struct, frozen=True):
+    """One problem, or one stretch of adjacent problems of one code in one file.
+
+    `file` is relative to the store, `offset` is a byte position in that file; both may be None.
+    """
+
+    code: str
+    severity: Severity
+    file: str | None
+    offset: int | None
+    message: str
+    remedy: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    bits: int = 0
+
+    def json(self) -> dict[str, Any]:
+        """The finding as the JSON documents show it."""
+        return {
+            "code": self.code, "severity": self.severity, "file": self.file, "offset": self.offset,
+            "message": self.message, "remedy": self.remedy, "facts": self.facts,
+        }
+
+
+class _Facts(dict[str, Any]):
+    """Facts for message templates: an unknown name stays visible instead of failing."""
+
+    def __missing__(self, key: str) -> str:
+        return "{" + key + "}"
+
+
+def finding(
+    code: str, file: str | None = None, offset: int | None = None, *, severity: Severity | None = None,
+    remedy: str | None = None, **facts: Any,
+) -> Finding:
+    """Build a finding of a registered code; `KeyError` for a code that nobody registered.
+
+    `severity` and `remedy` are those of the code where they are not given.
+    """
+    from recover.findings.registry import CODES
+
+    kind = CODES[code]
+    values = _Facts(facts, file=file, offset=offset)
+    level = severity or kind.severity
+    bits = kind.exit_bits if severity is None else SEVERITY_BITS[severity]
+    message = kind.said_of(facts).format_map(values)
+    remedy = (kind.remedy if remedy is None else remedy).format_map(values)
+    return Finding(code, level, file, offset, message, remedy, dict(facts), bits)
+
+
+class FindingList:
+    """Findings in (file, offset, code) order with exact counts."""
+
+    def __init__(self, findings: Iterable[Finding] = ()) -> None:
+        self._findings: list[Finding] = list(findings)
+
+    def add(self, item: Finding) -> None:
+        """Take one finding."""
+        self._findings.append(item)
+
+    def extend(self, items: Iterable[Finding]) -> None:
+        """Take several."""
+        self._findings.extend(items)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.sorted())
+
+    def __len__(self) -> int:
+        return len(self._findings)
+
+    def sorted(self) -> list[Finding]:
+        """All findings, those of the whole store first."""
+        return sorted(self._findings, key=lambda f: (f.file or "", -1 if f.offset is None else f.offset, f.code))
+
+    @property
+    def bits(self) -> int:
+        """Exit bits of everything found."""
+        result = 0
+        for item in self._findings:
+            result |= item.bits
+        return result
+
+    def counts(self) -> dict[str, int]:
+        """How many problems of each code; a merged finding counts as many as it stands for."""
+        totals: Counter[str] = Counter()
+        for item in self._findings:
+            totals[item.code] += int(item.facts.get("count", 1))
+        return dict(totals)

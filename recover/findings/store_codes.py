@@ -1,0 +1,459 @@
+"""Findings about the parts around log, queues and index: abort, lock, timer, and what is not read."""
+
+from __future__ import annotations
+
+from recover.findings.code import BIT_UNSUPPORTED, Code
+
+DUE_AGAIN = (
+    "The timer cannot be rebuilt. If delayed messages matter more than duplicates, move timerlog, timerwheel* and "
+    "config/timercheck aside before the start: the broker then reads its timer queue from the beginning again."
+)
+
+PARTS_CODES: tuple[Code, ...] = (
+    Code(
+        "abort-present", "warning", "the abort file is there: {detail}", "mqtool recover {store}",
+        meaning="A broker makes this file at the end of its start and removes it at the end of a clean stop.",
+        cause="The broker was killed or crashed, or it stopped with messages that were not dispatched yet.",
+        broker="It runs its abnormal recovery: from the file that the checkpoint suggests it reads the log and fills "
+        "the queues again.",
+        action="Look with `mqtool verify` and `mqtool predict` at what that start would do. Recover removes the file "
+        "last, once everything else is right.",
+    ),
+    Code(
+        "broker-running", "info", "the store is locked by {who}; what is read here may change meanwhile", "",
+        meaning="Byte 0 of the lock file is held, as a running broker does.",
+        cause="The broker is up, or another mqtool is at work on the store.",
+        broker="A second broker on this store refuses to start.",
+        action="Reading is fine. To change the store, stop the broker first.",
+    ),
+    Code(
+        "commitlog-empty-queues-left", "error",
+        "there is no commitlog, but {queue_files} queue files and {index_files} index files are left: do not start the "
+        "broker, is the log's disk mounted?",
+        "Mount the disk, or name the folder: mqtool verify {store} --commitlog DIR",
+        meaning="Queues and index name messages, and the log that holds them is not where it should be.",
+        cause="The disk of the commitlog is not mounted, the path is wrong, or the log was deleted.",
+        broker="It starts, deletes all queue files, and begins a new log at offset 0. When the disk comes back, two "
+        "logs claim the same offsets.",
+        action="Find the log. Only if it is gone for good: move consumequeue/ and index/ out of the store.",
+    ),
+    Code(
+        "part-not-supported", "warning",
+        "{part}: {what} ({detail}); mqtool cannot read it: {not_checked} there are not checked",
+        "Judge that part with the broker's own tools before you rely on this report.",
+        meaning="The part holds data that mqtool does not read. It was neither found sound nor found damaged. A DLedger "
+        "log stands for all of the log from its first file on, so queues, index and checkpoint are not judged either.",
+        cause="The broker was configured to keep this data there.",
+        broker="It reads the part as always.",
+        action="Everything else was judged. Recover works on the rest and leaves `abort` in place, so that the broker "
+        "still runs its own recovery over this part. Recover, truncate and the rebuilds refuse where they would have "
+        "to judge by the part, or write what it holds. Whether the part is sound, a broker on a copy shows.",
+        bits=BIT_UNSUPPORTED,
+    ),
+    Code(
+        "part-missing", "warning", "{part} ({what}) is not there: {problem}",
+        "Do not start the broker before you have looked for {part}: another disk, the source of this copy, a backup, a replica.",
+        meaning="A setting, topics.json, another file or the log itself says that the part is in use.",
+        cause="It was deleted, not copied with the rest, or lies on a disk that is not mounted.",
+        broker="It makes a new, empty one and says nothing, or does not start: of a compacted topic logs and queues have "
+        "to match. What a clean start does not dispatch again is never delivered.",
+        action="Put the part back. mqtool does not read what it holds, and makes none.",
+    ),
+    Code(
+        "part-damaged", "warning", "{part} ({what}): {problem}",
+        "Put {part} back from a backup or a replica before the start. mqtool changes nothing there.",
+        meaning="Seen from outside the part is not whole: of a RocksDB the manifest and the live tables were looked at, not "
+        "their content.",
+        cause="A crash, a copy made while the broker ran, or a failing disk.",
+        broker="It does not start where a database cannot be opened. A manifest that ends too early it takes as it is, and "
+        "goes on with an older state.",
+        action="Restore the part. Databases of queues and index derive from the log; how a release fills one again, try on "
+        "a copy of the store.",
+    ),
+    Code(
+        "part-recognised", "info", "{part}: {what} ({detail})", "",
+        meaning="A part that mqtool knows but has nothing to judge in, or lists only.",
+        cause="Most of these folders are made by every start, whether they are used or not.",
+        broker="Normal.",
+        action="Nothing.",
+    ),
+    Code(
+        "file-owner-or-mode", "warning",
+        "{count} files in {file} have another owner or mode ({has}) than their neighbours ({usual}): {names}",
+        "chown {owner} and chmod {mode} on {names}, as their neighbours have it.",
+        one="{names} has another owner or mode ({has}) than its neighbours ({usual})",
+        meaning="A broker makes all of its files with one owner and one mode. What is in them was checked as always.",
+        cause="A copy or a repair as another user, root for instance.",
+        broker="It does not start, or cannot write, where its user may not open a file for writing.",
+        action="Give the files owner and mode of their neighbours before the start. mqtool changes neither.",
+    ),
+    Code(
+        "part-unreadable", "error", "{part} could not be read: {error}",
+        "Check the disk and the permissions, then run again.",
+        meaning="The operating system refused to list or read the part.",
+        cause="A failing disk, a lost mount, or missing permission.",
+        broker="It does not start, or not without the part.",
+        action="Make it readable and run again.",
+        bits=8,
+    ),
+    Code(
+        "timer-points-beyond-log", "warning",
+        "{count} units of the timerlog, the first at {first}, point after the end of the log ({log_end})", DUE_AGAIN,
+        one="the unit of the timerlog at {first} points after the end of the log ({log_end})",
+        meaning="The timer would deliver messages that the log does not hold.",
+        cause="The log lost its end, or was cut, and the timerlog was not.",
+        broker="At the due time it finds nothing there, or another message that was written since; some releases try "
+        "again without end.",
+        action="Nothing that recover could do. Watch the broker's log for the timer's errors after the start.",
+    ),
+    Code(
+        "timer-wrong-record", "warning",
+        "{count} pending units of the timerlog, the first at {first}, point where no message of their size starts",
+        DUE_AGAIN,
+        one="the pending unit of the timerlog at {first} points where no message of its size starts",
+        meaning="Log offset or size in the unit differ from every record. The timer message itself may well be intact in the "
+        "log; then it is `timer-units-missing`, too.",
+        cause="Rotten bits in the timerlog, a log that was cut and written on, or a timerlog of another life of the store.",
+        broker="At the due time it reads whatever stands there, finds no message of that size, and delivers nothing.",
+        action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
+    ),
+    Code(
+        "timer-wrong-units", "warning",
+        "{count} units of the timerlog, the first at {first}, cannot be right: their instant, chain or kind contradicts the others",
+        DUE_AGAIN,
+        one="the unit of the timerlog at {first} cannot be right: its instant, chain or kind contradicts the others",
+        meaning="Instants are whole in the timer's precision, a chain stays at one instant and leads backwards, and a unit that "
+        "cancels belongs to a message that says so.",
+        cause="Rotten bits in the timerlog.",
+        broker="It delivers the message at another time, or not, or loses the rest of the chain.",
+        action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
+    ),
+    Code(
+        "timer-units-missing", "warning",
+        "{count} pending timer messages, the first at {first} of the log, have no unit in the timerlog (it ends at {end})",
+        DUE_AGAIN,
+        one="the pending timer message at {first} of the log has no unit in the timerlog (it ends at {end})",
+        meaning="config/timercheck says that the broker took them up, and they are not due yet. They are intact in the log.",
+        cause="The timerlog is gone, was cut, or was not copied with the rest; or config/timercheck is wrong.",
+        broker="It never delivers them.",
+        action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
+    ),
+    Code(
+        "timer-check-wrong", "warning", "config/timercheck {problem}",
+        "Restore config/timercheck from a copy before the start.",
+        meaning="The file says up to what time timer messages were delivered, and how far the timer queue was taken up.",
+        cause="It was not copied with the rest, or bits of it are wrong.",
+        broker="Without it the timer queue is read from its beginning, and messages can be delivered twice. With a time in the "
+        "future what is due before then is passed over, and never delivered.",
+        action="Restore it from a copy. Where messages that come twice do less harm than lost ones, move timerlog, timerwheel* and "
+        "config/timercheck aside together: the broker then reads its timer queue from the beginning again.",
+    ),
+    Code(
+        "timer-log-stops", "info", "the timerlog stops at {position}: {reason} ({after} whole units follow)", "",
+        meaning="What follows is no unit, no end mark and not empty. With whole units after it, it is a warning.",
+        cause="A crash while the timerlog was written; rotten bits where whole units follow.",
+        broker="It cuts the timerlog there at start, and never delivers what only later units name.",
+        action="Without units after it nothing. Else restore the timerlog from a copy, or have the broker read its timer queue again: "
+        "move timerlog, timerwheel* and config/timercheck aside.",
+    ),
+    Code(
+        "timer-wheel-bad-length", "warning", "{name} is {length} bytes long instead of {expected}",
+        "Move it aside before the start: the broker makes a new one and fills it from the end of the timerlog.",
+        meaning="The wheel has a fixed length.",
+        cause="A crash while the file was made, or a copy that stopped.",
+        broker="With another length than 0 it does not start.",
+        action="Move the file aside. Timer messages that the timerlog's last files do not name can be late or lost.",
+    ),
+    Code(
+        "settings-contradict-files", "warning",
+        "{setting} is set to {given}, and the files of {file} say {right}: a broker with that setting does not start, or "
+        "misreads them",
+        "Set {setting}={right} in the broker's configuration, as its files have it.",
+        meaning="The settings are not those with which the store was written; the files agree with each other.",
+        cause="Another broker's configuration, or a size that was changed over an existing store.",
+        broker="It refuses files of another length than the setting says, and looks in the wrong slots of index files.",
+        action="Correct the configuration. Nothing is wrong with the store, and no repair of it helps.",
+    ),
+    Code(
+        "start-needs-newer-broker", "error",
+        "broker {broker} cannot read {what}, which begin at {start} of the log: it would cut the log there",
+        "Start release {version} or later on this store.",
+        meaning="The store was written by a newer release, in a form that this one does not know.",
+        cause="A downgrade of the broker, or a start with the wrong release.",
+        broker="It takes the first such record for damage, and cuts the log there.",
+        action="Use the release that wrote the store. No repair makes the records readable for older ones.",
+    ),
+    Code(
+        "settings-would-truncate", "warning",
+        "with {setting} a start would cut the log at {value}: the first of {count} records without a property CRC",
+        "Leave {setting} off until the last log file with such records has expired.",
+        one="with {setting} a start would cut the log at {value}: the one record without a property CRC",
+        meaning="The setting makes the recovery refuse records that were stored without this checksum.",
+        cause="The setting was turned on over a log that was begun without it.",
+        broker="Its recovery stops at the first such record that it reads, cuts the log there and deletes later files.",
+        action="Do not start with it. `mqtool predict` with the same settings shows what would be lost.",
+    ),
+)
+
+
+# --- Findings about the files in config/.
+
+
+_RECOVER = "mqtool recover {store}"
+_PERSISTED = (
+    "A power cut or a crash while the broker wrote the file: up to 5.3 it writes in place and without fsync, and a "
+    "shorter text over a longer one leaves the end of the old one."
+)
+_LOAD = (
+    "It falls back to the backup without a word. Where the backup is missing or empty it starts with nothing; where "
+    "the backup is no text either it does not start. From 5.4 on it also deletes the broken file, so copy it first."
+)
+
+CONFIG_CODES: tuple[Code, ...] = (
+    Code(
+        "config-broken", "warning", "{name} {problem}; {outcome}", _RECOVER,
+        meaning="The file is not the JSON text that a broker wrote, but a whole text is still there; or the name of its table "
+        "is one bit away from what it should be.",
+        cause=_PERSISTED + " Or a flipped bit.",
+        broker=_LOAD + " A text without its table it takes as it is, and starts with nothing, whatever the backup has.",
+        action="Recover cuts what follows the text, turns back the bit in the table's name, or puts the sound backup in its "
+        "place; the broken file is kept in the journal.",
+    ),
+    Code(
+        "config-lost", "warning",
+        "{name} {problem} and its backup {backup_problem}: lost is {lost}. {start}",
+        "Put a copy from a file backup or from the other broker of the group into config/, or accept the loss and move "
+        "{name} out of the store.",
+        meaning="Neither the file nor its backup holds a whole text.",
+        cause=_PERSISTED + " When it was written twice, the backup is as broken as the file.",
+        broker=_LOAD,
+        action="Recover keeps every member that can still be read, and takes a backup away that would stop the start. "
+        "It never makes up offsets.",
+    ),
+    Code(
+        "config-missing", "warning", "{name} {problem}: {outcome}", _RECOVER,
+        meaning="The broker had such a file, with something in it: its backup, the other files of config/, the queues or the log "
+        "show so. The same is said of all of config/ where the store holds messages.",
+        cause="The store was copied without it, its disk is not mounted, somebody removed or emptied it, or a crash came between "
+        "the two renames of a write.",
+        broker="Of a missing file it takes the backup if that is sound, and else starts with nothing, as with an empty table. "
+        "Without topics.json producers and consumers are refused until the topics are made again; without consumer offsets groups "
+        "begin at the newest or at the oldest message.",
+        action="Find the file: another path, the source of this copy, a file backup, the other broker of the group. Recover puts a "
+        "sound backup in its place, and makes topics.json from queues and log, marked as a guess. It never makes up offsets: where "
+        "they are gone for good, start the broker and set them by hand.",
+    ),
+    Code(
+        "config-topics-guessed", "warning", "topics.json {problem} and no sound backup is there; {topics} topics can "
+        "be guessed from the queues and the log: {names}",
+        _RECOVER,
+        meaning="Names come from folders and records, queue numbers from the highest queue in use. Permissions are set "
+        "to read and write; queues never used, order flags and attributes cannot be known.",
+        cause=_PERSISTED,
+        broker=_LOAD,
+        action="Recover writes the guess. Compare it with what you know before the start; "
+        "`mqadmin updateTopic` mends single topics.",
+    ),
+    Code(
+        "config-backup-broken", "warning", "{name} is sound, but its backup {problem}", _RECOVER,
+        meaning="The broker would have nothing to fall back to.",
+        cause=_PERSISTED,
+        broker="It does not look at the backup while the file itself is sound, and replaces it at the next write.",
+        action="Recover makes the backup a copy of the file.",
+    ),
+    Code(
+        "config-unreadable", "error", "{name} could not be read: {error}",
+        "Check the disk and the permissions, then run again.",
+        meaning="The operating system refused to read the file.",
+        cause="A failing disk, a lost mount, or missing permission.",
+        broker="It treats the file as broken.",
+        action="Make the file readable and run again; nothing is decided without it.",
+        bits=8,
+    ),
+    Code(
+        "consumer-offset-above-max", "warning",
+        "group {group} of topic {topic}: the offset lies after the end of the queue in {count} queues: {detail}",
+        "mqtool recover {store} --clamp-offsets",
+        one="group {group} of topic {topic}: the offset lies after the end of the queue in one queue: {detail}",
+        meaning="The group says it has consumed messages that the queue does not have.",
+        cause="The log or the queue lost its end, the topic was made again, or the file is of another broker.",
+        broker="It answers OFFSET_OVERFLOW_BADLY and tells the consumer to go on elsewhere: 4.x to the oldest message "
+        "if the queue begins at 0, so that everything is consumed again; later ones to the newest. Until the queue has "
+        "grown past the offset, a consumer that does not correct itself misses the new messages.",
+        action="Let recover lower the offsets to the end of the queues with --clamp-offsets: what was lost stays lost, "
+        "and nothing is consumed twice.",
+    ),
+    Code(
+        "consumer-offset-below-min", "info",
+        "group {group} of topic {topic}: the offset lies before the first message left in {count} queues: "
+        "{detail}",
+        "",
+        one="group {group} of topic {topic}: the offset lies before the first message left in one queue: {detail}",
+        meaning="The messages between the offset and the first one left have expired with their log files.",
+        cause="A group that has not consumed for longer than messages are kept.",
+        broker="It moves the consumer to the first message left.",
+        action="Nothing.",
+    ),
+    Code(
+        "consumer-offset-unknown-topic", "info", "group {group} has offsets of topic {topic}, which is not here", "",
+        meaning="Neither topics.json nor the queues nor the log know the topic.",
+        cause="The topic was deleted; its offsets stay in the file.",
+        broker="It keeps them. A topic made again under this name inherits them, and its consumers begin too late.",
+        action="Nothing, unless the topic is to be made again.",
+    ),
+    Code(
+        "delay-offset-above-max", "warning",
+        "delay level {level} was delivered up to {value}, but its queue ends at {end}",
+        "mqtool recover {store} --clamp-offsets",
+        meaning="delayOffset.json says that delayed messages were delivered that the queue does not have.",
+        cause="The log or the queue lost its end, or the file is of another broker.",
+        broker="Older releases wait until the queue has grown past the offset, so that new delayed messages of this "
+        "level are never delivered; newer ones correct it at start.",
+        action="Let recover lower it to the end of the queue with --clamp-offsets.",
+    ),
+)
+
+
+# --- Findings about what mqtool itself did to a store.
+
+
+PLAN_CODES: tuple[Code, ...] = (
+    Code(
+        "run-unfinished", "warning",
+        "the run {run} ({command}) is {state}: {steps_done} of {steps} steps are done",
+        "mqtool resume {store}   (or: mqtool undo {store})",
+        meaning="A change of this store was begun and stopped half way; its journal and the saved bytes are in place.",
+        cause="mqtool was killed or interrupted, or the disk failed while it worked.",
+        broker="It knows nothing of the run and would start on a store that is half changed.",
+        action="Resume it, or undo it, before a broker starts here.",
+    ),
+    Code(
+        "run-journal-damaged", "warning",
+        "the journal of an earlier run cannot be used: {reason}",
+        "",
+        meaning="A record of the journal is missing or cannot be read, so the run can be neither resumed nor undone.",
+        cause="The disk lost it, or somebody edited or copied part of the journal folder.",
+        broker="It never looks at this folder.",
+        action="The bytes that the run overwrote are still in its folder; put the folder aside to work without it.",
+    ),
+    Code(
+        "plan-loses-delivered", "info",
+        "the plan would cost {count} messages that this store delivers as it is (broker {broker})",
+        "Keep the store as it is: the broker alone delivers more. --max-loss {count} accepts the loss.",
+        meaning="What brokers deliver from the store as it is was compared with what they would deliver after the plan, "
+        "by the rules of predict. Messages would be missing, so the plan is refused.",
+        cause="One damaged record, mark, name or unit was believed against the rest of the store.",
+        broker="It starts on the store as it is and delivers these messages.",
+        action="Save a copy of the store. Start the broker on it, or accept the loss with --max-loss.",
+        one="the plan would cost one message that this store delivers as it is (broker {broker})",
+    ),
+    Code(
+        "plan-overwrites-named", "error",
+        "a plan was made that overwrites {count} intact messages of whole log files as old ones: the log file before "
+        "them may be the wrong one",
+        "Look for the right file, in a backup or a replica. --max-loss {count} accepts the loss.",
+        meaning="Whole log files look older than what stands before them, and the plan gives them up. But a broker that "
+        "cuts its log deletes the files after the cut, so the plan is refused.",
+        cause="A log file before them is of another store, or its store times are wrong.",
+        broker="It may cut the log before these files, and delete them.",
+        action="Save a copy of the store. Bring the right file back, or accept the loss with --max-loss.",
+    ),
+)
+
+
+# --- Findings about what a broker's start would do.
+
+
+PREDICT_CODES: tuple[Code, ...] = (
+    Code(
+        "start-refused", "error", "broker {broker} would not start: {reason}", "mqtool recover {store} --dry-run",
+        meaning="The broker ends, or waits for ever, before it serves anybody.",
+        cause="A mapped file of another length than the setting says, a stray folder or name among mapped files, a "
+        "config file without a usable copy, a size field that asks for more memory than there is, or a gap that "
+        "dispatch cannot cross.",
+        broker="It logs the cause in store.log or broker.log and exits; 4.5 to 4.9 hang at a gap.",
+        action="Put right what the reason names. `mqtool verify` says what else is wrong.",
+    ),
+    Code(
+        "start-cannot-say", "warning", "what broker {broker} makes of {part}: mqtool does not emulate it and cannot say",
+        "Try the start on a copy of the store.",
+        meaning="The answer would need a part of the store, or a setting, that predict does not follow.",
+        cause="The store keeps its log in a DLedger, queues in RocksDB or in batch queues, or the settings say so.",
+        broker="It starts from that part.",
+        action="Take nothing that predict says for the whole answer. Copy the store and start a broker on the copy.",
+        bits=BIT_UNSUPPORTED,
+    ),
+    Code(
+        "start-loses-messages", "error",
+        "broker {broker} would cut the log at {offset_cut} ({reason}) and lose {lost} intact messages",
+        "Do not start it. mqtool recover {store} --dry-run",
+        meaning="The recovery of a start ends at the first record that fails its check; everything after is cut off, "
+        "and files that begin after it are deleted from disk.",
+        cause="Damage in the range that the start reads, a record that this release cannot read, or a setting like "
+        "forceVerifyPropCRC over records that were written without it.",
+        broker="It says `recover physics file end` and nothing about a loss.",
+        action="`mqtool recover` keeps what lies after the damage.",
+    ),
+    Code(
+        "start-leaves-unreachable", "error",
+        "broker {broker} would leave {count} messages in the log without a queue unit that leads to them",
+        "mqtool rebuild-consumequeue {store} --dry-run",
+        one="broker {broker} would leave one message in the log without a queue unit that leads to it",
+        meaning="The messages are in the log, but no consumer ever gets them.",
+        cause="A start fills queues only from the range that it dispatches; a queue that lost older units stays short.",
+        broker="It notices nothing.",
+        action="Rebuild the consume queues before the start.",
+    ),
+    Code(
+        "start-reuses-offsets", "error",
+        "broker {broker} would give new messages {count} queue offsets that messages in the log already have",
+        "mqtool rebuild-consumequeue {store} --dry-run",
+        one="broker {broker} would give a new message a queue offset that a message in the log already has",
+        meaning="A queue ends below offsets that its messages carry, so the next messages get them again. Groups that "
+        "are ahead skip them.",
+        cause="Units at the end of a queue are missing and the start does not bring them back, or puts others in "
+        "their place.",
+        broker="5.3.2 and later skip exactly the first undispatched message of a clean start, and put those after it "
+        "one place too low.",
+        action="Rebuild the consume queues before the start.",
+    ),
+    Code(
+        "start-lowers-queues", "error",
+        "broker {broker} would end {count} queues below where they end now, and give {offsets} queue offsets out again",
+        "mqtool verify {store}",
+        one="broker {broker} would end one queue below where it ends now, and give {offsets} queue offsets out again",
+        meaning="Units at the end of these queues name messages that the log does not hold. The next messages get their "
+        "queue offsets, and groups that consumed the first ones skip them.",
+        cause="The end of the log is missing: files that were not copied, a disk that is not mounted, damage that is cut.",
+        broker="It cuts the queues to fit the log, and says nothing.",
+        action="Find the missing end of the log before the start. If it is gone for good, recover states the loss.",
+    ),
+    Code(
+        "start-drops-index", "warning",
+        "broker {broker} would delete index files and not index {first} to {last} of the log again",
+        "mqtool rebuild-index {store} after the start, or mqtool recover {store} before it",
+        meaning="Queries by key find nothing for messages of that range.",
+        cause="After a crash a start deletes every index file that is newer than the checkpoint's index time, and "
+        "indexes only what it dispatches.",
+        broker="Every start after a crash deletes at least the newest index file.",
+        action="Recover removes the abort file once everything is right, and then no index file is deleted.",
+    ),
+    Code(
+        "start-forgets-config", "error", "broker {broker} would start without what {file} held: {lost}",
+        "mqtool verify {store}",
+        meaning="Neither the file nor its backup can be read, or the file is missing or empty although the store shows that it "
+        "was not. The broker takes that for an empty one.",
+        cause="A power cut while the file was written; releases before 5.4 write in place. Or a copy without config/.",
+        broker="It starts with an empty table, and saves that a few seconds later.",
+        action="Recover restores the file from a sound copy, or makes topics.json from queues and log. Consumer offsets come only "
+        "from a copy of the file: another path, the source of this copy, a file backup, the other broker of the group.",
+    ),
+    Code(
+        "start-deletes-files", "info", "broker {broker} would delete {count} files", "",
+        one="broker {broker} would delete one file",
+        meaning="A start deletes log and queue files after the ends that it found, and after a crash index files.",
+        cause="Pre-allocated files, and whatever lies after a cut.",
+        broker="Normal.",
+        action="Nothing, unless another finding says what they held.",
+    ),
+)

@@ -1,1 +1,0 @@
-"""Index files: their bytes, and the keys that they should hold."""

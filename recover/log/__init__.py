@@ -1,0 +1,1 @@
+"""The commitlog as rows: scan, order, damage, tail, generations."""

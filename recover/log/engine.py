@@ -1,0 +1,123 @@
+"""Who scans the log: threads of this machine, or a cluster. Same questions, same answers, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
+
+from formats.native.walk import crc_name
+from recover.log.file_scan import ProgressCallback
+from recover.log.files import OpenError
+from recover.log.scan import LogView, scan_log
+from recover.store.columns import DEFAULT_MEMORY
+from recover.store.mapped_files import MappedFileQueue
+from recover.store.memo import Stamp, stamp_of
+
+
+class Engine(Protocol):
+    """Something that scans a whole commitlog."""
+
+    def scan_log(
+        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
+        open_error: OpenError | None = None, with_keys: bool = True,
+    ) -> LogView:
+        """Scan every file; at most `memory` bytes of columns stay in memory.
+
+        A file that cannot be opened is reported to `open_error` and counts as missing; without a callback the
+        `OSError` rises. `progress(bytes, records)` is called with what was done since the last call. Not `with_keys`:
+        nobody looks at anything but the log, so rows may come without hashes and tags codes, which `has_keys` of the
+        log says.
+        """
+
+    def json(self) -> dict[str, Any]:
+        """The `engine` object of the documents."""
+
+
+class LocalEngine(Struct, frozen=True):
+    """Threads of this process, each with a split of a mapped file at a time: of so many bytes, or as fits the log."""
+
+    threads: int = 1
+    split_size: int | None = None
+
+    def scan_log(
+        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
+        open_error: OpenError | None = None, with_keys: bool = True,
+    ) -> LogView:
+        """See `Engine`."""
+        return scan_log(
+            queue, threads=self.threads, memory=memory, progress=progress, open_error=open_error,
+            with_keys=with_keys, split_size=self.split_size,
+        )
+
+    def json(self) -> dict[str, Any]:
+        """Name, threads, and which CRC routine."""
+        return {"name": "local", "threads": self.threads, "crc": crc_name()}
+
+
+Stamps = dict[Path, Stamp | None]
+
+
+def stamps_of(queue: MappedFileQueue) -> Stamps:
+    """Path -> stamp of the files of a log as they are, None for those that are gone."""
+    return {mapped_file.path.absolute(): stamp_of(mapped_file.path) for mapped_file in queue.files}
+
+
+class KnownLog(Struct, frozen=True):
+    """An engine that answers with an earlier scan if no file has changed since `stamps` were taken, before that scan.
+
+    A log with damage, a tail, old or contradicted records is scanned again: what it means depends on its queues, too.
+    """
+
+    log: LogView
+    stamps: Stamps
+    engine: Engine = LocalEngine()
+
+    def scan_log(
+        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
+        open_error: OpenError | None = None, with_keys: bool = True,
+    ) -> LogView:
+        """See `Engine`."""
+        if (with_keys and not self.log.has_keys) or not self._holds(queue):
+            return self.engine.scan_log(
+                queue, memory=memory, progress=progress, open_error=open_error, with_keys=with_keys,
+            )
+        if progress is not None:
+            progress(sum(mapped_file.length for mapped_file in queue.files), self.log.messages)
+        return self.log
+
+    def json(self) -> dict[str, Any]:
+        """The engine that scanned, or would scan."""
+        return self.engine.json()
+
+    def _holds(self, queue: MappedFileQueue) -> bool:
+        log = self.log
+        if log.damaged or log.tail is not None or log.ghosts or log.superseded or log.written:
+            return False
+        if (log.queue.odd, log.queue.duplicates) != (queue.odd, queue.duplicates):
+            return False
+        scanned = [scan.mapped_file.path for scan in log.files]
+        return scanned == [mapped_file.path for mapped_file in queue.files] and stamps_of(queue) == self.stamps
+
+
+# --- Splits of a log looked at on several threads, for what compiled code does with them: it gives up the
+# interpreter.
+
+
+Result = TypeVar("Result")
+
+_AHEAD = 16
+"""So many results are waiting at most: of a large log there may be something to keep of every row."""
+
+
+def side_by_side(look: Callable[[int], Result], count: int, threads: int) -> Iterator[Result]:
+    """What `look` says of each number below `count`, in their order."""
+    if min(count, threads) < 2:
+        yield from map(look, range(count))
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for start in range(0, count, _AHEAD):
+            yield from pool.map(look, range(start, min(count, start + _AHEAD)))

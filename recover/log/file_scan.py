@@ -1,0 +1,586 @@
+"""One mapped commitlog file turned into columns of intact records and the holes between them.
+
+The compiled walk takes what is certainly intact; where it stops, the reference codec judges;
+where that says no, the scan looks for the next place with a message magic and its own physical
+offset and goes on after the damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from formats.crc import CRC31_MASK
+from formats.errors import FormatError
+from formats.layout import Layout
+from formats.native.walk import (
+    AT_BLANK,
+    CALL,
+    DESCRIPTOR,
+    FILLED,
+    FLAGS,
+    LENGTH,
+    LOADS,
+    NEED_MORE,
+    NOT_RESIDENT,
+    OUTPUT_FULL,
+    REFILL_SIZE,
+    START,
+    STOP,
+    find_blank,
+    find_record_head,
+    last_nonzero,
+    walk_records,
+)
+from formats.record import BLANK, BLANK_SIZE, HEAD, HEAD_SIZE, HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, decode_blank
+from formats.record.rows import BIT_DELAY, RECORD, row_of
+from formats.sysflag import HOSTS_V6
+from recover.log.judge import envelope_size, judge, reason_of
+from recover.log.tally import Counter, QueueTable
+from recover.store.columns import LEAST_HASHES, LEAST_ROWS, ColumnStore, Rows, Split
+from recover.store.mapped_files import MappedFile
+from recover.store.memo import Numbers, RangeSums
+from recover.store.reader import FileReader, ReadAhead, ReadFailure, is_limited, preadv2_address, spend
+
+# --- A buffer that moves over a file while it is scanned.
+
+
+_BEHIND = 64 << 10
+_ALONE = 32
+"""Times that compiled code fills the buffer until the interpreter looks what lies ahead, and tells how far it is."""
+
+
+class Window:
+    """A buffer over a part of the file; data[0] lies at `start` in the file.
+
+    What lies far behind `stop` is read only when a record that begins before it needs it.
+    """
+
+    def __init__(self, reader: FileReader, length: int, size: int, stop: int | None = None) -> None:
+        self.reader = reader
+        self.length = length
+        self.stop = length if stop is None else min(stop, length)
+        self.data = np.zeros(min(size, max(length, 1)), dtype=np.uint8)
+        self.start = 0
+        self.filled = 0
+        self._wanted = 0
+        self._slow_loads = 0
+        self._slow_next = 1
+        self.failures: list[ReadFailure] = []
+        self.sums = RangeSums(reader, length)
+        self._ahead = ReadAhead(reader.descriptor, self.stop, _BEHIND if self.stop < length else 0)
+        self._refill = np.zeros(REFILL_SIZE, dtype=np.int64)
+        self._refill[[STOP, LENGTH]] = self.stop, min(self.length, self.stop + _BEHIND)
+        self._refill[[CALL, DESCRIPTOR]] = preadv2_address(), reader.descriptor
+
+    def close(self) -> None:
+        """No more is read."""
+        self._ahead.close()
+
+    def load(self, position: int, needed: int = 0) -> None:
+        """Make data start at `position`; grow to hold `needed` bytes if that is more than the buffer."""
+        if needed > self.data.size:
+            self.data = np.zeros(needed, dtype=np.uint8)
+        most = min(self.data.size, self.length - position)
+        self._wanted = min(most, max(needed, self.stop + _BEHIND - position, _BEHIND))
+        self._slow_loads -= 1
+        self.start = position
+        self.filled = self._read(position, self._wanted)
+
+    def holds(self, position: int) -> bool:
+        """Whether the buffer has what stands there in the file."""
+        return self.start <= position < self.start + self.filled
+
+    @contextmanager
+    def lent(self) -> Iterator[np.ndarray[Any, Any]]:
+        """The buffer is compiled code's, which fills it with what the page cache holds (`formats.native.walk`)."""
+        refill = self._refill
+        alone = 0
+        if refill[CALL] and self._slow_loads <= 0 and not is_limited():
+            alone = min(_ALONE, self._ahead.warm_bytes(self.start + self.filled) // self.data.size)
+        refill[[START, FILLED]] = self.start, self.filled
+        refill[[LOADS, FLAGS]] = alone, self._ahead.flags
+        yield refill
+        self.start, self.filled = int(refill[START]), int(refill[FILLED])
+        if alone and not refill[LOADS]:
+            self._slow_next = 1
+
+    def reload(self, position: int) -> None:
+        """Load what follows `position`, of which a page is not in the page cache; the system drops single ones.
+
+        Where the next ones lack pages, too, compiled code tries only after twice as many loads each time.
+        """
+        self._slow_loads = self._slow_next
+        self._slow_next = min(2 * self._slow_next, _ALONE)
+        self.load(position)
+
+    def advance(self, position: int) -> bool:
+        """Load more of what follows `position`; False when buffer or file have no more."""
+        if self.start + self.filled >= self.length:
+            return False
+        if position > self.start:
+            self.load(position)
+            return True
+        if self._wanted < min(self.data.size, self.length - position):
+            self.load(position, self.data.size)
+            return True
+        return False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing of the file follows the buffer, as far as the last load saw."""
+        return self.filled < self._wanted or self.start + self.filled >= self.length
+
+    def _read(self, position: int, wanted: int) -> int:
+        self._ahead.come_to(position, wanted)
+        spend(wanted)
+        # what cannot be read counts as zeros: a hole of the log, not the end of the scan
+        filled, failures = self.reader.salvage_into(memoryview(self.data.data)[:wanted], position)
+        known = {(failure.offset, failure.wanted) for failure in self.failures}
+        self.failures += [failure for failure in failures if (failure.offset, failure.wanted) not in known]
+        return filled
+
+    def bytes_at(self, position: int, length: int) -> memoryview:
+        """`length` bytes of the file at `position`, fewer at its end; loads them if need be."""
+        inside = position - self.start
+        if inside < 0 or inside + length > self.filled:
+            self.load(position, min(length, self.length - position))
+            inside = 0
+        return memoryview(self.data.data)[inside : min(inside + length, self.filled)]
+
+
+_ROWS = 1 << 16
+_HASHES = 1 << 18
+
+
+class RowRoom:
+    """Rows are put where they stay, or else in scratch room, from where the store of columns takes them.
+
+    `rows` is what the walk may fill, `splits` what it filled so far.
+    """
+
+    def __init__(self, columns: ColumnStore, *, with_hashes: bool) -> None:
+        self.splits: list[Split] = []
+        self.rows = Split(np.empty(0, dtype=RECORD), np.empty(0, dtype=np.int32))
+        self._columns = columns
+        self._hashes = _HASHES if with_hashes else LEAST_HASHES
+        self._in_place = False
+        self._new()
+
+    def take(self, rows: int, hashes: int) -> None:
+        """The walk filled so many."""
+        records, values = self.rows.records, self.rows.hashes
+        if not self._in_place:
+            self.keep(records[:rows], values[:hashes])
+            self._new()
+            return
+        self.splits.append(Split(records[:rows], values[:hashes]))
+        self.rows = Split(records[rows:], values[hashes:])
+        if self.rows.records.size < LEAST_ROWS or self.rows.hashes.size < LEAST_HASHES:
+            self._new()
+
+    def keep(self, records: Rows, hashes: Rows) -> None:
+        """Rows that come from elsewhere."""
+        self.splits.append(self._columns.keep(records, hashes))
+
+    def widen(self) -> None:
+        """Make room for a single record that has more hashes than there was room for."""
+        hashes = np.empty(max(_HASHES, self.rows.hashes.size * 2), dtype=np.int32)
+        self._new(Split(np.empty(_ROWS, dtype=RECORD), hashes))
+
+    def end(self) -> None:
+        """All rows were found."""
+        if self._in_place:
+            self._columns.give_back(self.rows)
+
+    def _new(self, scratch: Split | None = None) -> None:
+        self.end()
+        room = self._columns.room(_ROWS, self._hashes) if scratch is None else None
+        self._in_place = room is not None
+        self.rows = room or scratch or Split(np.empty(_ROWS, dtype=RECORD), np.empty(self._hashes, dtype=np.int32))
+
+
+Found = tuple[str, int]
+"""What stands there, "record" or "blank", and its position in the file."""
+
+_FEW = 16
+"""So many heads of a stretch are judged one by one; of more, those together whose bodies are not what was stored."""
+_LARGEST_HEAD = max(layout.size for layout in HEADS.values())
+
+
+class HoleSearch(Struct, frozen=True):
+    """In one mapped file, through a window over it: `base` is its physical offset, `file_end` where it ends at its full
+    size, `length` what of it is there, and what begins at `stop` in it belongs to another scan."""
+
+    window: Window
+    base: int
+    length: int
+    stop: int
+    file_end: int
+
+    def first_intact(self, position: int, first: int, last_data: int) -> tuple[Found | None, int]:
+        """The first intact record or end mark at or after `first`, and the end of the last data from `position` on.
+
+        `last_data` is where that ends before `position`.
+        """
+        window = self.window
+        end = min(self.length, self.stop)
+        for start, stop in self._stored(position, end):
+            at = start
+            while at < stop:
+                window.load(at)
+                loaded = window.filled
+                data_end = last_nonzero(window.data, 0, min(loaded, end - at))
+                if data_end >= 0:
+                    last_data = max(last_data, self.base + at + data_end + 1)
+                found = self._next_candidate(at, max(at, first), min(loaded, stop - at + HEAD_SIZE))
+                if found is not None and found[1] < self.stop:
+                    return found, last_data
+                if loaded < min(HEAD_SIZE, end - at):
+                    # the file has become shorter under the scan: nothing of it is left further on
+                    return None, last_data
+                at += max(1, loaded - HEAD_SIZE)
+        return None, last_data
+
+    def _stored(self, position: int, end: int) -> Iterator[tuple[int, int]]:
+        """The parts of [position, end) in which something can begin: what the file system stores, and a head before.
+
+        Holes read as zeros, and so may the first bytes of a record or an end mark: the size that it begins with.
+        Parts that are close together are one, so that the buffer is not filled for each.
+        """
+        last: tuple[int, int] | None = None
+        for start, stop in self.window.reader.data_ranges(position, end):
+            start = max(position, start - HEAD_SIZE)
+            if last is not None and start - last[1] > self.window.data.size:
+                yield last
+                last = None
+            last = (start if last is None else last[0], stop)
+        if last is not None:
+            yield last
+
+    def _next_candidate(self, start: int, first: int, filled: int) -> Found | None:
+        window, at = self.window, first - start
+        base = self.base + start
+        judged, doubtful = 0, None
+        while at < filled:
+            if judged == _FEW:
+                doubtful = np.append(self._doubtful(start, at, filled), -1)
+            judged += 1
+            if doubtful is None:
+                head = find_record_head(window.data, at, filled, base)
+            else:
+                head = int(doubtful[np.searchsorted(doubtful[:-1], at)])
+            behind = filled if head < 0 else min(filled, head + BLANK_SIZE - 1)
+            blank = find_blank(window.data, at, behind, base, self.file_end)
+            if blank >= 0:
+                return "blank", start + blank
+            if head < 0:
+                return None
+            if self._is_intact(start, start + head):
+                return "record", start + head
+            if window.start != start:
+                window.load(start)
+            at = head + 1
+        return None
+
+    def _doubtful(self, start: int, first: int, filled: int) -> Numbers:
+        """Where in the window a head stands in its own place that nothing in it or in its body's sum rules out."""
+        data = self.window.data[:filled]
+        at = _heads(data, first, self.base + start)
+        whole = at <= filled - _LARGEST_HEAD
+        kept = [at[~whole]]
+        at = at[whole]
+        hosts = _field(data, at, HEAD, "sys_flag") & HOSTS_V6
+        for flag, layout in HEADS.items():
+            own = at[hosts == flag]
+            size, length = (_field(data, own, layout, name) for name in ("total_size", "body_length"))
+            begin, left = start + own + layout.size, self.length - start - own
+            fits = (size >= MIN_RECORD_SIZE) & (size <= left) & (length >= 0) & (layout.size + length <= size)
+            stored = _field(data, own, layout, "body_crc")
+            summed = fits & (length > 0)
+            sums = self.window.sums.crcs(begin[summed], (begin + length)[summed], start, data)
+            fits[summed] = (sums & CRC31_MASK) == stored[summed]
+            kept.append(own[fits])
+        return np.sort(np.concatenate(kept))
+
+    def _is_intact(self, start: int, position: int) -> bool:
+        try:
+            judge(self.window.bytes_at, position, self.base, self.file_end, self.window.sums)
+        except FormatError:
+            return False
+        finally:
+            if self.window.start != start:
+                self.window.load(start)
+        return True
+
+
+def _heads(data: Numbers, first: int, base: int) -> Numbers:
+    """Where heads of records stand in the data, from `first` on, that name this place: `base` and what is before."""
+    at = [np.empty(0, dtype=np.int64)]
+    for shift in range(4):
+        words = np.frombuffer(data, dtype=">i4", offset=shift, count=max(0, (data.size - shift) // 4))
+        magic = np.flatnonzero((words == MAGIC_V1) | (words == MAGIC_V2))
+        at.append(magic * 4 + shift - BLANK.offset("magic"))
+    found = np.sort(np.concatenate(at))
+    found = found[(found >= first) & (found <= data.size - HEAD_SIZE)]
+    return np.compress(_field(data, found, HEAD, "phy_offset") == base + found, found)
+
+
+def _field(data: Numbers, at: Numbers, layout: Layout[Any], name: str) -> Numbers:
+    """One field of all structures that stand there (int64)."""
+    kind = np.dtype(layout.field(name).wire.numpy)
+    begin = at + layout.offset(name)
+    content = np.ascontiguousarray(data[begin[:, None] + np.arange(kind.itemsize)])
+    return content.view(kind)[:, 0].astype(np.int64)
+
+
+WINDOW = 1 << 20  # what is read stays in the processor's cache until it is checked
+WHOLE = 1 << 62
+EARLY_END_MARK = "blank"
+
+ProgressCallback = Callable[[int, int], None]
+
+
+class Hole(Struct):
+    """Bytes [start, stop) of the log that hold no intact record; physical offsets.
+
+    `ended_by` says what stands at `stop`: "record", "blank", or "file-end". `envelope` is true when
+    the bytes at `start` are a whole record of which only a checksum or a field fails.
+    `last_data` is the end of the last non-zero byte, `start` when all is zero.
+    """
+
+    start: int
+    stop: int
+    reason: str
+    ended_by: str
+    envelope: bool
+    last_data: int
+    facts: dict[str, Any] = {}  # each has its own: msgspec copies it
+
+
+class FileScan:
+    """What one mapped file holds. `blank` is the physical offset of its end mark, `blank_size` what it says.
+
+    `counter` counted its rows as they came, where that is the whole file. `doubted` are end marks that a record
+    stands after, and how many of the splits are before each; `over_record`: what stands after the eight bytes
+    of the end mark is the rest of a record's head, with the own offset of this place. `set_aside`: rows of records that
+    the scan took, and that are damage by what units say.
+    """
+
+    def __init__(self, mapped_file: MappedFile, file_size: int) -> None:
+        self.mapped_file = mapped_file
+        self.file_size = file_size
+        self.splits: list[Split] = []
+        self.queues: list[tuple[bytes, int]] = []
+        self.holes: list[Hole] = []
+        self.blank: int | None = None
+        self.blank_size = 0
+        self.end = 0
+        self.unreadable: list[ReadFailure] = []
+        self.counter: Counter | None = None
+        self.doubted: list[tuple[int, int]] = []
+        self.over_record = False
+        self.set_aside: list[Split] = []
+
+    @property
+    def file_end(self) -> int:
+        """Physical offset of the end of the file at its full size."""
+        return self.mapped_file.file_from_offset + self.file_size
+
+    @property
+    def record_count(self) -> int:
+        return sum(split.records.size for split in self.splits)
+
+
+class FileScanner:
+    """The state of one scan; `stop` is where in the file it ends, a split's when another begins there."""
+
+    def __init__(
+        self, mapped_file: MappedFile, file_size: int, columns: ColumnStore, progress: ProgressCallback | None,
+        *, with_keys: bool = True,
+    ) -> None:
+        self.base = mapped_file.file_from_offset
+        self.length = min(mapped_file.length, file_size)
+        self.stop = WHOLE
+        self.result = FileScan(mapped_file, file_size)
+        self.progress = progress
+        self.with_keys = with_keys
+        self.state = np.zeros(4, dtype=np.int64)
+        self.queues = QueueTable(self.state)
+        self.room = RowRoom(columns, with_hashes=with_keys)
+        self.result.splits = self.room.splits
+
+    def run(self, reader: FileReader, window_size: int) -> FileScan:
+        window = Window(reader, self.length, window_size)
+        position: int | None = 0
+        while position is not None:
+            position = self._walk(window, position)
+        window.close()
+        self._end()
+        self.result.unreadable = window.failures
+        return self.result
+
+    def _end(self) -> None:
+        """All rows were found."""
+        self._flush()
+        self.room.end()
+        self.result.queues = self.queues.keys()
+
+    def _walk(self, window: Window, position: int) -> int | None:
+        """Walk from `position` in the file to the end or to the next damage; where to go on, or None."""
+        if not window.holds(position):
+            window.load(position)
+        inside = position - window.start
+        while True:
+            taken = int(self.state[0])
+            inside, status = self._kernel(window, inside)
+            self._report(window.start + inside - position, int(self.state[0]) - taken)
+            position = window.start + inside
+            self.result.end = self.base + position
+            if position >= self.stop:
+                return None
+            if status == OUTPUT_FULL:
+                self._make_room()
+            elif status == AT_BLANK:
+                return self._at_blank(window, position)
+            elif status == NOT_RESIDENT:
+                window.reload(position)
+                inside = 0
+            elif status == NEED_MORE and window.advance(position):
+                inside = 0
+            else:
+                step = self._judge(window, position)
+                if step is None:
+                    return self._resynchronise(window, position)
+                position += step
+                if position - window.start > window.filled - BLANK_SIZE or window.start > position:
+                    window.load(position)
+                inside = position - window.start
+
+    def _kernel(self, window: Window, inside: int) -> tuple[int, int]:
+        with window.lent() as refill:
+            inside, status = walk_records(
+                window.data, inside, window.filled, self.base + window.start, self.result.file_end,
+                self.room.rows.records, self.room.rows.hashes, self.queues.slots,
+                self.queues.names, self.queues.table, self.state, self.with_keys, refill,
+            )
+        return inside, status
+
+    def _judge(self, window: Window, position: int) -> int | None:
+        """Size of the record at `position` if the reference codec takes it, and its row is kept; else None."""
+        try:
+            record = judge(window.bytes_at, position, self.base, self.result.file_end, window.sums)
+        except FormatError:
+            return None
+        self._flush()
+        row, hashes = row_of(record, self.queues.number(record.topic, record.queue_id))
+        if not self.with_keys:
+            row["hashes"], hashes = 0, np.empty(0, dtype=np.int32)
+            row["tags_code"] *= (row["bits"] & BIT_DELAY) != 0
+        self._count(row)
+        self.room.keep(row, hashes)
+        self._report(record.total_size, 1)
+        return record.total_size
+
+    def _at_blank(self, window: Window, position: int) -> int | None:
+        blank = decode_blank(window.bytes_at(position, BLANK_SIZE))
+        room = self.result.file_end - self.base - position
+        if blank.size == room:
+            self._end_at_blank(window, position)
+            return None
+        return self._resynchronise(window, position)
+
+    def _end_at_blank(self, window: Window, position: int) -> None:
+        room = self.result.file_end - self.base - position
+        head = window.bytes_at(position, HEAD.size) if room >= MIN_RECORD_SIZE else b""
+        own = HEAD.decode(head).phy_offset if len(head) >= HEAD.size else -1
+        self.result.over_record = own == self.base + position
+        self.result.blank = self.base + position
+        self.result.blank_size = room
+        self.result.end = self.base + position
+        self._report(self.length - position, 0)
+
+    def _resynchronise(self, window: Window, position: int) -> int | None:
+        """Note the hole at `position` and find the first intact record or the end mark after it."""
+        hole = self._hole_at(window, position)
+        found, hole.last_data = self._search(window, position, position + 1, hole.start)
+        if found is not None:
+            kind, where = found
+            return self._close_hole(window, hole, position, where, kind)
+        self._end_in_hole(hole, position)
+        return None
+
+    def _search(self, window: Window, position: int, first: int, last_data: int) -> tuple[Found | None, int]:
+        search = HoleSearch(window, self.base, self.length, self.stop, self.result.file_end)
+        return search.first_intact(position, first, last_data)
+
+    def _end_in_hole(self, hole: Hole, position: int) -> None:
+        """Nothing intact follows `position`: note the hole up to where the file ends at its full size."""
+        if self.length > position:
+            hole.stop = self.result.file_end
+            self.result.holes.append(hole)
+            self.result.end = hole.start
+        elif self.result.file_size > self.length:
+            hole.reason, hole.stop = "short-file", self.result.file_end
+            self.result.holes.append(hole)
+        self._report(self.length - position, 0)
+
+    def _close_hole(self, window: Window, hole: Hole, position: int, where: int, kind: str) -> int | None:
+        hole.stop, hole.ended_by = self.base + where, kind
+        hole.last_data = min(hole.last_data, hole.stop)
+        self.result.holes.append(hole)
+        self._report(where - position, 0)
+        if kind == "record":
+            return where
+        self._end_at_blank(window, where)
+        return None
+
+    def _hole_at(self, window: Window, position: int) -> Hole:
+        offset = self.base + position
+        reason, facts = reason_of(window.bytes_at, position, self.base, self.result.file_end, window.sums)
+        size = envelope_size(window.bytes_at, position, self.base, self.result.file_end, window.sums)
+        return Hole(offset, offset, reason, "file-end", size > 0, offset, facts | ({"size": size} if size else {}))
+
+    def _make_room(self) -> None:
+        """Flush the rows; grow whatever was too small for a single record."""
+        rows = int(self.state[0])
+        self._flush()
+        if self.queues.is_nearly_full:
+            self.queues.grow()
+        elif not rows:
+            self.room.widen()
+
+    def _flush(self) -> None:
+        rows, hashes = int(self.state[0]), int(self.state[1])
+        self.state[0] = self.state[1] = 0
+        if rows:
+            self._count(self.room.rows.records[:rows])
+            self.room.take(rows, hashes)
+
+    def _count(self, rows: Rows) -> None:
+        if self.result.counter is not None:
+            self.result.counter.add(rows, len(self.queues))
+
+    def _report(self, size: int, records: int) -> None:
+        if self.progress is not None and (size or records):
+            self.progress(size, records)
+
+
+def scan_file(
+    mapped_file: MappedFile, file_size: int, columns: ColumnStore, *, progress: ProgressCallback | None = None,
+    window: int = WINDOW, with_keys: bool = True, counter: Counter | None = None,
+) -> FileScan:
+    """Scan one mapped commitlog file of `file_size` bytes. `OSError` when it cannot be opened at all.
+
+    Rows have neither key hashes nor tags codes unless `with_keys`; delay levels they have.
+    `progress(bytes, records)` is called with what was done since the last call, from the calling thread.
+    Rows are given to the `counter`, or a new one, in their order, some at a time.
+    """
+    scanner = FileScanner(mapped_file, file_size, columns, progress, with_keys=with_keys)
+    scanner.result.counter = counter or Counter()
+    with FileReader(mapped_file.path) as reader:
+        return scanner.run(reader, window)

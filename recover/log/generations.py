@@ -1,0 +1,351 @@
+"""Old generations of records: ghosts after a break, and queue offsets that were given out twice.
+
+Truncation zeroes nothing, so records of an earlier life of the log can stand after its end.
+A queue that lost its units can number its messages again from a lower offset.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import groupby, pairwise
+from operator import itemgetter
+
+import numpy as np
+
+from formats.native.rows import note_last
+from formats.record import MIN_RECORD_SIZE
+from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED, NO_PLACE
+from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
+from recover.log.file_scan import FileScan
+from recover.log.judge import LogReader, without_place
+from recover.store.columns import Rows
+from recover.store.mapped_files import MappedFileQueue
+
+_RUN = 3
+"""So many records of a queue that follow on one another may all have wrong numbers."""
+
+
+def numbered(records: Rows) -> Rows:
+    """Rows whose queue offset counts in a queue (bool array): ordinary and committed messages, no filler."""
+    kind = records["sys_flag"] & TRANSACTION
+    counts = (kind == TRANSACTION_NOT) | (kind == TRANSACTION_COMMIT)
+    return np.asarray(counts & ((records["bits"] & BIT_FILLER) == 0))
+
+
+def counted(records: Rows) -> Rows:
+    """Those of them that are no ghosts."""
+    return np.asarray(numbered(records) & ((records["bits"] & BIT_GHOST) == 0))
+
+
+def with_place(records: Rows) -> Rows:
+    """Those that hold a position of their queue (bool array): neither ghosts nor superseded, and no strays."""
+    return np.asarray(numbered(records) & ((records["bits"] & NO_PLACE) == 0))
+
+
+def strays_among(offsets: Rows) -> Rows:
+    """Records that step out of the order between two neighbours that do not, or out of a long order at its end."""
+    stray = np.zeros(offsets.size, dtype=bool)
+    if offsets.size < 3:
+        return stray
+    values = offsets.tolist()
+    before = values[0]
+    at = 1
+    while at < len(values) - 1:
+        run = _run_of_strays(values, at, before)
+        stray[at : at + run] = True
+        if not run:
+            before = values[at]
+        at += run or 1
+    # at the end nothing follows that could tell; a new generation begins at 0, a damaged offset rarely does
+    stray[-1] = 0 < offsets[-1] <= offsets[-2] and not stray[-2]
+    stray[0] = offsets[0] >= offsets[1] and offsets[1] + 1 == offsets[2] and offsets[1] != 0
+    return stray
+
+
+def _run_of_strays(values: list[int], at: int, before: int) -> int:
+    """How many records from `at` on are out of the order that goes on after them from `before`; 0 where `at` is not.
+
+    Of several no two follow on one another, as they do in a new generation.
+    """
+    in_order = before < values[at] < values[at + 1]
+    if before < values[at + 1] and not in_order and not _is_repeated(values, at, before):
+        return 1
+    for run in range(2, min(_RUN, len(values) - 2 - at) + 1) if values[at] != before + 1 else ():
+        own, behind = values[at : at + run + 1], values[at + run]
+        goes_on = before < behind <= before + 1 + 2 * run and behind < values[at + run + 1]
+        numbered_anew = any(a + 1 == b for a, b in pairwise(own)) or all(a < b for a, b in pairwise(own))
+        if goes_on and not numbered_anew and not any(before < one < behind for one in own):
+            return run
+    return 0
+
+
+def _leaps(places: Rows, offsets: Rows) -> Rows:
+    """The last records of a queue, _RUN at most, before which more is left out than fits (bool array)."""
+    leap = np.zeros(offsets.size, dtype=bool)
+    for run in range(min(_RUN, offsets.size - 1), 0, -1):
+        room = (places[-run:] - places[-run - 1]) // MIN_RECORD_SIZE
+        if (offsets[-run:] - offsets[-run - 1] > room + 1).all() and (np.diff(offsets[-run:]) != 1).all():
+            leap[-run:] = True
+            break
+    return leap
+
+
+def _is_repeated(values: list[int], at: int, before: int) -> bool:
+    """Of two with one number the first is right if it follows on, and a number lacks after them or none is there."""
+    number = values[at]
+    return number == before + 1 and values[at + 1 : at + 3] in ([number], [number, number + 2])
+
+
+def mark_leaps(scans: list[FileScan], gapped: list[int]) -> int:
+    """Set BIT_STRAY on the last records of queues that leave out more messages than the log before can have held.
+
+    `gapped` are the queues that leave out any. How many were marked.
+    """
+    strays = [places[_leaps(places, offsets)] for places, offsets in _ends(scans, gapped)]
+    found = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *strays]))
+    mark_strays(scans, found)
+    return int(found.size)
+
+
+def _ends(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[Rows, Rows]]:
+    """Phy and queue offsets (int64) of the last _RUN + 1 rows with a place of each of these queues, or of all."""
+    left = dict.fromkeys(queues, _RUN + 1)
+    ends: dict[int, list[Rows]] = {queue: [] for queue in queues}
+    for split in (split for scan in reversed(scans) for split in reversed(scan.splits)):
+        if not left:
+            break
+        own = split.records[np.isin(split.records["queue"], [*left])]
+        own = own[with_place(own)]
+        own = own[np.argsort(own["queue"], kind="stable")]
+        numbers, starts = np.unique(own["queue"], return_index=True)
+        for queue, (start, stop) in zip(numbers.tolist(), pairwise([*starts.tolist(), own.size]), strict=True):
+            rows = own[max(start, stop - left[queue]) : stop]
+            ends[queue].insert(0, rows)
+            left[queue] -= rows.size
+            if not left[queue]:
+                del left[queue]
+    for parts in ends.values():
+        for rows in [np.concatenate(parts)] if parts else []:
+            yield rows["phy_offset"].astype(np.int64), rows["queue_offset"].astype(np.int64)
+
+
+def mark_strays(scans: list[FileScan], places: Rows) -> None:
+    """Set BIT_STRAY on the records at these phy offsets, which ascend."""
+    mark_at(scans, places, BIT_STRAY)
+
+
+def mark_at(scans: list[FileScan], places: Rows, bit: int) -> None:
+    """Set a bit of the records at these phy offsets, which ascend."""
+    for records in (split.records for scan in scans for split in scan.splits) if places.size else ():
+        offsets = records["phy_offset"]
+        first, stop = np.searchsorted(places, [offsets[0], offsets[-1] + 1]) if offsets.size else (0, 0)
+        records["bits"][np.searchsorted(offsets, places[first:stop])] |= bit
+
+
+_AT_ONCE = 1 << 21
+"""Rows of queues that are put in order together."""
+
+
+def mark_ghosts(scans: list[FileScan], queues: int) -> int:
+    """Set BIT_GHOST on records after a break that are older than the log before it; how many.
+
+    A record after a break is a ghost when its queue had come further, or its store timestamp lies
+    before those of the last two records before (three, where these two are not in order); before
+    that of the last one alone where another one after the break bears that out, whose number its
+    queue had come to. One record proves nothing: a wrong bit in its number or time, which no
+    checksum covers, would make ghosts of all that follows. A file whose first record is no ghost
+    takes the chain up again.
+    """
+    if not _is_broken(scans):
+        return 0
+    last_offset = np.full(queues, -1, dtype=np.int64)
+    reached = last_offset.copy()
+    last_times = [0, 0, 0]
+    broken = False
+    total = 0
+    for scan in scans:
+        breaks = [hole.start for hole in scan.holes]
+        # a stretch without a break is held against what stands before it, however its rows are cut
+        for number, runs in groupby(_runs(scan, breaks), key=itemgetter(0)):
+            stretch = [records for _, records in runs]
+            if number > 0 or broken:
+                ghosts = _ghosts(stretch, reached, last_times)
+                broken = bool(ghosts[0][0])
+            else:
+                ghosts = [np.zeros(len(records), dtype=bool) for records in stretch]
+            for records, old in zip(stretch, ghosts, strict=True):
+                live = records
+                if old.any():
+                    records["bits"] |= np.where(old, BIT_GHOST, 0).astype(np.uint16)
+                    total += int(old.sum())
+                    live = records[~old]
+                note_last(np.asarray(live), last_offset, reached)
+                last_times = [*last_times, *live["store_timestamp"][-3:].tolist()][-3:]
+        if scan.blank is None or (breaks and not scan.splits):
+            broken = True
+    return total
+
+
+def _ghosts(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[Rows]:
+    """Which rows of a stretch after a break are ghosts (bool arrays)."""
+    borne_out = any(
+        (numbered(records) & (records["queue_offset"] <= reached[records["queue"]])
+         & (records["store_timestamp"] < last_times[-1])).any() for records in stretch
+    )
+    in_order = last_times[-2] <= last_times[-1]
+    latest = last_times[-1] if borne_out else min(last_times[-2:] if in_order else last_times)
+    return [
+        np.asarray((records["store_timestamp"] < latest)
+                   | (numbered(records) & (records["queue_offset"] < reached[records["queue"]])))
+        for records in stretch
+    ]
+
+
+def _is_broken(scans: list[FileScan]) -> bool:
+    """Whether a record stands after a break: after a hole, or in a file after one without its end mark."""
+    last = max((int(s.records["phy_offset"][-1]) for scan in scans for s in scan.splits if s.records.size), default=-1)
+    broken = [scan for scan in scans if scan.holes or scan.blank is None]
+    return any((scan.holes[0].start if scan.holes else scan.file_end) <= last for scan in broken)
+
+
+def _runs(scan: FileScan, breaks: list[int]) -> Iterator[tuple[int, Rows]]:
+    """Rows of each split, cut where a hole lies between two records, with how many holes of the file are before."""
+    for split in scan.splits:
+        offsets = split.records["phy_offset"]
+        cuts = sorted({0, *np.searchsorted(offsets, breaks).tolist(), len(offsets)})
+        for start, stop in pairwise(cuts):
+            yield bisect_left(breaks, int(offsets[start])), split.records[start:stop]
+
+
+def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
+    """Set BIT_SUPERSEDED on records whose queue offset a later record of their queue took again; how many.
+
+    `fallen` are the queues whose offsets fall back somewhere along the log. A record that steps out of its
+    queue's order while its neighbours go on is no new generation: it gets BIT_STRAY, for its own queue offset is what
+    is wrong.
+    """
+    restarts: dict[int, _Restarts] = {}
+    strays = [np.empty(0, dtype=np.int64)]
+    laps = [np.empty(0, dtype=np.int64)]
+    for queue, places, offsets, times, sizes in _sequences(scans, fallen):
+        lap = _earlier_lap(offsets, times)
+        lap[_copies(scans, places, np.stack([offsets, times, sizes]))] = True
+        laps.append(places[lap])
+        places, offsets = places[~lap], offsets[~lap]
+        stray = strays_among(offsets)
+        strays.append(places[stray])
+        places, offsets = places[~stray], offsets[~stray]
+        falls = np.flatnonzero(np.diff(offsets) <= 0) + 1
+        if falls.size:
+            restarts[queue] = _Restarts(places[falls], offsets[falls])
+    mark_strays(scans, np.sort(np.concatenate(strays)))
+    older = np.sort(np.concatenate(laps))
+    mark_at(scans, older, BIT_SUPERSEDED)
+    return older.size + _mark_older(scans, restarts)
+
+
+def _earlier_lap(offsets: Rows, times: Rows) -> Rows:
+    """Which records of a queue, in log order, are left from an earlier life of the log (bool array).
+
+    They take numbers that their queue had come to, and were stored before it: old bytes that line up with the log's
+    end. Those that they would displace were stored later, and are the newer generation.
+    """
+    lap = np.zeros(offsets.size, dtype=bool)
+    if offsets.size > 1:
+        lap[1:] = (offsets[1:] <= np.maximum.accumulate(offsets)[:-1]) & (times[1:] < np.maximum.accumulate(times)[:-1])
+    return lap
+
+
+def _copies(scans: list[FileScan], places: Rows, facts: Rows) -> list[int]:
+    """Which records of a queue, in log order, are an earlier one of it again, byte for byte but for their own place.
+
+    `facts` are their queue offsets, store times and sizes. That these repeat proves nothing: many messages are stored
+    in one millisecond, and a number may be damaged.
+    """
+    _, kind, count = np.unique(facts, axis=1, return_inverse=True, return_counts=True)
+    kind = kind.reshape(-1)
+    first: dict[int, bytes] = {}
+    found = []
+    with LogReader(MappedFileQueue((), scans[0].file_size, [scan.mapped_file for scan in scans])) as reader:
+        for at in np.flatnonzero(count[kind] > 1).tolist():
+            try:
+                content = without_place(reader.read(int(places[at]), int(facts[2, at])))
+            except OSError:
+                continue
+            if content and first.get(int(kind[at])) == content:
+                found.append(at)
+            first.setdefault(int(kind[at]), content)
+    return found
+
+
+class _Restarts:
+    """Where a queue began to number its messages again: phy offsets in log order, and the queue offset of each."""
+
+    def __init__(self, places: Rows, offsets: Rows) -> None:
+        self._places = places
+        # of all restarts after a record the one from the lowest number takes the most
+        self._lowest = np.minimum.accumulate(offsets[::-1])[::-1]
+
+    def left_behind(self, records: Rows) -> Rows:
+        """Which rows of the queue a later restart took the number of again (bool array)."""
+        following = np.searchsorted(self._places, records["phy_offset"], side="right")
+        behind = following < self._places.size
+        following[~behind] = 0
+        return np.asarray(behind & (self._lowest[following] <= records["queue_offset"]))
+
+
+def _sequences(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[int, Rows, Rows, Rows, Rows]]:
+    """Each of these queues with phy offsets, queue offsets, store times and sizes (int64) of its counted rows in log
+    order."""
+    sizes = np.zeros(max(queues, default=-1) + 1, dtype=np.int64)
+    for records in _rows(scans):
+        sizes += np.bincount(records["queue"][records["queue"] < sizes.size], minlength=sizes.size)
+    for some in _batches(queues, sizes.tolist()):
+        chosen = np.zeros(sizes.size + 1, dtype=bool)
+        chosen[some] = True
+        parts = [[np.empty(0, dtype=np.int64)] * 5]
+        for records in _rows(scans):
+            own = records[chosen[np.minimum(records["queue"], sizes.size)]]
+            own = own[counted(own)]
+            names = ("queue", "phy_offset", "queue_offset", "store_timestamp", "size")
+            parts.append([own[name].astype(np.int64) for name in names])
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        order = np.argsort(columns[0], kind="stable")
+        numbers, places, offsets, times, lengths = (column[order] for column in columns)
+        for queue in some:
+            own = slice(*np.searchsorted(numbers, [queue, queue + 1]))
+            yield queue, places[own], offsets[own], times[own], lengths[own]
+
+
+def _rows(scans: list[FileScan]) -> Iterator[Rows]:
+    return (split.records for scan in scans for split in scan.splits)
+
+
+def _batches(queues: list[int], sizes: list[int]) -> Iterator[list[int]]:
+    """So many queues together as have at most _AT_ONCE rows, or one."""
+    batch: list[int] = []
+    room = 0
+    for queue in queues:
+        if batch and room + sizes[queue] > _AT_ONCE:
+            yield batch
+            batch, room = [], 0
+        batch.append(queue)
+        room += sizes[queue]
+    if batch:
+        yield batch
+
+
+def _mark_older(scans: list[FileScan], restarts: dict[int, _Restarts]) -> int:
+    """Mark what the restarts of queues left behind; how many."""
+    total = 0
+    for records in _rows(scans) if restarts else ():
+        old = np.zeros(len(records), dtype=bool)
+        for queue in np.unique(records["queue"]).tolist():
+            if queue in restarts:
+                own = np.flatnonzero(records["queue"] == queue)
+                old[own] = restarts[queue].left_behind(records[own])
+        old &= counted(records) & ((records["bits"] & (BIT_STRAY | BIT_SUPERSEDED)) == 0)
+        records["bits"] |= np.where(old, BIT_SUPERSEDED, 0).astype(np.uint16)
+        total += int(old.sum())
+    return total

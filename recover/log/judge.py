@@ -1,0 +1,181 @@
+"""The reference codec as judge over a file: is there an intact record here, and if not, what is wrong?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from formats.crc import CRC31_MASK
+from formats.errors import FormatError
+from formats.layout import Buffer
+from formats.record import (
+    BLANK,
+    BLANK_SIZE,
+    HEAD,
+    HEAD_SIZE,
+    HEADS,
+    IPV6_EXTRA,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+    OFFSET_PHY_OFFSET,
+    PROPERTIES_LENGTH_SIZE,
+    PROPERTY_CRC_SIZE,
+    TOPIC_LENGTH_V2_SIZE,
+    Record,
+    check_ends,
+    check_strict,
+    decode,
+    valid_topic,
+)
+from formats.record.codec import parse
+from formats.record.message import PROPERTY_CRC_START
+from formats.sysflag import HOSTS_V6
+from recover.store.mapped_files import MappedFileQueue
+from recover.store.memo import RangeSums
+from recover.store.reader import FileReader
+
+
+class LogReader:
+    """Bytes and records of a commitlog by physical offset. Opens each file once; use in a with block."""
+
+    def __init__(self, queue: MappedFileQueue) -> None:
+        self._queue = queue
+        self._readers: dict[int, FileReader] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for reader in self._readers.values():
+            reader.__exit__(kind, error, trace)
+        self._readers.clear()
+
+    def read(self, phy_offset: int, length: int) -> bytes:
+        """Up to `length` bytes at `phy_offset`, none beyond the end of its file; empty in a gap."""
+        mapped_file = self._queue.find(phy_offset)
+        if mapped_file is None:
+            return b""
+        with self._lock:
+            reader = self._readers.get(mapped_file.file_from_offset)
+            if reader is None:
+                reader = self._readers[mapped_file.file_from_offset] = FileReader(mapped_file.path)
+        return reader.read(phy_offset - mapped_file.file_from_offset, length)
+
+    def record(self, phy_offset: int, size: int) -> Record:
+        """The record at `phy_offset`, whose size is known from a scan. `FormatError` if it is not there any more."""
+        content = self.read(phy_offset, size)
+        if len(content) < size:
+            raise FormatError("short", 0, "the log ends before the record does", needed=size, available=len(content))
+        return decode(content, check_crc=False)
+
+
+def without_place(content: bytes) -> bytes:
+    """A record without its own offset and the checksum over that: the same bytes wherever in the log it stands."""
+    covered = len(content) - PROPERTY_CRC_SIZE
+    end = covered if content.startswith(PROPERTY_CRC_START, max(0, covered)) else len(content)
+    return content[:OFFSET_PHY_OFFSET] + content[OFFSET_PHY_OFFSET + 8 : end]
+
+
+ReadAt = Callable[[int, int], Buffer]
+"""(position in the file, bytes wanted) -> that many bytes, fewer at the end of the file."""
+
+
+_LARGE = 4096
+_LONGEST_END = TOPIC_LENGTH_V2_SIZE + PROPERTIES_LENGTH_SIZE + 2 * 0x7FFF
+
+
+def judge(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums | None = None) -> Record:
+    """The intact record at `position` of the file that begins at physical offset `base`; else `FormatError`.
+
+    Bytes beyond the head are read only when the head says that it stands in its own place, so a
+    damaged size field alone makes nobody read a gigabyte. With the `sums` of the file a long body is read only where
+    it is intact, so that many heads over the same bytes do not, either.
+    """
+    head = read(position, HEAD_SIZE)
+    offset = base + position
+    room = file_end - offset
+    if len(head) < min(MIN_RECORD_SIZE, HEAD_SIZE):
+        raise FormatError("short", 0, "no room for a record", available=len(head), needed=MIN_RECORD_SIZE)
+    size, magic = BLANK.struct.unpack_from(head, 0)
+    own = HEAD.decode(head).phy_offset
+    if magic in (MAGIC_V1, MAGIC_V2) and own == offset and not MIN_RECORD_SIZE <= size <= room - BLANK_SIZE:
+        raise FormatError("bad-size", 0, f"size {size}, but {room} bytes left in the file", size=size, room=room)
+    whole = magic in (MAGIC_V1, MAGIC_V2) and MIN_RECORD_SIZE <= size <= room - BLANK_SIZE and own == offset
+    if whole and sums is not None and size > _LARGE:
+        _judge_ends(sums, position, size)
+    # without the room for a blank after it the codec refuses even a whole record, hence the 8 bytes more
+    content = read(position, size + BLANK_SIZE) if whole else head
+    return check_strict(content, 0, room, offset)
+
+
+def _ends(sums: RangeSums, position: int, size: int) -> tuple[bytes, int]:
+    """The record of `size` bytes there without its body, and how many bytes of that are left out.
+
+    What follows the body ends where no record's end would be that long.
+    """
+    head = sums.read(position, HEAD_SIZE + 2 * IPV6_EXTRA)
+    layout = HEADS[HEAD.decode(head).sys_flag & HOSTS_V6]
+    left_out = min(max(0, layout.decode(head).body_length), max(0, size - layout.size))
+    behind = position + layout.size + left_out
+    return head[: layout.size] + sums.read(behind, min(position + size - behind, _LONGEST_END)), left_out
+
+
+def _judge_ends(sums: RangeSums, position: int, size: int) -> None:
+    if sums.length - position < size:
+        raise FormatError(
+            "short", 0, f"a record of {size} bytes, {sums.length - position} at hand",
+            needed=size, available=sums.length - position,
+        )
+    ends, left_out = _ends(sums, position, size)
+    check_ends(ends, size, left_out, lambda start, stop: sums.crc(position + start, position + stop) & CRC31_MASK)
+
+
+def reason_of(
+    read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Why there is no intact record at `position`: a kebab-case reason and its facts."""
+    head = bytes(read(position, HEAD_SIZE))
+    if not head.strip(b"\0"):
+        return "zeroed", {}
+    if len(head) >= BLANK_SIZE and BLANK.decode(head).magic == MAGIC_BLANK:
+        return "bad-blank-size", {"size": BLANK.decode(head).size, "room": file_end - base - position}
+    try:
+        judge(read, position, base, file_end, sums)
+    except FormatError as error:
+        return error.reason, {name: _plain(value) for name, value in error.facts.items()}
+    return "unread", {}
+
+
+def envelope_size(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums) -> int:
+    """Size of the record at `position` if its lengths add up, it stands in its own place and has a valid topic; else 0.
+
+    Such bytes were a message: only a checksum or a field is wrong.
+    """
+    head = read(position, HEAD_SIZE)
+    if len(head) < HEAD_SIZE:
+        return 0
+    fields = HEAD.decode(head)
+    offset = base + position
+    if fields.magic not in (MAGIC_V1, MAGIC_V2) or fields.phy_offset != offset:
+        return 0
+    if not MIN_RECORD_SIZE <= fields.total_size <= file_end - offset - BLANK_SIZE:
+        return 0
+    if sums.length - position < fields.total_size:
+        return 0
+    try:
+        ends, left_out = _ends(sums, position, fields.total_size)
+        record = parse(ends, 0, fields.total_size, left_out)
+    except FormatError:
+        return 0
+    return record.total_size if valid_topic(record.topic) else 0
+
+
+def _plain(value: object) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -1,0 +1,366 @@
+"""The files of a log scanned, several at a time, and put together: numbers of queues, damage, tail, old records."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field, structs
+
+from formats.record import Record
+from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MARKER, NO_MESSAGE, STALE
+from recover.claims import Claim, believed
+from recover.log.file_scan import WINDOW, FileScan, Hole, ProgressCallback
+from recover.log.files import CutLog, OpenError
+from recover.log.generations import mark_ghosts, mark_leaps, mark_superseded
+from recover.log.split_scan import SplitRange, SplitScan, scan_split
+from recover.log.tally import Counter, Tally, joined, number_rows
+from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
+from recover.store.mapped_files import MappedFile, MappedFileQueue
+
+# --- The commitlog as one piece: its files in order, its damage, its end, its stale bytes.
+
+
+MISSING_FILE = "missing-file"
+GHOSTS = "ghosts"
+OVERWRITTEN = "overwritten"
+"""A whole record of an earlier life of the log stands where units name another message."""
+OTHER_LOG = "other-log"
+"""A whole file of another log stands where units name this log's messages."""
+DENIED = frozenset({OVERWRITTEN, OTHER_LOG})
+"""Reasons that queues give: a scan alone finds nothing wrong there."""
+
+
+class Damage(Struct):
+    """Bytes [start, stop) of the log that hold no intact record although the log goes on after them, or a
+    damaged last message. `file` is None for a missing file; `ended_by` is as in `Hole`, or "next-file"."""
+
+    start: int
+    stop: int
+    reason: str
+    intact_after: int
+    ended_by: str
+    envelope: bool
+    mapped_file: MappedFile | None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def json(self) -> dict[str, Any]:
+        """The keys that the reports show."""
+        return {"start": self.start, "stop": self.stop, "reason": self.reason, "intact_after": self.intact_after}
+
+
+class Tail(Struct):
+    """Bytes [start, stop) after the last record of the log that are not all zero, but no whole message either."""
+
+    start: int
+    stop: int
+    reason: str
+    mapped_file: MappedFile
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class LogView(Struct):
+    """What a scan of the whole commitlog found. Offsets are physical, in bytes.
+
+    `queues[i]` is the (topic, queue id) that rows name as `queue` i. `valid_to` and `log_end` are
+    as docs/commands/verify.md defines them. `tail` is None when only zeros follow the last record.
+    `written` holds, by phy offset, the records of a planned log that the disk does not have yet. Rows of a scan
+    without `has_keys` have no hashes and no tags codes: queues and index cannot be judged by it.
+    """
+
+    queue: MappedFileQueue
+    files: list[FileScan]
+    queues: list[tuple[bytes, int]]
+    min_offset: int
+    valid_to: int
+    log_end: int
+    damaged: list[Damage]
+    tail: Tail | None
+    ghosts: int
+    superseded: int
+    tally: Tally
+    written: dict[int, Record] = field(default_factory=dict)
+    has_keys: bool = True
+
+    @property
+    def messages(self) -> int:
+        """Live records that are messages."""
+        return self.tally.messages
+
+    @property
+    def fillers(self) -> int:
+        """Records that fill a damaged range."""
+        return self.tally.fillers
+
+    @property
+    def markers(self) -> int:
+        """Records that stand for a lost message."""
+        return self.tally.markers
+
+    @property
+    def last_timestamp(self) -> int:
+        """Store timestamp (ms) of the last record."""
+        return self.tally.last_timestamp
+
+    @property
+    def newest_timestamp(self) -> int:
+        """The highest store timestamp (ms)."""
+        return self.tally.newest_timestamp
+
+    @property
+    def blanks(self) -> int:
+        """End marks of mapped files that fit."""
+        return sum(1 for scan in self.files if scan.blank is not None)
+
+    def splits(self) -> Iterator[Split]:
+        """All rows in log order, ghosts and superseded ones included (see the bits)."""
+        for scan in self.files:
+            yield from scan.splits
+
+    def live(self) -> Iterator[Split]:
+        """Rows in log order without ghosts and superseded records."""
+        if not self.ghosts and not self.superseded:
+            yield from self.splits()
+            return
+        for split in self.splits():
+            stale = (split.records["bits"] & STALE) != 0
+            yield _without(split, stale) if stale.any() else split
+
+    def stand_in(self) -> tuple[int, int] | None:
+        """(phy offset, size) of the first marker of a bridge, of the first filler where there is no marker, or None."""
+        for bit, count in ((BIT_MARKER, self.markers), (BIT_FILLER, self.fillers)):
+            for split in self.live() if count else ():
+                found = split.records[(split.records["bits"] & bit) != 0]
+                if found.size:
+                    return int(found["phy_offset"][0]), int(found["size"][0])
+        return None
+
+    def in_damage(self, offsets: Rows) -> Rows:
+        """For each physical offset, whether it lies in a damaged range (bool array)."""
+        if not self.damaged:
+            return np.zeros(offsets.shape, dtype=bool)
+        starts = np.array([d.start for d in self.damaged])
+        stops = np.array([d.stop for d in self.damaged])
+        at = np.searchsorted(starts, offsets, side="right") - 1
+        return np.asarray((at >= 0) & (offsets < stops[np.maximum(at, 0)]))
+
+
+def _without(split: Split, drop: Rows) -> Split:
+    keep_hashes = np.repeat(~drop, split.records["hashes"].astype(np.int64))
+    return Split(split.records[~drop], split.hashes[keep_hashes])
+
+
+def tally(scans: Iterable[FileScan], queues: int) -> Tally:
+    """Count the rows of these scans, whose rows number `queues` queues."""
+    counter = Counter(queues)
+    for scan in scans:
+        for split in scan.splits:
+            counter.add(split.records, queues)
+    return counter.result(queues)
+
+
+def scan_log(
+    queue: MappedFileQueue, *, threads: int = 1, memory: int = DEFAULT_MEMORY,
+    progress: ProgressCallback | None = None, window: int = WINDOW, with_keys: bool = True,
+    open_error: OpenError | None = None, split_size: int | None = None,
+) -> LogView:
+    """Scan every file of the commitlog, `threads` splits at a time, and put the results together.
+
+    A file that cannot be opened is reported to `open_error` and counts as missing; without a
+    callback the `OSError` rises. `with_keys` is as `scan_file` has it. Splits have `split_size` bytes, or as many
+    as fit the log.
+    """
+    columns = ColumnStore(memory)
+
+    def scan(part: SplitRange, entry: int | None, **how: Any) -> SplitScan:
+        return scan_split(part, entry, columns=columns, with_keys=with_keys, counter=Counter(), **how)
+
+    scans = CutLog(queue, threads, split_size, window).scan(scan, progress, open_error)
+    log = assemble(queue, [s for s in scans if s is not None], as_scanned=True)
+    log.has_keys = with_keys
+    return log
+
+
+def assemble(queue: MappedFileQueue, scans: list[FileScan], *, as_scanned: bool = False) -> LogView:
+    """The whole log out of the scans of its files, in name order.
+
+    `as_scanned`: nobody changed their rows, so that what was counted of them holds.
+    """
+    numbers = _number_queues(scans)
+    for scan in scans:
+        number_rows(scan.splits, _numbers_of(scan, numbers))
+    queues = list(numbers)
+    ghosts = mark_ghosts(scans, len(queues))
+    ghosts -= sum(map(_weigh_marks, scans))
+    superseded, counts = in_order(scans, len(queues), _counted(scans, numbers) if as_scanned and not ghosts else None)
+    min_offset = scans[0].mapped_file.file_from_offset if scans else 0
+    return _view(queue, scans, queues, _log_end(scans, min_offset), ghosts, superseded, counts)
+
+
+def _weigh_marks(scan: FileScan) -> int:
+    """Believe the first end mark with nothing but stale records after it, and forget these; how many there were."""
+    for number, (mark, splits) in enumerate(scan.doubted):
+        behind = [split.records for split in scan.splits[splits:]]
+        stale = sum(int(((records["bits"] & BIT_GHOST) != 0).sum()) for records in behind)
+        claims = [
+            Claim("mark", "ends"), Claim("own offset of the record under it", "goes on"),
+            Claim("records after it", "goes on", sum(records.size for records in behind) - stale),
+        ]
+        if believed(claims, "ends") == "ends":
+            scan.splits, scan.doubted = scan.splits[:splits], scan.doubted[:number]
+            scan.holes = [hole for hole in scan.holes if hole.start < mark]
+            scan.blank, scan.blank_size, scan.end = mark, scan.file_end - mark, mark
+            return stale
+    return 0
+
+
+def in_order(scans: list[FileScan], queues: int, counts: Tally | None = None) -> tuple[int, Tally]:
+    """How many rows are superseded, and what is counted of all; rows out of their queues' order are marked.
+
+    `counts` are those of the rows without any mark, if they are known.
+    """
+    counts = counts or tally(scans, queues)
+    superseded = 0
+    if counts.fallen.any():
+        superseded = mark_superseded(scans, np.flatnonzero(counts.fallen).tolist())
+        counts = tally(scans, queues)
+    if mark_leaps(scans, np.flatnonzero(counts.gapped).tolist()):
+        counts = tally(scans, queues)
+    return superseded, counts
+
+
+def _counted(scans: Sequence[FileScan], numbers: dict[tuple[bytes, int], int]) -> Tally | None:
+    """What the scans of the files counted, put together."""
+    own = (_numbers_of(scan, numbers) for scan in scans)
+    counter = joined((scan.counter for scan in scans), own, len(numbers))
+    return None if counter is None else counter.result(len(numbers))
+
+
+def _view(
+    queue: MappedFileQueue, scans: list[FileScan], queues: list[tuple[bytes, int]], log_end: int, ghosts: int,
+    superseded: int, counts: Tally,
+) -> LogView:
+    min_offset = scans[0].mapped_file.file_from_offset if scans else 0
+    damaged, tail = _damage(scans, log_end, ghosts > 0)
+    behind = _intact_behind(scans, [damage.stop for damage in damaged])
+    for damage, intact in zip(damaged, behind, strict=True):
+        damage.intact_after = intact
+    return LogView(
+        queue, scans, queues, min_offset, _valid_to(scans, min_offset), log_end, damaged, tail, ghosts, superseded,
+        counts,
+    )
+
+
+def _numbers_of(scan: FileScan, numbers: dict[tuple[bytes, int], int]) -> Rows:
+    """What each queue of a file is called in the log (int32)."""
+    return np.array([numbers[key] for key in scan.queues], dtype=np.int32)
+
+
+def _number_queues(scans: Sequence[FileScan]) -> dict[tuple[bytes, int], int]:
+    """One numbering of queues for all files, in the order in which they come."""
+    numbers: dict[tuple[bytes, int], int] = {}
+    for scan in scans:
+        for key in scan.queues:
+            numbers.setdefault(key, len(numbers))
+    return numbers
+
+
+def _log_end(scans: list[FileScan], min_offset: int) -> int:
+    for scan in reversed(scans):
+        for split in reversed(scan.splits):
+            live = np.flatnonzero((split.records["bits"] & BIT_GHOST) == 0)
+            if live.size:
+                last = split.records[live[-1]]
+                return int(last["phy_offset"]) + int(last["size"])
+    return min_offset if scans else 0
+
+
+def _intact_behind(scans: list[FileScan], places: list[int]) -> list[int]:
+    """How many intact messages stand after each of these offsets, which ascend; in one pass from the log's end."""
+    counts = [0] * len(places)
+    total, left = 0, len(places)
+    for scan in reversed(scans):
+        if not left or scan.file_end <= places[0]:
+            break
+        for split in reversed(scan.splits):
+            offsets = split.records["phy_offset"][(split.records["bits"] & NO_MESSAGE) == 0]
+            inside = bisect_right(places, int(split.records["phy_offset"][0])) if split.records.size else left
+            if inside < left:
+                before = np.searchsorted(offsets, places[inside:left])
+                counts[inside:left] = (total + offsets.size - before).tolist()
+                left = inside
+            total += offsets.size
+    counts[:left] = [total] * left
+    return counts
+
+
+def _valid_to(scans: list[FileScan], min_offset: int) -> int:
+    """Where the next record would start, going from the first file without a break."""
+    position = before = min_offset
+    for scan in scans:
+        if scan.mapped_file.file_from_offset != position:
+            return before
+        first_hole = scan.holes[0].start if scan.holes else scan.file_end
+        if scan.blank is None or first_hole < scan.blank:
+            return first_hole if scan.holes else scan.end
+        before, position = scan.blank, scan.file_end
+    return before
+
+
+def _damage(scans: list[FileScan], log_end: int, ghosts: bool) -> tuple[list[Damage], Tail | None]:
+    """Dead ranges before `log_end` are damage; what follows it is the tail, unless it was a whole message."""
+    damaged: list[Damage] = []
+    tail: Tail | None = None
+    position = scans[0].mapped_file.file_from_offset if scans else 0
+    for scan in scans:
+        start = scan.mapped_file.file_from_offset
+        if start > position:
+            damaged.append(Damage(position, start, MISSING_FILE, 0, "next-file", False, None))
+        for dead in dead_ranges(scan, ghosts=ghosts):
+            if dead.start < log_end:
+                damaged.append(_damage_of(scan, dead, dead.stop))
+            elif dead.envelope:
+                # the last message came whole and is damaged: more than a torn tail
+                damaged.append(_damage_of(scan, dead, min(dead.start + dead.facts["size"], dead.stop)))
+                tail = tail or _tail_of(scan, dead, dead.start + dead.facts["size"])
+            else:
+                tail = tail or _tail_of(scan, dead, dead.start)
+        position = scan.file_end
+    return damaged, tail
+
+
+def dead_ranges(scan: FileScan, *, ghosts: bool = True) -> list[Hole]:
+    """Holes of a file together with the ghosts that adjoin them, ascending; ghosts alone have the reason "ghosts".
+
+    `ghosts`: false where it is known that there are none.
+    """
+    parts = [*scan.holes]
+    for split in scan.splits if ghosts else ():
+        old = split.records[(split.records["bits"] & BIT_GHOST) != 0]
+        parts += [
+            Hole(int(row["phy_offset"]), end := int(row["phy_offset"]) + int(row["size"]), GHOSTS, "record", False, end)
+            for row in old
+        ]
+    merged: list[Hole] = []
+    for part in sorted(parts, key=lambda p: p.start):
+        if merged and merged[-1].stop >= part.start:
+            last = merged[-1]
+            merged[-1] = structs.replace(
+                last, stop=max(last.stop, part.stop), ended_by=part.ended_by,
+                last_data=max(last.last_data, part.last_data),
+            )
+        else:
+            merged.append(part)
+    return merged
+
+
+def _damage_of(scan: FileScan, hole: Hole, stop: int) -> Damage:
+    return Damage(hole.start, stop, hole.reason, 0, hole.ended_by, hole.envelope, scan.mapped_file, dict(hole.facts))
+
+
+def _tail_of(scan: FileScan, hole: Hole, start: int) -> Tail | None:
+    if hole.last_data <= start:
+        return None
+    return Tail(start, hole.last_data, hole.reason, scan.mapped_file, dict(hole.facts))

@@ -1,0 +1,1 @@
+"""What can be shown of a store or a file: inspect and query."""

@@ -1,0 +1,368 @@
+"""One file of a store: its kind, its items, every field and every check. Reads only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from formats import abort, dledger, epoch, lock, timer
+from formats import checkpoint as checkpoint_format
+from formats.batchconsumequeue import BATCH_CQ_UNIT
+from formats.batchconsumequeue import is_valid as is_valid_batch
+from formats.config.json import salvage
+from formats.config.tables import BACKUP_SUFFIX, BY_NAME, TEMPORARY_SUFFIX, missing_keys
+from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
+from formats.consumequeue_ext import CQ_EXT_HEAD, units
+from formats.errors import FormatError
+from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, IndexGeometry, infer_geometry
+from formats.names import is_index_name, offset_in_name
+from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, decode
+from recover.findings.refusal import NotAStore, UsageRefusal
+from recover.look.items import (
+    TABLES,
+    dledger_items,
+    ext_items,
+    index_items,
+    log_items,
+    next_data,
+    next_record,
+    table_items,
+)
+from recover.look.record import Check, FileReport, Item, layout_fields
+from recover.store.reader import FileReader
+
+# --- What kind of file is this? The place and the name say it first; the content where they do not.
+
+
+_SAMPLE = 64 << 10
+_SEARCHED = 64 << 20
+_EARLIEST_MS, _LATEST_MS = 1_000_000_000_000, 4_000_000_000_000
+_LARGEST_RECORD = 64 << 20
+_INDEX_SEARCHED = 8 << 20
+
+TITLES = {
+    "commitlog": "commitlog file", "consumequeue": "consume queue file", "consumequeue-ext": "consumequeue_ext file",
+    "batchconsumequeue": "batch consume queue file", "index": "index file", "checkpoint": "checkpoint",
+    "abort": "abort file", "lock": "lock file", "config": "config file", "timerlog": "timerlog file",
+    "timerwheel": "timerwheel", "timercheck": "timercheck", "dledger-data": "DLedger data file",
+    "dledger-index": "DLedger index file", "compaction-log": "compaction log file",
+    "compaction-queue": "compaction queue file", "epoch": "epoch file", "statetable": "3.x transaction state table",
+    "redolog": "3.x transaction redo log", "rocksdb": "RocksDB file",
+}
+
+_FOREIGN = (
+    (b"\x1f\x8b", "a gzip file"), (b"PK\x03\x04", "a zip archive"), (b"\xfd7zXZ\x00", "an xz file"),
+    (b"\x28\xb5\x2f\xfd", "a zstd file"), (b"BZh", "a bzip2 file"), (b"\x7fELF", "a program"),
+    (b"SQLite format 3\x00", "an SQLite database"), (b"\x89PNG", "an image"), (b"%PDF", "a PDF document"),
+    (b"\xca\xfe\xba\xbe", "a Java class"),
+)
+_ROCKSDB = re.compile(r"CURRENT|IDENTITY|LOCK|LOG(\.old.*)?|MANIFEST-\d+|OPTIONS-\d+|\d+\.(sst|log|blob)")
+_KAFKA_MAGIC_AT = 16
+_PRINTABLE = bytes(range(32, 127)) + b"\t\r\n"
+
+
+class Kind(NamedTuple):
+    """A kind (see `TITLES`), why the file is taken for it, and the queue position of its first byte if it has one."""
+
+    name: str
+    why: str
+    base: int | None
+
+
+def detect(path: Path, reader: FileReader) -> Kind:
+    """The kind of a file; `NotAStore` (16) when nothing of RocketMQ's looks like it."""
+    base = offset_in_name(path.name)
+    by_place = _by_name(path) or _by_place(path.absolute(), base)
+    if by_place is not None:
+        return Kind(*by_place, base)
+    found = _by_content(path, reader, base)
+    if found is None:
+        raise NotAStore(f"{path} is not a RocketMQ file: {foreign(reader)}",
+                        "Give a store root, or a file out of a store; `mqtool verify STORE` checks whole stores.")
+    return found
+
+
+def _by_name(path: Path) -> tuple[str, str] | None:
+    name = path.name
+    plain = name.removesuffix(BACKUP_SUFFIX).removesuffix(TEMPORARY_SUFFIX)
+    if plain in BY_NAME:
+        return "config", f"the name {name}"
+    known = {
+        "checkpoint": "checkpoint", abort.FILE_NAME: "abort", abort.BACKUP_NAME: "abort", lock.FILE_NAME: "lock",
+        epoch.FILE_NAME: "epoch", epoch.FILE_NAME + BACKUP_SUFFIX: "epoch", "timerwheel": "timerwheel",
+        "timercheck": "timercheck",
+    }
+    if name in known:
+        return known[name], f"the name {name}"
+    if name.startswith("timerwheel.") and name[len("timerwheel."):].isdecimal():
+        return "timerwheel", "the name of a snapshot"
+    return None
+
+
+def _by_place(path: Path, base: int | None) -> tuple[str, str] | None:
+    parents = [parent.name for parent in path.parents][:5] + [""] * 5
+    parent, above, queue_part = parents[0], parents[1], parents[2]
+    if "rocksdb" in parent or (_ROCKSDB.fullmatch(path.name) and parent in ("consumequeue", "kvStore", "rdb")):
+        return "rocksdb", f"its place in {parent}/"
+    if parent == "index" and is_index_name(path.name):
+        return "index", "its name, in index/"
+    if base is None:
+        return None
+    if above.startswith("dledger-") and parent in ("data", "index"):
+        return f"dledger-{parent}", f"its place in {above}/{parent}/"
+    near = {"commitlog": "commitlog", "timerlog": "timerlog", "statetable": "statetable", "redolog": "redolog"}
+    if parent in near:
+        return near[parent], f"its name, in {parent}/"
+    far = {"consumequeue": "consumequeue", "consumequeue_ext": "consumequeue-ext", "compactionLog": "compaction-log",
+           "batchconsumequeue": "batchconsumequeue", "compactionCq": "compaction-queue"}
+    for part in (queue_part, parents[3]):
+        if part in far:
+            return far[part], f"its name, in {part}/"
+    return None
+
+
+def _by_content(path: Path, reader: FileReader, base: int | None) -> Kind | None:
+    sample = reader.read(0, _SAMPLE)
+    log_base = _log_base(sample, reader, base)
+    if log_base is not None:
+        return Kind("commitlog", "the records in it", log_base)
+    if next_data(reader, 0, reader.length) == reader.length:
+        return None
+    for name, test in _TESTS:
+        if test(sample, reader):
+            return Kind(name, "its content", base)
+    return None
+
+
+def _log_base(sample: bytes, reader: FileReader, base: int | None) -> int | None:
+    try:
+        return decode(sample if len(sample) < _SAMPLE else reader.read(0, _LARGEST_RECORD)).phy_offset
+    except FormatError:
+        pass
+    if base is None:
+        return None
+    if len(sample) >= BLANK_SIZE and BLANK.decode(sample).magic == MAGIC_BLANK:
+        return base
+    found = next_record(reader, 0, base, min(reader.length, _SEARCHED))
+    return base if found < min(reader.length, _SEARCHED) else None
+
+
+def _is_consumequeue(sample: bytes, reader: FileReader) -> bool:
+    if reader.length % CQ_UNIT.size or not sample:
+        return False
+    last = -1
+    seen = 0
+    for unit in CQ_UNIT.decode_all(sample):
+        if unit == CqUnit(0, 0, 0):
+            break
+        if not is_valid(unit) or (unit.size > _LARGEST_RECORD and not is_pre_blank(unit)) or unit.phy_offset < last:
+            return False
+        last, seen = max(last, unit.phy_offset), seen + 1
+    return seen > 0
+
+
+def _is_batch(sample: bytes, reader: FileReader) -> bool:
+    if reader.length % BATCH_CQ_UNIT.size or len(sample) < BATCH_CQ_UNIT.size:
+        return False
+    first = BATCH_CQ_UNIT.decode(sample)
+    return is_valid_batch(first) and first.size < _LARGEST_RECORD and _EARLIEST_MS < first.store_timestamp < _LATEST_MS
+
+
+def _is_ext(sample: bytes, reader: FileReader) -> bool:
+    if len(sample) < CQ_EXT_HEAD.size:
+        return False
+    try:
+        _, first = next(units(sample))
+    except (FormatError, StopIteration):
+        return False
+    return _EARLIEST_MS < first.store_timestamp < _LATEST_MS
+
+
+def _is_index(sample: bytes, reader: FileReader) -> bool:
+    if not INDEX_HEADER.size < reader.length <= _INDEX_SEARCHED or len(sample) < INDEX_HEADER.size:
+        return False
+    header = INDEX_HEADER.decode(sample)
+    if header.index_count < 2 or not _EARLIEST_MS < header.begin_timestamp <= header.end_timestamp + 1 < _LATEST_MS:
+        return False
+    return infer_geometry(reader.read(0, reader.length)) is not None
+
+
+def _is_checkpoint(sample: bytes, reader: FileReader) -> bool:
+    if reader.length != checkpoint_format.FILE_SIZE:
+        return False
+    fields = checkpoint_format.decode(sample)
+    return checkpoint_format.rest_is_zero(sample) and _EARLIEST_MS < fields.physic_msg_timestamp < _LATEST_MS
+
+
+def _is_timerlog(sample: bytes, reader: FileReader) -> bool:
+    try:
+        return _EARLIEST_MS < timer.decode(sample).write_timestamp < _LATEST_MS
+    except FormatError:
+        return False
+
+
+def _is_dledger(sample: bytes, reader: FileReader) -> bool:
+    try:
+        position = dledger.DLEDGER_ENTRY_HEAD.decode(sample).position
+        dledger.decode(sample, 0, position)
+    except FormatError:
+        return False
+    return True
+
+
+def _is_config(sample: bytes, reader: FileReader) -> bool:
+    if sample.lstrip()[:1] != b"{":
+        return False
+    value = salvage(sample).value
+    keys = {key for file in BY_NAME.values() for key in file.required}
+    return isinstance(value, dict) and bool(keys & set(value))
+
+
+_TESTS: tuple[tuple[str, Callable[[bytes, FileReader], bool]], ...] = (
+    ("dledger-data", _is_dledger), ("timerlog", _is_timerlog), ("checkpoint", _is_checkpoint), ("index", _is_index),
+    ("config", _is_config), ("batchconsumequeue", _is_batch), ("consumequeue", _is_consumequeue),
+    ("consumequeue-ext", _is_ext),
+)
+
+
+def foreign(reader: FileReader) -> str:
+    """What a file that is not RocketMQ's seems to be instead: "it looks like a gzip file"."""
+    sample = reader.read(0, _SAMPLE)
+    if not sample:
+        return "it is empty"
+    for signature, what in _FOREIGN:
+        if sample.startswith(signature):
+            return f"it looks like {what}"
+    if not sample.strip(b"\0") and next_data(reader, 0, reader.length) == reader.length:
+        return "it holds nothing but zeros"
+    if len(sample) > _KAFKA_MAGIC_AT and sample[_KAFKA_MAGIC_AT] in (0, 1, 2) and sample[:4] == bytes(4):
+        return "it looks like a Kafka log segment"
+    if not sample.translate(None, _PRINTABLE):
+        return "it looks like text"
+    return "nothing in it is known to us"
+
+
+_SMALL = 64 << 20
+_LOGS = ("commitlog", "compaction-log")
+
+
+def inspect_file(
+    path: Path, offset: int | None = None, limit: int = 20, geometry: IndexGeometry | None = None
+) -> FileReport:
+    """Look at one file from `offset` on, at most `limit` items (0: all).
+
+    `offset` is a byte position in the file; for files named by offset a physical offset does as well.
+    `NotAStore` (16) for what is no RocketMQ file, `UsageRefusal` (16) for an offset outside, `OSError`.
+    """
+    if not path.exists():
+        raise NotAStore(f"{path} does not exist", "Give a store root, or a file of a store.")
+    with FileReader(path) as reader:
+        kind = detect(path, reader)
+        report = FileReport(str(path), kind.name, TITLES[kind.name], kind.why, reader.length, kind.base)
+        start = _start(reader, kind, offset)
+        items = list(islice(_items(report, reader, kind, start, geometry), limit + 1 if limit else None))
+        report.items = items[:limit] if limit else items
+        if limit and len(items) > limit:
+            report.complete, report.next_offset = False, items[limit].offset
+        return report
+
+
+def _start(reader: FileReader, kind: Kind, offset: int | None) -> int:
+    if offset is None:
+        return 0
+    base = kind.base or 0
+    start = offset - base if base and offset >= base else offset
+    if not 0 <= start < max(reader.length, 1):
+        span = f"{base} to {base + reader.length}, or 0 to {reader.length} within it"
+        raise UsageRefusal(f"offset {offset} is outside of the file", f"The file spans {span}.")
+    return start
+
+
+def _items(
+    report: FileReport, reader: FileReader, kind: Kind, start: int, geometry: IndexGeometry | None
+) -> Iterator[Item]:
+    base = kind.base or 0
+    if kind.name in _LOGS:
+        return log_items(reader, base, start)
+    if kind.name in TABLES:
+        return table_items(kind.name, reader, base, start)
+    if kind.name == "consumequeue-ext":
+        return ext_items(reader, start)
+    if kind.name == "dledger-data":
+        return dledger_items(reader, base, start)
+    if kind.name == "index":
+        return _index(report, reader, start, geometry)
+    return iter(_whole(report, reader))
+
+
+def _index(report: FileReport, reader: FileReader, start: int, geometry: IndexGeometry | None) -> Iterator[Item]:
+    found = geometry
+    if found is None and reader.length == DEFAULT_GEOMETRY.size:
+        found = DEFAULT_GEOMETRY
+    if found is None and INDEX_HEADER.size < reader.length <= _SMALL:
+        found = infer_geometry(reader.read(0, reader.length))
+    if found is None or found.size != reader.length:
+        report.facts["geometry"] = "unknown: name --index-slots and --index-entries"
+        content = reader.read(0, INDEX_HEADER.size)
+        return iter([Item("header", 0, len(content), None, layout_fields(INDEX_HEADER, content, 0), raw=content)])
+    report.facts.update(slots=found.slots, entries=found.entries)
+    return index_items(reader, found, start)
+
+
+def _whole(report: FileReport, reader: FileReader) -> list[Item]:
+    content = reader.read(0, _SMALL)
+    if report.kind == "checkpoint":
+        return [_checkpoint(content)]
+    if report.kind == "timercheck":
+        return [Item("header", 0, len(content), None, layout_fields(timer.TIMER_CHECK, content, 0), raw=content[:64])]
+    if report.kind == "abort":
+        report.facts.update(_abort(content))
+    elif report.kind == "config":
+        report.facts.update(_config(Path(report.path).name, content))
+    elif report.kind in ("lock", "epoch"):
+        report.facts["text"] = content[:4096].decode("utf-8", "replace")
+    elif report.kind == "rocksdb":
+        report.facts["note"] = "recognised, but this version does not read RocksDB"
+    return []
+
+
+def _checkpoint(content: bytes) -> Item:
+    fields = layout_fields(checkpoint_format.CHECKPOINT, content, 0)
+    checks = (
+        Check("length", len(content) == checkpoint_format.FILE_SIZE,
+              f"{len(content)}, a whole one has {checkpoint_format.FILE_SIZE}"),
+        Check("rest is zero", checkpoint_format.rest_is_zero(content)),
+        Check("not all zero", True if any(content) else None,
+              "" if any(content) else "all zero: normal for a new store and for 5.5, else as good as missing"),
+    )
+    return Item("header", 0, len(content), None, fields, checks, raw=content[: checkpoint_format.CHECKPOINT.size])
+
+
+def _abort(content: bytes) -> dict[str, object]:
+    try:
+        pid = abort.decode(content)
+    except FormatError as error:
+        return {"state": str(error)}
+    state = "empty: a 4.x broker runs or crashed" if pid is None else "the process id of a 5.x broker"
+    return {"state": state, "pid": pid}
+
+
+def _config(name: str, content: bytes) -> dict[str, object]:
+    parsed = salvage(content)
+    known = BY_NAME.get(name.removesuffix(".bak").removesuffix(".tmp"))
+    keys = [str(key) for key in parsed.value] if isinstance(parsed.value, dict) else []
+    facts: dict[str, object] = {
+        "state": parsed.error.reason if parsed.error else {"": "whole", "zeros": "trailing-zeros"}.get(
+            parsed.trailing, "trailing-garbage"),
+        "value_ends_at": parsed.end, "keys": keys,
+    }
+    if parsed.error is not None:
+        facts["error"] = f"{parsed.error} (byte {parsed.error.offset})"
+    if known is not None:
+        facts["kept_by"] = known.keeper
+        facts["missing_keys"] = list(missing_keys(known, parsed.value))
+        facts["if_lost"] = known.lost
+    return facts

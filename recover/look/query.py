@@ -1,0 +1,385 @@
+"""Messages of a store as a broker would find them, or by a scan where its ways lead nowhere. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from msgspec import Struct, field
+
+from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
+from formats.errors import FormatError
+from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, IndexHeader
+from formats.javahash import index_key_hash
+from formats.message_id import parse_offset_id
+from formats.record import HEAD, HEAD_SIZE, HEADS, Record
+from formats.sysflag import HOSTS_V6
+from recover.derived.index_files import index_geometry, list_index_files
+from recover.findings.refusal import Refusal, UsageRefusal
+from recover.log.judge import LogReader, judge, reason_of
+from recover.look.items import next_record
+from recover.look.store import log_is_gone
+from recover.store.config_files import Topics
+from recover.store.derived_files import ExtFiles, unit_at
+from recover.store.mapped_files import MappedFileQueue
+from recover.store.reader import FileReader
+from recover.store.store import COMMITLOG, QueueFolder, Store
+from recover.store.unread import unread_parts
+
+# --- What a search found, and whether it looked everywhere it had to.
+
+
+class Found(Struct, frozen=True):
+    """One message. `ghost`: old bytes after a break of the log; `superseded`: its queue offset was given out again."""
+
+    record: Record
+    ghost: bool = False
+    superseded: bool = False
+
+
+class Answer(Struct):
+    """`complete` is false when a part that could hold a hit was not looked at; `notes` say which, and other facts.
+
+    `damaged`: places of the log that were led to, or said themselves to be a message, and hold no intact one, with the
+    reason. `way` is how it was looked for: index, queue, id, offset, scan or list. `left_out`: how many more messages a
+    list has.
+    """
+
+    way: str
+    messages: list[Found] = field(default_factory=list)
+    complete: bool = True
+    notes: list[str] = field(default_factory=list)
+    more: bool = False
+    left_out: int = 0
+    queue_offset: int | None = None
+    damaged_ranges: int = 0
+    damaged: list[dict[str, object]] = field(default_factory=list)
+
+    def incomplete(self, note: str) -> None:
+        """Note a part that could not be looked at."""
+        self.complete = False
+        self.notes.append(note)
+
+
+def record_at(store: Store, reader: LogReader, phy_offset: int) -> Record | None:
+    """The intact record that starts at `phy_offset`, None when none does. `ReadFailure` from the disk."""
+    mapped_file = store.commitlog.find(phy_offset)
+    if mapped_file is None:
+        return None
+    base = mapped_file.file_from_offset
+
+    def read(position: int, length: int) -> bytes:
+        return reader.read(base + position, length)
+
+    try:
+        return judge(read, phy_offset - base, base, base + store.mapped_file_size)
+    except FormatError:
+        return None
+
+
+def note_damage(store: Store, reader: LogReader, phy_offset: int, answer: Answer, *, named: bool) -> bool:
+    """Note in `answer` that a damaged message stands at `phy_offset`; whether one does.
+
+    `named`: a unit or an index entry names the place. Otherwise the bytes have to say themselves that it is theirs.
+    """
+    mapped_file = store.commitlog.find(phy_offset)
+    if mapped_file is None:
+        return False
+    base = mapped_file.file_from_offset
+
+    def read(position: int, length: int) -> bytes:
+        return reader.read(base + position, length)
+
+    head = read(phy_offset - base, HEAD_SIZE)
+    if not named and (len(head) < HEAD_SIZE or HEAD.decode(head).phy_offset != phy_offset):
+        return False
+    reason, _ = reason_of(read, phy_offset - base, base, base + store.mapped_file_size)
+    answer.damaged.append({"phy_offset": phy_offset, "reason": reason, "file": store.relative(mapped_file.path)})
+    return True
+
+
+def store_timestamp_at(reader: LogReader, phy_offset: int) -> int:
+    """The store timestamp of the record there, unjudged (CommitLog.pickupStoreTimestamp); -1 after the log."""
+    content = reader.read(phy_offset, HEAD_SIZE)
+    if len(content) < HEAD_SIZE:
+        return -1
+    layout = HEADS[HEAD.decode(content).sys_flag & HOSTS_V6]
+    content = reader.read(phy_offset, layout.size)
+    return int(layout.decode(content).store_timestamp) if len(content) == layout.size else -1
+
+
+# --- Messages by key through the index files, as a broker looks (IndexService.queryOffset,
+# IndexFile.selectPhyOffset).
+
+
+FOREVER = (1 << 63) - 1
+
+
+def has_key(record: object, key: str) -> bool:
+    """Whether a record carries a key: as its unique key, or as a word of KEYS."""
+    uniq_key, keys = getattr(record, "uniq_key", None), getattr(record, "keys", None)
+    return key == uniq_key or (bool(keys) and key in str(keys).split(" "))
+
+
+def query_key(
+    store: Store, topics: list[str], key: str, *, begin: int = 0, end: int = FOREVER, limit: int = 0
+) -> Answer:
+    """Messages of any of `topics` with `key`, stored between `begin` and `end` (ms), newest first in the index.
+
+    The index keeps hashes and seconds only, so each hit is read and compared. `Refusal` (8) when
+    there is no index file to look in, or none whose layout can be told.
+    """
+    answer = Answer("index")
+    listing = list_index_files(store.index_dir)
+    if not listing.files:
+        if not store.commitlog.files:
+            return answer
+        raise Refusal("there is no index file to look in", "Add --scan to look through the whole log instead.")
+    geometry = index_geometry(store, listing)
+    if geometry is None:
+        raise Refusal("the layout of the index files cannot be told",
+                      "Name --index-slots and --index-entries, or --scan.")
+    wanted = {index_key_hash(f"{topic}#{key}"): topic for topic in topics}
+    seen: set[int] = set()
+    with LogReader(store.commitlog) as log:
+        for file in reversed(listing.files):
+            try:
+                with FileReader(file.path) as reader:
+                    if file.length < geometry.size:
+                        answer.incomplete(f"index file {file.name} is too short to be searched")
+                        continue
+                    offsets = list(_offsets(reader, geometry, wanted, begin, end, answer, file.name))
+                    older = INDEX_HEADER.decode(reader.read(0, INDEX_HEADER.size)).begin_timestamp < begin
+            except (OSError, FormatError) as error:
+                answer.incomplete(f"index file {file.name} could not be read: {error}")
+                continue
+            for phy_offset, topic in offsets:
+                if phy_offset in seen:
+                    continue
+                seen.add(phy_offset)
+                if limit and len(answer.messages) >= limit:
+                    answer.more = True
+                    return answer
+                _take(store, log, phy_offset, topic, key, answer)
+            if older:
+                break
+    return answer
+
+
+def _take(store: Store, log: LogReader, phy_offset: int, topic: str, key: str, answer: Answer) -> None:
+    try:
+        record = record_at(store, log, phy_offset)
+    except OSError as error:
+        answer.incomplete(f"the log could not be read at {phy_offset}: {error.strerror}")
+        return
+    if record is None:
+        if phy_offset >= store.commitlog.min_offset:
+            note_damage(store, log, phy_offset, answer, named=True)
+            answer.notes.append(f"the index points to {phy_offset}, where no intact record starts")
+        return
+    if record.topic_name == topic and has_key(record, key):
+        answer.messages.append(Found(record))
+
+
+def _matches(header: IndexHeader, begin: int, end: int) -> bool:
+    """IndexFile.isTimeMatched."""
+    first, last = header.begin_timestamp, header.end_timestamp
+    return (begin < first and end > last) or first <= begin <= last or first <= end <= last
+
+
+def _offsets(
+    reader: FileReader, geometry: IndexGeometry, wanted: dict[int, str], begin: int, end: int, answer: Answer, name: str
+) -> Iterator[tuple[int, str]]:
+    """(phy offset, topic) of the units whose hash and time fit, newest first, each chain walked once."""
+    header = INDEX_HEADER.decode(reader.read(0, INDEX_HEADER.size))
+    if header.index_count <= 1 or not _matches(header, begin, end):
+        return
+    count = min(header.index_count, geometry.entries)
+    for key_hash, topic in wanted.items():
+        slot_at = geometry.slot_offset(geometry.slot_of(key_hash))
+        number = INDEX_SLOT.decode(reader.read(slot_at, INDEX_SLOT.size)).number
+        for _ in range(count):
+            if not 0 < number <= count or number >= geometry.entries:
+                break
+            unit = INDEX_UNIT.decode(reader.read(geometry.unit_offset(number), INDEX_UNIT.size))
+            if unit.time_diff < 0:
+                break
+            stored = header.begin_timestamp + unit.time_diff * 1000
+            if unit.key_hash == key_hash and begin <= stored <= end:
+                yield unit.phy_offset, topic
+            if unit.previous == number or stored < begin:
+                break
+            number = unit.previous
+        else:
+            answer.incomplete(f"a chain of index file {name} does not end")
+
+
+# --- Messages by queue offset or by time through the consume queue, as a broker finds them.
+
+
+class _Queue:
+    """The units of one queue, read one at a time."""
+
+    def __init__(self, store: Store, topic: str, queue_id: int) -> None:
+        folder = next((f for f in store.queue_folders if (f.topic, f.queue_id) == (topic, queue_id)), None)
+        if folder is None:
+            known = sorted({f.queue_id for f in store.queue_folders if f.topic == topic})
+            hint = f"That topic has the queues {', '.join(map(str, known))}." if known else \
+                "No queue of that topic is there; --scan looks through the log instead."
+            raise Refusal(f"there is no consume queue {topic}/{queue_id}", hint)
+        self.folder: QueueFolder = folder
+        self.files = MappedFileQueue.load((folder.path,), store.queue_file_size)
+        self.file_size = store.queue_file_size
+        self.min_offset = self.files.min_offset // CQ_UNIT.size
+        self.max_offset = self._max_offset()
+
+    def unit(self, queue_offset: int) -> CqUnit | None:
+        """The unit of a queue offset, None where there is no file. `OSError`."""
+        return unit_at(self.files, queue_offset)
+
+    def _max_offset(self) -> int:
+        from recover.look.pointers import queue_end
+
+        return queue_end(self.files.files)
+
+
+def deliver_time(store: Store, topic: str, queue_id: int, queue_offset: int) -> int | None:
+    """When a delayed message is due: what its unit holds in place of a tags code. None without a unit."""
+    try:
+        unit = _Queue(store, topic, queue_id).unit(queue_offset)
+    except (Refusal, OSError):
+        return None
+    if unit is None or not is_valid(unit) or is_pre_blank(unit):
+        return None
+    codes = ExtFiles(store, topic, queue_id).tags_codes(np.array([unit.tags_code], dtype=np.int64))
+    return int(codes[0]) if codes[0] > 0 else None
+
+
+def query_offset(store: Store, topic: str, queue_id: int, queue_offset: int) -> Answer:
+    """The message at a queue offset. `Refusal` (8) when the queue is not there."""
+    answer = Answer("queue", queue_offset=queue_offset)
+    queue = _Queue(store, topic, queue_id)
+    unit = queue.unit(queue_offset) if queue_offset >= 0 else None
+    if unit is None or not is_valid(unit) or is_pre_blank(unit):
+        answer.notes.append(f"no unit there; the queue holds {queue.min_offset} to {queue.max_offset}")
+        return answer
+    with LogReader(store.commitlog) as log:
+        record = record_at(store, log, unit.phy_offset)
+    if record is None:
+        expired = unit.phy_offset < store.commitlog.min_offset
+        if not expired:
+            with LogReader(store.commitlog) as log:
+                note_damage(store, log, unit.phy_offset, answer, named=True)
+        answer.notes.append(f"the unit points to {unit.phy_offset}, " + (
+            "which has expired from the log" if expired else "where no intact record starts"))
+        return answer
+    if (record.topic_name, record.queue_id, record.queue_offset) != (topic, queue_id, queue_offset):
+        answer.notes.append(f"the unit points to a record of {record.topic_name}/{record.queue_id}, queue offset "
+                            f"{record.queue_offset}")
+    answer.messages.append(Found(record))
+    return answer
+
+
+def query_time(store: Store, topic: str, queue_id: int, timestamp: int) -> Answer:
+    """The first message of a queue stored at or after `timestamp` (ms), by bisection over the units.
+
+    ConsumeQueue.getOffsetInQueueByTime with the lower boundary. Units of expired messages count as
+    earlier. `Refusal` (8) when the queue is not there.
+    """
+    queue = _Queue(store, topic, queue_id)
+    answer = Answer("queue")
+    low, high = queue.min_offset, queue.max_offset
+    with LogReader(store.commitlog) as log:
+        while low < high:
+            middle = (low + high) // 2
+            unit = queue.unit(middle)
+            if unit is None or is_pre_blank(unit) or unit.phy_offset < store.commitlog.min_offset:
+                low = middle + 1
+                continue
+            stored = store_timestamp_at(log, unit.phy_offset)
+            if stored < 0:
+                answer.incomplete(f"the record of queue offset {middle} could not be read")
+                break
+            if stored < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+    answer.queue_offset = low
+    if low >= queue.max_offset or not answer.complete:
+        answer.notes.append(f"no message of that queue was stored at or after that time; its end is {queue.max_offset}")
+        return answer
+    found = query_offset(store, topic, queue_id, low)
+    found.complete &= answer.complete
+    return found
+
+
+def note_unread(store: Store, answer: Answer) -> None:
+    """Make an answer incomplete where the log is gone, or where a part that is not read holds messages, too.
+
+    A message found by its place stays: there is no other one.
+    """
+    if answer.messages and answer.way in ("id", "offset", "queue"):
+        return
+    for line in not_looked_at(store):
+        if line not in answer.notes:
+            answer.incomplete(line)
+
+
+def not_looked_at(store: Store) -> Iterator[str]:
+    """A line for a log that is gone, and for each part that is not read and holds messages, too."""
+    for item in log_is_gone(store):
+        yield item.message
+    for part in unread_parts(store):
+        if part.needed_for == COMMITLOG and part.holds(part.path):
+            yield f"{store.relative(part.path)} ({part.what}) was not looked at: mqtool does not read it"
+
+
+def query_phy_offset(store: Store, phy_offset: int) -> Answer:
+    """The record that starts at an offset of the log; a note names the next one when none does."""
+    answer = Answer("offset")
+    mapped_file = store.commitlog.find(phy_offset)
+    if mapped_file is None:
+        answer.notes.append(f"outside of the log, which has files from {store.commitlog.min_offset} to "
+                            f"{store.commitlog.max_offset}")
+        return answer
+    with LogReader(store.commitlog) as log:
+        record = record_at(store, log, phy_offset)
+        if record is not None:
+            answer.messages.append(Found(record))
+            return answer
+        note_damage(store, log, phy_offset, answer, named=False)
+    base = mapped_file.file_from_offset
+    with FileReader(mapped_file.path) as reader:
+        following = base + next_record(reader, phy_offset - base, base, mapped_file.length)
+    behind = "none follows in its file" if following >= mapped_file.end else f"the next one starts at {following}"
+    answer.notes.append(f"no intact record starts at {phy_offset}; {behind}")
+    return answer
+
+
+def query_id(store: Store, message_id: str, topic: str | None = None) -> Answer:
+    """A message by its offset id (16 or 28 bytes in hex), or by its unique key.
+
+    Both have the same form, so the id is first taken for a place in this log, and the record there
+    must come from the host that the id names; else it is looked up as a key of `topic`, or of every
+    topic that has queues or is configured.
+    """
+    message_id = message_id.strip()
+    if not message_id:
+        raise UsageRefusal("the message id is empty", "Give an offset id or a unique key.")
+    try:
+        parts = parse_offset_id(message_id)
+    except FormatError:
+        parts = None
+    if parts is not None and store.commitlog.find(parts.phy_offset) is not None:
+        with LogReader(store.commitlog) as log:
+            record = record_at(store, log, parts.phy_offset)
+            answer = Answer("id")
+            if record is None and note_damage(store, log, parts.phy_offset, answer, named=False):
+                return answer
+        if record is not None and record.store_host == (parts.ip, parts.port):
+            return Answer("id", [Found(record)])
+    known = Topics(store)
+    topics = [topic] if topic is not None else sorted({*known.folders, *(known.configured or ())})
+    answer = query_key(store, topics, message_id)
+    answer.way = "id" if answer.messages else answer.way
+    return answer

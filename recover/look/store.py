@@ -1,0 +1,338 @@
+"""One screen's worth of facts about a store, without reading all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from formats import abort
+from formats.checkpoint import EMPTY
+from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES
+from formats.errors import FormatError
+from recover.broker.recovery import LogFiles, Mode, start_file
+from recover.broker.settings import BrokerSettings, load_settings
+from recover.broker.versions import NEWEST_COMPARED, BrokerVersion, boundaries, generation_of
+from recover.change.lock import holder_text, probe
+from recover.derived.index_files import index_geometry, list_index_files
+from recover.findings.model import Finding, finding
+from recover.look.generation import Generation, find_generation
+from recover.look.pointers import Pointers, find_pointers, read_checkpoint
+from recover.store.config_files import ConfigText, read_config
+from recover.store.mapped_files import MappedFileQueue
+from recover.store.reader import read_small
+from recover.store.store import COMMITLOG, Store
+from recover.store.unread import (
+    held_elsewhere,
+    mapped_data,
+    rocksdb_queue_folders,
+)
+
+# --- What stands in a store's root, and which of it this version reads.
+
+
+READ, LISTED, NOT_READ, OWN, UNKNOWN = "read", "listed", "not-read", "own", "unknown"
+
+_KNOWN: dict[str, tuple[str, str]] = {
+    "commitlog": ("messages of all topics", READ),
+    "consumequeue": ("where the messages of each queue are", READ),
+    "consumequeue_ext": ("filter bit maps of queues", READ),
+    "batchconsumequeue": ("queues of batch topics", LISTED),
+    "index": ("keys of messages", READ),
+    "config": ("topics, groups, consumer offsets", READ),
+    "checkpoint": ("how far things were flushed", READ),
+    "abort": ("there while a broker runs, or after a crash", READ),
+    "abort.bak": ("the abort file that the last start found", READ),
+    "lock": ("lock file, held by a broker while it runs", READ),
+    "timerlog": ("timer messages", LISTED),
+    "timerwheel": ("timer messages by due time", LISTED),
+    "compaction": ("compacted topics", LISTED),
+    "transaction": ("transactions of 3.x", LISTED),
+    "epochFileCheckpoint": ("terms of a controller's masters", LISTED),
+    "epochFileCheckpoint.bak": ("terms of a controller's masters", LISTED),
+    "brokerIdentity": ("id from a controller", LISTED),
+    "rocksdbstore": ("RocksDB, made by every 5.4 and later", LISTED),
+    "kvStore": ("RocksDB of pop consumers", LISTED),
+    "consumequeue_rocksdb": ("queues in RocksDB", NOT_READ),
+    "tieredstore": ("segments in tiered storage", NOT_READ),
+    ".mqtool": ("journal, preimages and quarantine of mqtool", OWN),
+}
+_DLEDGER = re.compile(r"dledger-.*")
+_COUNTED = 200_000
+
+
+class Part(Struct, frozen=True):
+    """One name of the root: what it is, whether this version reads it, how many files and bytes (file lengths)."""
+
+    name: str
+    what: str
+    state: str
+    files: int
+    size: int
+    path: str
+
+    def json(self) -> dict[str, object]:
+        """The keys of the document."""
+        return {"name": self.name, "what": self.what, "state": self.state, "files": self.files, "bytes": self.size,
+                "path": self.path}
+
+
+def list_parts(store: Store) -> list[Part]:
+    """All parts: the known ones first, then whatever else stands in the root. `OSError` from the root itself."""
+    names = set(os.listdir(store.root))
+    elsewhere: dict[str, Iterable[Path]] = {
+        "commitlog": store.commitlog_dirs, "consumequeue": (store.consumequeue_dir,), "index": (store.index_dir,),
+    }
+    names |= set(elsewhere)
+    order = {name: number for number, name in enumerate(_KNOWN)}
+    parts = []
+    for name in sorted(names, key=lambda name: (order.get(name, len(order)), name)):
+        paths = list(elsewhere.get(name, (store.root / name,)))
+        what, state = _describe(name, paths[0])
+        counted = [item for path in paths if path.exists() for item in _files(path)]
+        missing = not any(path.exists() for path in paths)
+        parts.append(Part(name, what, "missing" if missing else state, len(counted), sum(counted),
+                          ", ".join(store.relative(path) for path in paths)))
+    return parts
+
+
+def _describe(name: str, path: Path) -> tuple[str, str]:
+    if name in _KNOWN:
+        if name == "consumequeue" and (path / "CURRENT").exists():
+            return "queues in RocksDB", NOT_READ
+        return _KNOWN[name]
+    if _DLEDGER.fullmatch(name):
+        return "log of a DLedger group", NOT_READ
+    if name.startswith("timerwheel."):
+        return "snapshot of the timerwheel", LISTED
+    return "not known to us", UNKNOWN
+
+
+def _files(path: Path) -> Iterator[int]:
+    """Lengths of the files below; a folder that may not be listed counts as empty."""
+    if not path.is_dir():
+        yield path.stat().st_size
+        return
+    seen = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            try:
+                yield os.stat(os.path.join(folder, name), follow_symlinks=False).st_size
+            except OSError:
+                continue
+            seen += 1
+            if seen >= _COUNTED:
+                return
+
+
+class ExitState(Struct, frozen=True):
+    """How the last broker stopped. `holder` is the pid that has the lock (-1: unknown), None if nobody has."""
+
+    abort: bool
+    abort_pid: int | None
+    crashed_before: bool
+    lock_file: bool
+    holder: int | None
+    holder_text: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """running, unclean or clean."""
+        if self.holder is not None:
+            return "running"
+        return "unclean" if self.abort else "clean"
+
+    def json(self) -> dict[str, object]:
+        """The keys of the document."""
+        return {
+            "verdict": self.verdict, "abort": self.abort, "abort_pid": self.abort_pid,
+            "crashed_before_last_start": self.crashed_before, "lock_file": self.lock_file, "lock_holder": self.holder,
+            "lock_holder_is": self.holder_text or None,
+        }
+
+
+class ConfigHealth(Struct, frozen=True):
+    """One config file: `state` is "whole", "missing", or what is wrong; `backup` the same for its .bak."""
+
+    name: str
+    state: str
+    backup: str
+    if_lost: str
+
+    def json(self) -> dict[str, str]:
+        """The keys of the document."""
+        return {"name": self.name, "state": self.state, "backup": self.backup}
+
+
+class Start(Struct, frozen=True):
+    """What a release (and the later ones up to the next in the list) would do first: mode and file."""
+
+    broker: BrokerVersion
+    mode: Mode
+    file: str | None
+    matched: bool
+
+    def json(self) -> dict[str, object]:
+        """The keys of the document."""
+        return {"mode": self.mode, "file": self.file, "matched": self.matched}
+
+
+class StoreReport(Struct):
+    """All of it."""
+
+    root: str
+    parts: list[Part]
+    sizes: dict[str, int | None]
+    generation: Generation
+    pointers: Pointers
+    exit_state: ExitState
+    config: list[ConfigHealth]
+    starts: list[Start]
+    log_files: int
+    gaps: list[tuple[int, int]]
+    elsewhere: frozenset[str] = frozenset()
+
+    @property
+    def log_is_gone(self) -> bool:
+        """Queues or index without any log: the log's disk may not be mounted, and a start would delete them."""
+        left = self.pointers.queues or self.pointers.index_files
+        return not self.log_files and COMMITLOG not in self.elsewhere and bool(left)
+
+    def json(self) -> dict[str, object]:
+        """The keys of the document."""
+        queues = self.pointers.queues
+        return {
+            "parts": [part.json() for part in self.parts], "sizes": self.sizes, "generation": self.generation.json(),
+            "offsets": self.pointers.json(), "exit_state": self.exit_state.json(),
+            "start_file": {str(start.broker): start.json() for start in self.starts},
+            "config": [item.json() for item in self.config],
+            "topics": {topic: {str(number): end for number, end in ends.items()} for topic, ends in queues.items()},
+            "index_files": [{"name": name, **header._asdict()} for name, header in self.pointers.index_files],
+            "log_files": self.log_files, "gaps": [list(gap) for gap in self.gaps],
+        }
+
+
+def inspect_store(store: Store, versions: Sequence[BrokerVersion] = ()) -> StoreReport:
+    """Look at every part once; `versions` are the releases whose start file is asked for (default: each generation)."""
+    pointers = find_pointers(store)
+    geometry = index_geometry(store) if pointers.index_files else None
+    sizes = {
+        "mapped_file_size": store.mapped_file_size, "queue_file_size": store.queue_file_size,
+        "index_slots": geometry.slots if geometry else None, "index_entries": geometry.entries if geometry else None,
+    }
+    return StoreReport(
+        str(store.root), list_parts(store), sizes, find_generation(store, pointers.checkpoint), pointers,
+        exit_state(store), config_health(store), list(_starts(store, pointers, versions or boundaries())),
+        len(store.commitlog.files), store.commitlog.gaps(), frozenset(held_elsewhere(store)),
+    )
+
+
+def exit_state(store: Store) -> ExitState:
+    """How the store was stopped, or by whom it is held. `Refusal` when the lock file may not be read."""
+    pid = _abort_pid(store.abort_path)
+    before = _abort_pid(store.root / abort.BACKUP_NAME)
+    holder = probe(store.root)
+    who = "" if holder is None else holder_text(store.root, holder)
+    return ExitState(store.has_abort, pid, before is not None, store.lock_path.exists(), holder, who)
+
+
+def _abort_pid(path: Path) -> int | None:
+    with contextlib.suppress(OSError, FormatError):
+        return abort.decode(read_small(path, 64))
+    return None
+
+
+def config_health(store: Store) -> list[ConfigHealth]:
+    """Every known config file that is there, or whose backup is."""
+    found = []
+    for known in CONFIG_FILES:
+        path = store.config_dir / known.name
+        state = _config_state(read_config(path, known))
+        backup = _config_state(read_config(path.with_name(known.name + BACKUP_SUFFIX), known))
+        if (state, backup) != ("missing", "missing"):
+            found.append(ConfigHealth(known.name, state, backup, known.lost))
+    return found
+
+
+def _config_state(text: ConfigText) -> str:
+    if text.error:
+        return f"cannot be read: {text.error}"
+    if not text.missing and text.parsed.error is not None:
+        return text.parsed.error.reason
+    return "whole" if text.state == "sound" else text.state
+
+
+def _starts(store: Store, pointers: Pointers, versions: Sequence[BrokerVersion]) -> list[Start]:
+    mode: Mode = "abnormal" if store.has_abort else "normal"
+    log = LogFiles(store)
+    starts = []
+    for version in versions:
+        if not log.files:
+            starts.append(Start(version, mode, None, False))
+            continue
+        dispatched = -1 if pointers.dispatched_to is None else pointers.dispatched_to
+        found = start_file(log, mode, BrokerSettings(version), pointers.checkpoint or EMPTY, dispatched)
+        starts.append(Start(version, mode, log.files[found.index].name, found.matched))
+    return starts
+
+
+# --- Which broker to assume for a store when nobody names one.
+
+
+def default_broker(store: Store) -> tuple[BrokerVersion, str]:
+    """(release, why): of the generations that fit the store's traces the one whose recovery starts earliest, the newest
+    of equal ones; named by its first release."""
+    generation = find_generation(store, read_checkpoint(store))
+    least = generation.at_least
+    newest = generation.before or BrokerVersion(NEWEST_COMPARED.major + 1, 0)
+    fitting = [least, *(version for version in boundaries() if least < version < newest)]
+    trace = generation.evidence[0].why if generation.evidence else "no trace of a younger one"
+    if generation.limits:
+        trace += f"; {generation.limits[0].why}"
+    span = f"the releases from {generation_of(least)} " + (f"to before {newest}" if generation.before else "on")
+    log = LogFiles(store)
+    if not log.files:
+        return fitting[-1], f"broker {fitting[-1]} is assumed ({trace}); --broker names another"
+    pointers = find_pointers(store)
+    mode: Mode = "abnormal" if store.has_abort else "normal"
+    dispatched = -1 if pointers.dispatched_to is None else pointers.dispatched_to
+    starts = {
+        version: start_file(log, mode, BrokerSettings(version), pointers.checkpoint or EMPTY, dispatched).index
+        for version in fitting
+    }
+    chosen = max(version for version in fitting if starts[version] == min(starts.values()))
+    why = f"the store fits all of {span} ({trace})" if len(set(starts.values())) == 1 \
+        else f"of {span} ({trace}) its recovery starts earliest"
+    return chosen, f"broker {chosen} is assumed: {why}; --broker names another"
+
+
+def settings_of(
+    store: Store, version: str | None, conf: Path | None, sets: Iterable[str]
+) -> tuple[BrokerSettings, list[str]]:
+    """Settings of the named release, or of the default one, and what had to be assumed; a `UsageRefusal` as theirs."""
+    if version is not None:
+        return load_settings(BrokerVersion.parse(version), conf, sets), []
+    chosen, why = default_broker(store)
+    return load_settings(chosen, conf, sets), [why]
+
+
+NO_LOG = "commitlog-empty-queues-left"
+
+
+def log_is_gone(store: Store) -> Iterator[Finding]:
+    """Queue or index files without any log: the one state in which a start does the worst."""
+    if any(mapped_file.length for mapped_file in store.commitlog.files) or COMMITLOG in held_elsewhere(store):
+        return
+    queue_files = sum(
+        1 for folder in store.queue_folders for mapped_file in MappedFileQueue.load((folder.path,), 0).files
+        if mapped_file.length
+    )
+    queue_files += sum(file.suffix == ".sst" for folder in rocksdb_queue_folders(store) for file in folder.iterdir())
+    queue_files += store.batchconsumequeue_dir.is_dir() and bool(mapped_data(store.batchconsumequeue_dir))
+    index_files = sum(1 for file in list_index_files(store.index_dir).files if file.length)
+    if queue_files or index_files:
+        yield finding(NO_LOG, COMMITLOG, None, queue_files=queue_files, index_files=index_files)

@@ -1,1 +1,0 @@
-"""What `mqtool recover` does to a damaged log, and to config files."""

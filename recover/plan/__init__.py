@@ -1,1 +1,0 @@
-"""Changes as data: steps, the content they put in place, what they were planned on, the journal of runs."""

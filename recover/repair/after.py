@@ -1,0 +1,215 @@
+"""The log as it will be: what a survey of the store would see once a plan has changed it.
+
+Derived files are judged against this view, so what the plan rebuilds is exactly what the changed
+log asks for, and the proof afterwards is an ordinary verify.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from msgspec import Struct, structs
+
+from formats.record import Record
+from formats.record.rows import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED, row_of
+from recover.broker.delays import DelayTable
+from recover.check.config import ConfigReport, check_config
+from recover.check.report import VerifyReport
+from recover.check.survey import Survey
+from recover.derived.checkpoint import CheckpointReport, check_checkpoint
+from recover.derived.expected import expect
+from recover.derived.index_check import check_index
+from recover.derived.index_file_check import IndexReport
+from recover.derived.queue_check import check_consumequeue
+from recover.log.file_scan import FileScan, Hole
+from recover.log.scan import LogView, assemble
+from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
+from recover.store.mapped_files import MappedFile, MappedFileQueue
+from recover.store.store import Store
+
+
+class Replaced(Struct, frozen=True):
+    """A dead range [start, stop) of one file that will hold `records`; `blank` is where its end mark will stand."""
+
+    mapped_file: MappedFile
+    start: int
+    stop: int
+    records: tuple[Record, ...]
+    blank: int | None = None
+
+
+def after_replacing(
+    log: LogView, changes: Sequence[Replaced], *, cut_from: int, drop_files: Iterable[str] = (),
+    memory: int = DEFAULT_MEMORY,
+) -> LogView:
+    """The log with dead ranges replaced, everything from `cut_from` on zeroed, and some files gone or new.
+
+    Files in `drop_files` (paths) vanish; every other file has its full length. At most `memory` bytes of its columns
+    are in memory.
+    """
+    columns = ColumnStore(memory)
+    dropped = set(drop_files)
+    queues = list(log.queues)
+    numbers = {key: number for number, key in enumerate(queues)}
+    scans = []
+    known = {scan.mapped_file for scan in log.files}
+    new = {change.mapped_file for change in changes} - known
+    all_scans = [*log.files, *(FileScan(mapped_file, log.queue.file_size) for mapped_file in new)]
+    for scan in sorted(all_scans, key=lambda item: item.mapped_file.file_from_offset):
+        if str(scan.mapped_file.path) in dropped:
+            continue
+        own = [change for change in changes if change.mapped_file == scan.mapped_file]
+        ranges = _Ranges(own)
+        new_rows = [_rows(change, numbers, queues) for change in own if change.records]
+        splits = list(_cut(_insert(_live(scan.splits, ranges, columns), new_rows), cut_from))
+        scans.append(_changed_scan(scan, own, ranges, splits, cut_from))
+    for scan in scans:
+        scan.queues = queues
+    files = [scan.mapped_file for scan in scans]
+    view = assemble(MappedFileQueue(log.queue.directories, log.queue.file_size, files), scans)
+    view.written = log.written | {record.phy_offset: record for change in changes for record in change.records}
+    return view
+
+
+def _changed_scan(
+    scan: FileScan, changes: list[Replaced], ranges: _Ranges, splits: list[Split], cut_from: int
+) -> FileScan:
+    filled = ranges.hold(np.array([hole.start for hole in scan.holes], dtype=np.int64)).tolist()
+    holes = [
+        hole for hole, is_filled in zip(scan.holes, filled, strict=True) if hole.start < cut_from and not is_filled
+    ]
+    blank = scan.blank
+    for change in changes:
+        if change.blank is not None:
+            blank = change.blank
+    base = scan.mapped_file.file_from_offset
+    if blank is not None and blank >= cut_from:
+        blank = None
+    end = blank if blank is not None else min(max(cut_from, base), scan.file_end)
+    if blank is None and end < scan.file_end:
+        holes.append(Hole(end, scan.file_end, "zeroed", "file-end", False, end))
+    changed = FileScan(structs.replace(scan.mapped_file, length=scan.file_size), scan.file_size)
+    changed.splits, changed.queues, changed.holes = splits, scan.queues, _distinct(holes)
+    changed.blank, changed.blank_size = blank, 0 if blank is None else scan.file_end - blank
+    changed.end = end
+    return changed
+
+
+def _distinct(holes: list[Hole]) -> list[Hole]:
+    seen: dict[int, Hole] = {}
+    for hole in holes:
+        seen.setdefault(hole.start, hole)
+    return [seen[start] for start in sorted(seen)]
+
+
+def _rows(change: Replaced, numbers: dict[tuple[bytes, int], int], queues: list[tuple[bytes, int]]) -> Split:
+    rows, hashes = [], []
+    for record in sorted(change.records, key=lambda record: record.phy_offset):
+        key = (record.topic, record.queue_id)
+        number = numbers.setdefault(key, len(numbers))
+        if number == len(queues):
+            queues.append(key)
+        row, keys = row_of(record, number)
+        rows.append(row)
+        hashes.append(keys)
+    return Split(np.concatenate(rows), np.concatenate(hashes))
+
+
+class _Ranges:
+    """The ranges of one file that are replaced."""
+
+    def __init__(self, changes: Iterable[Replaced]) -> None:
+        ranges = sorted((change.start, change.stop) for change in changes)
+        self._starts = np.array([start for start, _ in ranges], dtype=np.int64)
+        self._stops = np.maximum.accumulate(np.array([0, *(stop for _, stop in ranges)], dtype=np.int64))
+
+    def hold(self, offsets: Rows) -> Rows:
+        """Which of these physical offsets lie in one of them (bool array)."""
+        return np.asarray(offsets < self._stops[np.searchsorted(self._starts, offsets, side="right")])
+
+
+def _live(splits: Iterable[Split], ranges: _Ranges, columns: ColumnStore) -> Iterator[Split]:
+    """Copies without ghosts and replaced records, and without marks that are found again in what is left."""
+    for split in splits:
+        ghosts = ((split.records["bits"] & BIT_GHOST) != 0) | ranges.hold(split.records["phy_offset"])
+        if ghosts.any():
+            counts = split.records["hashes"].astype(np.int64)
+            kept = columns.keep(split.records[~ghosts], split.hashes[np.repeat(~ghosts, counts)])
+        else:
+            kept = columns.keep(split.records, split.hashes)
+        kept.records["bits"] &= np.uint16(~(BIT_SUPERSEDED | BIT_STRAY) & 0xFFFF)
+        yield kept
+
+
+def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:
+    """Splits in log order with new ones put where they belong; nothing else stands between the rows of one of them."""
+    waiting = deque(sorted(new, key=lambda s: int(s.records["phy_offset"][0])))
+    for split in splits:
+        while waiting and split.records.size:
+            place = int(waiting[0].records["phy_offset"][0])
+            at = int(np.searchsorted(split.records["phy_offset"], place))
+            if at == split.records.size:
+                break
+            if at:
+                head, split = _divide(split, at)
+                yield head
+            yield waiting.popleft()
+        yield split
+    yield from waiting
+
+
+def _divide(split: Split, at: int) -> tuple[Split, Split]:
+    hashes = int(split.records["hashes"][:at].astype(np.int64).sum())
+    return Split(split.records[:at], split.hashes[:hashes]), Split(split.records[at:], split.hashes[hashes:])
+
+
+def _cut(splits: Iterable[Split], cut_from: int) -> Iterator[Split]:
+    for split in splits:
+        ends = split.records["phy_offset"] + split.records["size"]
+        keep = int(np.searchsorted(ends, cut_from, side="right"))
+        if keep == split.records.size:
+            yield split
+        else:
+            yield _divide(split, keep)[0]
+
+
+class Judged(Struct, frozen=True):
+    """The derived files on disk against the changed log; `look` is the survey with that log and its queues."""
+
+    look: Survey
+    index: IndexReport
+    checkpoint: CheckpointReport
+    config: ConfigReport
+
+
+def judge_against(store: Store, before: VerifyReport, after: LogView, *, rewritten: bool) -> Judged:
+    """Queues, index, checkpoint and config of the store judged against the log `after`; `rewritten`: records changed.
+
+    What `before` says of them holds as long as the log asks the same.
+    """
+    look = before.survey
+    same = not rewritten and _says_the_same(look.log, after)
+    if same and before.index and before.checkpoint and before.config:
+        return Judged(structs.replace(look, log=after), before.index, before.checkpoint, before.config)
+    delays = DelayTable(look.delays.levels)
+    delays.observed = dict(look.delays.observed)
+    expectation = expect(after, look.topics, include_deleted=look.options.include_deleted)
+    queues = None if look.queues is None else check_consumequeue(
+        store, after, expectation, delays, tick=look.options.tick
+    )
+    then = structs.replace(look, log=after, expectation=expectation, delays=delays, queues=queues)
+    return Judged(then, check_index(store, after), check_checkpoint(store, after), check_config(store, then))
+
+
+def _says_the_same(before: LogView, after: LogView) -> bool:
+    """True if everything in the log is the same that derived files are judged by."""
+    if before.ghosts:
+        return False
+    same = ("min_offset", "log_end", "messages", "superseded", "fillers", "markers", "newest_timestamp")
+    return all(getattr(before, name) == getattr(after, name) for name in same) and _damage(before) == _damage(after)
+
+
+def _damage(log: LogView) -> list[tuple[int, int]]:
+    return [(damage.start, damage.stop) for damage in log.damaged]

@@ -1,0 +1,182 @@
+"""Bridges over damage: records that brokers pass over, exactly as long as the damaged range.
+
+A marker is an ordinary record with the topic, queue and queue offset of a lost message, a body of zeros and the
+property MQTOOL_LOST, so that a broker that builds its queues anew keeps every later queue offset.
+Filler is of transaction type 12, which no dispatcher of a broker takes. docs/bridge.md says what
+was tried on real brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from msgspec import Struct
+
+from formats import sysflag
+from formats.record import (
+    BLANK_SIZE,
+    MIN_RECORD_SIZE,
+    PROPERTY_CRC_SIZE,
+    TOPIC_HALF,
+    TOPIC_SCHEDULE,
+    TOPIC_TIMER,
+    Record,
+    encode,
+    encode_blank,
+    make_record,
+)
+from formats.record.rows import FILLER_TOPIC, MARKER_PROPERTY
+from recover.change.content import BytesContent, Content, LazyContent
+from recover.evidence.lost import LostPosition
+from recover.findings.refusal import Refusal
+from recover.store.config_files import LMQ_PREFIX
+
+PIECE = 4 << 20
+"""A broker allocates a record's size when it checks it, so filler comes in pieces."""
+
+_MARKER_BODY = 1
+"""Push consumers of 4.x fail on a message without a body, and with it goes the whole answer that it came in
+(ProcessQueue.putMessage)."""
+
+
+class Gap(Struct, frozen=True):
+    """A range [start, stop) of one mapped file to be bridged; `to_file_end` when it ends with the file.
+
+    `timestamp` (ms) is that of the last good record before; `property_crc` when the neighbours carry one.
+    """
+
+    start: int
+    stop: int
+    to_file_end: bool
+    timestamp: int
+    property_crc: bool
+
+
+class Bridge(Struct, frozen=True):
+    """What is written over a gap: `content` from `start` on; markers by lost position, filler, and the blank if any.
+
+    `content` can be shorter than the gap: after a blank the bytes do not matter. That of a wide gap is made when it is
+    asked for.
+    """
+
+    start: int
+    content: Content
+    markers: tuple[tuple[LostPosition, Record], ...]
+    filler: tuple[Record, ...]
+    blank: int | None
+
+    @property
+    def records(self) -> list[Record]:
+        """All records in log order."""
+        return sorted([*(record for _, record in self.markers), *self.filler], key=lambda r: r.phy_offset)
+
+
+def build_bridge(gap: Gap, lost: Iterable[LostPosition], *, with_markers: bool = True) -> Bridge:
+    """Fill a gap: a marker for each lost position that fits, filler for the rest, a blank at the end of a file.
+
+    `Refusal` (8) for a gap between two records that is too narrow for any record.
+    """
+    room = gap.stop - gap.start - (BLANK_SIZE if gap.to_file_end else 0)
+    markers = list(_markers(gap, room, lost)) if with_markers else []
+    position = markers[-1][1].phy_offset + markers[-1][1].total_size if markers else gap.start
+    rest = gap.start + room - position
+    filler: list[Record] = []
+    if gap.to_file_end:
+        if not markers and rest >= _least_filler(gap):
+            # one piece of filler tells later scans that something stood here
+            filler = [_filler(gap, position, _least_filler(gap))]
+            position += filler[0].total_size
+    elif rest:
+        filler = _filler_pieces(gap, position, rest)
+        if not filler and markers:
+            lost_position, last = markers[-1]
+            markers[-1] = lost_position, _marker(gap, lost_position, last.phy_offset, stretch=rest)
+        elif not filler:
+            raise Refusal(
+                f"{rest} bytes at {gap.start} between two intact records are too few for a bridge",
+                "Look at both records with `mqtool inspect`; `mqtool truncate` would cut the log there.",
+                start=gap.start,
+            )
+        position = gap.stop
+    records = sorted([*(record for _, record in markers), *filler], key=lambda r: r.phy_offset)
+    blank = position if gap.to_file_end else None
+    end_mark = b"" if blank is None else encode_blank(gap.stop - blank)
+    return Bridge(gap.start, _content(gap.start, records, end_mark), tuple(markers), tuple(filler), blank)
+
+
+def _content(start: int, records: list[Record], end_mark: bytes) -> Content:
+    def made() -> Iterator[bytes]:
+        yield from map(encode, records)
+        yield end_mark
+
+    size = (records[-1].phy_offset + records[-1].total_size - start if records else 0) + len(end_mark)
+    return LazyContent(size, made) if size > PIECE else BytesContent(b"".join(made()))
+
+
+def _markers(gap: Gap, room: int, lost: Iterable[LostPosition]) -> Iterator[tuple[LostPosition, Record]]:
+    position = gap.start
+    for lost_position in lost:
+        if not has_marker(lost_position):
+            continue
+        record = _marker(gap, lost_position, position)
+        if position + record.total_size > gap.start + room:
+            continue
+        yield lost_position, record
+        position += record.total_size
+
+
+def has_marker(lost: LostPosition) -> bool:
+    """False for LMQ queues, which other topics' records fill."""
+    return not lost.key.topic.startswith(LMQ_PREFIX)
+
+
+def _marker(gap: Gap, lost: LostPosition, position: int, stretch: int = 0) -> Record:
+    properties = {MARKER_PROPERTY: "1"}
+    if lost.key.topic == TOPIC_SCHEDULE:
+        # without a real topic and queue, 4.9 stops a delay level here for ever
+        properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0", "DELAY": str(lost.key.queue_id + 1)}
+    elif lost.key.topic == TOPIC_HALF:
+        properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0"}
+    elif lost.key.topic == TOPIC_TIMER:
+        # without a time, real topic and queue the timer takes up the same unit again and again
+        properties |= {"REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0", "TIMER_OUT_MS": str(gap.timestamp)}
+    return make_record(
+        lost.key.topic, bytes(_MARKER_BODY + stretch), properties, store_timestamp=gap.timestamp,
+        queue_id=lost.key.queue_id, queue_offset=lost.queue_offset, phy_offset=position, property_crc=gap.property_crc,
+    )
+
+
+def _least_filler(gap: Gap) -> int:
+    return MIN_RECORD_SIZE + 1 + (PROPERTY_CRC_SIZE if gap.property_crc else 0)
+
+
+def _filler_pieces(gap: Gap, position: int, length: int) -> list[Record]:
+    """Filler of exactly `length` bytes; nothing when that is too short for one record."""
+    least = _least_filler(gap)
+    if length < least:
+        gap = Gap(gap.start, gap.stop, gap.to_file_end, gap.timestamp, False)
+        least = _least_filler(gap)
+    pieces: list[Record] = []
+    while length >= least:
+        size = min(length, PIECE)
+        if 0 < length - size < least:
+            size -= least
+        pieces.append(_filler(gap, position, size))
+        position, length = position + size, length - size
+    return pieces
+
+
+def _filler(gap: Gap, position: int, size: int) -> Record:
+    topic_room = size - MIN_RECORD_SIZE - (PROPERTY_CRC_SIZE if gap.property_crc else 0)
+    topic = FILLER_TOPIC[:topic_room]
+    return make_record(
+        topic, _zeros(topic_room - len(topic)), store_timestamp=gap.timestamp, phy_offset=position,
+        sys_flag=sysflag.TRANSACTION_ROLLBACK, property_crc=gap.property_crc,
+    )
+
+
+@lru_cache(maxsize=2)
+def _zeros(size: int) -> bytes:
+    """The body of all pieces of a size: those of a hole of 256 MiB would take as much memory again."""
+    return bytes(size)

@@ -1,0 +1,360 @@
+"""What recover does to the commitlog itself: end marks, restored fields, bridges, and the dirty end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from msgspec import Struct, field
+
+from formats.names import offset_to_name
+from formats.record import encode, encode_blank
+from formats.record.rows import BIT_GHOST, BIT_PROP_CRC
+from recover.change.content import LazyContent, padded
+from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, zeroes
+from recover.change.staging import changed_file
+from recover.check.survey import Survey
+from recover.evidence.contradictions import Contradiction
+from recover.evidence.flipped_bits import WrongBit, put_back
+from recover.evidence.lost import LostPosition, Surroundings
+from recover.evidence.restore import Restored, content_of
+from recover.findings.refusal import Refusal, UsageRefusal
+from recover.log.judge import LogReader
+from recover.log.scan import Damage, LogView, dead_ranges
+from recover.repair.after import Replaced
+from recover.repair.bridge import Bridge, Gap, build_bridge
+from recover.store.mapped_files import MappedFile
+from recover.store.store import Store
+
+Lost = Literal["repeat", "visible", "gap"]
+_MOST_FILES = 10_000
+
+
+class LogChanges(Struct):
+    """Steps on commitlog files, and the log that they leave. `bridged` is what the reports show of each range.
+
+    `mended` messages can be read again that nobody could, `corrected` have a field again that was wrong.
+    `cuts_only`: what is before `cut_from` stays as it is, damage included.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    replaced: list[Replaced] = field(default_factory=list)
+    bridged: list[dict[str, Any]] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    cut_from: int = 0
+    cuts_only: bool = False
+    mended: int = 0
+    corrected: int = 0
+    restored: set[LostPosition] = field(default_factory=set)
+
+
+def keep_everything(
+    look: Survey, *, lost: Lost = "repeat", bridge: bool = True, mend_bits: bool = False,
+    wrong: Iterable[WrongBit] = (),
+) -> LogChanges:
+    """The changes after which every broker passes over the damage; no intact record is touched.
+
+    With `mend_bits` messages of which one flipped bit explains the damage are put back, and fields of intact records
+    that everything else contradicts; so are these `wrong` bits.
+    `Refusal` (8) without `bridge` where damage has intact messages after it, and where no bridge fits.
+    """
+    log = look.log
+    changes = LogChanges(cut_from=end_of_live_log(log) if look.old_end is None else look.old_end)
+    surroundings = Surroundings(log)
+    with LogReader(log.queue) as reader:
+        for number, damage in enumerate(log.damaged):
+            positions = look.losses.by_damage[number]
+            if damage.mapped_file is None and bridge and damage.start < changes.cut_from:
+                _lay_files(look, changes, damage, _gap(surroundings, damage), positions, with_markers=lost != "gap")
+            if damage.mapped_file is None or damage.start > changes.cut_from:
+                continue
+            if damage.start == changes.cut_from:
+                _keep_last(look, changes, damage, _restore(reader, damage, positions, mend_bits))
+                continue
+            _check_allowed(damage, bridge)
+            if number in look.end_marks:
+                _write_end_mark(look.store, changes, damage, damage.mapped_file)
+                continue
+            restored = _restore(reader, damage, positions, mend_bits)
+            if restored:
+                _put_back(look.store, changes, damage, damage.mapped_file, restored)
+                continue
+            gap = _gap(surroundings, damage)
+            _lay(look.store, changes, damage, damage.mapped_file,
+                 build_bridge(gap, positions, with_markers=lost != "gap"), positions)
+    for item in look.contradictions if mend_bits else ():
+        _correct(look.store, log, changes, item)
+    for bit in wrong:
+        _turn_back(look.store, changes, bit)
+    changes.steps += _dirty_end(look, changes.cut_from)
+    _drop_after_gap(look.store, log, changes)
+    _mend_files(look.store, log, changes)
+    for mapped_file, right in look.misnamed:
+        _rename(look.store, changes, mapped_file, right)
+    return changes
+
+
+def end_of_live_log(log: LogView) -> int:
+    """Where the next record would go after the last live one: its end, or the next file if an end mark follows it."""
+    for scan in log.files:
+        if scan.mapped_file.file_from_offset <= log.log_end <= scan.file_end and scan.blank is not None:
+            behind = any(hole.start >= log.log_end for hole in scan.holes)
+            return log.log_end if behind else scan.file_end
+    return log.log_end
+
+
+def _check_allowed(damage: Damage, bridge: bool) -> None:
+    if not bridge and damage.intact_after:
+        raise Refusal(
+            f"the log is damaged from {damage.start} to {damage.stop}, and bridging is switched off: a cut there would "
+            f"lose the {damage.intact_after} intact messages after it",
+            "Run recover without --no-bridge, or `mqtool truncate` with --max-loss to cut.",
+            start=damage.start, stop=damage.stop, intact_after=damage.intact_after,
+        )
+
+
+def _restore(
+    reader: LogReader, damage: Damage, positions: list[LostPosition], mend_bits: bool
+) -> list[tuple[int, Restored]]:
+    """(phy offset, record) of each record that stood in a damage, if that can be told of all of them."""
+    content = content_of(reader, damage) if positions or mend_bits else None
+    return [] if content is None else put_back(content, damage.start, positions, bits=mend_bits)
+
+
+def _keep_last(
+    look: Survey, changes: LogChanges, damage: Damage, restored: list[tuple[int, Restored]]
+) -> None:
+    """The last message of the log stays if it can be restored; else it is a part of the dirty end."""
+    if restored and damage.mapped_file is not None:
+        _put_back(look.store, changes, damage, damage.mapped_file, restored)
+        changes.cut_from = damage.stop
+
+
+def _write_end_mark(store: Store, changes: LogChanges, damage: Damage, mapped_file: MappedFile) -> None:
+    position = damage.start - mapped_file.file_from_offset
+    content = encode_blank(damage.stop - damage.start)
+    changes.steps.append(WriteRange(store.relative(mapped_file.path), position, content))
+    changes.replaced.append(Replaced(mapped_file, damage.start, damage.stop, (), blank=damage.start))
+    changes.bridged.append({"start": damage.start, "stop": damage.stop, "kind": "end-mark", "markers": 0, "fillers": 0})
+
+
+def _put_back(
+    store: Store, changes: LogChanges, damage: Damage, mapped_file: MappedFile, restored: list[tuple[int, Restored]]
+) -> None:
+    for start, item in restored:
+        position = start - mapped_file.file_from_offset + item.position
+        changes.steps.append(WriteRange(store.relative(mapped_file.path), position, item.content))
+        changes.bridged.append({
+            "start": start, "stop": start + item.record.total_size, "kind": "restored", "field": item.field,
+            "markers": 0, "fillers": 0, "topic": item.record.topic_name, "queue": item.record.queue_id,
+            "queue_offset": item.record.queue_offset,
+        })
+    records = tuple(item.record for _, item in restored)
+    changes.replaced.append(Replaced(mapped_file, damage.start, damage.stop, records))
+
+
+def _correct(store: Store, log: LogView, changes: LogChanges, item: Contradiction) -> None:
+    """Write the one field of a record that all else contradicts; no checksum covers it."""
+    mapped_file = log.queue.find(item.phy_offset)
+    assert mapped_file is not None
+    stop = item.phy_offset + item.size
+    changes.corrected += 1
+    changes.steps.append(WriteRange(
+        store.relative(mapped_file.path), item.phy_offset - mapped_file.file_from_offset, encode(item.right)
+    ))
+    changes.replaced.append(Replaced(mapped_file, item.phy_offset, stop, (item.right,)))
+    changes.bridged.append({
+        "start": item.phy_offset, "stop": stop, "kind": "restored", "field": item.field, "markers": 0, "fillers": 0,
+        "topic": item.key.topic, "queue": item.key.queue_id, "queue_offset": item.queue_offset,
+        "before": item.stored, "after": item.told,
+    })
+
+
+def _turn_back(store: Store, changes: LogChanges, item: WrongBit) -> None:
+    """Write the one byte of a record that makes it what its witness tells."""
+    start, stop = item.stored.phy_offset, item.stored.phy_offset + item.stored.total_size
+    position = start - item.mapped_file.file_from_offset + item.position
+    changes.steps.append(WriteRange(store.relative(item.mapped_file.path), position, bytes(item.content[1:])))
+    changes.replaced.append(Replaced(item.mapped_file, start, stop, (item.right,)))
+    kind = "restored" if item.was_rejected else "property"
+    changes.mended += item.was_rejected
+    changes.bridged.append({
+        "start": start, "stop": stop, "kind": kind, "field": item.name, "markers": 0, "fillers": 0,
+        "topic": item.stored.topic_name, "queue": item.stored.queue_id, "queue_offset": item.stored.queue_offset,
+        "before": item.before, "after": item.value,
+    })
+
+
+def _gap(surroundings: Surroundings, damage: Damage) -> Gap:
+    beside = [neighbour for neighbour in surroundings.of(damage) if neighbour is not None]
+    timestamp = beside[0].store_timestamp if beside else 1
+    crc = any(neighbour.bits & BIT_PROP_CRC for neighbour in beside)
+    return Gap(damage.start, damage.stop, damage.ended_by == "file-end", timestamp, crc)
+
+
+def _lay(
+    store: Store, changes: LogChanges, damage: Damage, mapped_file: MappedFile, bridge: Bridge,
+    positions: list[LostPosition],
+) -> None:
+    file = store.relative(mapped_file.path)
+    base = mapped_file.file_from_offset
+    changes.steps.append(WriteRange(file, damage.start - base, bridge.content))
+    end = damage.start + bridge.content.size
+    if end < damage.stop and damage.ended_by != "file-end":
+        raise AssertionError("a bridge between records must fill its range")
+    if end < damage.stop:
+        # after the blank nothing counts, but old records there must not be found again
+        changes.steps.append(ZeroRange(file, end - base, damage.stop - base))
+    changes.replaced.append(Replaced(mapped_file, damage.start, damage.stop, tuple(bridge.records), bridge.blank))
+    changes.bridged.append(_bridged(damage.start, damage.stop, bridge, positions))
+
+
+def _lay_files(
+    look: Survey, changes: LogChanges, damage: Damage, gap: Gap, positions: list[LostPosition], *, with_markers: bool
+) -> None:
+    """New files in the place of missing ones: markers of what was in them, filler, and an end mark."""
+    size = look.log.queue.file_size
+    before = next(scan.mapped_file for scan in reversed(look.log.files) if scan.file_end <= damage.start)
+    starts = range(damage.start, damage.stop, size)
+    if len(starts) > _MOST_FILES:
+        raise Refusal(
+            f"{len(starts)} log files are missing from {damage.start} to {damage.stop}",
+            "Look at the names of the log files: one of them may be wrong.", start=damage.start, stop=damage.stop,
+        )
+    for start in starts:
+        own = [position for position in positions if start <= max(damage.start, position.start) < start + size]
+        bridge = build_bridge(
+            Gap(start, start + size, True, gap.timestamp, gap.property_crc), own, with_markers=with_markers
+        )
+        path = before.path.with_name(offset_to_name(start))
+        content = LazyContent(size, partial(padded, bridge.content, size), allocated=bridge.content.size)
+        changes.steps.append(Install(look.store.relative(path), content))
+        mapped_file = MappedFile(path, start, size)
+        changes.replaced.append(Replaced(mapped_file, start, start + size, tuple(bridge.records), bridge.blank))
+        changes.bridged.append(_bridged(start, start + size, bridge, own))
+
+
+def _bridged(start: int, stop: int, bridge: Bridge, positions: list[LostPosition]) -> dict[str, Any]:
+    return {
+        "start": start, "stop": stop, "kind": "bridge", "markers": len(bridge.markers),
+        "fillers": len(bridge.filler), "lost": [
+            {"topic": p.key.topic, "queue": p.key.queue_id, "queue_offset": p.queue_offset, "phy_offset": p.phy_offset}
+            for p in positions[:1000]
+        ], "lost_count": len(positions),
+    }
+
+
+def _dirty_end(look: Survey, cut_from: int) -> Iterator[Step]:
+    """Zeroes for everything after the live log that is not zero already: ghosts, end marks and what follows those."""
+    for scan in look.log.files:
+        base = scan.mapped_file.file_from_offset
+        start = max(base, cut_from)
+        old = look.old_end is not None and base <= look.old_end < scan.file_end
+        if old or any(dead.last_data > max(dead.start, start) for dead in dead_ranges(scan)):
+            yield from zeroes(look.store.relative(scan.mapped_file.path), scan.mapped_file.path, start - base)
+
+
+def _drop_after_gap(store: Store, log: LogView, changes: LogChanges) -> None:
+    """Files without any data after missing ones at the log's end: left in place they would keep the gap for ever."""
+    gaps = [item.stop for item in log.damaged if item.mapped_file is None and item.start >= changes.cut_from]
+    for scan in log.files if gaps else ():
+        mapped_file = scan.mapped_file
+        written = scan.record_count or scan.blank is not None or any(hole.last_data > hole.start for hole in scan.holes)
+        if mapped_file.file_from_offset >= min(gaps) and not written:
+            changes.steps.append(Retire(store.relative(mapped_file.path)))
+            changes.dropped.append(str(mapped_file.path))
+
+
+def _mend_files(store: Store, log: LogView, changes: LogChanges) -> None:
+    """Full lengths, and nothing in the folders that is no log file."""
+    size = log.queue.file_size
+    for mapped_file in log.queue.wrong_lengths():
+        name = store.relative(mapped_file.path)
+        if str(mapped_file.path) in changes.dropped:
+            continue
+        if mapped_file.length == 0 and mapped_file == log.queue.files[-1]:
+            changes.steps.append(Retire(name))
+            changes.dropped.append(str(mapped_file.path))
+        elif mapped_file.length < size:
+            ends = [step.stop for step in changes.steps if isinstance(step, InPlace) and step.file == name]
+            reached = max([mapped_file.length, *ends])
+            if reached < size:
+                changes.steps.append(ZeroRange(name, reached, size))
+        else:
+            _write_anew(changes, name, name, mapped_file.path, size)
+    for odd in log.queue.odd:
+        if not odd.is_directory:
+            changes.steps.append(Retire(store.relative(odd.path)))
+    for twin in log.queue.duplicates:
+        changes.steps.append(Retire(store.relative(twin.path)))
+
+
+def _rename(store: Store, changes: LogChanges, mapped_file: MappedFile, right: int) -> None:
+    name = store.relative(mapped_file.path)
+    if any(step.file == name and not isinstance(step, InPlace) for step in changes.steps):
+        raise Refusal(
+            f"{name} has a wrong name and a wrong length",
+            f"Rename it to {offset_to_name(right)} in a copy of the store, then run recover on that.", file=name,
+        )
+    target = store.relative(mapped_file.path.with_name(offset_to_name(right)))
+    _write_anew(changes, name, target, mapped_file.path, mapped_file.length)
+    changes.steps.append(Retire(name))
+
+
+def _write_anew(changes: LogChanges, name: str, target: str, path: Path, size: int) -> None:
+    """One new file in the place of the changes within the old one."""
+    within = [step for step in changes.steps if isinstance(step, InPlace) and step.file == name]
+    others = [step for step in changes.steps if not (isinstance(step, InPlace) and step.file == name)]
+    changes.steps = [*others, Install(target, changed_file(path, size, within))]
+
+
+def cut_log(look: Survey, offset: int, *, anywhere: bool = False) -> LogChanges:
+    """Zero the log from `offset` to its file's end and put later files aside.
+
+    `UsageRefusal` (16) when no record starts or ends there, naming the nearest two boundaries; with
+    `anywhere` (a broker's own cut) every offset is taken, and a file that begins there stays, as zeros
+    (MappedFileQueue.truncateDirtyFiles): the log goes on in it.
+    """
+    log = look.log
+    if not anywhere:
+        _check_boundary(log, offset)
+    changes = LogChanges(cut_from=offset, cuts_only=True)
+    for scan in log.files:
+        mapped_file = scan.mapped_file
+        begins = mapped_file.file_from_offset
+        stays = begins < offset or begins == log.min_offset or (anywhere and begins == offset)
+        if not stays:
+            changes.steps.append(Retire(look.store.relative(mapped_file.path)))
+            changes.dropped.append(str(mapped_file.path))
+        elif scan.file_end > offset:
+            name = look.store.relative(mapped_file.path)
+            changes.steps += zeroes(name, mapped_file.path, max(0, offset - begins))
+    return changes
+
+
+def _check_boundary(log: LogView, offset: int) -> None:
+    """Boundaries are starts and ends of live records, and starts of files."""
+    below, above = log.min_offset, log.log_end
+    for scan in log.files:
+        start = scan.mapped_file.file_from_offset
+        if start == offset:
+            return
+        below = max(below, start) if start < offset else below
+        above = min(above, start) if start > offset else above
+    for split in log.splits():
+        rows = split.records[(split.records["bits"] & BIT_GHOST) == 0]
+        edges = np.unique(np.concatenate([rows["phy_offset"], rows["phy_offset"] + rows["size"]]))
+        at = int(np.searchsorted(edges, offset))
+        if at < edges.size and edges[at] == offset:
+            return
+        if at > 0:
+            below = max(below, int(edges[at - 1]))
+        if at < edges.size:
+            above = min(above, int(edges[at]))
+    raise UsageRefusal(
+        f"{offset} is no record boundary; the nearest are {below} and {above}",
+        f"Use --to {below} or --to {above}.", below=below, above=above,
+    )

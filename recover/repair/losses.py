@@ -1,0 +1,330 @@
+"""The loss statement: what is gone, by topic, queue and time span."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct, field
+
+from formats.errors import FormatError
+from formats.record import BLANK_SIZE, decode_blank
+from formats.record.rows import NO_MESSAGE
+from recover.change.model import InPlace, Install, Plan, Step
+from recover.check.log import NOT_A_FILE
+from recover.check.parts import FOREIGN, MOSTLY_GONE, NOT_SUPPORTED, OTHER_LOG
+from recover.check.report import VerifyReport
+from recover.check.survey import Survey
+from recover.derived.expected import QueueKey
+from recover.evidence.lost import Surroundings, record_count, was_a_message
+from recover.findings.model import Finding
+from recover.findings.refusal import Refusal
+from recover.log.engine import Engine, LocalEngine
+from recover.log.file_scan import FileScan, Hole
+from recover.log.scan import DENIED, MISSING_FILE, LogView
+from recover.log.split_scan import SplitRange, past_mark, scan_split, take_past_mark
+from recover.look.store import NO_LOG
+from recover.store.columns import Rows
+from recover.store.config_files import topic_text
+from recover.store.reader import FileReader
+from recover.store.store import COMMITLOG, Store
+
+if TYPE_CHECKING:
+    from recover.predict.prediction import Prediction
+
+
+def assumed_sizes(store: Store, plan: Plan) -> list[str]:
+    """The length of queue files that a plan makes, where no file is left to tell it and no setting does."""
+    folder = f"{store.relative(store.consumequeue_dir)}/"
+    makes = any(isinstance(step, Install) and step.file.startswith(folder) for step in plan.steps)
+    if not makes or store.queue_file_size_is_told:
+        return []
+    size = store.queue_file_size
+    return [
+        f"mappedFileSizeConsumeQueue={size}: no queue file and no setting tells it, and a broker with another value "
+        f"does not start on queue files of {size} bytes; --broker-conf FILE or --set names it"
+    ]
+
+
+class RecoverPlan(Struct):
+    """A plan, what it was made from, and what it will cost.
+
+    `lost_messages` are intact ones that it drops, `damaged_messages` those that damage has taken, and
+    `unproven_messages` those that nothing but the units of a queue names, after the end of the log. Of damaged ones,
+    `left_messages` stay as they are, and `mendable_messages` are one flipped bit away from what was stored.
+    `given_up_messages` are those of the damaged ones that were in log files which are missing.
+    `cut_from`: where a plan cuts the log that repairs nothing before that; intact messages from there on are stated.
+    `assumptions` are what neither files nor settings tell, and the plan depends on.
+    `abort_stays_for`: parts not read here, for which the next start has to run a broker's own recovery.
+    """
+
+    plan: Plan
+    before: VerifyReport
+    prediction: Prediction | None
+    bridged: list[dict[str, Any]]
+    lost_messages: int
+    damaged_messages: int
+    unproven_messages: int
+    valid_to: int
+    left_messages: int = 0
+    mendable_messages: int = 0
+    given_up_messages: int = 0
+    cut_from: int | None = None
+    assumptions: list[str] = field(default_factory=list)
+    abort_stays_for: list[str] = field(default_factory=list)
+
+
+def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]], begin: int = 0) -> list[dict[str, Any]]:
+    """One entry a queue for messages that damage from `begin` on has taken; times (ms) are those of the records around.
+
+    A message of which nothing tells the queue has an entry without topic and queue.
+    """
+    restored = {
+        (b["topic"], b["queue"], b["queue_offset"]) for b in bridged if b["kind"] == "restored"
+    }
+    # a record put back stands in every queue again that it names
+    whole_again = {b["start"] for b in bridged if b["kind"] == "restored"}
+    statement = _Statement()
+    surroundings = Surroundings(look.log)
+    for number, (damage, positions) in enumerate(zip(look.log.damaged, look.losses.by_damage, strict=True)):
+        if damage.start in whole_again or damage.start < begin:
+            continue
+        since, until = surroundings.times(damage)
+        for position in positions:
+            key = position.key
+            if (key.topic, key.queue_id, position.queue_offset) not in restored:
+                statement.add(key.topic, key.queue_id, position.queue_offset, since, until, damage.reason)
+        if not positions and number not in look.end_marks and was_a_message(damage):
+            statement.add(None, None, None, since, until, damage.reason)
+    return statement.entries()
+
+
+def loss_of_unproven(look: Survey, wanted: Collection[QueueKey] | None = None) -> list[dict[str, Any]]:
+    """One entry a queue (of `wanted`, if given) for messages that nothing but the units of a queue names."""
+    statement = _Statement()
+    for position in look.losses.unproven:
+        key = position.key
+        if wanted is None or key in wanted:
+            last = look.log.last_timestamp
+            statement.add(key.topic, key.queue_id, position.queue_offset, last, last, "beyond-log")
+    return statement.entries()
+
+
+class _Statement:
+    """Entries of the statement by topic and queue."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[str | None, int | None], dict[str, Any]] = {}
+
+    def add(
+        self, topic: str | None, queue: int | None, queue_offset: int | None, begin: int, end: int, cause: str
+    ) -> None:
+        entry = self._entries.setdefault((topic, queue), {
+            "topic": topic, "queue": queue, "messages": 0, "first_offset": queue_offset, "last_offset": queue_offset,
+            "begin": begin, "end": end, "cause": cause,
+        })
+        entry["messages"] += 1
+        if queue_offset is not None:
+            entry["first_offset"] = min(entry["first_offset"], queue_offset)
+            entry["last_offset"] = max(entry["last_offset"], queue_offset)
+        entry["begin"], entry["end"] = min(entry["begin"], begin), max(entry["end"], end)
+
+    def entries(self) -> list[dict[str, Any]]:
+        return [self._entries[key] for key in sorted(self._entries, key=lambda key: (key[0] or "", key[1] or 0))]
+
+
+def loss_of_rows(log: LogView, cut_from: int) -> list[dict[str, Any]]:
+    """One entry a queue for the intact messages that a cut at `cut_from` drops."""
+    entries: dict[int, dict[str, Any]] = defaultdict(dict)
+    for split in log.splits():
+        rows = split.records[(split.records["phy_offset"] + split.records["size"] > cut_from)]
+        rows = rows[(rows["bits"] & NO_MESSAGE) == 0]
+        for number in np.unique(rows["queue"]).tolist():
+            own = rows[rows["queue"] == number]
+            topic, queue_id = log.queues[number]
+            entry = entries[number] or {
+                "topic": topic_text(topic), "queue": queue_id, "messages": 0,
+                "first_offset": int(own["queue_offset"].min()),
+                "last_offset": 0, "begin": int(own["store_timestamp"].min()), "end": 0, "cause": "cut",
+            }
+            entry["messages"] += int(own.size)
+            entry["last_offset"] = max(entry["last_offset"], int(own["queue_offset"].max()))
+            entry["end"] = max(entry["end"], int(own["store_timestamp"].max()))
+            entries[number] = entry
+    return sorted(entries.values(), key=lambda e: (e["topic"], e["queue"]))
+
+
+# --- Every range of the log that a plan overwrites, read and judged once more by the process that will write it.
+#
+# A cluster's workers may see other files under the same names: another host's store, a stale mount, a replica. What
+# they
+# called damage is damage only if it is so in the files that are changed.
+
+
+_FIELDS = ["phy_offset", "size", "queue_offset", "store_timestamp", "sys_flag"]
+REMEDY = (
+    "The worker reads other files than this machine does. Mount the same store on every worker, or use --engine local."
+)
+
+
+def look_again(store: Store, log: LogView, steps: Iterable[Step], engine: Engine) -> None:
+    """`Refusal` (8) where our own view of a range to be overwritten is not what a scan elsewhere returned.
+
+    A scan of this process has read with our own view already.
+    """
+    if isinstance(engine, LocalEngine):
+        return
+    scans = {str(store.path(store.relative(scan.mapped_file.path))): scan for scan in log.files}
+    for step in steps:
+        scan = scans.get(str(store.path(step.file)))
+        if scan is None:
+            continue
+        length = min(scan.mapped_file.length, scan.file_size)
+        start, stop = (step.start, min(step.stop, length)) if isinstance(step, InPlace) else (0, length)
+        if start < stop and not _agrees(scan, start, stop):
+            raise disagreement(store.relative(scan.mapped_file.path), scan.mapped_file.path, start, stop, engine)
+
+
+def disagreement(name: str, path: Path, start: int, stop: int, engine: Engine) -> Refusal:
+    """The refusal of a range [start, stop) of a file that a worker saw otherwise; its host if that is known."""
+    host = getattr(engine, "hosts", {}).get(str(path.absolute()))
+    return Refusal(
+        f"{host or 'a worker'} reads something else in {name} from {start} to {stop} than this machine does",
+        REMEDY, file=name, start=start, stop=stop, host=host,
+    )
+
+
+def _agrees(scan: FileScan, start: int, stop: int) -> bool:
+    base = scan.mapped_file.file_from_offset
+    if scan.blank is not None and base + start > scan.blank:
+        # nobody looks after an end mark, and it is still one
+        return _is_end_mark(scan, scan.blank - base)
+    rows, holes = _rows(scan, base + start, base + stop), _holes(scan.holes, base + start, base + stop)
+    begins = bool(rows.size and rows["phy_offset"][0] == base + start) or any(at == base + start for at, _ in holes)
+    part = SplitRange(scan.mapped_file, scan.file_size, start, stop)
+    seen = scan_split(part, start if begins else None, with_keys=False)
+    while scan.doubted and (past := past_mark(seen.scan)) is not None:
+        if not take_past_mark(seen.scan, scan_split(past, with_keys=False)):
+            break
+    own = [*seen.scan.holes, *([] if seen.open_hole is None else [seen.open_hole])]
+    return bool(np.array_equal(rows, _rows(seen.scan, base + start, base + stop))) and (
+        not begins or holes == _holes(own, base + start, base + stop)
+    )
+
+
+def _is_end_mark(scan: FileScan, position: int) -> bool:
+    with FileReader(scan.mapped_file.path) as reader:
+        try:
+            return decode_blank(reader.read(position, BLANK_SIZE)).size == scan.blank_size
+        except FormatError:
+            return False
+
+
+def _rows(scan: FileScan, start: int, stop: int) -> Rows:
+    parts = list(_found(scan, start, stop))
+    rows = np.concatenate(parts) if parts else np.empty(0, dtype=[("phy_offset", np.int64)])
+    return rows[np.argsort(rows["phy_offset"], kind="stable")]
+
+
+def _found(scan: FileScan, start: int, stop: int) -> Iterator[Rows]:
+    for split in (*scan.splits, *scan.set_aside):
+        records = split.records
+        chosen = records[(records["phy_offset"] >= start) & (records["phy_offset"] < stop)]
+        if chosen.size:
+            yield chosen[_FIELDS].copy()
+
+
+def _holes(holes: Iterable[Hole], start: int, stop: int) -> list[tuple[int, str]]:
+    return [(hole.start, hole.reason) for hole in holes if start <= hole.start < stop and hole.reason not in DENIED]
+
+
+# --- No change is planned on what could not be read, where a second try might show intact messages, nor without a
+# log.
+#
+# Nor on what stands in a part that mqtool does not read.
+
+
+_NAMED = 5
+_CODES = frozenset(
+    f"{part}-unreadable" for part in ("commitlog", "consumequeue", "index", "checkpoint", "config")
+)
+
+
+def refuse_unreadable(report: VerifyReport) -> None:
+    """`Refusal` (8) if a file that recover works from could not be read whole. Unread bytes count as zeros there."""
+    found = next((item for item in report.findings.sorted() if item.code in _CODES), None)
+    if found is not None:
+        raise Refusal(
+            f"{found.file} could not be read whole: {found.facts.get('error', 'I/O error')}",
+            "Copy the store with a tool that reads on past errors, such as ddrescue, and recover the copy.",
+            file=found.file, offset=found.offset,
+        )
+
+
+def refuse_unread(report: VerifyReport, written: Iterable[str] = ()) -> None:
+    """`Refusal` (8) if the log, from which all is judged, or what is to be `written` is in a part that is not read."""
+    for question in (COMMITLOG, *written):
+        held = report.survey.elsewhere.get(question)
+        if held is not None:
+            raise Refusal(
+                f"the {question} of this store is in {held.part} ({held.what}), which mqtool does not read: nothing is "
+                "judged by it, and nothing is written in its place",
+                f"Leave the store as it is: a broker with the settings that wrote {held.part} reads it.",
+                part=held.part,
+            )
+
+
+def refuse_cut_of_unread(report: VerifyReport) -> None:
+    """`Refusal` (8) if a part that is not read derives from the log: it cannot be cut with it."""
+    for item in report.findings:
+        if item.code == NOT_SUPPORTED and not {"commitlog", "consumequeue"}.isdisjoint(item.facts["answers"]):
+            raise Refusal(
+                f"{item.file} ({item.facts['what']}) would have to be cut with the log, and mqtool does not read it",
+                "`mqtool recover` keeps every intact message and cuts nothing but a dirty tail.", part=item.file,
+            )
+
+
+def refuse_without_log(report: VerifyReport, max_loss: int | None = 0) -> None:
+    """`Refusal` (8) when the log is gone while queues or index are there: rebuilding them would empty them.
+
+    So too where something else stands in place of a log file, and, unless `max_loss` allows for that, where hardly
+    anything of the log can be read, or a file of it is no log's or another log's.
+    """
+    for code in (NO_LOG, NOT_A_FILE, MOSTLY_GONE, FOREIGN, OTHER_LOG):
+        for item in report.findings:
+            if item.code == code and not _allowed(item, max_loss):
+                raise Refusal(item.message, item.remedy, code=code)
+
+
+def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: int = 0) -> int:
+    """How many messages missing log files (from `cut` on) held, as far as anything names them.
+
+    `Refusal` (8) if `max_loss` is less than those of all: what derives from the log is judged without them.
+    """
+    missing = [
+        (damage, max(1, record_count(positions)))
+        for damage, positions in zip(report.survey.log.damaged, report.survey.losses.by_damage, strict=True)
+        if damage.reason == MISSING_FILE
+    ]
+    total = sum(count for _, count in missing)
+    if max_loss is not None and total > max_loss:
+        ranges = ", ".join(f"{damage.start} to {damage.stop}" for damage, _ in missing[:_NAMED])
+        raise Refusal(
+            f"log files are missing ({ranges}): {total} messages of theirs are known of, --max-loss allows {max_loss}",
+            "Find them: another path (--commitlog DIR), the source of this copy, a replica, a backup. If they are gone "
+            f"for good, --max-loss {total} (or all) goes on without them.",
+            lost_messages=total, max_loss=max_loss,
+        )
+    return sum(count for damage, count in missing if damage.start >= cut)
+
+
+def _allowed(item: Finding, max_loss: int | None) -> bool:
+    if item.code in (NO_LOG, NOT_A_FILE):
+        return False
+    if max_loss is None:
+        return True
+    whole = item.code == MOSTLY_GONE and not item.facts["index_units"]
+    return (whole or item.code == OTHER_LOG) and bool(item.facts["lost"] <= max_loss)

@@ -1,0 +1,438 @@
+"""Never worse than the broker alone: what brokers would deliver from the store as it is, and as a plan would leave it.
+
+Both are played by predict's rules over the bytes, names and units as they are; what our own evidence makes of them
+decides nothing here. A message counts as delivered if a queue has a unit that leads to it once the broker has started
+and dispatched: an intact record, in its own place, of that topic and queue.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, structs
+
+from formats import properties as props
+from formats.errors import FormatError
+from formats.record import Record, decode
+from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MARKER
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import NEWEST_COMPARED
+from recover.change.content import pieces_of
+from recover.change.model import InPlace, Install, Step, WriteRange
+from recover.findings.model import FindingList, finding
+from recover.findings.refusal import Refusal
+from recover.log.file_scan import FileScan
+from recover.log.judge import judge, without_place
+from recover.log.scan import LogView
+from recover.predict.dispatch import Key
+from recover.predict.loading import BrokerLog
+from recover.predict.queues import UNIT, QueueState
+from recover.predict.start import predict
+from recover.repair.losses import RecoverPlan
+from recover.store.columns import Rows, Split
+from recover.store.config_files import LMQ_PREFIX, topic_text
+from recover.store.reader import Elsewhere, FileReader, read_elsewhere, read_here
+from recover.store.store import JOURNAL, Store
+
+Names = dict[Path, list[Step]]
+
+
+class Overlaid(Elsewhere):
+    """A file with changes laid over it; those that do not bear on what is read are not looked at."""
+
+    def __init__(self, path: Path, changes: Iterable[InPlace]) -> None:
+        self.changes = sorted(changes, key=lambda change: change.start)
+        self._reader = FileReader(path)
+        self.length = max([self._reader.length, *(change.stop for change in self.changes)])
+
+    def read_at(self, length: int, offset: int) -> bytes:
+        """See `Elsewhere`."""
+        stop = min(offset + length, self.length)
+        found = bytearray(self._reader.read(offset, max(0, stop - offset)).ljust(max(0, stop - offset), b"\0"))
+        for change in self.changes:
+            first, last = max(offset, change.start), min(stop, change.stop)
+            if first < last:
+                content = _bytes(change, first, last)
+                found[first - offset : last - offset] = content
+        return bytes(found)
+
+    def close(self) -> None:
+        """See `Elsewhere`."""
+        self._reader.__exit__(None, None, None)
+
+
+def _bytes(change: InPlace, first: int, last: int) -> bytes:
+    if not isinstance(change, WriteRange):
+        return bytes(last - first)
+    return b"".join(change.content.chunks())[first - change.start : last - change.start]
+
+
+@contextmanager
+def as_planned(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, dict[Path, Path]]]:
+    """The store after these steps, and for each log file of the store that is only changed in place its stand-in."""
+    changed: Names = defaultdict(list)
+    for step in steps:
+        path = store.path(step.file)
+        if not path.is_relative_to(store.index_dir):
+            changed[path].append(step)
+    with tempfile.TemporaryDirectory(prefix="mqtool-planned-") as place, ExitStack() as stack:
+        scratch = _Scratch(Path(place), changed, stack)
+        root = Path(place, "store")
+        scratch.folder(store.root, root)
+        parts = {path: root / f".part-{number}" for number, path in enumerate(
+            (*store.options.commitlog, *filter(None, (store.options.consumequeue, store.options.index)))
+        )}
+        try:
+            for source, target in parts.items():
+                scratch.folder(source, target)
+        except OSError as error:
+            raise Refusal(f"no room to look at the store as the plan would leave it: {error.strerror}",
+                          "Set TMPDIR to a larger disk.") from error
+        given = store.options
+        options = structs.replace(
+            given, commitlog=tuple(parts[path] for path in given.commitlog),
+            consumequeue=given.consumequeue and parts[given.consumequeue], index=given.index and parts[given.index],
+        )
+        planned = Store.open(root, options)
+        planned.commitlog.file_size = store.mapped_file_size
+        yield planned, scratch.stand_ins
+
+
+class _Scratch:
+    def __init__(self, place: Path, changed: Names, stack: ExitStack) -> None:
+        self.changed = changed
+        self.stack = stack
+        self.stand_ins: dict[Path, Path] = {}
+        self._above = {parent for path in changed for parent in path.parents}
+
+    def folder(self, source: Path, target: Path) -> None:
+        """The folder `source` as it would be."""
+        target.mkdir(parents=True)
+        names = set(os.listdir(source)) if source.is_dir() else set()
+        names |= {path.relative_to(source).parts[0] for path in self.changed if path.is_relative_to(source)}
+        for name in sorted(names - {JOURNAL}):
+            path = source / name
+            if path in self._above:
+                self.folder(path, target / name)
+            elif path in self.changed:
+                self._file(path, target / name, self.changed[path])
+            else:
+                (target / name).symlink_to(path.absolute())
+
+    def _file(self, source: Path, target: Path, steps: list[Step]) -> None:
+        installs = [step for step in steps if isinstance(step, Install)]
+        if installs:
+            with target.open("wb") as file:
+                for at, piece in pieces_of(installs[0].content):
+                    if bytes(piece).strip(b"\0"):
+                        file.seek(at)
+                        file.write(piece)
+                file.truncate(installs[0].content.size)
+            return
+        within = [step for step in steps if isinstance(step, InPlace)]
+        if len(within) < len(steps):
+            return  # it goes
+        with target.open("wb") as file:
+            file.truncate(max([source.stat().st_size, *(step.stop for step in within)]))
+        shutil.copystat(source, target)
+        read_elsewhere(target, lambda: Overlaid(source, within))
+        self.stack.callback(read_here, target)
+        self.stand_ins[source] = target
+
+
+_STAND_INS = BIT_FILLER | BIT_MARKER
+_DELIVERY = np.dtype([
+    ("queue", "<i4"), ("offset", "<i8"), ("own", "<i8"), ("phy_offset", "<i8"), ("size", "<i4"), ("known", "?"),
+])
+"""A unit that leads to a message: `own` is what that says itself, `known` that a scan saw its bytes as they are."""
+
+
+class Missed(Struct, frozen=True):
+    """A message that the broker alone delivers and would not deliver any more."""
+
+    topic: str
+    queue: int
+    queue_offset: int
+    phy_offset: int
+    store_timestamp: int
+
+
+def refuse_worse(
+    store: Store, made: RecoverPlan, settings: BrokerSettings, max_loss: int | None, findings: FindingList | None = None
+) -> RecoverPlan:
+    """The plan, with a loss statement of what brokers alone would deliver and will not; `Refusal` (8) of more than
+    `max_loss` messages (None: any number), with a finding that lists them."""
+    steps = made.plan.steps
+    if not any(_bears(store, step) for step in steps):
+        return made
+    missed: dict[tuple[str, int, int], Missed] = {}
+    releases = {str(version): structs.replace(settings, version=version)
+                for version in (settings.version, NEWEST_COMPARED)}
+    with as_planned(store, steps) as (planned, stand_ins):
+        view = made.before.survey.log
+        after_view = _changed(view, stand_ins, steps, store)
+        for release in releases.values():
+            for item in missed_between(store, view, planned, after_view, release):
+                missed[item.topic, item.queue, item.queue_offset] = item
+    mended = _mended(made)
+    # what a plan cuts on demand is in its statement already, and was held to `max_loss`
+    cut = made.cut_from
+    # a broker may make queues of topics that are not in its table, but no client is served from them
+    look = made.before.survey
+    deleted = set(look.expectation.deleted)
+    missed = {key: item for key, item in missed.items()
+              if item.phy_offset not in mended and (cut is None or item.phy_offset < cut)
+              and item.topic not in deleted and not any(file.holds(item.phy_offset) for file in look.foreign)}
+    named = {(item.topic, item.queue, item.queue_offset): item for item in _whole_old_files(made, store, steps)}
+    delivered = len(missed)
+    missed |= named
+    if not missed:
+        return made
+    loss = _statement(missed.values())
+    dropped = len(missed) + made.lost_messages
+    if max_loss is not None and dropped > max_loss:
+        offsets: dict[tuple[str, int], list[list[int]]] = {(item.topic, item.queue): [] for item in missed.values()}
+        for topic, queue, offset in sorted(missed):
+            _extend(offsets[topic, queue], offset)
+        listed = [{**entry, "offsets": offsets[entry["topic"], entry["queue"]]} for entry in loss]
+        found = (
+            finding("plan-loses-delivered", count=len(missed), broker=" and ".join(releases), lost=listed) if delivered
+            else finding("plan-overwrites-named", count=len(named), lost=listed)
+        )
+        if findings is not None:
+            findings.add(found)
+        raise Refusal(found.message, found.remedy, code=found.code, **found.facts)
+    plan = structs.replace(made.plan, loss=(*made.plan.loss, *loss))
+    return structs.replace(made, plan=plan, lost_messages=dropped)
+
+
+def _extend(ranges: list[list[int]], offset: int) -> None:
+    """Add an offset to ranges [first, last] in ascending order."""
+    if ranges and ranges[-1][1] == offset - 1:
+        ranges[-1][1] = offset
+    else:
+        ranges.append([offset, offset])
+
+
+def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> Iterable[Missed]:
+    """Messages of whole log files that the plan overwrites as old ones.
+
+    A broker that cuts its log deletes the files after the cut: it leaves old records after the end of one file only.
+    """
+    survey = made.before.survey
+    written = {store.path(step.file) for step in steps if isinstance(step, InPlace)}
+    old = []
+    for scan in survey.log.files:
+        splits = [split.records for split in scan.splits if split.records.size]
+        if scan.mapped_file.path in written and splits and splits[0]["bits"][0] & BIT_GHOST:
+            old += [rows[(rows["bits"] & BIT_GHOST) != 0] for rows in splits]
+    if not old:
+        return
+    rows = np.concatenate(old)
+    for row in rows[(rows["bits"] & _STAND_INS) == 0]:
+        topic, queue = survey.log.queues[row["queue"]]
+        place = topic_text(topic), queue, int(row["queue_offset"])
+        yield Missed(*place, int(row["phy_offset"]), int(row["store_timestamp"]))
+
+
+def _mended(made: RecoverPlan) -> set[int]:
+    """Records of which a bit or a field is written on demand."""
+    return {item["start"] for item in made.bridged if "before" in item}
+
+
+def _bears(store: Store, step: Step) -> bool:
+    path = store.path(step.file)
+    return any(path.is_relative_to(folder) for folder in (*store.commitlog_dirs, store.consumequeue_dir))
+
+
+def _changed(view: LogView, stand_ins: dict[Path, Path], steps: Iterable[Step], store: Store) -> LogView:
+    """The rows of what stays as it is; brokers' own check judges the rest."""
+    within: dict[Path, list[tuple[int, int]]] = {}
+    gone: set[Path] = set()
+    for step in steps:
+        if isinstance(step, InPlace):
+            within.setdefault(store.path(step.file), []).append((step.start, step.stop))
+        else:
+            gone.add(store.path(step.file))
+    files = []
+    for scan in view.files:
+        path = scan.mapped_file.path
+        if path in gone:
+            continue
+        if path not in within:
+            files.append(scan)
+            continue
+        kept = FileScan(structs.replace(scan.mapped_file, path=stand_ins.get(path, path)), scan.file_size)
+        for split in scan.splits:
+            rows = split.records
+            begin = rows["phy_offset"] - scan.mapped_file.file_from_offset
+            keep = np.ones(rows.size, dtype=bool)
+            for start, stop in within[path]:
+                keep &= (begin >= stop) | (begin + rows["size"] <= start)
+            kept.splits.append(Split(rows[keep], np.empty(0, dtype=np.int32)))
+        kept.queues = scan.queues
+        files.append(kept)
+    return structs.replace(view, files=files)
+
+
+def missed_between(
+    store: Store, view: LogView, planned: Store, after_view: LogView, settings: BrokerSettings
+) -> list[Missed]:
+    """What the broker of these settings delivers from `store` and not from `planned`; nothing if it does not start."""
+    found: list[Missed] = []
+
+    def before(log: BrokerLog, states: dict[Key, QueueState]) -> None:
+        keys = list(states)
+        was = _deliveries(keys, log, states)
+
+        def after(log_after: BrokerLog, later: dict[Key, QueueState]) -> None:
+            found.extend(_compare(keys, log, was, log_after, _deliveries(keys, log_after, later)))
+
+        if not predict(planned, after_view, settings, counted=False, started=after).starts:
+            after(log, {})
+
+    predict(store, view, settings, counted=False, started=before)
+    return found
+
+
+def _compare(keys: list[Key], before: BrokerLog, was: Rows, after: BrokerLog, now: Rows) -> Iterator[Missed]:
+    """Units that still lead to the same bytes in the same place are passed over together; few are left to be read."""
+    same = now[now["known"]]
+    doubtful = was[~_among(_hashed(was), _hashed(same))]
+    # a unit in the place of another of its queue: the message must be somewhere in the queue
+    moved = doubtful["own"] != doubtful["offset"]
+    doubtful = doubtful[~(moved & _among(_hashed(doubtful, place=False), _hashed(same, place=False)))]
+    if not doubtful.size:
+        return
+    changed = now[~now["known"] | ~_among(_hashed(now), _hashed(was))]
+    changed = changed[np.isin(changed["queue"], doubtful["queue"])]
+    digests = {(queue, offset, _digest(after, phy_offset, size))
+               for queue, offset, _, phy_offset, size, _ in changed.tolist()}
+    anywhere = {(queue, digest) for queue, _, digest in digests}
+    for queue, offset, own, phy_offset, size, _ in doubtful.tolist():
+        digest = _digest(before, phy_offset, size)
+        if (queue, offset, digest) in digests or (offset != own and (queue, digest) in anywhere):
+            continue
+        topic, queue_id = keys[queue]
+        record = decode(before.read(phy_offset, size), check_crc=False)
+        if _repeats(after, now, queue, own, record) or (offset != own and _repeats(before, was, queue, own, record)):
+            continue
+        if not topic.startswith(LMQ_PREFIX) or _names(record, topic, offset):
+            yield Missed(topic, queue_id, offset, phy_offset, record.store_timestamp)
+
+
+def _repeats(log: BrokerLog, delivered: Rows, queue: int, own: int, record: Record) -> bool:
+    """Whether a record's own place leads to one before it in the log that is the same message, or was stored after it.
+
+    A log is written in the order of time: it is a record of an earlier life, in the place of another message.
+    """
+    holders = delivered[
+        (delivered["queue"] == queue) & (delivered["offset"] == own) & (delivered["own"] == own)
+    ]
+    for phy_offset, size in holders[["phy_offset", "size"]].tolist():
+        if phy_offset < record.phy_offset:
+            newer = decode(log.read(phy_offset, size), check_crc=False).store_timestamp > record.store_timestamp
+            if newer or _digest(log, phy_offset, size) == _digest(log, record.phy_offset, record.total_size):
+                return True
+    return False
+
+
+def _hashed(deliveries: Rows, *, place: bool = True) -> Rows:
+    """64 bits of each delivery: its queue, its offset there if the `place` counts, and where its record lies."""
+    mixed = np.zeros(deliveries.size, dtype=np.uint64)
+    for name in ("queue", "phy_offset", "size", *(("offset",) if place else ())):
+        mixed = (mixed ^ deliveries[name].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    return mixed
+
+
+def _among(hashes: Rows, others: Rows) -> Rows:
+    """Which of these are among the others (bool array)."""
+    ordered = np.append(np.sort(others), np.uint64(0))
+    return np.asarray(ordered[np.searchsorted(ordered[:-1], hashes)] == hashes)
+
+
+def _deliveries(keys: Sequence[Key], log: BrokerLog, states: Mapping[Key, QueueState]) -> Rows:
+    """The units that lead to an intact message of their queue (dtype `_DELIVERY`), by physical offset."""
+    parts = [np.empty(0, dtype=_DELIVERY)]
+    for number, key in enumerate(keys):
+        state = states.get(key)
+        for queue_file in state.files if state is not None else ():
+            base = queue_file.start // UNIT
+            units = queue_file.valid()
+            first = max(0, state.min_offset - base) if state is not None else 0
+            chosen = np.flatnonzero(units["size"][first:] > 0) + first
+            part = np.zeros(chosen.size, dtype=_DELIVERY)
+            part["queue"], part["offset"] = number, base + chosen
+            part["phy_offset"], part["size"] = units["phy_offset"][chosen], units["size"][chosen]
+            parts.append(part)
+    found = np.concatenate(parts)
+    found = found[np.argsort(found["phy_offset"], kind="stable")]
+    numbers = {key: number for number, key in enumerate(keys)}
+    of_row = np.array([numbers.get((topic_text(topic), queue), -1) for topic, queue in log.view.queues] or [-1])
+    multi = np.array([key[0].startswith(LMQ_PREFIX) for key in keys] or [False])
+    taken = np.zeros(found.size, dtype=bool)
+    for index, file in enumerate(log.files):
+        low, high = np.searchsorted(found["phy_offset"], [file.file_from_offset, file.file_from_offset + log.file_size])
+        if low < high:
+            taken[low:high] = _intact(keys, log, index, found[low:high], of_row, multi)
+    return found[taken]
+
+
+def _intact(keys: Sequence[Key], log: BrokerLog, index: int, units: Rows, of_row: Rows, multi: Rows) -> Rows:
+    """Which units lead to an intact message of their queue in one file (bool array); their `own`, `known` are set."""
+    rows = log.rows(index)
+    taken, seen = np.zeros(units.size, dtype=bool), np.zeros(units.size, dtype=bool)
+    if rows.size:
+        at = np.searchsorted(rows["phy_offset"], units["phy_offset"])
+        hit = np.minimum(at, rows.size - 1)
+        seen = rows["phy_offset"][hit] == units["phy_offset"]
+        fits = (rows["size"][hit] == units["size"]) & ((rows["bits"][hit] & _STAND_INS) == 0)
+        taken = seen & fits & (multi[units["queue"]] | (of_row[rows["queue"][hit]] == units["queue"]))
+        units["own"] = np.where(multi[units["queue"]], units["offset"], rows["queue_offset"][hit])
+        units["known"] = taken
+    base, read = log.files[index].file_from_offset, log.read_at(index)
+    for one in np.flatnonzero(~seen).tolist():
+        queue, offset, _, phy_offset, size, _ = units[one].tolist()
+        try:
+            record = judge(read, phy_offset - base, base, base + log.file_size)
+        except FormatError:
+            continue
+        if record.total_size == size and (multi[queue] or (record.topic_name, record.queue_id) == keys[queue]):
+            taken[one], units["own"][one] = True, offset if multi[queue] else record.queue_offset
+    return taken
+
+
+def _digest(log: BrokerLog, phy_offset: int, size: int) -> bytes:
+    """A digest of a record but for its own place, which may change when it is moved."""
+    return hashlib.blake2b(without_place(log.read(phy_offset, size)), digest_size=16).digest()
+
+
+def _names(record: Record, topic: str, offset: int) -> bool:
+    values = record.property_map()
+    queues = values.get(props.INNER_MULTI_DISPATCH, "").split(",")
+    offsets = values.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(",")
+    return (topic, str(offset)) in zip(queues, offsets, strict=False)
+
+
+def _statement(missed: Collection[Missed]) -> list[dict[str, Any]]:
+    """One entry a queue, as the loss statement of a plan has them."""
+    queues: dict[tuple[str, int], list[Missed]] = {}
+    for item in missed:
+        queues.setdefault((item.topic, item.queue), []).append(item)
+    return [{
+        "topic": topic, "queue": queue, "messages": len(items),
+        "first_offset": min(item.queue_offset for item in items),
+        "last_offset": max(item.queue_offset for item in items),
+        "begin": min(item.store_timestamp for item in items), "end": max(item.store_timestamp for item in items),
+        "cause": "delivered-by-broker",
+    } for (topic, queue), items in sorted(queues.items())]

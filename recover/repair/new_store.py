@@ -1,0 +1,276 @@
+"""A new store of what an export takes: its records where they were, bridges between them, and all that derives from it.
+
+Records keep their physical and queue offsets. What is left out or damaged between two of them becomes what recover lays
+over damage: markers for the positions of queues that go on after it, filler, end marks. Log files before the first
+record and after the last one are left out; so are positions before a queue's first message, unless the log begins at 0,
+where brokers take a place without a unit for one whose message they still have.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, structs
+
+from formats.names import offset_to_name
+from formats.record import encode_blank
+from formats.record.rows import BIT_FILLER, BIT_PROP_CRC, NO_PLACE
+from formats.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from recover.change import disk
+from recover.change.carry_out import apply_plan
+from recover.change.copy_store import check_target, remove_copy
+from recover.change.preconditions import seal
+from recover.check.report import VerifyReport, verify
+from recover.check.survey import ScanOptions
+from recover.derived.expected import QueueKey, expect
+from recover.evidence.lost import LostPosition, lost_positions
+from recover.export.select import Scanned, Wanted, selected
+from recover.findings.refusal import Interrupted, Refusal
+from recover.log.file_scan import FileScan
+from recover.repair.bridge import Gap, build_bridge
+from recover.repair.rebuild import RebuildOptions, write_derived
+from recover.repair.recover import RecoverOptions, plan_recover
+from recover.store.columns import Rows
+from recover.store.config_files import LMQ_PREFIX, Topics, topic_text
+from recover.store.reader import FileReader
+from recover.store.reading import Piece, zeros
+from recover.store.store import COMMITLOG, CONFIG, JOURNAL, Store, StoreOptions
+
+PART = ".part"
+_MODE = 0o644
+_PIECE = 8 << 20
+_TIMER = ("timerwheel", "timerlog")
+_TIMER_CHECK = "timercheck"
+
+
+class NewStore(Struct, frozen=True):
+    """What was written: messages by topic, their bytes, places that bridges stand for, and how a verify finds it."""
+
+    topics: Counter[str]
+    size: int
+    bridged: int
+    report: VerifyReport
+
+
+def write_store(
+    scanned: Scanned, wanted: Wanted, output: Path, options: ScanOptions, *, note: Callable[[str], None],
+    progress: Callable[[int, int], None] | None = None, interrupted: Callable[[], bool] = lambda: False,
+) -> NewStore:
+    """Write what is wanted of a source to `output`, a new folder; it stands there once it is whole.
+
+    `Refusal` (8) where nothing is wanted, a bridge does not fit, or the disk fails; nothing is left then.
+    """
+    output = output.absolute()
+    part = output.with_name(output.name + PART)
+    sources = [(path.parent, path.parent.name) for path in (file.path for file in scanned.log.queue.files)]
+    for target in (output, part):
+        if target.exists():
+            raise Refusal(f"{target} exists", "Name a new folder, or remove that one.", path=str(target))
+        check_target(sources, target)
+    try:
+        disk.mkdir(part)
+        log = _Log(scanned, wanted, note)
+        log.write(part, progress, interrupted)
+        report = _derive(scanned, wanted, part, options)
+        disk.rename(part, output)
+        disk.fsync_dir(output.parent)
+    except BaseException as error:
+        remove_copy(part, made=True)
+        if isinstance(error, OSError):
+            raise Refusal(f"the store cannot be written: {error.strerror} ({error.filename}); it was removed",
+                          "Make room, or choose another place.", errno=error.errno) from error
+        raise
+    return NewStore(log.topics, log.size, log.bridged, report)
+
+
+class _Log:
+    """The log of the new store: which rows it keeps, and its files."""
+
+    def __init__(self, scanned: Scanned, wanted: Wanted, note: Callable[[str], None]) -> None:
+        self.log = scanned.log
+        self.store = scanned.source.store
+        self.topics: Counter[str] = Counter()
+        self.size = self.bridged = 0
+        offsets = array("q")
+        for item in selected(scanned, wanted, note):
+            offsets.append(item.message.phy_offset)
+            self.topics[item.message.topic] += 1
+            self.size += item.message.size
+        if not offsets:
+            raise Refusal("no message fits, and a store without any would be none", "Look at the filters.")
+        self.kept: Rows = np.frombuffer(offsets, dtype=np.int64)
+        self.file_size = self.log.queue.file_size
+        self.begin = int(self.kept[0]) // self.file_size * self.file_size
+        self.first, self.last = self._spans()
+        self.lost = self._lost()
+        self.starts = sorted(self.lost)
+        self.numbers = {key: number for number, key in enumerate(map(self._key, range(len(self.log.queues))))}
+        self.before: Any = None
+
+    def _spans(self) -> tuple[Rows, Rows]:
+        """For each queue of the log the first and the last position that has to stand for something; last -1: none."""
+        first = np.full(len(self.log.queues), np.iinfo(np.int64).max)
+        last = np.full(first.size, -1)
+        for scan in self.log.files:
+            rows = self._placed(self._rows(scan))
+            rows = rows[np.isin(rows["phy_offset"], self.kept)]
+            np.minimum.at(first, rows["queue"], rows["queue_offset"])
+            np.maximum.at(last, rows["queue"], rows["queue_offset"])
+        if self.begin == 0:
+            first[:] = 0
+        lmq = [topic_text(topic).startswith(LMQ_PREFIX) for topic, _ in self.log.queues]
+        last[np.array(lmq, dtype=bool)] = -1
+        return first, last
+
+    def _rows(self, scan: FileScan) -> Rows:
+        found = [split.records for split in scan.splits]
+        return np.concatenate(found) if found else np.empty(0, dtype=self._dtype())
+
+    def _dtype(self) -> Any:
+        return next(split.records.dtype for split in self.log.splits())
+
+    @staticmethod
+    def _placed(rows: Rows) -> Rows:
+        """Those with a place in a queue: no old ones, no filler, no half messages of old releases, no rollbacks."""
+        kinds = rows["sys_flag"] & TRANSACTION_ROLLBACK
+        fits = ((rows["bits"] & (NO_PLACE | BIT_FILLER)) == 0) & ((kinds == 0) | (kinds == TRANSACTION_COMMIT))
+        return np.asarray(rows[fits])
+
+    def _lost(self) -> dict[int, list[LostPosition]]:
+        """Positions that damage took, by where it starts."""
+        topics = Topics(self.store or Store(Path(os.devnull), StoreOptions()))
+        losses = lost_positions(self.log, expect(self.log, topics, include_deleted=True), None)
+        return {damage.start: losses.by_damage[number] for number, damage in enumerate(self.log.damaged)}
+
+    def write(
+        self, root: Path, progress: Callable[[int, int], None] | None, interrupted: Callable[[], bool],
+    ) -> None:
+        """All files, each synced."""
+        disk.mkdir(root / COMMITLOG)
+        scans = {scan.mapped_file.file_from_offset: scan for scan in self.log.files}
+        end = int(self.kept[-1])
+        for base in range(self.begin, end + 1, self.file_size):
+            if interrupted():
+                raise Interrupted("stopped; what was written so far was removed", "run the command again")
+            pieces = self._file(base, scans.get(base), is_last=base + self.file_size > end)
+            disk.create_from_pieces(root / COMMITLOG / offset_to_name(base), pieces, _MODE)
+            if progress is not None:
+                progress(self.file_size, int(np.searchsorted(self.kept, base + self.file_size)
+                                             - np.searchsorted(self.kept, base)))
+        disk.fsync_dir(root / COMMITLOG)
+
+    def _file(self, base: int, scan: FileScan | None, *, is_last: bool) -> Iterator[Piece]:
+        """The pieces of one file, ascending."""
+        stop = base + self.file_size
+        kept = self.kept[np.searchsorted(self.kept, base) : np.searchsorted(self.kept, stop)]
+        rows = self._rows(scan) if scan is not None else np.empty(0, dtype=self._dtype())
+        taken = rows[np.isin(rows["phy_offset"], kept)]
+        left = self._placed(rows[~np.isin(rows["phy_offset"], kept)])
+        left = left[(left["queue_offset"] >= self.first[left["queue"]])
+                    & (left["queue_offset"] <= self.last[left["queue"]])]
+        starts = taken["phy_offset"].astype(np.int64)
+        ends = starts + taken["size"]
+        at = base
+        breaks = [*np.flatnonzero(np.r_[True, starts[1:] != ends[:-1]]).tolist(), taken.size] if taken.size else []
+        for first, behind in pairwise(breaks):
+            run, run_end = int(starts[first]), int(ends[behind - 1])
+            if run > at:
+                yield from self._bridge(base, at, run, taken[first], left, to_file_end=False)
+            assert scan is not None
+            yield from _copied(scan, base, run, run_end)
+            self.before = taken[behind - 1]
+            at = run_end
+        if is_last:
+            for chunk in zeros(stop - at):
+                yield at - base, chunk
+                at += len(chunk)
+        elif scan is not None and scan.blank == at:
+            yield at - base, encode_blank(stop - at)
+            yield from _empty(at - base + len(encode_blank(stop - at)), self.file_size)
+        else:
+            yield from self._bridge(base, at, stop, self.before, left, to_file_end=True)
+
+    def _bridge(
+        self, base: int, start: int, stop: int, behind: Any, left: Rows, *, to_file_end: bool
+    ) -> Iterator[Piece]:
+        beside = self.before if self.before is not None else behind
+        crc = any(int(row["bits"]) & BIT_PROP_CRC for row in (self.before, behind) if row is not None)
+        low, high = np.searchsorted(left["phy_offset"], [start, stop])
+        lost = [
+            LostPosition(self._key(int(row["queue"])), int(row["queue_offset"]), int(row["phy_offset"]),
+                         int(row["size"])) for row in left[low:high]
+        ]
+        for damage in self.starts[bisect_left(self.starts, start) : bisect_left(self.starts, stop)]:
+            for position in self.lost[damage]:
+                number = self.numbers.get(position.key)
+                if number is not None and self.first[number] <= position.queue_offset <= self.last[number]:
+                    lost.append(position)
+        lost.sort(key=lambda position: (position.key, position.queue_offset))
+        self.bridged += len(lost)
+        bridge = build_bridge(Gap(start, stop, to_file_end, int(beside["store_timestamp"]), crc), lost)
+        at = start - base
+        for chunk in bridge.content.chunks():
+            yield at, chunk
+            at += len(chunk)
+        yield from _empty(at, stop - base)
+
+    def _key(self, number: int) -> QueueKey:
+        topic, queue_id = self.log.queues[number]
+        return QueueKey(topic_text(topic), queue_id)
+
+
+def _empty(start: int, stop: int) -> Iterator[Piece]:
+    for chunk in zeros(stop - start):
+        yield start, chunk
+        start += len(chunk)
+
+
+def _copied(scan: FileScan, base: int, start: int, stop: int) -> Iterator[Piece]:
+    with FileReader(scan.mapped_file.path) as reader:
+        for at in range(start - base, stop - base, _PIECE):
+            yield at, bytes(reader.read(at, min(_PIECE, stop - base - at)))
+
+
+def _derive(scanned: Scanned, wanted: Wanted, root: Path, options: ScanOptions) -> VerifyReport:
+    """Config, queues, index and checkpoint; then whatever recover finds left to do, and how a verify finds it all."""
+    source = scanned.source.store
+    if source is not None:
+        _copy_config(source, root, whole=wanted.takes_all)
+    opened = Store(root, StoreOptions(mapped_file_size=scanned.log.queue.file_size, settings=options.settings))
+    if source is not None and source.queue_file_size_is_told:
+        opened.queue_file_size = source.queue_file_size
+    fresh = structs.replace(options, include_deleted=True)
+    write_derived(opened, RebuildOptions(scan=fresh), root, source)
+    store = Store.open(root, opened.options)
+    made = plan_recover(store, RecoverOptions(scan=options, clamp_offsets=True))
+    if not made.plan.steps:
+        return made.before
+    apply_plan(root, seal(made.plan, root))
+    disk.remove_tree(root / JOURNAL)
+    return verify(Store.open(root, opened.options), options)
+
+
+def _copy_config(source: Store, root: Path, *, whole: bool) -> None:
+    """The config files; those of the timer only with `whole`, for they count in a log without gaps."""
+    disk.mkdir(root / CONFIG)
+    paths = sorted(source.config_dir.iterdir()) if source.config_dir.is_dir() else []
+    for path in paths:
+        if path.is_file() and (whole or not path.name.startswith(_TIMER_CHECK)):
+            disk.copy_file(path, root / CONFIG / path.name, strict=False)
+    for name in _TIMER if whole else ():
+        path = source.root / name
+        if path.is_file():
+            disk.copy_file(path, root / name, strict=False)
+        elif path.is_dir():
+            disk.mkdir(root / name)
+            for file in sorted(path.iterdir()):
+                disk.copy_file(file, root / name / file.name, strict=False)
+    disk.fsync_dir(root / CONFIG)

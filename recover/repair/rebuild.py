@@ -1,0 +1,387 @@
+"""rebuild: what derives from the log, computed from it anew. In place, only what is wrong is changed."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field, structs
+
+from formats.index import DEFAULT_GEOMETRY
+from recover.change import disk
+from recover.change.content import Content, Spool, make, padded, pieces_of
+from recover.change.copy_store import check_target, remove_copy
+from recover.change.model import Plan, Step, replacing
+from recover.change.preconditions import STALE
+from recover.check.report import VerifyReport, verify
+from recover.check.survey import ScanOptions, Survey
+from recover.derived.checkpoint import check_checkpoint, right_checkpoint
+from recover.derived.expected import QueueKey
+from recover.derived.index_check import check_index
+from recover.derived.index_file_check import IndexReport
+from recover.derived.index_files import index_geometry
+from recover.derived.index_plan import IndexRebuild, rebuild_index
+from recover.derived.maker import Maker, maker_for
+from recover.derived.plain_queues import consumequeue_steps, fresh_queues
+from recover.derived.queue_check import check_consumequeue
+from recover.derived.queues import Evidence, QueueBuilder, fresh_files
+from recover.evidence.lost import record_count
+from recover.findings.model import Finding, FindingList
+from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
+from recover.log.scan import Damage
+from recover.repair.losses import (
+    RecoverPlan,
+    loss_of_unproven,
+    refuse_missing_files,
+    refuse_unread,
+    refuse_unreadable,
+    refuse_without_log,
+)
+from recover.store.mapped_files import MappedFileQueue
+from recover.store.reader import read_small
+from recover.store.reading import Piece, in_order
+from recover.store.store import CHECKPOINT as CHECKPOINT_FILE
+from recover.store.store import Store
+
+
+def evidence_of(damaged: Sequence[Damage]) -> Evidence:
+    """The units of the damaged ranges that stay in the log."""
+    return Evidence(
+        np.array([damage.start for damage in damaged], dtype=np.int64),
+        np.array([damage.stop for damage in damaged], dtype=np.int64),
+    )
+
+
+CONSUMEQUEUE, INDEX, CHECKPOINT = PARTS = ("consumequeue", "index", "checkpoint")
+
+
+class RebuildOptions(Struct, frozen=True):
+    """What to rebuild. `topic` and `queue` narrow the consume queues; `zone` names new index files.
+
+    `max_loss`: messages of missing log files that may be gone for good, None for any number.
+    """
+
+    scan: ScanOptions = field(default_factory=ScanOptions)
+    parts: Collection[str] = PARTS
+    topic: str | None = None
+    queue: int | None = None
+    zone: datetime.tzinfo | None = None
+    command: str = "rebuild"
+    max_loss: int | None = 0
+
+
+def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | None = None) -> RecoverPlan:
+    """Plan what puts the derived files of a store right; without steps where nothing is wrong.
+
+    `before` is what verify says of the store, found here if not given.
+    `Refusal` (8) when the log is gone, `UsageRefusal` (16) for a topic or queue that the store does not know.
+    """
+    before = look(store, options, before)
+    wanted = chosen_queues(before.survey, options)
+    seen = before.survey
+    drops_units = CONSUMEQUEUE in options.parts
+    plan = Plan.of(
+        options.command, replacing(_steps(before, options, wanted)),
+        loss=loss_of_unproven(seen, wanted) if drops_units else [],
+        summary=summary(before, options), parts=store.folders_elsewhere,
+    )
+    unproven = record_count(p for p in seen.losses.unproven if drops_units and (wanted is None or p.key in wanted))
+    return RecoverPlan(
+        plan, before, None, [], 0, before.damaged_messages, unproven, seen.log.valid_to,
+        left_messages=before.damaged_messages,
+    )
+
+
+def look(store: Store, options: RebuildOptions, report: VerifyReport | None = None) -> VerifyReport:
+    """Verify the store, unless a report is given; `Refusal` (8) when its log is gone, or not to be read here."""
+    report = report or verify(store, options.scan)
+    refuse_unreadable(report)
+    refuse_unread(report, options.parts)
+    refuse_without_log(report)
+    refuse_missing_files(report, options.max_loss)
+    return report
+
+
+def summary(before: VerifyReport, options: RebuildOptions) -> dict[str, Any]:
+    """What the plan says beyond its steps. A rebuild works around `damaged` ranges: it cannot mend them."""
+    seen = before.survey
+    return {
+        "parts": sorted(options.parts), "topic": options.topic, "queue": options.queue, "valid_to": seen.log.valid_to,
+        "damaged": [damage.json() for damage in seen.log.damaged], "lost_positions": seen.losses.total,
+        "contradictions": len(seen.contradictions),
+    }
+
+
+def chosen_queues(look: Survey, options: RebuildOptions) -> set[QueueKey] | None:
+    """The queues that the options name; None for all. Refuses what is not there to be rebuilt."""
+    if options.topic is None:
+        return None
+    on_disk = look.queues.verdicts if look.queues is not None else {}
+    own = {key for key in (*look.expectation.queues(), *on_disk) if key.topic == options.topic}
+    if not own:
+        _refuse_topic(look, options.topic)
+    if options.queue is None:
+        return own
+    key = QueueKey(options.topic, options.queue)
+    if key not in own:
+        known = ", ".join(str(number) for number in sorted(key.queue_id for key in own))
+        raise UsageRefusal(
+            f"neither the log nor consumequeue/ knows queue {options.queue} of topic {options.topic}",
+            f"It has these: {known}",
+        )
+    return {key}
+
+
+def _refuse_topic(look: Survey, topic: str) -> None:
+    if topic in look.expectation.deleted:
+        raise UsageRefusal(f"topic {topic} is deleted", "--include-deleted brings its queues back.")
+    if topic in look.expectation.unsafe:
+        raise UsageRefusal(f"{topic!r} cannot be the name of a folder", "Such queues are not rebuilt.")
+    if topic in look.topics.batch:
+        raise Refusal(f"topic {topic} has batch consume queues, which this version does not rebuild",
+                      "Let a broker do it: it does so after an unclean stop.", topic=topic)
+    raise UsageRefusal(
+        f"neither the log nor consumequeue/ knows topic {topic}",
+        "`mqtool inspect` lists the topics. An LMQ queue whose folder is gone needs --include-deleted.",
+    )
+
+
+def index_needs_work(index: IndexReport, options: RebuildOptions) -> bool:
+    """True if index files are wrong, or if the user wants an index where there is none."""
+    if any(item.severity != "info" for item in index.findings):
+        return True
+    return index.switched_off and tuple(options.parts) == (INDEX,)
+
+
+def _steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None) -> Iterator[Step]:
+    seen = before.survey
+    store, log = seen.store, seen.log
+    assert before.index is not None and before.checkpoint is not None
+    maker = maker_for(seen.options.scanner, store, log)
+    if CONSUMEQUEUE in options.parts and seen.queues is not None:
+        yield from consumequeue_steps(
+            store, log, seen.expectation, seen.queues, Spool(), wanted=wanted,
+            # a rebuild does not mend the log, so it must not remove what tells recover how
+            evidence=evidence_of(seen.log.damaged), maker=maker,
+        )
+    # what is not asked for is not imported
+    if INDEX in options.parts and index_needs_work(before.index, options):
+        from recover.derived.index_plan import rebuild_index
+
+        before.index.geometry = before.index.geometry or DEFAULT_GEOMETRY
+        yield from rebuild_index(store, log, report=before.index, zone=options.zone, maker=maker).steps(store)
+    if CHECKPOINT in options.parts and not before.checkpoint.sound:
+        from recover.derived.checkpoint import checkpoint_steps
+
+        yield from checkpoint_steps(store, log)
+
+
+# --- rebuild --output: derived files of a whole log, written from scratch into a folder of their own.
+
+
+_MODE = 0o644
+_STAGING = ".mqtool-making"
+
+
+class Rebuilt(Struct, frozen=True):
+    """What was written: file names below the output folder, ascending, and the bytes that they take when read.
+
+    `findings` are about the log of the store and about the written files, which were read again and compared with it.
+    `corrected`: the store's own derived files have problems that the written ones do not have.
+    """
+
+    before: VerifyReport
+    files: tuple[str, ...]
+    size: int
+    findings: FindingList
+    corrected: bool
+
+
+def write_rebuild(
+    store: Store, options: RebuildOptions, output: Path, *, interrupted: Callable[[], bool] = lambda: False,
+    progress: Callable[[str, int], None] | None = None,
+) -> Rebuilt:
+    """Write the parts that `options` name to `output`, new or empty; the store is only read.
+
+    `progress` is called with the name and size of each file. `Refusal` (8) when the log is gone, the output folder
+    is not usable or the disk fails; `Interrupted` between two files. What was written is removed again then.
+    """
+    output = output.absolute()
+    check_target([(folder, folder.name) for folder in (store.root, *map(Path, store.folders_elsewhere))], output)
+    seen = _log_files(store)
+    before = look(store, options)
+    wanted = chosen_queues(before.survey, options)
+    made = not output.exists()
+    writer = _Writer(output, interrupted, progress)
+    try:
+        disk.mkdir(output)
+        _write_parts(writer, before, options, wanted)
+        writer.sync()
+        checked = _check(store, before.survey, options, wanted, output)
+        if _log_files(store) != seen:
+            raise Refusal("the log changed while it was read; what was written was removed", STALE)
+    except (OSError, Refusal) as error:
+        remove_copy(output, made)
+        if isinstance(error, Refusal):
+            raise
+        raise Refusal(
+            f"the rebuilt files cannot be written: {error.strerror} ({error.filename}); they were removed",
+            "make room, or choose another place", errno=error.errno,
+        ) from error
+    derived = [item for item in before.findings if _is_derived(item, options)]
+    findings = FindingList(item for item in before.findings if item not in derived)
+    findings.extend(checked)
+    return Rebuilt(before, tuple(sorted(writer.files)), writer.size, findings, any(item.bits for item in derived))
+
+
+def write_derived(store: Store, options: RebuildOptions, output: Path, like: Store | None = None) -> None:
+    """Write the parts to `output` beside what is there; index files have the sizes of those of the store `like`."""
+    before = look(store, options)
+    if before.index is not None and like is not None:
+        before.index.geometry = index_geometry(like)
+    writer = _Writer(output, lambda: False, None)
+    _write_parts(writer, before, options, None)
+    writer.sync()
+
+
+def _log_files(store: Store) -> dict[str, tuple[int, int]]:
+    """Name -> (size, mtime in ns) of the commitlog files as they are now."""
+    queue = MappedFileQueue.load(store.commitlog_dirs, store.mapped_file_size)
+    return {str(file.path): (file.length, file.path.stat().st_mtime_ns) for file in queue.files}
+
+
+class _Writer:
+    def __init__(
+        self, output: Path, interrupted: Callable[[], bool], progress: Callable[[str, int], None] | None
+    ) -> None:
+        self.output = output
+        self.interrupted = interrupted
+        self.progress = progress
+        self.files: list[str] = []
+        self.size = 0
+        self._folders: set[Path] = {output}
+
+    def write(self, name: str, pieces: Iterable[Piece]) -> None:
+        """A new file below the output folder, synced."""
+        if self.interrupted():
+            raise Interrupted("stopped; what was written so far was removed", "run the command again")
+        path = self.output / name
+        self._make(path.parent)
+        size, _ = disk.create_from_pieces(path, pieces, _MODE)
+        self._note(name, size)
+
+    def take(self, files: Mapping[str, Content]) -> None:
+        """New files below the output folder, by name, made elsewhere and synced."""
+        paths = {self.output / name: content for name, content in files.items()}
+        for path in paths:
+            self._make(path.parent)
+        made = make(self.output / _STAGING, paths, interrupted=self.interrupted)
+        for path in made:
+            os.chmod(path, _MODE)
+        disk.sync_all(made)
+        for name, path in zip(files, paths, strict=True):
+            self._note(name, made[path][0])
+
+    def _note(self, name: str, size: int) -> None:
+        self.files.append(name)
+        self.size += size
+        if self.progress is not None:
+            self.progress(name, size)
+
+    def _make(self, folder: Path) -> None:
+        if folder not in self._folders:
+            self._make(folder.parent)
+            disk.mkdir(folder)
+            self._folders.add(folder)
+
+    def sync(self) -> None:
+        """Make all names last."""
+        for folder in self._folders:
+            disk.fsync_dir(folder)
+
+
+def _write_parts(
+    writer: _Writer, before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None
+) -> None:
+    index = None
+    seen = before.survey
+    maker = maker_for(seen.options.scanner, seen.store, seen.log)
+    if CONSUMEQUEUE in options.parts:
+        _write_queues(writer, seen, wanted, maker)
+    if INDEX in options.parts:
+        index = _write_index(writer, before, options, maker)
+    if CHECKPOINT in options.parts:
+        writer.write(CHECKPOINT_FILE, in_order([_checkpoint(before.survey, index)]))
+
+
+def _write_queues(writer: _Writer, seen: Survey, wanted: set[QueueKey] | None, maker: Maker | None) -> None:
+    builder = QueueBuilder(seen.store, seen.delays, seen.log.min_offset, seen.log.log_end)
+    if maker is not None:
+        queues = maker.queues(builder, seen.expectation, wanted, fresh=True)
+        writer.take({step.file: step.content for _, steps in queues for step in steps if step.content is not None})
+        return
+    for queue in fresh_queues(builder, seen.expectation, wanted):
+        for name, content, size in fresh_files(seen.store, queue):
+            writer.write(name, in_order(padded(content, size)))
+
+
+def _write_index(
+    writer: _Writer, before: VerifyReport, options: RebuildOptions, maker: Maker | None
+) -> IndexRebuild:
+    report = before.index
+    assert report is not None
+    report.geometry = report.geometry or DEFAULT_GEOMETRY
+    rebuilt = rebuild_index(
+        before.survey.store, before.survey.log, fresh=True, report=report, zone=options.zone, maker=maker
+    )
+    files = {f"{INDEX}/{file.name}": file.content for file in rebuilt.files}
+    if maker is not None:
+        writer.take(files)
+        return rebuilt
+    for name, content in files.items():
+        writer.write(name, pieces_of(content))
+    return rebuilt
+
+
+def _checkpoint(seen: Survey, index: IndexRebuild | None) -> bytes:
+    """The right checkpoint; its index time is that of the last full file, as IndexService.flush has it."""
+    try:
+        base = read_small(seen.store.checkpoint_path, 4096)
+    except OSError:
+        base = b""
+    full = None
+    if index is not None:
+        capacity = index.geometry.capacity
+        full = max((file.end_timestamp for file in index.files if file.units >= capacity), default=0)
+    return right_checkpoint(seen.store, seen.log, base=base, index_timestamp=full)
+
+
+def _check(
+    store: Store, seen: Survey, options: RebuildOptions, wanted: set[QueueKey] | None, output: Path
+) -> FindingList:
+    """Read what was written and compare it with the log."""
+    found = FindingList()
+    written = Store(output, structs.replace(
+        store.options, commitlog=tuple(folder.absolute() for folder in store.commitlog_dirs), consumequeue=None,
+        index=None,
+    ))
+    log = seen.log
+    if CONSUMEQUEUE in options.parts:
+        report = check_consumequeue(written, log, seen.expectation, seen.delays)
+        for key, verdict in report.verdicts.items():
+            if wanted is None or key in wanted:
+                found.extend(verdict.findings)
+    if INDEX in options.parts and (output / INDEX).is_dir():
+        found.extend(check_index(written, log).findings)
+    if CHECKPOINT in options.parts:
+        found.extend(check_checkpoint(written, log).findings)
+    return found
+
+
+def _is_derived(item: Finding, options: RebuildOptions) -> bool:
+    """Whether a finding is about a part that was rebuilt: codes begin with the name of their part."""
+    return item.code.startswith(tuple(f"{part}-" for part in options.parts))

@@ -1,0 +1,323 @@
+"""Config files on disk, each with its backup: what state the text is in, and which copy is to be trusted.
+
+A broker reads the main file. Where it is missing, empty, no JSON, or has an offset that is no number, it reads the
+backup; where that is missing or empty, it starts with nothing; where the backup cannot be read either, it does not
+start (ConfigManager.load, 4.5.1 to 5.5.0). A text that is JSON and lacks its table it takes as it is, and starts with
+nothing; so it does with an empty table. Whether the table was ever anything else only the rest of the store shows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from formats.config.json import Json, Parsed, salvage
+from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipped_name, readable_offsets
+from formats.names import is_safe_directory_name
+from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE
+from recover.store.reader import read_small
+from recover.store.store import Store
+
+State = Literal[
+    "sound", "missing", "empty", "zeros", "cut", "garbage", "trailing-garbage", "trailing-zeros", "flipped-name",
+    "odd-offset", "odd-key", "emptied", "unreadable",
+]
+LARGEST = 256 << 20
+_NAMED = 20
+_BY_REASON: dict[str, State] = {"empty": "empty", "zero-filled": "zeros", "truncated": "cut"}
+_BY_TRAILING: dict[str, State] = {"": "sound", "zeros": "trailing-zeros", "garbage": "trailing-garbage"}
+
+_STARTED_WITH = ("sound", "trailing-zeros", "flipped-name", "emptied", "odd-key")
+_TOPIC_KEYS = frozenset({"perm", "readQueueNums", "topicName", "writeQueueNums"})
+"""Of all that a broker writes of a topic, what every release does (TopicConfig)."""
+
+STATE_TEXT: dict[State, str] = {
+    "sound": "is sound", "missing": "is missing", "empty": "is empty", "zeros": "holds nothing but zeros",
+    "cut": "ends in the middle", "garbage": "is not the text of a broker",
+    "trailing-garbage": "has the rest of another text after its own", "trailing-zeros": "has zeros after its text",
+    "flipped-name": "has a flipped bit in the name of its table, so that brokers see none",
+    "odd-offset": "has an offset or a queue id that is no number, at which brokers give it up",
+    "odd-key": "has a key that no broker wrote",
+    "emptied": "names nothing",
+    "unreadable": "could not be read",
+}
+
+
+class ConfigText(Struct, frozen=True, dict=True):
+    """One copy of a config file as it stands on disk. `error` says why it is unreadable.
+
+    `emptied`: its table is missing or empty, and the store shows that it was not.
+    """
+
+    path: Path
+    known: ConfigFile
+    content: bytes
+    missing: bool = False
+    error: str = ""
+    emptied: bool = False
+
+    @cached_property
+    def parsed(self) -> Parsed:
+        """The value, or what of it came before the first error."""
+        return salvage(self.content)
+
+    @cached_property
+    def state(self) -> State:
+        """What is wrong with it, if anything."""
+        if self.error:
+            return "unreadable"
+        if self.missing:
+            return "missing"
+        if self.parsed.error is not None:
+            return _BY_REASON.get(self.parsed.error.reason, "garbage")
+        if not isinstance(self.parsed.value, dict):
+            return "garbage"
+        if self.flipped is not None:
+            return "flipped-name"
+        if self.value is not self.parsed.value:
+            return "odd-offset"
+        if self.odd_keys:
+            return "odd-key"
+        return "emptied" if self.emptied else _BY_TRAILING[self.parsed.trailing]
+
+    @cached_property
+    def flipped(self) -> tuple[int, int] | None:
+        """(byte, bit) of the one bit without which its table has its name; None for most texts."""
+        return flipped_name(self.known, self.content, self.parsed.value) if self.parsed.error is None else None
+
+    @property
+    def whole(self) -> bool:
+        """True when the text holds one whole value, whatever follows it, and but for the bit that is `flipped`."""
+        return self.state in ("sound", "trailing-garbage", "trailing-zeros", "flipped-name")
+
+    @property
+    def stops_start(self) -> bool:
+        """True for text that, as the backup of an unsound file, keeps a broker from starting."""
+        return self.state in ("cut", "garbage", "zeros", "trailing-garbage", "odd-offset")
+
+    @property
+    def broken_at(self) -> int | None:
+        """Byte offset of the first wrong byte, None where that says nothing."""
+        if self.parsed.error is not None:
+            return self.parsed.error.offset if self.state == "cut" else None
+        if self.flipped is not None:
+            return self.flipped[0]
+        return self.parsed.end if self.parsed.trailing else None
+
+    @property
+    def document(self) -> bytes:
+        """The text up to the end of its value, its table under its name."""
+        content = self.content[: self.parsed.end]
+        if self.flipped is None:
+            return content
+        at, bit = self.flipped
+        return content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
+
+    @cached_property
+    def value(self) -> dict[str | int, Json]:
+        """The file's value; of a broken text all members that surely came whole."""
+        parsed = self.parsed
+        value = parsed.value
+        if parsed.error is not None:
+            # what stands right before the break may be the beginning of a longer number
+            value = _whole_members(salvage(self.content[: parsed.error.offset]).value, self.known)
+        elif self.flipped is not None:
+            value = salvage(self.document).value
+        value = readable_offsets(self.known.name, value)
+        if not isinstance(value, dict):
+            return {}
+        return without_odd_keys(self.known, value) if self.odd_keys else value
+
+    @cached_property
+    def odd_keys(self) -> bool:
+        """True when a member of a table of a whole text has a key that no broker wrote."""
+        value = self.parsed.value
+        if self.parsed.error is not None or not isinstance(value, dict):
+            return False
+        return without_odd_keys(self.known, value) != value
+
+    @cached_property
+    def table(self) -> dict[str, Json]:
+        """Members of the file's tables (topics, groups, levels) that can be read, also those of a broken text."""
+        names = tables_of(self.known) or tuple(str(name) for name in self.value)
+        tables = [self.value.get(name) for name in names]
+        return {str(key): member for table in tables if isinstance(table, dict) for key, member in table.items()}
+
+    def facts(self) -> dict[str, Any]:
+        """State, length in bytes and number of members (topics, groups, levels)."""
+        return {"state": self.state, "bytes": len(self.content), "members": len(self.table)}
+
+
+class ConfigPair(Struct, frozen=True):
+    """A known config file and its backup. `shown`: what of the store shows that it named something, "" for nothing."""
+
+    known: ConfigFile
+    main: ConfigText
+    backup: ConfigText
+    shown: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the main file."""
+        return self.known.name
+
+    @property
+    def present(self) -> bool:
+        """True when there is at least one of the two."""
+        return not (self.main.missing and self.backup.missing)
+
+    @property
+    def chosen(self) -> ConfigText | None:
+        """The copy that recover keeps: the main one while its value is whole, else a whole backup."""
+        if self.main.whole:
+            return self.main
+        return self.backup if self.backup.whole else None
+
+    @property
+    def starts(self) -> bool:
+        """Whether a broker gets over this file at start, with or without what it held."""
+        return self.main.state in _STARTED_WITH or not self.backup.stops_start
+
+    def difference(self) -> dict[str, Any]:
+        """How the copies differ: their states and sizes, and which members only one of them has (the first 20)."""
+        main, backup = self.main.table, self.backup.table
+        return {
+            "main": self.main.facts(), "backup": self.backup.facts(),
+            "only_in_main": sorted(main.keys() - backup.keys())[:_NAMED],
+            "only_in_backup": sorted(backup.keys() - main.keys())[:_NAMED],
+            "changed": sum(1 for key in main.keys() & backup.keys() if main[key] != backup[key]),
+        }
+
+
+def tables_of(known: ConfigFile) -> tuple[str, ...]:
+    """Names of the tables whose members count; an LMQ broker keeps those of ordinary groups in the same file."""
+    return (*known.required, "offsetTable") if known.name == "lmqConsumerOffset.json" else known.required
+
+
+def without_odd_keys(known: ConfigFile, value: dict[str | int, Json]) -> dict[str | int, Json]:
+    """The value without members that no broker wrote: keys with control characters, topics that are not their key's."""
+    changed: dict[str | int, Json] = {}
+    for name in tables_of(known):
+        table = value.get(name)
+        if isinstance(table, dict):
+            kept = {key: one for key, one in table.items() if not _is_odd(known, key, one)}
+            if len(kept) < len(table):
+                changed[name] = kept
+    return {**value, **changed} if changed else value
+
+
+def _is_odd(known: ConfigFile, key: str | int, member: Json) -> bool:
+    if known.name == "topics.json" and isinstance(member, dict):
+        return member.get("topicName") != key or not member.keys() >= _TOPIC_KEYS
+    return isinstance(key, str) and not key.isprintable()
+
+
+def _whole_members(value: Json, known: ConfigFile) -> dict[str | int, Json]:
+    """Drops the last member of the last table if it lacks what the first one has: the text broke within it.
+
+    Offsets are kept one by one: each stands for itself.
+    """
+    if not isinstance(value, dict):
+        return {}
+    last = next(reversed(value), "")
+    table = value.get(last)
+    if not isinstance(table, dict) or not table or last in ("offsetTable", "lmqOffsetTable", "pullOffsetTable"):
+        return value
+    key = next(reversed(table))
+    member, model = table[key], next(iter(table.values()))
+    whole = isinstance(member, dict) and isinstance(model, dict) and member.keys() >= model.keys()
+    if member is model or (isinstance(member, dict) and not whole):
+        table = {name: other for name, other in table.items() if name != key}
+    return {**value, last: table}
+
+
+def read_pairs(store: Store) -> list[ConfigPair]:
+    """All known config files with their backups, also those that are not there."""
+    pairs = []
+    for known in CONFIG_FILES:
+        path = store.config_dir / known.name
+        backup = path.with_name(known.name + BACKUP_SUFFIX)
+        pairs.append(ConfigPair(known, read_config(path, known), read_config(backup, known)))
+    return pairs
+
+
+def read_config(path: Path, known: ConfigFile) -> ConfigText:
+    """One copy; never raises for what the file system says."""
+    try:
+        return ConfigText(path, known, read_small(path, LARGEST))
+    except (FileNotFoundError, NotADirectoryError):
+        return ConfigText(path, known, b"", missing=True)
+    except OSError as error:
+        return ConfigText(path, known, b"", error=error.strerror or str(error))
+
+
+# --- Which topics and queues of a store count: live, deleted, batch, LMQ.
+
+
+LMQ_PREFIX = "%LMQ%"
+# A broker makes these for itself. 4.x leaves them out of topics.json, and nobody deletes them.
+ALWAYS_LIVE = frozenset({TOPIC_SCHEDULE, TOPIC_HALF, TOPIC_OP_HALF})
+
+
+class Topics(Struct, dict=True):
+    """What topics.json and the folders of a store say about its topics."""
+
+    store: Store
+
+    @cached_property
+    def pairs(self) -> list[ConfigPair]:
+        """All known config files with their backups, as they were when somebody asked first."""
+        return read_pairs(self.store)
+
+    @cached_property
+    def configured(self) -> dict[str, Json] | None:
+        """topicConfigTable of topics.json, or of its backup where that is the sound one; None when neither is."""
+        for pair in self.pairs:
+            if pair.name == "topics.json" and pair.chosen is not None:
+                return pair.chosen.table or (pair.backup.table if pair.backup.whole else None) or None
+        return None
+
+    @cached_property
+    def folders(self) -> frozenset[str]:
+        """Topics that have a folder with a queue in consumequeue/."""
+        return frozenset(folder.topic for folder in self.store.queue_folders)
+
+    @cached_property
+    def batch(self) -> frozenset[str]:
+        """Topics whose queues are batch consume queues."""
+        named = {
+            topic for topic, settings in (self.configured or {}).items()
+            if isinstance(settings, dict) and "BatchCQ" in json.dumps(settings.get("attributes", ""))
+        }
+        directory = self.store.batchconsumequeue_dir
+        return frozenset(named | (set(os.listdir(directory)) if directory.is_dir() else set()))
+
+    def is_deleted(self, topic: str) -> bool:
+        """True for a topic that neither topics.json nor consumequeue/ knows any more."""
+        if self.configured is None or topic in self.configured or topic in self.folders or topic in ALWAYS_LIVE:
+            return False
+        return not (topic.startswith(LMQ_PREFIX) and not self.folders)
+
+    def lmq_counts(self, queue: str) -> bool:
+        """True when units of this LMQ queue are expected: its folder is there, or there is no folder at all."""
+        return queue in self.folders or not self.folders
+
+    def deleted(self, topics: Iterable[str]) -> list[str]:
+        """Those of `topics` that are deleted, sorted."""
+        return sorted({topic for topic in topics if self.is_deleted(topic)})
+
+
+def topic_text(topic: bytes) -> str:
+    """The name of a topic as folders and reports have it."""
+    return topic.decode("utf-8", "replace")
+
+
+def is_folder_name(topic: str) -> bool:
+    """True when a broker could have made a folder of this name inside consumequeue/, and we may."""
+    return is_safe_directory_name(topic)

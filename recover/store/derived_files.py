@@ -1,0 +1,270 @@
+"""The files of one consume queue and the units in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+from msgspec import Struct, field
+
+from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK, CqUnit, ext_address, ext_offset, is_ext_address
+from formats.consumequeue_ext import CQ_EXT_END, CQ_EXT_HEAD, END, CqExtUnit, decode
+from formats.errors import FormatError
+from formats.record import MIN_RECORD_SIZE
+from recover.store.columns import Rows
+from recover.store.mapped_files import MappedFile, MappedFileQueue
+from recover.store.reader import FileReader, ReadFailure, spend
+from recover.store.store import Store
+
+UNIT_SIZE = CQ_UNIT.size
+
+
+class Stretch(Struct):
+    """Units of adjoining files: cell i is queue offset `first_index + i`. Columns are native int64/int32.
+
+    There are `cells` cells in the files; those of the columns, and after them only zeros.
+    """
+
+    first_index: int
+    files: list[MappedFile]
+    cells: int
+    phy_offset: Rows
+    size: Rows
+    tags_code: Rows
+
+    @property
+    def held(self) -> int:
+        """How many cells the columns have."""
+        return int(self.phy_offset.size)
+
+    def place(self, cell: int) -> tuple[MappedFile, int]:
+        """The file that holds a cell and the byte position of the cell in it."""
+        position = (self.first_index + cell) * UNIT_SIZE
+        for mapped_file in reversed(self.files):
+            if position >= mapped_file.file_from_offset:
+                return mapped_file, position - mapped_file.file_from_offset
+        return self.files[0], 0
+
+
+class QueueFiles(Struct, dict=True):
+    """One consume queue on disk. Units are read when asked for and not kept."""
+
+    store: Store
+    topic: str
+    queue_id: int
+    failures: list[ReadFailure] = field(default_factory=list)
+
+    @cached_property
+    def mapped_files(self) -> MappedFileQueue:
+        """The queue's files; its file size is that of all consume queues of the store."""
+        folder = self.store.consumequeue_dir / self.topic / str(self.queue_id)
+        return MappedFileQueue.load((folder,), self.store.queue_file_size)
+
+    def stretches(self, *, whole: bool = True) -> Iterator[Stretch]:
+        """The units of the queue, one stretch for each run of adjoining files.
+
+        Unless `whole`, columns end where the file system stores nothing more: of a new file that is nearly all of it.
+        """
+        run: list[MappedFile] = []
+        for mapped_file in self.mapped_files.files:
+            if run and mapped_file.file_from_offset != run[-1].file_from_offset + self.store.queue_file_size:
+                yield self._load(run, whole)
+                run = []
+            run.append(mapped_file)
+        if run:
+            yield self._load(run, whole)
+
+    def _load(self, files: list[MappedFile], whole: bool) -> Stretch:
+        size = self.store.queue_file_size
+        cells = len(files) * size // UNIT_SIZE
+        pieces = [self._read(mapped_file, whole or mapped_file is not files[-1]) for mapped_file in files]
+        content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        units = np.frombuffer(content, dtype=CQ_UNIT.dtype, count=min(cells, len(content) // UNIT_SIZE))
+        return Stretch(
+            files[0].file_from_offset // UNIT_SIZE, files, cells,
+            units["phy_offset"].astype(np.int64), units["size"].astype(np.int32), units["tags_code"].astype(np.int64),
+        )
+
+    def _read(self, mapped_file: MappedFile, whole: bool) -> bytearray:
+        """The bytes of a file, padded to its full size, or unless `whole` up to where it has nothing more."""
+        size = self.store.queue_file_size
+        with FileReader(mapped_file.path, again=False) as reader:
+            ranges = list(reader.data_ranges(0, min(size, mapped_file.length)))
+            end = size if whole else -(-max((stop for _, stop in ranges), default=0) // UNIT_SIZE) * UNIT_SIZE
+            content = bytearray(end)
+            for start, stop in ranges:
+                spend(stop - start)
+                self.failures += reader.salvage_into(memoryview(content)[start:stop], start)[1]
+        return content
+
+
+def unit_at(files: MappedFileQueue, queue_offset: int) -> CqUnit | None:
+    """The unit of one queue offset, None where there is no file or the file ends. `OSError`."""
+    position = queue_offset * UNIT_SIZE
+    mapped_file = files.find(position)
+    if mapped_file is None:
+        return None
+    with FileReader(mapped_file.path) as reader:
+        content = reader.read(position - mapped_file.file_from_offset, UNIT_SIZE)
+    return CQ_UNIT.decode(content) if len(content) == UNIT_SIZE else None
+
+
+def has_ext(stretch: Stretch) -> bool:
+    """True when a unit of the stretch points into consumequeue_ext."""
+    return bool(stretch.tags_code.size) and is_ext_address(int(stretch.tags_code.min()))
+
+
+def cut_off(phy_offset: Rows, size: Rows, used: int, min_offset: int) -> int:
+    """Cell after the last unit of an expired message that stands after the first cell without a unit, `used`.
+
+    `used` if there is none. Brokers leave no gap, so the cell was a unit too; with all of its messages expired a queue
+    has nothing but this to show that it was longer. Bytes that do not go on from the unit before are not units.
+    """
+    before = int(phy_offset[used - 1]) if used else -1
+    rest, sizes = phy_offset[used:], size[used:]
+    units = (sizes >= MIN_RECORD_SIZE) & (sizes < PRE_BLANK.size) & (rest > before) & (rest + sizes <= min_offset)
+    found = np.flatnonzero(units)
+    return used + int(found[-1]) + 1 if found.size else used
+
+
+# --- The consumequeue_ext files of one queue, and the units that a broker finds in them.
+
+
+_BASE = np.int64(ext_address(0))
+_FIRST_RUN, _LONGEST_RUN = 64, 1 << 16
+
+
+class ExtUnits(Struct, frozen=True):
+    """Units in the order of their positions (bytes from the queue's beginning), columns int64.
+
+    `cut` holds the positions at which a file stops making sense; a broker looks no further in it.
+    """
+
+    position: Rows
+    size: Rows
+    tags_code: Rows
+    store_timestamp: Rows
+    cut: frozenset[int]
+
+    def find(self, positions: Rows) -> Rows:
+        """Index of the unit at each position, -1 where none starts."""
+        if not self.position.size:
+            return np.full(positions.shape, -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.position, positions), self.position.size - 1)
+        return np.asarray(np.where(self.position[at] == positions, at, -1))
+
+
+def is_address(tags_codes: Rows) -> Rows:
+    """Which tags codes are addresses of ext units (bool array)."""
+    return np.asarray(tags_codes <= MAX_EXT_ADDRESS)
+
+
+def positions_of(addresses: Rows) -> Rows:
+    """Byte positions of addresses."""
+    return np.asarray(addresses - _BASE)
+
+
+def addresses_of(positions: Rows) -> Rows:
+    """The tags codes that lead to byte positions."""
+    return np.asarray(positions + _BASE)
+
+
+class ExtFiles(Struct, dict=True):
+    """The ext files of one queue on disk. What cannot be read counts as empty and goes to `failures`."""
+
+    store: Store
+    topic: str
+    queue_id: int
+    failures: list[ReadFailure] = field(default_factory=list)
+    _open: tuple[int, bytes] = (-1, b"")
+
+    @cached_property
+    def mapped_files(self) -> MappedFileQueue:
+        """The files, with the file size that all ext files of the store have."""
+        folder = self.store.consumequeue_ext_dir / self.topic / str(self.queue_id)
+        return MappedFileQueue.load((folder,), self.store.ext_file_size)
+
+    def content(self, mapped_file: MappedFile) -> bytes:
+        """A file up to its last stored byte; the rest of it is zeros. One file is kept at a time."""
+        if self._open[0] != mapped_file.file_from_offset:
+            self._open = mapped_file.file_from_offset, self._read(mapped_file)
+        return self._open[1]
+
+    def _read(self, mapped_file: MappedFile) -> bytes:
+        try:
+            with FileReader(mapped_file.path) as reader:
+                size = min(mapped_file.length, self.store.ext_file_size)
+                stop = max((stop for _, stop in reader.data_ranges(0, size)), default=0)
+                return reader.read(0, min(stop, size))
+        except ReadFailure as failure:
+            self.failures.append(failure)
+            return b""
+
+    @cached_property
+    def units(self) -> ExtUnits:
+        """What ConsumeQueueExt.recover walks over: unit by unit from the start of each file."""
+        columns: list[Rows] = []
+        cut = set()
+        for mapped_file in self.mapped_files.files:
+            content = self.content(mapped_file)
+            position = 0
+            for start, size, heads in _runs(content):
+                places = mapped_file.file_from_offset + start + size * np.arange(heads.size, dtype=np.int64)
+                sizes = np.full(heads.size, size, dtype=np.int64)
+                columns.append(np.stack([places, sizes, heads["tags_code"], heads["store_timestamp"]]))
+                position = start + size * heads.size
+            if not _ends_well(content, position):
+                cut.add(mapped_file.file_from_offset + position)
+        table = np.concatenate(columns, axis=1) if columns else np.empty((4, 0), dtype=np.int64)
+        return ExtUnits(table[0], table[1], table[2], table[3], frozenset(cut))
+
+    def tags_codes(self, tags_codes: Rows) -> Rows:
+        """A copy in which addresses of units that a walk finds are replaced by the tags codes there."""
+        plain = tags_codes.copy()
+        cells = np.flatnonzero(is_address(tags_codes))
+        at = self.units.find(positions_of(tags_codes[cells]))
+        plain[cells[at >= 0]] = self.units.tags_code[at[at >= 0]]
+        return plain
+
+    def unit(self, position: int) -> CqExtUnit | None:
+        """The unit at a byte position, whether a walk leads there or not."""
+        mapped_file = self.mapped_files.find(position)
+        if mapped_file is None:
+            return None
+        try:
+            return decode(self.content(mapped_file), position - mapped_file.file_from_offset)[0]
+        except FormatError:
+            return None
+
+    def place(self, address: int) -> tuple[MappedFile | None, int]:
+        """The file that an address leads to (None without one) and the byte position there."""
+        position = ext_offset(address)
+        mapped_file = self.mapped_files.find(position)
+        return mapped_file, position - (mapped_file.file_from_offset if mapped_file is not None else 0)
+
+
+def _runs(content: bytes) -> Iterator[tuple[int, int, Rows]]:
+    """(position, unit size, heads) of each run of units of one size, from the start of a file."""
+    position = 0
+    longest = _FIRST_RUN
+    while True:
+        try:
+            unit, size = decode(content, position)
+        except FormatError:
+            return
+        count = min((len(content) - position) // size, longest)
+        cells = np.frombuffer(content, dtype=np.uint8, count=count * size, offset=position).reshape(count, size)
+        heads = np.ascontiguousarray(cells[:, : CQ_EXT_HEAD.size]).view(CQ_EXT_HEAD.dtype).ravel()
+        alike = (heads["size"] == size) & (np.maximum(heads["bit_map_size"], 0) == len(unit.bit_map))
+        length = count if alike.all() else int(alike.argmin())
+        yield position, size, heads[:length]
+        position += length * size
+        longest = min(longest * 4, _LONGEST_RUN) if length == count else _FIRST_RUN
+
+
+def _ends_well(content: bytes, position: int) -> bool:
+    """True when units end at a position by the end mark, by zeros or by the end of what is stored."""
+    if position + CQ_EXT_END.size > len(content):
+        return not any(content[position:])
+    return CQ_EXT_END.decode(content, position).size in (END.size, 0)

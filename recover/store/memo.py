@@ -1,0 +1,366 @@
+"""How a store's files looked just before they were read, so that a plan or a later look can notice what changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct, structs
+
+from recover.store.reader import FileReader, ReadFailure, spend
+from recover.store.store import JOURNAL, Store
+
+
+class Stamp(NamedTuple):
+    """One file or folder as it is: size in bytes, mtime in ns, inode, ctime in ns."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+    ctime_ns: int
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """The stamp of a file or folder, or of what a link leads to; None where there is nothing."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return Stamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+
+
+class Seen(Struct, frozen=True):
+    """Name as plans have it -> stamp of every file that recover reads, and of every folder that it lists.
+
+    A folder's stamp tells whether a name in it came or went.
+    """
+
+    files: dict[str, Stamp]
+    folders: dict[str, Stamp]
+
+
+def seen_now(store: Store) -> Seen:
+    """The store as it is; topics and queues that are links are followed."""
+    queues = store.consumequeue_dir, store.consumequeue_ext_dir
+    listed = [entry for top in queues for entry in _walk(top, 2)]
+    for top in (*store.commitlog_dirs, store.index_dir, store.config_dir):
+        listed += _walk(top, 0)
+    files = [Path(directory, name) for directory, names in listed for name in names]
+    return Seen(
+        _stamps(store, [*files, store.checkpoint_path, store.abort_path]),
+        _stamps(store, [Path(directory) for directory, _ in listed]),
+    )
+
+
+def _walk(top: Path, links: int) -> Iterator[tuple[str, list[str]]]:
+    """Each folder below `top` with its files; links in the uppermost `links` levels are followed as deep as these."""
+    found = [*os.walk(top)]
+    walked = {directory for directory, _, _ in found}
+    for directory, folders, names in found:
+        yield directory, names
+        level = directory.count(os.sep) - str(top).count(os.sep) + 1
+        for name in folders if level <= links else ():
+            path = os.path.join(directory, name)
+            if path not in walked:
+                yield from _behind_link(path, links - level)
+
+
+def _behind_link(path: str, levels: int) -> Iterator[tuple[str, list[str]]]:
+    """A folder with its files, and as many `levels` of folders below: a link may lead anywhere."""
+    folders: list[str] = []
+    names: list[str] = []
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                (folders if entry.is_dir() else names).append(entry.name)
+    except OSError:
+        return
+    yield path, names
+    for name in folders if levels else ():
+        yield from _behind_link(os.path.join(path, name), levels - 1)
+
+
+def _stamps(store: Store, paths: Iterable[Path]) -> dict[str, Stamp]:
+    return {store.relative(path): stamp for path in paths if (stamp := stamp_of(path)) is not None}
+
+
+def changed_since(root: Path, when_ns: int) -> str | None:
+    """Name of a file or folder below a store that somebody changed since `when_ns` (ns since the epoch), None for none.
+
+    None too if the change may have been our own, with a journal that says so.
+    """
+    found = None
+    try:
+        for directory, folders, names in os.walk(root):
+            for path in (Path(directory), *(Path(directory, name) for name in names)):
+                if os.lstat(path).st_ctime_ns >= when_ns:
+                    if JOURNAL in path.relative_to(root).parts[:1]:
+                        return None
+                    found = found or path.relative_to(root).as_posix()
+            folders.sort()
+    except OSError:
+        return found
+    return found
+
+
+# --- The evidence: every file of a store with its length and time and, where asked for, the SHA-256 of its bytes.
+
+
+_CHUNK = 1 << 20
+
+
+class EvidenceFile(Struct):
+    """One file: `path` as reports name it, `size` in bytes, `mtime` in ms. `problem`: why it has no digest."""
+
+    path: str
+    size: int
+    mtime: int
+    sha256: str | None = None
+    problem: str | None = None
+
+
+class Evidence(Struct):
+    """The first files in the order of their paths, and of all: how many, how long, and what became of them.
+
+    `sha256` is that of the lines `<sha256>  <path>` of all files in this order, as sha256sum writes them. None without
+    digests, and where a file could not be read whole: `unread` counts these.
+    """
+
+    files: list[EvidenceFile]
+    count: int = 0
+    size: int = 0
+    sha256: str | None = None
+    unread: int = 0
+
+    def json(self) -> dict[str, Any]:
+        """The keys of the document."""
+        return structs.asdict(self) | {"files": [structs.asdict(item) for item in self.files]}
+
+
+def evidence(
+    store: Store, *, digests: bool, most: int, progress: Callable[[int, int], None] | None = None
+) -> Evidence:
+    """Look at every file of the store, our own journal left out, and read them all if `digests` are wanted."""
+    found = Evidence([])
+    all_of_them = hashlib.sha256()
+    for path, status in _files(store):
+        item = EvidenceFile(store.relative(path), status.st_size, status.st_mtime_ns // 1_000_000)
+        if digests:
+            _read(path, item, progress)
+            found.unread += item.sha256 is None
+            all_of_them.update(f"{item.sha256}  {item.path}\n".encode("utf-8", "surrogateescape"))
+        if len(found.files) < most:
+            found.files.append(item)
+        found.count += 1
+        found.size += item.size
+    found.sha256 = all_of_them.hexdigest() if digests and not found.unread else None
+    return found
+
+
+def _files(store: Store) -> Iterator[tuple[Path, os.stat_result]]:
+    """Regular files by path, those in parts kept elsewhere after those of the root."""
+    for top in (str(store.root), *store.folders_elsewhere):
+        for folder, names, files in os.walk(top):
+            names[:] = sorted(name for name in names if folder != top or name != JOURNAL)
+            for name in sorted(files):
+                path = Path(folder, name)
+                try:
+                    status = os.stat(path)
+                except OSError:
+                    continue  # a link that leads nowhere, or gone meanwhile: verify reports what is missing
+                if stat.S_ISREG(status.st_mode):
+                    yield path, status
+
+
+def _read(path: Path, item: EvidenceFile, progress: Callable[[int, int], None] | None) -> None:
+    digest, at = hashlib.sha256(), 0
+    try:
+        with FileReader(path, again=False) as reader:
+            while chunk := reader.read(at, _CHUNK):
+                digest.update(chunk)
+                at += len(chunk)
+                if progress is not None:
+                    progress(len(chunk), 0)
+    except (OSError, ReadFailure) as error:
+        item.problem = str(error.strerror or error)
+        return
+    if at != item.size:
+        item.problem = f"its length changed from {item.size} to {at} while it was read"
+        return
+    item.sha256 = digest.hexdigest()
+
+
+# --- CRC-32 of any range of a file, without reading what lies between its ends a second time.
+#
+# Whoever judges many heads that claim the same bytes as their bodies would otherwise sum those up for each of them.
+
+
+Numbers = np.ndarray[Any, Any]
+"""Positions in the file (int64), or sums (uint32)."""
+
+_BLOCK = 4096
+_STEP = 64
+_AT_ONCE = 1 << 20
+_POLYNOMIAL = 0xEDB88320
+_ONE = 1 << 31
+
+
+class RangeSums:
+    """Of the first `length` bytes of a file. It remembers the sums up to each block, from the first one asked for."""
+
+    def __init__(self, reader: FileReader, length: int) -> None:
+        self.length = length
+        self._reader = reader
+        self._origin = 0
+        self._sums = array("L", [0])
+        self.summed = 0
+
+    def read(self, start: int, length: int) -> bytes:
+        """Bytes of the file, fewer at its end; what cannot be read is zeros."""
+        length = max(0, min(length, self.length - start))
+        try:
+            return self._reader.read(start, length)
+        except ReadFailure:
+            content = bytearray(length)
+        filled, _ = self._reader.salvage_into(memoryview(content), start)
+        return bytes(content[:filled])
+
+    def crc(self, start: int, stop: int) -> int:
+        """CRC-32 of the bytes [start, stop)."""
+        self._begin_before(start)
+        return self._up_to(stop) ^ _times(self._up_to(start), _power(stop - start))
+
+    def crcs(self, starts: Numbers, stops: Numbers, at: int, content: Numbers) -> Numbers:
+        """CRC-32 of many ranges (uint32) that begin within `content`, the bytes from `at` on (uint8)."""
+        self._begin_before(at)
+        within = stops <= at + content.size
+        ends = np.where(within, stops, at)
+        sums = _up_to_each(content, np.concatenate([starts, ends]) - at, self._up_to(at))
+        before, behind = sums[: starts.size], sums[starts.size :]
+        far, which = np.unique(stops[~within], return_inverse=True)
+        behind[~within] = np.array([self._up_to(stop) for stop in far.tolist()], dtype=np.uint32)[which]
+        return behind ^ _times_each(before, _powers(stops - starts))
+
+    def _begin_before(self, start: int) -> None:
+        if start < self._origin or start > self._end + _AT_ONCE:
+            # the sum of a whole record may be asked for after that of its body
+            self._origin, self._sums = max(0, start // _BLOCK - 1) * _BLOCK, array("L", [0])
+
+    @property
+    def _end(self) -> int:
+        return self._origin + (len(self._sums) - 1) * _BLOCK
+
+    def _up_to(self, position: int) -> int:
+        """The sum of what lies between the origin and `position`."""
+        block = position // _BLOCK * _BLOCK
+        while self._end < block:
+            content = memoryview(self._read_blocks(self._end, min(_AT_ONCE, block - self._end)))
+            for at in range(0, len(content), _BLOCK):
+                self._sums.append(zlib.crc32(content[at : at + _BLOCK], self._sums[-1]))
+        known = self._sums[(block - self._origin) // _BLOCK]
+        return zlib.crc32(self.read(block, position - block), known) if position > block else known
+
+    def _read_blocks(self, start: int, length: int) -> bytes:
+        spend(length)
+        self.summed += length
+        return self.read(start, length).ljust(length, b"\0")
+
+
+def _times(a: int, b: int) -> int:
+    """Product of two polynomials modulo that of CRC-32, bits reflected."""
+    product = 0
+    while a:
+        if a & _ONE:
+            product ^= b
+        a = (a << 1) & 0xFFFFFFFF
+        b = (b >> 1) ^ (_POLYNOMIAL if b & 1 else 0)
+    return product
+
+
+def _power(count: int) -> int:
+    """x to the 8 * count."""
+    return _times(_coarse(count // _BLOCK), _fine(count % _BLOCK))
+
+
+@lru_cache(maxsize=_BLOCK)
+def _fine(count: int) -> int:
+    """x to the 8 * count, of less than a block."""
+    return _product(count, _ONE >> 8)
+
+
+@lru_cache(maxsize=_BLOCK)
+def _coarse(blocks: int) -> int:
+    """x to the 8 * blocks * _BLOCK."""
+    return _product(blocks, _product(_BLOCK, _ONE >> 8))
+
+
+def _product(count: int, base: int) -> int:
+    """`base` multiplied with itself so many times."""
+    result = _ONE
+    while count:
+        if count & 1:
+            result = _times(result, base)
+        base = _times(base, base)
+        count >>= 1
+    return result
+
+
+def _up_to_each(content: Numbers, positions: Numbers, seed: int) -> Numbers:
+    """The sums up to each of some positions in the content, where that up to its begin is `seed`."""
+    sums = [seed]
+    whole = memoryview(content.data)
+    for at in range(0, content.size - _STEP + 1, _STEP):
+        sums.append(zlib.crc32(whole[at : at + _STEP], sums[-1]))
+    steps = np.minimum(positions // _STEP, len(sums) - 1)
+    found: Numbers = ~np.array(sums, dtype=np.uint32)[steps]
+    place, left = steps * _STEP, positions - steps * _STEP
+    for done in range(int(left.max(initial=0))):
+        more = np.flatnonzero(left > done)
+        low = (found[more] ^ content[place[more] + done]) & 0xFF
+        found[more] = _table()[low] ^ (found[more] >> 8)
+    found ^= np.uint32(0xFFFFFFFF)
+    return found
+
+
+def _times_each(a: Numbers, b: Numbers) -> Numbers:
+    """`_times` of each pair (uint32)."""
+    a, b = a.copy(), b.copy()
+    product = np.zeros_like(a)
+    for _ in range(32):
+        product ^= b * (a >> 31)
+        a <<= 1
+        b = (b >> 1) ^ (b & 1) * np.uint32(_POLYNOMIAL)
+    return product
+
+
+def _powers(counts: Numbers) -> Numbers:
+    """`_power` of each count (uint32)."""
+    product: Numbers = _byte_powers(0)[counts & 0xFF]
+    for number in range(1, 4):
+        digits = (counts >> (8 * number)) & 0xFF
+        if digits.any():
+            product = _times_each(product, _byte_powers(number)[digits])
+    return product
+
+
+@lru_cache(maxsize=4)
+def _byte_powers(number: int) -> Numbers:
+    """x to the 8 * count * 256^number, of each count below 256."""
+    base, found = _product(256**number, _ONE >> 8), [_ONE]
+    for _ in range(255):
+        found.append(_times(found[-1], base))
+    return np.array(found, dtype=np.uint32)
+
+
+@lru_cache(maxsize=1)
+def _table() -> Numbers:
+    """What a byte does to a sum of nothing but zeros."""
+    return np.array([zlib.crc32(bytes([low ^ 0xFF])) ^ 0xFF000000 for low in range(256)], dtype=np.uint32)

@@ -1,0 +1,452 @@
+"""Positional, read-only access to the files of a store."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+
+from recover.store.reading import open_file
+
+_BURST_SECONDS = 0.05
+
+
+class Pace:
+    """Lets at most `rate` bytes a second be read; None for no limit. `clock` and `sleep` are those of `time`."""
+
+    def __init__(
+        self, rate: int | None = None, clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether reads have to be told of."""
+        return self._rate is not None
+
+    def spend(self, size: int) -> None:
+        """Say that `size` bytes were read; returns when the next may be."""
+        if self._rate is None or size <= 0:
+            return
+        with self._lock:
+            now = self._clock()
+            self._free_at = max(self._free_at, now) + size / self._rate
+            wait = self._free_at - now
+        if wait > _BURST_SECONDS:
+            self._sleep(wait)
+
+
+_pace = Pace()
+
+
+def set_rate(rate: int | None) -> None:
+    """Limit the reads of this process to `rate` bytes a second from now on; None lifts the limit."""
+    global _pace
+    _pace = Pace(rate)
+
+
+def is_limited() -> bool:
+    """Whether the reads of this process have to be told of."""
+    return _pace.is_limited
+
+
+def spend(size: int) -> None:
+    """Say that `size` bytes of a store were read."""
+    _pace.spend(size)
+
+
+BLOCK = 1 << 20
+AHEAD = 8 * BLOCK
+_FAR = 1 << 62
+
+
+@cache
+def preadv2_address() -> int:
+    """Address of the system's `preadv2`, which reads what is in the page cache and nothing else if told so; or 0."""
+    try:
+        function = ctypes.CDLL(None).preadv2
+    except (OSError, AttributeError):
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0 if hasattr(os, "RWF_NOWAIT") else 0
+
+
+def is_cached(descriptor: int, at: int) -> bool:
+    """Whether the page cache holds a byte of an open file, as far as its file system can tell.
+
+    To ask may bring its page there: who asks again hears that it does.
+    """
+    return ReadAhead(descriptor, 0).holds(at)
+
+
+class ReadAhead:
+    """For one pass over an open file, from its beginning or any other place, to `length` in bytes.
+
+    A little of what is `after` that (bytes) may be read, too, although it is another's. Does nothing where the file
+    system cannot tell what is in the cache. Errors of advice are no errors of the scan.
+    """
+
+    def __init__(self, descriptor: int, length: int, behind: int = 0) -> None:
+        self._descriptor = descriptor
+        self._length = length
+        self._behind = behind
+        self._drops_behind: bool | None = None
+        self._asked = -1  # the end of what was looked at
+        self._cold: list[int] = []
+        self._works = descriptor >= 0 and hasattr(os, "RWF_NOWAIT")
+        if self._works:
+            # the system's own reading ahead would make everything look as if it had been there before
+            self._advise(0, os.POSIX_FADV_RANDOM, 0)
+
+    def warm_bytes(self, position: int) -> int:
+        """So many bytes from there on are not known to lack in the cache; 0 where there is no file to ask."""
+        if self._descriptor < 0:
+            return 0
+        return max(0, next((at for at in self._cold if at + BLOCK > position), _FAR) - position)
+
+    @property
+    def flags(self) -> int:
+        """With which `preadv2` reads what is in the cache; 0 where the file system cannot tell."""
+        return os.RWF_NOWAIT if self._works else 0
+
+    def come_to(self, position: int, size: int) -> None:
+        """The bytes [position, position + size) are read next; nothing before them is needed any more."""
+        if not self._works:
+            return
+        self._drop(position)
+        start = max(self._asked, position // BLOCK * BLOCK)
+        stop = min(self._length, position + size + AHEAD)
+        # half the distance at a time: each piece of advice costs a system call
+        if stop < self._length and stop - start < AHEAD // 2 and self._asked >= position + size:
+            return
+        at = start
+        while at < stop and self._works:
+            self._look_at(at)
+            at += BLOCK
+        self._asked = max(self._asked, at)
+        if self._behind and at >= self._length and self._drops_behind is None:
+            # not its first byte, which whoever reads on from there will ask about
+            self._drops_behind = not self.holds(self._length + self._behind - 1)
+
+    def close(self) -> None:
+        """The pass is over."""
+        self._drop(self._asked + BLOCK)
+        if self._works and self._drops_behind:
+            self._advise(self._length, os.POSIX_FADV_DONTNEED, self._behind)
+
+    def _look_at(self, at: int) -> None:
+        if not self.holds(at):
+            self._cold.append(at)
+            self._advise(at, os.POSIX_FADV_WILLNEED)
+
+    def holds(self, at: int) -> bool:
+        """Whether the page cache holds the byte there, as far as the file system can tell."""
+        if not self._works:
+            return True
+        try:
+            os.preadv(self._descriptor, [bytearray(1)], at, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            # this file system cannot tell: let it read as it thinks best
+            self._advise(0, os.POSIX_FADV_NORMAL, 0)
+            self._works = False
+        return True
+
+    def _drop(self, position: int) -> None:
+        while self._cold and self._cold[0] + BLOCK <= position:
+            self._advise(self._cold.pop(0), os.POSIX_FADV_DONTNEED)
+
+    def _advise(self, at: int, advice: int, size: int = BLOCK) -> None:
+        try:
+            os.posix_fadvise(self._descriptor, at, size, advice)
+        except OSError:
+            self._works = False
+
+
+class ReadFailure(OSError):  # noqa: N818 - the house word; what it is not is a bug
+    """A range that could not be read whole: `path`, `offset` and `wanted` in bytes, `got` bytes read."""
+
+    def __init__(self, path: Path, offset: int, wanted: int, got: int, cause: OSError | None = None) -> None:
+        text = cause.strerror if cause is not None else f"only {got} of {wanted} bytes came"
+        super().__init__(cause.errno if cause is not None else 0, f"{text} at {offset}", str(path))
+        self.path = path
+        self.offset = offset
+        self.wanted = wanted
+        self.got = got
+        self.cause = cause
+
+
+_BLOCK = 4096
+_MOST_KEPT = 64
+
+
+def _joined(failures: list[ReadFailure], behind: list[ReadFailure]) -> list[ReadFailure]:
+    if not failures or not behind or failures[-1].offset + failures[-1].wanted != behind[0].offset:
+        return failures + behind
+    last, first = failures[-1], behind[0]
+    joined = ReadFailure(last.path, last.offset, last.wanted + first.wanted, 0, last.cause)
+    return [*failures[:-1], joined, *behind[1:]]
+
+
+class Elsewhere:
+    """The bytes of a file that are not on this machine; `length` of them."""
+
+    length: int
+
+    def read_at(self, length: int, offset: int) -> bytes:
+        """Up to `length` bytes at `offset`: fewer only at the end."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of it."""
+        raise NotImplementedError
+
+
+class Held(Elsewhere):
+    """Bytes of a file that were read before."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.length = len(content)
+
+    def read_at(self, length: int, offset: int) -> bytes:
+        """See `Elsewhere`."""
+        return self.content[offset : offset + length]
+
+    def close(self) -> None:
+        """See `Elsewhere`."""
+
+
+_elsewhere: dict[str, Callable[[], Elsewhere]] = {}
+
+
+def read_elsewhere(path: Path, source: Callable[[], Elsewhere]) -> None:
+    """Let every `FileReader` of `path` read what `source` opens instead."""
+    _elsewhere[os.fspath(path)] = source
+
+
+def read_here(path: Path) -> None:
+    """Let a `FileReader` of `path` read the file itself again."""
+    _elsewhere.pop(os.fspath(path), None)
+
+
+def is_elsewhere(folder: Path) -> bool:
+    """Whether any file below a folder is read from another machine."""
+    below = os.path.join(folder, "")
+    return any(path.startswith(below) for path in _elsewhere)
+
+
+class _KeptOpen:
+    """Descriptors of files that nobody reads at the moment, and paths where no file was."""
+
+    def __init__(self) -> None:
+        self._descriptors: dict[str, int] = {}
+        self._missing: set[str] = set()
+        self._is_over = False
+        self._lock = threading.Lock()
+
+    def take(self, path: Path) -> int:
+        """A descriptor that is nobody else's."""
+        name = os.fspath(path)
+        with self._lock:
+            descriptor = self._descriptors.pop(name, None)
+            if descriptor is not None:
+                return descriptor
+            if name in self._missing:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        try:
+            return open_file(path)
+        except FileNotFoundError:
+            self._missing.add(name)
+            raise
+
+    def give(self, path: Path, descriptor: int) -> None:
+        """It is not read any more."""
+        with self._lock:
+            if self._is_over or os.fspath(path) in self._descriptors:
+                os.close(descriptor)
+                return
+            self._descriptors[os.fspath(path)] = descriptor
+            if len(self._descriptors) > _MOST_KEPT:
+                os.close(self._descriptors.pop(next(iter(self._descriptors))))
+
+    def end(self) -> None:
+        """Close what is open, and what is given back from now on."""
+        with self._lock:
+            self._is_over = True
+            for descriptor in self._descriptors.values():
+                os.close(descriptor)
+            self._descriptors.clear()
+
+
+_kept: _KeptOpen | None = None
+
+
+@contextmanager
+def opened_once() -> Iterator[None]:
+    """Within the block a file that is read again is the one that was opened first, whatever its name stands for then.
+
+    So keep it to one look at a store that nobody of us changes meanwhile.
+    """
+    global _kept
+    if _kept is not None:
+        yield
+        return
+    _kept = kept = _KeptOpen()
+    try:
+        yield
+    finally:
+        _kept = None
+        kept.end()
+
+
+class FileReader:
+    """One file opened for reading only. Never maps, never locks, never creates.
+
+    `again`: it may be wanted again soon, so within `opened_once` it stays open. With a `source` that is read instead.
+    """
+
+    def __init__(self, path: Path | str, *, again: bool = True, source: Elsewhere | None = None) -> None:
+        self._path = path
+        elsewhere = _elsewhere.get(os.fspath(path)) if _elsewhere else None
+        self._source = elsewhere() if source is None and elsewhere is not None else source
+        self._kept = _kept if again else None
+        self._descriptor = -1
+        if self._source is None:
+            self._descriptor = open_file(path) if self._kept is None else self._kept.take(Path(path))
+
+    @property
+    def path(self) -> Path:
+        """The file's path as it was given."""
+        return Path(self._path)
+
+    def __enter__(self) -> FileReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._source is not None:
+            self._source.close()
+        elif self._kept is not None:
+            self._kept.give(self.path, self._descriptor)
+        else:
+            os.close(self._descriptor)
+
+    @property
+    def descriptor(self) -> int:
+        """The open file's descriptor, for advice to the system; -1 where there is none."""
+        return self._descriptor
+
+    @property
+    def length(self) -> int:
+        """The file's length now, in bytes."""
+        if self._source is not None:
+            return self._source.length
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes at `offset`: fewer only at the end of the file. `ReadFailure` on an I/O error."""
+        if self._source is not None:
+            return self._source.read_at(length, offset)
+        parts = []
+        got = 0
+        while got < length:
+            try:
+                part = os.pread(self._descriptor, length - got, offset + got)
+            except OSError as error:
+                raise ReadFailure(self.path, offset, length, got, error) from error
+            if not part:
+                break
+            parts.append(part)
+            got += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill `buffer` from `offset`; bytes read, fewer only at the end of the file. `ReadFailure` on an I/O error."""
+        if self._source is not None:
+            content = self._source.read_at(len(buffer), offset)
+            buffer[: len(content)] = content
+            return len(content)
+        got = 0
+        while got < len(buffer):
+            try:
+                count = os.preadv(self._descriptor, [buffer[got:]], offset + got)
+            except OSError as error:
+                raise ReadFailure(self.path, offset, len(buffer), got, error) from error
+            if count == 0:
+                break
+            got += count
+        return got
+
+    def salvage_into(self, buffer: memoryview, offset: int) -> tuple[int, list[ReadFailure]]:
+        """Fill `buffer` from `offset` with what can be read, and with zeros where blocks of 4 KiB cannot.
+
+        Bytes filled, fewer only at the end of the file, and each range that could not be read.
+        """
+        try:
+            return self.read_into(buffer, offset), []
+        except ReadFailure as failure:
+            size = len(buffer)
+            middle = (offset + size // 2) // _BLOCK * _BLOCK - offset
+            if size <= _BLOCK or not 0 < middle < size:
+                buffer[:] = bytes(size)
+                return size, [ReadFailure(self.path, offset, size, 0, failure.cause)]
+        filled, failures = self.salvage_into(buffer[:middle], offset)
+        if filled < middle:
+            return filled, failures
+        more, behind = self.salvage_into(buffer[middle:], offset + middle)
+        return filled + more, _joined(failures, behind)
+
+    def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The parts of [start, stop) that the file system stores; the holes between them read as zeros."""
+        position = start
+        if self._source is not None:
+            yield start, stop
+            return
+        while position < stop:
+            try:
+                first = os.lseek(self._descriptor, position, os.SEEK_DATA)
+                last = os.lseek(self._descriptor, first, os.SEEK_HOLE)
+            except OSError:
+                # ENXIO: nothing but a hole is left; anything else: this file system cannot tell
+                if position == start and not _seek_data_works(self._descriptor):
+                    yield start, stop
+                return
+            if first >= stop:
+                return
+            yield first, min(last, stop)
+            position = last
+
+
+def _seek_data_works(descriptor: int) -> bool:
+    try:
+        os.lseek(descriptor, 0, os.SEEK_HOLE)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def open_reader(path: Path) -> Iterator[FileReader]:
+    """A `FileReader` for the length of a with block."""
+    with FileReader(path) as reader:
+        yield reader
+
+
+def read_small(path: Path, limit: int) -> bytes:
+    """The file's bytes, at most `limit` of them."""
+    with FileReader(path) as reader:
+        return reader.read(0, min(limit, reader.length))

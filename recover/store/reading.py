@@ -1,0 +1,267 @@
+"""Small read-only helpers of the writer: where a file has blocks, what it holds, whether it reads as zeros."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
+from typing import Any
+
+from msgspec import DecodeError
+from msgspec import json as compiled
+
+from formats.layout import Buffer
+
+# --- The checksum of what we write. What only reads needs no sum, and imports none.
+#
+# Its package takes 0.015 s to import, nearly all of it to learn its own version; the module that computes takes
+# 0.0003.
+
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    """CRC-32C of `data` after bytes whose sum is `value`."""
+    return _run()(data, value)
+
+
+@cache
+def _run() -> Callable[[Buffer, int], int]:
+    package = find_spec("crc32c")
+    places = None if package is None else package.submodule_search_locations
+    compiled = None if places is None else PathFinder.find_spec("_crc32c", places)
+    if compiled is not None and compiled.loader is not None:
+        module = module_from_spec(compiled)
+        compiled.loader.exec_module(module)
+        run: Callable[[Buffer, int], int] | None = getattr(module, "crc32c", None)
+        if run is not None:
+            return run
+    from crc32c import crc32c as whole
+
+    return whole
+
+
+READ = 1 << 20
+BLANK = bytes(READ)
+"""Zeros, whose identity says so: nobody has to look at them."""
+
+_LARGE = 32 << 20
+
+Piece = tuple[int, Buffer]
+"""Where in a file, and the bytes."""
+
+
+def open_file(path: Path | str, flags: int = 0) -> int:
+    """A descriptor for reading a regular file; `OSError` that says what it is for anything else. Never waits.
+
+    A store may hold a pipe under a file's name, which nobody ever writes to.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise not_a_file(path, os.stat(path).st_mode) from error
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        raise not_a_file(path, mode)
+    return fd
+
+
+def not_a_file(path: Path | str, mode: int) -> OSError:
+    """The error for something that is no regular file, with what it is."""
+    return OSError(errno.EINVAL, f"it is no file but {kind_of(mode)}", os.fspath(path))
+
+
+def kind_of(mode: int) -> str:
+    """What a mode of the system says that something is."""
+    kinds = {stat.S_IFREG: "a file", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe",
+             stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+    return kinds.get(stat.S_IFMT(mode), "something else")
+
+
+def data_extents(fd: int, start: int, stop: int) -> list[tuple[int, int]]:
+    """The parts of [start, stop) that are not holes, clipped to it; all of it where holes cannot be asked for."""
+    extents: list[tuple[int, int]] = []
+    position = start
+    while position < stop:
+        try:
+            first = os.lseek(fd, position, os.SEEK_DATA)
+            if first >= stop:
+                break
+            last = min(stop, os.lseek(fd, first, os.SEEK_HOLE))
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                break
+            extents.append((position, stop))
+            break
+        extents.append((first, last))
+        position = last
+    return extents
+
+
+def gaps(extents: Iterable[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """What lies in [start, stop) between ascending ranges."""
+    position = start
+    for first, last in extents:
+        if first > position:
+            yield position, min(first, stop)
+        position = max(position, last)
+    if position < stop:
+        yield position, stop
+
+
+def read_chunks(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+    """The bytes of [start, stop) in pieces of at most 1 MiB; fewer bytes if the file ends before."""
+    fd = open_file(path)
+    try:
+        position = start
+        while stop is None or position < stop:
+            piece = os.pread(fd, READ if stop is None else min(READ, stop - position), position)
+            if not piece:
+                return
+            yield piece
+            position += len(piece)
+    finally:
+        os.close(fd)
+
+
+def crc_of(chunks: Iterable[Buffer]) -> tuple[int, int]:
+    """(size, CRC-32C) of some bytes."""
+    size = crc = 0
+    for chunk in chunks:
+        crc = crc32c(chunk, crc)
+        size += len(chunk)
+    return size, crc
+
+
+def file_crc(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, int]:
+    """(size, CRC-32C) of [start, stop) of a file, clipped to its length. Holes are counted, not read.
+
+    Of much data two halves are read at once: what a change waits for when it reads a large file back.
+    """
+    fd = open_file(path)
+    try:
+        end = os.fstat(fd).st_size
+        stop = end if stop is None else min(stop, end)
+        extents = data_extents(fd, start, stop)
+        if sum(last - first for first, last in extents) < _LARGE:
+            return _crc_of_part(fd, start, stop, extents)
+        middle = (extents[0][0] + extents[-1][1]) // 2
+        with ThreadPoolExecutor(1) as pool:
+            behind = pool.submit(_crc_of_part, fd, middle, stop, extents)
+            size, crc = _crc_of_part(fd, start, middle, extents)
+            more, other = behind.result()
+        return (size + more, crc_joined(crc, other, more)) if size == middle - start else (size, crc)
+    finally:
+        os.close(fd)
+
+
+def _crc_of_part(fd: int, start: int, stop: int, extents: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """(size, CRC-32C) of [start, stop), less where the file ends; `extents` are data of it, and what lies beside it."""
+    crc, position = 0, start
+    for first, last in ((max(first, start), min(last, stop)) for first, last in extents):
+        if last <= first:
+            continue
+        crc = crc_with_zeros(crc, first - position)
+        position = first
+        while position < last:
+            piece = os.pread(fd, min(READ, last - position), position)
+            if not piece:
+                return position - start, crc
+            crc = crc32c(piece, crc)
+            position += len(piece)
+    return max(0, stop - start), crc_with_zeros(crc, stop - position)
+
+
+_POLYNOMIAL = 0x82F63B78
+_ONE = 1 << 31
+
+
+def crc_with_zeros(crc: int, count: int) -> int:
+    """The CRC-32C of some bytes followed by `count` zeros, from that of the bytes, without looking at the zeros."""
+    return _times(crc ^ 0xFFFFFFFF, _power(count)) ^ 0xFFFFFFFF if count > 0 else crc
+
+
+def crc_joined(first: int, second: int, length: int) -> int:
+    """The CRC-32C of some bytes followed by `length` others, from that of each."""
+    return _times(first, _power(length)) ^ second
+
+
+@lru_cache(maxsize=256)
+def _power(count: int) -> int:
+    """x to the 8 * count, modulo the CRC-32C polynomial, bits reflected."""
+    result = _ONE
+    for bit in range(count.bit_length()):
+        if count >> bit & 1:
+            result = _times(result, _square(bit))
+    return result
+
+
+@cache
+def _square(bit: int) -> int:
+    """x to the 8 * 2**bit."""
+    return _times(_square(bit - 1), _square(bit - 1)) if bit else _ONE >> 8
+
+
+def _times(a: int, b: int) -> int:
+    """Product of two polynomials modulo the CRC-32C polynomial, bits reflected."""
+    product = 0
+    while a:
+        if a & _ONE:
+            product ^= b
+        a = (a << 1) & 0xFFFFFFFF
+        b = (b >> 1) ^ (_POLYNOMIAL if b & 1 else 0)
+    return product
+
+
+def zeros(size: int) -> Iterator[bytes]:
+    """`size` zero bytes, in pieces: all but the last are `BLANK`."""
+    while size >= READ:
+        yield BLANK
+        size -= READ
+    if size > 0:
+        yield bytes(size)
+
+
+def in_order(chunks: Iterable[Buffer], start: int = 0) -> Iterator[Piece]:
+    """Chunks that stand one after the other, the first of them at `start`."""
+    for chunk in chunks:
+        yield start, chunk
+        start += len(chunk)
+
+
+def identity(path: Path) -> tuple[int, ...]:
+    """What a file keeps under another name, and loses when it is written to: device, inode, size, mtime (ns).
+
+    `OSError` where there is none.
+    """
+    status = os.lstat(path)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def exists(path: Path) -> bool:
+    """Whether the name exists; a broken symbolic link does."""
+    return os.path.lexists(path)
+
+
+# --- JSON with a line for each value, as people read it: Python's own encoder is compiled, its layout is not.
+
+
+def laid_out(
+    value: Any, indent: int, *, sort_keys: bool = False, allow_nan: bool = True,
+    default: Callable[[Any], Any] | None = None,
+) -> str:
+    """What `json.dumps` with `indent` makes of a value (ASCII), in a quarter of the time."""
+    text = json.dumps(value, sort_keys=sort_keys, allow_nan=allow_nan, default=default)
+    try:
+        return compiled.format(text, indent=indent)
+    except (DecodeError, RecursionError):
+        # half a surrogate, of a file's name that is no text, or NaN
+        return json.dumps(json.loads(text), indent=indent)

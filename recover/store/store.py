@@ -1,0 +1,337 @@
+"""A store on disk: where its parts are, how large its files are meant to be."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import pairwise
+from operator import itemgetter
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from formats.consumequeue import file_size_for
+from formats.names import offset_in_name
+from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
+from recover.store.mapped_files import MappedFileQueue, infer_file_size
+
+COMMITLOG = "commitlog"
+CONSUMEQUEUE = "consumequeue"
+CONSUMEQUEUE_EXT = "consumequeue_ext"
+BATCHCONSUMEQUEUE = "batchconsumequeue"
+INDEX = "index"
+CONFIG = "config"
+CHECKPOINT = "checkpoint"
+ABORT = "abort"
+LOCK = "lock"
+JOURNAL = ".mqtool"
+
+DEFAULT_MAPPED_FILE_SIZE = 1 << 30
+DEFAULT_QUEUE_FILE_SIZE = 6_000_000
+DEFAULT_EXT_FILE_SIZE = 48 << 20
+_SIGNS = (
+    COMMITLOG, CONSUMEQUEUE, CONSUMEQUEUE_EXT, BATCHCONSUMEQUEUE, INDEX, CHECKPOINT, ABORT, LOCK, "timerlog",
+    "timerwheel", "compaction", "rocksdbstore", "consumequeue_rocksdb", "transaction",
+)
+_CONFIG_SIGNS = ("topics.json", "consumerOffset.json", "delayOffset.json", "subscriptionGroup.json")
+
+
+class StoreOptions(Struct, frozen=True):
+    """What the user says about the store: parts kept elsewhere and sizes (bytes; None = infer).
+
+    `log_of_conf`: the folders of the commitlog are those of the broker's configuration; one may not be mounted.
+    """
+
+    commitlog: tuple[Path, ...] = ()
+    consumequeue: Path | None = None
+    index: Path | None = None
+    mapped_file_size: int | None = None
+    index_slots: int | None = None
+    index_entries: int | None = None
+    broker: str | None = None
+    log_of_conf: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Absolute paths of the parts that the user named: there, and below the root, a command may write."""
+        named = (*self.commitlog, *(part for part in (self.consumequeue, self.index) if part is not None))
+        return tuple(os.path.abspath(part) for part in named)
+
+
+class QueueFolder(NamedTuple):
+    """One folder `<topic>/<queue id>` of a queue part."""
+
+    topic: str
+    queue_id: int
+    place: str
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return Path(self.place)
+
+
+class Store:
+    """The parts of one store. Opening it lists folders and reads no file."""
+
+    def __init__(self, root: Path, options: StoreOptions) -> None:
+        self.root = root
+        self._prefix = os.path.join(root, "")
+        self.options = options
+        self.commitlog_dirs = options.commitlog or (root / COMMITLOG,)
+        self.consumequeue_dir = options.consumequeue or root / CONSUMEQUEUE
+        self.consumequeue_ext_dir = root / CONSUMEQUEUE_EXT
+        self.batchconsumequeue_dir = root / BATCHCONSUMEQUEUE
+        self.index_dir = options.index or root / INDEX
+        self.config_dir = root / CONFIG
+        self.checkpoint_path = root / CHECKPOINT
+        self.abort_path = root / ABORT
+        self.lock_path = root / LOCK
+        self.journal_dir = root / JOURNAL
+
+    @classmethod
+    def open(cls, root: Path, options: StoreOptions | None = None) -> Store:
+        """The store at `root`.
+
+        `NotAStore` (16) when nothing there looks like one, `UsageRefusal` (16) for an override that
+        cannot be true, `Refusal` (8) when a part cannot be listed or is not what its name says.
+        """
+        options = options or StoreOptions()
+        if not root.exists():
+            raise NotAStore(f"{root} does not exist", "Give the store root: the folder that holds commitlog/.")
+        if not root.is_dir():
+            raise NotAStore(
+                f"{root} is a file, not a store", "Give the store root; `mqtool inspect FILE` looks at single files."
+            )
+        store = cls(root, options)
+        try:
+            store._check_shape()
+            _ = store.commitlog
+        except PermissionError as error:
+            raise Refusal(
+                f"no permission to read {error.filename}", "Run as the broker's user or as root.", path=error.filename
+            ) from error
+        except OSError as error:
+            raise Refusal(f"cannot read {error.filename}: {error.strerror}", path=error.filename) from error
+        return store
+
+    def _check_shape(self) -> None:
+        os.listdir(self.root)
+        signs = [name for name in _SIGNS if (self.root / name).exists()]
+        signs += [name for name in _CONFIG_SIGNS if (self.config_dir / name).exists()]
+        folders = () if self.options.log_of_conf else self.options.commitlog
+        given = (*folders, self.options.consumequeue, self.options.index)
+        if not signs and not any(given):
+            hint = "Give the store root: the folder that holds commitlog/ and consumequeue/."
+            if (self.root / "store" / COMMITLOG).is_dir():
+                hint = f"The store seems to be {self.root / 'store'}."
+            raise NotAStore(f"{self.root} holds no RocketMQ store", hint)
+        for directory in (
+            *self.commitlog_dirs, self.consumequeue_dir, self.index_dir, self.config_dir, self.consumequeue_ext_dir,
+            self.batchconsumequeue_dir,
+        ):
+            if directory.exists() and not directory.is_dir():
+                raise Refusal(
+                    f"{self.relative(directory)} is a file, but a folder belongs there", "Move it aside and run again.",
+                    path=str(directory),
+                )
+        for part in given:
+            if part is not None and not part.is_dir():
+                raise UsageRefusal(f"{part} is not a folder", "Check the option that names this part.")
+        for path in (self.checkpoint_path, self.abort_path, self.lock_path):
+            if path.is_dir():
+                raise Refusal(
+                    f"{self.relative(path)} is a folder, but a file belongs there", "Move it aside and run again.",
+                    path=str(path),
+                )
+
+    @cached_property
+    def commitlog(self) -> MappedFileQueue:
+        """The commitlog's mapped files over all its folders."""
+        queue = MappedFileQueue.load(self.commitlog_dirs, self.options.mapped_file_size or 0)
+        given = self.options.mapped_file_size
+        if given is not None:
+            differences = [b.file_from_offset - a.file_from_offset for a, b in pairwise(queue.files)]
+            if given <= 0 or any(d < given or d % given for d in differences):
+                raise UsageRefusal(
+                    f"--mapped-file-size {given} cannot be true: the commitlog's names say "
+                    f"{infer_file_size(queue.files)}",
+                    "Leave the option out, and the size is inferred.",
+                )
+        return queue
+
+    @property
+    def mapped_file_size(self) -> int:
+        """Commitlog file size in bytes; the brokers' default when there is no file to tell."""
+        return self.commitlog.file_size or DEFAULT_MAPPED_FILE_SIZE
+
+    @cached_property
+    def queue_folders(self) -> tuple[QueueFolder, ...]:
+        """Every `<topic>/<queue id>` folder of the consume queue, sorted by topic and number."""
+        return tuple(_queue_folders(self.consumequeue_dir))
+
+    @cached_property
+    def queue_file_size(self) -> int:
+        """Consume queue file size in bytes: the most frequent length of its files; without files as configured."""
+        return self.queue_file_size_of(_lengths(self.queue_folders))
+
+    @property
+    def queue_file_size_is_told(self) -> bool:
+        """False when `queue_file_size` is the brokers' default for want of any file and setting."""
+        if self._configured("mappedFileSizeConsumeQueue", 0):
+            return True
+        return any(length > 0 and length % 20 == 0 for length in _lengths(self.queue_folders))
+
+    def list_queues(self) -> Iterator[tuple[QueueFolder, list[tuple[int, str, int]] | None]]:
+        """Each queue folder with (offset, name, length in bytes) of its files, ascending, as they are now.
+
+        None where something else is among them. `queue_file_size` is settled by the way. `OSError`.
+        """
+        is_settled = "queue_file_size" in self.__dict__
+        lengths: Counter[int] = Counter()
+        for folder in self.queue_folders:
+            yield folder, _list_queue(folder.place, lengths)
+        if not is_settled:
+            self.queue_file_size = self.queue_file_size_of(lengths)
+
+    @property
+    def queue_size_of_files(self) -> int | None:
+        """Consume queue file size in bytes as most of the files have it; None without files."""
+        lengths = _lengths(self.queue_folders)
+        fitting = {length: count for length, count in lengths.items() if length and not length % 20}
+        return max(fitting, key=lambda length: (fitting[length], length)) if fitting else None
+
+    def queue_file_size_of(self, lengths: Mapping[int, int]) -> int:
+        """What `queue_file_size` is if its files have these lengths (bytes -> how many files)."""
+        fitting = {length: count for length, count in lengths.items() if length > 0 and length % 20 == 0}
+        if not fitting:
+            return file_size_for(self._configured("mappedFileSizeConsumeQueue", DEFAULT_QUEUE_FILE_SIZE))
+        return max(fitting, key=lambda length: (fitting[length], length))
+
+    @cached_property
+    def ext_file_size(self) -> int:
+        """Length of a consumequeue_ext file in bytes: the most frequent one; without files as configured."""
+        lengths = _lengths(_queue_folders(self.consumequeue_ext_dir))
+        del lengths[0]
+        if not lengths:
+            return self._configured("mappedFileSizeConsumeQueueExt", DEFAULT_EXT_FILE_SIZE)
+        return max(lengths, key=lambda length: (lengths[length], length))
+
+    def _configured(self, setting: str, default: int) -> int:
+        """A size that the user gave as a broker setting; the default for none, or none that could be true."""
+        text = self.options.settings.get(setting, "").strip()
+        return int(text) if text.isascii() and text.isdecimal() and int(text) > 0 else default
+
+    @property
+    def has_abort(self) -> bool:
+        """True when the abort file is there: the last stop was not clean."""
+        return self.abort_path.exists()
+
+    @property
+    def folders_elsewhere(self) -> list[str]:
+        """Absolute paths of the parts that lie outside of the root."""
+        folders = (*self.commitlog_dirs, self.consumequeue_dir, self.index_dir)
+        return sorted({str(folder.absolute()) for folder in folders if not folder.is_relative_to(self.root)})
+
+    def relative(self, path: Path) -> str:
+        """`path` as reports and plans name it: relative to the root, absolute for parts kept elsewhere."""
+        name = str(path)
+        if name.startswith(self._prefix):
+            return name[len(self._prefix) :] or "."
+        return "." if path == self.root else name
+
+    def path(self, name: str) -> Path:
+        """The inverse of `relative`."""
+        return self.root / name
+
+
+def _list_queue(place: str, lengths: Counter[int]) -> list[tuple[int, str, int]] | None:
+    """(offset, name, length) of the files in a queue's folder, ascending; None where something else is among them.
+
+    Their lengths are counted in `lengths` in any case. A name in digits of another script can stand for an offset that
+    has a file already: it counts as something else here.
+    """
+    files: list[tuple[int, str, int]] = []
+    only_files = True
+    with os.scandir(place) as entries:
+        for entry in entries:
+            status = _status(entry)
+            if status is None or not stat.S_ISREG(status.st_mode):
+                only_files = False
+                continue
+            lengths[status.st_size] += 1
+            offset = offset_in_name(entry.name) if entry.name.isascii() else None
+            if offset is None:
+                only_files = False
+            else:
+                files.append((offset, entry.name, status.st_size))
+    return sorted(files) if only_files else None
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """What a name stands for; None if that is gone, or a link leads nowhere."""
+    try:
+        return entry.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _lengths(folders: Iterable[QueueFolder]) -> Counter[int]:
+    lengths: Counter[int] = Counter()
+    for folder in folders:
+        with os.scandir(folder.path) as entries:
+            lengths.update(entry.stat().st_size for entry in entries if entry.is_file())
+    return lengths
+
+
+def _queue_folders(directory: Path) -> Iterator[QueueFolder]:
+    if not directory.is_dir():
+        return
+    for topic in sorted(os.listdir(directory)):
+        topic_path = directory / topic
+        if not topic_path.is_dir():
+            continue
+        with os.scandir(topic_path) as entries:
+            numbers = [(int(entry.name), entry.path) for entry in entries
+                       if entry.name.isascii() and entry.name.isdecimal() and _is_folder(entry)]
+        for number, path in sorted(numbers, key=itemgetter(0)):
+            yield QueueFolder(topic, number, path)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    # of most entries the listing says it, without another call
+    return Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir()
+
+
+# --- Where a store keeps what was done to it, and whether anything was.
+
+
+JOURNAL_DIR = ".mqtool"
+
+
+def has_journal(root: Path) -> bool:
+    """False only where nothing has that name; one that cannot be looked at is for `recover.change.journal` to judge."""
+    try:
+        os.lstat(root / JOURNAL_DIR)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def check_journal_folder(root: Path) -> None:
+    """`Refusal` where the journal's folder, or that of its runs, is a link or no folder: it would lead elsewhere."""
+    for name in (JOURNAL_DIR, f"{JOURNAL_DIR}/runs"):
+        try:
+            mode = os.lstat(root / name).st_mode
+        except OSError:
+            return
+        if not stat.S_ISDIR(mode):
+            raise Refusal(f"{name} is {'a link' if stat.S_ISLNK(mode) else 'no folder'}; mqtool did not make it",
+                          f"move {JOURNAL_DIR} out of the store, then run the command again", file=name)

@@ -1,0 +1,204 @@
+"""Undo: the store of before, bit for bit, or a refusal that names what stands in the way."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from recover.change.carry_out import apply_plan, resume
+from recover.change.journal import journal
+from recover.change.model import Plan, Retire, WriteFile, WriteRange, ZeroRange
+from recover.change.preconditions import seal
+from recover.change.undo import undo
+from recover.findings.refusal import Interrupted, Refusal
+from tests.support.plans import (
+    INDEX,
+    LOG,
+    NEW_QUEUE,
+    NEXT_LOG,
+    PLANS,
+    QUEUE,
+    failing,
+    hole_map,
+    make_old,
+    sealed,
+    small_store,
+)
+from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+
+
+@pytest.mark.parametrize("name", sorted(PLANS))
+@pytest.mark.parametrize("lock", [False, True])
+def test_the_store_is_as_before(name: str, lock: bool, tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    if lock:
+        (store / "lock").write_bytes(b"lock")
+        make_old(store)
+    before, holes, mtime = tree_digest(store), hole_map(store), store.stat().st_mtime_ns
+    plan = sealed(name, store)
+    apply_plan(store, plan)
+    undone = undo(store)
+    assert_same_tree(before, tree_digest(store))
+    assert hole_map(store) == holes
+    assert store.stat().st_mtime_ns == mtime
+    assert list(undone.restored) == sorted({step.file for step in plan.steps})
+    assert [run.state for run in journal(store)] == ["undone"]
+
+
+def test_inodes_of_replaced_files_come_back(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    inodes = {name: (store / name).stat().st_ino for name in (INDEX, QUEUE)}
+    apply_plan(store, sealed("whole-files", store))
+    undo(store)
+    assert {name: (store / name).stat().st_ino for name in (INDEX, QUEUE)} == inodes
+
+
+def test_the_same_plan_can_be_applied_again_after_undo(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    plan = sealed("everything", store)
+    for _ in range(3):
+        apply_plan(store, plan)
+        undo(store)
+    assert [run.id[:6] for run in journal(store)] == ["000001", "000002", "000003"]
+
+
+def test_runs_are_undone_newest_first(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    trees = []
+    for byte in b"abc":
+        trees.append(tree_digest(store))
+        plan = Plan.of("recover", [WriteRange(LOG, 100, bytes([byte]) * 10), WriteFile("checkpoint", bytes([byte]))])
+        apply_plan(store, seal(plan, store))
+    while trees:
+        undo(store)
+        assert_same_tree(trees.pop(), tree_digest(store))
+    with assert_unchanged(store), pytest.raises(Refusal, match="all of it was undone"):
+        undo(store)
+
+
+def test_a_store_without_runs_is_refused_and_nothing_made(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    with assert_unchanged(store):
+        with pytest.raises(Refusal, match="nothing was applied"):
+            undo(store)
+        with pytest.raises(Refusal, match="no unfinished run"):
+            resume(store)
+
+
+def _truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+@pytest.mark.parametrize(("file", "change"), [
+    (LOG, Path.touch), (NEXT_LOG, _truncate), ("checkpoint", lambda path: path.write_bytes(b"d" * 4096)),
+    ("abort", Path.touch), (INDEX, Path.touch), (NEW_QUEUE, Path.unlink),
+])
+def test_a_file_that_is_not_as_the_run_left_it_is_named_and_left(file: str, change: object, tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    apply_plan(store, sealed("everything", store))
+    change(store / file)  # type: ignore[operator]
+    before = tree_digest(store)
+    with pytest.raises(Refusal, match=file) as refused:
+        undo(store)
+    assert refused.value.facts["files"] == [file]
+    assert_same_tree(before, tree_digest(store))
+    assert [run.state for run in journal(store)] == ["applied"]
+
+
+def test_all_changed_files_are_named(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    apply_plan(store, sealed("everything", store))
+    for name in (LOG, NEXT_LOG, "abort", "checkpoint"):
+        (store / name).write_bytes(b"other")
+    with pytest.raises(Refusal, match="and 1 more are not") as refused:
+        undo(store)
+    assert sorted(refused.value.facts["files"]) == sorted([LOG, NEXT_LOG, "abort", "checkpoint"])  # type: ignore[call-overload]
+
+
+def test_files_that_the_run_never_touched_do_not_matter(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    apply_plan(store, seal(Plan.of("recover", [WriteFile("checkpoint", b"c")]), store))
+    (store / QUEUE).write_bytes(b"later")
+    undo(store)
+    assert (store / "checkpoint").stat().st_size == 4096
+
+
+def test_a_foreign_file_in_a_new_directory_stops_the_undo_until_it_is_gone(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    before = tree_digest(store)
+    apply_plan(store, sealed("whole-files", store))
+    (store / "consumequeue/TopicB/3/other").touch()
+    with pytest.raises(Refusal, match="TopicB/3 holds files"):
+        undo(store)
+    assert [run.state for run in journal(store)] == ["undoing"]
+    (store / "consumequeue/TopicB/3/other").unlink()
+    undo(store)
+    assert_same_tree(before, tree_digest(store))
+
+
+def test_damaged_saved_bytes_are_never_put_back(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    result = apply_plan(store, seal(Plan.of("truncate", [ZeroRange(LOG, 100, 9000)]), store))
+    (store / str(result.journal) / "preimages/000000").write_bytes(b"\1" * 8900)
+    before = tree_digest(store)
+    with pytest.raises(Refusal, match="saved bytes of"):
+        undo(store)
+    assert_same_tree(before, tree_digest(store))
+
+
+def test_an_undo_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    before = tree_digest(store)
+    apply_plan(store, sealed("everything", store))
+    for go_on in (undo, resume):
+        count = iter([False, False, True])
+        with pytest.raises(Interrupted):
+            undo(store, interrupted=lambda count=count: next(count))
+        assert [run.state for run in journal(store)] == ["undoing"]
+        if go_on is resume:
+            resume(store)
+    assert_same_tree(before, tree_digest(store))
+    assert [run.state for run in journal(store)] == ["undone"]
+
+
+def test_a_disk_that_fails_under_undo_leaves_it_to_be_run_again(tmp_path: Path) -> None:
+    for stop in range(0, 60, 7):
+        store = small_store(tmp_path / str(stop))
+        before = tree_digest(store)
+        apply_plan(store, sealed("everything", store))
+        with failing(lambda number, _operation, stop=stop: number >= stop, errno.EIO), pytest.raises(Refusal):
+            undo(store)
+        undo(store)
+        assert_same_tree(before, tree_digest(store))
+
+
+def test_a_moved_store_can_still_be_undone(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    before = tree_digest(store)
+    apply_plan(store, sealed("everything", store))
+    store.rename(tmp_path / "moved")
+    undo(tmp_path / "moved")
+    assert_same_tree(before, tree_digest(tmp_path / "moved"))
+
+
+def test_the_journal_of_another_store_is_refused(tmp_path: Path) -> None:
+    store, other = small_store(tmp_path / "a"), small_store(tmp_path / "b")
+    apply_plan(store, sealed("everything", store))
+    shutil.copytree(store / ".mqtool", other / ".mqtool")
+    before = tree_digest(other)
+    with pytest.raises(Refusal, match="not as the run"):
+        undo(other)
+    assert_same_tree(before, tree_digest(other))
+
+
+def test_a_retired_file_whose_place_was_taken_is_not_run_over(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    apply_plan(store, seal(Plan.of("recover", [Retire(INDEX)]), store))
+    (store / INDEX).write_bytes(b"a broker made this")
+    with pytest.raises(Refusal, match=INDEX):
+        undo(store)
+    assert (store / INDEX).read_bytes() == b"a broker made this"

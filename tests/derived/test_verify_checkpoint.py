@@ -1,0 +1,156 @@
+"""The checkpoint: what is wrong, what is normal, and what recover writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fixtures.damage import damage
+from formats.checkpoint import EMPTY, FILE_SIZE, Checkpoint, decode, encode
+from recover.broker.versions import BrokerVersion
+from recover.derived.checkpoint import check_checkpoint, checkpoint_steps, log_edge, right_checkpoint
+from recover.log.scan import scan_log
+from tests.support.looks import carry_out, opened
+from tests.support.stores import STORES, unpacked
+
+Make = Callable[[str], Path]
+
+
+def codes(root: Path, generation: str | None = None) -> list[str]:
+    store = opened(root)
+    version = BrokerVersion.parse(generation) if generation else None
+    return [f.code for f in check_checkpoint(store, scan_log(store.commitlog), version).findings]
+
+
+def recovered(root: Path) -> Checkpoint:
+    store = opened(root)
+    carry_out(root, checkpoint_steps(store, scan_log(store.commitlog)))
+    return decode((root / "checkpoint").read_bytes())
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_what_real_brokers_left_is_right_unless_it_is_all_zero(name: str) -> None:
+    root = unpacked(name)
+    checkpoint = decode((root / "checkpoint").read_bytes())
+    recent = (root / "rocksdbstore").exists()
+    log = scan_log(opened(root).commitlog)
+    zero = checkpoint == EMPTY and log.messages and not recent
+    assert codes(root) == (["checkpoint-all-zero"] if zero else [])
+
+
+@pytest.mark.parametrize(("recipe", "code"), [
+    ("checkpoint-missing", "checkpoint-missing"),
+    ("checkpoint-zero", "checkpoint-all-zero"),
+    ("checkpoint-short", "checkpoint-short"),
+    ("checkpoint-empty", "checkpoint-short"),
+    ("checkpoint-future", "checkpoint-later-than-log"),
+    ("checkpoint-offset-inside-record", "checkpoint-offset-no-record"),
+    ("checkpoint-offset-behind-log", "checkpoint-offset-no-record"),
+])
+@pytest.mark.parametrize("name", ["clean-4.5.1", "killed-v2-ipv6-5.3.3"])
+def test_damage_is_named_and_recovered(store: Make, name: str, recipe: str, code: str) -> None:
+    root = store(name)
+    damage(recipe, root)
+    assert code in codes(root)
+    fields = recovered(root)
+    assert codes(root) == []
+    newest = scan_log(opened(root).commitlog).newest_timestamp
+    assert fields.physic_msg_timestamp == fields.logics_msg_timestamp == newest
+    assert (root / "checkpoint").stat().st_size == FILE_SIZE
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_bytes_are_found_whatever_they_are(store: Make, seed: int) -> None:
+    root = store("clean-4.5.1")
+    damage("checkpoint-garbage", root, seed)
+    assert codes(root)
+    fields = recovered(root)
+    assert codes(root) == []
+    content = (root / "checkpoint").read_bytes()
+    assert encode(fields) == content  # nothing of the garbage is left behind the fields
+
+
+def test_old_times_and_single_zeros_are_what_healthy_brokers_leave(store: Make) -> None:
+    root = store("clean-4.5.1")
+    damage("checkpoint-old", root)
+    assert codes(root) == []
+    fields = decode((root / "checkpoint").read_bytes())
+    for name in ("logics_msg_timestamp", "index_msg_timestamp", "logics_physical_offset"):
+        (root / "checkpoint").write_bytes(encode(fields._replace(**{name: 0})))
+        assert codes(root) == []
+
+
+def test_all_zero_is_normal_in_a_store_of_5_5(store: Make) -> None:
+    root = store("clean-v2-5.5.0")
+    damage("checkpoint-zero", root)
+    assert codes(root) == []
+    plain = store("clean-4.5.1")
+    damage("checkpoint-zero", plain)
+    assert codes(plain, "5.5.0") == []
+    assert codes(plain, "4.9.7") == ["checkpoint-all-zero"]
+
+
+def test_an_empty_store_needs_no_checkpoint(store: Make) -> None:
+    root = store("clean-empty-5.3.3")
+    damage("checkpoint-missing", root)
+    assert codes(root) == []
+
+
+def test_the_report_says_how_much_a_start_would_read(store: Make) -> None:
+    root = store("clean-manyfiles-5.3.3")
+    damage("checkpoint-missing", root)
+    opened_store = opened(root)
+    log = scan_log(opened_store.commitlog)
+    facts = check_checkpoint(opened_store, log).findings[0].facts
+    assert facts["log_bytes"] == log.log_end - log.min_offset
+    by_broker = {item["broker"]: item for item in facts["rescan"]}
+    assert by_broker["5.3.3"]["bytes"] == log.log_end - log.min_offset
+    assert by_broker["5.3.3"]["file"] == log.queue.files[0].name
+    assert by_broker["5.4.0"]["bytes"] < by_broker["5.3.3"]["bytes"]  # ten files at most
+
+
+def test_an_offset_below_the_log_is_only_old(store: Make) -> None:
+    root = store("clean-expired-5.5.0")
+    fields = decode((root / "checkpoint").read_bytes())
+    (root / "checkpoint").write_bytes(encode(fields._replace(logics_physical_offset=17)))
+    assert codes(root) == []
+
+
+def test_sane_fields_survive_and_an_offset_stays_where_a_record_starts(store: Make) -> None:
+    root = store("clean-restarts-5.5.0")
+    before = decode((root / "checkpoint").read_bytes())
+    after = recovered(root)
+    assert after.logics_physical_offset == before.logics_physical_offset > 0
+    assert after.confirm_phy_offset == before.confirm_phy_offset > 0
+
+
+def test_a_log_that_will_end_earlier_gets_the_times_of_its_new_end() -> None:
+    root = unpacked("clean-restarts-5.5.0")
+    store = opened(root)
+    log = scan_log(store.commitlog)
+    rows = next(iter(log.live())).records
+    stop = int(rows["phy_offset"][40])
+    base = (root / "checkpoint").read_bytes()
+    fields = decode(right_checkpoint(store, log, base=base, stop=stop))
+    assert fields.physic_msg_timestamp == int(rows["store_timestamp"][39])
+    assert fields.logics_physical_offset == int(rows["phy_offset"][39])
+    assert log_edge(log, stop).newest_timestamp == int(rows["store_timestamp"][:40].max())
+
+
+def test_the_index_time_of_a_store_without_one_is_that_of_its_last_full_file() -> None:
+    root = unpacked("clean-4.5.1")
+    store = opened(root)
+    before = decode((root / "checkpoint").read_bytes())
+    fields = decode(right_checkpoint(store, scan_log(store.commitlog)))
+    assert fields.index_msg_timestamp == before.index_msg_timestamp > 0
+
+
+def test_a_right_checkpoint_needs_no_step(store: Make) -> None:
+    root = store("clean-4.5.1")
+    recovered(root)
+    opened_store = opened(root)
+    assert checkpoint_steps(opened_store, scan_log(opened_store.commitlog)) == []
+
+

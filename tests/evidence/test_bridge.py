@@ -1,0 +1,179 @@
+"""Bridges: exact lengths, records that every check accepts, markers where they do no harm."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formats.record import BLANK_SIZE, HEAD, HEADS, Record, check_strict, decode_blank, encode
+from formats.record.codec import with_property_crc
+from formats.record.rows import is_filler
+from formats.sysflag import HOSTS_V6
+from recover.derived.expected import QueueKey
+from recover.evidence.lost import LostPosition
+from recover.evidence.restore import restore
+from recover.findings.refusal import Refusal
+from recover.repair.bridge import PIECE, Bridge, Gap, build_bridge
+from tests.support.commitlog import placed_records
+
+START = 1 << 20
+
+
+def _lost(topic: str, queue_offset: int, queue_id: int = 0) -> LostPosition:
+    return LostPosition(QueueKey(topic, queue_id), queue_offset, None, None)
+
+
+def _walk(bridge: Bridge, stop: int) -> list[Record]:
+    """Every record of a bridge, as the strictest reader takes it."""
+    own = b"".join(bridge.content.chunks())
+    content = own + bytes(BLANK_SIZE)
+    records, at, end = [], 0, len(own) - (BLANK_SIZE if bridge.blank is not None else 0)
+    while at < end:
+        record = check_strict(content, at, len(content), bridge.start + at)
+        records.append(record)
+        at += record.total_size
+    assert at == end
+    if bridge.blank is not None:
+        assert decode_blank(own, at).size == stop - bridge.start - at
+    return records
+
+
+@given(
+    length=st.integers(92, 20_000), crc=st.booleans(), to_end=st.booleans(),
+    lost=st.lists(
+        st.tuples(st.sampled_from(["T", "Orders-2026", "%RETRY%g", "L" * 140]), st.integers(0, 2**40)), max_size=8
+    ),
+)
+def test_a_bridge_is_exactly_as_long_as_its_gap(
+    length: int, crc: bool, to_end: bool, lost: list[tuple[str, int]]
+) -> None:
+    gap = Gap(START, START + length, to_end, 1_700_000_000_000, crc)
+    bridge = build_bridge(gap, [_lost(topic, offset) for topic, offset in lost])
+    records = _walk(bridge, gap.stop)
+    if not to_end:
+        assert sum(record.total_size for record in records) == length
+    for position, record in bridge.markers:
+        assert (record.topic_name, record.queue_id, record.queue_offset) == (
+            position.key.topic, position.key.queue_id, position.queue_offset
+        )
+        assert record.property_map()["MQTOOL_LOST"] == "1"
+        assert record.version == (2 if len(record.topic) > 127 else 1)
+        assert record.body and not any(record.body)  # 4.x consumers drop a whole answer for one empty body
+    assert all(is_filler(record) for record in bridge.filler)
+    assert all(record.store_timestamp == 1_700_000_000_000 for record in records)
+
+
+def test_markers_stand_for_every_lost_position_that_fits() -> None:
+    lost = [_lost("Orders", n) for n in range(6)]
+    bridge = build_bridge(Gap(START, START + 6000, False, 5, False), lost)
+    assert [position.queue_offset for position, _ in bridge.markers] == list(range(6))
+
+
+def test_a_gap_between_records_that_no_record_fits_is_refused() -> None:
+    with pytest.raises(Refusal) as refused:
+        build_bridge(Gap(START, START + 60, False, 5, False), [])
+    assert refused.value.exit_code == 8
+
+
+def test_a_narrow_end_of_a_file_gets_a_blank_alone() -> None:
+    bridge = build_bridge(Gap(START, START + 8, True, 5, False), [_lost("T", 1)])
+    assert (bridge.markers, bridge.filler, bridge.blank) == ((), (), START)
+
+
+def test_filler_comes_in_pieces_that_a_broker_can_allocate() -> None:
+    bridge = build_bridge(Gap(START, START + 3 * PIECE + 50, False, 5, False), [])
+    assert [record.total_size <= PIECE for record in bridge.filler] == [True] * 4
+    assert tuple(_walk(bridge, START + 3 * PIECE + 50)) == bridge.filler
+
+
+def test_a_bridge_over_a_wide_hole_is_not_in_memory() -> None:
+    tracemalloc.start()
+    try:
+        bridge = build_bridge(Gap(START, START + 20 * PIECE, True, 5, True), [_lost("T", 4)])
+        wide = build_bridge(Gap(START, START + 20 * PIECE, False, 5, True), [_lost("T", 4)])
+        size = sum(len(chunk) for chunk in wide.content.chunks())
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (size, wide.content.size) == (20 * PIECE, 20 * PIECE)
+    assert bridge.content.size < 1000
+    assert most < 6 * PIECE
+
+
+def test_lmq_queues_get_filler_only() -> None:
+    bridge = build_bridge(Gap(START, START + 900, False, 5, False), [_lost("%LMQ%light", 4)])
+    assert not bridge.markers and bridge.filler
+
+
+def test_a_lost_timer_message_is_due_at_once_to_a_topic_of_nobody() -> None:
+    """TimerMessageStore takes a unit up again and again whose record has no time, no real topic or no real queue."""
+    bridge = build_bridge(Gap(START, START + 900, False, 5, False), [_lost("rmq_sys_wheel_timer", 4)])
+    properties = bridge.markers[0][1].property_map()
+    assert properties["TIMER_OUT_MS"] == "5"
+    assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("MQTOOL_FILLER", "0")
+
+
+def test_a_marker_of_a_delay_level_names_a_topic_to_deliver_to() -> None:
+    gap = Gap(START, START + 900, False, 5, False)
+    ((_, record),) = build_bridge(gap, [_lost("SCHEDULE_TOPIC_XXXX", 4, 2)]).markers
+    values = record.property_map()
+    assert (values["DELAY"], values["REAL_TOPIC"], values["REAL_QID"]) == ("3", "MQTOOL_FILLER", "0")
+
+
+def test_neighbours_with_a_property_crc_get_neighbours_with_one() -> None:
+    bridge = build_bridge(Gap(START, START + 900, False, 5, True), [_lost("T", 4)])
+    for record in bridge.records:
+        assert record.property_crc is not None
+        assert with_property_crc(record) == record
+
+
+@pytest.mark.parametrize("field", ["total_size", "magic", "phy_offset", "queue_id", "queue_offset", "body_length"])
+def test_a_field_of_the_head_is_restored_to_the_very_bytes(field: str) -> None:
+    for placed in placed_records("clean-5.3.3")[5:200:13]:
+        record = placed.record
+        layout = HEADS[record.sys_flag & HOSTS_V6] if field == "body_length" else HEAD
+        at = layout.offset(field)
+        size = layout.field(field).size
+        damaged = bytearray(placed.raw)
+        damaged[at : at + size] = b"\xfe" * size
+        key = QueueKey(record.topic_name, record.queue_id)
+        position = LostPosition(key, record.queue_offset, record.phy_offset, None)
+        restored = restore(bytes(damaged), placed.phy_offset, [position])
+        assert restored is not None and restored.field == field
+        assert encode(restored.record) == placed.raw
+
+
+@pytest.mark.parametrize("bit", [16, 23, 31])
+@pytest.mark.parametrize("field", ["born_port", "store_port"])
+def test_a_port_is_restored_from_what_no_port_has(field: str, bit: int) -> None:
+    for placed in placed_records("clean-5.3.3")[5:200:13]:
+        record = placed.record
+        at = HEADS[record.sys_flag & HOSTS_V6].offset(field)
+        damaged = bytearray(placed.raw)
+        damaged[at + 3 - bit // 8] ^= 1 << bit % 8
+        position = LostPosition(
+            QueueKey(record.topic_name, record.queue_id), record.queue_offset, record.phy_offset, None
+        )
+        restored = restore(bytes(damaged), placed.phy_offset, [position])
+        assert restored is not None and restored.field == field
+        assert encode(restored.record) == placed.raw
+
+
+def test_a_damaged_body_is_not_guessed() -> None:
+    placed = placed_records("clean-5.3.3")[50]
+    record = placed.record
+    damaged = bytearray(placed.raw)
+    damaged[100] ^= 1
+    position = LostPosition(QueueKey(record.topic_name, record.queue_id), record.queue_offset, record.phy_offset, None)
+    assert restore(bytes(damaged), placed.phy_offset, [position]) is None
+
+
+def test_a_record_of_another_place_is_not_moved_here() -> None:
+    one, other = placed_records("clean-5.3.3")[50], placed_records("clean-5.3.3")[51]
+    position = LostPosition(
+        QueueKey(one.record.topic_name, one.record.queue_id), one.record.queue_offset, one.phy_offset, None
+    )
+    assert restore(other.raw, one.phy_offset, [position]) is None

@@ -1,0 +1,176 @@
+"""The log as a whole: damage, end, ghosts, old generations, strays, misplaced files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fixtures.lab.packed import WHOLE_BROKER, made
+from fixtures.synth import StoreWriter, synth_store
+from formats.record import HEAD, Record, encode, make_record
+from formats.record.rows import BIT_STRAY
+from recover.check.survey import ScanOptions, Survey, survey
+from recover.log.scan import LogView, scan_log, tally
+from tests.support.looks import opened
+from tests.support.stores import unpacked
+
+Copies = Callable[[str], Path]
+
+
+def _log(root: Path) -> LogView:
+    return scan_log(opened(root).commitlog)
+
+
+def _look(root: Path) -> Survey:
+    return survey(opened(root), ScanOptions())
+
+
+def _put(root: Path, phy_offset: int, content: bytes, file_size: int) -> None:
+    path = root / "commitlog" / f"{phy_offset // file_size * file_size:020d}"
+    with path.open("r+b") as file:
+        file.seek(phy_offset % file_size)
+        file.write(content)
+
+
+def test_a_missing_middle_file_is_a_damaged_range_and_later_files_stay(tmp_path: Path) -> None:
+    written = synth_store(tmp_path / "s", messages=900, mapped_file_size=64 * 1024)
+    before = _log(tmp_path / "s")
+    (tmp_path / "s" / "commitlog" / f"{65536:020d}").unlink()
+    log = _log(tmp_path / "s")
+    (damage,) = log.damaged
+    assert (damage.start, damage.stop, damage.reason) == (65536, 131072, "missing-file")
+    assert log.log_end == written.log_end
+    assert log.valid_to == before.files[0].blank
+    assert damage.intact_after == sum(scan.record_count for scan in before.files[2:])
+
+
+def test_the_first_record_bad_leaves_valid_to_at_the_start(tmp_path: Path) -> None:
+    synth_store(tmp_path / "s", messages=50, mapped_file_size=64 * 1024, first_phy_offset=65536 * 3)
+    _put(tmp_path / "s", 65536 * 3, b"\xff" * 8, 65536)
+    log = _log(tmp_path / "s")
+    assert log.min_offset == log.valid_to == 65536 * 3
+    assert log.messages == 49
+
+
+def test_an_empty_commitlog_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    log = _log(tmp_path)
+    assert (log.min_offset, log.valid_to, log.log_end, log.messages, log.damaged) == (0, 0, 0, 0, [])
+
+
+def _ghost(record: Record, position: int, **changes: int) -> bytes:
+    fields = {"queue_offset": record.queue_offset, "store_timestamp": record.store_timestamp} | changes
+    return encode(make_record(record.topic, b"old", phy_offset=position, queue_id=record.queue_id, **fields))
+
+
+@pytest.mark.parametrize("older", ["queue_offset", "store_timestamp"])
+def test_records_behind_the_end_are_ghosts_by_offset_or_by_time(tmp_path: Path, older: str) -> None:
+    writer = StoreWriter(tmp_path, mapped_file_size=65536)
+    records = [writer.put("T", b"x" * 20, queue_id=0) for _ in range(30)]
+    written = writer.close()
+    last = records[-1]
+    changes = {"queue_offset": 3} if older == "queue_offset" else {
+        "queue_offset": last.queue_offset + 5, "store_timestamp": records[3].store_timestamp,
+    }
+    _put(tmp_path, written.log_end, b"\x01torn", 65536)
+    _put(tmp_path, written.log_end + 40, _ghost(last, written.log_end + 40, **changes), 65536)
+    log = _log(tmp_path)
+    assert (log.ghosts, log.messages, log.log_end) == (1, 30, written.log_end)
+    assert log.tail is not None and log.tail.start == written.log_end
+
+
+def test_a_record_that_continues_its_queue_behind_damage_is_no_ghost(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path, mapped_file_size=65536)
+    records = [writer.put("T", b"x" * 20) for _ in range(30)]
+    writer.close()
+    _put(tmp_path, records[10].phy_offset + 90, b"!", 65536)
+    log = _log(tmp_path)
+    assert (log.ghosts, log.messages, len(log.damaged)) == (0, 29, 1)
+
+
+def test_a_queue_that_numbers_again_keeps_only_its_newest_generation(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path, mapped_file_size=65536)
+    for _ in range(20):
+        writer.put("T", b"first life")
+    writer._units[("T", 0)].clear()  # the queue was lost, and the broker began again at 0
+    for _ in range(5):
+        writer.put("T", b"second life")
+    writer.close()
+    log = _log(tmp_path)
+    assert (log.superseded, log.messages) == (20, 5)
+
+
+def _with_queue_offset(root: Path, record: Record, value: int) -> None:
+    _put(root, record.phy_offset + HEAD.offset("queue_offset"), value.to_bytes(8, "big"), 65536)
+
+
+@pytest.mark.parametrize("value", [2, 11, 1034, 2**40])
+def test_one_record_out_of_order_is_no_new_generation(tmp_path: Path, value: int) -> None:
+    writer = StoreWriter(tmp_path, mapped_file_size=65536)
+    records = [writer.put("T", b"x" * 20) for _ in range(30)]
+    writer.close()
+    _with_queue_offset(tmp_path, records[10], value)
+    look = _look(tmp_path)
+    assert look.log.superseded == 0
+    rows = [row for split in _log(tmp_path).splits() for row in split.records if row["bits"] & BIT_STRAY]
+    assert [int(row["phy_offset"]) for row in rows] == [records[10].phy_offset]
+    rows = [row for split in look.log.splits() for row in split.records if row["phy_offset"] == records[10].phy_offset]
+    assert [(row["queue_offset"], row["bits"] & BIT_STRAY) for row in rows] == [(10, 0)], "its place is what it is"
+    assert [(c.phy_offset, c.field, c.queue_offset) for c in look.contradictions] == [
+        (records[10].phy_offset, "queue_offset", 10)
+    ]
+
+
+def test_a_stray_record_is_placed_without_any_queue_file(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path, mapped_file_size=65536)
+    records = [writer.put("T", b"x" * 20) for _ in range(30)]
+    writer.close()
+    _with_queue_offset(tmp_path, records[10], 1034)
+    for path in (tmp_path / "consumequeue" / "T" / "0").iterdir():
+        path.unlink()
+    assert [(c.phy_offset, c.queue_offset) for c in _look(tmp_path).contradictions] == [(records[10].phy_offset, 10)]
+
+
+@pytest.mark.parametrize(("field", "content"), [("topic", b"Uopic1"), ("queue_id", (3).to_bytes(4, "big"))])
+def test_a_unit_with_right_neighbours_shows_which_field_is_damaged(tmp_path: Path, field: str, content: bytes) -> None:
+    synth_store(tmp_path / "s", messages=300, topics=2, queues=2, mapped_file_size=65536)
+    row = next(_log(tmp_path / "s").splits()).records[41]
+    path = tmp_path / "s" / "commitlog" / f"{0:020d}"
+    data = path.read_bytes()
+    at = int(row["phy_offset"])
+    place = data.index(b"Topic1", at) if field == "topic" else at + HEAD.offset("queue_id")
+    _put(tmp_path / "s", place, content, 65536)
+    (item,) = _look(tmp_path / "s").contradictions
+    assert (item.phy_offset, item.field) == (at, field)
+
+
+def test_of_two_files_of_one_name_the_one_with_the_records_is_live(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    folders = (root / "commitlog-a", root / "commitlog-b")
+    written = synth_store(root, messages=600, mapped_file_size=32 * 1024, commitlog_dirs=folders)
+    name = sorted(folders[1].iterdir())[0].name
+    (folders[0] / name).write_bytes(bytes(32 * 1024))
+    look = _look(root)
+    assert look.log.messages == written.records
+    assert [twin.path for twin in look.log.queue.duplicates] == [folders[0] / name]
+
+
+def test_a_file_under_a_wrong_name_is_read_where_its_records_belong(tmp_path: Path) -> None:
+    written = synth_store(tmp_path / "s", messages=600, mapped_file_size=32 * 1024)
+    folder = tmp_path / "s" / "commitlog"
+    (folder / f"{32768:020d}").rename(folder / f"{32768 * 40:020d}")
+    look = _look(tmp_path / "s")
+    assert [(f.name, right) for f, right in look.misnamed] == [(f"{32768 * 40:020d}", 32768)]
+    assert (look.log.messages, look.log.damaged) == (written.records, [])
+
+
+@pytest.mark.parametrize("name", (*WHOLE_BROKER, *made()))
+def test_what_is_counted_beside_the_scan_is_what_its_rows_say(name: str) -> None:
+    log = scan_log(opened(unpacked(name)).commitlog, threads=2)
+    if not (log.ghosts or log.superseded):
+        counted, again = log.tally, tally(log.files, len(log.queues))
+        assert counted == again
+        for numbers in ("positions", "least", "most", "fallen"):
+            assert getattr(counted, numbers).tolist() == getattr(again, numbers).tolist()

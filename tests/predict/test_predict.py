@@ -1,0 +1,310 @@
+"""What a start would do and cost, on real stores and damaged copies of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import BrokerVersion
+from recover.findings.store_codes import PREDICT_CODES
+from recover.log.scan import scan_log
+from recover.predict.outlook import releases_that_cut
+from recover.predict.prediction import Prediction
+from recover.predict.start import predict
+from recover.store.store import Store
+from tests.support.stores import CLEAN, EXPECTED, KILLED, STORES
+from tests.support.trees import assert_unchanged
+
+MIB = 1 << 20
+CONTRACT_KEYS = [
+    "broker", "starts", "reason", "mode", "start_file", "min_phy", "max_phy", "queues", "deleted_files",
+    "lost_messages", "unreachable_messages", "duplicated_offsets", "assumptions",
+]
+
+
+def ask(root: Path, version: str = "5.3.3", **given: str) -> Prediction:
+    store = Store.open(root)
+    return predict(store, scan_log(store.commitlog), BrokerSettings(BrokerVersion.parse(version), given))
+
+
+def log_file(root: Path, index: int) -> Path:
+    return root / "commitlog" / f"{index * MIB:020d}"
+
+
+def readers(name: str) -> list[str]:
+    return ["5.1.0", "5.3.3", "5.5.0"] if "v2" in name else ["4.4.0", "4.5.1", "4.9.7", "5.0.0", "5.3.3", "5.5.0"]
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_sound_store_costs_nothing_and_is_not_touched(store: Callable[[str], Path], name: str) -> None:
+    root = store(name)
+    with assert_unchanged(root):
+        for version in readers(name):
+            found = ask(root, version)
+            assert (found.starts, found.exit_code, found.max_phy) == (True, 0, EXPECTED[name]["log_end"]), version
+            assert sum(high - low for low, high in found.queues.values()) == EXPECTED[name]["units"]
+
+
+@pytest.mark.parametrize("name", CLEAN + KILLED)
+def test_abort_decides_the_mode(store: Callable[[str], Path], name: str) -> None:
+    assert ask(store(name)).mode == ("normal" if name in CLEAN else "abnormal")
+
+
+def test_document_has_the_keys_that_scripts_rely_on(store: Callable[[str], Path]) -> None:
+    document = ask(store("clean-5.3.3")).json()
+    assert list(document)[: len(CONTRACT_KEYS)] == CONTRACT_KEYS
+    assert document["start_file"] == f"commitlog/{MIB:020d}" and document["queues"]["TopicA/0"] == [0, 161]
+
+
+def test_release_that_cannot_read_the_records_loses_them(store: Callable[[str], Path]) -> None:
+    found = ask(store("killed-v2-ipv6-5.3.3"), "5.0.0")
+    assert (found.starts, found.max_phy, found.lost_messages, found.exit_code) == (True, 0, 5000, 4)
+    assert {finding.code for finding in found.findings()} >= {"start-loses-messages", "start-deletes-files"}
+
+
+def test_one_lost_topic_stays_lost_after_a_clean_stop(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    shutil.rmtree(root / "consumequeue" / "TopicA")
+    for version in ("4.9.7", "5.3.3", "5.5.0"):
+        found = ask(root, version)
+        assert (found.unreachable_messages, found.duplicated_offsets, found.exit_code) == (587, 587, 4)
+        assert found.unreachable == {"TopicA/0": 161, "TopicA/1": 136, "TopicA/2": 148, "TopicA/3": 142}
+
+
+def test_all_queues_lost_come_back_but_not_from_5_0_to_5_3_1(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    shutil.rmtree(root / "consumequeue")
+    versions = ("4.4.0", "4.9.7", "5.0.0", "5.3.1", "5.3.3")
+    costs = {version: ask(root, version).unreachable_messages for version in versions}
+    assert costs == {"4.4.0": 2765, "4.9.7": 0, "5.0.0": 2765, "5.3.1": 2765, "5.3.3": 0}
+    assert ask(root, "5.3.1", recheckReputOffsetFromCq="true").unreachable_messages == 0
+
+
+def test_first_undispatched_message_is_skipped_from_5_3_2(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    path = root / "consumequeue" / "TopicA" / "0" / f"{0:020d}"
+    # every queue ends early, so the largest offset of all lies before the end of the log
+    for other in (root / "consumequeue").glob("*/*/*"):
+        content = other.read_bytes()
+        units = len(content.rstrip(b"\0")) // 20 + 1
+        other.write_bytes(content[: max(0, units - 9) * 20].ljust(len(content), b"\0"))
+    assert path.exists()
+    assert ask(root, "4.9.7").misaligned_units == 0
+    found = ask(root, "5.3.3")
+    assert found.misaligned_units > 0 and found.duplicated_offsets > 0 and found.exit_code == 4
+
+
+@pytest.mark.parametrize(("version", "starts"), [("4.9.7", False), ("5.1.2", False), ("5.1.3", True), ("5.5.0", True)])
+def test_empty_last_file_stops_the_start_up_to_5_1_2(store: Callable[[str], Path], version: str, starts: bool) -> None:
+    root = store("clean-5.3.3")
+    log_file(root, 2).touch()
+    found = ask(root, version)
+    assert found.starts is starts
+    if starts:
+        assert found.deleted_files == [f"commitlog/{2 * MIB:020d}"]
+    else:
+        assert found.reason is not None and "0 bytes" in found.reason and found.exit_code == 4
+
+
+@pytest.mark.parametrize("version", ["4.5.1", "5.1.3", "5.5.0"])
+@pytest.mark.parametrize("length", [0, MIB // 2, MIB + 1])
+def test_file_of_another_length_stops_the_start(store: Callable[[str], Path], version: str, length: int) -> None:
+    root = store("clean-5.3.3")
+    log_file(root, 2).touch()
+    os.truncate(log_file(root, 2), MIB)
+    os.truncate(log_file(root, 0), length)
+    found = ask(root, version)
+    assert not found.starts and found.reason is not None and "0" * 20 in found.reason
+
+
+def test_file_of_another_length_ends_the_loading_up_to_4_4(store: Callable[[str], Path]) -> None:
+    root = store("killed-5.5.0")
+    os.truncate(log_file(root, 1), MIB // 2)
+    found = ask(root, "4.4.0")
+    assert found.starts and found.ignored_files == [f"commitlog/{MIB:020d}", f"commitlog/{2 * MIB:020d}"]
+    assert found.lost_messages > 0
+
+
+@pytest.mark.parametrize(("version", "starts"), [("4.9.7", False), ("5.0.0", False), ("5.1.0", True), ("5.5.0", True)])
+def test_folder_among_log_files_stops_the_start_up_to_5_0(
+    store: Callable[[str], Path], version: str, starts: bool
+) -> None:
+    root = store("clean-5.3.3")
+    (root / "commitlog" / "old").mkdir()
+    assert ask(root, version).starts is starts
+
+
+def test_stray_file_stops_every_start(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    shutil.copy(log_file(root, 0), root / "commitlog" / "backup.bak")
+    for version in ("4.5.1", "4.9.7", "5.3.3", "5.5.0"):
+        assert not ask(root, version).starts
+
+
+def test_another_file_size_in_the_settings_stops_the_start(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    found = ask(root, "5.3.3", mappedFileSizeCommitLog="1073741824")
+    assert not found.starts and found.reason is not None and "1073741824" in found.reason
+    assert any(text.startswith("mappedFileSizeCommitLog=1048576") for text in ask(root).assumptions)
+
+
+def test_no_log_deletes_all_queues(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    shutil.rmtree(root / "commitlog")
+    found = ask(root)
+    assert (found.min_phy, found.max_phy, found.start_file) == (-1, 0, None)
+    assert len(found.deleted_files) == 31 and set(map(tuple, found.queues.values())) == {(0, 0)}
+
+
+def test_new_crc_settings_over_an_old_store_cut_it(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    found = ask(root, "5.3.3", forceVerifyPropCRC="true")
+    assert (found.exit_code, found.max_phy, found.end_reason) == (4, MIB, "no-property-crc")
+    assert any("forceVerifyPropCRC" in text for text in found.assumptions)
+    assert ask(root, "5.3.3", enabledAppendPropCRC="true").exit_code == 0
+
+
+def test_crash_without_checkpoint_reads_everything_and_finds_old_damage(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    with log_file(root, 0).open("r+b") as file:
+        file.seek(95)
+        file.write(b"~")
+    assert ask(root).lost_messages == 0
+    (root / "abort").touch()
+    (root / "checkpoint").unlink()
+    found = ask(root)
+    assert found.start_file == f"commitlog/{0:020d}"
+    assert (found.max_phy, found.lost_messages, found.exit_code) == (0, 2764, 4)
+    assert f"commitlog/{MIB:020d}" in found.deleted_files
+
+
+def test_index_that_is_deleted_and_not_made_again_is_a_cost(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    (root / "abort").touch()
+    found = ask(root)
+    assert [name for name in found.deleted_files if name.startswith("index/")]
+    if found.index_gap is not None:
+        assert found.exit_code == 2 and found.index_gap[0] < found.index_gap[1]
+    assert ask(root, "5.3.3", messageIndexEnable="false").index_gap is None
+
+
+def test_messages_of_lmq_queues_are_dispatched_only_if_the_broker_is_told_to(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    shutil.rmtree(root / "consumequeue")
+    plain = ask(root)
+    assert plain.missing_lmq_units == 80 and any("enableMultiDispatch" in text for text in plain.assumptions)
+    told = ask(root, "5.3.3", enableMultiDispatch="true", enableLmq="true")
+    assert told.missing_lmq_units == 0 and told.queues["%LMQ%one/0"] == [0, 40]
+
+
+def test_config_without_a_usable_copy_stops_the_start(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    (root / "config" / "topics.json").write_text('{"topicConfigTable":{')
+    assert ask(root).starts
+    (root / "config" / "topics.json.bak").write_text('{"topicConfigTable":{')
+    found = ask(root)
+    assert not found.starts and found.reason is not None and "topics.json" in found.reason
+
+
+def test_config_that_is_forgotten_is_named(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    (root / "config" / "consumerOffset.json").write_text("")
+    (root / "config" / "consumerOffset.json.bak").write_text("")
+    found = ask(root)
+    assert found.config_lost == ["config/consumerOffset.json"] and found.exit_code == 4
+
+
+def test_config_without_its_table_is_forgotten_whatever_the_backup_has(store: Callable[[str], Path]) -> None:
+    root = store("clean-4.5.1")
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        assert (root / "config" / name).exists()
+    path = root / "config" / "consumerOffset.json"
+    path.write_bytes(path.read_bytes().replace(b"offsetTable", b"offsetTabme"))
+    found = ask(root)
+    assert found.config_lost == ["config/consumerOffset.json"] and found.exit_code == 4
+
+
+@pytest.mark.parametrize(("gone", "named"), [
+    (["topics.json", "consumerOffset.json"], ["config/topics.json", "config/consumerOffset.json"]),
+    (["consumerOffset.json"], ["config/consumerOffset.json"]), (["consumerFilter.json"], []),
+])
+@pytest.mark.parametrize("how", ["missing", "{}"])
+def test_config_that_is_missing_or_names_nothing_is_forgotten(
+    store: Callable[[str], Path], gone: list[str], named: list[str], how: str,
+) -> None:
+    root = store("clean-4.5.1")
+    for name in gone:
+        for path in (root / "config" / name, root / "config" / f"{name}.bak"):
+            path.unlink()
+        if how == "{}":
+            (root / "config" / name).write_bytes(b"{}")
+    found = ask(root)
+    assert found.config_lost == named and found.exit_code == (4 if named else 0)
+    assert [item.file for item in found.findings() if item.code == "start-forgets-config"] == named
+
+
+def test_config_that_is_gone_is_forgotten_with_all_that_it_held(store: Callable[[str], Path]) -> None:
+    root = store("clean-restarts-4.9.7")
+    assert ask(root).exit_code == 0
+    shutil.rmtree(root / "config")
+    found = ask(root)
+    assert (found.config_lost, found.exit_code) == (["config/topics.json", "config/consumerOffset.json"], 4)
+
+
+def test_queues_in_rocksdb_are_said_not_to_be_read(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    (root / "consumequeue" / "000012.sst").write_bytes(b"data")
+    found = ask(root)
+    assert found.unsupported and found.exit_code & 64
+
+
+def test_later_and_earlier_releases_than_were_compared_are_an_assumption(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    assert any("like 5.5.0" in text for text in ask(root, "6.0.0").assumptions)
+    assert any("like 4.1.0" in text for text in ask(root, "3.5.8").assumptions)
+
+
+def test_findings_are_of_registered_codes() -> None:
+    everything = Prediction(
+        "5.3.3", "normal", starts=False, reason="why", lost_messages=1, unreachable_messages=1, duplicated_offsets=1,
+        deleted_files=["x"], index_gap=(0, 1), config_lost=["config/topics.json"], end_reason="bad-magic",
+        unsupported=["batchconsumequeue: batch consume queues"],
+        lowered_queues=[("T/0", 5, 3)],
+    )
+    assert {found.code for found in everything.findings()} == {code.name for code in PREDICT_CODES}
+    assert everything.exit_code == 4 | 64 and Prediction("5.3.3", "normal").exit_code == 0
+
+
+def test_releases_that_would_cut_the_log_are_named(store: Callable[[str], Path]) -> None:
+    def cuts(root: Path) -> list[tuple[str, str | None, int]]:
+        opened = Store.open(root)
+        found = releases_that_cut(opened, scan_log(opened.commitlog))
+        return [(str(cut.first), str(cut.until) if cut.until else None, cut.offset) for cut in found]
+
+    assert cuts(store("clean-5.3.3")) == []
+    # V2 records are read from 5.1.0 on
+    assert cuts(store("killed-v2-ipv6-5.3.3")) == [("4.1.0", "5.1.0", 0)]
+    root = store("clean-5.3.3")
+    with log_file(root, 0).open("r+b") as file:
+        file.seek(95)
+        file.write(b"~")
+    assert cuts(root) == [("4.1.0", None, 0)]
+
+
+@pytest.mark.parametrize(("version", "left"), [("4.4.0", 23), ("4.5.1", 0), ("5.5.0", 0)])
+def test_without_a_log_the_queues_go_but_for_an_orderly_stop_of_old(
+    store: Callable[[str], Path], version: str, left: int
+) -> None:
+    """CommitLog.recoverNormally calls destroyLogics since 4.5.0, recoverAbnormally always did; seen with 4.4.0."""
+    root = store("clean-4.5.1")
+    for index in range(2):
+        log_file(root, index).unlink()
+    found = ask(root, version)
+    assert (found.starts, sum(high > 0 for _, high in found.queues.values())) == (True, left)
+    (root / "abort").touch()
+    assert not any(high for _, high in ask(root, version).queues.values())

@@ -1,0 +1,127 @@
+"""The golden run itself: a sample of its cases holds; it notices a changed document, a changed tree and a lost case."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fixtures.damage import RECIPES
+from tests import golden
+from tests.cli.runner import Result, mqtool
+from tests.golden import COMMANDS, STORES, Case, Outcome
+
+KNOWN = golden.kept()
+QUICK = golden.quick(KNOWN)
+SAMPLE = sorted(QUICK, key=lambda case: case.rank)[:20]
+ONE = Case("clean-plain-4.9.7", "queue-behind")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with golden.surroundings() as path:
+        yield path / "case"
+
+
+def differences(case: Case, folder: Path) -> list[str]:
+    return golden.differences(golden.outcome(case, folder, COMMANDS), KNOWN[case])
+
+
+@pytest.mark.parametrize("case", SAMPLE, ids=str)
+def test_store_and_damage_give_what_the_golden_run_has_kept(case: Case, folder: Path) -> None:
+    assert differences(case, folder) == []
+
+
+def test_quick_sample_covers_every_recipe_and_every_store() -> None:
+    assert {case.recipe for case in QUICK} == set(RECIPES)
+    assert {case.store for case in QUICK} == set(STORES)
+    for command in COMMANDS:
+        assert any(command in commands for commands in QUICK.values())
+
+
+def changing(monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[Path, dict], None]) -> None:
+    """Let every run of one command change its document, or the store, by `change(root, document)`."""
+    def changed(*arguments: object) -> Result:
+        result = mqtool(*arguments)
+        if arguments[0] != name or "--dry-run" in arguments:
+            return result
+        document = result.document
+        change(Path(str(arguments[1])), document)
+        return Result(result.code, json.dumps(document), result.stderr)
+
+    monkeypatch.setattr(golden, "mqtool", changed)
+
+
+def test_unchanged_case_has_no_difference(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    changing(monkeypatch, "verify", lambda root, document: document.update(time=0, host="other", seconds=1e9))
+    assert differences(ONE, folder) == []
+
+
+def test_changed_fact_of_a_finding_is_a_difference(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    def change(root: Path, document: dict) -> None:
+        document["findings"][0]["facts"]["first"] += 1
+
+    changing(monkeypatch, "verify", change)
+    told = differences(ONE, folder)
+    assert told[0] == f"{ONE}: verify"
+    assert len(told) == 2
+
+
+def test_changed_count_is_a_difference_that_shows_both(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    def change(root: Path, document: dict) -> None:
+        document["commitlog"]["messages"] -= 1
+
+    changing(monkeypatch, "verify", change)
+    assert differences(ONE, folder) == [f"{ONE}: verify", "    was messages:542", "    now messages:541"]
+
+
+def test_step_that_is_missing_from_a_plan_is_a_difference(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    changing(monkeypatch, "recover", lambda root, document: document["plan"]["steps"].pop())
+    assert differences(ONE, folder)[0] == f"{ONE}: recover"
+
+
+def test_changed_byte_of_a_recovered_store_is_a_difference(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    def change(root: Path, document: dict) -> None:
+        with (root / "checkpoint").open("r+b") as file:
+            file.seek(4000)
+            file.write(b"x")
+
+    changing(monkeypatch, "recover", change)
+    told = differences(ONE, folder)
+    assert told[0].startswith(f"{ONE}: ")
+    assert "tree" in told[0]
+
+
+def test_undo_that_leaves_another_tree_fails_its_case(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    changing(monkeypatch, "undo", lambda root, document: (root / "checkpoint").touch())
+    told = differences(ONE, folder)
+    assert "undo left another tree" in told[0]
+
+
+def test_reading_command_that_writes_fails_its_case(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    changing(monkeypatch, "verify", lambda root, document: (root / "note").touch() or None)
+    assert "note" in differences(ONE, folder)[0]
+
+
+def test_case_that_is_new_or_cannot_be_made_any_more_is_a_difference() -> None:
+    assert golden.differences(Outcome(ONE, None), KNOWN[ONE])
+    assert golden.differences(Outcome(ONE, KNOWN[ONE]), None)
+    assert golden.differences(Outcome(ONE, None), None) == []
+
+
+def test_kept_lines_are_read_as_they_were_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(golden, "GOLDEN", tmp_path)
+    golden.keep(KNOWN)
+    assert golden.kept() == KNOWN
+
+
+def test_one_store_or_one_case_can_be_asked_for() -> None:
+    def asked(only: str) -> set[Case]:
+        return set(golden.chosen(KNOWN, argparse.Namespace(only=only, quick=False, update=False)))
+
+    assert asked(str(ONE)) == {ONE}
+    assert asked("kinds/clean-acl-5.5.0") == {Case("kinds/clean-acl-5.5.0", recipe) for recipe in RECIPES}
+    assert len(asked("")) == len(STORES) * len(RECIPES)

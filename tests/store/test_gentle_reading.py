@@ -1,0 +1,149 @@
+"""Reading beside a live broker: its page cache is left as it was, and no faster than allowed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.synth import synth_store
+from recover.log.scan import scan_log
+from recover.store import reader
+from recover.store.reader import BLOCK, Pace, ReadAhead
+from recover.store.store import Store
+from tests.support.stores import unpacked
+
+
+class _System:
+    """A file of `blocks` blocks, some of which are in the cache, and what it is asked to do with them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cached: set[int], *, fails: int = 0) -> None:
+        self.cached = cached
+        self.dropped: list[int] = []
+        self.advice: list[int] = []
+        self.fails = fails
+        monkeypatch.setattr(os, "preadv", self._preadv)
+        monkeypatch.setattr(os, "posix_fadvise", self._advise)
+
+    def _preadv(self, descriptor: int, buffers: Any, offset: int, flags: int) -> int:
+        assert flags == os.RWF_NOWAIT
+        if self.fails:
+            raise OSError(self.fails, "no")
+        if offset // BLOCK not in self.cached:
+            raise BlockingIOError
+        return 1
+
+    def _advise(self, descriptor: int, offset: int, size: int, advice: int) -> None:
+        self.advice.append(advice)
+        if advice == os.POSIX_FADV_WILLNEED:
+            self.cached.add(offset // BLOCK)
+        elif advice == os.POSIX_FADV_DONTNEED:
+            self.cached.remove(offset // BLOCK)
+            self.dropped.append(offset // BLOCK)
+
+
+def _pass_over(blocks: int, step: int = BLOCK // 2) -> None:
+    ahead = ReadAhead(3, blocks * BLOCK)
+    for position in range(0, blocks * BLOCK, step):
+        ahead.come_to(position, step)
+    ahead.close()
+
+
+@pytest.mark.parametrize("cached", [set(), {0, 3, 4, 29}, set(range(30))])
+def test_a_pass_over_a_file_leaves_the_page_cache_as_it_was(monkeypatch: pytest.MonkeyPatch, cached: set[int]) -> None:
+    system = _System(monkeypatch, set(cached))
+    _pass_over(30)
+    assert system.cached == cached
+    assert sorted(system.dropped) == sorted(set(range(30)) - cached)
+
+
+def test_what_is_read_next_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = _System(monkeypatch, set())
+    ahead = ReadAhead(3, 40 * BLOCK)
+    for position in range(0, 40 * BLOCK, BLOCK):
+        ahead.come_to(position, BLOCK)
+        assert position // BLOCK in system.cached
+        assert len(system.cached) <= 1 + reader.AHEAD // BLOCK + 1
+
+
+@pytest.mark.parametrize("cached", [set(), {3}])
+def test_what_is_read_of_another_s_split_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch, cached: set[int]) -> None:
+    system = _System(monkeypatch, set(cached))
+    ahead = ReadAhead(3, 3 * BLOCK, 1 << 16)
+    for position in range(0, 3 * BLOCK, BLOCK):
+        ahead.come_to(position, BLOCK)
+    system.cached.add(3)
+    ahead.close()
+    assert system.cached == cached and sorted(system.dropped) == [0, 1, 2, *({3} - cached)]
+
+
+def test_where_the_file_system_cannot_tell_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = _System(monkeypatch, set(), fails=errno.EOPNOTSUPP)
+    _pass_over(5)
+    assert system.dropped == []
+    assert system.advice == [os.POSIX_FADV_RANDOM, os.POSIX_FADV_NORMAL]
+
+
+def test_a_file_that_is_not_here_gets_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = _System(monkeypatch, set())
+    ReadAhead(-1, BLOCK).come_to(0, BLOCK)
+    assert system.advice == []
+
+
+def test_no_more_is_read_than_the_rate_allows() -> None:
+    now = 100.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    limited = Pace(1000, clock=lambda: now, sleep=sleep)
+    for _ in range(50):
+        limited.spend(100)
+    assert 4.9 <= now - 100 <= 5.0
+    Pace(None, sleep=lambda seconds: pytest.fail("no limit, no wait")).spend(1 << 40)
+
+
+def test_a_scan_keeps_to_the_pace_of_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(synth_store(tmp_path / "s", messages=60, mapped_file_size=8192).root)
+    spent: list[int] = []
+    monkeypatch.setattr(reader._pace, "spend", spent.append)
+    log = scan_log(store.commitlog)
+    assert log.messages == 60
+    assert sum(spent) >= log.log_end
+
+
+@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-5.5.0"])
+def test_a_verify_opens_no_file_twice(name: str) -> None:
+    root = str(unpacked(name))
+    _opens_each_once(root)
+
+
+def test_a_verify_of_many_queues_opens_no_file_twice(tmp_path: Path) -> None:
+    synth_store(tmp_path / "s", messages=3000, topics=30, queues=20)
+    opened = _opens_each_once(str(tmp_path / "s"))
+    assert sum("/consumequeue/" in name for name in opened) == 600
+
+
+# an audit hook stays for the life of a process
+_NOTING_OPENS = """
+import os, sys
+from mqtool.cli import main
+def hook(event, values):
+    if event == "open" and isinstance(values[0], (str, bytes, os.PathLike)):
+        print(os.fsdecode(values[0]), file=sys.stderr)
+sys.addaudithook(hook)
+sys.exit(main(["verify", sys.argv[1], "--json"]))
+"""
+
+
+def _opens_each_once(root: str) -> set[str]:
+    done = subprocess.run([sys.executable, "-c", _NOTING_OPENS, root], capture_output=True, text=True, check=False)
+    opened = [name for name in done.stderr.splitlines() if name.startswith(root)]
+    assert len(opened) == len(set(opened)) > 0, sorted(opened)
+    return set(opened)
