@@ -326,13 +326,13 @@ class Command:
         parts = [part for group in groups.values() if isinstance(group, PartsChoice) for part in group.parts]
         given = NOTHING_GIVEN if store is None else Given.of_values(store, values)
         out.begin(name, output, store, parts, given)
+        if store is not None and is_remote(store) and name not in _READ_ANYWHERE:
+            refuse_change(store)
         for choice in groups.values():
-            if isinstance(choice, StoreChoice) and "broker" in groups:
+            if isinstance(choice, StoreChoice) and (values.get("broker_conf") or values.get("settings")):
                 out.given = given.with_log_of_conf(choice.with_broker(groups["broker"]))
             if isinstance(choice, EngineChoice):
                 choice.check()
-        if store is not None and is_remote(store) and name not in _READ_ANYWHERE:
-            refuse_change(store)
         return out.finish(self._function(out, **groups, **own))
 
 
