@@ -23,7 +23,8 @@ from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import copy_store, relocated, sources_of
 from recover.change.lock import refuse_if_held
 from recover.change.model import Plan
-from recover.change.plan_file import Places, refuse_taken, save_plan
+from recover.change.places import Places
+from recover.change.plan_file import refuse_taken, save_plan
 from recover.change.preconditions import seal
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import Survey

@@ -16,7 +16,8 @@ from recover.change.carry_out import apply_plan, check_for_apply, would_resume
 from recover.change.carry_out import resume as resume_run
 from recover.change.journal import journal as runs_of
 from recover.change.journal import open_runs, run_findings
-from recover.change.plan_file import Places, load_plan
+from recover.change.places import Places
+from recover.change.plan_file import load_plan
 from recover.change.undo import last_run, would_undo
 from recover.change.undo import undo as undo_last
 from recover.findings.refusal import Refusal
