@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import recover.change.disk
-import recover.change.staging
 from recover.change.carry_out import apply_plan, resume
 from recover.change.journal import journal
 from recover.change.model import Install, Plan, Retire, WriteFile
@@ -70,14 +69,6 @@ def _each_undo_point(case: Case, one_in: int) -> int:
 @pytest.mark.parametrize(("name", "lock"), ONCE)
 def test_a_kill_before_some_operations_of_apply(name: str, lock: bool, folder: Path) -> None:
     assert _each_point(Case(folder, name, lock), 5) > 4
-
-
-@pytest.mark.parametrize("name", ["everything", "whole-files"])
-def test_a_kill_while_large_content_is_written_beside_the_rest(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recover.change.staging, "LARGE", 5000)
-    assert _each_point(Case(folder, name, True), 7) > 4
 
 
 @pytest.mark.parametrize(("name", "lock"), ONCE)
