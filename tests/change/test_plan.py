@@ -16,8 +16,8 @@ from recover.change.plan_file import load_plan, save_plan
 from recover.change.preconditions import check, seal
 from recover.findings.refusal import Refusal
 from recover.store.memo import stamp_of
-from tests.support.plans import INDEX, LOG, NEW_QUEUE, PLANS, QUEUE, contents, make_old, sealed, small_store
-from tests.support.trees import assert_unchanged
+from tests.support.plans import INDEX, LOG, NEW_QUEUE, PLANS, QUEUE, make_old, sealed, small_store
+from tests.support.trees import assert_unchanged, contents
 
 
 @pytest.mark.parametrize("file", [

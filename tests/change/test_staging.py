@@ -17,8 +17,8 @@ from recover.change.model import Install, Plan
 from recover.change.preconditions import seal
 from recover.findings.refusal import Interrupted, Refusal
 from recover.store.reading import file_crc
-from tests.support.plans import NEW_QUEUE, QUEUE, contents, count_operations, failing, sealed, small_store
-from tests.support.trees import assert_unchanged
+from tests.support.plans import NEW_QUEUE, QUEUE, count_operations, failing, sealed, small_store
+from tests.support.trees import assert_unchanged, contents
 
 
 @pytest.fixture(autouse=True)

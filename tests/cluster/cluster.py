@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,9 +57,18 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def can_mount() -> bool:
+    """Whether a process with mounts of its own can be started here."""
+    done = subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False)
+    return done.returncode == 0
+
+
 @contextmanager
-def cluster(folder: Path) -> Iterator[Cluster]:
-    """Start a master and two workers with one core each; stop what is left of them in the end."""
+def cluster(folder: Path, other_view: tuple[Path, Path] | None = None) -> Iterator[Cluster]:
+    """Start a master and two workers with one core each; stop what is left of them in the end.
+
+    `other_view` (source, target): the second worker and its executors see the folder `source` at `target`.
+    """
     # nothing of ours is on the executors' path: they get the code as a cluster of strangers would
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= spark_environment(find_java(), folder / "java")
@@ -72,12 +81,12 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     port = free_port()
     running: list[subprocess.Popen[bytes]] = []
 
-    def start(name: str, *arguments: object) -> subprocess.Popen[bytes]:
+    def start(name: str, *arguments: object, before: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         place = folder / name
         place.mkdir(parents=True)
         with (place / "log").open("wb") as log:
             process = subprocess.Popen(
-                [program, *map(str, arguments)], cwd=place, env=environment, stdout=log, stderr=log,
+                [*before, program, *map(str, arguments)], cwd=place, env=environment, stdout=log, stderr=log,
                 start_new_session=True,
             )
         running.append(process)
@@ -87,9 +96,11 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         start("master", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", port,
               "--webui-port", free_port())
         url = f"spark://127.0.0.1:{port}"
+        mounted = ("unshare", "-m", "sh", "-c", 'mount --bind "$1" "$2" && shift 2 && exec "$@"', "sh")
         workers = [
             start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", "--cores", 1, "--memory", "1g",
-                  "--host", "127.0.0.1", "--webui-port", free_port(), "-d", folder / f"worker-{number}", url)
+                  "--host", "127.0.0.1", "--webui-port", free_port(), "-d", folder / f"worker-{number}", url,
+                  before=(*mounted, *map(str, other_view)) if number and other_view else ())
             for number in (0, 1)
         ]
         for number in (0, 1):

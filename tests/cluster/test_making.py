@@ -19,9 +19,9 @@ from recover.cluster import making as makers
 from recover.cluster.making import SparkMaker
 from recover.cluster.session import stop_session
 from tests.cli.runner import Result, mqtool
-from tests.cluster.twice import contents, needs_spark, plain, same_changes
+from tests.cluster.twice import needs_spark, plain, same_changes
 from tests.support.stores import copy_store, real_store
-from tests.support.trees import assert_unchanged
+from tests.support.trees import assert_unchanged, contents
 
 pytestmark = [pytest.mark.deep, *needs_spark]
 

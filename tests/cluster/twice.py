@@ -16,7 +16,7 @@ from recover.findings.refusal import Refusal
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import log_options
 from tests.support.stores import copy_store
-from tests.support.trees import tree_digest
+from tests.support.trees import contents
 
 # Splits so small that every file of the stores is cut into many, at places that mean nothing.
 SPLITS = "mqtool.splitSize=300007"
@@ -69,11 +69,6 @@ def same_changes(root: Path, command: str, *arguments: object, spark: tuple[str,
     finally:
         shutil.rmtree(other)
     return local
-
-
-def contents(root: Path) -> dict[str, tuple[str, int, str]]:
-    """Kind, size and digest of everything in a tree, the journal left out."""
-    return {path: (node.kind, node.size, node.sha256) for path, node in tree_digest(root).items() if path != "."}
 
 
 def _assert_same(local: Result, root: Path, spark: Result, other: Path) -> None:

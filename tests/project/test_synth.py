@@ -20,7 +20,7 @@ from formats.index import decode as decode_index
 from formats.javahash import index_key_hash
 from formats.record import BLANK_SIZE, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, decode_blank, iter_index_keys
 from mqtool.cli import main
-from tests.support.trees import tree_digest
+from tests.support.trees import contents
 
 SMALL = sorted(SHAPES.keys() - {"many-queues", "queues-without-log", "deleted-topic"})
 
@@ -97,10 +97,10 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     digests = []
     for name in ("one", "other"):
         synth_store(tmp_path / name, seed=5, messages=200)
-        digests.append({path: node._replace(mtime_ns=0) for path, node in tree_digest(tmp_path / name).items()})
+        digests.append(contents(tmp_path / name))
     assert digests[0] == digests[1]
     synth_store(tmp_path / "third", seed=6, messages=200)
-    assert {path: node._replace(mtime_ns=0) for path, node in tree_digest(tmp_path / "third").items()} != digests[0]
+    assert contents(tmp_path / "third") != digests[0]
 
 
 @given(st.binary(max_size=40), st.integers(0, 0xFFFFFFFF))
