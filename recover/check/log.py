@@ -13,8 +13,9 @@ from formats.record.rows import BIT_GHOST, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
 from recover.broker.settings import KNOWN, java_integer
 from recover.broker.versions import DIRECTORIES_SKIPPED, IPV6_HOSTS, V2_RECORDS, Behaviour
-from recover.evidence.contradictions import Contradiction
+from recover.evidence.edits import Edit
 from recover.evidence.lost import Losses, record_count, was_a_message
+from recover.evidence.policy import POLICIES
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, Damage, LogView
@@ -218,16 +219,16 @@ def misnamed_findings(store: Store, misnamed: list[tuple[MappedFile, int]]) -> l
     ]
 
 
-def contradiction_findings(store: Store, log: LogView, denied: list[Contradiction]) -> list[Finding]:
+def contradiction_findings(store: Store, log: LogView, denied: list[Edit]) -> list[Finding]:
     """One finding for each record of which a queue shows that one field is damaged."""
     found = []
-    for item in denied:
-        mapped_file = log.queue.find(item.phy_offset)
+    for edit in denied:
+        mapped_file = log.queue.find(edit.start)
         assert mapped_file is not None
+        (topic, queue), queue_offset = edit.place
         found.append(finding(
-            "commitlog-contradicted-field", *place_in_file(store, mapped_file, item.phy_offset), start=item.phy_offset,
-            field=item.field, stored=item.stored, told=item.told, topic=item.key.topic, queue=item.key.queue_id,
-            queue_offset=item.queue_offset,
+            POLICIES[edit.kind].finding, *place_in_file(store, mapped_file, edit.start), start=edit.start,
+            field=edit.field, stored=edit.before, told=edit.after, topic=topic, queue=queue, queue_offset=queue_offset,
         ))
     return found
 
