@@ -150,7 +150,7 @@ class Change(Struct):
         return refuse_worse(store, made, settings_of(store, self.broker)[0], self.max_loss, self.out.findings)
 
     def _go_on(self, store: Store, made: RecoverPlan, plan: Plan) -> int:
-        from recover.change.plan_file import Places
+        from recover.change.places import Places
 
         out, root = self.out, self.choice.root
         document = made.before.json()

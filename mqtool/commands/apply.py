@@ -37,7 +37,8 @@ def run(
     are kept elsewhere are named again: what the plan says is not enough to write there.
     """
     from recover.change.carry_out import check_for_apply
-    from recover.change.plan_file import Places, load_plan
+    from recover.change.places import Places
+    from recover.change.plan_file import load_plan
     from recover.store.store import Store
 
     plan = load_plan(plan_file)

@@ -13,7 +13,7 @@ from recover.broker.recovery import RECOVERED_BY_LAST_FILES, Mode
 from recover.broker.settings import BrokerSettings
 from recover.change.content import Spool
 from recover.change.model import Plan, Retire, RetireFolder, Step, replacing
-from recover.change.plan_file import can_be_retired, stray_folders
+from recover.change.places import can_be_retired, stray_folders
 from recover.check.log import damaged_messages
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey

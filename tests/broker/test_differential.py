@@ -53,7 +53,7 @@ KEPT = [tuple(case) for case in cases() if case.version in kept_observations(cas
 Record = Callable[[str, object], None]
 
 
-@pytest.mark.parametrize(("store", "damage", "version"), marked(cases(), 24))
+@pytest.mark.parametrize(("store", "damage", "version"), marked(cases(), 12))
 def test_prediction_is_what_the_broker_does(
     store: str, damage: str, version: str, tmp_path: Path, observations: Observations, record_property: Record
 ) -> None:
@@ -67,7 +67,7 @@ def test_prediction_is_what_the_broker_does(
     assert not prediction_mismatches(case, told.document, seen.kept, done)
 
 
-@pytest.mark.parametrize(("store", "damage", "version"), marked(KEPT, 8))
+@pytest.mark.parametrize(("store", "damage", "version"), marked(KEPT, 4))
 def test_what_was_kept_of_a_start_still_happens(
     store: str, damage: str, version: str, tmp_path: Path, observations: Observations
 ) -> None:
@@ -77,7 +77,7 @@ def test_what_was_kept_of_a_start_still_happens(
     assert json.loads(json.dumps(seen.kept)) == kept_observations(store)[damage][version]
 
 
-@pytest.mark.parametrize(("store", "damage"), marked(list(pairs()), 16))
+@pytest.mark.parametrize(("store", "damage"), marked(list(pairs()), 8))
 def test_every_reader_starts_on_a_recovered_store_and_keeps_all(
     store: str, damage: str, tmp_path: Path, record_property: Record
 ) -> None:
@@ -102,7 +102,7 @@ def test_every_reader_starts_on_a_recovered_store_and_keeps_all(
     assert not {version: found for version, found in wrong.items() if found}
 
 
-@pytest.mark.parametrize(("store", "damage", "version"), marked(log_cases(), 18))
+@pytest.mark.parametrize(("store", "damage", "version"), marked(log_cases(), 9))
 def test_policy_broker_ends_where_the_broker_ends(
     store: str, damage: str, version: str, tmp_path: Path, observations: Observations
 ) -> None:
@@ -121,7 +121,7 @@ def test_policy_broker_ends_where_the_broker_ends(
     assert not state_mismatches(start(case, root), theirs, told, done)
 
 
-@pytest.mark.parametrize(("store", "damage", "seed"), marked(WITNESS, 4))
+@pytest.mark.parametrize(("store", "damage", "seed"), marked(WITNESS, 2))
 def test_a_witness_that_lies_costs_no_message_that_the_broker_alone_delivers(
     store: str, damage: str, seed: str, tmp_path: Path, count: Count
 ) -> None:

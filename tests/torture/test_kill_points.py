@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import recover.change.disk
-import recover.change.staging
 from recover.change.carry_out import apply_plan, resume
 from recover.change.journal import journal
 from recover.change.model import Install, Plan, Retire, WriteFile
@@ -94,39 +93,30 @@ class Case:
         assert contents(store) == self.after
 
 
-def sample(operations: int, deep: bool) -> list[int]:
-    """All operations, or some: another choice each time, the first and the last always."""
-    if deep:
-        return list(range(operations))
-    return sorted({0, operations - 1, *random.sample(range(operations), min(operations, 14))})
+def sample(operations: int, one_in: int) -> list[int]:
+    """One operation in so many: another choice each time, the first and the last always."""
+    return sorted({0, operations - 1, *random.sample(range(operations), operations // one_in)})
 
 
-def _each_point(case: Case, deep: bool) -> int:
+def _each_point(case: Case, one_in: int) -> int:
+    """How many kills; after each, if all operations are asked for, both ways are gone, else one of them."""
     killed = 0
-    for number in sample(case.operations, deep):
-        store = case.fresh()
-        plan = sealed(case.name, store)
-        assert killed_at(number, lambda store=store, plan=plan: apply_plan(store, plan))  # type: ignore[misc]
-        if random.random() < 0.5 and not deep:
-            case.undo(store)
-        else:
-            case.resume(store, lambda store=store, plan=plan: apply_plan(store, plan))  # type: ignore[misc]
-            case.undo(store)
-        case.drop(store)
-        killed += 1
-        if deep:
+    for number in sample(case.operations, one_in):
+        for resumed in (True, False) if one_in == 1 else (random.random() < 0.5,):
             store = case.fresh()
             plan = sealed(case.name, store)
             assert killed_at(number, lambda store=store, plan=plan: apply_plan(store, plan))  # type: ignore[misc]
+            if resumed:
+                case.resume(store, lambda store=store, plan=plan: apply_plan(store, plan))  # type: ignore[misc]
             case.undo(store)
             case.drop(store)
             killed += 1
     return killed
 
 
-def _each_undo_point(case: Case, deep: bool) -> int:
+def _each_undo_point(case: Case, one_in: int) -> int:
     killed = 0
-    for number in sample(case.undo_operations, deep):
+    for number in sample(case.undo_operations, one_in):
         store = case.fresh()
         apply_plan(store, sealed(case.name, store))
         assert killed_at(number, lambda store=store: undo(store))  # type: ignore[misc]
@@ -141,30 +131,21 @@ def _each_undo_point(case: Case, deep: bool) -> int:
 
 @pytest.mark.parametrize(("name", "lock"), ONCE)
 def test_a_kill_before_some_operations_of_apply(name: str, lock: bool, folder: Path) -> None:
-    assert _each_point(Case(folder, name, lock), deep=False) > 10
-
-
-@pytest.mark.parametrize("name", ["everything", "whole-files"])
-def test_a_kill_while_large_content_is_written_beside_the_rest(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recover.change.staging, "LARGE", 5000)
-    assert _each_point(Case(folder, name, True), deep=False) > 10
+    assert _each_point(Case(folder, name, lock), 5) > 4
 
 
 @pytest.mark.parametrize(("name", "lock"), ONCE)
 def test_a_kill_before_some_operations_of_undo(name: str, lock: bool, folder: Path) -> None:
-    assert _each_undo_point(Case(folder, name, lock), deep=False) > 10
+    assert _each_undo_point(Case(folder, name, lock), 5) > 4
 
 
-@pytest.mark.parametrize(("name", "lock"), [
-    # each plan once in the deep suite, and both ways in the long one
-    pytest.param(name, lock, marks=pytest.mark.deep if (name, lock) in ONCE else pytest.mark.long)
-    for name in PLANS for lock in (True, False)
+@pytest.mark.parametrize(("name", "lock", "one_in"), [
+    *(pytest.param(*case, 3, marks=pytest.mark.deep) for case in ONCE),
+    *(pytest.param(name, lock, 1, marks=pytest.mark.long) for name in PLANS for lock in (True, False)),
 ])
-def test_a_kill_before_every_operation(name: str, lock: bool, folder: Path, count: Count) -> None:
+def test_a_kill_before_every_operation(name: str, lock: bool, one_in: int, folder: Path, count: Count) -> None:
     case = Case(folder, name, lock)
-    count("fault points killed by os._exit", _each_point(case, deep=True) + _each_undo_point(case, deep=True))
+    count("fault points killed by os._exit", _each_point(case, one_in) + _each_undo_point(case, one_in))
 
 
 @pytest.mark.deep
