@@ -110,14 +110,15 @@ def rejected_findings(look: Survey, found: list[Rejected]) -> Iterator[Finding]:
         )
         if item.edit is not None:
             file, offset = place_in_file(look.store, item.mapped_file, start + item.edit.position)
-            yield finding("commitlog-flipped-field", file, offset, **_said_of(item.edit), **message)
+            said = {**_said_of(item.edit), "name": item.edit.field, "value": item.edit.after}
+            yield finding("commitlog-flipped-field", file, offset, **said, **message)
 
 
 def _said_of(edit: Edit) -> dict[str, Any]:
     """What findings say of a bit that was flipped."""
     return {
         "start": edit.start, "position": edit.position, "bit": edit.bit, "stored": edit.stored[0],
-        "right": edit.content[0], "name": edit.field, "value": edit.after,
+        "right": edit.content[0],
     }
 
 
@@ -309,7 +310,8 @@ def flipped_bit_findings(store: Store, look: Survey) -> Iterator[Finding]:
 def flipped_property_findings(store: Store, log: LogView, edits: Iterable[Edit]) -> Iterator[Finding]:
     """One finding for each record of which a tag or key is not what units remember, and was before a bit flipped."""
     for edit in edits:
-        yield _bit_finding(store, log, edit, witness=POLICIES[edit.kind].witness)
+        witness = POLICIES[edit.kind].witness
+        yield _bit_finding(store, log, edit, name=edit.field, value=edit.after, witness=witness)
 
 
 def _bit_finding(store: Store, log: LogView, edit: Edit, **facts: Any) -> Finding:
