@@ -13,7 +13,7 @@ from string import Formatter
 import pytest
 
 from formats.record.strict import PLAUSIBLE
-from mqtool.output import SCREEN_FINDINGS
+from mqtool.printer import SCREEN_FINDINGS
 from recover.evidence.beyond import TORN_RECORD, ZEROED
 from recover.findings.code import Code
 from recover.findings.log_codes import REASONS
