@@ -12,15 +12,14 @@ from formats.record import BLANK_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
 from formats.record.rows import BIT_GHOST, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
 from recover.broker.settings import KNOWN, java_integer
-from recover.broker.versions import DIRECTORIES_SKIPPED, IPV6_HOSTS, V2_RECORDS, Behaviour
+from recover.broker.versions import IPV6_HOSTS, V2_RECORDS
 from recover.evidence.edits import Edit
 from recover.evidence.lost import Losses, record_count, was_a_message
 from recover.evidence.policy import POLICIES
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, Damage, LogView
-from recover.look.pointers import read_checkpoint
-from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
+from recover.store.mapped_files import MappedFile, OddName
 from recover.store.store import Store
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: 
 def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> list[Finding]:
     """Findings of the commitlog."""
     log = look.log
-    found = list(_file_findings(store, log.queue))
+    found = list(_file_findings(store, log))
     for number, damage in enumerate(log.damaged):
         lost = len(look.losses.by_damage[number])
         found.append(_damage_finding(store, log, damage, lost, number in look.end_marks))
@@ -126,7 +125,8 @@ def _what_is(odd: OddName) -> str:
     return "a folder" if odd.is_directory else "a special file" if odd.path.exists() else "a link to nothing"
 
 
-def _file_findings(store: Store, queue: MappedFileQueue) -> Iterator[Finding]:
+def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
+    queue = log.queue
     for wrong in queue.wrong_lengths():
         yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size)
@@ -136,8 +136,8 @@ def _file_findings(store: Store, queue: MappedFileQueue) -> Iterator[Finding]:
             what = _what_is(odd)
             yield finding(NOT_A_FILE, store.relative(odd.path), None, name=odd.path.name, what=what)
             continue
-        # from 5.1.0 on a broker passes over folders, so for such a store it is no more than untidy
-        skipped = odd.is_directory and _at_least(store, DIRECTORIES_SKIPPED)
+        # brokers from 5.1.0 on pass over folders, and they alone read V2 records: it is no more than untidy there
+        skipped = odd.is_directory and bool(log.tally.bits & BIT_V2)
         yield finding("commitlog-odd-name", store.relative(odd.path), None, severity="info" if skipped else None,
                       name=odd.path.name, is_directory=odd.is_directory)
     for twin in queue.duplicates:
@@ -184,13 +184,6 @@ def _old_records(store: Store, log: LogView, old_end: int | None) -> list[Findin
                     file, offset = place_in_file(store, scan.mapped_file, old_end)
                     found.append(finding("commitlog-old-end", file, offset, start=old_end, count=count))
     return found
-
-
-def _at_least(store: Store, behaviour: Behaviour) -> bool:
-    """True when the store's own traces show a broker that behaves so."""
-    from recover.look.generation import find_generation
-
-    return find_generation(store, read_checkpoint(store)).at_least >= behaviour.since
 
 
 def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
