@@ -24,8 +24,8 @@ from formats.compression import MissingCodecError, decompress
 from formats.errors import FormatError
 from formats.javahash import index_key_hash
 from formats.record import OFFSET_SYS_FLAG, TOPIC_HALF, TOPIC_TIMER, Record, delay_level, iter_index_keys, tags_code
+from formats.record.grammar import is_served, unserved
 from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_UNSERVED, NO_MESSAGE
-from formats.record.strict import is_served, unserved
 from recover.check.log import place_in_file
 from recover.check.survey import Survey
 from recover.derived.expected import QueueKey

@@ -15,9 +15,7 @@ import numpy as np
 from formats import sysflag
 from formats.crc import CRC31_MASK, crc31
 from formats.errors import FormatError
-from formats.layout import Layout
 from formats.native.walk import bits_that_change
-from formats.properties import PROPERTY_BYTE
 from formats.record import (
     BLANK_SIZE,
     HEAD,
@@ -26,16 +24,12 @@ from formats.record import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
-    OFFSET_BODY_CRC,
-    PROPERTIES_LENGTH,
-    PROPERTY_CRC_SIZE,
     Record,
     check_strict,
     decode,
-    property_crc_digits,
+    grammar,
 )
-from formats.record.layout import TOPIC_LENGTHS, Head
-from formats.record.message import PROPERTY_CRC_START
+from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTHS
 from formats.sysflag import HOSTS_V6
 from recover.evidence.edits import Edit
 from recover.evidence.lost import Losses, LostPosition
@@ -49,7 +43,6 @@ _MOST_WORK = 1 << 32
 """Bytes that are looked through for one record, all its tries together; each counts _TRY_COST more than it has."""
 _TRY_COST = 10_000
 _SIZE_BYTES = 4
-_CRC_BYTES = 4
 _SEVERAL = 4 << 20
 """Bytes of the longest damage that is looked through for more than one message."""
 _LEAST_ODDS = 1000
@@ -203,24 +196,18 @@ def _candidates(damaged: bytes, phy_offset: int, lost: list[LostPosition]) -> It
         # then that is the one field; as in every range that many records stood in, with a lost position for each
         return
     yield _field("phy_offset", phy_offset)
-    for magic in (MAGIC_V1, MAGIC_V2):
-        yield _field("magic", magic)
     flag = HEAD.decode(damaged).sys_flag
+    layout = HEADS[flag & sysflag.HOSTS_V6]
+    if len(damaged) >= layout.size:
+        for rule in grammar.RULES:
+            for beginning in rule.repairs():
+                yield rule.where, layout.offset(rule.where), beginning
     for bit in (sysflag.BORNHOST_V6, sysflag.STOREHOST_V6):
         yield _field("sys_flag", flag ^ bit)
-    yield from _port_candidates(damaged, HEADS[flag & sysflag.HOSTS_V6])
     for position in lost:
         yield _field("queue_id", position.key.queue_id)
         yield _field("queue_offset", position.queue_offset)
         yield from _length_candidates(damaged, position.key.topic.encode())
-
-
-def _port_candidates(damaged: bytes, layout: Layout[Head]) -> Iterator[tuple[str, int, bytes]]:
-    """Ports without what no port has: its upper half is always zero."""
-    for name in ("born_port", "store_port"):
-        field = layout.field(name)
-        if len(damaged) >= layout.size:
-            yield name, field.offset, bytes(2)
 
 
 def _length_candidates(damaged: bytes, topic: bytes) -> Iterator[tuple[str, int, bytes]]:
@@ -257,18 +244,15 @@ def _field(name: str, value: int) -> tuple[str, int, bytes]:
 
 def _suspects(record: Record, damaged: bytes) -> Iterator[tuple[int, int]]:
     """(byte, bit) of each bit of a record that alone makes its outer checksum right."""
-    if (digits := record.property_crc) is not None:
-        covered = len(damaged) - PROPERTY_CRC_SIZE
-        if digits.isdigit():
-            yield from _of_text(0, covered, int(digits[::-1]) ^ crc31(damaged[:covered]))
-        right = int.from_bytes(property_crc_digits(damaged[:covered]), "big")
-        yield from _of_field(covered + len(PROPERTY_CRC_START), len(digits), int.from_bytes(digits, "big") ^ right)
-        # the one byte that it does not cover
-        yield from _of_field(len(damaged) - 1, 1, damaged[-1] ^ PROPERTY_BYTE[0])
-    elif record.body:
-        change = (record.body_crc & 0xFFFFFFFF) ^ crc31(record.body)
-        yield from _of_text(HEADS[record.sys_flag & HOSTS_V6].size, len(record.body), change)
-        yield from _of_field(OFFSET_BODY_CRC, _CRC_BYTES, change)
+    # the outermost covers all others
+    for checksum in grammar.checksums(record)[-1:]:
+        right = checksum.encode(crc31(damaged[checksum.start : checksum.stop]))
+        stored = damaged[checksum.at : checksum.at + len(right)]
+        said = checksum.decode(stored)
+        if said is not None:
+            change = said ^ crc31(damaged[checksum.start : checksum.stop])
+            yield from _of_text(checksum.start, checksum.stop - checksum.start, change)
+        yield from _of_field(checksum.at, len(right), int.from_bytes(stored, "big") ^ int.from_bytes(right, "big"))
 
 
 def _of_text(start: int, length: int, change: int) -> Iterator[tuple[int, int]]:
