@@ -27,6 +27,12 @@ def pytest_configure(config: pytest.Config) -> None:
         build.ensure(Path(build.__file__).parent)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark's tests come first: one of several workers gets all of them, and starts one session for most."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """An empty folder, in memory where there is room: what changes a store syncs a lot. Gone after the test."""

@@ -12,29 +12,26 @@ from pathlib import Path
 from msgspec import Struct
 
 from recover.change import disk
-from recover.change.journal import Run, RunInfo, leftovers, open_runs, runs
-from recover.change.lock import StoreLock, is_own_lock_file, refuse_if_held
-from recover.change.model import Plan
-from recover.change.plan_file import Places
-from recover.change.preconditions import check, detach
-from recover.change.run import (
-    check_changeable,
-    check_for_resume,
+from recover.change.content import FileContent
+from recover.change.journal import Run, RunInfo, open_runs
+from recover.change.lock import refuse_if_held
+from recover.change.model import InPlace, Plan
+from recover.change.places import Places, check_changeable, check_space
+from recover.change.preconditions import check, check_same_store, check_watched, detach
+from recover.change.run import record, record_all, start, tidy
+from recover.change.steps import batches, work_of
+from recover.change.undo import (
+    Progress,
+    check_as_left,
     check_for_undo,
-    check_space,
-    family,
-    make_last,
-    record,
-    record_all,
-    start,
-    tidy,
+    has_leftovers,
+    never,
+    store_locked,
+    take_back,
+    undo_run,
 )
-from recover.change.staging import batches
-from recover.change.undo import take_back, undo_run
 from recover.findings.refusal import Interrupted, Refusal
-
-Progress = Callable[[int, int, str], None]
-"""Called with (steps done, steps in all, what comes next)."""
+from recover.store.reading import file_crc
 
 
 class Applied(Struct, frozen=True):
@@ -47,11 +44,6 @@ class Applied(Struct, frozen=True):
     def journal(self) -> str | None:
         """Folder of the run, relative to the store root."""
         return self.run.plan_path.removesuffix("/plan.json") if self.run else None
-
-
-def never() -> bool:
-    """Not interrupted."""
-    return False
 
 
 def apply_plan(
@@ -67,8 +59,7 @@ def apply_plan(
     if not plan.steps:
         return Applied(False, None)
     Places(root, given).check_plan(plan)
-    with StoreLock(root), _disk_trouble("nothing was changed"):
-        tidy(root)
+    with store_locked(root, "nothing was changed", "the command"):
         begun = _begun(root, plan, given)
         if begun is not None:
             return _go_on(begun, progress, interrupted)
@@ -89,7 +80,7 @@ def check_for_apply(root: Path, plan: Plan, parts: Iterable[Path | str] = ()) ->
     refuse_if_held(root)
     begun = _begun(root, plan, given)
     if begun is not None:
-        check_for_resume(begun, begun.plan)
+        _check_for_resume(begun)
     else:
         _checked(root, plan, given)
 
@@ -118,9 +109,9 @@ def would_resume(root: Path, parts: Iterable[Path | str] = ()) -> Run:
     root = root.absolute()
     for run in open_runs(root, parts):
         refuse_if_held(root)
-        (check_for_undo if run.state == "undoing" else check_for_resume)(run, run.plan)
+        (check_for_undo if run.state == "undoing" else _check_for_resume)(run)
         return run
-    raise Refusal("there is no unfinished run", "see what was done with `mqtool journal`")
+    raise _nothing_to_resume()
 
 
 def resume(
@@ -129,26 +120,23 @@ def resume(
 ) -> Applied:
     """Complete the run that was killed or interrupted: an apply is carried to its end, an undo too.
 
-    `parts`: what may be written outside of the root.
-
-    `Refusal` if there is none, or if something else worked on the store in between.
+    `parts`: what may be written outside of the root. `Refusal` if there is no such run, or if something else worked on
+    the store in between.
     """
     root, given = root.absolute(), tuple(map(str, parts))
-    nothing = Refusal("there is no unfinished run", "see what was done with `mqtool journal`")
-    if not open_runs(root) and not _has_leftovers(root):
-        raise nothing
-    with StoreLock(root), _disk_trouble("the run is still unfinished"):
-        tidy(root)
+    if not open_runs(root) and not has_leftovers(root):
+        raise _nothing_to_resume()
+    with store_locked(root, "the run is still unfinished", "the command"):
         for run in open_runs(root, given):
-            if run.state == "undoing":
-                undo_run(run, progress, interrupted)
-                return Applied(True, run.info())
-            return _go_on(run, progress, interrupted)
-    raise nothing
+            if run.state != "undoing":
+                return _go_on(run, progress, interrupted)
+            undo_run(run, progress, interrupted)
+            return Applied(True, run.info())
+    raise _nothing_to_resume()
 
 
-def _has_leftovers(root: Path) -> bool:
-    return bool(leftovers(root)) or is_own_lock_file(root / "lock")
+def _nothing_to_resume() -> Refusal:
+    return Refusal("there is no unfinished run", "see what was done with `mqtool journal`")
 
 
 def refuse_if_unfinished(root: Path, parts: Iterable[Path | str] = ()) -> None:
@@ -165,56 +153,72 @@ def _unfinished(run: Run) -> Refusal:
     )
 
 
+def _check_for_resume(run: Run) -> None:
+    """`Refusal` unless the store is just as the run left it, what it had not touched yet included."""
+    steps = run.plan.steps
+    check_same_store(run.plan, run.root)
+    for number, step in enumerate(steps):
+        # The content that is still to come was verified when it was staged; it may have lain there for long.
+        staged, content = run.staged(number), step.content
+        if content is None or (isinstance(step, InPlace) and not isinstance(content, FileContent)):
+            continue
+        is_there = staged.exists()
+        if not is_there and run.statuses[number] != "untouched":
+            continue
+        if not is_there or file_crc(staged) != (content.size, content.crc32c):
+            raise Refusal(
+                f"the staged content for {step.file} is damaged", "run `mqtool undo`", file=step.file, run=run.id
+            )
+    check_as_left(run, range(len(steps)))
+    check_watched(run.plan, run.root)
+    check_changeable(run.root, steps, run.path, run.kept())
+
+
 def _go_on(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> Applied:
-    check_for_resume(run, run.plan)
+    _check_for_resume(run)
     return _carry_out(run, progress, interrupted)
 
 
 def _carry_out(run: Run, progress: Progress | None, interrupted: Callable[[], bool]) -> Applied:
-    plan = run.plan
+    steps = run.plan.steps
     try:
-        make_last(run)
-        for batch in list(batches(run.root, plan.steps)):
-            if all(run.statuses[number] == "done" for number in batch):
+        # the names that lead to the run: from here on a failure is one of the run and no longer of its making
+        disk.fsync_dir(run.path.parent)
+        disk.fsync_dir(run.root)
+        for batch in list(batches(run.root, steps)):
+            left = [number for number in batch if run.statuses[number] != "done"]
+            if not left:
                 continue
             if interrupted():
                 raise Interrupted(
-                    f"stopped after {batch[0]} of {len(plan.steps)} steps", "run `mqtool resume` or `mqtool undo`",
+                    f"stopped after {batch[0]} of {len(steps)} steps", "run `mqtool resume` or `mqtool undo`",
                     run=run.id,
                 )
             if progress is not None:
-                step = plan.steps[batch[0]]
-                progress(batch[0], len(plan.steps), f"{step.kind} {step.file}")
-            _one_batch(run, [number for number in batch if run.statuses[number] != "done"])
+                progress(batch[0], len(steps), f"{steps[batch[0]].kind} {steps[batch[0]].file}")
+            _one_batch(run, left)
         disk.unlink(run.path / "reserve")
         record(run, "finish")
-    except OSError as error:
-        raise _taken_back(run, error) from error
-    except Refusal as refusal:
-        if not isinstance(refusal, Interrupted):
-            raise _taken_back(run, refusal) from refusal
+    except Interrupted:
         raise
+    except (OSError, Refusal) as error:
+        raise _taken_back(run, error) from error
     if progress is not None:
-        progress(len(plan.steps), len(plan.steps), "done")
+        progress(len(steps), len(steps), "done")
     return Applied(True, run.info())
 
 
 def _one_batch(run: Run, batch: list[int]) -> None:
     """Save, sync, record; do, sync, read back, record."""
-    steps = run.plan.steps
-    Places(run.root, run.parts).check(steps[number] for number in batch)
+    Places(run.root, run.parts).check(run.plan.steps[number] for number in batch)
+    works = [(number, work_of(run, number)) for number in batch]
     promised = set(run.promised)
-    prepared = [
-        (number, *family(steps[number]).prepare(run, number, steps[number], promised))
-        for number in batch if run.statuses[number] == "untouched"
-    ]
+    prepared = [(number, *work.prepare(promised)) for number, work in works if run.statuses[number] == "untouched"]
     disk.sync_all(path for _, _, paths in prepared for path in paths)
     record_all(run, "begin", [{"step": number, **facts} for number, facts, _ in prepared])
-    disk.sync_all([path for number in batch for path in family(steps[number]).make_room(run, number, steps[number])])
-    disk.sync_all([path for number in batch for path in family(steps[number]).perform(run, number, steps[number])])
-    record_all(run, "done", [
-        {"step": number, "after": family(steps[number]).settle(run, number, steps[number])} for number in batch
-    ])
+    disk.sync_all([path for _, work in works for path in work.make_room()])
+    disk.sync_all([path for _, work in works for path in work.perform()])
+    record_all(run, "done", [{"step": number, "after": work.settle()} for number, work in works])
 
 
 def _taken_back(run: Run, error: OSError | Refusal) -> Refusal:
@@ -230,23 +234,3 @@ def _taken_back(run: Run, error: OSError | Refusal) -> Refusal:
             "check the disk, then run `mqtool undo`: the saved bytes are in the journal", run=run.id,
         )
     return Refusal(f"{reason}; the begun steps were taken back, the store is as it was", "check the disk", run=run.id)
-
-
-class _disk_trouble:  # noqa: N801 - used like a function
-    """Turns an `OSError` of the body into a `Refusal` that says how the store stands."""
-
-    def __init__(self, standing: str) -> None:
-        self.standing = standing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            raise Refusal(
-                f"{error.strerror} ({error.filename or 'no file name'}); {self.standing}",
-                "check the disk and its free space, then run the command again", errno=error.errno,
-            ) from error
-
-
-__all__ = ["Applied", "Progress", "apply_plan", "refuse_if_unfinished", "resume", "runs"]

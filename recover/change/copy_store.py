@@ -75,7 +75,7 @@ def sources_of(store: Store) -> list[tuple[Path, str]]:
 
 def relocated(plan: Plan, names: Mapping[str, str]) -> Plan:
     """A plan of the original as a plan of its copy, not yet sealed; `names` is what `copy_store` returned."""
-    steps = tuple(step.renamed(names.get(step.file, step.file)) for step in plan.steps)
+    steps = tuple(structs.replace(step, file=names.get(step.file, step.file)) for step in plan.steps)
     return structs.replace(plan, steps=steps, parts=(), store=None, preconditions=(), watched=())
 
 

@@ -9,7 +9,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -52,12 +52,20 @@ def fault(
 
 CHUNK = 1 << 20
 _ZERO_BLOCK = 64 << 10
-_GLANCE = 64
 _ZEROS = bytes(_ZERO_BLOCK)
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _WRITE = 2  # SYNC_FILE_RANGE_WRITE: begin, and do not wait
 UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOTTY, errno.EXDEV}
 """What file systems answer that cannot do something, as opposed to one that fails."""
+
+
+@contextlib.contextmanager
+def _opened(path: Path | str, flags: int, mode: int = 0o600) -> Iterator[int]:
+    fd = os.open(path, flags | os.O_CLOEXEC, mode)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def pwrite(fd: int, path: Path, offset: int, data: Buffer) -> None:
@@ -70,25 +78,19 @@ def pwrite(fd: int, path: Path, offset: int, data: Buffer) -> None:
         view, offset = view[written:], offset + written
 
 
-def write_range(path: Path, offset: int, chunks: Iterable[Buffer]) -> int:
-    """Overwrite bytes of an existing file from `offset` on; returns how many. Not synced yet."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        start = offset
+def write_range(path: Path, offset: int, chunks: Iterable[Buffer]) -> None:
+    """Overwrite bytes of an existing file from `offset` on. Not synced yet."""
+    with _opened(path, os.O_WRONLY | os.O_NOFOLLOW) as fd:
         for chunk in chunks:
             pwrite(fd, path, offset, chunk)
             offset += len(chunk)
-        return offset - start
-    finally:
-        os.close(fd)
 
 
 def zero_range(path: Path, start: int, stop: int) -> None:
     """Make [start, stop) read as zeros without allocating blocks; grows the file if `stop` is behind its end."""
     if stop <= start:
         return
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
+    with _opened(path, os.O_RDWR | os.O_NOFOLLOW) as fd:
         size = os.fstat(fd).st_size
         if start < size and not punch(fd, path, start, min(stop, size)):
             # Holes read as zeros already; only the blocks that exist need writing.
@@ -98,8 +100,6 @@ def zero_range(path: Path, start: int, stop: int) -> None:
         if stop > size:
             fault("truncate", path, length=stop)
             os.ftruncate(fd, stop)
-    finally:
-        os.close(fd)
 
 
 def punch(fd: int, path: Path, start: int, stop: int) -> bool:
@@ -126,11 +126,8 @@ def _libc(name: str) -> Callable[..., int] | None:
 def truncate(path: Path, size: int) -> None:
     """Set the length of a file in bytes."""
     fault("truncate", path, length=size)
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
+    with _opened(path, os.O_WRONLY | os.O_NOFOLLOW) as fd:
         os.ftruncate(fd, size)
-    finally:
-        os.close(fd)
 
 
 def create_file(
@@ -145,14 +142,11 @@ def create_from_pieces(
 ) -> tuple[int, int]:
     """The same from pieces in any order that hold each byte once; `RuntimeError` where they do not."""
     fault("create", path)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
+    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode) as fd:
         size, crc = _fill(fd, path, pieces)
         if sync:
             fault("fsync", path)
             os.fsync(fd)
-    finally:
-        os.close(fd)
     return size, crc
 
 
@@ -216,9 +210,7 @@ def _written(view: memoryview) -> Iterator[tuple[int, int]]:
     start = 0
     for first in range(0, len(view), _ZERO_BLOCK):
         last = min(first + _ZERO_BLOCK, len(view))
-        zeros = _ZEROS[: last - first]
-        # most blocks that are written show it at once, and need not be copied to be compared
-        if bytes(view[first : first + _GLANCE]) == zeros[:_GLANCE] and bytes(view[first:last]) == zeros:
+        if bytes(view[first:last]) == _ZEROS[: last - first]:
             if start < first:
                 yield start, first
             start = last
@@ -228,26 +220,20 @@ def _written(view: memoryview) -> Iterator[tuple[int, int]]:
 
 def append(path: Path, data: bytes) -> None:
     """Add bytes at the end of a file (made if missing) and sync it."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
+    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW) as fd:
         view = memoryview(data)
         while len(view):
             fault("append", path, length=len(view), data=view[:CHUNK])
             view = view[os.write(fd, view[:CHUNK]) :]
         fault("fsync", path)
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def punch_holes(path: Path, keep: Iterable[tuple[int, int]], start: int, stop: int) -> None:
     """Deallocate what of [start, stop) is in none of the `keep` ranges, where it can be done."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
+    with _opened(path, os.O_RDWR | os.O_NOFOLLOW) as fd:
         for first, last in gaps(keep, start, stop):
             punch(fd, path, first, last)
-    finally:
-        os.close(fd)
 
 
 # --- Names: rename, link, unlink, directories, and the syncs that make them last.
@@ -362,44 +348,25 @@ def fsync_dir(path: Path) -> None:
     _sync(path)
 
 
-def sync_all(paths: Iterable[Path]) -> None:
+def sync_all(paths: Iterable[Path], *, missing_ok: bool = False) -> None:
     """Sync files and directories, each once, several at a time: a file system answers many syncs almost like one."""
-    distinct = list(dict.fromkeys(paths))
+    distinct = [path for path in dict.fromkeys(paths) if not missing_ok or path.exists()]
     for path in distinct:
         fault("fsync-dir" if path.is_dir() else "fsync", path)
     if len(distinct) < 3:
-        _sync_each(distinct)
+        for path in distinct:
+            _sync(path)
         return
-    # so many tasks and no more: to hand over each path by itself takes as long as to sync it
-    tasks = min(_SYNCS, len(distinct))
-    syncs = [_threads().submit(_sync_each, distinct[number::tasks]) for number in range(tasks)]
-    # nothing is being synced any more when the first failure is told
-    wait(syncs)
+    # all are tried before the first failure is reported
+    with ThreadPoolExecutor(min(_SYNCS, len(distinct))) as pool:
+        syncs = [pool.submit(_sync, path) for path in distinct]
     for sync in syncs:
         sync.result()
 
 
-@cache
-def _threads() -> ThreadPoolExecutor:
-    """Kept for the next syncs: to start sixteen takes as long as half of them."""
-    return ThreadPoolExecutor(_SYNCS, thread_name_prefix="sync")
-
-
-# threads do not survive in a child, which would wait for them
-os.register_at_fork(after_in_child=_threads.cache_clear)
-
-
-def _sync_each(paths: Iterable[Path]) -> None:
-    for path in paths:
-        _sync(path)
-
-
 def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with _opened(path, os.O_RDONLY) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 # --- Whole files: copies with all that belongs to them, and files that get their name when they are complete.
@@ -419,18 +386,14 @@ def copy_file(source: Path, target: Path, *, strict: bool = True) -> None:
         os.symlink(os.readlink(source), target)
         os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns), follow_symlinks=False)
         return
-    fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
+    with _opened(target, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
         _copy_content(source, target, fd)
-    finally:
-        os.close(fd)
     copy_metadata(source, target, status, strict=strict)
     fsync(target)
 
 
 def _copy_content(source: Path, target: Path, fd: int) -> None:
-    reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with _opened(source, os.O_RDONLY) as reader:
         fault("reflink", target, str(source))
         try:
             fcntl.ioctl(fd, _FICLONE, reader)
@@ -449,8 +412,6 @@ def _copy_content(source: Path, target: Path, fd: int) -> None:
                 position += len(piece)
         fault("truncate", target, length=size)
         os.ftruncate(fd, size)
-    finally:
-        os.close(reader)
 
 
 def open_for_lock(path: Path) -> int:
@@ -523,8 +484,5 @@ def _give_name(fd: int, temporary: Path | None, path: Path) -> None:
         unlink(temporary)
         return
     # linkat follows /proc/self/fd only with AT_SYMLINK_FOLLOW, which Python passes if a directory descriptor is given.
-    anchor = os.open("/", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with _opened("/", os.O_RDONLY) as anchor:
         os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=anchor, follow_symlinks=True)
-    finally:
-        os.close(anchor)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,8 @@ from msgspec import Struct, field
 
 from recover.change.lock import ROOT_MTIME
 from recover.change.model import Plan
-from recover.change.plan_file import Places, canonical, load_plan
+from recover.change.places import Places
+from recover.change.plan_file import canonical, load_plan
 from recover.findings.model import Finding, finding
 from recover.findings.refusal import Refusal
 from recover.store.reading import crc32c
@@ -62,8 +63,8 @@ class RunInfo(Struct, frozen=True):
 class Run(Struct, dict=True):
     """A run's folder and what its journal says so far (`records`, added to with `add`).
 
-    `statuses`: how far each step is; `promised`: the directories that begun steps make. `compared`: staged files that
-    this process read back, as `identity` knows them. `parts`: folders outside of the root that the command was given.
+    `statuses`: how far each step is; `promised`: the directories that begun steps make. `parts`: folders outside of the
+    root that the command was given.
     """
 
     root: Path
@@ -72,7 +73,6 @@ class Run(Struct, dict=True):
     records: list[dict[str, Any]] = field(default_factory=list)
     statuses: list[StepStatus] = field(default_factory=list)
     promised: set[str] = field(default_factory=set)
-    compared: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _begins: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:
@@ -120,10 +120,10 @@ class Run(Struct, dict=True):
         return plan
 
     def _check_folder(self) -> None:
-        for folder, kinds in (("staged", "file"), ("preimages", "file"), ("retired", "any")):
+        for folder in ("staged", "preimages", "retired"):
             with os.scandir(self.path / folder) as entries:
                 for entry in entries:
-                    if kinds == "file" and not entry.is_file(follow_symlinks=False):
+                    if folder != "retired" and not entry.is_file(follow_symlinks=False):
                         raise self._made_up(f"has {folder}/{entry.name}, which is no file")
                     if not (entry.name.isascii() and entry.name.isdecimal()):
                         raise self._made_up(f"has {folder}/{entry.name}, which no step put there")
@@ -147,6 +147,10 @@ class Run(Struct, dict=True):
     def retired(self, step: int) -> Path:
         """Where the file is that a step replaced or took away."""
         return self.path / f"retired/{step:06d}"
+
+    def kept(self) -> list[Path]:
+        """Where the new and the replaced files of its steps may be."""
+        return [place(number) for number in range(len(self.statuses)) for place in (self.staged, self.retired)]
 
     @property
     def header(self) -> dict[str, Any]:
@@ -238,19 +242,15 @@ def _check_shape(path: Path) -> None:
 def runs(root: Path, parts: Iterable[Path | str] = ()) -> list[Run]:
     """All runs, oldest first. `parts`: what the command was given outside of the root."""
     parts = tuple(parts)
-    return [open_run(root, path, parts) for path in _run_paths(root)]
-
-
-def _run_paths(root: Path) -> Iterator[Path]:
     check_journal_folder(root)
-    folder = root / JOURNAL_DIR / "runs"
     try:
-        paths = sorted(folder.iterdir())
+        paths = sorted((root / JOURNAL_DIR / "runs").iterdir())
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return []
     except OSError as error:
         raise Refusal(f"the journal cannot be read: {error.strerror}", "run as the user who made it") from error
-    yield from (path for path in paths if not path.name.startswith(".") and (path.is_symlink() or path.is_dir()))
+    return [open_run(root, path, parts) for path in paths
+            if not path.name.startswith(".") and (path.is_symlink() or path.is_dir())]
 
 
 def journal(root: Path) -> list[RunInfo]:

@@ -50,10 +50,14 @@ def refuse_if_held(root: Path, remedy: str = "stop the broker first") -> None:
     check_journal_folder(root)
     holder = probe(root)
     if holder is not None:
-        known = holder != UNKNOWN_HOLDER
-        who = f"process {holder}" if known else "another mqtool, or a process of another host,"
-        raise Refusal(f"{who} holds the store's lock", remedy if known else "wait until it has ended",
-                      pid=holder if known else None)
+        raise _held_by(holder, remedy)
+
+
+def _held_by(holder: int | None, remedy: str) -> Refusal:
+    if holder is None or holder == UNKNOWN_HOLDER:
+        return Refusal("another mqtool, or a process of another host, holds the store's lock",
+                       "wait until it has ended", pid=None)
+    return Refusal(f"process {holder} holds the store's lock", remedy, pid=holder)
 
 
 def _holder(fd: int) -> int | None:
@@ -101,9 +105,9 @@ def _read(path: Path) -> bytes:
 class StoreLock:
     """Holds byte 0 of `STORE/lock` exclusively; `Refusal` if somebody else does.
 
-    A lock file that is missing is made, with a mark in it and the lock already on it, and removed at the end while it
-    is still held. Making and removing it changes the root directory's mtime, which is put back; so that a kill in
-    between loses it not, the mark holds it meanwhile, and at the end a note in the journal's folder.
+    A missing lock file is made, with a mark in it and the lock already on it, and removed at the end while still held.
+    Making and removing it changes the root directory's mtime, which is put back; the mark, and at the end a note in the
+    journal's folder, keep it meanwhile, so that a kill does not lose it.
     """
 
     def __init__(self, store: Path) -> None:
@@ -175,13 +179,7 @@ class StoreLock:
         except OSError as error:
             if error.errno not in _BUSY:
                 raise
-            holder = _holder(self._fd)
-            known = holder is not None and holder > 0
-            who = f"process {holder}" if known else "another mqtool, or a process of another host,"
-            raise Refusal(
-                f"{who} holds the store's lock", "stop the broker first" if known else "wait until it has ended",
-                pid=holder if known else None,
-            ) from error
+            raise _held_by(_holder(self._fd), "stop the broker first") from error
         return True
 
     def __exit__(
@@ -220,10 +218,10 @@ def _lock_byte(fd: int) -> None:
 
 
 def _remedy(error: OSError) -> str:
-    if error.errno in (errno.EROFS,):
+    if error.errno == errno.EROFS:
         return "the file system is read-only: mount it writable, or make a recovered copy with --output"
     if error.errno in (errno.EACCES, errno.EPERM):
         return "run as the broker's user or as root, or make a recovered copy with --output"
     if error.errno in (errno.ENOLCK, errno.EINVAL, errno.EOPNOTSUPP):
         return "the file system has no locks, so a running broker cannot be told: make a recovered copy with --output"
-    return "see to it, then run the command again"
+    return "check the disk, then run the command again"

@@ -1,8 +1,8 @@
 """A plan: the steps that change a store, as data that can be shown, saved, reviewed, refused and applied.
 
-Three families of steps. In-place steps overwrite a range of a file and keep everything else of it; replacing
-steps give a name a new file, or take the file away; one takes a whole folder away. A new kind of step is a subclass
-and a line in `STEP_KINDS`.
+Three families of steps. In-place steps overwrite a range of a file and keep everything else of it; replacing steps
+give a name a new file, or take the file away; one takes a whole folder away. What each family does is in
+`recover.change.steps`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from msgspec import Struct, field, structs
 
-from recover.change.content import Content, as_content
+from formats.layout import Buffer
+from recover.change.content import Content, LazyContent, as_content
 from recover.findings.refusal import Refusal
 from recover.store.reader import FileReader
+from recover.store.reading import crc_of, zeros
 from recover.store.store import JOURNAL_DIR
-
-_RESERVED = (JOURNAL_DIR, "lock")
 
 
 class Step(Struct, frozen=True):
@@ -40,15 +40,6 @@ class Step(Struct, frozen=True):
     def json(self) -> dict[str, Any]:
         """Kind, file and numbers, without the content."""
         return {"kind": self.kind, "file": self.file}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any], content: Content | None) -> Step:
-        """The reverse of `json`; `ValueError` if a field is missing or senseless."""
-        raise NotImplementedError
-
-    def renamed(self, file: str) -> Step:
-        """The same change of another file."""
-        return self.from_json({**self.json(), "file": file}, self.content)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.json()})"
@@ -68,17 +59,21 @@ class InPlace(Step, frozen=True):
         """Kind, file and range."""
         return {**super().json(), "start": self.start, "stop": self.stop}
 
+    def new_bytes(self) -> Iterator[Buffer]:
+        """What the range holds when the step is done."""
+        return zeros(self.stop - self.start) if self.content is None else self.content.chunks()
+
+    def new_crc(self) -> int:
+        """CRC-32C of that."""
+        known = self.content.crc32c if self.content is not None else None
+        return crc_of(self.new_bytes())[1] if known is None else known
+
 
 class ZeroRange(InPlace, frozen=True):
     """Zeroes [start, stop) without allocating blocks."""
 
     kind: ClassVar[str] = "zero-range"
     stop: int
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any], content: Content | None) -> ZeroRange:
-        """From kind, file, start, stop."""
-        return cls(str(value["file"]), int(value["start"]), int(value["stop"]))
 
 
 class WriteRange(InPlace, frozen=True):
@@ -100,14 +95,6 @@ class WriteRange(InPlace, frozen=True):
         """Where its content ends."""
         return self.start + self.content.size
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any], content: Content | None) -> WriteRange:
-        """From kind, file, start and the content."""
-        step = cls(str(value["file"]), int(value["start"]), _required(content))
-        if step.stop != int(value["stop"]):
-            raise ValueError(f"range of {value['file']} does not fit its content")
-        return step
-
 
 class Replace(Step, frozen=True):
     """Gives the name a new file, or none; the old file is kept in the journal."""
@@ -118,32 +105,18 @@ class Retire(Replace, frozen=True):
 
     kind: ClassVar[str] = "retire"
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any], content: Content | None) -> Retire:
-        """From kind and file."""
-        return cls(str(value["file"]))
-
 
 class RetireFolder(Step, frozen=True):
-    """Moves a folder with all that is in it out of the store into the journal's `retired` folder.
-
-    On another file system than the journal's only an empty one can go.
-    """
+    """Moves a folder with all that is in it into the journal's `retired` folder; only an empty one to another disk."""
 
     kind: ClassVar[str] = "retire-folder"
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any], content: Content | None) -> RetireFolder:
-        """From kind and file."""
-        return cls(str(value["file"]))
 
 
 class Install(Replace, frozen=True):
     """Puts a whole file in place of the old one, or where none was; missing directories are made.
 
-    It is staged, read back and compared before it gets its name, and known by its inode after that. It takes owner,
-    mode and xattrs from the file it replaces, else owner and mode from its neighbours, so that the broker can still
-    open it.
+    It is staged, read back and compared before it gets its name. It takes owner, mode and xattrs from the file it
+    replaces, else owner and mode from its neighbours, so that the broker can still open it.
     """
 
     kind: ClassVar[str] = "install"
@@ -157,11 +130,6 @@ class Install(Replace, frozen=True):
         """The bytes of the new file."""
         return cast(Content, self.given)
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any], content: Content | None) -> Install:
-        """From kind, file and the content."""
-        return cls(str(value["file"]), _required(content))
-
 
 class WriteFile(Install, frozen=True):
     """A small file written whole, such as checkpoint or a config file. Done the way `Install` is."""
@@ -174,10 +142,23 @@ STEP_KINDS: dict[str, type[Step]] = {
 }
 
 
-def _required(content: Content | None) -> Content:
+def step_from_json(value: dict[str, Any], content: Content | None) -> Step:
+    """The reverse of `Step.json`; `ValueError` or `KeyError` if a field is missing or senseless."""
+    kind, file = STEP_KINDS.get(value["kind"]), str(value["file"])
+    if kind is None:
+        raise ValueError(f"unknown step kind {value['kind']!r}")
+    if kind is ZeroRange:
+        return ZeroRange(file, int(value["start"]), int(value["stop"]))
+    if kind is Retire or kind is RetireFolder:
+        return kind(file)
     if content is None:
         raise ValueError("content is missing")
-    return content
+    if kind is Install or kind is WriteFile:
+        return kind(file, content)
+    step = WriteRange(file, int(value["start"]), content)
+    if step.stop != int(value["stop"]):
+        raise ValueError(f"range of {file} does not fit its content")
+    return step
 
 
 def replacing(steps: Iterable[Step]) -> list[Step]:
@@ -190,9 +171,8 @@ def replacing(steps: Iterable[Step]) -> list[Step]:
 class FileState(Struct, frozen=True):
     """What a plan was made on: times in ns since the epoch, `crc32c` of [start, stop) of the file.
 
-    `ctime_ns` (0 if it was not noted) shows a change that keeps the mtime.
-
-    Of a `folder`, `size` is that of all files in it, and `crc32c` that of their names, sizes and times.
+    `ctime_ns` (0 if it was not noted) shows a change that keeps the mtime. Of a `folder`, `size` is that of all files
+    in it, and `crc32c` that of their names, sizes and times.
     """
 
     file: str
@@ -204,10 +184,6 @@ class FileState(Struct, frozen=True):
     crc32c: int | None = None
     folder: bool = False
     ctime_ns: int = 0
-
-    def json(self) -> dict[str, Any]:
-        """The state as the plan file holds it."""
-        return structs.asdict(self)
 
 
 class StoreIdentity(Struct, frozen=True):
@@ -255,10 +231,6 @@ class Plan(Struct, frozen=True):
             "steps": [step.json() for step in self.steps], "loss": list(self.loss), "summary": self.summary,
         }
 
-    def with_steps(self, steps: Sequence[Step], preconditions: Sequence[FileState]) -> Plan:
-        """The same plan with other steps."""
-        return structs.replace(self, steps=tuple(steps), preconditions=tuple(preconditions))
-
 
 def check_steps(steps: Sequence[Step], parts: Sequence[str] = ()) -> None:
     """`Refusal` for a path outside of the store; `ValueError` for steps that get in each other's way.
@@ -290,7 +262,7 @@ def check_path(file: str, parts: Sequence[str] = ()) -> None:
     if plain and file[0] == "/":
         plain = any(file.startswith(part.rstrip("/") + "/") for part in parts) and JOURNAL_DIR not in names
     elif plain:
-        plain = names[0] != JOURNAL_DIR and file not in _RESERVED
+        plain = names[0] != JOURNAL_DIR and file != "lock"
     if not plain:
         raise Refusal(f"the plan touches {file!r}, which is outside of the store's files", "make the plan again")
 
@@ -343,3 +315,33 @@ def zeroes(file: str, path: Path, start: int) -> Iterator[Step]:
                 stop = at + len(content) if content else stop
     if stop > start:
         yield ZeroRange(file, start, stop)
+
+
+def changed_file(path: Path, size: int, changes: Sequence[InPlace], allocated: int | None = None) -> LazyContent:
+    """The first `size` bytes of the file at `path` with these changes; zeros where neither has any.
+
+    What changes write from `size` on is left out. `ValueError` if two of them concern the same bytes.
+    """
+    ordered = sorted(changes, key=lambda change: change.start)
+    if any(one.stop > other.start for one, other in pairwise(ordered)):
+        raise ValueError("changes overlap")
+
+    def pieces() -> Iterator[Buffer]:
+        position = 0
+        with FileReader(path) as reader:
+            for change in ordered:
+                yield from _as_it_is(reader, position, min(change.start, size))
+                left = max(0, size - change.start)
+                for piece in change.new_bytes() if left else ():
+                    yield piece[:left]
+                    left -= min(left, len(piece))
+                position = change.stop
+            yield from _as_it_is(reader, position, size)
+
+    return LazyContent(size, pieces, allocated=allocated)
+
+
+def _as_it_is(reader: FileReader, start: int, stop: int) -> Iterator[bytes]:
+    for at in range(start, stop, _CHUNK):
+        length = min(_CHUNK, stop - at)
+        yield reader.read(at, length).ljust(length, b"\0")

@@ -14,17 +14,25 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from msgspec import Struct, structs
+from msgspec import structs
 
-from formats.layout import Buffer
 from recover.change.content import LazyContent
 from recover.change.journal import runs
 from recover.change.lock import is_own_lock_file
-from recover.change.model import FileState, InPlace, Install, Plan, RetireFolder, Step, StoreIdentity, resolve
-from recover.change.plan_file import observe_folder
+from recover.change.model import (
+    FileState,
+    InPlace,
+    Install,
+    Plan,
+    RetireFolder,
+    Step,
+    StoreIdentity,
+    changed_file,
+    resolve,
+)
 from recover.findings.refusal import Refusal
 from recover.store.memo import Stamp, stamp_of
-from recover.store.reading import READ, crc32c, data_extents, file_crc, kind_of, open_file, read_chunks, zeros
+from recover.store.reading import READ, crc32c, data_extents, file_crc, kind_of, open_file
 
 
 def detach(plan: Plan, root: Path) -> Plan:
@@ -49,45 +57,26 @@ def detach(plan: Plan, root: Path) -> Plan:
             steps.append(install)
             states.append(structs.replace(observe_step(root, install), mtime_ns=sealed.mtime_ns))
             patches[step.file] = []
-    return plan.with_steps(steps, states)
+    return structs.replace(plan, steps=tuple(steps), preconditions=tuple(states))
 
 
 def _shared(path: Path) -> bool:
     return path.is_symlink() or os.stat(path).st_nlink > 1
 
 
-class _Patched(Struct, frozen=True):
-    path: Path
-    size: int
-    steps: tuple[InPlace, ...]
-
-    def __call__(self) -> Iterator[Buffer]:
-        position = 0
-        for step in self.steps:
-            yield from self._old(position, step.start)
-            yield from zeros(step.stop - step.start) if step.content is None else step.content.chunks()
-            position = step.stop
-        yield from self._old(position, self.size)
-
-    def _old(self, start: int, stop: int) -> Iterator[bytes]:
-        size = max(0, min(stop, self.path.stat().st_size) - start)
-        yield from read_chunks(self.path, start, start + size)
-        yield from zeros(stop - start - size)
-
-
 def _patched(path: Path, steps: list[InPlace]) -> LazyContent:
-    size = max(path.stat().st_size, *(step.stop for step in steps))
-    ordered = tuple(sorted(steps, key=lambda step: step.start))
     fd = open_file(path)
     try:
-        data = sum(last - first for first, last in data_extents(fd, 0, size))
+        old = os.fstat(fd).st_size
+        data = sum(last - first for first, last in data_extents(fd, 0, old))
     finally:
         os.close(fd)
-    written = sum(step.stop - step.start for step in ordered if step.content is not None)
-    return LazyContent(size, _Patched(path, size, ordered), allocated=data + written + READ)
+    written = sum(step.stop - step.start for step in steps if step.content is not None)
+    return changed_file(path, max(old, *(step.stop for step in steps)), steps, allocated=data + written + READ)
 
 
 STALE = "something changed the store since it was looked at; run the command again to plan on what is there now"
+_TOUCHED = "was changed after the plan was made, though its time of writing says otherwise"
 
 
 def seal(
@@ -117,22 +106,9 @@ def _id_of(plan: Plan) -> str:
     contents = [None if step.content is None else [step.content.size, step.content.crc32c] for step in plan.steps]
     said = [
         plan.command, plan.json()["steps"], contents, plan.loss, plan.summary, plan.parts, structs.asdict(plan.store),
-        [state.json() for state in (*plan.preconditions, *plan.watched)],
+        [structs.asdict(state) for state in (*plan.preconditions, *plan.watched)],
     ] if plan.store is not None else []
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:8]
-
-
-def _glance(root: Path, file: str) -> FileState:
-    """Existence, size and times of what a plan was derived from, a folder included."""
-    try:
-        status = os.stat(resolve(root, file))
-    except (FileNotFoundError, NotADirectoryError):
-        return FileState(file, False)
-    except OSError as error:
-        raise Refusal(f"{file} cannot be looked at: {error.strerror}", file=file) from error
-    if file == "lock" and is_own_lock_file(resolve(root, file)):
-        return FileState(file, False)
-    return FileState(file, True, status.st_size, status.st_mtime_ns, ctime_ns=status.st_ctime_ns)
 
 
 def identify(root: Path, parts: Iterable[str] = ()) -> StoreIdentity:
@@ -158,67 +134,117 @@ def _default_watch(root: Path, parts: Iterable[str]) -> Iterator[str]:
     yield from _commitlog_names(root, parts)
 
 
-def observe(root: Path, file: str) -> FileState:
-    """Existence, size and mtime of a file now; `Refusal` if it is something other than a file."""
+def observe(root: Path, file: str, *, folder: bool = False) -> FileState:
+    """Existence, size and mtime of a file now; `Refusal` if it is something other than a file, or cannot be read.
+
+    `folder`: of a folder (or a symbolic link to one), with what is in it; no file is opened.
+    """
+    path = resolve(root, file)
+    try:
+        if folder:
+            return _observe_folder(path, file)
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return FileState(file, False, folder=folder)
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise Refusal(f"{file} is no file but {kind_of(status.st_mode)}",
+                      "move it out of the store, then run the command again", file=file)
+    if _is_own_lock(root, file):
+        return FileState(file, False)
+    return FileState(file, True, status.st_size, status.st_mtime_ns)
+
+
+def _unreadable(file: str, error: OSError) -> Refusal:
+    return Refusal(f"{file} cannot be read: {error.strerror}", "check the disk first", file=file)
+
+
+def _is_own_lock(root: Path, file: str) -> bool:
+    return file == "lock" and is_own_lock_file(resolve(root, file))
+
+
+def _observe_folder(path: Path, file: str) -> FileState:
+    status = os.lstat(path)
+    if not path.is_dir():
+        raise Refusal(f"{file} is not a folder", file=file)
+    size, digest = 0, crc32c(os.fsencode(os.readlink(path)) if stat.S_ISLNK(status.st_mode) else b"")
+    for entry in _below(path) if stat.S_ISDIR(status.st_mode) else ():
+        inside = entry.stat(follow_symlinks=False)
+        length = inside.st_size if stat.S_ISREG(inside.st_mode) else 0
+        name = os.fsencode(os.path.relpath(entry.path, path))
+        digest = crc32c(b"%s\0%o %d %d\0" % (name, inside.st_mode, length, inside.st_mtime_ns), digest)
+        size += length
+    return FileState(file, True, size, status.st_mtime_ns, crc32c=digest, folder=True)
+
+
+def _below(path: Path) -> Iterator[os.DirEntry[str]]:
+    """Everything in a folder, at any depth, in an order that does not depend on the file system."""
+    waiting = [str(path)]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        yield from found
+        waiting += [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
+
+
+def _glance(root: Path, file: str) -> FileState:
+    """Existence, size and times of what a plan was derived from, a folder included."""
     try:
         status = os.stat(resolve(root, file))
     except (FileNotFoundError, NotADirectoryError):
         return FileState(file, False)
     except OSError as error:
-        raise Refusal(f"{file} cannot be looked at: {error.strerror}", file=file) from error
-    if not stat.S_ISREG(status.st_mode):
-        raise Refusal(f"{file} is no file but {kind_of(status.st_mode)}",
-                      "move it out of the store, then run the command again", file=file)
-    if file == "lock" and is_own_lock_file(resolve(root, file)):
+        raise _unreadable(file, error) from error
+    if _is_own_lock(root, file):
         return FileState(file, False)
-    return FileState(file, True, status.st_size, status.st_mtime_ns)
+    return FileState(file, True, status.st_size, status.st_mtime_ns, ctime_ns=status.st_ctime_ns)
 
 
 def observe_step(root: Path, step: Step) -> FileState:
     """The state that one step depends on, with the checksum of what it touches."""
     if isinstance(step, RetireFolder):
-        return observe_folder(root, step.file)
+        return observe(root, step.file, folder=True)
     state = observe(root, step.file)
-    if state.exists:
-        state = structs.replace(state, ctime_ns=os.lstat(resolve(root, step.file)).st_ctime_ns)
     if not state.exists:
         if isinstance(step, InPlace):
             raise Refusal(f"{step.file} does not exist, {step.kind} needs it", STALE, file=step.file)
         return state
     start, stop = (step.start, min(step.stop, state.size)) if isinstance(step, InPlace) else (0, state.size)
-    return structs.replace(state, start=start, stop=stop, crc32c=checksum(root, step.file, start, stop))
+    ctime_ns = os.lstat(resolve(root, step.file)).st_ctime_ns
+    return structs.replace(
+        state, start=start, stop=stop, crc32c=_checksum(root, step.file, start, stop), ctime_ns=ctime_ns
+    )
 
 
-def checksum(root: Path, file: str, start: int, stop: int) -> int:
-    """CRC-32C of a range; `Refusal` if it cannot be read."""
+def _checksum(root: Path, file: str, start: int, stop: int) -> int:
     try:
         return file_crc(resolve(root, file), start, stop)[1]
     except OSError as error:
-        raise Refusal(f"{file} cannot be read: {error.strerror}", "check the disk first", file=file) from error
+        raise _unreadable(file, error) from error
 
 
 def check(plan: Plan, root: Path) -> None:
     """`Refusal` naming the first thing that is not as the plan found it; reads only."""
-    check_identity(plan, root)
-    # what this very plan changed and undo put back has another time of change, and is the same
-    was_undone = any(run.header["plan"] == plan.id and run.state == "undone" for run in runs(root))
-    for step, sealed in zip(plan.steps, plan.preconditions, strict=True):
-        compare(root, sealed, whole_file=not isinstance(step, InPlace))
-        if sealed.ctime_ns and not was_undone and os.lstat(resolve(root, step.file)).st_ctime_ns != sealed.ctime_ns:
-            raise Refusal(f"{step.file} was changed after the plan was made, though its time of writing says otherwise",
-                          STALE, file=step.file)
-    for folder in plan.watched:
-        own = _glance(root, folder.file)
-        if folder.exists and folder.ctime_ns and (own.mtime_ns, own.exists) != (folder.mtime_ns, True):
-            raise Refusal(f"{folder.file} was written after the plan was made", STALE, file=folder.file)
-    check_watched(plan, root)
-
-
-def check_identity(plan: Plan, root: Path) -> None:
-    """`Refusal` if the plan is for another store, for other commitlog files, or was never bound to a store."""
     planned = check_same_store(plan, root)
     if identify(root, plan.parts).commitlog != planned.commitlog:
         raise Refusal("the commitlog has other files than when the plan was made", STALE)
+    # what this very plan changed and undo put back has another time of change, and is the same
+    was_undone = any(run.header["plan"] == plan.id and run.state == "undone" for run in runs(root))
+    for step, sealed in zip(plan.steps, plan.preconditions, strict=True):
+        now = compare(root, sealed, whole_file=not isinstance(step, InPlace))
+        if sealed.ctime_ns and not was_undone and os.lstat(resolve(root, step.file)).st_ctime_ns != sealed.ctime_ns:
+            raise _stale(sealed, now, _TOUCHED)
+    check_watched(plan, root, at_first=True)
+
+
+def _stale(sealed: FileState, now: FileState, what: str) -> Refusal:
+    return Refusal(f"{sealed.file} {what}", STALE, file=sealed.file, planned_size=sealed.size, size=now.size)
+
+
+def _check_existence(sealed: FileState, now: FileState) -> None:
+    if now.exists != sealed.exists:
+        raise _stale(sealed, now, f"{'appeared' if now.exists else 'is gone'} since the plan was made")
 
 
 def check_same_store(plan: Plan, root: Path) -> StoreIdentity:
@@ -234,24 +260,23 @@ def check_same_store(plan: Plan, root: Path) -> StoreIdentity:
     return plan.store
 
 
-def check_watched(plan: Plan, root: Path, *, same_inodes: bool = True) -> None:
-    """`Refusal` if a file or folder that the plan was derived from changed, but for what its own steps change.
+def check_watched(plan: Plan, root: Path, *, at_first: bool = False) -> None:
+    """`Refusal` if a file or folder that the plan was derived from changed.
 
-    `same_inodes`: times of change count, too. They are new in a copy, which may be completed like the store itself.
+    `at_first`: before the first step times of change count, too, and folders that its steps change. (Times of change
+    are new in a copy, which may be completed like the store itself.)
     """
     own = {folder for step in plan.steps for folder in folders_above(step.file)}
     for sealed in plan.watched:
-        if sealed.file in own:
+        is_own = sealed.file in own
+        if is_own and not (at_first and sealed.exists and sealed.ctime_ns):
             continue
         now = _glance(root, sealed.file)
-        name, facts = sealed.file, {"file": sealed.file, "planned_size": sealed.size, "size": now.size}
-        if now.exists != sealed.exists:
-            raise Refusal(f"{name} {'appeared' if now.exists else 'is gone'} since the plan was made", STALE, **facts)
-        if (now.size, now.mtime_ns) != (sealed.size, sealed.mtime_ns):
-            raise Refusal(f"{name} was written after the plan was made", STALE, **facts)
-        if same_inodes and sealed.ctime_ns and now.ctime_ns != sealed.ctime_ns:
-            raise Refusal(f"{name} was changed after the plan was made, though its time of writing says otherwise",
-                          STALE, **facts)
+        _check_existence(sealed, now)
+        if now.mtime_ns != sealed.mtime_ns or (now.size != sealed.size and not is_own):
+            raise _stale(sealed, now, "was written after the plan was made")
+        if at_first and sealed.ctime_ns != now.ctime_ns and sealed.ctime_ns and not is_own:
+            raise _stale(sealed, now, _TOUCHED)
 
 
 def folders_above(file: str) -> list[str]:
@@ -259,22 +284,20 @@ def folders_above(file: str) -> list[str]:
     return [str(folder) for folder in Path(file).parents]
 
 
-def compare(root: Path, sealed: FileState, *, whole_file: bool = False) -> None:
-    """`Refusal` naming what differs between the noted state of a file and its state now."""
-    now = observe_folder(root, sealed.file) if sealed.folder else observe(root, sealed.file)
-    name, sizes = sealed.file, {"file": sealed.file, "planned_size": sealed.size, "size": now.size}
-    if now.exists != sealed.exists:
-        raise Refusal(f"{name} {'appeared' if now.exists else 'is gone'} since the plan was made", STALE, **sizes)
+def compare(root: Path, sealed: FileState, *, whole_file: bool = False) -> FileState:
+    """The state of a file now; `Refusal` naming what differs from the noted one."""
+    now = observe(root, sealed.file, folder=sealed.folder)
+    _check_existence(sealed, now)
     if not now.exists:
-        return
+        return now
     if now.size != sealed.size:
-        raise Refusal(f"{name} has {now.size} bytes, {sealed.size} when the plan was made", STALE, **sizes)
+        raise _stale(sealed, now, f"has {now.size} bytes, {sealed.size} when the plan was made")
     if now.mtime_ns != sealed.mtime_ns:
-        raise Refusal(f"{name} was written after the plan was made", STALE, **sizes)
+        raise _stale(sealed, now, "was written after the plan was made")
     if sealed.folder and now.crc32c != sealed.crc32c:
-        raise Refusal(f"{name} holds other files than when the plan was made", STALE, **sizes)
-    if sealed.crc32c is not None and sealed.stop is not None:
-        crc = checksum(root, name, sealed.start, sealed.stop)
-        if crc != sealed.crc32c:
-            where = "" if whole_file else f" in {sealed.start}..{sealed.stop}"
-            raise Refusal(f"{name} holds other bytes{where} than when the plan was made", STALE, **sizes)
+        raise _stale(sealed, now, "holds other files than when the plan was made")
+    stop = None if sealed.folder else sealed.stop
+    if stop is not None and _checksum(root, sealed.file, sealed.start, stop) != sealed.crc32c:
+        where = "" if whole_file else f" in {sealed.start}..{stop}"
+        raise _stale(sealed, now, f"holds other bytes{where} than when the plan was made")
+    return now

@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from recover.cluster.jobs import enter, run_job
 from recover.cluster.session import SparkSettings, session_for
 from recover.export.select import Choice, Scanned, Wanted
-from recover.export.write import PART, Maker, Table, Written, near
+from recover.export.write import PART, LineMaker, Table, Written, near
 from recover.findings.refusal import Refusal
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
@@ -99,7 +99,7 @@ def export_parts(tasks: Iterable[ExportTask]) -> Iterator[tuple[Written, list[st
         files: list[str] = []
         tables: list[Any] = []
         table = Table(None, "none")
-        maker = Maker(Choice(task.queues, [], task.wanted), table, 1)
+        maker = LineMaker(Choice(task.queues, [], task.wanted), table)
         try:
             reader = FileReader(task.mapped_file.path)
         except OSError as error:

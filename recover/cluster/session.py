@@ -314,10 +314,15 @@ _lock = threading.Lock()
 
 
 def session_for(settings: SparkSettings) -> Session:
-    """The session with these settings; one runs at a time, and ends with the process. `Refusal` (8) without Spark."""
+    """The session of this master and these Spark settings; one runs at a time, and ends with the process.
+
+    `Refusal` (8) without Spark. The size of a split is that of a scan, and starts no other session.
+    """
     with _lock:
-        if _current and _current[0].settings == settings and not _current[0].failed:
-            return _current[0]
+        if _current and not _current[0].failed:
+            own = _current[0].settings
+            if (own.master, own.conf) == (settings.master, settings.conf):
+                return _current[0]
         stop_session()
         _current.append(Session(settings))
         return _current[0]

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from formats.consumequeue import CQ_UNIT
 from formats.record import MIN_RECORD_SIZE
-from formats.record.rows import BIT_GHOST, BIT_INNER_BATCH, BIT_SUPERSEDED
+from formats.record.rows import BIT_GHOST, BIT_INNER_BATCH, BIT_SUPERSEDED, STALE
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
 from recover.log.scan import Damage, LogView
 from recover.store.columns import Rows
@@ -189,7 +189,7 @@ def old_end(log: LogView, queue_file_size: int) -> int | None:
 
     A start dispatches them: 5.3.3 and 5.4.0 make a next file for such a queue, put nothing into it, and fail on that.
     """
-    if not log.superseded or log.tail is not None or log.ghosts:
+    if not log.superseded:
         return None
     full = (log.tally.most >= 0) & ((log.tally.most + 1) * CQ_UNIT.size % queue_file_size == 0)
     for scan in reversed(log.files):
@@ -197,10 +197,10 @@ def old_end(log: LogView, queue_file_size: int) -> int | None:
         if not rows:
             continue
         records = np.concatenate(rows)
-        old = (records["bits"] & BIT_SUPERSEDED) != 0
-        live = np.flatnonzero(~old)
+        live = np.flatnonzero((records["bits"] & STALE) == 0)
         run = records[live[-1] + 1 if live.size else 0 :]
-        if not live.size or not run.size or not full[run["queue"]].any():
+        chained = run[(run["bits"] & BIT_SUPERSEDED) != 0]
+        if not live.size or not full[chained["queue"]].any():
             return None
         start = int(run["phy_offset"][0])
         return None if any(damage.stop > start for damage in log.damaged) else start

@@ -10,7 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from queue import SimpleQueue
 from typing import IO, Any, Protocol
 
 import msgspec
@@ -26,7 +25,6 @@ from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader, ReadFailure
 
 FORMATS = ("ndjson", "csv", "parquet", "raw", "store")
-_BATCH = 4096
 _FLUSH = 1 << 20
 _GROUP = 32 << 20
 _SAME = "Export with the same filters from the same store, or begin anew."
@@ -34,17 +32,22 @@ _INTEGERS = frozenset({
     "queue", "queue_offset", "phy_offset", "size", "store_time", "born_time", "flag", "sys_flag", "reconsume_times",
     "stored_queue",
 })
+COLUMNS_THAT_REPEAT = (
+    "topic", "state", "born_host", "store_host", "tags", "transaction", "body_encoding", "body_compression", "kind",
+    "stored_topic", "body_problem", "damage", "doubtful",
+)
+"""Columns that Parquet keeps as dictionaries. To look for repeats in all takes as long as to compress them."""
 PART = ".part"
 
 
 class Writer(Protocol):
-    """Takes messages, in order; `close` writes what is left."""
+    """Takes messages, in order; `close` writes what is left, and leaves the stream open."""
 
     def write(self, item: Selected) -> None:
         """Take one message."""
 
     def close(self) -> None:
-        """Write what is left; the stream stays open."""
+        """Write what is left."""
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -59,37 +62,22 @@ class Ndjson:
 
     def __init__(self, stream: IO[bytes], left: Resumed) -> None:
         self._stream, self._skip, self._last = stream, left.lines, left.phy_offset
-        self._encoder = msgspec.json.Encoder()
-        self._pending = bytearray()
 
     def write(self, item: Selected) -> None:
         """See `Writer`."""
-        line = self._encoder.encode(item.message) + b"\n"
-        if self._skip:
-            self.take([line], 1)
-            return
-        self._pending += line
-        if len(self._pending) >= _FLUSH:
-            self._flush()
+        self.take(line_of(item.message), 1)
 
-    def take(self, pieces: list[Any], count: int) -> None:
-        """Write whole lines, `count` of them, in pieces; `Refusal` (8) if they are not those of the earlier run."""
-        self._flush()
+    def take(self, lines: bytes, count: int) -> None:
+        """Write whole lines, `count` of them; `Refusal` (8) if they are not those of the earlier run."""
         if self._skip:
-            lines = b"".join(pieces).splitlines(keepends=True) if count >= self._skip else []
-            if lines and msgspec.json.decode(lines[self._skip - 1])["phy_offset"] != self._last:
+            split = lines.splitlines(keepends=True) if count >= self._skip else []
+            if split and msgspec.json.decode(split[self._skip - 1])["phy_offset"] != self._last:
                 raise Refusal("the messages are not those of the export that was cut off", _SAME)
-            pieces, self._skip = lines[self._skip :], max(0, self._skip - count)
-        for piece in pieces:
-            self._stream.write(piece)
-
-    def _flush(self) -> None:
-        self._stream.write(self._pending)
-        self._pending.clear()
+            lines, self._skip = b"".join(split[self._skip :]), max(0, self._skip - count)
+        self._stream.write(lines)
 
     def close(self) -> None:
         """See `Writer`; `Refusal` (8) if the earlier run had more."""
-        self._flush()
         if self._skip:
             raise Refusal("the export that was cut off has more messages than the store", _SAME)
 
@@ -109,7 +97,7 @@ class Raw:
 
 
 class Table:
-    """CSV or Parquet by pyarrow, with the columns of a message; properties are a JSON object."""
+    """CSV or Parquet by pyarrow, with the columns of a message; properties are a JSON object. `kind` none: no file."""
 
     def __init__(self, stream: IO[bytes] | None, kind: str) -> None:
         import pyarrow as pa
@@ -123,30 +111,31 @@ class Table:
         elif kind == "parquet":
             from pyarrow import parquet
 
-            self._sink = parquet.ParquetWriter(stream, self._schema, compression="zstd")
-        self._rows: list[Message] = []
+            self._sink = parquet.ParquetWriter(
+                stream, self._schema, compression="zstd", use_dictionary=[*COLUMNS_THAT_REPEAT]
+            )
+        self._lines = bytearray()
         self._tables: list[Any] = []
 
     def write(self, item: Selected) -> None:
         """See `Writer`."""
-        self._rows.append(item.message)
-        if len(self._rows) >= _BATCH:
-            self._put()
-
-    def _put(self) -> None:
-        columns = [[cell(row, name) for row in self._rows] for name in COLUMNS]
-        arrays = [self._pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
-        self._sink.write_batch(self._pa.record_batch(arrays, schema=self._schema))
-        self._rows.clear()
+        self._lines += line_of(item.message, flat=True)
+        if len(self._lines) >= _FLUSH:
+            self._take_lines()
 
     def from_lines(self, lines: bytes) -> Any:
-        """A table of lines as `flat` makes them. Any thread may call it."""
+        """A table of lines as `line_of` makes them `flat`. Any thread may call it."""
         from pyarrow import json as arrow_json
 
         return arrow_json.read_json(
             self._pa.BufferReader(lines), arrow_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
             arrow_json.ParseOptions(explicit_schema=self._schema),
         )
+
+    def _take_lines(self) -> None:
+        if self._lines:
+            self.take(self.from_lines(bytes(self._lines)))
+            self._lines.clear()
 
     def take(self, table: Any) -> None:
         """Write a table, together with others if it is small."""
@@ -161,15 +150,19 @@ class Table:
 
     def close(self) -> None:
         """See `Writer`."""
-        if self._rows:
-            self._put()
+        self._take_lines()
         self._put_tables()
         self._sink.close()
 
 
-def cell(row: Message, name: str) -> Any:
-    """What a column holds of a message."""
-    value = getattr(row, name)
+def line_of(message: Message, *, flat: bool = False) -> bytes:
+    """A message as a line of JSON; `flat`: properties and doubtful fields as text, as columns have them."""
+    value = {name: _cell(message, name) for name in COLUMNS} if flat else message
+    return msgspec.json.encode(value) + b"\n"
+
+
+def _cell(message: Message, name: str) -> Any:
+    value = getattr(message, name)
     if name == "properties":
         return msgspec.json.encode({_text(key): _text(item) for key, item in value.items()}).decode()
     return " ".join(value) if name == "doubtful" else _text(value)
@@ -231,11 +224,8 @@ def _cut_to_whole_lines(part: Path) -> Resumed:
         raise UsageRefusal(f"{part} is no export of ours", "Remove it, and export again.") from error
 
 
-# --- Messages in bulk at the speed of a disk: stretches of the log become lines in compiled code, several at a time.
-#
-# The lines are NDJSON, or are read into tables at once.
-#
-# The reference is `recover.export.messages`: it writes every record that compiled code is not sure of.
+# --- Messages in bulk, at the speed of a disk: compiled code makes the lines of whole stretches of the log, several
+# stretches at a time. What it is not sure of is written by the reference, `recover.export.messages`.
 
 
 _STRETCH = 4 << 20
@@ -244,9 +234,9 @@ _NO_LINE = BIT_INNER_BATCH | STALE
 
 
 class Written(msgspec.Struct):
-    """Lines of one stretch: bytes in the order of the log, what they hold by topic, and what could not be read."""
+    """One stretch: its lines or their table, what they hold by topic, bytes of their records, what was unreadable."""
 
-    pieces: list[Any] = msgspec.field(default_factory=list)
+    lines: bytes = b""
     table: Any = None
     topics: Counter[str] = msgspec.field(default_factory=Counter)
     size: int = 0
@@ -261,7 +251,7 @@ def export_lines(
     topics: Counter[str] = Counter()
     size = 0
     choice = Choice(scanned.log.queues, scanned.log.files, wanted)
-    maker = Maker(choice, writer if isinstance(writer, Table) else None, threads + 1)
+    maker = LineMaker(choice, writer if isinstance(writer, Table) else None)
     waiting: deque[tuple[Future[Written], Rows]] = deque()
     reached = scanned.log.min_offset
 
@@ -269,12 +259,10 @@ def export_lines(
         nonlocal size, reached
         future, rows = waiting.popleft()
         written = future.result()
-        if isinstance(writer, Table):
-            if written.table is not None:
-                writer.take(written.table)
-        else:
-            writer.take(written.pieces, written.topics.total())
-        maker.give_back(written)
+        if not isinstance(writer, Table):
+            writer.take(written.lines, written.topics.total())
+        elif written.table is not None:
+            writer.take(written.table)
         topics.update(written.topics)
         size += written.size
         for line in written.notes:
@@ -312,35 +300,26 @@ def near(rows: Rows, size: int = _STRETCH) -> Iterator[Rows]:
         first = stop
 
 
-class Maker:
-    """Makes the lines of stretches, `rooms` of them at a time at most."""
+class LineMaker:
+    """Makes the lines of stretches, or with `tables` the tables that they make. Any thread may call it."""
 
-    def __init__(self, choice: Choice, tables: Table | None, rooms: int) -> None:
+    def __init__(self, choice: Choice, tables: Table | None) -> None:
         self.choice, self.tables = choice, tables
         self.plain = np.array(
             [choice.wanted.by_rows and real_place(name, queue_id, {})[2] is None for name, queue_id in choice.names],
             dtype=bool)
-        self.rooms: SimpleQueue[Rows] = SimpleQueue()
-        for _ in range(rooms):
-            self.rooms.put(np.empty(_LINES, dtype=np.uint8))
-
-    def give_back(self, written: Written) -> None:
-        """The room of these lines may be used again."""
-        for piece in written.pieces:
-            if isinstance(piece, np.ndarray) and piece.base is not None:
-                self.rooms.put(piece.base)
 
     def make(self, reader: FileReader, mapped_file: MappedFile, rows: Rows) -> Written:
         """The lines of the records of some rows, or the table that they make."""
         written = Written()
-        self._make(written, reader, mapped_file, rows)
-        if self.tables is not None and written.pieces:
-            written.table = self.tables.from_lines(b"".join(written.pieces))
-            self.give_back(written)
-            written.pieces.clear()
+        lines = b"".join(self._lines(written, reader, mapped_file, rows))
+        if self.tables is None:
+            written.lines = lines
+        elif lines:
+            written.table = self.tables.from_lines(lines)
         return written
 
-    def _make(self, written: Written, reader: FileReader, mapped_file: MappedFile, rows: Rows) -> None:
+    def _lines(self, written: Written, reader: FileReader, mapped_file: MappedFile, rows: Rows) -> Iterator[bytes]:
         first = int(rows["phy_offset"][0]) - mapped_file.file_from_offset
         starts = rows["phy_offset"] - rows["phy_offset"][0]
         try:
@@ -348,35 +327,30 @@ class Maker:
         except ReadFailure:
             # what can be read around the bad place comes out record by record
             for row, record in contents(mapped_file, rows, written.notes.append):
-                self._reference(written, row, record)
+                yield from self._reference(written, row, record)
             return
         data = np.frombuffer(content, dtype=np.uint8)
         plain = self.plain[rows["queue"]] & ((rows["bits"] & _NO_LINE) == 0)
         sizes = np.where(plain, rows["size"], 0).astype(np.int64)
-        lines = self.rooms.get()
-        at, used = 0, 0
+        room = np.empty(_LINES, dtype=np.uint8)
+        at = 0
         by_kernel = np.zeros(rows.size, dtype=bool)
         while at < rows.size:
-            done, used = write_lines(data, starts, sizes, at, self.tables is not None, lines)
+            done, used = write_lines(data, starts, sizes, at, self.tables is not None, room)
             by_kernel[at:done] = True
-            if used:
-                written.pieces.append(lines[:used].tobytes() if done < rows.size else lines[:used])
+            yield room[:used].tobytes()
             at = done
             if at < rows.size and not (sizes[at] and used):
                 start = int(starts[at])
-                self._reference(written, rows[at], content[start : start + int(rows["size"][at])])
+                yield from self._reference(written, rows[at], content[start : start + int(rows["size"][at])])
                 at += 1
-        if not written.pieces or not isinstance(written.pieces[-1], np.ndarray):
-            self.rooms.put(lines)
         queues, counts = np.unique(rows["queue"][by_kernel], return_counts=True)
         for queue, number in zip(queues.tolist(), counts.tolist(), strict=True):
             written.topics[self.choice.names[queue][0]] += number
         written.size += int(rows["size"][by_kernel].sum())
 
-    def _reference(self, written: Written, row: Rows, record: bytes) -> None:
+    def _reference(self, written: Written, row: Rows, record: bytes) -> Iterator[bytes]:
         for item in self.choice.messages(record, int(row["bits"]), int(row["phy_offset"]), written.notes.append):
-            message = item.message
-            value = message if self.tables is None else {name: cell(message, name) for name in COLUMNS}
-            written.pieces.append(msgspec.json.encode(value) + b"\n")
+            yield line_of(item.message, flat=self.tables is not None)
             written.topics[item.message.topic] += 1
             written.size += item.message.size or 0

@@ -149,7 +149,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "config/timercheck aside together: the broker then reads its timer queue from the beginning again.",
     ),
     Code(
-        "timer-log-stops", "info", "the timerlog stops at {position}: {reason} ({after} whole units follow)", "",
+        "timer-log-stops", "info", "the timerlog stops at {position}: {reason} ({behind} whole units follow)", "",
         meaning="What follows is no unit, no end mark and not empty. With whole units after it, it is a warning.",
         cause="A crash while the timerlog was written; rotten bits where whole units follow.",
         broker="It cuts the timerlog there at start, and never delivers what only later units name.",

@@ -36,6 +36,7 @@ from formats.native.walk import (
     walk_records,
 )
 from formats.record import BLANK, BLANK_SIZE, HEAD, HEAD_SIZE, HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, decode_blank
+from formats.record.grammar import range_table
 from formats.record.rows import BIT_DELAY, RECORD, row_of
 from formats.sysflag import HOSTS_V6
 from recover.log.judge import envelope_size, judge, reason_of
@@ -405,6 +406,7 @@ class _Scanner:
         self.columns = columns
         self.progress = progress
         self.with_keys = with_keys
+        self.ranges = range_table()
         self.state = np.zeros(4, dtype=np.int64)
         self.queues = QueueTable(self.state)
         self.rows = Split(np.empty(_ROWS, dtype=RECORD), np.empty(_HASHES if with_keys else 1, dtype=np.int32))
@@ -469,7 +471,7 @@ class _Scanner:
         return walk_records(
             window.data, inside, window.filled, self.base + window.start, self.result.file_end,
             self.rows.records, self.rows.hashes, self.queues.slots,
-            self.queues.names, self.queues.table, self.state, self.with_keys, refill,
+            self.queues.names, self.queues.table, self.state, self.with_keys, refill, self.ranges,
         )
 
     def _judge(self, window: Window, position: int) -> int | None:

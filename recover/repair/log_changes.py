@@ -14,8 +14,7 @@ from formats.names import offset_to_name
 from formats.record import encode, encode_blank
 from formats.record.rows import BIT_GHOST, BIT_PROP_CRC
 from recover.change.content import LazyContent, padded
-from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, zeroes
-from recover.change.staging import changed_file
+from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, changed_file, zeroes
 from recover.check.survey import Survey
 from recover.evidence.contradictions import Contradiction
 from recover.evidence.flipped_bits import WrongBit, put_back

@@ -13,15 +13,14 @@ from recover.broker.recovery import RECOVERED_BY_LAST_FILES, Mode
 from recover.broker.settings import BrokerSettings
 from recover.change.content import Spool
 from recover.change.model import Plan, Retire, RetireFolder, Step, replacing
-from recover.change.plan_file import can_be_retired, stray_folders
+from recover.change.places import can_be_retired, stray_folders
 from recover.check.log import damaged_messages
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
 from recover.derived.checkpoint import checkpoint_steps
 from recover.derived.index_plan import rebuild_index
 from recover.derived.maker import maker_for
-from recover.derived.plain_queues import consumequeue_steps
-from recover.derived.queues import NO_EVIDENCE
+from recover.derived.queues import NO_EVIDENCE, consumequeue_steps
 from recover.evidence.flipped_bits import WrongBit
 from recover.evidence.last_numbers import as_units_say
 from recover.evidence.lost import record_count

@@ -88,3 +88,8 @@ def marked(items: Sequence[tuple[Any, ...]], sample: int) -> list[Any]:
         pytest.param(*item, id=" ".join(item), marks=[pytest.mark.deep] if number in chosen else [])
         for number, item in enumerate(items)
     ]
+
+
+def one_deep(versions: Sequence[str], chosen: str) -> list[Any]:
+    """All versions; the chosen one carries the mark `deep`."""
+    return [pytest.param(version, marks=pytest.mark.deep if version == chosen else []) for version in versions]

@@ -13,6 +13,7 @@ import pytest
 
 from fixtures.damage import damage
 from fixtures.lab.lab import OracleReport
+from tests.broker.cases import one_deep
 from tests.broker.judge import REFUSED, mqtool
 from tests.support.brokers import VERSIONS, oracle
 from tests.support.counts import Count
@@ -20,7 +21,8 @@ from tests.support.plans import count_operations, killed_at
 from tests.support.stores import EXPECTED, copy_store, real_store
 from tests.support.trees import assert_unchanged
 
-pytestmark = [pytest.mark.broker, pytest.mark.deep]
+pytestmark = pytest.mark.broker
+every_version = pytest.mark.parametrize("version", one_deep(VERSIONS, "5.3.3"))
 
 _FLOCK = "hhqqi4x"
 _REFUSAL = "Lock failed"
@@ -34,7 +36,7 @@ def held(path: Path) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_version
 def test_broker_does_not_start_while_the_lock_is_held(version: str, tmp_path: Path) -> None:
     store = real_store("clean-4.5.1", tmp_path)
     with held(store / "lock"):
@@ -44,7 +46,7 @@ def test_broker_does_not_start_while_the_lock_is_held(version: str, tmp_path: Pa
     assert oracle(version).start(store).starts
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_version
 def test_broker_has_cut_the_log_before_it_asks_for_the_lock(version: str, tmp_path: Path) -> None:
     """Why a broker must not even be tried while mqtool works: docs/broker-start.md says so."""
     store = real_store("clean-4.5.1", tmp_path)
@@ -57,7 +59,7 @@ def test_broker_has_cut_the_log_before_it_asks_for_the_lock(version: str, tmp_pa
     assert any(path.startswith("commitlog") for path in seen.deleted_files)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_version
 def test_broker_does_not_start_while_a_change_is_on_its_way(
     version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +82,7 @@ def test_broker_does_not_start_while_a_change_is_on_its_way(
     assert oracle(version).start(store).starts
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_version
 def test_a_real_broker_between_kill_and_resume_is_noticed(version: str, tmp_path: Path, count: Count) -> None:
     """recover is killed half way, and somebody starts a broker on what it left."""
     store = real_store("clean-4.5.1", tmp_path)
@@ -99,7 +101,7 @@ def test_a_real_broker_between_kill_and_resume_is_noticed(version: str, tmp_path
         count("starts of a real broker between kill and resume refused", 1)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_version
 def test_changing_commands_refuse_while_a_broker_runs(version: str, tmp_path: Path) -> None:
     store = real_store("clean-4.5.1", tmp_path)
     with oracle(version).running(store):
@@ -109,7 +111,7 @@ def test_changing_commands_refuse_while_a_broker_runs(version: str, tmp_path: Pa
     assert oracle(version).start(store).starts
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_version
 def test_inspect_names_the_broker_that_holds_the_lock(version: str, tmp_path: Path) -> None:
     store = real_store("clean-4.5.1", tmp_path)
     with oracle(version).running(store) as pid:
@@ -117,7 +119,7 @@ def test_inspect_names_the_broker_that_holds_the_lock(version: str, tmp_path: Pa
     assert str(pid) in str(answer.document)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@every_version
 def test_reading_a_live_store_changes_nothing_in_it(version: str, tmp_path: Path) -> None:
     store = real_store("clean-4.5.1", tmp_path)
     with (

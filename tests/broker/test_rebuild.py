@@ -25,7 +25,7 @@ STORES = [name for name in (*WHOLE_BROKER, *made()) if "empty" not in name]
 ONE_RUN = [name for name in made() if "restarts" not in name and "expired" not in name and "empty" not in name]
 
 
-@pytest.mark.parametrize(("store", "version"), marked([(s, v) for s in STORES for v in readers(s)], 5))
+@pytest.mark.parametrize(("store", "version"), marked([(s, v) for s in STORES for v in readers(s)], 3))
 def test_full_replay_by_a_broker_gives_the_files_that_rebuild_gives(store: str, version: str, tmp_path: Path) -> None:
     root = real_store(store, tmp_path / "log")
     for part in ("consumequeue", "consumequeue_ext", "index"):
@@ -50,7 +50,7 @@ def test_full_replay_by_a_broker_gives_the_files_that_rebuild_gives(store: str, 
     assert index_units(ours, store) == index_units(theirs, store)
 
 
-@pytest.mark.parametrize("store", marked([(s,) for s in ONE_RUN], 6))
+@pytest.mark.parametrize("store", marked([(s,) for s in ONE_RUN], 3))
 def test_rebuild_gives_the_index_that_the_writing_broker_left(store: str, tmp_path: Path) -> None:
     root = real_store(store, tmp_path)
     ours = tmp_path / "ours"

@@ -19,6 +19,7 @@ import pytest
 
 from fixtures.lab.lab import SMALL_FILES, VERSIONS, LabUnavailable
 from fixtures.lab.whole import WholeBroker
+from tests.broker.cases import one_deep
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 from tests.support.brokers import give_up, require_lab
@@ -29,10 +30,6 @@ pytestmark = pytest.mark.broker
 ROOT = Path(__file__).parents[2]
 SOURCE = "clean-5.3.3"
 PROXIES = [version for version in VERSIONS if version >= "5.2"]
-
-
-def one_in_deep(versions: list[str]) -> list[Any]:
-    return [pytest.param(v, marks=[pytest.mark.deep] if v == versions[-1] else []) for v in versions]
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +93,7 @@ def send(*words: object) -> list[str]:
     return [sys.executable, "-m", "mqtool", "send", *map(str, words)]
 
 
-@pytest.mark.parametrize("version", one_in_deep(PROXIES))
+@pytest.mark.parametrize("version", one_deep(PROXIES, PROXIES[-1]))
 def test_a_consumer_gets_every_message_once_with_all_that_its_producer_set(
     version: str, export: Path, tmp_path: Path,
 ) -> None:
@@ -129,7 +126,7 @@ def test_a_consumer_gets_every_message_once_with_all_that_its_producer_set(
         (name, message["properties"][name]) for message in due for name in own if name in message["properties"])
 
 
-@pytest.mark.parametrize("version", one_in_deep(PROXIES))
+@pytest.mark.parametrize("version", one_deep(PROXIES, PROXIES[-1]))
 def test_a_run_that_was_killed_goes_on_and_sends_one_message_twice_at_most(
     version: str, export: Path, tmp_path: Path,
 ) -> None:
@@ -169,7 +166,7 @@ def last_line(position: Path) -> bytes:
     return position.read_bytes().rpartition(b"\n")[0].rpartition(b"\n")[2] or b"[0, 0]"
 
 
-@pytest.mark.parametrize("version", one_in_deep(PROXIES))
+@pytest.mark.parametrize("version", PROXIES)
 def test_delays_and_rates_are_kept_and_what_a_cluster_refuses_is_told(
     version: str, export: Path, tmp_path: Path,
 ) -> None:
@@ -208,7 +205,7 @@ def test_delays_and_rates_are_kept_and_what_a_cluster_refuses_is_told(
     assert len(stored(tmp_path / "store", "Fast")) == sum(each) and min(each) > 30
 
 
-@pytest.mark.parametrize("version", [pytest.param("4.9.7", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("version", ["4.9.7"])
 def test_the_producer_of_the_page_sends_the_same_to_a_broker_of_4x(version: str, export: Path, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "commands" / "send.md").read_text()
     (code,) = re.findall(r"^```java\n(.*?)^```", page, re.M | re.S)

@@ -13,7 +13,7 @@ from fixtures.lab.lab import VERSIONS
 from fixtures.lab.packed import settings
 from fixtures.lab.whole import Received, Subscription, WholeBroker
 from formats.record import HEAD
-from tests.broker.cases import marked
+from tests.broker.cases import marked, one_deep
 from tests.broker.gaps import REPLAY, deliveries, prepare, recovered, some_records, spoil
 from tests.broker.judge import FILLER, mqtool
 from tests.broker.progress import await_offset, delivered, end_of, taken_up
@@ -28,11 +28,6 @@ WHEEL = "rmq_sys_wheel_timer"
 MODERN = [version for version in VERSIONS if version.startswith("5.")]
 #: Where the transaction check stands, in its own words (TransactionalMessageServiceImpl.check).
 _CHECKED = re.compile(r"Before check, the queue=.*? msgOffset=(\d+)")
-
-
-def one_in_deep(chosen: str) -> list[object]:
-    """All versions, one of them for `make test-deep` too."""
-    return [pytest.param(v, marks=pytest.mark.deep if v == chosen else []) for v in VERSIONS]
 
 
 @pytest.mark.parametrize(("lost", "version"), marked([(k, v) for k in ("default", "visible") for v in VERSIONS], 1))
@@ -60,7 +55,7 @@ def test_push_consumers_get_everything_behind_a_gap(lost: str, version: str, tmp
     assert {one.phy_offset for one in tagged} == {one.phy_offset for one in by_sql} == with_tag
 
 
-@pytest.mark.parametrize("version", one_in_deep(""))
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("field", "byte", "bits"), [("born_port", 1, 4), ("store_port", 1, 4), ("sys_flag", 3, 1)])
 def test_what_no_client_can_unpack_keeps_messages_from_consumers_until_it_is_put_back(
     field: str, byte: int, bits: int, version: str, tmp_path: Path
@@ -83,7 +78,7 @@ def test_what_no_client_can_unpack_keeps_messages_from_consumers_until_it_is_put
     assert _missing(received[1], due) == set()
 
 
-@pytest.mark.parametrize("version", one_in_deep("5.5.0"))
+@pytest.mark.parametrize("version", VERSIONS)
 def test_group_gets_its_retries_behind_a_gap(version: str, tmp_path: Path) -> None:
     require_lab()
     store, group = "clean-4.5.1", "CG_retry"
@@ -106,7 +101,7 @@ def _repeated(received: list[Received], due: set[int]) -> int:
     return sum(counts.values()) - len(counts)
 
 
-@pytest.mark.parametrize("version", one_in_deep("4.9.7"))
+@pytest.mark.parametrize("version", one_deep(VERSIONS, "4.9.7"))
 def test_delay_service_walks_over_a_gap(version: str, tmp_path: Path) -> None:
     """The level is delivered again from its start; its offset must reach the end of its queue."""
     require_lab()
@@ -119,7 +114,7 @@ def test_delay_service_walks_over_a_gap(version: str, tmp_path: Path) -> None:
         assert await_offset(lambda: delivered(root / "config" / "delayOffset.json", level), end) >= end
 
 
-@pytest.mark.parametrize("version", one_in_deep(""))
+@pytest.mark.parametrize("version", VERSIONS)
 def test_transaction_check_walks_over_a_gap(version: str, tmp_path: Path) -> None:
     """Half messages are checked again from the start; the service must come to the end of those that there were."""
     require_lab()

@@ -23,13 +23,12 @@ from tests.support.plans import (
     NEW_QUEUE,
     NEXT_LOG,
     QUEUE,
-    contents,
     hole_map,
     make_old,
     sealed,
     small_store,
 )
-from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 
 
 def test_ranges_files_and_names_are_as_planned(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from recover.change import disk
 from recover.change.carry_out import apply_plan
 from recover.change.model import Install, Plan, Retire, Step, WriteFile, WriteRange, ZeroRange
 from recover.change.preconditions import seal
-from recover.change.staging import LARGEST, batches
+from recover.change.steps import LARGEST, batches
 from recover.change.undo import undo
 from recover.store import reading
 from recover.store.reading import crc_with_zeros, data_extents, file_crc
@@ -105,19 +104,6 @@ def test_of_a_file_that_is_cut_while_it_is_read_the_checksum_is_that_of_fewer_by
     monkeypatch.setattr(reading, "_LARGE", large)
     monkeypatch.setattr(reading, "data_extents", cut)
     assert file_crc(path) == (left, crc32c(b"a" * left))
-
-
-def test_a_child_process_syncs_with_threads_of_its_own(tmp_path: Path) -> None:
-    paths = [tmp_path / str(number) for number in range(20)]
-    for path in paths:
-        path.touch()
-    disk.sync_all(paths)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        disk.sync_all(paths)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_path_that_cannot_be_synced_is_an_error_however_many_there_are(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from recover.change.carry_out import apply_plan, resume
 from recover.change.journal import journal
 from recover.change.model import Plan, RetireFolder
-from recover.change.plan_file import can_be_retired
+from recover.change.places import can_be_retired
 from recover.change.preconditions import seal
 from recover.change.undo import undo
 from recover.findings.refusal import Refusal

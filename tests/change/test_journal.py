@@ -14,8 +14,8 @@ from recover.change.preconditions import seal
 from recover.change.run import write_report
 from recover.change.undo import undo
 from recover.findings.refusal import Interrupted, Refusal
-from tests.support.plans import INDEX, QUEUE, contents, sealed, small_store
-from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+from tests.support.plans import INDEX, QUEUE, sealed, small_store
+from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 
 
 def _stopped(store: Path, batches: int) -> None:

@@ -15,13 +15,9 @@ from tests.cli.runner import mqtool
 from tests.cli.test_documents import held
 from tests.support.command_docs import page
 from tests.support.stores import broker_conf, real_store, unpacked
-from tests.support.trees import tree_digest
+from tests.support.trees import contents, tree_digest
 
 STORE = "clean-manyfiles-5.3.3"
-
-
-def _contents(root: Path) -> dict[str, str]:
-    return {name: node.sha256 for name, node in tree_digest(root).items()}
 
 
 @pytest.mark.parametrize("name", DRILLS)
@@ -34,7 +30,7 @@ def test_a_drill_damages_the_copy_and_never_the_store(name: str, tmp_path: Path)
     assert tree_digest(root) == before
     kept = json.loads((tmp_path / "copy.drill.json").read_text())
     assert kept["changes"] == result.document["changes"] and kept["recipe"] == name
-    here, there = _contents(root), _contents(copy)
+    here, there = contents(root), contents(copy)
     touched = {file for file in here.keys() | there.keys() if here.get(file) != there.get(file)}
     named = {change["file"] for change in kept["changes"]}
     assert touched and all(any(file == n or file.startswith(f"{n}/") for n in named) for file in touched)
@@ -46,7 +42,7 @@ def test_a_drill_hits_what_the_recipe_of_the_tests_hits(tmp_path: Path) -> None:
         copy, other = tmp_path / name, real_store(STORE, tmp_path / f"{name}-other")
         assert mqtool("drill", name, "--copy-to", copy, unpacked(STORE), "--seed", 3).code == exits.CLEAN
         damage(name, other, 3)
-        assert _contents(copy) == _contents(other), name
+        assert contents(copy) == contents(other), name
 
 
 def test_verify_finds_the_message_that_the_drill_says_it_hit(tmp_path: Path) -> None:

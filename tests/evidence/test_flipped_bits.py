@@ -22,7 +22,7 @@ from recover.evidence.lost import LostPosition
 from tests.cli.runner import mqtool
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES, real_store
-from tests.support.trees import assert_same_tree, tree_digest
+from tests.support.trees import assert_same_tree, contents, tree_digest
 
 LOG = "commitlog/00000000000000000000"
 
@@ -142,7 +142,7 @@ def test_a_message_whose_place_is_not_lost_is_left_alone() -> None:
 def test_recover_puts_the_very_bytes_back_when_asked_to(name: str, tmp_path: Path) -> None:
     store = real_store(name, tmp_path)
     mqtool("recover", store, "--yes")
-    sound = _contents(store)
+    sound = contents(store)
     choice = random.Random(name)
     records = [it for it in placed_records(name) if it.record.body and it.phy_offset < 1 << 20]
     hit = choice.sample(records, 3)
@@ -170,14 +170,14 @@ def test_recover_puts_the_very_bytes_back_when_asked_to(name: str, tmp_path: Pat
     assert result.document["damaged_messages"] == result.document["lost_messages"] == 0
     assert [item["kind"] for item in result.document["bridged"]] == ["restored"] * 3
     assert mqtool("verify", store).code == 0
-    assert _contents(store) == sound
+    assert contents(store) == sound
     assert mqtool("undo", store, "--yes").code == 0
     assert_same_tree(damaged, tree_digest(store))
 
 
 def test_messages_beside_one_another_are_put_back_together(tmp_path: Path) -> None:
     store = real_store("clean-4.5.1", tmp_path)
-    sound, records = _contents(store), placed_records("clean-4.5.1")
+    sound, records = contents(store), placed_records("clean-4.5.1")
     first = next(n for n in range(200, 400) if all(len(it.record.body) > 8 for it in records[n : n + 3]))
     for it in records[first : first + 3]:
         flip_bit(store, store / LOG, it.phy_offset + it.raw.index(it.record.body) + 3, 2)
@@ -187,7 +187,7 @@ def test_messages_beside_one_another_are_put_back_together(tmp_path: Path) -> No
     assert flips == [it.phy_offset for it in records[first : first + 3]]
     result = mqtool("recover", store, "--mend-bits", "--yes", "--json")
     assert (result.code, result.document["damaged_messages"]) == (1, 0)
-    assert _contents(store) == sound
+    assert contents(store) == sound
 
 
 def test_no_more_than_a_hundred_beside_one_another_are_looked_at() -> None:
@@ -212,10 +212,6 @@ def test_beside_one_that_cannot_be_put_back_all_are_bridged(tmp_path: Path) -> N
     assert (result.code, result.document["damaged_messages"]) == (5, 2)
     assert [item["kind"] for item in result.document["bridged"]] == ["bridge"]
     assert mqtool("verify", store).code == 0
-
-
-def _contents(store: Path) -> dict[str, str]:
-    return {path: node.sha256 for path, node in tree_digest(store).items()}
 
 
 def test_a_last_message_is_put_back_too(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from recover.evidence.contradictions import a_bit_away
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import real_store
-from tests.support.trees import tree_digest
+from tests.support.trees import contents
 
 LOG = "commitlog/00000000000000000000"
 STORE = "clean-4.5.1"
@@ -29,10 +29,6 @@ NAMES = st.text(st.sampled_from("abcXYZ019_-"), min_size=1, max_size=12)
 
 def _told(result: Result) -> list[dict[str, Any]]:
     return [item for item in result.document["findings"] if item["code"] == CODE]
-
-
-def _contents(store: Path) -> dict[str, str]:
-    return {path: node.sha256 for path, node in tree_digest(store).items()}
 
 
 def _with(name: str) -> Placed:
@@ -78,7 +74,7 @@ def test_hashes_of_keys_lead_back_to_the_one_bit(unique: str, keys: list[str], d
 @pytest.mark.parametrize("name", ["TAGS", "KEYS", "UNIQ_KEY"])
 def test_a_flipped_property_is_told_and_put_back_when_asked_for(name: str, tmp_path: Path) -> None:
     store = real_store(STORE, tmp_path)
-    sound, hit = _contents(store), _with(name)
+    sound, hit = contents(store), _with(name)
     at = _value_at(hit, name) + 1
     flip_bit(store, store / LOG, at, 1)
 
@@ -88,7 +84,7 @@ def test_a_flipped_property_is_told_and_put_back_when_asked_for(name: str, tmp_p
     assert (item["file"], item["offset"], item["severity"]) == (LOG, at, "info")
     assert item["facts"]["name"] == name and item["facts"]["value"] == hit.record.get_property(name)
     assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
-    assert _contents(store) == sound
+    assert contents(store) == sound
     assert mqtool("undo", store, "--yes").code == 0
 
     # unasked, the log is left as it is
@@ -120,12 +116,12 @@ def test_a_unit_with_a_wrong_tag_is_not_the_fault_of_its_record(seed: int, tmp_p
 
 def test_a_flipped_tag_is_put_back_in_a_file_that_is_written_anew(tmp_path: Path) -> None:
     store = real_store(STORE, tmp_path)
-    sound, at = _contents(store), _value_at(_with("TAGS"), "TAGS") + 1
+    sound, at = contents(store), _value_at(_with("TAGS"), "TAGS") + 1
     flip_bit(store, store / LOG, at, 1)
     with (store / LOG).open("ab") as log:
         log.write(b"something after the end of the file")
     assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
-    assert _contents(store) == sound
+    assert contents(store) == sound
 
 
 def test_a_tag_that_cannot_be_led_back_by_one_bit_is_left_alone(tmp_path: Path) -> None:

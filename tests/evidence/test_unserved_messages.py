@@ -14,13 +14,13 @@ from fixtures.damage.patch import flip_bit
 from fixtures.synth import StoreWriter
 from formats.names import offset_to_name
 from formats.record import OFFSET_SYS_FLAG, TOPIC_HALF, TOPIC_SCHEDULE, TOPIC_TIMER, Record, make_record
-from formats.record.strict import NEEDED, is_served, unserved
+from formats.record.grammar import NEEDED, is_served, unserved
 from recover.derived.expected import QueueKey
 from recover.evidence.flipped_bits import served_again
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import STORES, real_store
-from tests.support.trees import assert_same_tree, tree_digest
+from tests.support.trees import assert_same_tree, contents, tree_digest
 
 CODE, BIT = "commitlog-unserved-message", "commitlog-flipped-field"
 STORE = {TOPIC_SCHEDULE: "clean-4.5.1", TOPIC_HALF: "clean-4.5.1", TOPIC_TIMER: "clean-5.3.3"}
@@ -40,10 +40,6 @@ def _some(topic: str) -> Placed:
 def _value_at(hit: Placed, name: str) -> int:
     """Where in its file the value of a property begins."""
     return hit.offset + hit.raw.rindex(f"{name}\x01".encode()) + len(name) + 1
-
-
-def _contents(store: Path) -> dict[str, str]:
-    return {path: node.sha256 for path, node in tree_digest(store).items()}
 
 
 def _record(topic: str, **changed: str | None) -> Record:
@@ -90,7 +86,7 @@ def test_the_bit_that_is_turned_back_is_the_one_or_there_is_none(topic: str, dat
 @pytest.mark.parametrize("part", ["name", "value"])
 def test_a_flipped_bit_is_told_and_put_back(topic: str, name: str, part: str, tmp_path: Path) -> None:
     store, hit = real_store(STORE[topic], tmp_path), _some(topic)
-    sound = _contents(store)
+    sound = contents(store)
     log, at, bit = f"commitlog/{offset_to_name(hit.file_from_offset)}", _value_at(hit, name), 0
     if part == "name":
         at -= 4
@@ -116,7 +112,7 @@ def test_a_flipped_bit_is_told_and_put_back(topic: str, name: str, part: str, tm
     (mended,) = done.document["bridged"]
     assert mended["before"] != mended["after"] == hit.record.get_property(name)
     assert done.code == 1
-    assert _contents(store) == sound
+    assert contents(store) == sound
     assert mqtool("verify", store).code == 0
     assert mqtool("undo", store, "--yes").code == 0
     assert_same_tree(struck, tree_digest(store))
@@ -124,7 +120,7 @@ def test_a_flipped_bit_is_told_and_put_back(topic: str, name: str, part: str, tm
 
 def test_a_message_that_is_rejected_twice_is_mended_in_two_runs(tmp_path: Path) -> None:
     store, hit = real_store("clean-4.5.1", tmp_path), _some(TOPIC_SCHEDULE)
-    sound, log = _contents(store), store / "commitlog" / offset_to_name(hit.file_from_offset)
+    sound, log = contents(store), store / "commitlog" / offset_to_name(hit.file_from_offset)
     flip_bit(store, log, hit.offset + OFFSET_SYS_FLAG + 3, 0)
     flip_bit(store, log, _value_at(hit, "REAL_QID"), 6)
     told = mqtool("verify", store, "--json")
@@ -132,7 +128,7 @@ def test_a_message_that_is_rejected_twice_is_mended_in_two_runs(tmp_path: Path) 
     assert _told(told)[0]["remedy"] == f"mqtool recover {store} --mend-bits"
     assert mqtool("recover", store, "--mend-bits", "--yes").code == 5
     assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
-    assert _contents(store) == sound
+    assert contents(store) == sound
 
 
 def test_a_bit_of_a_message_is_turned_back_where_another_is_wrong_for_reasons_unknown(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fixtures.damage import damage
 from fixtures.synth import synth_store
 from formats.native.walk import crc_name
 from tests.cli.runner import mqtool
-from tests.engines.twice import plain
+from tests.cluster.twice import plain
 from tests.formats.test_native import KERNELS
 from tests.scenarios.drill import all_stores, log_options
 from tests.support.stores import real_store

@@ -100,8 +100,8 @@ def test_whatever_is_broken_no_intact_message_is_lost(drill: Start, name: str, r
 
 
 @pytest.mark.parametrize(("name", "recipe"), [
-    *sampled(STORES, [name for name in RECIPES if name not in (*CONFIG, *WITNESS)], one_in=10),
-    *sampled(WITH_CONFIG, CONFIG, one_in=6),
+    *sampled(STORES, [name for name in RECIPES if name not in (*CONFIG, *WITNESS)], one_in=20),
+    *sampled(WITH_CONFIG, CONFIG, one_in=12),
 ])
 def test_whatever_is_broken_anywhere_no_intact_message_is_lost(drill: Start, name: str, recipe: str) -> None:
     recovered_and_undone(drill(name), recipe)

@@ -22,7 +22,7 @@ from tests.cli.runner import mqtool
 from tests.scenarios.drill import Drill, messages
 from tests.scenarios.interrupted import points, recovering
 from tests.support.plans import failing, killed_at
-from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 
 MANY_FILES = "clean-manyfiles-5.3.3"
 ROOT = Path(__file__).parents[2]
@@ -84,11 +84,6 @@ def settle(root: Path) -> None:
     """Recover and undo: clears away what a run that never began has left, and shows that the store can be changed."""
     assert mqtool("recover", root, "--yes").code == exits.CORRECTED | exits.MESSAGES
     assert mqtool("undo", root, "--yes").code & exits.OPERATIONAL == 0
-
-
-def contents(root: Path) -> dict[str, object]:
-    """The tree without times, to compare with that of another run."""
-    return {name: node._replace(mtime_ns=0) for name, node in tree_digest(root).items()}
 
 
 @pytest.mark.parametrize("way", ["resume", "undo"])

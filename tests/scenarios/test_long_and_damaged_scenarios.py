@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures.damage.patch import flip_bit
-from recover.change.model import InPlace, WriteRange, ZeroRange
-from recover.change.staging import changed_file
+from recover.change.model import InPlace, WriteRange, ZeroRange, changed_file
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import body_at, file_name, messages
 

@@ -138,7 +138,7 @@ def test_a_brokers_own_cut_states_all_that_it_costs(drill: Start, recipe: str, v
             assert any((item.topic, item.queue) == row[:2] and row[2] <= item.queue_offset <= row[3] for row in stated)
 
 
-@pytest.mark.parametrize(("name", "recipe", "seed"), sampled(STORES, RECIPES, ("1", "2", "3"), one_in=10))
+@pytest.mark.parametrize(("name", "recipe", "seed"), sampled(STORES, RECIPES, ("1", "2", "3"), one_in=20))
 def test_recover_is_never_worse_on_any_store(drill: Start, name: str, recipe: str, seed: str) -> None:
     store = drill(name)
     try:

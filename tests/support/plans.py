@@ -14,7 +14,6 @@ from recover.change.content import LazyContent
 from recover.change.model import Install, Plan, Retire, RetireFolder, WriteFile, WriteRange, ZeroRange
 from recover.change.preconditions import seal
 from recover.store.reading import data_extents
-from tests.support.trees import Node, tree_digest
 
 LOG = "commitlog/00000000000000000000"
 NEXT_LOG = "commitlog/00000000000000131072"
@@ -165,11 +164,6 @@ def quick_folder() -> Iterator[Path]:
     roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= _ROOM
     with tempfile.TemporaryDirectory(dir=memory if roomy else None, ignore_cleanup_errors=True) as name:
         yield Path(name)
-
-
-def contents(root: Path) -> dict[str, Node]:
-    """`tree_digest` without times: for trees that went through different runs."""
-    return {name: node._replace(mtime_ns=0) for name, node in tree_digest(root).items()}
 
 
 @contextmanager

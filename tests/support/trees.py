@@ -37,6 +37,11 @@ def tree_digest(root: Path, skip: Sequence[str] = (".mqtool",)) -> dict[str, Nod
     return nodes
 
 
+def contents(root: Path) -> dict[str, Node]:
+    """`tree_digest` without times: for trees that went through different runs."""
+    return {name: node._replace(mtime_ns=0) for name, node in tree_digest(root).items()}
+
+
 @contextmanager
 def assert_unchanged(root: Path, skip: Sequence[str] = ()) -> Iterator[None]:
     """Fail if anything under `root` (but `skip`) differs after the block: content, owner, mode, mtime, names."""

@@ -7,21 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fixtures.damage import walk
-from formats import sysflag
-from formats.checkpoint import CHECKPOINT
-from formats.consumequeue import CQ_UNIT
-from formats.consumequeue_ext import CQ_EXT_HEAD
-from formats.consumequeue_ext import decode as decode_ext
-from formats.errors import FormatError
-from formats.index import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, decode
-from formats.layout import Layout
-from formats.record import BLANK_SIZE, HEADS, Record, decode_blank
-from formats.record.layout import TOPIC_LENGTHS
-from recover.derived.index_files import index_geometry, list_index_files
-from recover.store.store import Store
-from tests.support.looks import COMMITLOG_FOLDERS
+from tests.support import plain_reader as plain
+from tests.support.plain_reader import Geometry, IndexFile, Record, Unit
 
+LOG_FOLDERS = ("commitlog", "commitlog-a", "commitlog-b")
+_UNIT = (("phy_offset", 8), ("size", 4), ("tags_code", 8))
+_HEADER = (("begin_timestamp", 8), ("end_timestamp", 8), ("begin_phy_offset", 8), ("end_phy_offset", 8),
+           ("hash_slot_count", 4), ("index_count", 4))
+_ENTRY = (("key_hash", 4), ("phy_offset", 8), ("time_diff", 4), ("previous", 4))
+_EXT_HEAD = (("size", 2), ("tags_code", 8), ("store_timestamp", 8), ("bit_map_size", 2))
+_EXT_HEAD_SIZE = 20
+_BLANK_SIZE = 8
 _UNUSED = 40
 """Bytes after the end of a part, or cells nobody uses, that are worth a look: some of them."""
 
@@ -46,7 +42,7 @@ class Anatomy:
     wholes: list[Place] = field(default_factory=list)
     records: dict[int, Record] = field(default_factory=dict)
     min_offset: int = 0
-    geometry: IndexGeometry | None = None
+    geometry: Geometry | None = None
     _by_file: dict[str, list[Place]] = field(default_factory=dict)
 
     def of_file(self, name: str) -> list[Place]:
@@ -65,116 +61,102 @@ class Anatomy:
             self.places.setdefault(place.kind, []).append(place)
 
 
-def look_at(store: Store) -> Anatomy:
+def look_at(root: Path) -> Anatomy:
     """The anatomy of a store that is sound."""
-    anatomy = Anatomy(store.root)
-    folders = [store.root / name for name in ("commitlog", *COMMITLOG_FOLDERS)]
-    for folder in folders:
-        for file in walk.mapped_files(folder):
-            _log_file(anatomy, file)
-    starts = [file.file_from_offset for folder in folders for file in walk.mapped_files(folder)]
-    anatomy.min_offset = min(starts, default=0)
-    for queue in walk.queues(store.root):
-        for file in queue.files:
-            _queue_file(anatomy, file)
-    _index(anatomy, store)
+    anatomy = Anatomy(root)
+    paths = [path for folder in LOG_FOLDERS for path in _numbered(root / folder)]
+    for path in paths:
+        _log_file(anatomy, path)
+    anatomy.min_offset = min((int(path.name) for path in paths), default=0)
+    for folder in sorted(root.glob("consumequeue/*/*")):
+        for path in _numbered(folder):
+            _queue_file(anatomy, path)
+    _index(anatomy)
     _small_files(anatomy)
     return anatomy
+
+
+def _numbered(folder: Path) -> list[Path]:
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in found if path.name.isdecimal() and path.is_file()]
 
 
 def _name(anatomy: Anatomy, path: Path) -> str:
     return path.relative_to(anatomy.root).as_posix()
 
 
-def _fields(anatomy: Anatomy, name: str, start: int, layout: Layout[Any], part: str, owner: Any) -> None:
-    for each in layout.fields:
-        at = start + each.offset
-        anatomy.add(Place(name, at, at + each.size, f"{part}.{each.name}", owner))
-
-
-def _log_file(anatomy: Anatomy, file: walk.MappedFile) -> None:
-    name, end = _name(anatomy, file.path), 0
-    for hit in walk.records_of(file):
-        _record(anatomy, name, hit)
-        end = hit.end
-    length = file.path.stat().st_size
-    try:
-        decode_blank(file.read(), end)
-    except FormatError:
-        anatomy.add(Place(name, end, length, "log.behind-the-end"))
-        return
-    anatomy.add(Place(name, end, end + 4, "blank.size"))
-    anatomy.add(Place(name, end + 4, end + BLANK_SIZE, "blank.magic"))
-    anatomy.add(Place(name, end + BLANK_SIZE, length, "blank.padding"))
-    anatomy.wholes.append(Place(name, end, end + BLANK_SIZE, "blank"))
-
-
-def _record(anatomy: Anatomy, name: str, hit: walk.Located) -> None:
-    record = hit.record
-    anatomy.records[record.phy_offset] = record
-    head = HEADS[record.sys_flag & sysflag.HOSTS_V6]
-    _fields(anatomy, name, hit.position, head, "record", record)
-    at = hit.position + head.size
-    sizes = (
-        ("body", len(record.body)), ("topic_length", TOPIC_LENGTHS[record.magic].size), ("topic", len(record.topic)),
-        ("properties_length", 2), ("properties", len(record.properties)),
-    )
-    for part, size in sizes:
-        anatomy.add(Place(name, at, at + size, f"record.{part}", record))
+def _fields(anatomy: Anatomy, name: str, at: int, sizes: Iterable[tuple[str, int]], part: str, owner: Any) -> None:
+    for field_name, size in sizes:
+        anatomy.add(Place(name, at, at + size, f"{part}.{field_name}", owner))
         at += size
-    anatomy.wholes.append(Place(name, hit.position, hit.end, "record", record))
 
 
-def _queue_file(anatomy: Anatomy, file: walk.MappedFile) -> None:
-    name = _name(anatomy, file.path)
-    units = walk.units_of(file)
-    for hit in units:
-        _fields(anatomy, name, hit.position, CQ_UNIT, "unit", hit.unit)
-        anatomy.wholes.append(Place(name, hit.position, hit.position + CQ_UNIT.size, "unit", hit.unit))
-    end = len(units) * CQ_UNIT.size
-    length = file.path.stat().st_size
-    expired = all(hit.unit.phy_offset < anatomy.min_offset for hit in units)
-    anatomy.add(Place(name, end, min(end + CQ_UNIT.size, length), "unit.next", "expired" if expired else None))
-    anatomy.add(Place(name, min(end + CQ_UNIT.size, length), length, "unit.behind-the-end"))
+def _log_file(anatomy: Anatomy, path: Path) -> None:
+    name, content, end = _name(anatomy, path), path.read_bytes(), 0
+    for record in plain.chain(content, int(path.name)):
+        anatomy.records[record.phy_offset] = record
+        sizes = ((each, stop - start) for each, (start, stop) in record.fields().items())
+        _fields(anatomy, name, end, sizes, "record", record)
+        anatomy.wholes.append(Place(name, end, end + record.size, "record", record))
+        end += record.size
+    if not plain.has_blank(content, end):
+        anatomy.add(Place(name, end, len(content), "log.behind-the-end"))
+        return
+    _fields(anatomy, name, end, (("size", 4), ("magic", 4)), "blank", None)
+    anatomy.add(Place(name, end + _BLANK_SIZE, len(content), "blank.padding"))
+    anatomy.wholes.append(Place(name, end, end + _BLANK_SIZE, "blank"))
 
 
-def _index(anatomy: Anatomy, store: Store) -> None:
-    listing = list_index_files(store.index_dir)
-    geometry = anatomy.geometry = index_geometry(store, listing)
-    for file in listing.files if geometry is not None else ():
+def _queue_file(anatomy: Anatomy, path: Path) -> None:
+    name, content, end, expired = _name(anatomy, path), path.read_bytes(), 0, True
+    size, length = plain.UNIT.size, len(content)
+    for at in range(0, length - size + 1, size):
+        unit = Unit(*plain.UNIT.unpack_from(content, at))
+        if unit.size <= 0:
+            break
+        _fields(anatomy, name, at, _UNIT, "unit", unit)
+        anatomy.wholes.append(Place(name, at, at + size, "unit", unit))
+        end, expired = at + size, expired and unit.phy_offset < anatomy.min_offset
+    anatomy.add(Place(name, end, min(end + size, length), "unit.next", "expired" if expired else None))
+    anatomy.add(Place(name, min(end + size, length), length, "unit.behind-the-end"))
+
+
+def _index(anatomy: Anatomy) -> None:
+    paths = _numbered(anatomy.root / "index")
+    found = (plain.geometry_of(path.read_bytes()) for path in paths)
+    geometry = anatomy.geometry = next((each for each in found if each is not None), None)
+    for path in paths if geometry is not None else ():
         assert geometry is not None
-        _index_file(anatomy, file.path, geometry)
+        _index_file(anatomy, _name(anatomy, path), plain.index_file(path.read_bytes(), geometry))
 
 
-def _index_file(anatomy: Anatomy, path: Path, geometry: IndexGeometry) -> None:
-    name = _name(anatomy, path)
-    image = decode(path.read_bytes(), geometry)
-    _fields(anatomy, name, 0, INDEX_HEADER, "index-header", image.header)
-    for slot in image.slots.nonzero()[0].tolist():
-        at = geometry.slot_offset(slot)
-        anatomy.add(Place(name, at, at + INDEX_SLOT.size, "index-slot.used"))
-    for slot in (image.slots == 0).nonzero()[0].tolist()[:_UNUSED]:
-        at = geometry.slot_offset(slot)
-        anatomy.add(Place(name, at, at + INDEX_SLOT.size, "index-slot.free"))
-    for number in range(1, image.used):
-        at = geometry.unit_offset(number)
-        unit = image.units[number].item()
-        _fields(anatomy, name, at, INDEX_UNIT, "index-unit", unit)
-        anatomy.wholes.append(Place(name, at, at + INDEX_UNIT.size, "index-unit", unit))
-    anatomy.add(Place(name, geometry.unit_offset(0), geometry.unit_offset(1), "index-unit.number-0"))
-    anatomy.add(Place(name, geometry.unit_offset(image.used), geometry.size, "index-unit.behind-the-end"))
+def _index_file(anatomy: Anatomy, name: str, file: IndexFile) -> None:
+    geometry, used = file.geometry, len(file.entries) + 1
+    _fields(anatomy, name, 0, _HEADER, "index-header", None)
+    free = [slot for slot, number in enumerate(file.slots) if not number][:_UNUSED]
+    for slot in (slot for slot, number in enumerate(file.slots) if number):
+        anatomy.add(Place(name, geometry.slot_at(slot), geometry.slot_at(slot + 1), "index-slot.used"))
+    for slot in free:
+        anatomy.add(Place(name, geometry.slot_at(slot), geometry.slot_at(slot + 1), "index-slot.free"))
+    for number, entry in enumerate(file.entries, start=1):
+        at = geometry.entry_at(number)
+        _fields(anatomy, name, at, _ENTRY, "index-unit", entry)
+        anatomy.wholes.append(Place(name, at, geometry.entry_at(number + 1), "index-unit", entry))
+    anatomy.add(Place(name, geometry.entry_at(0), geometry.entry_at(1), "index-unit.number-0"))
+    end = geometry.entry_at(geometry.entries)
+    anatomy.add(Place(name, geometry.entry_at(used), end, "index-unit.behind-the-end"))
 
 
 def _small_files(anatomy: Anatomy) -> None:
     for path in sorted(anatomy.root.rglob("*")):
         name = _name(anatomy, path)
         part = name.split("/")[0]
-        if not path.is_file() or part in ("commitlog", "consumequeue", "index", *COMMITLOG_FOLDERS):
+        if not path.is_file() or part in ("consumequeue", "index", *LOG_FOLDERS):
             continue
         size = path.stat().st_size
         if part == "checkpoint":
-            _fields(anatomy, name, 0, CHECKPOINT, "checkpoint", None)
-            anatomy.add(Place(name, CHECKPOINT.size, size, "checkpoint.padding"))
+            _fields(anatomy, name, 0, ((each, 8) for each in plain.CHECKPOINT), "checkpoint", None)
+            anatomy.add(Place(name, 8 * len(plain.CHECKPOINT), size, "checkpoint.padding"))
         elif part == "consumequeue_ext":
             _ext_file(anatomy, name, path)
         elif part == "config":
@@ -186,16 +168,12 @@ def _small_files(anatomy: Anatomy) -> None:
 
 def _ext_file(anatomy: Anatomy, name: str, path: Path) -> None:
     content, at = path.read_bytes(), 0
-    while True:
-        try:
-            _, size = decode_ext(content, at)
-        except FormatError:
-            anatomy.add(Place(name, at, len(content), "ext-unit.behind-the-end"))
-            return
-        _fields(anatomy, name, at, CQ_EXT_HEAD, "ext-unit", None)
-        anatomy.add(Place(name, at + CQ_EXT_HEAD.size, at + size, "ext-unit.bit_map"))
+    while (size := int.from_bytes(content[at:at + 2], "big", signed=True)) >= _EXT_HEAD_SIZE:
+        _fields(anatomy, name, at, _EXT_HEAD, "ext-unit", None)
+        anatomy.add(Place(name, at + _EXT_HEAD_SIZE, at + size, "ext-unit.bit_map"))
         anatomy.wholes.append(Place(name, at, at + size, "ext-unit"))
         at += size
+    anatomy.add(Place(name, at, len(content), "ext-unit.behind-the-end"))
 
 
 def _data(path: Path, size: int) -> Iterator[tuple[int, int]]:

@@ -160,7 +160,7 @@ def _left(name: str, root: Path) -> dict[int, bytes]:
 
 def _files(folder: Path) -> Iterator[bytes]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.is_file():
+        if path.is_file() and path.name.isdecimal():
             yield path.read_bytes()
 
 

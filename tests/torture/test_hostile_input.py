@@ -23,7 +23,6 @@ from recover.log.scan import scan_log
 from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.support.counts import Count, Note
-from tests.support.looks import opened
 from tests.support.stores import copy_store, real_store, unpacked
 from tests.support.trees import assert_unchanged
 from tests.torture.anatomy import look_at
@@ -185,7 +184,7 @@ def speaks_cleanly(root: Path, *line: object) -> int:
 
 
 def _cli_fuzzed(name: str, folder: Path, rounds: int, seed: int) -> int:
-    anatomy = look_at(opened(unpacked(name)))
+    anatomy = look_at(unpacked(name))
     root = copy_store(unpacked(name), folder / name)
     chance = random.Random(f"{name} {seed}")
     ran = 0

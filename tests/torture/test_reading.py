@@ -67,8 +67,10 @@ def changing_calls(trace: str, root: Path) -> list[str]:
     return found
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "killed-5.5.0", "killed-multipath-5.3.3", "broken"])
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.deep if name == "broken" else pytest.mark.long)
+    for name in ("clean-plain-4.9.7", "killed-5.5.0", "killed-multipath-5.3.3", "broken")
+])
 def test_no_reading_command_changes_locks_or_opens_for_writing(name: str, tmp_path: Path, count: Count) -> None:
     if shutil.which("strace") is None:
         pytest.skip("NOT RUN: needs strace")

@@ -46,7 +46,7 @@ def test_a_single_damage_is_found(name: str, folder: Path, count: Count, note: N
 @pytest.mark.deep
 @pytest.mark.parametrize("name", SAMPLE)
 def test_each_of_many_damages_is_found(name: str, folder: Path, count: Count, note: Note) -> None:
-    held(name, 2, mutated(name, folder, 2, 700), count, note)
+    held(name, 2, mutated(name, folder, 2, 300), count, note)
 
 
 @pytest.mark.long

@@ -1,0 +1,249 @@
+"""Where a command may write, and whether it can: folders, links, flags, free space; looked at before the first step.
+
+A store is hostile input, and so are its journal and a plan that somebody hands over: both name files, and neither may
+widen what the command was given. No folder between a part and a file may be a link, or the link would widen it. A
+part's own folder may be one if the command line names that part (commitlog on another disk, say).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from recover.change.content import allocated
+from recover.change.model import InPlace, Plan, RetireFolder, Step, existing_folders, resolve
+from recover.findings.model import Finding
+from recover.findings.refusal import Refusal
+from recover.store.reading import data_extents, open_file
+from recover.store.store import JOURNAL_DIR, Store
+
+_PARTS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config")
+_FILES = ("checkpoint", "abort")
+_OPTIONS = {"commitlog": "--commitlog", "consumequeue": "--consumequeue", "index": "--index"}
+
+
+class Places:
+    """The folders that may be written below `root` and in the parts that are `given` (paths), looked at when asked.
+
+    What was looked at once is not looked at again: make a new one for the next look.
+    """
+
+    def __init__(self, root: Path, given: Iterable[Path | str] = ()) -> None:
+        self.root = Path(os.path.abspath(root))
+        self.given = tuple(Path(os.path.abspath(part)) for part in given)
+        self._bases = {self.root / name for name in _PARTS} | set(self.given)
+        self._known: set[Path] = set()
+
+    def check_plan(self, plan: Plan) -> None:
+        """`Refusal` naming the first path of a plan that the command was not given, or that leads through a link."""
+        for part in plan.parts:
+            path = Path(os.path.abspath(part))
+            if path not in self.given and not path.is_relative_to(self.root):
+                raise _foreign(part)
+        self.check(plan.steps)
+
+    def check(self, steps: Iterable[Step]) -> None:
+        """The same for some steps."""
+        for step in steps:
+            self.folders_of(step)
+
+    def folders_of(self, step: Step) -> tuple[str, ...]:
+        """The folders, as plans name them, in which a step may make or remove names; `Refusal` for a foreign one."""
+        if step.file in _FILES:
+            return (".",)
+        path = Path(os.path.normpath(self.root / step.file))
+        if isinstance(step, RetireFolder) and step.file in _PARTS:
+            return (".",)
+        folders = []
+        for folder in path.parents:
+            folders.append(folder)
+            if folder in self._bases:
+                break
+        else:
+            raise _foreign(step.file)
+        for folder in folders:
+            self._check_folder(folder)
+        names = [str(folder) for folder in folders]
+        if step.file.startswith("/"):
+            return tuple(names)
+        return (*(os.path.relpath(name, self.root) for name in names), ".")
+
+    def _check_folder(self, folder: Path) -> None:
+        if folder in self._known:
+            return
+        if folder not in self.given and folder.is_symlink():
+            target = os.path.realpath(folder)
+            name = os.path.relpath(folder, self.root) if folder.is_relative_to(self.root) else str(folder)
+            remedy = "put the folder itself in its place (move it, or mount it there), or make a copy with --output"
+            if name in _OPTIONS:
+                remedy = f"if that folder belongs to this store, name it: {_OPTIONS[name]} {target}"
+            raise Refusal(
+                f"{name} is a link to {target}, and nothing is written behind a link of the store", remedy, file=name,
+                target=target,
+            )
+        self._known.add(folder)
+
+
+def _foreign(path: str) -> Refusal:
+    return Refusal(
+        f"{path!r} is outside of the store's files as this command was given them, and nothing is written there",
+        "if it belongs to the store, name its folder with --commitlog, --consumequeue or --index; if not, somebody "
+        "made this up: do not use it", file=path,
+    )
+
+
+def check_alone(root: Path, file: str) -> None:
+    """`Refusal` unless a file that is about to be written in place is a file, and has no other name."""
+    try:
+        status = os.lstat(root / file)
+    except OSError:
+        return
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        linked = "a link" if stat.S_ISLNK(status.st_mode) else "no regular file"
+        what = "known by another name, too" if stat.S_ISREG(status.st_mode) else linked
+        raise Refusal(
+            f"{file} is {what}: a change would reach outside of the store",
+            "put a copy of the file in its place (cp -p --sparse=always), then run the command again", file=file,
+        )
+
+
+_ODD_NAMES = frozenset({"commitlog-odd-name", "consumequeue-odd-name", "index-odd-name"})
+
+
+def stray_folders(findings: Iterable[Finding], store: Store) -> list[str]:
+    """The folders that findings warn of because only data files belong where they are, as plans name them."""
+    return [
+        item.file for item in findings
+        if item.code in _ODD_NAMES and item.severity != "info" and item.file is not None
+        and resolve(store.root, item.file).is_dir()
+    ]
+
+
+def can_be_retired(root: Path, file: str) -> bool:
+    """Whether a folder can leave the store in one move: on the journal's file system, or if nothing is in it."""
+    path = resolve(root, file)
+    home = root / JOURNAL_DIR if (root / JOURNAL_DIR).is_dir() else root
+    try:
+        if path.is_symlink() or not os.path.ismount(path):
+            return os.lstat(path).st_dev == home.stat().st_dev or (not path.is_symlink() and not os.listdir(path))
+    except OSError:
+        pass
+    return False
+
+
+_GET_FLAGS = 0x80086601
+"""FS_IOC_GETFLAGS of 64-bit x86 and ARM; where it is another number, or the file system has no flags, none are seen."""
+_FLAGS = ((0x10, "immutable", "i"), (0x20, "append-only", "a"))
+_LONG = struct.Struct("l")
+
+
+def check_changeable(root: Path, steps: Iterable[Step], run: Path | None = None, kept: Iterable[Path] = ()) -> None:
+    """`Refusal` naming the first file or folder that steps have to write, rename or remove, and the system will not.
+
+    `run`: the folder of a begun run, whose journal is written, too, and whose `kept` files are moved.
+    """
+    steps = list(steps)
+    existing = existing_folders(root)
+    folders = {root, root / JOURNAL_DIR, root / JOURNAL_DIR / "runs"}
+    folders |= {resolve(root, existing(step.file)) for step in steps if not isinstance(step, InPlace)}
+    if run is not None:
+        folders |= {run / name for name in ("", "staged", "preimages", "retired", "journal.ndjson")}
+    for path in sorted(folders):
+        _check(root, path, written=True)
+    for step in steps:
+        _check(root, resolve(root, step.file), written=isinstance(step, InPlace))
+    for path in sorted(kept):
+        _check(root, path, written=False)
+
+
+def _check(root: Path, path: Path, *, written: bool) -> None:
+    inside = path.is_relative_to(root)
+    name = "the store's root" if path == root else str(path.relative_to(root) if inside else path)
+    for what, letter in _flags(path):
+        raise Refusal(f"{name} is {what} (chattr +{letter}), so it can be neither changed nor put back",
+                      f"chattr -{letter} {path}, then run the command again (a saved plan: make it again)", file=name)
+    if written and os.path.lexists(path) and not os.access(path, os.W_OK, effective_ids=True):
+        try:
+            read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+        except OSError:
+            read_only = 0
+        raise Refusal(
+            f"{name} cannot be written: {os.strerror(errno.EROFS if read_only else errno.EACCES)}",
+            "mount the file system writable, or make a recovered copy with --output" if read_only else
+            "run as the broker's user or as root, or make a recovered copy with --output", file=name,
+        )
+
+
+def _flags(path: Path) -> Iterator[tuple[str, str]]:
+    """The flags of a file or folder itself that keep it from being written or renamed, with their letters."""
+    try:
+        mode = os.lstat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            return
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        value = _LONG.unpack(fcntl.ioctl(fd, _GET_FLAGS, bytes(_LONG.size)))[0]
+    except OSError:
+        return
+    finally:
+        os.close(fd)
+    yield from ((what, letter) for bit, what, letter in _FLAGS if value & bit)
+
+
+RESERVE = 64 << 10
+"""Bytes kept in a run and freed when the disk is full, so that taking the steps back can still be recorded."""
+_SLACK = 1 << 20
+_PER_STEP = 16 << 10
+
+
+def check_space(root: Path, plan: Plan) -> None:
+    """`Refusal` if a file system that the plan writes to has fewer free bytes than it may need."""
+    home = root / JOURNAL_DIR if (root / JOURNAL_DIR).is_dir() else root
+    needed: dict[int, int] = defaultdict(int)
+    journal = home.stat().st_dev
+    places = {journal: home}
+    needed[journal] += RESERVE + _SLACK + _PER_STEP * len(plan.steps)
+    existing = existing_folders(root)
+    for step in plan.steps:
+        if isinstance(step, RetireFolder):
+            continue
+        path = resolve(root, step.file)
+        content = allocated(step.content) if step.content is not None else 0
+        place = path if path.exists() else resolve(root, existing(step.file))
+        device = place.stat().st_dev
+        places.setdefault(device, place)
+        needed[journal] += content
+        if isinstance(step, InPlace):
+            needed[journal] += _data_bytes(path, step.start, step.stop)
+            needed[device] += content
+        elif device != journal:
+            needed[device] += content
+            needed[journal] += _data_bytes(path, 0, path.stat().st_size) if path.exists() else 0
+    for device, place in places.items():
+        free = _free(place)
+        if free < needed[device]:
+            raise Refusal(
+                f"{needed[device]:,} bytes are needed on the file system of {place}, {free:,} are free",
+                "make room, or write a recovered copy elsewhere with --output", needed=needed[device], free=free,
+            )
+
+
+def _data_bytes(path: Path, start: int, stop: int) -> int:
+    fd = open_file(path)
+    try:
+        return sum(last - first for first, last in data_extents(fd, start, min(stop, os.fstat(fd).st_size)))
+    finally:
+        os.close(fd)
+
+
+def _free(path: Path) -> int:
+    status = os.statvfs(path)
+    return (status.f_bfree if os.geteuid() == 0 else status.f_bavail) * status.f_frsize

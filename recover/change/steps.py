@@ -1,0 +1,412 @@
+"""What each family of steps does: save, change, check, take back.
+
+A change in a file keeps its old bytes and what else it changes (length, holes, mtime) in the journal. A replaced file
+keeps its inode: a second name in `retired` where the file system allows it, so that at any instant the store has the
+old file or the whole new one; a rename where it does not; a copy from another file system. A folder leaves by one
+rename; on another file system only an empty one can go, and is made again with what it had.
+
+`prepare`, `make_room`, `perform` and `revert` may be repeated after a kill, and return the paths to sync.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from formats.layout import Buffer
+from recover.change import disk
+from recover.change.journal import Run
+from recover.change.model import InPlace, Replace, RetireFolder, Step, resolve
+from recover.change.preconditions import observe
+from recover.findings.refusal import Refusal
+from recover.store.reading import READ, data_extents, exists, file_crc, gaps, open_file, read_chunks, zeros
+
+LARGEST = 512
+"""Steps in a batch."""
+_BYTES = 64 << 20
+S = TypeVar("S", bound=Step)
+
+
+def batches(root: Path, steps: Sequence[Step]) -> Iterator[list[int]]:
+    """The numbers of the steps, in order, in batches of one family in one part of the store.
+
+    A step that lengthens its file is alone: what a later step on that file finds depends on it.
+    """
+    batch: list[int] = []
+    size = 0
+    for number, step in enumerate(steps):
+        length = step.stop - step.start if isinstance(step, InPlace) else 0
+        if batch and (
+            len(batch) >= LARGEST or size + length > _BYTES or _part(steps[batch[-1]]) != _part(step)
+            or _part(step)[1] == "" or _lengthens(root, step) or _lengthens(root, steps[batch[-1]])
+        ):
+            yield batch
+            batch, size = [], 0
+        batch.append(number)
+        size += length
+    if batch:
+        yield batch
+
+
+def _part(step: Step) -> tuple[bool, str]:
+    folder, slash, _ = step.file.rpartition("/")
+    if not step.file.startswith("/"):
+        folder = folder.split("/")[0] if slash else ""
+    return isinstance(step, InPlace), folder
+
+
+def _lengthens(root: Path, step: Step) -> bool:
+    path = resolve(root, step.file)
+    return isinstance(step, InPlace) and path.exists() and step.stop > path.stat().st_size
+
+
+class Work(Generic[S]):
+    """One step of a run at work."""
+
+    def __init__(self, run: Run, number: int, step: S) -> None:
+        self.run, self.number, self.step = run, number, step
+        self.sealed = run.plan.preconditions[number]
+        self.path, self.retired, self.preimage = resolve(run.root, step.file), run.retired(number), run.preimage(number)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `prepare` noted."""
+        return self.run.begin_record(self.number)
+
+    def prepare(self, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
+        """Save what the step destroys: the facts for the journal, and what to sync before they are written.
+
+        `promised`: the folders that begun steps make; those of this step are added.
+        """
+        raise NotImplementedError
+
+    def make_room(self) -> list[Path]:
+        """Make the folders that the step needs."""
+        return []
+
+    def perform(self) -> list[Path]:
+        """Do the step."""
+        raise NotImplementedError
+
+    def revert(self) -> list[Path]:
+        """Take the step back."""
+        raise NotImplementedError
+
+    def holds_new(self) -> bool:
+        """Whether all is as the step leaves it."""
+        raise NotImplementedError
+
+    def holds_old(self) -> bool:
+        """Whether all is as it was before the step."""
+        raise NotImplementedError
+
+    def holds_either(self) -> bool:
+        """Whether a kill half way through can have left this."""
+        raise NotImplementedError
+
+    def settle(self) -> dict[str, Any]:
+        """Check what was done: size and mtime for the journal. `OSError` if it reads back differently."""
+        if not self.holds_new():
+            raise OSError(errno.EIO, "what was written reads back differently", self.step.file)
+        return self.look()
+
+    def settle_reverted(self) -> dict[str, Any]:
+        """Check what was taken back: size and mtime for the journal."""
+        if not self.holds_old():
+            raise Refusal(f"{self.step.file} could not be put back as it was", file=self.step.file)
+        return self.look()
+
+    def look(self) -> dict[str, Any]:
+        """Size and mtime, zeros for a missing file."""
+        if not exists(self.path):
+            return {"size": 0, "mtime_ns": 0}
+        status = os.lstat(self.path)
+        return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+
+    def is_as_left(self, status: str, look: dict[str, Any] | None) -> bool:
+        """Whether the step's file is as its status says; `look` is the last one of that file, if no step is half done.
+
+        `OSError` from reading.
+        """
+        if status in ("untouched", "reverted"):
+            return self.holds_old()
+        return self.holds_new() if status == "done" else self.holds_either()
+
+
+def work_of(run: Run, number: int) -> Work[Any]:
+    """The work of one step."""
+    step = run.plan.steps[number]
+    family = _InPlace if isinstance(step, InPlace) else _Folder if isinstance(step, RetireFolder) else _Replace
+    return family(run, number, step)  # type: ignore[arg-type]
+
+
+class _InPlace(Work[InPlace]):
+    def prepare(self, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
+        step, status = self.step, os.stat(self.path)
+        # What a step before this one appended is not saved: taking that step back removes it.
+        stop = min(step.stop, self.sealed.size)
+        # the blocks whose allocation the step can change
+        block = status.st_blksize or 4096
+        low, high = step.start // block * block, -(-step.stop // block) * block
+        fd = open_file(self.path)
+        try:
+            extents = data_extents(fd, low, min(high, status.st_size))
+        finally:
+            os.close(fd)
+        disk.unlink(self.preimage)
+        saved = disk.create_file(self.preimage, read_chunks(self.path, step.start, stop), sync=False)
+        if saved != (max(0, stop - step.start), self.sealed.crc32c):
+            raise Refusal(f"{step.file} changed while its bytes were saved", "see who else writes to this store")
+        facts = {
+            "size": status.st_size, "mtime_ns": status.st_mtime_ns, "mode": status.st_mode, "uid": status.st_uid,
+            "gid": status.st_gid, "blocks": [low, high], "extents": extents,
+        }
+        return facts, [self.preimage, self.preimage.parent]
+
+    def perform(self) -> list[Path]:
+        if self.step.content is None:
+            disk.zero_range(self.path, self.step.start, self.step.stop)
+        else:
+            disk.write_range(self.path, self.step.start, self.step.content.chunks())
+        return [self.path]
+
+    def holds_new(self) -> bool:
+        step = self.step
+        return file_crc(self.path, step.start, step.stop) == (step.stop - step.start, step.new_crc())
+
+    def holds_old(self) -> bool:
+        return file_crc(self.path, self.sealed.start, self.sealed.stop)[1] == self.sealed.crc32c
+
+    def holds_either(self) -> bool:
+        """Whether each byte of the range is the old or the new one."""
+        step, old_size = self.step, self.sealed.size
+        ends = [each.stop for each in self.run.plan.steps if isinstance(each, InPlace) and each.file == step.file]
+        if not old_size <= self.path.stat().st_size <= max(old_size, *ends):
+            return False
+        # After the old end of a file that grows, old bytes are zeros, or missing.
+        length = step.stop - step.start
+        now = _even(read_chunks(self.path, step.start, step.stop), length)
+        old = _even(read_chunks(self.preimage), length)
+        return all(_mixed(a, b, c) for a, b, c in zip(now, old, _even(step.new_bytes(), length), strict=True))
+
+    def is_as_left(self, status: str, look: dict[str, Any] | None) -> bool:
+        state = observe(self.run.root, self.step.file)
+        if not state.exists or (look is not None and (state.size, state.mtime_ns) != (look["size"], look["mtime_ns"])):
+            return False
+        return super().is_as_left(status, look)
+
+    def revert(self) -> list[Path]:
+        """Put back bytes, length, holes, owner, mode, mtime; `Refusal` if the saved bytes are damaged."""
+        path, step, facts = self.path, self.step, self.facts
+        if file_crc(self.preimage)[1] != self.sealed.crc32c:
+            raise Refusal(
+                f"the saved bytes of {step.file} {step.start}..{step.stop} are damaged",
+                "nothing was put back over this range", file=step.file,
+            )
+        if os.stat(path).st_size > facts["size"]:
+            disk.truncate(path, facts["size"])
+        low, high = facts["blocks"]
+        extents = [(int(start), int(stop)) for start, stop in facts["extents"]]
+        # A hole that reached beyond the range is made whole again only if nobody has put bytes into it since.
+        if _reads_zero(path, low, step.start, extents) and _reads_zero(path, step.stop, high, extents):
+            disk.punch_holes(path, extents, low, high)
+        self._write_back(extents)
+        # bits that let a program run as somebody else no change takes away, so none come from a journal
+        mode = facts["mode"] & 0o777 | os.stat(path).st_mode & 0o7000
+        disk.set_metadata(path, facts["uid"], facts["gid"], mode, facts["mtime_ns"])
+        return [path]
+
+    def _write_back(self, extents: list[tuple[int, int]]) -> None:
+        """Old bytes where blocks were; and where the file system does not report holes, everywhere that now differs."""
+        begin, end = self.step.start, self.step.start + self.preimage.stat().st_size
+        for first, last in extents:
+            start, stop = max(first, begin), min(last, end)
+            if start < stop:
+                disk.write_range(self.path, start, read_chunks(self.preimage, start - begin, stop - begin))
+        for position, last in gaps(extents, begin, end):
+            for chunk in read_chunks(self.path, position, last):
+                if any(chunk):
+                    disk.write_range(self.path, position, [bytes(len(chunk))])
+                position += len(chunk)
+
+
+def _mixed(now: bytes, old: bytes, new: bytes) -> bool:
+    if now in (old, new):
+        return True
+    a, b, c = (np.frombuffer(piece, np.uint8) for piece in (now, old, new))
+    return len(a) == len(b) == len(c) and bool(np.all((a == b) | (a == c)))
+
+
+def _even(chunks: Iterable[Buffer], length: int) -> Iterator[bytes]:
+    """The bytes, and zeros up to `length`, in pieces of `READ` bytes."""
+    waiting, size = bytearray(), 0
+    for source in (chunks, None):
+        for chunk in zeros(length - size) if source is None else source:
+            waiting += chunk
+            size += len(chunk)
+            while len(waiting) >= READ:
+                yield bytes(waiting[:READ])
+                del waiting[:READ]
+    if waiting:
+        yield bytes(waiting)
+
+
+def _reads_zero(path: Path, start: int, stop: int, extents: list[tuple[int, int]]) -> bool:
+    holes = (hole for hole in gaps(extents, start, stop) if hole[0] < hole[1])
+    return not any(any(chunk) for first, last in holes for chunk in read_chunks(path, first, last))
+
+
+class _Replace(Work[Replace]):
+    def prepare(self, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
+        disk.unlink(self.retired)
+        missing: list[str] = []
+        folder = Path(self.step.file).parent
+        while self.step.content is not None and not resolve(self.run.root, str(folder)).is_dir():
+            if str(folder) in promised:
+                break  # what it stands in is there, or promised with it
+            missing.append(str(folder))
+            folder = folder.parent
+        promised.update(missing)
+        return {"aside": self._set_aside(), "mkdirs": missing[::-1]}, [self.retired.parent]
+
+    def _set_aside(self) -> str | None:
+        if not exists(self.path):
+            return None
+        try:
+            disk.link(self.path, self.retired)
+            return "link"
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                disk.copy_file(self.path, self.retired)
+                return "copy"
+            if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+                return "move"
+            raise
+
+    def make_room(self) -> list[Path]:
+        """If the power fails, a file must not be on its way into a folder that never was: synced before it moves."""
+        folders = [resolve(self.run.root, name) for name in self.facts["mkdirs"]]
+        for folder in folders:
+            disk.mkdir(folder, os.stat(folder.parent))
+        return [folder.parent for folder in folders]
+
+    def perform(self) -> list[Path]:
+        changed, staged = [self.path.parent], self.run.staged(self.number)
+        if self.facts["aside"] == "move" and not exists(self.retired):
+            disk.rename(self.path, self.retired)
+            changed.append(self.retired.parent)
+        if self.step.content is None:
+            disk.unlink(self.path)
+        elif staged.exists():
+            try:
+                disk.rename(staged, self.path)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                disk.copy_into_place(staged, self.path)
+            changed.append(staged.parent)
+        return changed
+
+    def holds_new(self) -> bool:
+        content = self.step.content
+        if content is None:
+            return not exists(self.path)
+        return exists(self.path) and file_crc(self.path) == (content.size, content.crc32c)
+
+    def holds_old(self) -> bool:
+        sealed, state = self.sealed, observe(self.run.root, self.step.file)
+        if not state.exists:
+            return not sealed.exists
+        same = (state.size, state.mtime_ns) == (sealed.size, sealed.mtime_ns)
+        return same and file_crc(self.path)[1] == sealed.crc32c
+
+    def holds_either(self) -> bool:
+        """Whether the name has the old file, the new one, or neither."""
+        if not exists(self.path):
+            return not self.sealed.exists or exists(self.retired) or self.step.content is None
+        return self.holds_old() or self.holds_new()
+
+    def revert(self) -> list[Path]:
+        """Put the old file back, or remove the new one and the folders made for it."""
+        changed = [self.path.parent, self.retired.parent]
+        if self.facts["aside"] is None:
+            if self.path.parent.is_dir():
+                disk.unlink(self.path)
+        elif exists(self.retired):
+            self._put_back()
+        for name in reversed(self.facts["mkdirs"]):
+            folder = resolve(self.run.root, name)
+            if folder.is_dir():
+                _remove_folder(folder, name)
+            changed.append(folder.parent)
+        return changed
+
+    def _put_back(self) -> None:
+        if self.facts["aside"] == "copy":
+            disk.copy_into_place(self.retired, self.path)
+        elif exists(self.path) and os.path.samestat(os.lstat(self.path), os.lstat(self.retired)):
+            # The step never got to the replacing. (A rename between two names of one file would leave both.)
+            disk.unlink(self.retired)
+        else:
+            disk.rename(self.retired, self.path)
+
+
+def _remove_folder(folder: Path, name: str) -> None:
+    try:
+        disk.rmdir(folder)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        raise Refusal(
+            f"{name} holds files that the run did not make", "move them away, then run undo again", file=name
+        ) from error
+
+
+class _Folder(Work[RetireFolder]):
+    def prepare(self, promised: set[str]) -> tuple[dict[str, Any], list[Path]]:
+        status = os.lstat(self.path)
+        moves = status.st_dev == os.stat(self.retired.parent).st_dev
+        return {
+            "aside": "move" if moves else "remove", "mode": status.st_mode, "uid": status.st_uid, "gid": status.st_gid,
+            "mtime_ns": status.st_mtime_ns,
+        }, []
+
+    @property
+    def _is_removed(self) -> bool:
+        return bool(self.facts["aside"] == "remove")
+
+    def perform(self) -> list[Path]:
+        if self._is_removed:
+            disk.rmdir(self.path)
+        elif exists(self.path):
+            disk.rename(self.path, self.retired)
+        return [self.path.parent, self.retired.parent]
+
+    def holds_new(self) -> bool:
+        return not exists(self.path)
+
+    def holds_old(self) -> bool:
+        return observe(self.run.root, self.step.file, folder=True) == self.sealed
+
+    def holds_either(self) -> bool:
+        """Whether all of the folder is there, or nothing."""
+        if self.holds_new():
+            return self._is_removed or exists(self.retired)
+        # made again, it gets its owner, mode and time last
+        return (self._is_removed and not os.listdir(self.path)) or self.holds_old()
+
+    def revert(self) -> list[Path]:
+        facts = self.facts
+        if self._is_removed:
+            disk.mkdir(self.path)
+            disk.set_metadata(self.path, facts["uid"], facts["gid"], facts["mode"] & 0o777, facts["mtime_ns"])
+        elif exists(self.retired):
+            disk.rename(self.retired, self.path)
+        if os.lstat(self.path).st_mtime_ns != facts["mtime_ns"] and not self.path.is_symlink():
+            disk.set_times(self.path, facts["mtime_ns"])
+        return [self.path.parent, self.retired.parent]

@@ -1,0 +1,211 @@
+"""A cluster of two workers: the same answers, from executors that do not have our code, and when one is gone."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.synth import synth_store
+from mqtool import exits
+from recover.cluster import making as makers
+from recover.cluster.engine import SparkEngine
+from recover.cluster.making import SparkMaker
+from recover.cluster.session import spark_settings, stop_session
+from recover.log.scan import scan_log
+from recover.log.split_scan import one_split
+from recover.store.store import Store
+from tests.cli.runner import mqtool
+from tests.cluster.cluster import Cluster, can_mount, cluster
+from tests.cluster.twice import needs_spark, plain
+from tests.support.stores import real_store
+from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
+
+pytestmark = [pytest.mark.deep, *needs_spark]
+
+TRIES = 4
+SPLIT = 100_003
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Cluster]:
+    try:
+        with cluster(tmp_path / "cluster") as made:
+            yield made
+    finally:
+        stop_session()
+
+
+def test_a_cluster_says_and_does_what_this_machine_does(running: Cluster, tmp_path: Path) -> None:
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    path = sorted((root / "commitlog").iterdir())[1]
+    path.write_bytes(path.read_bytes()[:5000] + b"\x55" * 300 + path.read_bytes()[5300:])
+    spark = running.line("mqtool.splitSize=100003")
+    with assert_unchanged(root):
+        local = mqtool("verify", root, "--json")
+        there = mqtool("verify", root, "--json", *spark)
+    assert there.code == local.code != 0, there.stderr
+    assert plain(there.document, root) == plain(local.document, root)
+    for name, line in (("a", ()), ("b", spark)):
+        result = mqtool("rebuild", root, "--output", tmp_path / name, *line, "--json")
+        assert result.code == local.code & 4, result.stderr
+    made = [{path: node.sha256 for path, node in tree_digest(tmp_path / name).items()} for name in ("a", "b")]
+    assert made[0] == made[1] and len(made[0]) > 10
+
+
+def test_executors_that_do_not_see_the_store_are_named_before_anything_starts(
+    running: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_store("clean-5.3.3", tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    # a path that means another folder in every process
+    result = mqtool("verify", "/proc/self/cwd/clean-5.3.3", "--json", *running.line())
+    assert result.code == 8
+    assert "cannot see /proc/self/cwd/clean-5.3.3/commitlog/" in result.document["error"]["message"]
+    assert "same path on every worker" in result.document["error"]["remedy"]
+
+
+@pytest.mark.skipif(not can_mount(), reason="NOT RUN: no process with mounts of its own can be started here")
+def test_a_worker_that_sees_other_files_is_refused_by_host_and_file_every_time(tmp_path: Path) -> None:
+    root, other = real_store("clean-5.3.3", tmp_path / "a"), real_store("clean-5.3.3", tmp_path / "b")
+    before = tree_digest(root)
+    sound = {path: path.read_bytes() for path in (other / "commitlog").iterdir()}
+    try:
+        with cluster(tmp_path / "cluster", (other, root)) as running:
+            for seed in range(TRIES):
+                for path, content in sound.items():
+                    _strike_every_split(path, content, random.Random(seed))
+                    shutil.copystat(root / "commitlog" / path.name, path)
+                done = mqtool("recover", root, "--yes", "--json", *running.line(
+                    f"mqtool.splitSize={SPLIT}", "spark.scheduler.minRegisteredResourcesRatio=1.0",
+                    "spark.scheduler.maxRegisteredResourcesWaitingTime=120s",
+                ))
+                assert done.code & exits.OPERATIONAL, f"try {seed}: {done.stdout}{done.stderr}"
+                said = done.document["error"]["message"]
+                assert f"{socket.gethostname()} reads" in said and "commitlog/0000" in said, said
+                assert_same_tree(before, tree_digest(root))
+    finally:
+        stop_session()
+
+
+def _strike_every_split(path: Path, content: bytes, dice: random.Random) -> None:
+    """Change a byte in each split of a file, which stays the same file."""
+    struck = bytearray(content)
+    for start in range(0, len(content), SPLIT):
+        struck[dice.randrange(start, min(start + SPLIT, len(content)))] ^= 1 << dice.randrange(8)
+    with path.open("r+b") as file:
+        file.write(struck)
+
+
+def test_a_worker_and_its_executor_that_are_killed_cost_time_and_nothing_else(running: Cluster, tmp_path: Path) -> None:
+    synth_store(tmp_path / "s", messages=12_000, mapped_file_size=1 << 20)
+    store = Store.open(tmp_path / "s")
+    confs = ("mqtool.splitSize=20011", *running.line()[3::2])
+    engine = SparkEngine(spark_settings(running.url, confs))
+    calls: list[int] = []
+
+    def killing(size: int, _records: int) -> None:
+        calls.append(size)
+        if len(calls) == 3:
+            assert running.executors(0)
+            running.kill(0)
+
+    with assert_unchanged(tmp_path / "s"):
+        found = engine.scan_log(store.commitlog, progress=killing)
+    local = scan_log(store.commitlog)
+    assert len(calls) > 6
+    assert one_split(found.splits()).records.tolist() == one_split(local.splits()).records.tolist()
+    assert one_split(found.splits()).hashes.tolist() == one_split(local.splits()).hashes.tolist()
+    assert (found.queues, found.valid_to, found.log_end) == (local.queues, local.valid_to, local.log_end)
+    stop_session()
+    end = time.monotonic() + 30
+    while left := [pid for pid in os.listdir("/proc") if pid.isdecimal() and _is_pyspark_of(running, pid)]:
+        assert time.monotonic() < end, f"Python workers {left} outlive their executor"
+        time.sleep(0.2)
+
+
+def _is_pyspark_of(running: Cluster, pid: str) -> bool:
+    """Whether a process is a Python worker in the folder of a Spark worker."""
+    try:
+        place, line = os.readlink(f"/proc/{pid}/cwd"), Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return place.startswith(str(running.folder)) and b"pyspark.daemon" in line
+
+
+def test_a_worker_that_is_killed_while_files_are_made_changes_none_of_them(
+    running: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("local", "spark"):
+        root = synth_store(tmp_path / name, messages=6_000, mapped_file_size=1 << 20).root
+        for part in ("consumequeue", "index"):
+            shutil.rmtree(root / part)
+            (root / part).mkdir()
+    kill = _Killing(running)
+    monkeypatch.setattr(makers, "stage_products", slow)
+    monkeypatch.setattr(SparkMaker, "write", kill.write)
+    spark = running.line("mqtool.splitSize=100003")
+    for name, line in (("local", ()), ("spark", spark)):
+        result = mqtool("recover", tmp_path / name, "--yes", "--json", *line)
+        assert result.code & 8 == 0, result.stderr
+    assert kill.killed
+    assert contents(tmp_path / "spark") == contents(tmp_path / "local")
+    left = [path for path in (tmp_path / "spark" / ".mqtool").rglob("*") if "making" in path.name]
+    assert not left
+
+
+class _Killing:
+    """Kills a worker with its executor as soon as the first file is staged."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.killed: list[int] = []
+        self._write = SparkMaker.write
+
+    @property
+    def write(self) -> Any:
+        def write(maker: SparkMaker, folder: Path, contents: Any, interrupted: Any) -> Any:
+            def watch() -> None:
+                end = time.monotonic() + 120
+                while time.monotonic() < end and not list(folder.glob("*")):
+                    time.sleep(0.05)
+                self.killed += self.cluster.executors(0)
+                self.cluster.kill(0)
+
+            thread = threading.Thread(target=watch)
+            thread.start()
+            try:
+                return self._write(maker, folder, contents, interrupted)
+            finally:
+                thread.join()
+
+        return write
+
+
+def _slow() -> Any:
+    """What stages files on executors, so slowly that a kill falls into the middle; it travels whole."""
+
+    def stage(stager: Any, number: int, products: Iterable[Any]) -> Iterator[Any]:
+        import time as clock
+
+        from recover.cluster.making import stage_products
+
+        def slowly() -> Iterator[Any]:
+            for product in products:
+                clock.sleep(0.2)
+                yield product
+
+        yield from stage_products(stager, number, slowly())
+
+    return stage
+
+
+slow = _slow()

@@ -1,0 +1,154 @@
+"""What goes wrong in mid-job on Spark: a value or a clear end, and never a trace in the store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.synth import synth_store
+from recover.check.report import verify
+from recover.check.survey import ScanOptions
+from recover.cluster import engine as engines
+from recover.cluster.engine import SparkEngine
+from recover.cluster.session import session_for, spark_settings, stop_session
+from recover.findings.refusal import Refusal
+from recover.log.scan import scan_log
+from recover.log.split_scan import one_split
+from recover.store.store import Store
+from tests.cluster.cluster import children
+from tests.cluster.twice import needs_spark
+from tests.support.trees import assert_unchanged
+
+pytestmark = [pytest.mark.deep, *needs_spark]
+
+SETTINGS = spark_settings("local[2]", ["spark.driver.memory=512m", "mqtool.splitSize=40009"])
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    synth_store(tmp_path / "s", messages=8_000, mapped_file_size=1 << 20)
+    yield tmp_path / "s"
+    if session_for(SETTINGS).failed:
+        stop_session()
+
+
+def dying(attempts: int) -> Any:
+    """The task of a scan, with a worker that is killed by the system the first `attempts` times."""
+
+    def scan(tasks: Iterable[Any]) -> Iterator[Any]:
+        import os as system
+
+        from pyspark import TaskContext
+
+        from recover.cluster.jobs import scan_splits
+
+        for task in tasks:
+            if task.number == 5 and TaskContext.get().attemptNumber() < attempts:
+                system._exit(9)
+            yield from scan_splits([task])
+
+    return scan
+
+
+def test_a_worker_that_dies_is_replaced(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "scan_splits", dying(2))
+    queue = Store.open(root).commitlog
+    found, local = SparkEngine(SETTINGS).scan_log(queue), scan_log(queue)
+    assert one_split(found.splits()).records.tolist() == one_split(local.splits()).records.tolist()
+
+
+def test_a_worker_that_dies_every_time_ends_the_command_and_names_the_log(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "scan_splits", dying(99))
+    with assert_unchanged(root), pytest.raises(Refusal) as refused:
+        SparkEngine(SETTINGS).scan_log(Store.open(root).commitlog)
+    assert refused.value.exit_code == 8
+    assert "crashed" in refused.value.message
+    log = Path(refused.value.remedy.split(": ", 1)[1])
+    assert log.is_file() and log.stat().st_size
+    monkeypatch.undo()
+    # what has failed is not used again
+    assert SparkEngine(SETTINGS).scan_log(Store.open(root).commitlog).messages == 8_000
+
+
+def test_a_spark_that_is_killed_ends_the_command_and_leaves_its_log(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_session()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left: list[str] = []
+
+    def kill(_size: int, _records: int) -> None:
+        session = session_for(SETTINGS)
+        session.process.kill()
+        left.extend(path.name for path in (session.folder / "scratch").iterdir())
+
+    with assert_unchanged(root), pytest.raises(Refusal) as refused:
+        SparkEngine(SETTINGS).scan_log(Store.open(root).commitlog, progress=kill)
+    stop_session()
+    assert "Spark's own log" in refused.value.remedy
+    assert any(name.startswith("blockmgr-") for name in left)
+    assert [path.name for path in tmp_path.glob("mqtool-*/*")] == ["spark.log"]
+
+
+def test_java_s_temporary_files_are_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_session()
+    deep, own = tmp_path / "it's \"deep\"" / ("d" * 60), tmp_path / "own"
+    deep.mkdir(parents=True)
+    own.mkdir()
+    for conf, place in (((), deep), ((f"spark.driver.extraJavaOptions=-Djava.io.tmpdir={own}",), own)):
+        monkeypatch.setattr(tempfile, "tempdir", str(deep))
+        session = session_for(spark_settings("local[1]", ("spark.driver.memory=512m", *conf)))
+        assert session.context._jvm.System.getProperty("java.io.tmpdir").startswith(str(place))
+        # a socket's path is never longer than the system takes
+        assert session.context.parallelize(range(10), 2).map(str).count() == 10
+        stop_session()
+
+
+def test_a_file_that_vanishes_in_mid_job_is_refused_as_on_one_machine(root: Path) -> None:
+    store = Store.open(root)
+    last = store.commitlog.files[-1].path
+
+    def vanish(_size: int, _records: int) -> None:
+        last.unlink(missing_ok=True)
+
+    with pytest.raises(Refusal) as refused:
+        verify(store, ScanOptions(engine=SparkEngine(SETTINGS), progress=vanish))
+    assert refused.value.exit_code == 8
+    assert refused.value.message == f"cannot read commitlog/{last.name}: No such file or directory"
+
+
+def test_ctrl_c_ends_within_seconds_and_leaves_nothing(root: Path, tmp_path: Path) -> None:
+    stop_session()
+    place = tmp_path / "tmp"
+    place.mkdir()
+    # whoever runs the tests in the background ignores it, and what is ignored stays ignored
+    code = ("import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+            "from mqtool.cli import main; sys.exit(main())")
+    line = ["verify", str(root), "--master", "local[2]", "--conf", "mqtool.splitSize=2003", "--progress",
+            "--conf", "spark.driver.memory=512m"]
+    environment = {**os.environ, "TMPDIR": str(place), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    with (tmp_path / "said").open("wb") as said, assert_unchanged(root):
+        process = subprocess.Popen([sys.executable, "-c", code, *line], stdout=said, stderr=said, env=environment)
+        end = time.monotonic() + 120
+        while b"verifying" not in (tmp_path / "said").read_bytes():
+            assert time.monotonic() < end and process.poll() is None, (tmp_path / "said").read_text()
+            time.sleep(0.1)
+        java = children(process.pid)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 32, (tmp_path / "said").read_text()
+        assert time.monotonic() - began < 20
+    assert java and not [pid for pid in java if Path(f"/proc/{pid}").exists()]
+    assert not list(place.glob("mqtool-*")), "the session's folder stays only when something failed"
+    assert tempfile.gettempdir() != str(place)

@@ -1,0 +1,211 @@
+"""Queues and index files that executors make: the same bytes, and what comes of it when something goes wrong."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.synth import synth_store
+from recover.change.carry_out import apply_plan
+from recover.change.plan_file import load_plan
+from recover.cluster import making as makers
+from recover.cluster.making import SparkMaker
+from recover.cluster.session import stop_session
+from tests.cli.runner import Result, mqtool
+from tests.cluster.twice import needs_spark, plain, same_changes
+from tests.support.stores import copy_store, real_store
+from tests.support.trees import assert_unchanged, contents
+
+pytestmark = [pytest.mark.deep, *needs_spark]
+
+SPARK = ("--master", "local[2]", "--conf", "spark.driver.memory=512m", "--conf", "mqtool.splitSize=100003")
+
+
+def bare(folder: Path, name: str = "s") -> Path:
+    """A store that has lost everything that derives from its log, and some of its log."""
+    root = folder / name
+    synth_store(root, messages=4_000, mapped_file_size=1 << 20, tags=False)
+    for part in ("consumequeue", "index"):
+        shutil.rmtree(root / part)
+        (root / part).mkdir()
+    path = sorted((root / "commitlog").iterdir())[0]
+    content = bytearray(path.read_bytes())
+    content[300_000:300_900] = bytes(900)  # across the end of a split
+    path.write_bytes(content)
+    return root
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that executors wrote so far."""
+    names: list[str] = []
+    write = SparkMaker.write
+
+    def noting(maker: SparkMaker, folder: Path, contents: Any, interrupted: Callable[[], bool]) -> Any:
+        manifest = write(maker, folder, contents, interrupted)
+        names.extend(manifest)
+        return manifest
+
+    monkeypatch.setattr(SparkMaker, "write", noting)
+    return names
+
+
+def broken(work: Callable[[Any], None]) -> Any:
+    """What stages files, with something that happens before each on the executor."""
+
+    def stage(stager: Any, number: int, products: Iterable[Any]) -> Iterator[Any]:
+        from recover.cluster.making import stage_products
+
+        def watched() -> Iterator[Any]:
+            for product in products:
+                work(product)
+                yield product
+
+        yield from stage_products(stager, number, watched())
+
+    return stage
+
+
+def rebuilt(root: Path, output: Path, *spark: str) -> Result:
+    return mqtool("rebuild", root, "--output", output, "--json", *spark)
+
+
+def assert_as_without_spark(root: Path, folder: Path) -> None:
+    """Both engines write the same files from a store, and leave nothing else."""
+    local, spark = rebuilt(root, folder / "local"), rebuilt(root, folder / "spark", *SPARK)
+    assert spark.code == local.code and local.code & 8 == 0, spark.stderr
+    local_document, spark_document = plain(local.document, folder / "local"), plain(spark.document, folder / "spark")
+    assert spark_document == local_document
+    assert contents(folder / "spark") == contents(folder / "local")
+
+
+def test_executors_write_what_this_process_would(folder: Path, made: list[str]) -> None:
+    root = bare(folder)
+    with assert_unchanged(root):
+        assert_as_without_spark(root, folder)
+    assert len(made) > 10
+    made.clear()
+    for command in ("rebuild-index", "rebuild-consumequeue", "recover"):
+        same_changes(bare(folder, command), command)
+        assert made, command
+        made.clear()
+    lmq = real_store("killed-lmq-4.9.7", folder)
+    shutil.rmtree(lmq / "consumequeue")
+    same_changes(lmq, "recover", "--include-deleted")
+    assert made
+
+
+def test_a_dry_run_writes_nothing_and_a_saved_plan_holds_it_all(folder: Path, made: list[str]) -> None:
+    root = bare(folder)
+    other = copy_store(root, folder / "other")
+    with assert_unchanged(root):
+        assert mqtool("recover", root, "--dry-run", "--json", *SPARK).code & 8 == 0
+        assert not made
+        mqtool("recover", root, "--dry-run", "--plan-out", folder / "plan.json", "--json", *SPARK)
+    assert made
+    apply_plan(root, load_plan(folder / "plan.json"))
+    mqtool("recover", other, "--yes", "--json")
+    assert contents(root) == contents(other)
+
+
+def test_a_worker_that_dies_while_it_writes_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(product: Any) -> None:
+        import os as system
+
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if product.number == 0 and context.partitionId() == 1 and context.attemptNumber() < 2:
+            system._exit(9)
+
+    monkeypatch.setattr(makers, "stage_products", broken(dies))
+    assert_as_without_spark(bare(folder), folder)
+
+
+def test_a_worker_that_always_dies_leaves_the_store_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(_product: Any) -> None:
+        import os as system
+
+        system._exit(9)
+
+    monkeypatch.setattr(makers, "stage_products", broken(dies))
+    root = bare(folder)
+    with assert_unchanged(root):
+        result = mqtool("recover", root, "--yes", "--json", *SPARK)
+    assert result.code & 8
+    assert "crashed" in result.document["error"]["message"]
+    assert rebuilt(root, folder / "out", *SPARK).code & 8
+    assert not (folder / "out").exists()
+
+
+def test_a_disk_that_takes_no_more_leaves_the_store_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fills(_product: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+    stop_session()  # its workers would keep the limit
+    monkeypatch.setattr(makers, "stage_products", broken(fills))
+    root = bare(folder)
+    with assert_unchanged(root):
+        result = mqtool("recover", root, "--yes", "--json", *SPARK)
+    stop_session()
+    assert result.code & 8
+    assert "File too large" in result.document["error"]["message"]
+    assert "nothing was changed" in result.document["error"]["message"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN, a disk that is full: only root can mount one")
+def test_an_output_disk_that_is_full_is_said_and_nothing_stays(folder: Path, made: list[str]) -> None:
+    root, small = bare(folder), folder / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "none", small], capture_output=True).returncode:
+        pytest.skip("NOT RUN, a disk that is full: nothing can be mounted here")
+    try:
+        with assert_unchanged(root):
+            result = rebuilt(root, small / "out", *SPARK)
+        assert result.code & 8
+        assert "No space left on device" in result.document["error"]["message"]
+        assert not list(small.iterdir())
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def test_a_log_file_that_goes_before_files_are_made_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = bare(folder)
+    last = sorted((root / "commitlog").iterdir())[-1]
+    queues = SparkMaker.queues
+
+    def vanishing(maker: SparkMaker, *arguments: Any, **more: Any) -> Any:
+        last.unlink()
+        for rdd in maker.kept.rdds:
+            rdd.unpersist(True)
+        return queues(maker, *arguments, **more)
+
+    monkeypatch.setattr(SparkMaker, "queues", vanishing)
+    before = contents(root)
+    result = mqtool("recover", root, "--yes", "--json", *SPARK)
+    assert result.code & 8
+    assert "went away" in result.document["error"]["message"]
+    name = f"commitlog/{last.name}"
+    assert contents(root) == {path: node for path, node in before.items() if path != name}
+
+
+def test_what_was_not_made_as_announced_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(stager: Any, number: int, products: Iterable[Any]) -> Iterator[Any]:
+        from msgspec import structs
+
+        from recover.cluster.making import stage_products as right
+
+        yield from right(stager, number, (structs.replace(p, data=b"\x01" * len(p.data)) for p in products))
+
+    monkeypatch.setattr(makers, "stage_products", wrong)
+    root = bare(folder)
+    with assert_unchanged(root):
+        result = mqtool("recover", root, "--yes", "--json", *SPARK)
+    assert result.code & 8 and "not made as announced" in result.document["error"]["message"]

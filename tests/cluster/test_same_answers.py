@@ -1,0 +1,87 @@
+"""Local engine and Spark: the same findings, files and exit codes, byte for byte."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+
+from fixtures.damage import RECIPES
+from mqtool import exits
+from tests.cli.runner import mqtool
+from tests.cluster.sweep import LACKS, UNDAMAGED, compare
+from tests.cluster.twice import SPARK, needs_spark, same_answers, same_changes
+from tests.scenarios.drill import all_stores
+from tests.support.sampling import sampled
+from tests.support.stores import real_store, struck_store
+from tests.support.trees import assert_same_tree, tree_digest
+
+pytestmark = needs_spark
+
+SAMPLE = [
+    ("killed-5.5.0", UNDAMAGED), ("clean-manyfiles-5.3.3", "bit-in-size"), ("killed-lmq-4.9.7", "crash-torn-tail"),
+    ("clean-plain-4.9.7", "page-random"), ("clean-manyfiles-5.3.3", "log-early-end-mark"),
+]
+
+
+@pytest.mark.slow
+def test_spark_says_and_does_what_the_local_engine_does(folder: Path) -> None:
+    # one test, so that one Spark serves all of it
+    for number, (name, recipe) in enumerate(SAMPLE):
+        compare(name, recipe, folder / str(number))
+    root = real_store("clean-5.3.3", folder)
+    same_answers(root, "predict", "--broker", "5.3.3")
+    same_answers(root, "query", "--topic", "TopicTest", "--key", "nowhere", "--scan")
+    same_answers(root, "rebuild", "--dry-run")
+    same_changes(root, "rebuild-index")
+    for path in (root / "commitlog").iterdir():
+        path.unlink()
+    same_answers(root, "verify")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filters", [
+    (), ("--include", "stale,superseded,system"), pytest.param(("--tag", "Tag4"), marks=pytest.mark.deep),
+], ids=" ".join)
+def test_executors_write_parquet_by_topic_and_day_with_the_rows_of_the_local_engine(
+    filters: tuple[str, ...], folder: Path,
+) -> None:
+    root, _ = struck_store("clean-manyfiles-5.3.3" if not filters else "clean-5.3.3", folder, "bit-in-body")
+    files = folder / "local.parquet", folder / "spark"
+    found = [
+        mqtool("export", root, "-o", out, "--format", "parquet", "--json", *filters, *options)
+        for out, options in zip(files, ((), SPARK), strict=True)
+    ]
+    assert [result.code for result in found] == [0, 0], found[1].stdout
+    for key in ("messages", "bytes", "topics", "complete", "damaged_ranges"):
+        assert found[0].document[key] == found[1].document[key]
+    local = pyarrow.parquet.read_table(files[0]).to_pylist()
+    rows = pyarrow.dataset.dataset(files[1], format="parquet", partitioning="hive").to_table().to_pylist()
+    days = [str(row.pop("day")) for row in rows]
+    assert days == [str(datetime.fromtimestamp(row["store_time"] // 1000, UTC).date()) for row in rows]
+    assert sorted(rows, key=lambda row: row["phy_offset"]) == local
+    assert len(rows) > 0
+    assert {path.name.partition("=")[0] for path in files[1].iterdir()} == {"topic"}
+    again = mqtool("export", root, "-o", files[1], "--format", "parquet", *SPARK)
+    assert again.code == 8
+
+
+@pytest.mark.slow
+def test_a_plan_that_delivers_less_than_the_broker_alone_is_refused_by_both(folder: Path) -> None:
+    # a broker alone makes all queues, a rebuild of one topic makes its own
+    root, _ = struck_store("clean-manyfiles-5.3.3", folder, "all-queues-missing")
+    before = tree_digest(root)
+    refused = same_changes(root, "rebuild-consumequeue", "--topic", "Orders")
+    assert refused.code & exits.OPERATIONAL
+    (found,) = (item for item in refused.document["findings"] if item["code"] == "plan-loses-delivered")
+    assert found["facts"]["count"] == sum(row["messages"] for row in found["facts"]["lost"]) > 0
+    assert_same_tree(before, tree_digest(root))
+
+
+@pytest.mark.parametrize(("name", "recipe"), sampled(all_stores(), [UNDAMAGED, *sorted(RECIPES)], one_in=240))
+def test_every_kind_of_damage_on_every_store_is_the_same_to_both(name: str, recipe: str, folder: Path) -> None:
+    if compare(name, recipe, folder) == LACKS:
+        pytest.skip("the store lacks what this damages")
