@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -306,6 +307,12 @@ class FileScan:
     @property
     def record_count(self) -> int:
         return sum(split.records.size for split in self.splits)
+
+    def copied(self, splits: list[Split]) -> FileScan:
+        """The same with other rows."""
+        other = copy(self)
+        other.splits = splits
+        return other
 
 
 class SplitRange(Struct, frozen=True):
