@@ -17,7 +17,7 @@ from formats.record import HEAD, Record, decode, host_text
 from recover.derived.index_files import index_geometry, list_index_files, load_words
 from recover.log.file_scan import FileScan, scan_file
 from recover.log.files import live_copies, rightly_placed
-from recover.store.columns import ColumnStore, Rows
+from recover.store.columns import Rows
 from recover.store.config_files import topic_text
 from recover.store.derived_files import QueueFiles
 from recover.store.mapped_files import MappedFile
@@ -118,7 +118,7 @@ def commitlog_batches(part: LogPart, columns: Sequence[str]) -> Iterator[pa.Reco
 
     `ReadFailure` when a range cannot be read: an answer that leaves it out would look complete.
     """
-    scan = scan_file(part.mapped_file, part.file_size, ColumnStore())
+    scan = scan_file(part.mapped_file, part.file_size)
     _raise_first(scan.unreadable)
     schema = pa.schema([COMMITLOG.field(name) for name in columns])
     decoded = [name for name in columns if name in _DECODED]
