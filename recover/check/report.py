@@ -41,15 +41,15 @@ from recover.store.unread import held_elsewhere
 
 if TYPE_CHECKING:
     from recover.check.config import ConfigReport
-    from recover.check.rejected import Rejected
+    from recover.check.flips import Rejected
     from recover.derived.checkpoint import CheckpointReport
     from recover.derived.index_file_check import IndexReport
-    from recover.evidence.flipped_bits import WrongBit
+    from recover.evidence.edits import Edit
 
 
 def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
     """Records that fit nowhere into the queue that they name, and places of queues that no record is left for."""
-    known = {item.phy_offset for item in look.contradictions}
+    known = {edit.start for edit in look.contradictions}
     for key, strays in strays_of(look.log, look.expectation).items():
         for queue_offset, phy_offset, _ in strays:
             mapped_file = look.log.queue.find(phy_offset)
@@ -86,7 +86,7 @@ class VerifyReport(Struct):
     findings: FindingList
     seconds: float = 0.0
     only: tuple[str, ...] = field(default_factory=tuple)
-    flipped: list[WrongBit] = field(default_factory=list)
+    flipped: list[Edit] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
 
     @property
@@ -188,37 +188,35 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
 def _rejected(look: Survey) -> list[Rejected]:
     if not look.log.tally.bits & BITS_REJECTED:
         return []
-    from recover.check.rejected import rejected
+    from recover.check.flips import rejected
 
     return rejected(look)
 
 
 def _rejected_findings(look: Survey, found: list[Rejected]) -> Iterator[Finding]:
     if found:
-        from recover.check.rejected import rejected_findings
+        from recover.check.flips import rejected_findings
 
         yield from rejected_findings(look, found)
 
 
 def _flipped_properties(
     look: Survey, index: IndexReport | None, known: list[Rejected]
-) -> list[WrongBit]:
+) -> list[Edit]:
     wrong = look.queues is not None and any(verdict.wrong for verdict in look.queues.verdicts.values())
     if not wrong and (index is None or not index.wrong):
         return []
-    from recover.check.flipped_properties import flipped_properties
+    from recover.check.flips import flipped_properties
 
-    # of one record one bit is turned back at a time
-    others = {item.wrong.stored.phy_offset for item in known if item.wrong is not None}
-    return [item for item in flipped_properties(look, index) if item.stored.phy_offset not in others]
+    return [*flipped_properties(look, index, {item.edit.start: item.edit.record for item in known if item.edit})]
 
 
-def _flipped_bits(store: Store, look: Survey, flipped: list[WrongBit]) -> Iterator[Finding]:
+def _flipped_bits(store: Store, look: Survey, flipped: list[Edit]) -> Iterator[Finding]:
     if look.log.damaged or flipped:
-        from recover.check.flipped_properties import flipped_bit_findings, flipped_property_findings
+        from recover.check.flips import flipped_bit_findings, flipped_property_findings
 
         yield from flipped_bit_findings(store, look)
-        yield from flipped_property_findings(store, flipped)
+        yield from flipped_property_findings(store, look.log, flipped)
 
 
 def _checkpoint(store: Store, look: Survey) -> CheckpointReport:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from formats.native.walk import (
     walk_records,
 )
 from formats.record import BLANK, BLANK_SIZE, HEAD, HEAD_SIZE, HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, decode_blank
+from formats.record.grammar import range_table
 from formats.record.rows import BIT_DELAY, RECORD, row_of
 from formats.sysflag import HOSTS_V6
 from recover.log.judge import envelope_size, judge, reason_of
@@ -395,6 +397,12 @@ class FileScan:
     def record_count(self) -> int:
         return sum(split.records.size for split in self.splits)
 
+    def copied(self, splits: list[Split]) -> FileScan:
+        """The same with other rows; what was counted of it does not hold any more."""
+        other = copy(self)
+        other.splits, other.counter = splits, None
+        return other
+
 
 class FileScanner:
     """The state of one scan; `stop` is where in the file it ends, a split's when another begins there."""
@@ -409,6 +417,7 @@ class FileScanner:
         self.result = FileScan(mapped_file, file_size)
         self.progress = progress
         self.with_keys = with_keys
+        self.ranges = range_table()
         self.state = np.zeros(4, dtype=np.int64)
         self.queues = QueueTable(self.state)
         self.room = RowRoom(columns, with_hashes=with_keys)
@@ -466,7 +475,7 @@ class FileScanner:
             inside, status = walk_records(
                 window.data, inside, window.filled, self.base + window.start, self.result.file_end,
                 self.room.rows.records, self.room.rows.hashes, self.queues.slots,
-                self.queues.names, self.queues.table, self.state, self.with_keys, refill,
+                self.queues.names, self.queues.table, self.state, self.with_keys, refill, self.ranges,
             )
         return inside, status
 
