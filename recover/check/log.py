@@ -18,6 +18,7 @@ from recover.evidence.lost import Losses, record_count, was_a_message
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, Damage, LogView
+from recover.look.generation import find_generation
 from recover.look.pointers import read_checkpoint
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.store import Store
@@ -187,8 +188,6 @@ def _old_records(store: Store, log: LogView, old_end: int | None) -> list[Findin
 
 def _at_least(store: Store, behaviour: Behaviour) -> bool:
     """True when the store's own traces show a broker that behaves so."""
-    from recover.look.generation import find_generation
-
     return find_generation(store, read_checkpoint(store)).at_least >= behaviour.since
 
 
