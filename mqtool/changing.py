@@ -1,82 +1,106 @@
-"""The way every changing command goes: plan, loss, one question, apply, a second verify, the summary."""
+"""The way of every changing command: verify, plan, show, ask once, apply, verify again, summary."""
 
 from __future__ import annotations
 
+import datetime
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from msgspec import Struct, structs
 
 from mqtool import exits
-from mqtool.declared import FLAG, option
-from mqtool.output import Printer, outside_store
-from mqtool.progress import Steps
-from mqtool.scanning import run_verify
-from mqtool.text import count
-from recover.findings.refusal import Refusal
+from mqtool.next_steps import NOT_OF_A_COPY, Given, Scene, Step, next_steps, undo_step
+from mqtool.options import BrokerChoice, ConsentChoice, EngineChoice, PartsChoice, StoreChoice, option
+from mqtool.printer import Printer, make_console, outside_store
+from mqtool.screens.plan import losses, plan_document, show_plan
+from mqtool.screens.verdict import verify_line
+from mqtool.text import clean, count
+from recover.change.carry_out import apply_plan, refuse_if_unfinished
+from recover.change.copy_store import copy_store, relocated, sources_of
+from recover.change.lock import refuse_if_held
+from recover.change.model import Plan
+from recover.change.places import Places
+from recover.change.plan_file import refuse_taken, save_plan
+from recover.change.preconditions import seal
+from recover.check.report import VerifyReport, verify
+from recover.check.survey import Survey
+from recover.findings.model import FindingList
+from recover.findings.refusal import Refusal, UsageRefusal
+from recover.log.engine import Engine, KnownLog, stamps_of
+from recover.look.store import settings_of
+from recover.repair.losses import RecoverPlan, assumed_sizes
+from recover.repair.never_worse import refuse_worse
+from recover.store.memo import Seen, seen_now
+from recover.store.store import Store, StoreOptions
 
-if TYPE_CHECKING:
-    from mqtool.options import BrokerChoice, EngineChoice, PartsChoice
-    from recover.change.carry_out import Applied
-    from recover.change.model import Plan
-    from recover.check.survey import Survey
-    from recover.log.engine import KnownLog
-    from recover.store.store import Store, StoreOptions
-
-_PANEL = "Before anything is changed"
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
+Planner = Callable[[VerifyReport], RecoverPlan]
 
 
-class ConsentChoice(Struct, frozen=True, kw_only=True):
-    """Whether to ask, and whether to stop before the first write."""
-
-    yes: Annotated[bool, option("--yes", "Do it without asking.", _PANEL, metavar=FLAG)] = False
-    dry_run: Annotated[bool, option(
-        "--dry-run", "Stop after the plan; nothing is written.", _PANEL, metavar=FLAG)] = False
+# --- options -------------------------------------------------------------------------------------
 
 
 class ChangeChoice(ConsentChoice, frozen=True, kw_only=True):
-    """The same for commands that make a plan of their own."""
+    """Whether to ask, and where to save the plan."""
 
     plan_out: Annotated[Path | None, option(
-        "--plan-out", "Save the plan for `mqtool apply`, outside the store.", _PANEL, metavar="FILE")] = None
+        "--plan-out", "Save the plan for `mqtool apply`, outside the store.", "Before anything is changed",
+        metavar="FILE")] = None
 
-    def check_plan_out(self, root: Path, parts: list[Path]) -> None:
+    def check(self, root: Path, parts: list[Path]) -> None:
         """`Refusal`, before anything long starts, where the plan file could not be written at the end."""
         if self.plan_out is not None:
-            from recover.change.plan_file import refuse_taken
-
             outside_store(self.plan_out, [root], parts)
             refuse_taken(self.plan_out)
 
     def save(self, out: Printer, plan: Plan) -> None:
-        """Write the plan file where the user wants one, and say what belongs to it."""
+        """Write the plan file where the user wants one, and name what belongs to it."""
         if self.plan_out is not None:
-            from recover.change.plan_file import save_plan
-
             folder = save_plan(plan, self.plan_out)
             out.answer(plan_file=str(self.plan_out), plan_folder=None if folder is None else str(folder))
             beside = f", and its large contents in the folder {folder}: keep both together" if folder else ""
             out.say(f"the plan is saved in {self.plan_out}{beside}")
 
 
-def with_options(plan: Plan, store: Store) -> Plan:
-    """The plan with what the user said about the store, so that apply and resume look at the same parts."""
-    options = store.options
-    said = {
-        "commitlog": [str(path.absolute()) for path in options.commitlog],
-        "consumequeue": None if options.consumequeue is None else str(options.consumequeue.absolute()),
-        "index": None if options.index is None else str(options.index.absolute()),
-        "mapped_file_size": options.mapped_file_size, "index_slots": options.index_slots,
-        "index_entries": options.index_entries, "broker": options.broker, "settings": dict(options.settings),
-    }
-    return structs.replace(plan, summary={**plan.summary, "store_options": said})
+class ZoneChoice(Struct, frozen=True, kw_only=True):
+    """The broker's time zone, which names index files."""
+
+    timezone: Annotated[str | None, option(
+        "--timezone", "The broker's time zone, for names of new index files (default: as its files tell, else ours).",
+        "Broker settings", metavar="ZONE")] = None
+
+    @property
+    def zone(self) -> datetime.tzinfo | None:
+        """The zone; a usage error (16) for an unknown name."""
+        if self.timezone is None:
+            return None
+        try:
+            return ZoneInfo(self.timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise UsageRefusal(f"--timezone {self.timezone}: unknown time zone",
+                               "Write it like Asia/Shanghai or UTC.") from error
+
+
+def parse_loss(text: str | None) -> int | None:
+    """`--max-loss N|all`: the number, None for all; a usage error for anything else."""
+    if text is None:
+        return 0
+    if text.strip().lower() == "all":
+        return None
+    if not text.strip().isdecimal():
+        raise UsageRefusal(f"--max-loss {text}: a number, or all", "For instance --max-loss 12, or --max-loss all.")
+    return int(text)
+
+
+# --- what apply, resume and undo share with it ---------------------------------------------------
 
 
 def options_of(plan: Plan, parts: PartsChoice) -> StoreOptions:
-    """The reverse of `with_options`. The `parts` are those of this command: a plan does not widen what it was given."""
+    """What the plan remembers of the store. The `parts` are those of this command: a plan does not widen them."""
     said = plan.summary.get("store_options") or {}
     return structs.replace(
         parts.options(), mapped_file_size=said.get("mapped_file_size"), index_slots=said.get("index_slots"),
@@ -84,63 +108,180 @@ def options_of(plan: Plan, parts: PartsChoice) -> StoreOptions:
     )
 
 
-def refuse_while_running(root: Path, parts: Iterable[Path] = ()) -> None:
-    """`Refusal` (8) before anything long starts, when a broker holds the store or an earlier run is unfinished."""
-    from recover.change.carry_out import refuse_if_unfinished
-    from recover.change.lock import refuse_if_held
-
-    refuse_if_held(root, "Stop the broker first. Reading commands and the dry runs of new plans may run beside it.")
-    refuse_if_unfinished(root, parts)
-
-
 def ask(question: str, *, yes: bool) -> None:
     """Ask once. `Refusal` (8) when the answer is no, or when nobody is there to answer."""
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise Refusal("not a terminal: add --yes to confirm",
-                      "Look at the plan with --dry-run, then add --yes.")
-    from mqtool.console import make_console
-
+        raise Refusal("not a terminal: add --yes to confirm", "Look at the plan with --dry-run, then add --yes.")
     make_console("auto", stderr=True).print(f"{question} [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refusal("not confirmed; nothing was changed")
 
 
-def carry_out(out: Printer, root: Path, plan: Plan, parts: Iterable[Path | str] = ()) -> Applied:
-    """Apply a plan, in the root and these parts, with a line of progress; signals wait for the end of a step."""
-    from recover.change.carry_out import apply_plan
-
+@contextmanager
+def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
+    """The arguments `progress` and `interrupted` of what runs a plan; signals wait for the end of a step."""
     out.writing = True
-    with Steps("applying", out.options.progress, out.stderr_console) as steps, exits.between_steps() as interrupted:
-        return apply_plan(root, plan, parts=parts, progress=steps, interrupted=interrupted)
-
-
-def given_up(plan: Plan) -> int:
-    """The exit bit of a plan that messages are lost by, whatever is left for a verify to find."""
-    return exits.MESSAGES if plan.loss else 0
-
-
-def loss_line(plan: Plan) -> str:
-    """How many messages a plan says are lost."""
-    return f"{count(sum(int(item.get('messages', 0)) for item in plan.loss), 'message')} lost"
+    with out.steps(title) as steps, exits.between_steps() as interrupted:
+        yield {"progress": steps, "interrupted": interrupted}
 
 
 def conclude(
-    out: Printer, store: Store, engine: EngineChoice, broker: BrokerChoice | None, *, corrected: bool,
-    known: KnownLog | None = None, looked: Callable[[Survey], None] | None = None,
-) -> tuple[int, dict[str, Any]]:
-    """The final verify: its findings take the place of the earlier ones; (exit bits, document).
+    out: Printer, store: Store, engine: EngineChoice, plan: Plan, done: str, *, corrected: bool = True,
+    known: Callable[[Engine], Engine] | None = None, looked: Callable[[Survey], None] | None = None,
+    undo: bool = True, typed: tuple[str, ...] = (),
+) -> int:
+    """Verify the result and end: its findings take the place of the earlier ones. The exit code.
 
-    A `known` log that did not change since is not read again.
+    `done`: words for what was done. `known`: wraps the engine in an earlier scan of the log; one that did not
+    change since is not read again.
     """
-    from recover.store.store import Store as Opened
-
     # opened anew: the lists of files are those of before the change
-    opened = Opened.open(store.root, store.options)
-    report = run_verify(out, opened, engine, broker, title="checking the result", known=known)
+    opened = Store.open(store.root, store.options)
+    with engine.scan(out, opened, title="checking the result", known=known) as scan:
+        report = verify(opened, scan)
     if looked is not None:
         looked(report.survey)
     out.findings = report.findings
+    document = {**report.json(), "exit_code": report.exit_code}
+    out.answer(verify=document)
     code = report.exit_code | (exits.CORRECTED if corrected else 0)
-    return code, {**report.json(), "exit_code": report.exit_code}
+    scene = Scene("changed", out.given, code, list(out.findings), typed, changes=plan.command)
+    out.summary(f"{done}. {verify_line(document, code)}", next_steps(scene), undo_step(out.given) if undo else None)
+    # messages that the plan gave up are no damage to a verify afterwards
+    return code | (exits.MESSAGES if plan.loss else 0)
+
+
+# --- the way -------------------------------------------------------------------------------------
+
+
+class Change(Struct):
+    """One run of recover, truncate or a rebuild on one store, or on a copy in `output`.
+
+    The plan is refused if brokers alone deliver more, but for `max_loss` messages (None: any number).
+    `looked` is called with the survey of the last verify.
+    """
+
+    out: Printer
+    choice: StoreChoice
+    engine: EngineChoice
+    broker: BrokerChoice
+    consent: ChangeChoice
+    output: Path | None = None
+    include_deleted: bool = False
+    max_loss: int | None = 0
+    looked: Callable[[Survey], None] | None = None
+
+    def run(self, make: Callable[[Store], Planner]) -> int:
+        """Plan, then go through with it as far as the user wants; the exit code.
+
+        `make` takes the opened store and returns what plans the change, once the store has been verified.
+        """
+        out, root = self.out, self.choice.root
+        store = self.choice.open(self.broker)
+        self.consent.check(root, self.choice.parts)
+        if not self.consent.dry_run and self.output is None:
+            refuse_if_held(root, "Stop the broker first. Reading commands and the dry runs of new plans may run beside "
+                           "it.")
+            refuse_if_unfinished(root, self.choice.parts)
+        seen, stamps = seen_now(store), stamps_of(store.commitlog)
+        made = self._made(store, make(store))
+        plan = self._stated(store, made, seen)
+        code, document = made.before.exit_code, made.before.json()
+        if not plan.steps and self.output is None:
+            out.answer(verify={**document, "exit_code": code})
+            left = f" ({losses(made)})" if made.left_messages else ""
+            out.summary(f"Nothing to do{left}. {verify_line(document, code)}", self._steps("nothing", code))
+            return code
+        show_plan(out, plan)
+        if self.output is None:
+            Places(root, store.options.folders).check_plan(plan)
+        if self.consent.dry_run:
+            out.summary(f"Dry run, nothing was written: {count(len(plan.steps), 'step')} planned, {losses(made)}",
+                        self._steps("planned", code, made.mendable_messages))
+            return code
+        ask(f"Make a recovered copy in {clean(self.output)}?" if self.output else f"Change {clean(root)} as shown?",
+            yes=self.consent.yes)
+        if self.output is not None:
+            store, plan = self._copied(store, plan, self.output)
+        with step_by_step(out, "applying") as how:
+            applied = apply_plan(store.root, plan, parts=[] if self.output else store.options.folders, **how)
+        out.answer(applied=applied.changed, journal=applied.journal)
+        return conclude(
+            out, store, self.engine, plan,
+            f"{count(len(plan.steps), 'step')} done, {losses(made, 'undo and --mend-bits would restore')}",
+            corrected=bool(plan.steps), looked=self.looked, undo=self.output is None, typed=self._typed,
+            known=lambda engine: KnownLog(made.before.survey.log, stamps, engine),
+        )
+
+    def _made(self, store: Store, planner: Planner) -> RecoverPlan:
+        """Verify once, and plan from that. A refusal then carries the bits of what was found; a wrong option none."""
+        out = self.out
+        with self.engine.scan(out, store, include_deleted=self.include_deleted, rebuilds=True) as scan:
+            before = verify(store, scan)
+            out.found(before.findings)
+            try:
+                made = planner(before)
+            except UsageRefusal:
+                out.findings = FindingList()
+                raise
+            if not made.plan.steps:
+                return made
+            return refuse_worse(store, made, settings_of(store, *self.broker.said)[0], self.max_loss, out.findings)
+
+    def _stated(self, store: Store, made: RecoverPlan, seen: Seen) -> Plan:
+        """The plan with what it was made from, in the document and in the file of --plan-out."""
+        out, options, plan = self.out, store.options, made.plan
+        if self.output is None and any(item.code == "broker-running" for item in made.before.findings):
+            steps = tuple(step for step in plan.steps if step.file != store.relative(store.abort_path))
+            plan = structs.replace(plan, steps=steps)
+            out.say("a broker runs on this store: its abort file belongs there, and nothing is changed meanwhile")
+        made.assumptions += assumed_sizes(store, plan)
+        # apply and resume look at the same parts, by the same settings
+        said = {
+            "commitlog": [str(path.absolute()) for path in options.commitlog],
+            "consumequeue": None if options.consumequeue is None else str(options.consumequeue.absolute()),
+            "index": None if options.index is None else str(options.index.absolute()),
+            "mapped_file_size": options.mapped_file_size, "index_slots": options.index_slots,
+            "index_entries": options.index_entries, "broker": options.broker, "settings": dict(options.settings),
+        }
+        plan = structs.replace(plan, summary={**plan.summary, "assumptions": made.assumptions, "store_options": said})
+        plan = seal(plan, store.root.absolute(), seen={**seen.files, **seen.folders})
+        out.answer(
+            valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
+            lost_messages=made.lost_messages, damaged_messages=made.damaged_messages,
+            unproven_messages=made.unproven_messages, mendable_messages=made.mendable_messages,
+            left_messages=made.left_messages, given_up_messages=made.given_up_messages, bridged=made.bridged,
+            verify=None, assumptions=made.assumptions,
+            abort_stays_for=made.abort_stays_for if store.has_abort else [],
+        )
+        if made.abort_stays_for and store.has_abort:
+            parts = ", ".join(made.abort_stays_for)
+            out.say(f"abort stays: the broker's own recovery has still to look at {parts}")
+        self.consent.save(out, plan)
+        return plan
+
+    def _copied(self, store: Store, plan: Plan, target: Path) -> tuple[Store, Plan]:
+        """The copy, whose parts are in one place, and the plan for it."""
+        out = self.out
+        sources = sources_of(store)
+        with out.line() as line, exits.between_steps() as interrupted:
+            names = copy_store(sources, target, interrupted=interrupted,
+                               progress=lambda path, size: line.show(f"copying {path}"))
+        copied = Store.open(target, structs.replace(store.options, commitlog=(), consumequeue=None, index=None))
+        moved = relocated(plan, names)
+        said = {**moved.summary["store_options"], "commitlog": [], "consumequeue": None, "index": None}
+        moved = structs.replace(moved, summary={**moved.summary, "store_options": said})
+        out.given = Given(str(target), tuple(item for item in out.given.options if item[0] not in NOT_OF_A_COPY))
+        out.answer(output=str(target))
+        return copied, seal(moved, target.absolute())
+
+    @property
+    def _typed(self) -> tuple[str, ...]:
+        return tuple(item for item in self.out.arguments if item not in ("--dry-run", "--json"))
+
+    def _steps(self, phase: str, code: int, mendable: int = 0) -> list[Step]:
+        return next_steps(Scene(phase, self.out.given, code, list(self.out.findings), self._typed,
+                                self.consent.plan_out, mendable, changes=self.out.command))
+

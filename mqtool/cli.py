@@ -1,34 +1,167 @@
-"""The entry point: who reads the command line, and one way out."""
+"""The command line, as typer reads it, and the one way out of it."""
 
 from __future__ import annotations
 
 import os
+import struct
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated, Any, cast
 
-from mqtool import exits
-from mqtool.commands import COMMANDS
-from mqtool.exits import StdoutClosedError
-from mqtool.output import OutputOptions, Printer
+import typer
+from rich.markup import escape
+from typer.core import TyperGroup
+
+from formats.errors import FormatError
+from mqtool import exits, version
+from mqtool.commands import COMMANDS, Entry, command_of
+from mqtool.printer import OutputOptions, Printer
+from recover.findings.refusal import Refusal
+
+# --- reading it ----------------------------------------------------------------------------------
+
+
+class LazyGroup(TyperGroup):
+    """Lists commands from the registry and imports the one that is called."""
+
+    _listing = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names, in the order of the registry."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, or only its line of help while the list is printed."""
+        entry = COMMANDS.get(cmd_name)
+        return None if entry is None else load(cmd_name, entry, listed=self._listing)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The list of commands without importing one of them."""
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
+
+
+def load(name: str, entry: Entry, *, listed: bool = False) -> Any:
+    """A command as typer has it, with examples and exit codes in its help; one that is `listed` is not imported."""
+    one = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    if listed:
+        one.command(name, help=entry.help, rich_help_panel=entry.panel)(lambda: None)
+        return typer.main.get_command(one)
+    command = command_of(entry)
+    lines = ["[bold]Examples[/bold]"]
+    for arguments, what in command.examples:
+        lines += [escape(f"  mqtool {name} {arguments}".rstrip()), f"      {escape(what)}"]
+    lines += ["", "[bold]Exit codes[/bold] (a bitmask)"]
+    lines += [f"  {row.bit:>3}  {escape(row.meaning)}" for row in exits.TABLE if row.bit in command.bits]
+    one.command(name, help=command.__doc__ or entry.help, short_help=entry.help, epilog="\n".join(lines),
+                rich_help_panel=entry.panel)(command.for_typer())
+    return typer.main.get_command(one)
+
+
+app = typer.Typer(
+    cls=LazyGroup, rich_markup_mode="rich", pretty_exceptions_enable=False,
+    epilog="[bold]Start with[/bold]\n  mqtool inspect STORE\n  mqtool verify STORE\n"
+    "Exit codes are a bitmask: mqtool exit-codes",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"mqtool {version()}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=False)
+def root(
+    ctx: typer.Context,
+    show_version: Annotated[bool, typer.Option(
+        "--version", help="Print the version and exit.", is_eager=True, callback=_print_version, metavar=" ")] = False,
+) -> None:
+    """Forensics and recovery for Apache RocketMQ stores: look, verify, recover, rebuild, undo."""
+
+
+def _invoke(printer: Printer) -> int:
+    """Let typer read the command line and run the command; the exit code."""
+    command = typer.main.get_command(app)
+    if any(name.startswith("_") and name.endswith("_COMPLETE") for name in os.environ):
+        command.main(args=printer.arguments, prog_name="mqtool", standalone_mode=False)
+    try:
+        with command.make_context("mqtool", printer.arguments or ["--help"], obj=printer) as context:
+            return cast(int, command.invoke(context))
+    except typer.Exit as ending:
+        return ending.exit_code
+
+
+# --- the way out ---------------------------------------------------------------------------------
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; nothing else decides one."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    printer = Printer()
-    printer.arguments = arguments
+    printer = Printer(sys.argv[1:] if argv is None else argv)
     try:
         with exits.signals():
-            code = _guarded(arguments, printer)
+            code = _guarded(printer)
     except exits.Stopped as error:  # a signal while the end was being printed
         code = exits.failure_of(error).code
     _say_slow()
     return _flush(code)
+
+
+def _guarded(printer: Printer) -> int:
+    try:
+        return _invoke(printer)
+    except exits.StdoutClosedError:
+        return _silence(printer.findings.bits)
+    except SystemExit as ending:
+        # shell completion of the CLI library ends this way; in a command it would be a bug
+        if printer.command:
+            return _failed(ending, printer)
+        return exits.USAGE if ending.code else exits.CLEAN
+    except BaseException as error:
+        return _failed(error, printer)
+
+
+def _failed(error: BaseException, printer: Printer) -> int:
+    # rich turns a closed stdout into SystemExit while help is printed
+    if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
+        return _silence(printer.findings.bits)
+    failure = exits.failure_of(_explained(error, printer), printer.findings.bits)
+    arguments = printer.arguments
+    if not printer.command and arguments and arguments[0] in COMMANDS:
+        printer.command = arguments[0]
+        printer.options = OutputOptions(json="--json" in arguments)
+    try:
+        return printer.fail(failure)
+    except (exits.StdoutClosedError, BrokenPipeError):
+        return _silence(failure.code)
+    except OSError as second:
+        printer.options = OutputOptions()
+        return failure.code | printer.fail(exits.failure_of(second))
+
+
+def _explained(error: BaseException, printer: Printer) -> BaseException:
+    """The refusal to report where bytes that were taken for good do not decode and a file has changed meanwhile.
+
+    Only these errors can come from a file that changes between two looks at it. Any other is a bug, whatever else
+    writes to the store.
+    """
+    if printer.store is None or not isinstance(error, (FormatError, struct.error, EOFError)):
+        return error
+    from recover.store.memo import changed_since
+
+    changed = changed_since(Path(printer.store), printer.began_ns)
+    if changed is None:
+        return error
+    return Refusal(f"{changed} changed while the store was read",
+                   "Stop what writes to it, or look at a copy of the store.", file=changed)
 
 
 def _say_slow() -> None:
@@ -39,65 +172,10 @@ def _say_slow() -> None:
             print(f"mqtool: {reason}: the reference code was used, which takes many times as long", file=sys.stderr)
 
 
-def _guarded(arguments: list[str], printer: Printer) -> int:
-    try:
-        return _invoke(arguments, printer)
-    except StdoutClosedError:
-        return _silence(printer.findings.bits)
-    except SystemExit as ending:
-        # shell completion of the CLI library ends this way; in a command it would be a bug
-        if printer.command:
-            return _failed(ending, arguments, printer)
-        return exits.USAGE if ending.code else exits.CLEAN
-    except BaseException as error:
-        return _failed(error, arguments, printer)
-
-
-def _invoke(arguments: list[str], printer: Printer) -> int:
-    completing = any(name.startswith("_") and name.endswith("_COMPLETE") for name in os.environ)
-    from mqtool import grammar
-
-    return grammar.invoke(arguments, printer, completing=completing)
-
-
-def _failed(error: BaseException, arguments: list[str], printer: Printer) -> int:
-    # rich turns a closed stdout into SystemExit while help is printed
-    if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
-        return _silence(printer.findings.bits)
-    failure = exits.failure_of(_explained(error, printer), printer.findings.bits)
-    if not printer.command and arguments and arguments[0] in COMMANDS:
-        printer.command = arguments[0]
-        printer.options = OutputOptions(json="--json" in arguments)
-    try:
-        return printer.fail(failure)
-    except (StdoutClosedError, BrokenPipeError):
-        return _silence(failure.code)
-    except OSError as second:
-        printer.options = OutputOptions()
-        return failure.code | printer.fail(exits.failure_of(second))
-
-
-def _explained(error: BaseException, printer: Printer) -> BaseException:
-    """What broke a check may have been a file that changed between two looks at it: then that is what to say."""
-    if printer.store is None or not exits.failure_of(error).code & exits.BUG:
-        return error
-    from recover.findings.refusal import Refusal
-    from recover.store.memo import changed_since
-
-    changed = changed_since(Path(printer.store), printer.began_ns)
-    if changed is None:
-        return error
-    return Refusal(f"{changed} changed while the store was read",
-                   "Stop what writes to it, or look at a copy of the store.", file=changed)
-
-
 def _silence(code: int) -> int:
     """Nobody reads stdout: keep the interpreter from failing over it at exit."""
-    try:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):
-        pass
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
 

@@ -1,21 +1,24 @@
-"""The one place where the end of a command becomes an exit code.
+"""The exit code: a bitmask, so that a runbook can test for what it cares about.
 
-The code is a bitmask, so that a runbook can test for what it cares about. Nothing else decides
-one: commands return bits, errors are mapped here, and neither Python's own 1 nor the CLI
-library's 2 can escape.
+Commands return bits and errors are mapped to bits here; Python's own 1 and the CLI library's 2 never escape.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
+import typer
+
+from mqtool import version
 from recover.findings.refusal import Refusal
 
 CLEAN = 0
@@ -84,50 +87,21 @@ def failure_of(error: BaseException, found: int = 0) -> Failure:
         kind = {OPERATIONAL: "refused", USAGE: "usage", INTERRUPTED: "interrupted"}.get(error.exit_code, "refused")
         bits = found if error.exit_code == OPERATIONAL else 0
         return Failure(error.exit_code | bits, kind, error.message, error.remedy)
-    if isinstance(error, KeyboardInterrupt):
-        return _stopped(error)
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        by = f" by {signal.Signals(error.number).name}" if isinstance(error, Stopped) else ""
+        return Failure(INTERRUPTED, "interrupted", f"stopped{by}", "The change that had begun is completed by: "
+                       "mqtool resume {store}   (or reverted by: mqtool undo {store})")
     if isinstance(error, MemoryError):
         return Failure(OPERATIONAL | found, "memory", "there is not enough memory",
                        "Lower --threads, or set --memory below what is free.")
     if isinstance(error, OSError):
-        return Failure(OPERATIONAL | found, "io", _os_error_text(error), _os_error_remedy(error))
-    return _of_library(error) or Failure(BUG, "bug", f"{type(error).__name__}: {error}", detail=bug_report(error))
-
-
-def _of_library(error: BaseException) -> Failure | None:
-    """What the CLI library raised over a command line, if it did; where it was never imported, it did not."""
-    typer = sys.modules.get("typer")
-    if typer is None:
-        return None
-    # The base of everything that it raises has moved between its modules; the subclass BadParameter is public.
-    usage_errors: type[Exception] = typer.BadParameter.__mro__[2]
-    if isinstance(error, usage_errors):
-        return _usage_failure(error)
-    return _stopped(error) if isinstance(error, typer.Abort) else None
-
-
-def _stopped(error: BaseException) -> Failure:
-    return Failure(INTERRUPTED, "interrupted", _stopped_text(error), "The change that had begun is completed by: "
-                   "mqtool resume {store}   (or taken back by: mqtool undo {store})")
-
-
-def _stopped_text(error: BaseException) -> str:
-    if isinstance(error, Stopped):
-        return f"stopped by {signal.Signals(error.number).name}"
-    return "stopped"
-
-
-def _usage_failure(error: Exception) -> Failure:
-    format_message = getattr(error, "format_message", None)
-    message = format_message() if callable(format_message) else str(error)
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "mqtool"
-    return Failure(USAGE, "usage", " ".join(message.split()), f"See `{path} --help`.")
-
-
-def _os_error_text(error: OSError) -> str:
-    where = f"{os.fspath(error.filename)!s}: " if error.filename else ""
-    return f"{where}{error.strerror or error}"
+        where = f"{os.fspath(error.filename)!s}: " if error.filename else ""
+        return Failure(OPERATIONAL | found, "io", f"{where}{error.strerror or error}", _os_error_remedy(error))
+    if isinstance(error, typer.TyperException):
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "mqtool"
+        return Failure(USAGE, "usage", " ".join(error.format_message().split()), f"See `{path} --help`.")
+    return Failure(BUG, "bug", f"{type(error).__name__}: {error}", detail=bug_report(error))
 
 
 def _os_error_remedy(error: OSError) -> str:
@@ -140,46 +114,44 @@ def _os_error_remedy(error: OSError) -> str:
 
 def bug_report(error: BaseException) -> str:
     """The text to send us: versions, command and traceback."""
-    import platform
-    import traceback
-
-    from mqtool import version
-
     trace = "".join(traceback.format_exception(error))
     return (
-        "This is a bug in mqtool, not a verdict on your store. A change that had begun is journalled: `mqtool journal "
-        "STORE` shows it,\n`mqtool undo STORE` takes it back. Please report the lines below.\n\n"
+        "This is a bug in mqtool, not a verdict on your store. A change that had begun is in the journal: `mqtool "
+        "journal STORE` shows it,\n`mqtool undo STORE` reverts it. Please report the lines below.\n\n"
         f"mqtool {version()}, Python {platform.python_version()}, {platform.system()} {platform.machine()}\n"
         f"command: {' '.join(sys.argv[1:2])}\n{trace}"
     )
 
 
+_waiting: list[int] = []
+"""While not empty, a signal waits here for the end of the step; the first item is a placeholder."""
+
+
 @contextmanager
 def signals() -> Iterator[None]:
-    """Turn the three polite signals into `Stopped` once; a third SIGINT ends at once with 32.
+    """Turn SIGINT, SIGTERM and SIGHUP into `Stopped` once; a third SIGINT ends the process with 32 at once.
 
-    While the first is being answered (files closed, journal synced) later ones must not break
-    in. A signal that the caller ignores, as nohup does, stays ignored.
+    While the first is being handled (files closed, journal synced) later ones must not break in. A signal that the
+    caller ignores, as nohup does, stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     seen = 0
-    _polite.clear()
+    _waiting.clear()
 
     def stop(number: int, _frame: FrameType | None) -> None:
         nonlocal seen
         seen += 1
-        if seen == 1 and _polite:
-            _polite.append(number)
+        if seen == 1 and _waiting:
+            _waiting.append(number)
         elif seen == 1:
             raise Stopped(number)
         if seen >= 3 and number == signal.SIGINT:
-            leave_now(INTERRUPTED)
+            os._exit(INTERRUPTED)  # the journal is written to survive exactly this
 
-    wanted = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in wanted}
-    taken = [number for number in wanted if before[number] != signal.SIG_IGN]
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    taken = [number for number, handler in before.items() if handler != signal.SIG_IGN]
     for number in taken:
         signal.signal(number, stop)
     try:
@@ -189,23 +161,14 @@ def signals() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-_polite: list[int] = []
-"""While not empty, a signal waits here for the next step's end; its first item is a placeholder."""
-
-
 @contextmanager
 def between_steps() -> Iterator[Callable[[], bool]]:
-    """Let a signal wait for the end of a step; the callable yielded says whether one came."""
-    _polite[:] = [0]
+    """Let a signal wait for the end of a step; the callable yielded returns whether one came."""
+    _waiting[:] = [0]
     try:
-        yield lambda: len(_polite) > 1
+        yield lambda: len(_waiting) > 1
     finally:
-        came = _polite[1:]
-        _polite.clear()
+        came = _waiting[1:]
+        _waiting.clear()
     if came:
         raise Stopped(came[0])
-
-
-def leave_now(code: int) -> NoReturn:
-    """End the process without another word; the journal is written to survive exactly this."""
-    os._exit(code)

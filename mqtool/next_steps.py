@@ -27,6 +27,8 @@ START_BROKER = "start the broker"
 STOP_BROKER = "stop the broker"
 _PARTS = ("commitlog", "consumequeue", "index", "mapped_file_size", "index_slots", "index_entries")
 _ELSEWHERE = _PARTS[:3]
+NOT_OF_A_COPY = (*_ELSEWHERE, "broker_conf")
+"""What a command line says of a store and not of its copy."""
 _BROKER = ("broker", "broker_conf", "settings")
 TAKES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("apply", "undo", "resume"), _ELSEWHERE),

@@ -1,77 +1,88 @@
-"""The options that commands share, each written once, and the decorator that hands them out.
+"""The options that commands share, each declared once for typer, and the decorator that makes a function a command.
 
-A command is a function of a `Printer`, of groups of options (the structs below) and of its
-own `Annotated` parameters. The decorator lays the groups out as flat options for whoever reads the
-command line, gathers them again, and sees to it that every command ends through the printer.
+A command is a function of a `Printer`, of groups of options (the structs below) and of `Annotated` options of its own.
+The decorator lays the groups out as the flat parameters that typer reads, gathers them again, and ends every command
+through the printer.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from enum import StrEnum
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
+import typer
 from msgspec import Struct, structs
 
 from mqtool import exits
-from mqtool.declared import FLAG, Parameter, argument, layout_of, option
 from mqtool.next_steps import NOTHING_GIVEN, Given
-from mqtool.output import OutputOptions, Printer
+from mqtool.printer import OutputOptions, Printer
+from mqtool.text import human_size
+from recover.broker.settings import load_settings
+from recover.broker.versions import NEWEST_COMPARED
+from recover.check.survey import ScanOptions
 from recover.findings.refusal import UsageRefusal
+from recover.log.engine import Engine, LocalEngine
 from recover.store.reader import set_rate
+from recover.store.remote import is_remote, local_root, refuse_change
+from recover.store.store import Store, StoreOptions
 
 if TYPE_CHECKING:
     from recover.cluster.session import SparkSettings
-    from recover.log.engine import Engine as Scanner
-    from recover.store.store import StoreOptions
 
-_PARTS = "Parts and sizes (inferred where not given)"
-_BROKER = "Broker settings"
-_ENGINE = "Engine"
-_OUTPUT = "Output"
+PARTS, _BROKER, _ENGINE, _OUTPUT = "Parts and sizes (inferred where not given)", "Broker settings", "Engine", "Output"
+_CHANGE = "Before anything is changed"
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 _GENTLE = 15
 _READ_ANYWHERE = ("inspect", "verify", "predict", "query", "trace")
+HAND_OVER = 256 << 30
+"""Bytes of log from which on the local engine names the cluster engine. Below, one machine is done within minutes."""
+
+
+# --- declaring -----------------------------------------------------------------------------------
+
+
+def option(name: str, help: str, panel: str, *, short: str = "", **more: Any) -> Any:
+    """An option within `Annotated`: its name (`--on/--off` for a switch), its help, and the panel of the help."""
+    names = [name, short] if short else [name]
+    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
+
+
+def flag(name: str, help: str, panel: str) -> Any:
+    """An option that takes no value; nothing stands after its name in the help."""
+    return option(name, help, panel, metavar=" ")
+
+
+def argument(metavar: str, help: str, complete: Callable[[str], list[str]] | None = None) -> Any:
+    """A word without a name within `Annotated`. `complete`: what a shell may offer for its beginning."""
+    return typer.Argument(metavar=metavar, help=help, autocompletion=complete, show_default=False)
 
 
 def parse_size(text: str) -> int:
     """`65536`, `64K`, `1M`, `1G` (powers of 1,024) as bytes; a usage error for anything else."""
     match = _SIZE.fullmatch(str(text).strip())
     if match is None:
-        import typer
-
         raise typer.BadParameter(f"invalid size {text!r}: write bytes, or 64K, 1M, 1G")
     power: int = " kmgt".index(match[2].lower() or " ")
     return int(match[1]) << 10 * power
 
 
-class Color(StrEnum):
-    """When to colour."""
-
-    auto = "auto"
-    always = "always"
-    never = "never"
-
-
-class Engine(StrEnum):
-    """The scan engine."""
-
-    auto = "auto"
-    local = "local"
-    spark = "spark"
+# --- the store, and whose rules hold -------------------------------------------------------------
 
 
 class PartsChoice(Struct, frozen=True, kw_only=True):
     """Parts of a store that are kept elsewhere."""
 
     commitlog: Annotated[list[Path] | None, option(
-        "--commitlog", "Commitlog kept elsewhere; repeat for several paths.", _PARTS, metavar="DIR")] = None
+        "--commitlog", "Commitlog kept elsewhere; repeat for several paths.", PARTS, metavar="DIR")] = None
     consumequeue: Annotated[Path | None, option(
-        "--consumequeue", "Consume queues kept elsewhere.", _PARTS, metavar="DIR")] = None
-    index: Annotated[Path | None, option("--index", "Index files kept elsewhere.", _PARTS, metavar="DIR")] = None
+        "--consumequeue", "Consume queues kept elsewhere.", PARTS, metavar="DIR")] = None
+    index: Annotated[Path | None, option("--index", "Index files kept elsewhere.", PARTS, metavar="DIR")] = None
 
     @property
     def parts(self) -> list[Path]:
@@ -80,8 +91,6 @@ class PartsChoice(Struct, frozen=True, kw_only=True):
 
     def options(self) -> StoreOptions:
         """The same for `recover`."""
-        from recover.store.store import StoreOptions
-
         return StoreOptions(commitlog=tuple(self.commitlog or ()), consumequeue=self.consumequeue, index=self.index)
 
 
@@ -91,21 +100,16 @@ class StoreChoice(PartsChoice, frozen=True, kw_only=True):
     store: Annotated[str, argument(
         "STORE", "Store root: the folder that holds commitlog/ (or as --broker-conf has it).")] = ""
     mapped_file_size: Annotated[int | None, option(
-        "--mapped-file-size", "Length of a commitlog file.", _PARTS, metavar="SIZE", parser=parse_size)] = None
+        "--mapped-file-size", "Length of a commitlog file.", PARTS, metavar="SIZE", parser=parse_size)] = None
     index_slots: Annotated[int | None, option(
-        "--index-slots", "Hash slots of an index file.", _PARTS, metavar="N", min=1)] = None
+        "--index-slots", "Hash slots of an index file.", PARTS, metavar="N", min=1)] = None
     index_entries: Annotated[int | None, option(
-        "--index-entries", "Entries of an index file.", _PARTS, metavar="N", min=1)] = None
+        "--index-entries", "Entries of an index file.", PARTS, metavar="N", min=1)] = None
 
     @property
     def root(self) -> Path:
         """The store root; for a store on s3:// or hdfs:// the folder of this process that stands for it."""
-        if "://" in self.store:
-            from recover.store.remote import is_remote, local_root
-
-            if is_remote(self.store):
-                return local_root(self.store)
-        return Path(self.store)
+        return local_root(self.store) if is_remote(self.store) else Path(self.store)
 
     def options(self) -> StoreOptions:
         """The same for `recover`."""
@@ -113,6 +117,33 @@ class StoreChoice(PartsChoice, frozen=True, kw_only=True):
             super().options(), mapped_file_size=self.mapped_file_size, index_slots=self.index_slots,
             index_entries=self.index_entries,
         )
+
+    def with_broker(self, broker: BrokerChoice) -> StoreOptions:
+        """The same with broker version and settings: they decide where no file tells."""
+        settings = broker.given()
+        options = structs.replace(self.options(), settings=settings, broker=broker.broker)
+        folders = () if options.commitlog else log_folders(self.root, settings)
+        return structs.replace(options, commitlog=folders, log_of_conf=True) if folders else options
+
+    def open(self, broker: BrokerChoice) -> Store:
+        """The store, opened; `NotAStore` (16) where there is none."""
+        return Store.open(self.root, self.with_broker(broker))
+
+
+def log_folders(root: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
+    """The commitlog's folders as the settings name them (MessageStoreConfig); none where it is the store's own alone.
+
+    A store that is not where the settings have it is a copy: what lay in its root there lies in its root here.
+    """
+    home = settings.get("storePathRootDir", "").strip()
+    folders: list[Path] = []
+    for name in ("storePathCommitLog", "readOnlyCommitLogStorePaths"):
+        for text in filter(None, map(str.strip, settings.get(name, "").split(","))):
+            folder = Path(text)
+            folders.append(root / folder.relative_to(home) if home and folder.is_relative_to(home) else folder)
+    if home and Path(home).absolute() != root.absolute() and (root / "commitlog").is_dir():
+        folders = [folder for folder in folders if folder.is_relative_to(root)]
+    return () if folders == [root / "commitlog"] else tuple(dict.fromkeys(folders))
 
 
 class BrokerChoice(Struct, frozen=True, kw_only=True):
@@ -125,22 +156,26 @@ class BrokerChoice(Struct, frozen=True, kw_only=True):
     settings: Annotated[list[str] | None, option(
         "--set", "One setting; repeat for several.", _BROKER, metavar="KEY=VALUE")] = None
 
-    def pairs(self) -> dict[str, str]:
-        """The --set options as a mapping."""
-        result = {}
-        for item in self.settings or ():
-            key, equals, value = item.partition("=")
-            if not equals or not key.strip():
-                raise UsageRefusal(f"--set {item}: write KEY=VALUE", "For instance --set maxMessageSize=4194304.")
-            result[key.strip()] = value.strip()
-        return result
+    @property
+    def said(self) -> tuple[str | None, Path | None, list[str]]:
+        """Version, configuration file and settings, as `recover` reads them."""
+        return self.broker, self.broker_conf, self.settings or []
+
+    def given(self) -> dict[str, str]:
+        """The settings of --broker-conf and --set, by the broker's own names."""
+        if not (self.broker_conf or self.settings):
+            return {}
+        return dict(load_settings(NEWEST_COMPARED, self.broker_conf, self.settings or ()).given)
+
+
+# --- the engine ----------------------------------------------------------------------------------
 
 
 class EngineChoice(Struct, frozen=True, kw_only=True):
-    """Who does the work, and with how much."""
+    """The scan engine and its resources."""
 
-    engine: Annotated[Engine, option(
-        "--engine", "Scan engine; auto is local, unless a master is given.", _ENGINE)] = Engine.auto
+    engine: Annotated[Literal["auto", "local", "spark"], option(
+        "--engine", "Scan engine; auto is local, unless a master is given.", _ENGINE)] = "auto"
     threads: Annotated[int | None, option(
         "--threads", "Threads (default: one a core).", _ENGINE, metavar="N", min=1)] = None
     memory: Annotated[int | None, option(
@@ -148,8 +183,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
     rate_limit: Annotated[int | None, option(
         "--rate-limit", "Read log and index no faster than this a second (local engine): for a live neighbour.",
         _ENGINE, metavar="SIZE", parser=parse_size)] = None
-    nice: Annotated[bool, option(
-        "--nice", "Give way to everything else on this host.", _ENGINE, metavar=FLAG)] = False
+    nice: Annotated[bool, flag("--nice", "Give way to everything else on this host.", _ENGINE)] = False
     master: Annotated[str | None, option(
         "--master", "Spark master: local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT.", _ENGINE,
         metavar="URL")] = None
@@ -161,6 +195,11 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         """How many threads to use."""
         return self.threads or len(os.sched_getaffinity(0))
 
+    @property
+    def on_spark(self) -> bool:
+        """True when executors scan: asked for, or a master is given."""
+        return self.engine == "spark" or (self.engine == "auto" and self.master is not None)
+
     def check(self) -> None:
         """A usage error (16) for options that contradict each other, or that Spark does not know."""
         if self.on_spark:
@@ -168,17 +207,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         elif self.master is not None or self.conf:
             raise UsageRefusal("--master and --conf are for the Spark engine", "Add --engine spark, or leave them out.")
 
-    @property
-    def is_auto(self) -> bool:
-        """True when nobody chose, so that the local engine works."""
-        return self.engine is Engine.auto and not self.on_spark
-
-    @property
-    def on_spark(self) -> bool:
-        """True when executors scan: asked for, or a master is given."""
-        return self.engine is Engine.spark or (self.engine is Engine.auto and self.master is not None)
-
-    def scanner(self, *, rebuilds: bool = False) -> Scanner:
+    def scanner(self, *, rebuilds: bool = False) -> Engine:
         """The engine for `recover`; from now on the process is as gentle as it was told to be.
 
         One that `rebuilds` may keep what it scans, to make files of it.
@@ -188,8 +217,6 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         if self.nice:
             os.setpriority(os.PRIO_PROCESS, 0, max(_GENTLE, os.getpriority(os.PRIO_PROCESS, 0)))
         if not self.on_spark:
-            from recover.log.engine import LocalEngine
-
             return LocalEngine(self.thread_count)
         from recover.cluster.engine import SparkEngine
 
@@ -201,16 +228,51 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 
         return spark_settings(self.master, self.conf or (), self.threads)
 
+    @contextmanager
+    def scan(
+        self, out: Printer, store: Store, *, title: str = "scanning", include_deleted: bool = False,
+        rebuilds: bool = False, known: Callable[[Engine], Engine] | None = None,
+    ) -> Iterator[ScanOptions]:
+        """How to scan, with a line of progress while the block runs. `known`: wraps the engine in an earlier scan."""
+        total = log_size(store)
+        if total >= HAND_OVER and self.engine == "auto" and not self.on_spark:
+            out.say(f"{human_size(total)} of log: a cluster that sees the same path can scan it with "
+                    f"{shlex.join(['mqtool', *out.arguments, '--master', 'spark://HOST:7077'])}")
+        engine = self.scanner(rebuilds=rebuilds)
+        options = ScanOptions(
+            threads=self.thread_count, engine=engine if known is None else known(engine),
+            include_deleted=include_deleted, settings=dict(store.options.settings),
+        )
+        if self.memory is not None:
+            options = structs.replace(options, memory=self.memory)
+        with out.progress(title, total) as progress:
+            yield structs.replace(options, progress=progress, tick=progress.queue)
+
+
+def log_size(store: Store) -> int:
+    """Bytes of all files of the log."""
+    return sum(mapped_file.length for mapped_file in store.commitlog.files)
+
+
+# --- before a change, and how to answer ----------------------------------------------------------
+
+
+class ConsentChoice(Struct, frozen=True, kw_only=True):
+    """Whether to ask, and whether to stop before the first write."""
+
+    yes: Annotated[bool, flag("--yes", "Do it without asking.", _CHANGE)] = False
+    dry_run: Annotated[bool, flag("--dry-run", "Stop after the plan; nothing is written.", _CHANGE)] = False
+
 
 class OutputChoice(Struct, frozen=True, kw_only=True):
     """How to answer."""
 
-    json: Annotated[bool, option("--json", "One JSON document on stdout.", _OUTPUT, metavar=FLAG)] = False
-    quiet: Annotated[bool, option("--quiet", "The summary line only.", _OUTPUT, metavar=FLAG)] = False
-    progress: Annotated[bool | None, option(
-        "--progress/--no-progress", "Progress on stderr (default: if that is a terminal).", _OUTPUT,
-        metavar=FLAG)] = None
-    color: Annotated[Color, option("--color", "Colour; NO_COLOR is followed too.", _OUTPUT)] = Color.auto
+    json: Annotated[bool, flag("--json", "One JSON document on stdout.", _OUTPUT)] = False
+    quiet: Annotated[bool, flag("--quiet", "The summary line only.", _OUTPUT)] = False
+    progress: Annotated[bool | None, flag(
+        "--progress/--no-progress", "Progress on stderr (default: if that is a terminal).", _OUTPUT)] = None
+    color: Annotated[Literal["auto", "always", "never"], option(
+        "--color", "Colour; NO_COLOR is followed too.", _OUTPUT)] = "auto"
     max_findings: Annotated[int | None, option(
         "--max-findings", "Print at most N findings (default: 10,000 in JSON, 5 of a code on a screen).", _OUTPUT,
         metavar="N", min=0)] = None
@@ -218,84 +280,80 @@ class OutputChoice(Struct, frozen=True, kw_only=True):
         "--findings-out", "Every finding as a line of JSON, in a file outside the store.", _OUTPUT,
         metavar="FILE")] = None
 
-    def options(self) -> OutputOptions:
-        """The same for the printer."""
-        return OutputOptions(self.json, self.color.value, self.quiet, self.progress, self.max_findings,
-                             self.findings_out)
 
-
-class CommandInfo(NamedTuple):
-    """What the help of a command needs beyond its options: examples, and which exit bits occur."""
-
-    examples: tuple[tuple[str, str], ...]
-    bits: tuple[int, ...] = (exits.CLEAN, exits.OPERATIONAL, exits.USAGE, exits.BUG)
+# --- commands ------------------------------------------------------------------------------------
 
 
 class Command:
-    """A function of (Printer, groups of options, own parameters) that ends through the printer."""
+    """A function of (Printer, groups of options, own options), its examples, and the exit bits that it can end with."""
 
-    def __init__(self, function: Callable[..., int], info: CommandInfo) -> None:
+    def __init__(self, function: Callable[..., int], examples: list[tuple[str, str]], bits: tuple[int, ...]) -> None:
         self.__doc__ = function.__doc__
-        self.info = info
+        self.examples, self.bits = examples, bits
         self._function = function
-        self._layout = layout_of(function, OutputChoice)
+        hints = get_type_hints(function, include_extras=True)
+        self._groups = {name: hint for name, hint in hints.items()
+                        if isinstance(hint, type) and issubclass(hint, Struct)}
+        self.parameters: list[Parameter] = []
+        for name, given in [*signature(function).parameters.items()][1:]:
+            if name in self._groups:
+                self.parameters += _fields(self._groups[name])
+            else:
+                self.parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=hints[name],
+                                                 default=given.default))
+        self.parameters += _fields(OutputChoice)
 
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """What a command line may say."""
-        return self._layout.parameters
+    def for_typer(self) -> Callable[..., int]:
+        """A function with all options as flat parameters; the context's object is the printer."""
 
-    def __call__(self, printer: Printer, name: str, values: dict[str, Any]) -> int:
+        def run(ctx: typer.Context, **values: Any) -> int:
+            return self(ctx.obj, str(ctx.info_name), values)
+
+        context = Parameter("ctx", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+        run.__signature__ = Signature([context, *self.parameters])  # type: ignore[attr-defined]
+        run.__annotations__ = {item.name: item.annotation for item in (context, *self.parameters)}
+        return run
+
+    def __call__(self, out: Printer, name: str, values: dict[str, Any]) -> int:
         """Run with one value for each parameter; the exit code."""
-        if any(group is StoreChoice for group in self._layout.groups.values()) and not values["store"]:
-            printer.command = name
-            printer.options = _gather(OutputChoice, values).options()
+        output = OutputOptions(**structs.asdict(_gather(OutputChoice, values)))
+        if StoreChoice in self._groups.values() and not values["store"]:
+            out.command, out.options = name, output
             values = {**values, "store": _store_of_conf(values)}
-        groups = {key: _gather(group, values) for key, group in self._layout.groups.items()}
-        own = {key: values[key] for key in self._layout.own}
-        _begin(printer, name, _gather(OutputChoice, values), groups, own, values)
-        return printer.finish(self._function(printer, **groups, **own))
+        groups = {key: _gather(group, values) for key, group in self._groups.items()}
+        own = {key: values[key] for key in signature(self._function).parameters if key in values and key not in groups}
+        store = None if values.get("store") is None else str(values["store"])
+        parts = [part for group in groups.values() if isinstance(group, PartsChoice) for part in group.parts]
+        given = NOTHING_GIVEN if store is None else Given.of_values(store, values)
+        out.begin(name, output, store, parts, given)
+        if store is not None and is_remote(store) and name not in _READ_ANYWHERE:
+            refuse_change(store)
+        for choice in groups.values():
+            if isinstance(choice, StoreChoice) and (values.get("broker_conf") or values.get("settings")):
+                out.given = given.with_log_of_conf(choice.with_broker(groups["broker"]))
+            if isinstance(choice, EngineChoice):
+                choice.check()
+        return out.finish(self._function(out, **groups, **own))
 
 
-def command(examples: list[tuple[str, str]], bits: tuple[int, ...] = ()) -> Callable[[Callable[..., int]], Command]:
-    """Make a function of (Printer, option groups, own options) a command; it returns the exit bits."""
-    ends = (exits.CLEAN, *bits, exits.OPERATIONAL, exits.USAGE, exits.INTERRUPTED, exits.BUG)
-    return lambda function: Command(function, CommandInfo(tuple(examples), ends))
-
-
-def _store_of_conf(values: dict[str, Any]) -> str:
-    """Where the broker's configuration has the store; a usage error (16) where neither names one."""
-    if values.get("broker_conf") or values.get("settings"):
-        from recover.broker.settings import load_settings
-        from recover.broker.versions import NEWEST_COMPARED
-
-        given = load_settings(NEWEST_COMPARED, values.get("broker_conf"), values.get("settings") or ()).given
-        if given.get("storePathRootDir", "").strip():
-            return given["storePathRootDir"].strip()
-    raise UsageRefusal("no store is named", "Give STORE, or a --broker-conf with storePathRootDir.")
+def _fields(group: type[Struct]) -> list[Parameter]:
+    return [Parameter(item.name, Parameter.KEYWORD_ONLY, annotation=item.type,
+                      default=Parameter.empty if item.required else item.default) for item in structs.fields(group)]
 
 
 def _gather(group: type[Struct], values: dict[str, Any]) -> Any:
     return group(**{name: values[name] for name in group.__struct_fields__})
 
 
-def _begin(printer: Printer, name: str, output: OutputChoice, groups: dict[str, Any], own: dict[str, Any],
-           values: dict[str, Any]) -> None:
-    store = next((item for item in groups.values() if isinstance(item, StoreChoice)), None)
-    place = store.store if store is not None else own.get("store")
-    parts = [part for item in groups.values() if isinstance(item, PartsChoice) for part in item.parts]
-    given = NOTHING_GIVEN if place is None else Given.of_values(str(place), values)
-    printer.begin(name, output.options(), None if place is None else str(place), parts, given)
-    broker = next((item for item in groups.values() if isinstance(item, BrokerChoice)), None)
-    if store is not None and broker is not None and (broker.broker_conf or broker.settings):
-        from mqtool.scanning import store_options
+def _store_of_conf(values: dict[str, Any]) -> str:
+    """Where the broker's configuration has the store; a usage error (16) where neither names one."""
+    given = BrokerChoice(broker_conf=values.get("broker_conf"), settings=values.get("settings")).given()
+    if root := given.get("storePathRootDir", "").strip():
+        return root
+    raise UsageRefusal("no store is named", "Give STORE, or a --broker-conf with storePathRootDir.")
 
-        printer.given = given.with_log_of_conf(store_options(store, broker))
-    if "://" in str(place) and name not in _READ_ANYWHERE:
-        from recover.store.remote import is_remote, refuse_change
 
-        if is_remote(str(place)):
-            refuse_change(str(place))
-    for item in groups.values():
-        if isinstance(item, EngineChoice):
-            item.check()
+def command(examples: list[tuple[str, str]], bits: tuple[int, ...] = ()) -> Callable[[Callable[..., int]], Command]:
+    """Make a function of (Printer, option groups, own options) a command; it returns the exit bits."""
+    ends = (exits.CLEAN, *bits, exits.OPERATIONAL, exits.USAGE, exits.INTERRUPTED, exits.BUG)
+    return lambda function: Command(function, examples, ends)

@@ -39,14 +39,13 @@ enum {
     BIT_CONTRADICTED_FLAG = 4096, BIT_UNSERVED = 8192,
     NO_PLACE = BIT_GHOST | BIT_SUPERSEDED | BIT_STRAY,
     NO_MESSAGE = BIT_GHOST | BIT_SUPERSEDED | BIT_FILLER | BIT_MARKER,
-    STAND_IN = BIT_FILLER | BIT_MARKER, UNINDEXED = BIT_GHOST | STAND_IN, NOT_PLAIN = BIT_DELAY | BIT_MARKER,
+    STAND_IN = BIT_FILLER | BIT_MARKER, UNINDEXED = BIT_GHOST | STAND_IN,
     TRANSACTION = 0x00C, TRANSACTION_NOT = 0, TRANSACTION_COMMIT = 8, TRANSACTION_ROLLBACK = 0x00C,
     NEED_MORE = 0, AT_BLANK = 1, DISLIKED = 2, OUTPUT_FULL = 3, NOT_RESIDENT = 4,
     QUEUE_COLUMNS = 3,
     START = 0, FILLED, LOADS, STOP, LENGTH, CALL, DESCRIPTOR, FLAGS, REFILL_SIZE,
     TAKE_NOTHING = 0, TAKE_KEYS = 1, TAKE_ALL = 2,
     SPAN_UNITS = 0, SPAN_RECORDS, SPAN_FIRST, SPAN_LAST, SPAN,
-    LEFT_OUT = -1,
 };
 
 /* Numbers at any byte, in the order of a file (big-endian). */
@@ -99,7 +98,8 @@ KERNEL void mq_walk_records(
     uint8_t *data, int64_t size, int64_t position, int64_t available, int64_t window_offset, int64_t file_end,
     record_row *records, int64_t rows, int32_t *hashes, int64_t hash_room, int32_t *slots, int64_t slot_count,
     uint8_t *names, int64_t name_room, int64_t *queue_table, int64_t queue_room, int64_t *state, int64_t state_size,
-    int64_t with_keys, int64_t *refill, int64_t refill_size, int64_t *result);
+    int64_t with_keys, int64_t *refill, int64_t refill_size, const int64_t *ranges, int64_t range_count,
+    int64_t *result);
 KERNEL void mq_fill_slots(int32_t *slots, int64_t slot_count, const uint8_t *names, int64_t name_room,
                           const int64_t *queue_table, int64_t queue_room, int64_t queues);
 KERNEL int64_t mq_find_record_head(const uint8_t *data, int64_t size, int64_t position, int64_t available,
@@ -132,9 +132,6 @@ KERNEL int64_t mq_classify_units(
     const int64_t *row_offset, int64_t row_offsets, const int32_t *row_size, int64_t row_sizes,
     const int64_t *row_tags, int64_t row_tags_size, const bool *row_lost, int64_t row_losts, int64_t bridged,
     uint8_t *classes, int64_t classes_size, bool *missing, int64_t missing_size);
-KERNEL void mq_put_blanks(uint8_t *units, int64_t size, int64_t start, int64_t count);
-KERNEL void mq_put_plain(const record_row *records, int64_t rows, int64_t *at, int64_t at_size, const int64_t *stops,
-                         int64_t stops_size, int64_t *due, int64_t due_size, uint8_t *units, int64_t size);
 KERNEL int64_t mq_put_rows(const expected_row *rows, int64_t count, const int64_t *tags_codes, int64_t tags_size,
                            int64_t first, uint8_t *units, int64_t size);
 

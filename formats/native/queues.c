@@ -75,35 +75,11 @@ PART void put_unit(uint8_t *unit, int64_t phy_offset, int32_t size, int64_t tags
     put_i64(unit + AT_TAGS, tags_code);
 }
 
-void mq_put_blanks(uint8_t *units, int64_t size, int64_t start, int64_t count) {
-    if (start < 0) return;
-    for (; count > 0 && start <= size - UNIT; count--, start += UNIT) put_unit(units + start, 0, PRE_BLANK_SIZE, 0);
-}
-
-void mq_put_plain(const record_row *records, int64_t rows, int64_t *at, int64_t at_size, const int64_t *stops,
-                  int64_t stops_size, int64_t *due, int64_t due_size, uint8_t *units, int64_t size) {
-    at_size = least(at_size, least(stops_size, due_size));
-    for (int64_t row = 0; row < rows; row++) {
-        const record_row *it = records + row;
-        int32_t queue = it->queue;
-        if (!is_index(queue, at_size) || at[queue] < 0 || it->bits & NO_PLACE || !is_numbered(it->sys_flag, it->bits))
-            continue;
-        int64_t here = at[queue];
-        if (it->bits & NOT_PLAIN || it->queue_offset != due[queue] || here > within(stops[queue], size) - UNIT) {
-            at[queue] = LEFT_OUT;
-            continue;
-        }
-        put_unit(units + here, it->phy_offset, it->size, it->tags_code);
-        at[queue] = here + UNIT;
-        due[queue]++;
-    }
-}
-
 int64_t mq_put_rows(const expected_row *rows, int64_t count, const int64_t *tags_codes, int64_t tags_size,
                     int64_t first, uint8_t *units, int64_t size) {
     int64_t blanks = size / UNIT - count;
     if (blanks < 0 || tags_size < count) return 0;
-    mq_put_blanks(units, size, 0, blanks);
+    for (int64_t number = 0; number < blanks; number++) put_unit(units + number * UNIT, 0, PRE_BLANK_SIZE, 0);
     for (int64_t number = 0; number < count; number++) {
         const expected_row *row = rows + number;
         if (row->queue_offset != first + blanks + number || row->bits & BIT_MARKER) return 0;

@@ -10,21 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from formats.consumequeue import CQ_UNIT, PRE_BLANK
+from formats.consumequeue import PRE_BLANK
 from formats.native.library import BOOL, INT, Array, kernel
-from formats.native.rows import numbered
-from formats.record.rows import BIT_DELAY, BIT_MARKER, EXPECTED, NO_PLACE, RECORD
+from formats.record.rows import EXPECTED
 
 NOTHING, HOLE, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG = range(7)
 """Classes of a unit."""
 
-LEFT_OUT = -1
-_UNIT = CQ_UNIT.size
-NOT_PLAIN = BIT_DELAY | BIT_MARKER
-
 _BYTES_OUT = Array(np.uint8, out=True)
 _NUMBERS = Array(np.int64)
-_NUMBERS_OUT = Array(np.int64, out=True)
 
 
 @kernel(
@@ -99,37 +93,6 @@ def classify_units(
     for left in range(row, len(rows)):
         missing[left] = not rows[left][4]
     return used
-
-
-@kernel(units=_BYTES_OUT, start=INT, count=INT, returns=None)
-def put_blanks(units: Any, start: int, count: int) -> None:
-    """Fill `count` units from byte `start` on with pre-blanks, as far as `units` (uint8) go."""
-    if start >= 0:
-        room = min(max(count, 0), max(units.size - start, 0) // _UNIT)
-        units[start : start + room * _UNIT].view(CQ_UNIT.dtype)[:] = PRE_BLANK
-
-
-@kernel(records=Array(RECORD), at=_NUMBERS_OUT, stops=_NUMBERS, due=_NUMBERS_OUT, units=_BYTES_OUT, returns=None)
-def put_plain(records: Any, at: Any, stops: Any, due: Any, units: Any) -> None:
-    """Put the units of the rows of one split (RECORD, in log order) after those of earlier splits, queue by queue.
-
-    One a queue (int64): `at` is where in `units` (uint8) its next unit goes, and is updated; LEFT_OUT for queues that
-    are not wanted, and from then on for one with a row that is not the next position, which is `due`, or is that of a
-    lost or delayed message, or finds no room before `stops`.
-    """
-    placed = records[numbered(records) & (records["bits"] & NO_PLACE == 0)]
-    for row in placed:
-        queue = int(row["queue"])
-        here = int(at[queue]) if 0 <= queue < min(at.size, stops.size, due.size) else LEFT_OUT
-        if here < 0:
-            continue
-        stop = here + _UNIT
-        if row["bits"] & NOT_PLAIN or row["queue_offset"] != due[queue] or stop > min(int(stops[queue]), units.size):
-            at[queue] = LEFT_OUT
-            continue
-        units[here:stop].view(CQ_UNIT.dtype)[0] = row["phy_offset"], row["size"], row["tags_code"]
-        at[queue] = stop
-        due[queue] += 1
 
 
 @kernel(rows=Array(EXPECTED), tags_codes=_NUMBERS, first=INT, units=_BYTES_OUT, returns=BOOL)

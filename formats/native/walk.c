@@ -1,5 +1,5 @@
 /* The walk over records of the log. It may only say yes: what it does not like, the reference codec judges
- * (`formats.record.check_strict`). The searches after damage stand here, too. */
+ * (`formats/record/grammar.py`). The searches after damage stand here, too. */
 #include "kernels.h"
 #include "layout.h"
 
@@ -222,6 +222,30 @@ typedef struct {
     int64_t bits, count, tags_code;
 } properties;
 
+/* A range of a field of the head: see range_table of formats/record/grammar.py. */
+typedef struct {
+    int64_t size, least, most, offsets[4];
+} range;
+
+/* Whether each field stands inside of the head, for any kind of hosts. */
+static bool are_in_head(const range *ranges, int64_t count) {
+    for (int64_t k = 0; k < count; k++)
+        for (int hosts = 0; hosts < 4; hosts++) {
+            int64_t at = ranges[k].offsets[hosts], head = HEAD_SIZE + IPV6_EXTRA * ((hosts & 1) + (hosts >> 1));
+            if ((ranges[k].size != 4 && ranges[k].size != 8) || at < 0 || at > head - ranges[k].size) return false;
+        }
+    return true;
+}
+
+PART bool has_values(const uint8_t *record, int hosts, const range *ranges, int64_t count) {
+    for (int64_t k = 0; k < count; k++) {
+        const uint8_t *at = record + ranges[k].offsets[hosts];
+        int64_t value = ranges[k].size == 8 ? i64_at(at) : i32_at(at);
+        if (value < ranges[k].least || value > ranges[k].most) return false;
+    }
+    return true;
+}
+
 /* Hash one key of the index after the topic's; DISLIKED, OUTPUT_FULL or NEED_MORE, which is well. */
 PART int take_key(text key, uint32_t seed, output *out, int64_t number) {
     if (!java_hash(key, &seed)) return DISLIKED;
@@ -315,7 +339,7 @@ static int take_properties(text all, const uint8_t *readable, text topic, uint32
     return NEED_MORE;
 }
 
-/* SERVED, UNSERVED or UNSURE, of properties that `take_properties` has taken (`formats.record.strict`). */
+/* SERVED, UNSERVED or UNSURE, of properties that `take_properties` has taken (`formats.record.grammar`). */
 static int service_of(text all, text topic) {
     bool is_timer = is_same(topic, TEXT("rmq_sys_wheel_timer"));
     if (!is_timer && !is_same(topic, TEXT("SCHEDULE_TOPIC_XXXX")) && !is_same(topic, TEXT("RMQ_SYS_TRANS_HALF_TOPIC")))
@@ -376,7 +400,7 @@ static bool property_crc_fits(const uint8_t *record, int64_t size) {
 
 /* Check the record of `size` bytes, which are there up to `readable`, and fill one row; NEED_MORE means taken. */
 static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool is_v2, const uint8_t *readable,
-                       output *out) {
+                       const range *ranges, int64_t range_count, output *out) {
     const uint8_t *end = record + size;
     int64_t sys_flag = i32_at(record + OFFSET_SYS_FLAG);
     int64_t born_v6 = sys_flag & BORNHOST_V6 ? IPV6_EXTRA : 0;
@@ -385,10 +409,7 @@ static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool
     if (size < HEAD_SIZE + v6 + topic_field + 2) return DISLIKED;
     int64_t queue_id = i32_at(record + OFFSET_QUEUE_ID), queue_offset = i64_at(record + OFFSET_QUEUE_OFFSET);
     int64_t stored = i64_at(record + OFFSET_STORE_TIMESTAMP + born_v6);
-    if (queue_id < 0 || queue_offset < 0 || stored <= 0 || i64_at(record + OFFSET_BORN_TIMESTAMP) <= 0)
-        return DISLIKED;
-    if ((u32_at(record + OFFSET_BORN_PORT + born_v6) | u32_at(record + OFFSET_STORE_PORT + v6)) > LARGEST_PORT)
-        return DISLIKED;
+    if (!has_values(record, (int)(sys_flag >> 4 & 3), ranges, range_count)) return DISLIKED;
     text body = {record + HEAD_SIZE + v6, i32_at(record + OFFSET_BODY_LENGTH + v6)};
     if (body.length < 0 || body.length + topic_field + 2 > end - body.at) return DISLIKED;
     const uint8_t *at = body.at + body.length + topic_field;
@@ -461,14 +482,18 @@ void mq_walk_records(
     uint8_t *data, int64_t size, int64_t position, int64_t available, int64_t window_offset, int64_t file_end,
     record_row *records, int64_t rows, int32_t *hashes, int64_t hash_room, int32_t *slots, int64_t slot_count,
     uint8_t *names, int64_t name_room, int64_t *queue_rows, int64_t queue_room, int64_t *state, int64_t state_size,
-    int64_t with_keys, int64_t *refill, int64_t refill_size, int64_t *result) {
+    int64_t with_keys, int64_t *refill, int64_t refill_size, const int64_t *range_rows, int64_t range_count,
+    int64_t *result) {
+    const range *ranges = (const range *)range_rows;
     output out = {records, rows, hashes, hash_room,
                   {slots, slot_count, names, name_room, queue_rows, queue_room}, state, with_keys != 0};
     int64_t limit = within(available, size);
     int status;
     result[0] = position;
     result[1] = DISLIKED;
-    if (position < 0 || state[1] < 0 || slot_count < 1 || slot_count & (slot_count - 1)) return;
+    if (position < 0 || state[1] < 0 || slot_count < 1 || slot_count & (slot_count - 1) ||
+        !are_in_head(ranges, range_count))
+        return;
     (void)state_size, (void)refill_size;
     for (;;) {
         status = OUTPUT_FULL;
@@ -498,7 +523,8 @@ void mq_walk_records(
         const uint8_t *record = data + position;
         status = DISLIKED;
         if (i64_at(record + OFFSET_PHY_OFFSET) != window_offset + position) break;
-        status = take_record(record, length, window_offset + position, magic == MAGIC_V2, data + limit, &out);
+        status = take_record(record, length, window_offset + position, magic == MAGIC_V2, data + limit, ranges,
+                             range_count, &out);
         if (status != NEED_MORE) break;
         position += length;
     }

@@ -12,6 +12,7 @@ from formats.crc import CRC31_MASK
 from formats.errors import FormatError
 from formats.native.library import BOOL, INT, Array, kernel, library
 from formats.record import check_strict
+from formats.record.grammar import RANGE_COLUMNS
 from formats.record.layout import (
     BLANK_SIZE,
     MAGIC_BLANK,
@@ -48,11 +49,11 @@ _START_OF_RECORD = struct.Struct(">ii")
     records=Array(RECORD, out=True), hashes=Array(np.int32, out=True), slots=Array(np.int32, out=True, least=1),
     names=Array(np.uint8, out=True), queue_table=Array(np.int64, QUEUE_COLUMNS, out=True),
     state=Array(np.int64, out=True, least=4), with_keys=BOOL, refill=Array(np.int64, out=True, least=REFILL_SIZE),
-    returns=(INT, INT),
+    ranges=Array(np.int64, RANGE_COLUMNS), returns=(INT, INT),
 )
 def walk_records(
     data: Any, position: int, available: int, window_offset: int, file_end: int, records: Any, hashes: Any, slots: Any,
-    names: Any, queue_table: Any, state: Any, with_keys: bool, refill: Any,
+    names: Any, queue_table: Any, state: Any, with_keys: bool, refill: Any, ranges: Any,
 ) -> tuple[int, int]:
     """Take records from data[position:available] while sure that each is intact: (position, status).
 
@@ -61,7 +62,7 @@ def walk_records(
     hashes to `hashes`, new queues to `names` and `queue_table`, with `slots` (int32, a power of two, -1 empty) as the
     hash over them; `state` is int64 [rows, hashes, queues, names_used] and is updated. Rows have key hashes and
     tags codes `with_keys`, else delay levels alone. `refill` says how `data` is filled again: positions then count from
-    its START; full of zeros, not at all.
+    its START; full of zeros, not at all. `ranges` is the grammar's `range_table`.
     """
     limit = min(available, data.size)
     content = memoryview(data)[: max(limit, 0)]

@@ -107,6 +107,11 @@ class Record(Struct, frozen=True):
         return self.get_property(props.UNIQ_KEY)
 
 
+def crc_digits(crc: int) -> bytes:
+    """The ten digits of a property CRC (31 bits), lowest first."""
+    return f"{crc:010d}"[::-1].encode()
+
+
 def tags_code(record: Record, generation: Parser = PARSER_NEW) -> int:
     """The hash of TAGS that a unit carries (not that of a delayed message, see `delay_level`)."""
     return javahash.tags_code(record.get_property(props.TAGS, generation))

@@ -9,7 +9,7 @@ import numpy as np
 from formats import properties as props
 from formats.javahash import index_key_hash
 from formats.record import Record, delay_level, iter_index_keys, tags_code
-from formats.record.strict import unserved
+from formats.record.grammar import unserved
 from formats.sysflag import TRANSACTION_ROLLBACK, contradicted_by
 
 RECORD = np.dtype([
@@ -47,7 +47,7 @@ BIT_STRAY = 2048
 BIT_CONTRADICTED_FLAG = 4096
 """The body is not what the sysFlag says of it (`formats.sysflag.contradicted_by`), and no checksum covers that."""
 BIT_UNSERVED = 8192
-"""A service of brokers cannot deliver the message (`formats.record.strict.unserved`)."""
+"""A service of brokers cannot deliver the message (`formats.record.grammar.unserved`)."""
 BITS_REJECTED = BIT_CONTRADICTED_FLAG | BIT_UNSERVED
 
 STALE = BIT_GHOST | BIT_SUPERSEDED

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import structs
 
 from mqtool import exits, version
-from mqtool.declared import FLAG, argument, option
-from mqtool.next_steps import Given, Scene, next_steps
-from mqtool.options import BrokerChoice, EngineChoice, PartsChoice, StoreChoice, command
-from mqtool.output import Printer, to_json
-from mqtool.progress import Line, Progress
-from mqtool.recovering import ELSEWHERE
-from mqtool.scanning import store_options
-from mqtool.screens import table
-from mqtool.shown import Text
+from mqtool.next_steps import NOT_OF_A_COPY, Given, Scene, next_steps
+from mqtool.options import (
+    BrokerChoice,
+    EngineChoice,
+    PartsChoice,
+    StoreChoice,
+    argument,
+    command,
+    flag,
+    log_size,
+    option,
+)
+from mqtool.printer import Printer, Text, table, to_json
 from mqtool.text import count
+from recover.change import disk
+from recover.change.copy_store import check_target, copy_store, remove_copy, sources_of
+from recover.drill import DRILLS, Rehearsal, rehearse
 from recover.findings.refusal import Refusal, UsageRefusal
-
-if TYPE_CHECKING:
-    from recover.drill import Rehearsal
 
 _PANEL = "What to rehearse"
 _SHOWN = 20
 
 
 def _begun(beginning: str) -> list[str]:
-    from recover.drill import DRILLS
-
     return [name for name in DRILLS if name.startswith(beginning)]
 
 
@@ -38,26 +40,24 @@ def _begun(beginning: str) -> list[str]:
     ("bit-in-body --copy-to /tmp/rehearsal /data/store", "a copy with one flipped bit in a message"),
     ("crash-bit-without-checkpoint --copy-to /tmp/rehearsal /data/store --seed 7", "another place"),
 ])
-def run(
+def drill(
     out: Printer, parts: PartsChoice, broker: BrokerChoice, engine: EngineChoice,
     name: Annotated[str | None, argument("NAME", "Which drill.", _begun)] = None,
     store: Annotated[str | None, argument("STORE", "Store root: it is copied, and not touched.")] = None,
     copy_to: Annotated[Path | None, option(
         "--copy-to", "Where the copy goes: a new or empty folder outside of the store.", _PANEL, metavar="DIR")] = None,
     seed: Annotated[int, option("--seed", "Which of the places where it can happen.", _PANEL, metavar="N")] = 0,
-    names: Annotated[bool, option("--list", "List the drills.", _PANEL, metavar=FLAG)] = False,
+    names: Annotated[bool, flag("--list", "List the drills.", _PANEL)] = False,
 ) -> int:
     """Copy a store and damage the copy, to rehearse what to do about it. Nothing but that copy is ever changed.
 
     The same drill, seed and store give the same damage. What was done is printed, and kept beside the copy in
     DIR.drill.json: that is what a rehearsal is checked against.
     """
-    from recover.drill import DRILLS
-
     if names:
         out.answer(drills=[{"name": drill.name, "what": drill.summary} for drill in DRILLS.values()])
         rows = [(drill.name, drill.summary) for drill in DRILLS.values()]
-        out.show(table("drills", ["name", "*what it does to the copy"], rows), Text(""))
+        out.show(table("drills", ["name", "*what it does to the copy"], rows))
         out.summary(f"{count(len(DRILLS), 'drill')}")
         return exits.CLEAN
     if name is None or store is None or copy_to is None:
@@ -72,8 +72,7 @@ def run(
     out.show(table("what was done to the copy", ["file", ">offset", "*what"], changes))
     if len(done.changes) > _SHOWN:
         out.show(Text(f"… and {count(len(done.changes) - _SHOWN, 'more change')}: {note} lists all"))
-    out.show(Text(""))
-    given = Given(str(copy_to), tuple(item for item in out.given.options if item[0] not in ELSEWHERE))
+    given = Given(str(copy_to), tuple(item for item in out.given.options if item[0] not in NOT_OF_A_COPY))
     out.summary(f"{copy_to} is a copy of {store} with {count(len(done.changes), 'change')}: {DRILLS[name].summary} "
                 f"{note} keeps what was done", next_steps(Scene("inspected", given)))
     return exits.CLEAN
@@ -84,22 +83,16 @@ def _copied(
     note: Path,
 ) -> Rehearsal:
     """Make the copy, damage it, note what was done; a copy that does not come to this is removed again."""
-    from recover.change import disk
-    from recover.change.copy_store import check_target, copy_store, remove_copy, sources_of
-    from recover.drill import rehearse
-    from recover.store.store import Store
-
-    opened = Store.open(choice.root, store_options(choice, broker))
+    opened = choice.open(broker)
     sources = sources_of(opened)
     if note.exists():
         raise Refusal(f"{note} exists", "It tells of another drill: move it away, or choose another DIR.")
     check_target(sources, target)
     made = not target.exists()
-    with Line(out.options.progress, out.stderr_console) as line, exits.between_steps() as interrupted:
+    with out.line() as line, exits.between_steps() as interrupted:
         copy_store(sources, target, interrupted=interrupted, progress=lambda path, size: line.show(f"copying {path}"))
     try:
-        total = sum(file.length for file in opened.commitlog.files)
-        with Progress("scanning", out.options.progress, out.stderr_console, total) as progress:
+        with out.progress("scanning", log_size(opened)) as progress:
             done = rehearse(target.absolute(), name, seed, engine.scanner(), progress)
         kept = {**done.json(), "store": str(choice.root.absolute()), "copy": str(target.absolute()), "tool": version()}
         disk.create_file(note, [(to_json(kept) + "\n").encode()], 0o644)

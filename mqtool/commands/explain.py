@@ -1,4 +1,4 @@
-"""`mqtool explain`: what a finding code means."""
+"""`mqtool explain` and `mqtool exit-codes`: what findings, reasons of damage, broker logs and exit bits mean."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from mqtool import exits
-from mqtool.declared import argument, option
 from mqtool.next_steps import Given, Step
-from mqtool.options import command
-from mqtool.output import Printer
-from mqtool.screens import severity_text, table
-from mqtool.shown import Text
+from mqtool.options import argument, command, option
+from mqtool.printer import Printer, Text, severity_text, table
 from mqtool.text import count
+from recover.broker.broker_logs import NOTE, read_log
 from recover.findings.code import Code
 from recover.findings.log_codes import REASONS, Reason
 from recover.findings.refusal import UsageRefusal
@@ -32,7 +30,7 @@ def _complete(incomplete: str) -> list[str]:
     ("bad-body-crc", "what that one means, how it happens, what a broker does, what to do"),
     ("--log /var/log/rocketmqlogs/store.log", "what a broker's own log says of its store"),
 ])
-def run(
+def explain(
     out: Printer,
     code: Annotated[str | None, argument(
         "CODE", "A finding's code, or a reason of damage; without one, the list.", _complete)] = None,
@@ -56,8 +54,6 @@ def run(
 
 
 def _log(out: Printer, path: Path) -> None:
-    from recover.broker.broker_logs import NOTE, read_log
-
     found = read_log(path)
     given = Given(found.store or "STORE")
     documents: list[dict[str, Any]] = []
@@ -76,7 +72,7 @@ def _log(out: Printer, path: Path) -> None:
     rows = [(Text(item["name"], style=_RANKS[item["rank"]]), item["lines"], item["last_time"] or item["last_line"],
              item["file"], item["offset"], item["meaning"]) for item in documents]
     if rows:
-        out.show(table("", ["what", ">lines", "last", "*file", ">offset", "*meaning"], rows), Text(""))
+        out.show(table("", ["what", ">lines", "last", "*file", ">offset", "*meaning"], rows))
     worst = documents[0] if documents else None
     if worst is None or worst["rank"] == NOTE:
         out.summary(f"{count(found.lines, 'line')}: nothing that speaks of damage",
@@ -106,7 +102,7 @@ def _list(out: Printer) -> None:
         (severity_text(code.severity, name), severity_text(code.severity), code.exit_bits, code.meaning)
         for name, code in sorted(CODES.items())
     )
-    out.show(table("findings", ["code", "severity", ">exit", "*meaning"], rows), Text(""))
+    out.show(table("findings", ["code", "severity", ">exit", "*meaning"], rows))
     reasons = ((name, reason.meaning) for name, reason in sorted(REASONS.items()))
     out.show(table("reasons of damage, which findings of the log name", ["reason", "*meaning"], reasons))
     out.summary(f"{len(CODES)} codes, {len(REASONS)} reasons of damage; mqtool explain NAME says more of one")
@@ -127,6 +123,14 @@ def _one(out: Printer, name: str) -> None:
         what = "a reason of damage; the finding that names it says what it adds to the exit code"
     for title, text in (("what it means", item.meaning), ("how it happens", item.cause),
                         ("what a broker does", item.broker), ("what to do", item.action)):
-        out.show(Text(""), Text(title, style="bold"), Text(text))
-    out.show(Text(""))
+        out.show(Text(title, style="bold"), Text(text))
     out.summary(f"{item.name}: {what}")
+
+
+@command(examples=[("", "the table"), ("--json", "the same for a script")])
+def exit_codes(out: Printer) -> int:
+    """Print the exit codes. They are bits: 6 means 2 and 4."""
+    out.answer(codes=[row._asdict() for row in exits.TABLE])
+    out.show(table("", [">bit", "name", "*meaning"], exits.TABLE))
+    out.summary("The exit code is the sum of the bits that apply.")
+    return exits.CLEAN

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
+from formats.index import IndexGeometry
 from mqtool import exits
-from mqtool.declared import FLAG, option
-from mqtool.options import BrokerChoice, StoreChoice, command
-from mqtool.output import Printer
+from mqtool.options import BrokerChoice, StoreChoice, command, flag, option
+from mqtool.printer import Printer
+from mqtool.screens.file import show_file
+from mqtool.screens.store import show_store
 from recover.findings.refusal import UsageRefusal
+from recover.look.file import inspect_file
 
 _PANEL = "One file"
 
@@ -23,7 +26,7 @@ _PANEL = "One file"
     ],
     bits=(exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED),
 )
-def run(
+def inspect(
     out: Printer,
     store: StoreChoice,
     broker: BrokerChoice,
@@ -32,30 +35,19 @@ def run(
     limit: Annotated[int | None, option(
         "--limit", "Show at most N items, 0 for all (default: 20; 1 with --offset).", _PANEL, metavar="N",
         min=0)] = None,
-    hexadecimal: Annotated[bool, option("--hex", "Show the bytes, too.", _PANEL, metavar=FLAG)] = False,
+    hexadecimal: Annotated[bool, flag("--hex", "Show the bytes, too.", _PANEL)] = False,
 ) -> int:
     """Show one screen about a store: its parts, how it was stopped, what a broker would start from.
 
-    Given a single file, say what kind it is and show its records; with --offset one record, field by field.
+    Given a single file, show its kind and its records; with --offset one record, field by field.
     """
     if store.root.is_dir():
         if offset is not None or limit is not None or hexadecimal:
             raise UsageRefusal("--offset, --limit and --hex are for single files", "Name a file of the store.")
-        from mqtool.store_screen import show_store
-
         return show_store(out, store, broker)
-    from mqtool.file_screen import show_file
-    from recover.look.file import inspect_file
-
     if limit is None:
         limit = 20 if offset is None else 1
-    report = inspect_file(store.root, offset, limit, _geometry(store))
-    return show_file(out, report, chosen=offset is not None, hexadecimal=hexadecimal)
-
-
-def _geometry(store: StoreChoice) -> Any:
-    if store.index_slots is None or store.index_entries is None:
-        return None
-    from formats.index import IndexGeometry
-
-    return IndexGeometry(store.index_slots, store.index_entries)
+    slots, entries = store.index_slots, store.index_entries
+    geometry = None if slots is None or entries is None else IndexGeometry(slots, entries)
+    return show_file(out, inspect_file(store.root, offset, limit, geometry), chosen=offset is not None,
+                     hexadecimal=hexadecimal)

@@ -1,22 +1,79 @@
-"""`mqtool predict`: what a broker's start would do."""
+"""`mqtool predict` and `mqtool groups`: what a broker's start would do to a store, and to its consumer groups."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from mqtool import exits
-from mqtool.loss_list import LossChoice
-from mqtool.next_steps import Scene, next_steps
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
-from mqtool.output import Printer
-from mqtool.predicting import groups_table, settings_of, start_line
-from mqtool.scanning import scan_options, store_options
-from mqtool.screens import facts, rest, table
-from mqtool.shown import Text
+from mqtool.next_steps import Scene, Step, next_steps
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, option
+from mqtool.printer import Printer, Text, facts, outside_store, table
+from mqtool.screens.verdict import groups_table, start_line
+from mqtool.text import count
+from recover.check.parts import contradicted_settings, earlier_runs, settings_findings, too_old_for
+from recover.check.survey import Survey, survey
+from recover.evidence.last_numbers import as_units_say
+from recover.export.damaged import damaged_messages
+from recover.export.select import Scanned, Selected, Source, Wanted, selected
+from recover.export.write import output_file, writer_for
+from recover.findings.model import FindingList
+from recover.findings.refusal import UsageRefusal
+from recover.log.engine import KnownLog, stamps_of
+from recover.look.store import log_is_gone, settings_of
+from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets
+from recover.predict.start import predict as predict_start
 
-_SHOWN = 15
+_BITS = (exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
+_SHOWN, _GROUPS = 15, 200
+_KINDS = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv"}
+
+
+class LossChoice(Struct, frozen=True, kw_only=True):
+    """Where the loss list goes: a line for each message, for those who must send again."""
+
+    loss_out: Annotated[Path | None, option(
+        "--loss-out", "List each lost or damaged message with all that is legible of it: a new .ndjson or .csv file.",
+        "Output", metavar="FILE")] = None
+
+    def check(self, root: Path, parts: list[Path]) -> None:
+        """A usage error (16) for a file that cannot be written, before anything is scanned."""
+        if self.loss_out is None:
+            return
+        if self.loss_out.suffix not in _KINDS:
+            raise UsageRefusal(f"--loss-out {self.loss_out}: the name does not tell the format",
+                               "Name a file that ends in .ndjson or .csv.")
+        outside_store(self.loss_out, [root], parts)
+
+    def write(self, out: Printer, look: Survey, cut_at: int | None) -> None:
+        """Write what is legible of damaged messages and, from `cut_at` on, the intact ones that a cut would drop."""
+        if self.loss_out is None:
+            return
+        notes: list[str] = []
+        damaged = cut = 0
+        with output_file(self.loss_out, resume=False) as (stream, left):
+            writer = writer_for(_KINDS[self.loss_out.suffix], stream, left)
+            for item in _losses(look, cut_at, notes):
+                damaged += item.message.state == "damaged"
+                cut += item.message.state != "damaged"
+                writer.write(item)
+            writer.close()
+        out.answer(loss_list={"output": str(self.loss_out), "damaged": damaged, "cut": cut, "complete": not notes,
+                              "notes": notes})
+        for note in notes:
+            out.say(f"not in the loss list: {note}")
+        out.say(f"{count(damaged, 'damaged message')} and {count(cut, 'intact one')} that a cut would drop listed in "
+                f"{self.loss_out}")
+
+
+def _losses(look: Survey, cut_at: int | None, notes: list[str]) -> Iterator[Selected]:
+    yield from damaged_messages(look)
+    if cut_at is not None:
+        scanned = Scanned(Source(str(look.store.root), look.store.commitlog, look.store), look.log, ())
+        yield from selected(scanned, Wanted(cut_at=cut_at, include=frozenset({"system"})), notes.append)
 
 
 @command(
@@ -26,42 +83,32 @@ _SHOWN = 15
         ("/data/store --broker 5.3.3 --loss-out lost.csv", "each message that is lost, with all that is legible of it"),
         ("/data/store --broker 5.3.3 --set forceVerifyPropCRC=true", "before switching something on"),
     ],
-    bits=(exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED),
+    bits=_BITS,
 )
-def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, loss: LossChoice) -> int:
-    """Say what the start of a broker would do to this store and what it would cost, without touching it.
+def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, loss: LossChoice) -> int:
+    """Report what the start of a broker would do to this store and what it would cost, without touching it.
 
     0: it costs nothing. 2: only what the log gives back. 4: do not start. Messages or offsets would be lost, used queue
     offsets given out again, part of the log is missing, or the broker would not start.
     """
-    from recover.check.parts import contradicted_settings, earlier_runs, settings_findings, too_old_for
-    from recover.check.survey import survey
-    from recover.evidence.last_numbers import as_units_say
-    from recover.findings.model import FindingList
-    from recover.log.engine import KnownLog, stamps_of
-    from recover.look.store import log_is_gone
-    from recover.predict.groups import GroupRow, groups_of, has_offsets
-    from recover.predict.start import predict
-    from recover.store.store import Store
-
-    loss.check(store.root, tuple(store.commitlog or ()))
-    opened = Store.open(store.root, store_options(store, broker))
-    settings, assumed = settings_of(opened, broker)
+    loss.check(store.root, store.parts)
+    opened = store.open(broker)
+    settings, assumed = settings_of(opened, *broker.said)
     stamps = stamps_of(opened.commitlog)
-    with scan_options(out, opened, engine) as options:
-        view = options.scanner.scan_log(opened.commitlog, memory=options.memory, progress=options.progress)
-    prediction = predict(opened, as_units_say(view, opened), settings)
+    with engine.scan(out, opened) as scan:
+        view = scan.scanner.scan_log(opened.commitlog, memory=scan.memory, progress=scan.progress)
+    prediction = predict_start(opened, as_units_say(view, opened), settings)
     groups: list[GroupRow] = []
     if loss.loss_out is not None or has_offsets(opened):
-        with scan_options(out, opened, engine, broker, title="looking at queues") as options:
-            look = survey(opened, structs.replace(options, engine=KnownLog(view, stamps, options.scanner)))
+        with engine.scan(out, opened, title="looking at queues",
+                         known=lambda engine: KnownLog(view, stamps, engine)) as scan:
+            look = survey(opened, scan)
         groups = groups_of(look, settings).rows
         cuts = prediction.starts and not prediction.says_nothing
         loss.write(out, look, prediction.max_phy if cuts else None)
     document = prediction.json()
     document["groups"] = [row.json() for row in groups]
     document["assumptions"] = [*assumed, *document["assumptions"]]
-    out.answer(**document)
     found = prediction.findings()
     if not prediction.unsupported:
         found += log_is_gone(opened)
@@ -71,32 +118,23 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     if prediction.lost_messages:
         found += too_old_for(opened, view, settings.version)
     # a broker knows nothing of a run, and would start on a store that is half changed
-    runs = [
-        structs.replace(item, severity="error", bits=exits.MESSAGES) if item.code == "run-unfinished" else item
-        for item in earlier_runs(opened)
-    ]
-    found += runs
-    for item in runs:
-        if item.code == "run-unfinished":
-            document["reason"] = document["reason"] or item.message
-            out.answer(reason=document["reason"])
-    out.found(found)
+    runs = [structs.replace(item, severity="error", bits=exits.MESSAGES) if item.code == "run-unfinished" else item
+            for item in earlier_runs(opened)]
+    unfinished = next((item.message for item in runs if item.code == "run-unfinished"), None)
+    document["reason"] = document["reason"] or unfinished
+    out.answer(**document)
+    out.found([*found, *runs])
     _show(out, document)
-    moved = [row for row in groups if row.skips or row.again]
-    if moved:
-        out.show(groups_table("groups that skip messages or get them again", moved, _SHOWN), Text(""))
     code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
-    out.summary(start_line(document), next_steps(Scene("predicted", out.given, code, found)))
+    out.summary(start_line(document), next_steps(Scene("predicted", out.given, code, [*found, *runs])))
     return code
 
 
 def _show(out: Printer, document: dict[str, Any]) -> None:
+    assumed = [("assumed", text) for text in document["assumptions"]]
     if document["starts"] is None:
-        out.show(facts("", [
-            ("broker", document["broker"]), ("starts", Text("cannot say", style="bold yellow")),
-            *(("not emulated", part) for part in document["unsupported"]),
-            *(("assumed", text) for text in document["assumptions"]),
-        ]), Text(""))
+        out.show(facts("", [("broker", document["broker"]), ("starts", Text("cannot say", style="bold yellow")),
+                            *(("not emulated", part) for part in document["unsupported"]), *assumed]))
         return
     starts = Text("yes", style="green") if document["starts"] else Text("NO", style="bold red")
     rows: list[tuple[str, object]] = [("broker", document["broker"]), ("starts", starts)]
@@ -109,21 +147,86 @@ def _show(out: Printer, document: dict[str, Any]) -> None:
         ("messages without a unit", _count(document["unreachable_messages"], "bold yellow")),
         ("queue offsets given twice", _count(document["duplicated_offsets"], "bold yellow")),
     ]
-    rows += [("deletes", name) for name in document["deleted_files"][:_SHOWN]]
-    if len(document["deleted_files"]) > _SHOWN:
-        rows.append(("deletes", f"… {len(document['deleted_files']) - _SHOWN} more: --json shows all"))
-    rows += [("assumed", text) for text in document["assumptions"]]
-    out.show(facts("", rows), Text(""))
-    if document["lowered_queues"]:
-        largest: list[Any] = sorted(document["lowered_queues"], key=lambda row: row[2] - row[1])
-        shown = [*largest[:_SHOWN], *rest(len(largest) - _SHOWN, 3)]
-        out.show(table("queues that would end lower", ["queue", ">now", ">then"], shown), Text(""))
+    deleted = document["deleted_files"]
+    rows += [("deletes", name) for name in deleted[:_SHOWN]]
+    if len(deleted) > _SHOWN:
+        rows.append(("deletes", f"… {len(deleted) - _SHOWN} more: --json shows all"))
+    out.show(facts("", [*rows, *assumed]))
+    if lowered := document["lowered_queues"]:
+        lowered = sorted(lowered, key=lambda row: row[2] - row[1])
+        out.show(table("queues that would end lower", ["queue", ">now", ">then"], lowered, most=_SHOWN))
     for key, title in (("lost", "cut off"), ("unreachable", "without a unit")):
-        if document.get(key):
-            queues: list[Any] = sorted(document[key].items(), key=lambda item: -item[1])
-            shown = [*queues[:_SHOWN], *rest(len(queues) - _SHOWN, 2)]
-            out.show(table(f"messages {title}, by queue", ["queue", ">messages"], shown), Text(""))
+        if queues := document.get(key):
+            ranked = sorted(queues.items(), key=lambda item: -item[1])
+            out.show(table(f"messages {title}, by queue", ["queue", ">messages"], ranked, most=_SHOWN))
+    moved = [row for row in document["groups"] if row["skips"] or row["again"]]
+    if moved:
+        out.show(groups_table("groups that skip messages or get them again", moved, _SHOWN))
 
 
 def _count(number: int, style: str) -> Text:
     return Text(f"{number:,}", style=style if number else "")
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+
+class Which(Struct, frozen=True, kw_only=True):
+    """Which rows."""
+
+    group: Annotated[str | None, option(
+        "--group", "Groups that fit this pattern.", "Which groups (all without a filter)", metavar="GLOB")] = None
+    topic: Annotated[str | None, option(
+        "--topic", "Topics that fit this pattern.", "Which groups (all without a filter)", metavar="GLOB")] = None
+
+
+@command(
+    examples=[
+        ("/data/store", "every group, and what a start of the broker that fits the store does to it"),
+        ("/data/store --group CG_orders --broker 4.9.8", "one group, and the start of a 4.9.8"),
+        ("/data/store --topic 'Order*' --json", "the groups of some topics, for a script"),
+    ],
+    bits=_BITS,
+)
+def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, which: Which) -> int:
+    """Compare what consumer groups have committed with their queues, as they are and once a broker has started.
+
+    0: every offset was read and lies in its queue. 2: an offset out of range, or offsets that cannot be read. 4: the
+    start forgets the offsets, lowers queues, or does not come about.
+    """
+    opened = store.open(broker)
+    settings, assumed = settings_of(opened, *broker.said)
+    with engine.scan(out, opened) as scan:
+        look = survey(opened, scan)
+    found = groups_of(look, settings, group=which.group, topic=which.topic)
+    prediction, rows = found.prediction, [row.json() for row in found.rows]
+    out.answer(
+        broker=prediction.broker, starts=None if prediction.says_nothing else prediction.starts,
+        groups=rows, notes=found.unread, complete=not found.unread,
+        assumptions=[*assumed, *prediction.assumptions],
+    )
+    out.found(found.findings)
+    if rows:
+        out.show(groups_table("", rows, _GROUPS))
+    for note in found.unread:
+        out.say(note)
+    code = FindingList(found.findings).bits
+    codes, steps = {item.code for item in found.findings}, []
+    if "consumer-offset-above-max" in codes:
+        steps.append(Step(out.given.line("recover", "--clamp-offsets"),
+                          "lower the offsets that are above the end of their queues"))
+    if codes & {"start-lowers-queues", "start-refused", "start-cannot-say", "start-forgets-config"}:
+        steps.append(Step(out.given.line("predict"), "everything that the start would do"))
+    out.summary(_groups_line(found), steps)
+    return exits.OPERATIONAL if found.unread and not code else code
+
+
+def _groups_line(found: Groups) -> str:
+    groups = count(len({row.group for row in found.rows}), "group") if found.rows else "no group"
+    skips, again, lag = (sum(getattr(row, name) or 0 for row in found.rows) for name in ("skips", "again", "lag"))
+    text = f"{groups}, {count(lag, 'message')} not consumed yet"
+    if not found.prediction.starts:
+        return f"{text}; broker {found.prediction.broker} would not start: {found.prediction.reason}"
+    unknown = sum(row.skips is None for row in found.rows)
+    text += f"; after a start of {found.prediction.broker} {count(skips, 'message')} skipped, {again:,} consumed again"
+    return text + (f"; of {count(unknown, 'offset')} that cannot be said" if unknown else "")

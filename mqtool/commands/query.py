@@ -1,29 +1,31 @@
-"""`mqtool query`: messages as a broker would find them."""
+"""`mqtool query` and `mqtool trace`: messages as a broker finds them, and one message's life."""
 
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Struct
 
 from mqtool import exits
-from mqtool.declared import FLAG, option
-from mqtool.messages import message_document, show_messages
 from mqtool.next_steps import Step
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
-from mqtool.output import Printer
-from mqtool.progress import Progress
-from mqtool.scanning import store_options
-from mqtool.text import count
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, argument, command, flag, log_size, option
+from mqtool.printer import Printer, Text, table
+from mqtool.screens.messages import message_document, show_messages
+from mqtool.text import count, human_time
+from recover.export.select import FOREVER, Wanted, list_messages, parse_time, scan_for
+from recover.export.select import FOREVER as ANY_TIME
+from recover.export.trace import Event, Life
+from recover.export.trace import trace as trace_message
 from recover.findings.refusal import UsageRefusal
-
-if TYPE_CHECKING:
-    from recover.look.query import Answer
-    from recover.store.store import Store
+from recover.look.query import Answer, note_unread, query_id, query_key, query_offset, query_phy_offset, query_time
+from recover.store.columns import DEFAULT_MEMORY
+from recover.store.store import Store
 
 _WHAT, _HOW = "What to look for", "How"
+_SHOWN = 60
 
 
 class Search(Struct, frozen=True, kw_only=True):
@@ -45,12 +47,11 @@ class Search(Struct, frozen=True, kw_only=True):
         "--msg-id", "Offset id (32 or 56 hex digits) or unique key.", _WHAT, metavar="ID")] = None
     phy_offset: Annotated[int | None, option(
         "--phy-offset", "Record that starts at this offset of the log.", _WHAT, metavar="N", min=0)] = None
-    include_ghosts: Annotated[bool, option(
-        "--include-ghosts", "Old bytes after a break of the log, too; alone, only those. Scans the log.", _WHAT,
-        metavar=FLAG)] = False
-    scan: Annotated[bool, option(
-        "--scan", "Look through the whole log instead of index or queue.", _HOW, metavar=FLAG)] = False
-    body: Annotated[bool, option("--body", "Show bodies, decompressed.", _HOW, metavar=FLAG)] = False
+    include_ghosts: Annotated[bool, flag(
+        "--include-ghosts", "Stale records after a break of the log, too; alone, only those. Scans the log.",
+        _WHAT)] = False
+    scan: Annotated[bool, flag("--scan", "Look through the whole log instead of index or queue.", _HOW)] = False
+    body: Annotated[bool, flag("--body", "Show bodies, decompressed.", _HOW)] = False
     limit: Annotated[int, option(
         "--limit", "At most N messages, 0 for all (default: 1000).", _HOW, metavar="N", min=0)] = 1000
 
@@ -91,19 +92,14 @@ class Search(Struct, frozen=True, kw_only=True):
     ],
     bits=(),
 )
-def run(
-    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, search: Search,
-) -> int:
+def query(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, search: Search) -> int:
     """Find messages by key, queue offset, time, id or log offset, the way a broker does, or list those of a topic.
 
     Every hit is read and checked. Exit 0 says that the search was complete, even when it found nothing; 8 that it could
     not look everywhere.
     """
-    from recover.look.query import note_unread
-    from recover.store.store import Store
-
     way = search.check()
-    opened = Store.open(store.root, store_options(store, broker))
+    opened = store.open(broker)
     answer = _search(out, opened, engine, search, way)
     note_unread(opened, answer)
     out.answer(messages=[message_document(found, body=search.body) for found in answer.messages],
@@ -122,46 +118,31 @@ def run(
 
 
 def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> Answer:
-    from recover.look.query import FOREVER, query_id, query_key, query_offset, query_phy_offset, query_time
-
+    topic, queue = str(search.topic), int(search.queue or 0)
+    if way == "phy-offset":
+        return query_phy_offset(store, int(search.phy_offset or 0))
     if way == "list":
-        return _list(out, store, engine, search)
+        since = parse_time(search.since, "--since") if search.since is not None else 0
+        until = parse_time(search.until, "--until") if search.until is not None else FOREVER
+        if since > until:
+            raise UsageRefusal("--until is before --since", "Write the earlier time with --since.")
+        with out.progress("scanning", log_size(store)) as progress:
+            return list_messages(
+                store, topic, engine=engine.scanner(), memory=engine.memory or DEFAULT_MEMORY, queue=search.queue,
+                since=since, until=until, limit=search.limit, progress=progress)
     if search.scan or search.include_ghosts:
         return _scan(out, store, engine, search, way)
     if way == "msg-id":
         return query_id(store, str(search.msg_id), search.topic)
-    if way == "phy-offset":
-        return query_phy_offset(store, int(search.phy_offset or 0))
-    topic, queue = str(search.topic), int(search.queue or 0)
     if way == "offset":
         return query_offset(store, topic, queue, int(search.offset or 0))
     if way == "time":
         return query_time(store, topic, queue, int(search.time or 0))
-    end = FOREVER if search.end is None else search.end
+    end = ANY_TIME if search.end is None else search.end
     return query_key(store, [topic], str(search.key), begin=search.begin or 0, end=end, limit=search.limit)
 
 
-def _list(out: Printer, store: Store, engine: EngineChoice, search: Search) -> Answer:
-    from recover.export.select import FOREVER, list_messages, parse_time
-    from recover.store.columns import DEFAULT_MEMORY
-
-    since = parse_time(search.since, "--since") if search.since is not None else 0
-    until = parse_time(search.until, "--until") if search.until is not None else FOREVER
-    if since > until:
-        raise UsageRefusal("--until is before --since", "Write the earlier time with --since.")
-    total = sum(mapped_file.length for mapped_file in store.commitlog.files)
-    with Progress("scanning", out.options.progress, out.stderr_console, total) as progress:
-        return list_messages(
-            store, str(search.topic), engine=engine.scanner(), memory=engine.memory or DEFAULT_MEMORY,
-            queue=search.queue, since=since, until=until, limit=search.limit, progress=progress)
-
-
 def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> Answer:
-    from recover.export.select import FOREVER, Wanted, scan_for
-    from recover.look.query import query_phy_offset
-
-    if way == "phy-offset":
-        return query_phy_offset(store, int(search.phy_offset or 0))
     if way == "time":
         raise UsageRefusal("--time searches a queue and cannot scan", "Use --begin and --end with --key and --scan.")
     stale = {"stale"} if search.include_ghosts else set()
@@ -170,8 +151,7 @@ def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way:
         until=FOREVER if search.end is None else search.end + 1, include=frozenset({"system", "superseded", *stale}),
         queue_offsets=(0, FOREVER) if search.offset is None else (search.offset, search.offset + 1),
     )
-    total = sum(mapped_file.length for mapped_file in store.commitlog.files)
-    with Progress("scanning", out.options.progress, out.stderr_console, total) as progress:
+    with out.progress("scanning", log_size(store)) as progress:
         return scan_for(store, wanted, engine=engine.scanner(), topic=search.topic, queue=search.queue,
                         only_stale=way == "ghosts", limit=search.limit, progress=progress)
 
@@ -206,3 +186,74 @@ def _next(out: Printer, answer: Answer, search: Search, way: str) -> list[Step]:
         named = ["--msg-id", search.msg_id] if way == "msg-id" else ["--topic", search.topic, "--key", search.key]
         return [Step(out.given.line("query", *named, "--scan"), "the index has no hit: look through the log")]
     return []
+
+
+# --- trace ---------------------------------------------------------------------------------------
+
+
+@command(
+    examples=[
+        ("order-4711 /data/store", "the messages with this key: where each was, and where it is now"),
+        ("7F00000100002A9F0000000000000000 /data/store", "by message id, or by unique key"),
+        ("order-4711 /data/store --scan", "without trusting the index"),
+    ],
+    bits=(),
+)
+def trace(
+    out: Printer,
+    name: Annotated[str, argument("ID", "A message id, unique key, or key.")],
+    store: StoreChoice, broker: BrokerChoice, engine: EngineChoice,
+    scan: Annotated[bool, flag(
+        "--scan", "Look through the whole log instead of the index.", "What")] = False,
+) -> int:
+    """Show one message's life: half, op, commit or rollback; waiting and delivery; retries and dead letter; consumers.
+
+    Every record with the same unique key is read and checked. Exit 0 says that the search was complete, even when it
+    found nothing; 8 that it could not look everywhere.
+    """
+    if not name.strip():
+        raise UsageRefusal("no ID", "Name a message id, a unique key or a key.")
+    opened = store.open(broker)
+    with out.progress("scanning", log_size(opened)) as progress:
+        lives, found = trace_message(opened, name.strip(), engine=engine.scanner() if scan else None, progress=progress)
+    found.way = found.way if not found.messages or found.way != "id" else "index"
+    note_unread(opened, found)
+    out.answer(lives=[life.json() for life in lives], complete=found.complete, way="scan" if scan else "index",
+               notes=found.notes, more=found.more, more_messages=found.left_out or None, damaged=found.damaged)
+    for life in lives:
+        _show(out, life)
+    for note in found.notes:
+        out.say(note)
+    if found.left_out:
+        out.say(f"{count(found.left_out, 'more message')} with this key: name a unique key")
+    steps = []
+    if len(lives) == 1:
+        last = lives[0].events[-1]
+        steps = [Step(out.given.line("query", "--phy-offset", last.phy_offset, "--body"), "the last record, with body")]
+    elif not lives and not scan:
+        steps = [Step(out.given.line("trace", "--scan", before=name), "the index has no hit: look through the log")]
+    text = f"{lives[0].topic}: {lives[0].ended}" if len(lives) == 1 else \
+        count(len(lives), "message") if lives else "no message found"
+    out.summary(text + ("" if found.complete else f", but the search was NOT complete: {found.notes[-1]}"), steps)
+    return exits.CLEAN if found.complete else exits.OPERATIONAL
+
+
+def _show(out: Printer, life: Life) -> None:
+    out.show(Text(f"{life.unique_key or '(no unique key)'}  {life.topic}", style="bold"),
+             Text(f"keys {life.keys or 'none'}: {life.ended}"))
+    out.show(table("", ["stage", "stored", "topic", ">queue", ">queue offset", ">log offset", "*what else"],
+                   map(_cells, life.events), most=_SHOWN))
+    if life.consumers:
+        cells = [(one.group, one.topic, one.queue, one.queue_offset, one.committed,
+                  "consumed" if one.consumed else "not yet") for one in life.consumers]
+        out.show(table("committed offsets of its queues",
+                       ["group", "topic", ">queue", ">queue offset", ">committed", "so it is"], cells, most=_SHOWN))
+
+
+def _cells(event: Event) -> list[object]:
+    due = ""
+    if event.due is not None:
+        due = f"due {human_time(event.due)}" + (", which has passed" if event.due < time.time() * 1000 else "")
+    words = [word for word in (event.note, due, f"for {event.target}" if event.target != event.topic else "") if word]
+    return [event.stage, human_time(event.store_time), event.topic, event.queue, event.queue_offset, event.phy_offset,
+            ", ".join(words)]

@@ -5,41 +5,40 @@ from __future__ import annotations
 import shlex
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from msgspec import Struct, structs
 
 from mqtool import exits, version
-from mqtool.declared import FLAG, option
 from mqtool.next_steps import STOPS, Scene, Step, next_steps
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
-from mqtool.output import Printer, outside_store
-from mqtool.plan_screen import loss_statement, plan_document, steps_table
-from mqtool.predicting import groups_table, settings_of, start_line
-from mqtool.progress import Progress
-from mqtool.report_page import Page, Section, log_drawing, queue_drawing, render, traffic_drawing
-from mqtool.scanning import scan_options, store_options
-from mqtool.screens import facts, findings_table, rest, table
-from mqtool.shown import Shown, Text
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, log_size, option
+from mqtool.printer import Printer, Shown, Text, facts, findings_table, outside_store, table
+from mqtool.screens.page import Page, Section, log_drawing, queue_drawing, render, span, traffic_drawing
+from mqtool.screens.plan import loss_statement, lost_by, plan_document, steps_table
+from mqtool.screens.verdict import groups_table, start_line, verify_line, verify_tables
 from mqtool.text import clean, count, human_size, human_time
-from mqtool.verify_screen import verify_line, verify_tables
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import boundaries
+from recover.change.journal import Run, runs
+from recover.check.report import VerifyReport, verify
+from recover.evidence.traffic import Stretch, Traffic, stretches, traffic
+from recover.export.damaged import damaged_messages
+from recover.export.messages import Message
+from recover.export.write import output_file
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
-
-if TYPE_CHECKING:
-    from recover.broker.settings import BrokerSettings
-    from recover.change.journal import Run
-    from recover.check.report import VerifyReport
-    from recover.evidence.traffic import Stretch, Traffic
-    from recover.export.messages import Message
-    from recover.look.store import ExitState
-    from recover.predict.groups import Groups
-    from recover.predict.prediction import Prediction
-    from recover.repair.losses import RecoverPlan
-    from recover.store.memo import Evidence
-    from recover.store.store import Store
+from recover.look.store import ExitState, exit_state, settings_of
+from recover.predict.groups import Groups, groups_of
+from recover.predict.prediction import Prediction
+from recover.predict.start import predict
+from recover.repair.losses import RecoverPlan, loss_of_damage, loss_of_unproven
+from recover.repair.never_worse import refuse_worse
+from recover.repair.recover import RecoverOptions, plan_recover
+from recover.store.memo import Evidence, evidence
+from recover.store.store import Store
 
 _KINDS = {".html": "html", ".htm": "html", ".md": "md"}
 _MESSAGES, _GROUPS, _FINDINGS, _RUNS, _FILES = 50, 40, 5, 20, 60
@@ -52,8 +51,8 @@ class PageChoice(Struct, frozen=True, kw_only=True):
 
     output: Annotated[Path | None, option(
         "--output", "A new file: .html or .md says which.", _PANEL, metavar="FILE", short="-o")] = None
-    digests: Annotated[bool, option(
-        "--digests", "SHA-256 of every file: reads the whole store once more.", _PANEL, metavar=FLAG)] = False
+    digests: Annotated[bool, flag(
+        "--digests", "SHA-256 of every file: reads the whole store once more.", _PANEL)] = False
 
     def check(self, store: StoreChoice, *, json: bool) -> None:
         """A usage error (16), or a `Refusal` (8), before anything is read for a page that could not be written."""
@@ -62,7 +61,7 @@ class PageChoice(Struct, frozen=True, kw_only=True):
                 raise UsageRefusal("no --output", "Write -o FILE.html or -o FILE.md, or --json for the data alone.")
             return
         if self.output.suffix.lower() not in _KINDS:
-            raise UsageRefusal(f"--output {self.output}: the name does not say what to write",
+            raise UsageRefusal(f"--output {self.output}: the name does not tell the format",
                                "Name a file that ends in .html or .md.")
         outside_store(self.output, [store.root], store.parts)
         if self.output.exists():
@@ -99,8 +98,6 @@ class Facts(Struct, kw_only=True):
     @property
     def loss(self) -> Sequence[dict[str, Any]]:
         """The loss statement: of the plan, else of the damage."""
-        from recover.repair.losses import loss_of_damage, loss_of_unproven
-
         if self.plan is not None:
             return self.plan.plan.loss
         return [*loss_of_damage(self.before.survey, []), *loss_of_unproven(self.before.survey)]
@@ -115,7 +112,7 @@ class Facts(Struct, kw_only=True):
     ],
     bits=(exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED),
 )
-def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, page: PageChoice) -> int:
+def report(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, page: PageChoice) -> int:
     """Report on one page what happened to a store, what is lost and what to do. The store is only read.
 
     The page is one file without scripts that fetches nothing, for screens of both colours and for paper. The exit code
@@ -132,46 +129,31 @@ def run(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineCh
     out.answer(output=written, sentence=sentence, **_document(found, document))
     if page.output is not None:
         text = render(_page(out, found, document, code, sentence, steps), _KINDS[page.output.suffix.lower()])
-        _write(page.output, text)
+        with output_file(page.output, resume=False) as (stream, _):
+            stream.write(text.encode("utf-8", "backslashreplace"))
     out.summary(sentence if written is None else f"{sentence} The report is in {written}", steps)
     return code
-
-
-def _write(target: Path, text: str) -> None:
-    from recover.export.write import output_file
-
-    with output_file(target, resume=False) as (stream, _):
-        stream.write(text.encode("utf-8", "backslashreplace"))
 
 
 # --- gathering -----------------------------------------------------------------------------------
 
 
 def _facts(out: Printer, choice: StoreChoice, broker: BrokerChoice, engine: EngineChoice, *, digests: bool) -> Facts:
-    from recover.change.journal import runs
-    from recover.check.report import verify
-    from recover.evidence.traffic import stretches, traffic
-    from recover.export.damaged import damaged_messages
-    from recover.look.store import exit_state
-    from recover.predict.groups import groups_of
-    from recover.store.memo import evidence
-    from recover.store.store import Store
-
-    store = Store.open(choice.root, store_options(choice, broker))
-    settings, assumed = settings_of(store, broker)
-    with scan_options(out, store, engine, broker, rebuilds=True) as scan:
+    store = choice.open(broker)
+    settings, assumed = settings_of(store, *broker.said)
+    with engine.scan(out, store, rebuilds=True) as scan:
         before = verify(store, scan)
         look = before.survey
         groups = groups_of(look, settings)
         starts = _starts(store, before, settings)
         plan, refused = _plan(store, before, settings)
-    run_list, run_problem = [], None
+    run_list: list[Run] = []
+    run_problem = None
     try:
         run_list = runs(store.root)
     except Refusal as refusal:
         run_problem = refusal.message
-    total = sum(file.length for file in store.commitlog.files) if digests else 0
-    with Progress("reading the evidence", out.options.progress, out.stderr_console, total) as progress:
+    with out.progress("reading the evidence", log_size(store) if digests else 0) as progress:
         files = evidence(store, digests=digests, most=_LISTED, progress=progress)
     return Facts(
         store=store, exit_state=exit_state(store), before=before, prediction=groups.prediction, groups=groups,
@@ -185,9 +167,6 @@ def _plan(
     store: Store, before: VerifyReport, settings: BrokerSettings
 ) -> tuple[RecoverPlan | None, Refusal | None]:
     """What `recover --dry-run` plans, or why it refuses."""
-    from recover.repair.never_worse import refuse_worse
-    from recover.repair.recover import RecoverOptions, plan_recover
-
     try:
         return refuse_worse(store, plan_recover(store, RecoverOptions(settings=settings), before), settings, 0), None
     except Interrupted:
@@ -198,9 +177,6 @@ def _plan(
 
 def _starts(store: Store, before: VerifyReport, settings: BrokerSettings) -> list[Start]:
     """What the start of each generation of releases would do; neighbours that do the same stand together."""
-    from recover.broker.versions import boundaries
-    from recover.predict.start import predict
-
     found: list[Start] = []
     firsts = boundaries()
     before_it: Prediction | None = None
@@ -280,16 +256,10 @@ def _lost_card(found: Facts, document: dict[str, Any]) -> list[Shown]:
         rows.append(("recover gives up", found.plan.damaged_messages - found.plan.left_messages))
         if found.plan.mendable_messages:
             rows.append(("of these --mend-bits saves", found.plan.mendable_messages))
-    topics: dict[str, int] = {}
+    topics: Counter[str] = Counter()
     for item in found.loss:
-        topics[str(item.get("topic") or "topic not known")] = \
-            topics.get(str(item.get("topic") or "topic not known"), 0) + int(item["messages"])
-    ranked = sorted(topics.items(), key=lambda item: -item[1])
-    shown: list[Shown] = [facts("", rows)]
-    if ranked:
-        more = [[f"… and {len(ranked) - 5:,} more topics", ""]] if len(ranked) > 5 else []
-        shown.append(table("", ["topic", ">lost"], [*([clean(t, 40), n] for t, n in ranked[:5]), *more]))
-    return shown
+        topics[clean(item.get("topic") or "topic not known", 40)] += int(item["messages"])
+    return [facts("", rows), *([table("", ["topic", ">lost"], topics.most_common(), most=5)] if topics else [])]
 
 
 def _of_start(played: Prediction) -> Text:
@@ -319,7 +289,7 @@ def _page(
         Section("What happened", "", [facts("", [
             ("stop", _STOPPED[found.exit_state.verdict]),
             ("verify", Text(verify_line(document, code), style="red" if code & exits.MESSAGES else "")),
-            ("oldest to newest", _span(found.traffic)),
+            ("oldest to newest", span(found.traffic)),
         ])]),
         Section("What is lost", "", _lost_card(found, document)),
         Section("What to do", "", what_to_do or [Text("Nothing.", style="green")]),
@@ -332,26 +302,20 @@ def _page(
                 list(_sections(out, found, document)), who)
 
 
-def _span(found: Traffic) -> str:
-    if not sum(found.messages):
-        return "no message"
-    return f"{human_time(found.begin)} to {human_time(found.begin + found.step * len(found.messages))}"
-
-
 def _sections(out: Printer, found: Facts, document: dict[str, Any]) -> Iterator[Section]:
     drawings = [log_drawing(found.stretches)] if found.stretches else []
     if found.traffic.queues:
         drawings.append(queue_drawing(found.traffic))
     more = found.traffic.more_queues
     yield Section("Map of the store", f"Queues that lost or lack messages come first; {count(more, 'more queue')} not "
-                  "shown." if more else "", [*drawings, *verify_tables(document)[:-1]])
+                  "shown." if more else "", [*drawings, *verify_tables(document)])
     starts = [[item.releases, Text(clean(item.summary), style="red" if item.exit_code & ~exits.DERIVED else ""),
                item.exit_code] for item in found.starts]
     yield Section("What the start of each release would do", "Played without a broker. Neighbouring releases that do "
                   "the same stand together.", [table("", ["releases", "*what its start does", ">exit code"], starts),
                                            *(Text(f"Assumed: {line}", style="dim") for line in found.assumed)])
     yield Section("What recover would do", "", _plan_shown(out, found))
-    yield Section("What is lost", "", [*loss_statement(found.loss), *_lost_messages(out, found)])
+    yield Section("What is lost", "", [loss_statement(found.loss), *_lost_messages(out, found)])
     wrong = sorted((item for item in found.before.findings.sorted() if item.severity != "info"),
                    key=lambda item: item.severity)
     notes = [item for item in found.before.findings.sorted() if item.severity == "info"]
@@ -362,7 +326,8 @@ def _sections(out: Printer, found: Facts, document: dict[str, Any]) -> Iterator[
         rows = sorted(found.groups.rows, key=lambda row: -((row.skips or 0) + (row.again or 0)))
         yield Section("Consumer groups", f"Before and after a start of {found.prediction.broker}: what each group "
                       "skips and gets again; those hit most come first.",
-                      [groups_table("", rows, _GROUPS), *(Text(clean(note)) for note in found.groups.unread)])
+                      [groups_table("", [row.json() for row in rows], _GROUPS),
+                       *(Text(clean(note)) for note in found.groups.unread)])
     yield _traffic_section(found.traffic)
     yield _runs_section(found, document)
     yield _evidence_section(found.evidence)
@@ -383,19 +348,17 @@ def _plan_shown(out: Printer, found: Facts) -> list[Shown]:
 def _lost_messages(out: Printer, found: Facts) -> list[Shown]:
     if not found.lost:
         return []
-    rows = [_lost_row(item) for item in found.lost[:_MESSAGES]]
-    shown: list[Shown] = [table("each message, with all that is legible of it", _LOST_COLUMNS, [
-        *rows, *rest(len(found.lost) - _MESSAGES, len(_LOST_COLUMNS))])]
     line = out.given.line("recover", "--dry-run", "--loss-out", "lost.csv")
-    return [*shown, Text(f"{clean(line)} lists all of them for those who must send again.", style="dim")]
+    return [table("each message, with all that is legible of it", _LOST_COLUMNS, map(_lost_row, found.lost), _MESSAGES),
+            Text(f"{clean(line)} lists all of them for those who must send again.", style="dim")]
 
 
 def _traffic_section(found: Traffic) -> Section:
-    rows: list[list[object]] = [[topic, held, human_size(size)] for topic, held, size in found.topics]
-    rows += [[f"… and {found.more_topics:,} more", "", ""]] if found.more_topics else []
+    rows = [[topic, held, human_size(size)] for topic, held, size in found.topics]
     drawing = [traffic_drawing(found)] if sum(found.messages) else []
     return Section("Traffic", "Intact messages of the log, by the topic that they are stored under.", [
-        *drawing, table("largest topics", ["topic", ">messages", ">bytes"], rows)])
+        *drawing, table("largest topics", ["topic", ">messages", ">bytes"], rows, most=len(rows),
+                        of=len(rows) + found.more_topics)])
 
 
 def _runs_section(found: Facts, document: dict[str, Any]) -> Section:
@@ -407,7 +370,7 @@ def _runs_section(found: Facts, document: dict[str, Any]) -> Section:
     for item in reversed(found.runs[-_RUNS:]):
         info = item.info()
         try:
-            loss = count(sum(int(each.get("messages", 0)) for each in item.plan.loss), "message")
+            loss = count(lost_by(item.plan.loss), "message")
         except Refusal as refusal:
             loss = refusal.message
         rows.append([info.id, info.command, info.state, human_time(info.started_ms),
@@ -419,12 +382,11 @@ def _runs_section(found: Facts, document: dict[str, Any]) -> Section:
 
 
 def _evidence_section(found: Evidence) -> Section:
-    rows = [[item.path, item.size, human_time(item.mtime), item.sha256 or item.problem or ""]
-            for item in found.files[:_FILES]]
+    rows = [[item.path, item.size, human_time(item.mtime), item.sha256 or item.problem or ""] for item in found.files]
     digest = "" if found.sha256 is None else \
         f" SHA-256 of the list of all digests (as sha256sum writes it): {found.sha256}."
     note = f"{count(found.count, 'file')}, {human_size(found.size)}.{digest}"
     if found.unread:
         note += f" {count(found.unread, 'file')} could not be read whole."
-    return Section("Evidence", note, [table("", ["file", ">bytes", "changed", "SHA-256 (--digests)"], [
-        *rows, *rest(found.count - _FILES, 4)])])
+    return Section("Evidence", note, [
+        table("", ["file", ">bytes", "changed", "SHA-256 (--digests)"], rows, most=_FILES, of=found.count)])

@@ -11,27 +11,23 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from mqtool import exits
-from mqtool.changing import ConsentChoice, ask
-from mqtool.commands.export import Filter, Reading, Shape
-from mqtool.declared import FLAG, argument, option
+from mqtool.changing import ask
+from mqtool.commands.export import Filter, Reading, Shape, parse_kinds, parse_pairs
 from mqtool.next_steps import Step
-from mqtool.options import BrokerChoice, EngineChoice, command
-from mqtool.output import Printer, outside_store
-from mqtool.progress import Steps
-from mqtool.scanning import given_settings
-from mqtool.screens import table
-from mqtool.shown import Text
+from mqtool.options import BrokerChoice, ConsentChoice, EngineChoice, argument, command, flag, option
+from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
+from recover.broker.delays import DEFAULT_LEVELS, parse_levels
+from recover.export.messages import Message
+from recover.export.select import open_sources
+from recover.export.send import KINDS, Cluster, NotTaken, Outbox, Outgoing, Place, Position, Rules, read_messages
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
-
-if TYPE_CHECKING:
-    from recover.export.messages import Message
-    from recover.export.send import Cluster, NotTaken, Outbox, Outgoing, Position, Rules
+from recover.store.store import StoreOptions
 
 _WHERE, _WHAT = "Where to, and how", "As what"
 _ENDPOINTS = re.compile(r"[^:;\s]+:\d{1,5}(;[^:;\s]+:\d{1,5})*")
@@ -54,42 +50,22 @@ class Target(Struct, frozen=True, kw_only=True):
         "--in-flight", "Send N before waiting for their acknowledgements: faster, and the order is lost.", _WHERE,
         metavar="N", min=1)] = 1
     namespace: Annotated[str, option("--namespace", "Namespace of the topics.", _WHERE, metavar="NAME")] = ""
-    tls: Annotated[bool, option("--tls", "Encrypt the connection.", _WHERE, metavar=FLAG)] = False
+    tls: Annotated[bool, flag("--tls", "Encrypt the connection.", _WHERE)] = False
     topic_map: Annotated[list[str] | None, option(
         "--topic-map", "Send messages of one topic to another; repeat for several.", _WHAT, metavar="OLD=NEW")] = None
-    keep_delay: Annotated[bool, option(
-        "--keep-delay", "Delayed messages that were not delivered, too, each at its time.", _WHAT,
-        metavar=FLAG)] = False
+    keep_delay: Annotated[bool, flag(
+        "--keep-delay", "Delayed messages that were not delivered, too, each at its time.", _WHAT)] = False
     kind: Annotated[list[str] | None, option(
         "--kind", "half, delayed, timer, retry, dead-letter: these copies, too, at once.", _WHAT,
         metavar="KIND")] = None
 
     def rules(self, broker: BrokerChoice) -> Rules:
-        """What goes out as what; a usage error (16) for options that cannot be read."""
-        from recover.broker.delays import DEFAULT_LEVELS, parse_levels
-        from recover.export.send import KINDS, Rules
-
-        kinds = frozenset(word for item in self.kind or () for word in item.split(",") if word)
-        if unknown := sorted(kinds - set(KINDS)):
-            raise UsageRefusal(f"--kind {unknown[0]}: there is no such kind", f"Choose from {', '.join(KINDS)}.")
-        topics = {}
-        for item in self.topic_map or ():
-            old, equals, new = item.partition("=")
-            if not (old and equals and new):
-                raise UsageRefusal(f"--topic-map {item}: write OLD=NEW", "For instance --topic-map Orders=Again.")
-            topics[old] = new
-        levels = parse_levels(given_settings(broker).get("messageDelayLevel", DEFAULT_LEVELS))
-        return Rules(kinds, self.keep_delay, topics, levels)
-
-
-class _Plan(NamedTuple):
-    """What one look at all messages says: those to be sent by topic and by type, and those that are not, by reason."""
-
-    topics: Counter[str]
-    types: Counter[str]
-    left_out: Counter[str]
-    size: int
-    messages: int
+        """Which messages are sent, and as what; a usage error (16) for options that cannot be read."""
+        topics = dict(parse_pairs(self.topic_map, "--topic-map", "OLD=NEW", "Orders=Again"))
+        if empty := next((old for old, new in topics.items() if not new), None):
+            raise UsageRefusal(f"--topic-map {empty}=: write OLD=NEW", "For instance --topic-map Orders=Again.")
+        levels = parse_levels(broker.given().get("messageDelayLevel", DEFAULT_LEVELS))
+        return Rules(parse_kinds(self.kind, "--kind", KINDS), self.keep_delay, topics, levels)
 
 
 @command(
@@ -101,14 +77,13 @@ class _Plan(NamedTuple):
     ],
     bits=(),
 )
-def run(out: Printer, target: Target, broker: BrokerChoice, which: Filter, consent: ConsentChoice) -> int:
+def send(out: Printer, target: Target, broker: BrokerChoice, which: Filter, consent: ConsentChoice) -> int:
     """Send messages of an export, or of a store, to a live cluster (5.x, through its proxy).
 
-    Keys, tags, properties and body are kept; the property MQTOOL_ORIGIN says where a message first was, so that a
-    consumer can tell one that comes twice. 0: all were sent; 8: some were not, or the cluster does not answer.
+    Keys, tags, properties and body are kept; the property MQTOOL_ORIGIN names the place that a message had first, so
+    that a consumer can recognize one that comes twice. 0: all were sent; 8: some were not, or the cluster does not
+    answer.
     """
-    from recover.export.send import Outbox, Position
-
     source, endpoints = _checked(target, which)
     rules = target.rules(broker)
     messages = _Messages(out, source, broker, which)
@@ -118,7 +93,7 @@ def run(out: Printer, target: Target, broker: BrokerChoice, which: Filter, conse
         position = Position(target.position, {
             "source": str(source.absolute()), "options": _digest(target, broker, which)})
     outbox = Outbox(rules)
-    plan = _look(messages, outbox, twice=rules.keep_delay)
+    plan = _look(messages, outbox, limit=which.limit, twice=rules.keep_delay)
     due = plan.topics.total()
     out.answer(
         endpoints=endpoints, source=str(source.absolute()), planned=due, topics=dict(sorted(plan.topics.items())),
@@ -126,33 +101,42 @@ def run(out: Printer, target: Target, broker: BrokerChoice, which: Filter, conse
         refused_messages=0, dry_run=consent.dry_run, complete=not messages.incomplete, notes=messages.notes,
         position=None if target.position is None else str(target.position),
     )
-    _show(out, plan)
+    if plan.topics:
+        out.show(table("to be sent", ["topic", ">messages"], plan.topics.most_common(), most=_SHOWN))
+    if plan.left_out:
+        out.show(table("not to be sent", ["*why", ">messages"], plan.left_out.most_common(), most=_SHOWN))
+    for kind, what in (("transactional", "committed transactions"), ("ordered", "ordered messages")):
+        if plan.types[kind]:
+            out.say(f"{plan.types[kind]:,} {what} are sent as normal messages")
     for note in messages.notes:
         out.say(note)
+    code = exits.OPERATIONAL if messages.incomplete else exits.CLEAN
     if consent.dry_run:
         out.summary(f"{count(due, 'message')} ({human_size(plan.size)}) would be sent to {endpoints}; nothing was sent",
                     [Step(_typed(out, without="--dry-run"), "send them")] if due else [])
-        return exits.OPERATIONAL if messages.incomplete else exits.CLEAN
-    begin = position.place if position is not None else None
+        return code
+    begin = position.place if position is not None else Place()
     if position is not None and position.went_on:
-        _say_going_on(out, position)
-    if begin is not None and begin.done >= plan.messages:
-        out.answer(sent=begin.sent)
-        out.summary(f"all were sent before: {count(begin.sent, 'message')}")
-        return exits.CLEAN
+        out.say(f"going on after {count(begin.sent, 'message')} that were acknowledged")
+        if not position.ended:
+            out.say("that run did not end by itself: what it had under way (one message, or --in-flight N) can come "
+                    f"twice, right after MQTOOL_ORIGIN {begin.origin or '(none was acknowledged)'}")
+        if begin.done >= plan.messages:
+            out.answer(sent=begin.sent)
+            out.summary(f"all were sent before: {count(begin.sent, 'message')}")
+            return exits.CLEAN
     if not due:
         out.summary("there is nothing to send")
-        return exits.OPERATIONAL if messages.incomplete else exits.CLEAN
-    ask(f"Send {count(due - (begin.sent if begin else 0), 'message')} to {endpoints}?", yes=consent.yes)
+        return code
+    ask(f"Send {count(due - begin.sent, 'message')} to {endpoints}?", yes=consent.yes)
     return _Sending(out, target, messages, outbox, plan, position).run(endpoints)
 
 
 def _checked(target: Target, which: Filter) -> tuple[Path, str]:
     """Source and endpoints; a usage error (16) where one is missing, or options do not go together."""
-    if target.source is None:
-        raise UsageRefusal("no SOURCE", "Name an NDJSON file of mqtool export, or a store.")
-    if not target.source.exists():
-        raise UsageRefusal(f"there is no {target.source}", "Name an NDJSON file of mqtool export, or a store.")
+    if target.source is None or not target.source.exists():
+        missing = "no SOURCE" if target.source is None else f"there is no {target.source}"
+        raise UsageRefusal(missing, "Name an NDJSON file of mqtool export, or a store.")
     if target.endpoints is None or not _ENDPOINTS.fullmatch(target.endpoints):
         given = "no --endpoints" if target.endpoints is None else f"--endpoints {target.endpoints}: write HOST:PORT"
         raise UsageRefusal(given, "Name a proxy of the cluster, for instance --endpoints 10.0.0.5:8081.")
@@ -173,7 +157,7 @@ def _is_export(source: Path) -> bool:
 def _digest(target: Target, broker: BrokerChoice, which: Filter) -> str:
     """A name for all that decides which messages come in which order, and as what."""
     said = [structs.asdict(which), sorted(target.topic_map or ()), sorted(target.kind or ()), target.keep_delay,
-            target.namespace, broker.broker, sorted(given_settings(broker).items())]
+            target.namespace, broker.broker, sorted(broker.given().items())]
     return hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()[:16]
 
 
@@ -182,62 +166,53 @@ def _typed(out: Printer, without: str = "") -> str:
 
 
 class _Messages(Reading):
-    """The messages of the source, the same ones in the same order each time."""
+    """The messages of the source, the same ones in the same order each time; --limit counts those that are sent."""
 
     def __init__(self, out: Printer, source: Path, broker: BrokerChoice, which: Filter) -> None:
-        super().__init__(out, broker, EngineChoice(), which, Shape(unfold=True))
+        super().__init__(out, broker, EngineChoice(), structs.replace(which, limit=0), Shape(unfold=True))
         self._source = source
 
     def __iter__(self) -> Iterator[Message | str]:
-        from recover.export.select import open_sources
-        from recover.export.send import read_messages
-        from recover.store.store import StoreOptions
-
         if _is_export(self._source):
             yield from read_messages(self._source)
             return
-        options = StoreOptions(settings=given_settings(self.broker), broker=self.broker.broker)
+        options = StoreOptions(settings=self.broker.given(), broker=self.broker.broker)
         for item in self.all(open_sources([self._source], options)):
             yield item.message
 
 
-def _look(messages: _Messages, outbox: Outbox, *, twice: bool) -> _Plan:
+class _Plan(Struct):
+    """What one look at all messages finds: those to be sent by topic and by type, the others by reason.
+
+    `messages`: how many of the source the plan covers.
+    """
+
+    topics: Counter[str] = field(default_factory=Counter)
+    types: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    size: int = 0
+    messages: int = 0
+
+
+def _look(messages: _Messages, outbox: Outbox, *, limit: int, twice: bool) -> _Plan:
     """The plan; `twice`: which delayed messages were delivered shows only once all were seen."""
     for message in messages if twice else ():
         if not isinstance(message, str):
             outbox.look(message)
-    plan = _Plan(Counter(), Counter(), Counter(), 0, 0)
-    size = seen = 0
+    plan, due = _Plan(), 0
     for message in messages:
-        seen += 1
+        plan.messages += 1
         outgoing = message if isinstance(message, str) else outbox.take(message)
         if isinstance(outgoing, str):
             plan.left_out[outgoing] += 1
-        else:
-            plan.topics[outgoing.topic] += 1
-            plan.types[outgoing.type] += 1
-            size += len(outgoing.body)
-    return plan._replace(size=size, messages=seen)
-
-
-def _show(out: Printer, plan: _Plan) -> None:
-    if plan.topics:
-        rows = plan.topics.most_common(_SHOWN)
-        more = [(f"… {len(plan.topics) - _SHOWN} more topics", "")] if len(plan.topics) > _SHOWN else []
-        out.show(table("to be sent", ["topic", ">messages"], [*rows, *more]), Text(""))
-    if plan.left_out:
-        rows = plan.left_out.most_common(_SHOWN)
-        out.show(table("not to be sent", ["*why", ">messages"], rows), Text(""))
-    for kind, what in (("transactional", "committed transactions"), ("ordered", "ordered messages")):
-        if plan.types[kind]:
-            out.say(f"{plan.types[kind]:,} {what} are sent as normal messages")
-
-
-def _say_going_on(out: Printer, position: Position) -> None:
-    out.say(f"going on after {count(position.place.sent, 'message')} that were acknowledged")
-    if not position.ended:
-        out.say("that run did not end by itself: what it had under way (one message, or --in-flight N) can come twice, "
-                f"right after MQTOOL_ORIGIN {position.place.origin or '(none was acknowledged)'}")
+            continue
+        plan.topics[outgoing.topic] += 1
+        plan.types[outgoing.type] += 1
+        plan.size += len(outgoing.body)
+        due += 1
+        if due == limit:
+            break
+    return plan
 
 
 class _Sending:
@@ -247,56 +222,50 @@ class _Sending:
         self, out: Printer, target: Target, messages: _Messages, outbox: Outbox, plan: _Plan, position: Position | None,
     ) -> None:
         self.out, self.target, self.messages, self.outbox = out, target, messages, outbox
-        self.plan, self.position = plan, position
+        self.plan, self.position, self.due = plan, position, plan.topics.total()
         self.refused: Counter[str] = Counter()
         self.list: list[dict[str, str]] = []
         self.sent = self.before = position.place.sent if position is not None else 0
 
     def run(self, endpoints: str) -> int:
         """Send what is left of the source; the exit code."""
-        from recover.export.send import Cluster
-
-        if self.position is None:
+        position = self.position
+        if position is None:
             self.out.say("without --position nothing remembers how far the sending is, should it stop")
         cluster = Cluster(endpoints, namespace=self.target.namespace, tls=self.target.tls)
         try:
-            if self.position is not None:
-                self.position.begin()
+            if position is not None:
+                position.begin()
             self._send(cluster)
-            if self.position is not None:
-                self.position.end()
+            if position is not None:
+                position.end()
         finally:
-            if self.position is not None:
-                self.position.close()
+            if position is not None:
+                position.close()
             cluster.close()
             self.out.answer(sent=self.sent, refused=self.list, refused_messages=self.refused.total(),
                             sent_again=cluster.again)
-            self.out.summary(self._line(endpoints), [Step(_typed(self.out), "go on where it stopped")]
-                             if self.position is not None and self.sent < self.plan.topics.total() else [])
+            more = position is not None and self.sent < self.due
+            self.out.summary(self._line(endpoints), [Step(_typed(self.out), "go on where it stopped")] if more else [])
         for reason, number in self.refused.most_common(_SHOWN):
             self.out.say(f"{count(number, 'message')} not taken: {reason}")
         return exits.OPERATIONAL if self.refused or self.messages.incomplete else exits.CLEAN
 
     def _line(self, endpoints: str) -> str:
-        due = self.plan.topics.total()
-        text = f"{self.sent:,} of {count(due, 'message')} sent to {endpoints}"
+        text = f"{self.sent:,} of {count(self.due, 'message')} sent to {endpoints}"
         if self.before:
             text += f", {self.before:,} of them before"
         return text + (f"; {self.refused.total():,} NOT taken by the cluster" if self.refused else "")
 
     def _send(self, cluster: Cluster) -> None:
-        from recover.export.send import Place
-
-        stream = iter(self.messages)
-        done, due = self._passed(stream), self.plan.topics.total()
+        stream = islice(self.messages, self.plan.messages)
+        done = self._passed(stream)
         pause, free = (1 / self.target.rate_limit if self.target.rate_limit else 0.0), time.monotonic()
-        options = self.out.options
         self.out.writing = True
-        with Steps("sending", options.progress, self.out.stderr_console) as steps, \
-                exits.between_steps() as interrupted:
+        with self.out.steps("sending") as steps, exits.between_steps() as interrupted:
             while batch := list(islice(stream, self.target.in_flight)):
-                going = [item for message in batch if not isinstance(
-                    item := message if isinstance(message, str) else self.outbox.take(message), str)]
+                taken = (message if isinstance(message, str) else self.outbox.take(message) for message in batch)
+                going = [item for item in taken if not isinstance(item, str)]
                 time.sleep(max(0.0, free - time.monotonic()))
                 free = max(free, time.monotonic()) + pause * len(going)
                 if going:
@@ -305,7 +274,7 @@ class _Sending:
                 if self.position is not None and (going or done == self.plan.messages):
                     origin = going[-1].origin if going else self.position.place.origin
                     self.position.move(Place(done, self.sent, origin))
-                steps(self.sent, due, f"{self.sent:,} messages")
+                steps(self.sent, self.due, f"{self.sent:,} messages")
                 if interrupted():
                     if self.position is not None:
                         self.position.end()

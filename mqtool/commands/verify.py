@@ -1,4 +1,4 @@
-"""`mqtool verify`: every byte against every other."""
+"""`mqtool verify`: every part of a store against every other."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from enum import Enum
 from typing import Annotated
 
 from mqtool import exits
-from mqtool.declared import FLAG, option
 from mqtool.next_steps import STOPS, Scene, next_steps
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command
-from mqtool.output import Printer
-from mqtool.scanning import run_verify, store_options
-from mqtool.verify_screen import verify_line, verify_tables
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, option
+from mqtool.printer import Printer
+from mqtool.screens.verdict import verify_line, verify_tables
+from recover.check.report import verify as verify_store
 
 _WHAT = "What to check"
 
 
 class Part(Enum):
-    """What `--only` takes."""
+    """The values of --only."""
 
     commitlog = "commitlog"
     consumequeue = "consumequeue"
@@ -35,32 +34,28 @@ class Part(Enum):
     ],
     bits=(exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED),
 )
-def run(
+def verify(
     out: Printer,
     store: StoreChoice,
     broker: BrokerChoice,
     engine: EngineChoice,
-    only: Annotated[list[Part] | None, option(
-        "--only", "Check this part only; repeat for several.", _WHAT)] = None,
-    include_deleted: Annotated[bool, option(
-        "--include-deleted", "Expect queues and index of deleted topics, too.", _WHAT, metavar=FLAG)] = False,
+    only: Annotated[list[Part] | None, option("--only", "Check this part only; repeat for several.", _WHAT)] = None,
+    include_deleted: Annotated[bool, flag(
+        "--include-deleted", "Expect queues and index of deleted topics, too.", _WHAT)] = False,
 ) -> int:
-    """Check every byte of a store against every other; never stops at the first problem, never writes.
+    """Cross-check the whole store and report every problem; never stops at the first one, never writes.
 
     Records against their checksums and places, queues against the log both ways, index against the log both ways,
     checkpoint, abort, config files, consumer offsets.
     """
-    from recover.store.store import Store
-
-    opened = Store.open(store.root, store_options(store, broker))
-    report = run_verify(out, opened, engine, broker, only=[part.value for part in only or ()],
-                        include_deleted=include_deleted)
-    document = report.json()
+    opened = store.open(broker)
+    with engine.scan(out, opened, title="verifying", include_deleted=include_deleted) as scan:
+        report = verify_store(opened, scan, [part.value for part in only or ()])
+    document, code = report.json(), report.exit_code
     out.answer(**document)
     out.found(report.findings)
     out.show(*verify_tables(document))
-    code = report.exit_code
-    gone = next((item for item in report.findings if item.code in STOPS), None)
-    line = verify_line(document, code) if gone is None or report.survey.log.messages else gone.message
+    stop = next((item for item in report.findings if item.code in STOPS), None)
+    line = verify_line(document, code) if stop is None or report.survey.log.messages else stop.message
     out.summary(line, next_steps(Scene("checked", out.given, code, list(report.findings))))
     return code

@@ -18,22 +18,9 @@ from formats.javahash import java_long, java_string
 from formats.javahash import tags_code as hash_of_tags
 from formats.layout import Buffer
 from formats.properties import PARSER_NEW, PARSER_OLD, Parser
-from formats.record import (
-    BLANK,
-    BLANK_SIZE,
-    HEADS,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    PROPERTIES_LENGTH,
-    PROPERTY_CRC_SIZE,
-    TOPIC_LENGTH_V1,
-    TOPIC_LENGTH_V2,
-    TOPIC_SCHEDULE,
-    Head,
-    inner_batch,
-    java_number,
-)
+from formats.record import BLANK, BLANK_SIZE, HEADS, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, PROPERTY_CRC_SIZE, TOPIC_SCHEDULE
+from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTH_V1, TOPIC_LENGTH_V2, Head
+from formats.record.message import inner_batch, java_number
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import (
     DELAY_TABLE_LATE,

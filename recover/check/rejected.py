@@ -19,8 +19,8 @@ from formats import properties as props
 from formats import sysflag
 from formats.errors import FormatError
 from formats.record import OFFSET_SYS_FLAG, TOPIC_HALF, TOPIC_TIMER, Record
+from formats.record.grammar import unserved
 from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_UNSERVED, NO_MESSAGE
-from formats.record.strict import unserved
 from recover.check.log import place_in_file
 from recover.check.survey import Survey
 from recover.derived.expected import QueueKey

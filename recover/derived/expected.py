@@ -13,7 +13,7 @@ from formats.errors import FormatError
 from formats.native.queues import BEYOND_LOG, EXPIRED, HOLE, LOST, RIGHT, WRONG
 from formats.native.rows import order_rows, take_rows
 from formats.record import Record
-from formats.record.rows import BIT_LMQ, BIT_MARKER, BIT_STRAY, EXPECTED, FILLER_TOPIC
+from formats.record.rows import BIT_LMQ, BIT_MARKER, EXPECTED, FILLER_TOPIC
 from recover.broker.delays import DelayTable
 from recover.findings.model import Finding
 from recover.log.generations import numbered
@@ -78,19 +78,6 @@ class Expectation(Struct):
                     if not (offsets[1:] > offsets[:-1]).all():
                         part = part[np.lexsort((part["phy_offset"], offsets))]
                     yield self.keys[number], part
-
-    def span(self, number: int) -> range | None:
-        """The queue offsets of a queue's positions, a message at each of them; None where counts cannot tell.
-
-        They tell it of a queue whose records step up one by one, where no record stands for a lost message.
-        """
-        tally = self.log.tally
-        if number >= tally.positions.size or tally.fallen[number] or tally.markers or tally.bits & BIT_STRAY:
-            return None
-        least, most = int(tally.least[number]), int(tally.most[number])
-        if not self.counts[number] == tally.positions[number] == most - least + 1:
-            return None
-        return range(least, most + 1)
 
     def _noted(self, batch: list[int]) -> tuple[Rows, Rows, Rows]:
         """Which rows of the log some queues have, one after the other; where those of each begin and end.
@@ -227,7 +214,7 @@ class QueueVerdict(Struct):
     file's start; `sound` is false when a rebuild would change it. `lost` lists its (queue offset, phy_offset,
     size) units in damaged ranges, `beyond` those after the log's end, `wrong`
     those that name no right record, and `wrong_tags` the tags codes of the last; `missing_offsets` (int64,
-    ascending, or a range) are the positions without a unit."""
+    ascending) are the positions without a unit."""
 
     key: QueueKey
     units: int = 0
@@ -240,7 +227,7 @@ class QueueVerdict(Struct):
     beyond: list[tuple[int, int, int]] = field(default_factory=list)
     wrong: list[tuple[int, int, int]] = field(default_factory=list)
     wrong_tags: list[int] = field(default_factory=list)
-    missing_offsets: Rows | range = range(0)
+    missing_offsets: Rows = np.empty(0, dtype=np.int64)
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -251,8 +238,6 @@ class QueueVerdict(Struct):
     def misses(self, queue_offset: int) -> bool:
         """True when no unit stands at this position, and one should."""
         missing = self.missing_offsets
-        if isinstance(missing, range):
-            return queue_offset in missing
         at = int(np.searchsorted(missing, queue_offset))
         return at < missing.size and bool(missing[at] == queue_offset)
 

@@ -81,9 +81,7 @@ def broken_finding(stretch: Stretch, files: ExtFiles, start: int, stop: int) -> 
 
 
 _LISTED = 10_000
-_AT_ONCE = 64 << 10
 _MOST = 64 << 20  # bytes of units that are read at once; a file with more is judged unit by unit
-_NOT_PLAIN = BIT_DELAY | BIT_MARKER
 _UNIT = CQ_UNIT.dtype
 _UNIT_CODES = {
     WRONG: "consumequeue-wrong-units", BEYOND_LOG: "consumequeue-beyond-log", LOST: "consumequeue-lost-units",
@@ -140,8 +138,6 @@ class _Checker:
         self.store = store
         self.log = log
         self.delays = delays
-        self.folder = str(store.consumequeue_dir)
-        self.folder_name = store.relative(store.consumequeue_dir)
         self.has_ext = store.consumequeue_ext_dir.is_dir()
         self.starts = np.array([d.start for d in log.damaged], dtype=np.int64)
         self.stops = np.array([d.stop for d in log.damaged], dtype=np.int64)
@@ -149,7 +145,6 @@ class _Checker:
         self.stands_in = log.fillers + log.markers > 0 or bool(log.damaged)
         self.listed = self._list() if log.files and not is_elsewhere(store.consumequeue_dir) else {}
         self.failure: ReadFailure | None = None
-        self.room = np.empty(_AT_ONCE, dtype=np.uint8)
 
     def _list(self) -> dict[QueueKey, tuple[str, list[tuple[int, str, int]]]]:
         """Folder and files (offset, name, length) of each queue with nothing else in its folder."""
@@ -166,125 +161,63 @@ class _Checker:
         self, members: list[tuple[int, QueueKey]], expectation: Expectation
     ) -> Iterator[tuple[QueueKey, QueueVerdict]]:
         """The verdict on each queue, by its number in the log, -1 for one without a row there."""
-        missing = {key: verdict for number, key in members if (verdict := self._of_missing(number, key, expectation))}
-        rows = expectation.of(number for number, key in members if number >= 0 and key not in missing)
+        rows = expectation.of(number for number, _ in members if number >= 0)
         for number, key in members:
-            if key in missing:
-                yield key, missing[key]
-                continue
             own = next(rows)[1] if number >= 0 else np.empty(0, dtype=EXPECTED)
-            yield key, self._of_right(key, own) or self.check(key, own)
+            try:
+                verdict = self._compared(key, own) if own.size else None
+            except ReadFailure as failure:
+                self.failure, verdict = failure, None  # what could not be read once is not sound
+            except OSError:
+                verdict = None
+            yield key, verdict or self.check(key, own)
 
-    def _of_missing(self, number: int, key: QueueKey, expectation: Expectation) -> QueueVerdict | None:
-        """The verdict on a queue without any file, all of whose positions are known without its rows; else None."""
-        span = expectation.span(number) if number >= 0 and not self.has_ext and key not in self.listed else None
-        if span is None:
-            return None
-        # a damaged store may lack all of its queues
-        below = f"{os.sep}{key.topic}{os.sep}{key.queue_id}"
-        try:
-            os.lstat(self.folder + below)
-        except FileNotFoundError:
-            verdict = QueueVerdict(key, expected=len(span), missing=len(span), missing_offsets=span)
-            verdict.findings.append(_missing_units(key, span.start, span.stop, self.folder_name + below))
-            return verdict
-        except (OSError, ValueError):
-            return None
-        return None
+    def _compared(self, key: QueueKey, rows: Rows) -> QueueVerdict | None:
+        """The verdict on a queue that holds, byte for byte, what the log calls for; None for any other.
 
-    def _of_right(self, key: QueueKey, rows: Rows) -> QueueVerdict | None:
-        """The verdict on a queue whose files are byte for byte what the log calls for; None for any other.
-
-        Before its rows only units of expired messages may stand, and after them zeros.
+        Before the units of its rows only units of expired messages may stand, and after them zeros.
         """
         place, files = self.listed.get(key, ("", []))
-        size = self.store.queue_file_size
-        if not files or size % UNIT_SIZE or files[0][0] % UNIT_SIZE:
-            return None
-        if any((offset, length) != (files[0][0] + n * size, size) for n, (offset, _, length) in enumerate(files)):
+        size, places = self.store.queue_file_size, rows["queue_offset"]
+        in_line = all(file[::2] == (files[0][0] + n * size, size) for n, file in enumerate(files))
+        if not files or not in_line or size % UNIT_SIZE or files[0][0] % UNIT_SIZE:
             return None
         if self.has_ext and (self.store.consumequeue_ext_dir / key.topic / str(key.queue_id)).is_dir():
             return None
-        first = files[0][0] // UNIT_SIZE
-        live = end = -1
-        if rows.size:
-            places = rows["queue_offset"]
-            live, end = int(places[0]), int(places[-1]) + 1
-            if live < first or end > (files[-1][0] + size) // UNIT_SIZE or not (places[1:] - places[:-1] == 1).all():
-                return None
-            past = int(rows["phy_offset"][-1]) + int(rows["size"][-1]) > self.log.log_end
-            if past or np.bitwise_or.reduce(rows["bits"]) & _NOT_PLAIN:
-                return None
-        units = 0
+        first, live, end = files[0][0] // UNIT_SIZE, int(places[0]), int(places[-1]) + 1
+        past = int(rows["phy_offset"][-1]) + int(rows["size"][-1]) > self.log.log_end
+        if live < first or past or not (places[1:] - places[:-1] == 1).all():
+            return None
+        if np.bitwise_or.reduce(rows["bits"]) & (BIT_DELAY | BIT_MARKER):
+            return None
         for offset, name, _ in files:
             base = offset // UNIT_SIZE
-            own = rows[max(base - live, 0) : max(base + size // UNIT_SIZE - live, 0)] if rows.size else rows
-            try:
-                units = self._units_in(f"{place}{os.sep}{name}", base, live, own)
-            except ReadFailure as failure:
-                self.failure = failure  # what could not be read once is not sound, even if it can be read now
+            own = rows[max(base - live, 0) : max(base + size // UNIT_SIZE - live, 0)]
+            lead = min(max(live - base, 0), size // UNIT_SIZE) * UNIT_SIZE
+            content, stop = self._stored(f"{place}{os.sep}{name}"), lead + own.size * UNIT_SIZE
+            if not stop or stop > content.size or (lead and not self._are_expired(content[:lead].view(_UNIT))):
                 return None
-            except OSError:
+            if not np.array_equal(content[lead:stop], _units_of(own).view(np.uint8)) or content[stop:].any():
                 return None
-            if units < 0 or (live < 0 and end >= 0 and units):
-                return None
-            if live < 0 and units < size // UNIT_SIZE:
-                end = base + units
-        if not units and len(files) > 1:
+        if end > base + size // UNIT_SIZE:
             return None
-        if live < 0:
-            live = end = end if end >= 0 else base + units
-        counts = {kind: count for kind, count in ((EXPIRED, live - first), (RIGHT, end - live)) if count}
-        return QueueVerdict(key, end - first, end - live, counts, end=end, min_index=first)
+        counts = {kind: count for kind, count in ((EXPIRED, live - first), (RIGHT, rows.size)) if count}
+        return QueueVerdict(key, end - first, rows.size, counts, end=end, min_index=first)
 
-    def _units_in(self, path: str, base: int, live: int, own: Rows) -> int:
-        """How many units a file holds, the first at queue offset `base`; -1 if they are not those that it should hold.
-
-        Those below queue offset `live` are of expired messages, all if it is -1; then come those of the rows `own`.
-        """
-        size = self.store.queue_file_size
+    def _stored(self, path: str) -> Rows:
+        """The bytes (uint8) of a file up to where it has only zeros; none where they are many or not in one piece."""
         with FileReader(path, again=False) as reader:
-            ranges = [*reader.data_ranges(0, size)]
-            stored = ranges[0][1] if ranges and not ranges[0][0] else 0
-            lead = stored // UNIT_SIZE if live < 0 else min(max(live - base, 0), size // UNIT_SIZE)
-            wanted = (lead + own.size) * UNIT_SIZE
-            if wanted > min(stored, _MOST):
-                return -1
-            read = stored if stored <= _AT_ONCE else wanted
-            content = np.empty(read, dtype=np.uint8)
-            spend(read)
-            if reader.read_into(memoryview(content.data), 0) != read:
-                return -1
-            before = content[: lead * UNIT_SIZE].view(_UNIT)
-            if live < 0:
-                ends = np.flatnonzero(before["size"] <= 0)
-                before = before[: int(ends[0])] if ends.size else before
-                wanted = before.size * UNIT_SIZE
-            if before.size and not self._are_expired(before):
-                return -1
-            if own.size and not np.array_equal(content[lead * UNIT_SIZE : wanted], _units_of(own).view(np.uint8)):
-                return -1
-            if content[wanted:].any():
-                return -1
-            for start, stop in ranges:
-                if not self._is_zero(reader, max(start, read), stop):
-                    return -1
-        return wanted // UNIT_SIZE
+            ranges = [*reader.data_ranges(0, self.store.queue_file_size)]
+            stop = ranges[0][1] if len(ranges) == 1 and not ranges[0][0] else 0
+            content = np.empty(stop if stop <= _MOST else 0, dtype=np.uint8)
+            spend(content.size)
+            return content[: reader.read_into(memoryview(content.data), 0)]
 
     def _are_expired(self, units: Rows) -> bool:
         offset, size, tags = units["phy_offset"], units["size"], units["tags_code"]
         blank = (offset == PRE_BLANK.phy_offset) & (size == PRE_BLANK.size) & (tags == PRE_BLANK.tags_code)
         before = (offset >= 0) & (offset < self.log.min_offset) & (size > 0) & (tags > MAX_EXT_ADDRESS)
         return bool((before & ~blank).all())
-
-    def _is_zero(self, reader: FileReader, start: int, stop: int) -> bool:
-        """Whether bytes [start, stop) of a file are zeros."""
-        for at in range(start, stop, _AT_ONCE):
-            room = self.room[: min(_AT_ONCE, stop - at)]
-            spend(room.size)
-            if reader.read_into(memoryview(room.data), at) != room.size or room.any():
-                return False
-        return True
 
     def check(self, key: QueueKey, rows: Rows) -> QueueVerdict:
         verdict = QueueVerdict(key, expected=int((~is_lost(rows)).sum()))
@@ -436,14 +369,10 @@ class _Checker:
             place = files.mapped_files.find(first * UNIT_SIZE)
             path = place.path if place is not None else files.mapped_files.directories[0]
             position = first * UNIT_SIZE - place.file_from_offset if place is not None else None
-            verdict.findings.append(_missing_units(verdict.key, first, stop, self.store.relative(path), position))
-
-
-def _missing_units(key: QueueKey, first: int, stop: int, file: str, position: int | None = None) -> Finding:
-    return finding(
-        "consumequeue-missing-units", file, position, topic=key.topic, queue=key.queue_id, first=first, last=stop - 1,
-        count=stop - first,
-    )
+            verdict.findings.append(finding(
+                "consumequeue-missing-units", self.store.relative(path), position, topic=verdict.key.topic,
+                queue=verdict.key.queue_id, first=first, last=stop - 1, count=stop - first,
+            ))
 
 
 def _ranges(cells: Rows) -> Iterator[tuple[int, int]]:

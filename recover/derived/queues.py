@@ -1,4 +1,4 @@
-"""Consume queues computed from the log: which cells a queue shall have."""
+"""Consume queues computed from the log: the cells of each, their files, and the steps that write what differs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from formats.consumequeue import CQ_UNIT, PRE_BLANK
 from formats.layout import Buffer
 from formats.names import offset_to_name
 from formats.native.queues import put_rows
+from formats.record.rows import EXPECTED
 from recover.broker.delays import DelayTable
 from recover.change.content import Spool
 from recover.change.model import Install, Retire, Step, patches
-from recover.derived.expected import QueueKey, is_lost
+from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, is_lost
+from recover.derived.maker import Maker
 from recover.derived.queue_ext import ExtImage, ExtRows, end_of, ext_steps, fresh_ext, repaired_ext, wants_ext
+from recover.log.scan import LogView
 from recover.store.columns import Rows
 from recover.store.derived_files import UNIT_SIZE, ExtFiles, QueueFiles, addresses_of, cut_off, is_address, positions_of
 from recover.store.store import CONSUMEQUEUE, CONSUMEQUEUE_EXT, Store
@@ -40,14 +43,8 @@ class QueueCells(Struct, frozen=True):
     def files(self, file_size: int) -> Iterator[tuple[int, memoryview]]:
         """(file_from_offset, content) of each queue file of `file_size` bytes; zeros follow the last one's content."""
         content = self.cells.view(np.uint8).data
-        for offset, start, stop in file_spans(self.first_index, len(content), file_size):
-            yield offset, content[start:stop]
-
-
-def file_spans(first_index: int, size: int, file_size: int) -> Iterator[tuple[int, int, int]]:
-    """(file_from_offset, start, stop) of each queue file: which of `size` bytes of units it holds; one for no units."""
-    for start in range(0, max(size, 1), file_size):
-        yield first_index * UNIT_SIZE + start, start, min(start + file_size, size)
+        for start in range(0, max(len(content), 1), file_size):
+            yield self.first_index * UNIT_SIZE + start, content[start : start + file_size]
 
 
 def cells_on_disk(files: QueueFiles) -> Iterator[QueueCells]:
@@ -69,28 +66,25 @@ def fresh_files(store: Store, queue: QueueCells) -> Iterator[tuple[str, Buffer, 
         yield f"{CONSUMEQUEUE_EXT}/{key.topic}/{key.queue_id}/{offset_to_name(offset)}", units, store.ext_file_size
 
 
-def queue_steps(store: Store, queue: QueueCells, spool: Spool) -> Iterator[Step]:
+def queue_steps(files: QueueFiles, queue: QueueCells, spool: Spool) -> Iterator[Step]:
     """Steps that make the files of a queue on disk hold exactly these cells; nothing for a file that does.
 
     A queue without a cell goes, as after a broker's own cut: of a file of zeros brokers make one unit, or do not start.
     """
-    files = QueueFiles(store, queue.key.topic, queue.key.queue_id)
-    folder = store.consumequeue_dir / queue.key.topic / str(queue.key.queue_id)
-    size = store.queue_file_size
+    store, size = files.store, files.store.queue_file_size
+    folder = store.relative(store.consumequeue_dir / queue.key.topic / str(queue.key.queue_id))
     if queue.ext is not None:
         yield from ext_steps(ExtFiles(store, queue.key.topic, queue.key.queue_id), queue.ext, spool)
-    contents = [] if queue.is_empty else list(queue.files(size))
-    wanted = {offset for offset, _ in contents}
+    contents = {} if queue.is_empty else dict(queue.files(size))
     on_disk = {mapped_file.file_from_offset: mapped_file for mapped_file in files.mapped_files.files}
-    for offset, content in contents:
-        path = folder / offset_to_name(offset)
+    for offset, content in contents.items():
         mapped_file = on_disk.get(offset)
         if mapped_file is None or mapped_file.length != size:
-            yield Install(store.relative(path), spool.padded(content, size))
+            yield Install(f"{folder}/{offset_to_name(offset)}", spool.padded(content, size))
         else:
-            yield from patches(store.relative(path), path.read_bytes(), bytes(content))
+            yield from patches(store.relative(mapped_file.path), mapped_file.path.read_bytes(), bytes(content))
     for offset, mapped_file in on_disk.items():
-        if offset not in wanted:
+        if offset not in contents:
             yield Retire(store.relative(mapped_file.path))
     for odd in files.mapped_files.odd:
         if not odd.is_directory:
@@ -137,6 +131,7 @@ class QueueBuilder:
         self.evidence = evidence
         self.bridge = bridge
         self.file_cells = store.queue_file_size // UNIT_SIZE
+        self.has_ext = store.consumequeue_ext_dir.is_dir()
 
     def first_in_file(self, queue_offset: int) -> int:
         """The queue offset at which the file with the unit of this one begins."""
@@ -150,12 +145,12 @@ class QueueBuilder:
         first = self.first_in_file(int(rows["queue_offset"][0]))
         return self._fill(key, first, int(rows["queue_offset"][-1]) + 1 - first, rows, None, from_nothing=from_nothing)
 
-    def repaired(self, key: QueueKey, rows: Rows) -> QueueCells | None:
+    def repaired(self, files: QueueFiles, rows: Rows) -> QueueCells | None:
         """The queue on disk with its live positions repaired; expired units stay, units after the log go.
 
         None when neither the disk nor the log has anything of it.
         """
-        stretches = list(cells_on_disk(QueueFiles(self.store, key.topic, key.queue_id)))
+        key, stretches = QueueKey(files.topic, files.queue_id), list(cells_on_disk(files))
         if not stretches:
             return self.fresh(key, rows, from_nothing=False) if rows.size else None
         named = [stretch for stretch in stretches if self._inside(stretch, self.log_end).any()] or stretches
@@ -211,20 +206,22 @@ class QueueBuilder:
         self, key: QueueKey, first: int, count: int, rows: Rows, old: QueueCells | None, *, from_nothing: bool = False
     ) -> QueueCells:
         cells = np.empty(count, dtype=CQ_UNIT.dtype)
+        evidence = np.zeros(count, dtype=bool)
         at = rows["queue_offset"] - first
         tags_codes = self.delays.tags_codes(rows)
-        if old is None and put_rows(rows, tags_codes, first, cells.view(np.uint8)):
-            ext = self._ext(key, cells, at, rows, tags_codes, from_nothing)
-            return QueueCells(key, first, cells, ext)
-        cells[:] = PRE_BLANK
-        evidence = np.zeros(count, dtype=bool)
-        if old is not None:
-            self._keep_old(cells, evidence, first, old, rows)
-        for name, values in (("phy_offset", rows["phy_offset"]), ("size", rows["size"]), ("tags_code", tags_codes)):
-            cells[name][at] = values
+        plain = old is None and put_rows(rows, tags_codes, first, cells.view(np.uint8))
+        if not plain:
+            cells[:] = PRE_BLANK
+            if old is not None:
+                self._keep_old(cells, evidence, first, old, rows)
+            for name, values in (("phy_offset", rows["phy_offset"]), ("size", rows["size"]), ("tags_code", tags_codes)):
+                cells[name][at] = values
         ext = None
-        if from_nothing or old is None or is_address(old.cells["tags_code"]).any() or self._ext_on_disk(key):
+        had_ext = old is not None and bool(is_address(old.cells["tags_code"]).any())
+        if from_nothing or had_ext or self._ext_on_disk(key):
             ext = self._ext(key, cells, at, rows, tags_codes, from_nothing)
+        if plain:
+            return QueueCells(key, first, cells, ext)
         first_live = int(rows["queue_offset"][0]) if rows.size else first + cells.size
         lost = np.zeros(cells.size, dtype=bool)
         lost[at] = is_lost(rows)
@@ -254,7 +251,7 @@ class QueueBuilder:
         cells[start : start + count][stays] = kept[stays]
 
     def _ext_on_disk(self, key: QueueKey) -> bool:
-        return (self.store.consumequeue_ext_dir / key.topic / str(key.queue_id)).is_dir()
+        return self.has_ext and (self.store.consumequeue_ext_dir / key.topic / str(key.queue_id)).is_dir()
 
     def _ext(
         self, key: QueueKey, cells: Rows, at: Rows, rows: Rows, tags_codes: Rows, from_nothing: bool
@@ -321,6 +318,42 @@ def _on_disk(files: QueueFiles, rows: Rows) -> tuple[Rows, Rows]:
 
 def repaired_steps(builder: QueueBuilder, key: QueueKey, rows: Rows, spool: Spool) -> Iterator[Step]:
     """Steps that put a queue on disk right; `rows` (EXPECTED) are its positions, in their order."""
-    queue = builder.repaired(key, rows)
+    files = QueueFiles(builder.store, key.topic, key.queue_id)
+    queue = builder.repaired(files, rows)
     if queue is not None:
-        yield from queue_steps(builder.store, queue, spool)
+        yield from queue_steps(files, queue, spool)
+
+
+def fresh_queues(
+    builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey] | None
+) -> Iterator[QueueCells]:
+    """Each wanted queue (None: all) that the log fills, as a broker would build it from the log alone."""
+    for key, rows in expectation.grouped(wanted):
+        yield builder.fresh(key, rows)
+
+
+def consumequeue_steps(
+    store: Store, log: LogView, expectation: Expectation, queues: ConsumeQueueReport, spool: Spool,
+    *, visible: bool = False, wanted: set[QueueKey] | None = None, evidence: Evidence = NO_EVIDENCE,
+    maker: Maker | None = None,
+) -> Iterator[Step]:
+    """Steps that repair every unsound queue (of `wanted`, if given); units that are `evidence` stay.
+
+    `maker` makes those that the log fills, if given.
+    """
+    unsound = {key for key, verdict in queues.verdicts.items() if not verdict.sound}
+    if wanted is not None:
+        unsound &= wanted
+    builder = QueueBuilder(
+        store, queues.delays, log.min_offset, log.log_end, visible=visible, evidence=evidence, bridge=log.stand_in(),
+    )
+    if maker is not None:
+        for key, steps in maker.queues(builder, expectation, unsound.copy(), fresh=False):
+            unsound.discard(key)
+            yield from steps
+    else:
+        for key, rows in expectation.grouped(unsound.copy()):
+            unsound.discard(key)
+            yield from repaired_steps(builder, key, rows, spool)
+    for key in sorted(unsound):
+        yield from repaired_steps(builder, key, np.empty(0, dtype=EXPECTED), spool)

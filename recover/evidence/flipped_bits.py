@@ -18,24 +18,19 @@ from formats.compression import MissingCodecError, decompress
 from formats.crc import CRC31_MASK, crc31
 from formats.errors import FormatError
 from formats.native.walk import bits_that_change
-from formats.properties import PROPERTY_BYTE
 from formats.record import (
     BLANK_SIZE,
     HEAD,
     HEADS,
     MIN_RECORD_SIZE,
-    OFFSET_BODY_CRC,
-    PROPERTY_CRC_SIZE,
     Record,
     check_strict,
     decode,
     encode,
     iter_index_keys,
-    property_crc_digits,
 )
+from formats.record.grammar import checksums, is_served
 from formats.record.layout import TOPIC_LENGTHS
-from formats.record.message import PROPERTY_CRC_START
-from formats.record.strict import is_served
 from formats.sysflag import HOSTS_V6
 from recover.derived.expected import QueueKey
 from recover.evidence.contradictions import a_bit_away
@@ -290,18 +285,15 @@ def turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -
 
 def _suspects(record: Record, damaged: bytes) -> Iterator[tuple[int, int]]:
     """(byte, bit) of each bit of a record that alone makes its outer checksum right."""
-    if (digits := record.property_crc) is not None:
-        covered = len(damaged) - PROPERTY_CRC_SIZE
-        if digits.isdigit():
-            yield from _of_text(0, covered, int(digits[::-1]) ^ crc31(damaged[:covered]))
-        right = int.from_bytes(property_crc_digits(damaged[:covered]), "big")
-        yield from _of_field(covered + len(PROPERTY_CRC_START), len(digits), int.from_bytes(digits, "big") ^ right)
-        # the one byte that it does not cover
-        yield from _of_field(len(damaged) - 1, 1, damaged[-1] ^ PROPERTY_BYTE[0])
-    elif record.body:
-        change = (record.body_crc & 0xFFFFFFFF) ^ crc31(record.body)
-        yield from _of_text(HEADS[record.sys_flag & HOSTS_V6].size, len(record.body), change)
-        yield from _of_field(OFFSET_BODY_CRC, _CRC_BYTES, change)
+    # the outermost covers all others
+    for checksum in checksums(record)[-1:]:
+        right = checksum.encode(crc31(damaged[checksum.start : checksum.stop]))
+        stored = damaged[checksum.at : checksum.at + len(right)]
+        said = checksum.decode(stored)
+        if said is not None:
+            change = said ^ crc31(damaged[checksum.start : checksum.stop])
+            yield from _of_text(checksum.start, checksum.stop - checksum.start, change)
+        yield from _of_field(checksum.at, len(right), int.from_bytes(stored, "big") ^ int.from_bytes(right, "big"))
 
 
 def _of_text(start: int, length: int, change: int) -> Iterator[tuple[int, int]]:

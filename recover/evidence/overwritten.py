@@ -221,10 +221,8 @@ def _led_to(
         verdict = queues.verdicts.get(key)
         if verdict is None:
             continue
-        missing = verdict.missing_offsets
-        lacks = np.arange(missing.start, missing.stop) if isinstance(missing, range) else missing
         wrong = [unit[0] for unit in verdict.wrong]
-        unled = np.isin(rows["queue_offset"], lacks) | np.isin(rows["queue_offset"], wrong)
+        unled = np.isin(rows["queue_offset"], verdict.missing_offsets) | np.isin(rows["queue_offset"], wrong)
         files = np.searchsorted(bases, rows["phy_offset"][~unled], "right") - 1
         total += np.bincount(files, minlength=bases.size)
     return dict(zip(bases.tolist(), total.tolist(), strict=True))

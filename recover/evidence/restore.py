@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from formats import sysflag
 from formats.errors import FormatError
-from formats.layout import Layout
 from formats.record import (
     BLANK_SIZE,
     HEAD,
@@ -21,11 +20,11 @@ from formats.record import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
-    PROPERTIES_LENGTH,
     Record,
     check_strict,
+    grammar,
 )
-from formats.record.layout import TOPIC_LENGTHS, Head
+from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTHS
 from recover.evidence.lost import LostPosition
 from recover.log.judge import LogReader
 from recover.log.scan import DENIED, Damage
@@ -102,24 +101,18 @@ def _candidates(damaged: bytes, phy_offset: int, lost: list[LostPosition]) -> It
         # then that is the one field; as in every range that many records stood in, with a lost position for each
         return
     yield _field("phy_offset", phy_offset)
-    for magic in (MAGIC_V1, MAGIC_V2):
-        yield _field("magic", magic)
     flag = HEAD.decode(damaged).sys_flag
+    layout = HEADS[flag & sysflag.HOSTS_V6]
+    if len(damaged) >= layout.size:
+        for rule in grammar.RULES:
+            for beginning in rule.repairs():
+                yield rule.where, layout.offset(rule.where), beginning
     for bit in (sysflag.BORNHOST_V6, sysflag.STOREHOST_V6):
         yield _field("sys_flag", flag ^ bit)
-    yield from _port_candidates(damaged, HEADS[flag & sysflag.HOSTS_V6])
     for position in lost:
         yield _field("queue_id", position.key.queue_id)
         yield _field("queue_offset", position.queue_offset)
         yield from _length_candidates(damaged, position.key.topic.encode())
-
-
-def _port_candidates(damaged: bytes, layout: Layout[Head]) -> Iterator[tuple[str, int, bytes]]:
-    """Ports without what no port has: its upper half is always zero."""
-    for name in ("born_port", "store_port"):
-        field = layout.field(name)
-        if len(damaged) >= layout.size:
-            yield name, field.offset, bytes(2)
 
 
 def _length_candidates(damaged: bytes, topic: bytes) -> Iterator[tuple[str, int, bytes]]:

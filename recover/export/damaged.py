@@ -9,7 +9,8 @@ from msgspec import structs
 
 from formats.errors import FormatError
 from formats.javahash import java_string
-from formats.record import HEAD, HEAD_SIZE, HEADS, MAGIC_V1, MAGIC_V2, Record, decode, host_text, valid_topic
+from formats.record import HEAD, HEAD_SIZE, HEADS, MAGIC_V1, MAGIC_V2, Record, decode, host_text
+from formats.record.grammar import valid_topic
 from formats.sysflag import HOSTS_V6
 from recover.check.survey import Survey
 from recover.evidence.lost import LostPosition

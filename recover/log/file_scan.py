@@ -37,6 +37,7 @@ from formats.native.walk import (
     walk_records,
 )
 from formats.record import BLANK, BLANK_SIZE, HEAD, HEAD_SIZE, HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, decode_blank
+from formats.record.grammar import range_table
 from formats.record.rows import BIT_DELAY, RECORD, row_of
 from formats.sysflag import HOSTS_V6
 from recover.log.judge import envelope_size, judge, reason_of
@@ -409,6 +410,7 @@ class FileScanner:
         self.result = FileScan(mapped_file, file_size)
         self.progress = progress
         self.with_keys = with_keys
+        self.ranges = range_table()
         self.state = np.zeros(4, dtype=np.int64)
         self.queues = QueueTable(self.state)
         self.room = RowRoom(columns, with_hashes=with_keys)
@@ -466,7 +468,7 @@ class FileScanner:
             inside, status = walk_records(
                 window.data, inside, window.filled, self.base + window.start, self.result.file_end,
                 self.room.rows.records, self.room.rows.hashes, self.queues.slots,
-                self.queues.names, self.queues.table, self.state, self.with_keys, refill,
+                self.queues.names, self.queues.table, self.state, self.with_keys, refill, self.ranges,
             )
         return inside, status
 

@@ -16,22 +16,17 @@ from formats.record import (
     HEAD,
     HEAD_SIZE,
     HEADS,
-    IPV6_EXTRA,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
-    OFFSET_PHY_OFFSET,
-    PROPERTIES_LENGTH_SIZE,
     PROPERTY_CRC_SIZE,
-    TOPIC_LENGTH_V2_SIZE,
     Record,
-    check_ends,
     check_strict,
     decode,
-    valid_topic,
 )
-from formats.record.codec import parse
+from formats.record.grammar import check_ends, valid_topic
+from formats.record.layout import IPV6_EXTRA, OFFSET_PHY_OFFSET, PROPERTIES_LENGTH_SIZE, TOPIC_LENGTH_V2_SIZE
 from formats.record.message import PROPERTY_CRC_START
 from formats.sysflag import HOSTS_V6
 from recover.store.mapped_files import MappedFileQueue
@@ -109,7 +104,13 @@ def judge(read: ReadAt, position: int, base: int, file_end: int, sums: RangeSums
         raise FormatError("bad-size", 0, f"size {size}, but {room} bytes left in the file", size=size, room=room)
     whole = magic in (MAGIC_V1, MAGIC_V2) and MIN_RECORD_SIZE <= size <= room - BLANK_SIZE and own == offset
     if whole and sums is not None and size > _LARGE:
-        _judge_ends(sums, position, size)
+        if sums.length - position < size:
+            raise FormatError(
+                "short", 0, f"a record of {size} bytes, {sums.length - position} at hand",
+                needed=size, available=sums.length - position,
+            )
+        ends, left_out = _ends(sums, position, size)
+        check_ends(ends, size, left_out, lambda start, stop: sums.crc(position + start, position + stop) & CRC31_MASK)
     # without the room for a blank after it the codec refuses even a whole record, hence the 8 bytes more
     content = read(position, size + BLANK_SIZE) if whole else head
     return check_strict(content, 0, room, offset)
@@ -125,16 +126,6 @@ def _ends(sums: RangeSums, position: int, size: int) -> tuple[bytes, int]:
     left_out = min(max(0, layout.decode(head).body_length), max(0, size - layout.size))
     behind = position + layout.size + left_out
     return head[: layout.size] + sums.read(behind, min(position + size - behind, _LONGEST_END)), left_out
-
-
-def _judge_ends(sums: RangeSums, position: int, size: int) -> None:
-    if sums.length - position < size:
-        raise FormatError(
-            "short", 0, f"a record of {size} bytes, {sums.length - position} at hand",
-            needed=size, available=sums.length - position,
-        )
-    ends, left_out = _ends(sums, position, size)
-    check_ends(ends, size, left_out, lambda start, stop: sums.crc(position + start, position + stop) & CRC31_MASK)
 
 
 def reason_of(
@@ -171,7 +162,7 @@ def envelope_size(read: ReadAt, position: int, base: int, file_end: int, sums: R
         return 0
     try:
         ends, left_out = _ends(sums, position, fields.total_size)
-        record = parse(ends, 0, fields.total_size, left_out)
+        record = check_ends(ends, fields.total_size, left_out, None)
     except FormatError:
         return 0
     return record.total_size if valid_topic(record.topic) else 0

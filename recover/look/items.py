@@ -16,8 +16,8 @@ from formats.consumequeue_ext import decode as decode_ext
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry
 from formats.layout import Layout
-from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAGIC, OFFSET_PHY_OFFSET
-from formats.record.layout import I32_STRUCT, I64_STRUCT
+from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from formats.record.layout import I32_STRUCT, I64_STRUCT, OFFSET_MAGIC, OFFSET_PHY_OFFSET
 from recover.log.judge import ReadAt, judge, reason_of
 from recover.look.record import Check, Field, Item, blank_item, layout_fields, record_item
 from recover.store.memo import RangeSums

@@ -15,7 +15,7 @@ from formats.checkpoint import EMPTY
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES
 from formats.errors import FormatError
 from recover.broker.recovery import LogFiles, Mode, start_file
-from recover.broker.settings import BrokerSettings
+from recover.broker.settings import BrokerSettings, load_settings
 from recover.broker.versions import NEWEST_COMPARED, BrokerVersion, boundaries, generation_of
 from recover.change.lock import holder_text, probe
 from recover.derived.index_files import index_geometry, list_index_files
@@ -308,6 +308,16 @@ def default_broker(store: Store) -> tuple[BrokerVersion, str]:
     why = f"the store fits all of {span} ({trace})" if len(set(starts.values())) == 1 \
         else f"of {span} ({trace}) its recovery starts earliest"
     return chosen, f"broker {chosen} is assumed: {why}; --broker names another"
+
+
+def settings_of(
+    store: Store, version: str | None, conf: Path | None, sets: Iterable[str]
+) -> tuple[BrokerSettings, list[str]]:
+    """Settings of the named release, or of the default one, and what had to be assumed; a `UsageRefusal` as theirs."""
+    if version is not None:
+        return load_settings(BrokerVersion.parse(version), conf, sets), []
+    chosen, why = default_broker(store)
+    return load_settings(chosen, conf, sets), [why]
 
 
 NO_LOG = "commitlog-empty-queues-left"

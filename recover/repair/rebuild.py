@@ -26,9 +26,8 @@ from recover.derived.index_file_check import IndexReport
 from recover.derived.index_files import index_geometry
 from recover.derived.index_plan import IndexRebuild, rebuild_index
 from recover.derived.maker import Maker, maker_for
-from recover.derived.plain_queues import consumequeue_steps, fresh_queues
 from recover.derived.queue_check import check_consumequeue
-from recover.derived.queues import Evidence, QueueBuilder, fresh_files
+from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_files, fresh_queues
 from recover.evidence.lost import record_count
 from recover.findings.model import Finding, FindingList
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal

@@ -20,8 +20,7 @@ from recover.check.survey import ScanOptions, Survey
 from recover.derived.checkpoint import checkpoint_steps
 from recover.derived.index_plan import rebuild_index
 from recover.derived.maker import maker_for
-from recover.derived.plain_queues import consumequeue_steps
-from recover.derived.queues import NO_EVIDENCE
+from recover.derived.queues import NO_EVIDENCE, consumequeue_steps
 from recover.evidence.flipped_bits import WrongBit
 from recover.evidence.last_numbers import as_units_say
 from recover.evidence.lost import record_count

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.lab.observe import kept_observations, reference
+from fixtures.lab.observe import kept_observations, observation, reference
 from fixtures.lab.packed import manifest, readers
 from tests.broker.cases import WITNESS, Case, cases, log_cases, marked, pairs
 from tests.broker.judge import (
@@ -29,6 +29,7 @@ from tests.broker.judge import (
     unseen_sizes,
 )
 from tests.broker.observations import Observations
+from tests.support.brokers import VERSIONS
 from tests.support.counts import Count
 from tests.support.stores import copy_store
 from tests.support.trees import assert_same_tree, tree_digest
@@ -50,6 +51,15 @@ REFUSED_FOR = {"plan-loses-delivered", "plan-overwrites-named", "commitlog-other
 KEPT = [tuple(case) for case in cases() if case.version in kept_observations(case.store).get(case.damage, {})]
 
 
+#: On damage of these seeds nothing was recorded.
+OTHER_SEEDS = [
+    (damage, seed) for seed, damage in enumerate(
+        ("bit-in-body", "blank-too-large", "page-zeroed", "crash-torn-tail", "log-middle-short", "checkpoint-zero"),
+        start=11,
+    )
+]
+
+
 Record = Callable[[str, object], None]
 
 
@@ -65,6 +75,16 @@ def test_prediction_is_what_the_broker_does(
     told = mqtool("predict", root, *parts(store, root), *unseen_sizes(store, root), *options)
     assert not told.code & REFUSED, told.document
     assert not prediction_mismatches(case, told.document, seen.kept, done)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("damage", "seed"), OTHER_SEEDS)
+def test_prediction_holds_for_damage_of_other_seeds(damage: str, seed: int, version: str, tmp_path: Path) -> None:
+    case = Case("clean-5.3.3", damage, version)
+    root, done = damaged(case.store, damage, tmp_path, seed)
+    told = mqtool("predict", root, *broker_options(case.store, version))
+    seen = start(case, root)
+    assert not prediction_mismatches(case, told.document, observation(case.store, seen, done, root), done)
 
 
 @pytest.mark.parametrize(("store", "damage", "version"), marked(KEPT, 4))

@@ -9,15 +9,8 @@ from msgspec import structs
 
 from formats.crc import crc31
 from formats.javahash import tags_code
-from formats.record import (
-    MAGIC_BLANK,
-    MAGIC_V2,
-    OFFSET_BODY_LENGTH,
-    TOPIC_SCHEDULE,
-    encode,
-    make_record,
-    with_property_crc,
-)
+from formats.record import MAGIC_BLANK, MAGIC_V2, OFFSET_BODY_LENGTH, TOPIC_SCHEDULE, encode, make_record
+from formats.record.codec import with_property_crc
 from recover.broker.record_check import LARGEST_JAVA_ARRAY, Checked, CheckRules, check_bytes
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion

@@ -12,8 +12,8 @@ from string import Formatter
 
 import pytest
 
-from formats.record.strict import PLAUSIBLE
-from mqtool.output import SCREEN_FINDINGS
+from formats.record.grammar import RULES
+from mqtool.printer import SCREEN_FINDINGS
 from recover.evidence.beyond import TORN_RECORD, ZEROED
 from recover.findings.code import Code
 from recover.findings.log_codes import REASONS
@@ -108,9 +108,9 @@ def test_every_reason_that_a_judge_of_the_log_can_give_is_explained() -> None:
     """Out of the sources: the codec, the verdict and what the scan and the evidence add."""
     texts = [path.read_text() for place in ("formats/record", "recover/log", "recover/evidence")
              for path in (ROOT / place).glob("*.py")]
-    given = {name for text in texts for names in re.findall(r'fail\(\s*"([a-z-]+)"|FormatError\("([a-z-]+)"', text)
-             for name in names}
-    given |= {"bad-" + name.replace("_", "-") for name, _ in PLAUSIBLE} | {MISSING_FILE, GHOSTS, TORN_RECORD, ZEROED}
+    given = {name for text in texts for name in re.findall(r'FormatError\(\s*"([a-z-]+)"', text)}
+    given |= set(re.findall(r'"(bad-[a-z-]+|short|blank)"', (ROOT / "formats/record/grammar.py").read_text()))
+    given |= {rule.reason for rule in RULES} | {MISSING_FILE, GHOSTS, TORN_RECORD, ZEROED}
     given |= {"bad-blank-size", "unread"}
     assert given - {"", "bad-", "bad-host"} <= REASONS.keys()
     for name in REASONS:

@@ -17,7 +17,7 @@ from formats.errors import FormatError
 from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
 from formats.names import offset_to_name
 from formats.record import BLANK_SIZE, HEADS
-from formats.record.strict import unserved
+from formats.record.grammar import unserved
 from recover.log.judge import judge
 from recover.look.record import record_item
 from tests.cli.runner import mqtool

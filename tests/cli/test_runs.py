@@ -78,7 +78,7 @@ def test_undo_shows_and_stops_with_dry_run(store: Path) -> None:
     with assert_unchanged(store):
         result = mqtool("undo", store, "--dry-run")
     assert result.code == 0
-    assert "would be taken back" in result.stdout
+    assert "would be reverted" in result.stdout
 
 
 @pytest.mark.parametrize("command", ["undo", "resume"])

@@ -96,6 +96,14 @@ def test_topic_map_and_filters_choose_what_goes_where() -> None:
     assert planned(root, "--topic", "TopicA", "--topic-map", "TopicA=SCHEDULE_TOPIC_XXXX")["planned"] == 0
 
 
+@pytest.mark.parametrize("limit", [1, 7, 400])
+def test_a_limit_counts_messages_that_go_out_and_no_copies_that_stay(limit: int) -> None:
+    root = unpacked("clean-5.3.3")
+    all_of_them = planned(root)
+    assert all_of_them["left_out"] and all_of_them["planned"] > limit
+    assert planned(root, "--limit", limit)["planned"] == limit
+
+
 def test_damaged_and_compressed_messages_stay_and_are_counted(store: Callable[[str], Path], tmp_path: Path) -> None:
     root = store("clean-5.3.3")
     damage("bit-in-body", root, 1)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from msgspec import structs
 
 from formats.record.rows import BIT_STRAY
 from recover.check.survey import ScanOptions, survey
 from recover.derived import expected
-from recover.derived.expected import Expectation, QueueKey, is_lost
+from recover.derived.expected import Expectation, QueueKey
 from recover.log.generations import numbered
 from recover.store.columns import Rows
 from tests.support.looks import opened
@@ -63,30 +62,3 @@ def test_only_what_is_wanted_is_grouped() -> None:
     chosen = plain(seen.grouped(wanted))
     assert chosen == [(key, rows) for key, rows in plain(seen.grouped()) if key in wanted]
     assert len(chosen) == len(wanted) > 1
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_what_counts_tell_of_a_queue_s_offsets_is_what_its_rows_say(name: str) -> None:
-    seen = expectation(name)
-    told = 0
-    for key, rows in seen.grouped():
-        offsets = seen.span(seen.keys.index(key))
-        if offsets is not None:
-            told += 1
-            assert list(offsets) == rows["queue_offset"].tolist() and not is_lost(rows).any()
-    assert told or seen.log.markers or seen.log.tally.fallen.any()
-
-
-@pytest.mark.parametrize("column", ["markers", "bits", "fallen", "most", "positions"])
-def test_counts_tell_nothing_where_rows_must_be_looked_at(column: str) -> None:
-    seen = expectation("clean-plain-4.9.7")
-    number = next(number for number, count in enumerate(seen.counts) if count)
-    assert seen.span(number) is not None
-    assert seen.span(len(seen.log.queues)) is None
-    value = getattr(seen.log.tally, column)
-    if column in ("markers", "bits"):
-        value |= {"markers": 1, "bits": BIT_STRAY}[column]
-    else:
-        value[number] += 1
-    seen.log.tally = structs.replace(seen.log.tally, **{column: value})
-    assert seen.span(number) is None

@@ -24,6 +24,7 @@ from recover.derived import queues as rebuild_consumequeue
 from recover.derived.expected import QueueKey
 from recover.derived.queues import QueueBuilder, queue_steps
 from recover.repair.rebuild import RebuildOptions, plan_rebuild
+from recover.store.derived_files import QueueFiles
 from tests.support.looks import looked_at, opened
 from tests.support.sampling import sampled
 from tests.support.sparse import data_chunks
@@ -73,9 +74,9 @@ def test_a_broker_s_own_queues_need_nothing(name: str, store: Copy) -> None:
     root = store(name)
     _, seen = looked_at(root)
     for key, rows in seen.expectation.grouped():
-        cells = builder(seen).repaired(key, rows)
+        cells = builder(seen).repaired(QueueFiles(seen.store, *key), rows)
         assert cells is not None
-        assert list(queue_steps(seen.store, cells, Spool())) == [], key
+        assert list(queue_steps(QueueFiles(seen.store, *key), cells, Spool())) == [], key
 
 
 @pytest.mark.parametrize("name", STORES)

@@ -20,7 +20,7 @@ from recover.derived.expected import QueueKey
 from recover.derived.queue_ext import ExtRows, fresh_ext, repaired_ext
 from recover.derived.queues import QueueBuilder, queue_steps
 from recover.findings.model import Finding
-from recover.store.derived_files import ExtFiles
+from recover.store.derived_files import ExtFiles, QueueFiles
 from recover.store.store import Store
 
 WITH_EXT = ("clean-5.3.3", "killed-ext-4.5.1", "killed-ext-5.5.0")
@@ -41,9 +41,9 @@ def steps(seen: Survey) -> list[Step]:
     """What puts every queue of the store right."""
     found: list[Step] = []
     for key, rows in seen.expectation.grouped():
-        cells = builder(seen).repaired(key, rows)
+        cells = builder(seen).repaired(QueueFiles(seen.store, *key), rows)
         assert cells is not None
-        found += queue_steps(seen.store, cells, Spool())
+        found += queue_steps(QueueFiles(seen.store, *key), cells, Spool())
     return found
 
 

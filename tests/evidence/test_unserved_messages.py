@@ -14,7 +14,7 @@ from fixtures.damage.patch import flip_bit
 from fixtures.synth import StoreWriter
 from formats.names import offset_to_name
 from formats.record import OFFSET_SYS_FLAG, TOPIC_HALF, TOPIC_SCHEDULE, TOPIC_TIMER, Record, make_record
-from formats.record.strict import NEEDED, is_served, unserved
+from formats.record.grammar import NEEDED, is_served, unserved
 from recover.derived.expected import QueueKey
 from recover.evidence.flipped_bits import served_again
 from tests.cli.runner import Result, mqtool

@@ -10,9 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from formats import record as log
 from formats.errors import FormatError
 from formats.record import Record, decode, encode, make_record
+from formats.record.codec import Blank, decode_blank, encode_blank, with_property_crc
+from formats.record.layout import (
+    HEAD,
+    HEAD_SIZE,
+    IPV6_EXTRA,
+    MIN_RECORD_SIZE,
+    OFFSET_BODY_LENGTH,
+    OFFSET_QUEUE_ID,
+    OFFSET_TOTAL_SIZE,
+    Head,
+)
+from formats.record.message import iter_index_keys
 from tests.support.commitlog import placed_records
 from tests.support.stores import EXPECTED, STORES
 
@@ -112,7 +123,7 @@ def test_every_record_of_a_real_store_is_written_back(name: str) -> None:
 @pytest.mark.parametrize("name", STORES)
 def test_keys_of_a_real_store_are_as_many_as_its_index_entries(name: str) -> None:
     tags = EXPECTED[name]["broker"] >= "5.4.0"
-    assert sum(len(list(log.iter_index_keys(it.record, tags))) for it in placed_records(name)) == (
+    assert sum(len(list(iter_index_keys(it.record, tags))) for it in placed_records(name)) == (
         EXPECTED[name]["index_entries"])
 
 
@@ -181,7 +192,7 @@ def test_crcs_at_the_edges_are_accepted(body: bytes) -> None:
 
 def test_a_property_crc_covers_head_and_topic() -> None:
     content = bytearray(PROPERTY_CRC_RECORD)
-    content[log.OFFSET_QUEUE_ID + 3] ^= 1
+    content[OFFSET_QUEUE_ID + 3] ^= 1
     assert _reason(bytes(content)) == "bad-property-crc"
 
 
@@ -194,14 +205,14 @@ def test_a_changed_record_can_get_its_property_crc_again(name: str) -> None:
     change: dict[str, Any] = {name: 4711}
     changed = structs.replace(decode(PROPERTY_CRC_RECORD), **change)
     assert _reason(encode(changed)) == "bad-property-crc"
-    content = encode(log.with_property_crc(changed))
+    content = encode(with_property_crc(changed))
     assert getattr(decode(content), name) == 4711
 
 
 def test_negative_lengths_are_named() -> None:
     content = bytearray(encode(make_record("T", b"body", b"k\x01v\x02", store_timestamp=1)))
-    for at, reason in ((log.OFFSET_BODY_LENGTH, "bad-body-length"), (log.HEAD_SIZE + 4, "bad-topic"),
-                       (log.HEAD_SIZE + 4 + 2, "bad-properties")):
+    for at, reason in ((OFFSET_BODY_LENGTH, "bad-body-length"), (HEAD_SIZE + 4, "bad-topic"),
+                       (HEAD_SIZE + 4 + 2, "bad-properties")):
         patched = bytearray(content)
         patched[at] = 0xFF
         assert _reason(bytes(patched)) == reason
@@ -209,7 +220,7 @@ def test_negative_lengths_are_named() -> None:
 
 @pytest.mark.parametrize("change", [-1, 1])
 @pytest.mark.parametrize("at", [
-    log.OFFSET_TOTAL_SIZE + 3, log.OFFSET_BODY_LENGTH + 3, log.HEAD_SIZE + 4, log.HEAD_SIZE + 4 + 1 + 1 + 1,
+    OFFSET_TOTAL_SIZE + 3, OFFSET_BODY_LENGTH + 3, HEAD_SIZE + 4, HEAD_SIZE + 4 + 1 + 1 + 1,
 ])
 def test_lengths_that_do_not_add_up_are_a_bad_sum(at: int, change: int) -> None:
     content = bytearray(encode(make_record("T", b"body", b"k\x01v\x02", store_timestamp=1)) + bytes(200))
@@ -236,18 +247,18 @@ def test_a_value_too_big_for_its_field_is_an_error() -> None:
 
 @pytest.mark.parametrize("size", [8, 91, 1024])
 def test_a_blank_is_read_and_written_back(size: int) -> None:
-    content = log.encode_blank(size)
+    content = encode_blank(size)
     assert content == struct.pack(">i", size) + bytes.fromhex("cbd43194")
-    assert log.decode_blank(content + b"stale") == log.Blank(size)
+    assert decode_blank(content + b"stale") == Blank(size)
     assert _reason(content) == "blank"
 
 
 def test_a_record_is_no_blank() -> None:
     with pytest.raises(FormatError) as caught:
-        log.decode_blank(BATCH_RECORD)
+        decode_blank(BATCH_RECORD)
     assert caught.value.reason == "bad-magic"
 
 
 def test_the_docs_table_has_every_field_of_the_head() -> None:
-    assert log.HEAD.markdown().count("\n") == 1 + len(log.Head._fields)
-    assert (log.HEAD_SIZE, log.IPV6_EXTRA, log.MIN_RECORD_SIZE) == (88, 12, 91)
+    assert HEAD.markdown().count("\n") == 1 + len(Head._fields)
+    assert (HEAD_SIZE, IPV6_EXTRA, MIN_RECORD_SIZE) == (88, 12, 91)

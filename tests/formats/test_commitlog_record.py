@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from formats import record as log
 from formats.properties import PARSER_NEW, PARSER_OLD
 from formats.record import Record, delay_level, iter_index_keys, make_record, tags_code
+from formats.record.message import host_text, inner_batch, java_number
 
 
 def _record(topic: str = "T", sys_flag: int = 0, **properties: str) -> Record:
@@ -80,17 +80,17 @@ def test_a_delay_that_java_cannot_parse_is_an_error(text: str) -> None:
 def test_an_inner_batch_needs_two_numbers(base: str | None, count: str | None, found: Any) -> None:
     values = {name: text for name, text in (("INNER_BASE", base), ("INNER_NUM", count)) if text is not None}
     if not isinstance(found, str):
-        assert log.inner_batch(values) == found
+        assert inner_batch(values) == found
         return
     with pytest.raises(ValueError, match=found):
-        log.inner_batch(values)
+        inner_batch(values)
 
 
 @pytest.mark.parametrize(("text", "value"), [("0", 0), ("+7", 7), ("-2147483648", -(2**31)), ("007", 7)])
 def test_java_ints(text: str, value: int) -> None:
-    assert log.java_number(text) == value
+    assert java_number(text) == value
 
 
 def test_hosts_are_shown_with_their_ports() -> None:
-    assert log.host_text((b"\x7f\x00\x00\x01", 10911)) == "127.0.0.1:10911"
-    assert log.host_text((bytes(15) + b"\x01", 10911)) == "[::1]:10911"
+    assert host_text((b"\x7f\x00\x00\x01", 10911)) == "127.0.0.1:10911"
+    assert host_text((bytes(15) + b"\x01", 10911)) == "[::1]:10911"

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 
 from formats.config import tables as config
-from formats.config.json import Json
+from formats.config.json import Json, loads, salvage
 from tests.formats.test_fastjson import VALUES
 from tests.support.stores import STORES, unpacked
 
 
 def value_of(store: str, name: str) -> Json:
-    return config.loads((unpacked(store) / "config" / name).read_bytes())
+    return loads((unpacked(store) / "config" / name).read_bytes())
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -24,7 +24,7 @@ def test_every_real_file_is_known_and_has_its_keys(name: str) -> None:
         if path.name == "timercheck":
             continue
         known = config.BY_NAME[path.name.removesuffix(config.BACKUP_SUFFIX)]
-        value = config.loads(path.read_bytes())
+        value = loads(path.read_bytes())
         assert config.missing_keys(known, value) == ()
         assert isinstance(value, dict)
         assert {str(key) for key in value} <= {*known.required, *known.optional}
@@ -80,17 +80,17 @@ def test_groups_and_metrics_of_a_real_store() -> None:
 
 
 def test_filters_and_order_info() -> None:
-    filters = config.read_consumer_filters(config.loads(
+    filters = config.read_consumer_filters(loads(
         b'{"filterDataByTopic":{"T":{"groupFilterData":{"G":{"expression":"a>1","expressionType":"SQL92"},"H":3}}}}'))
     assert filters.expressions == {("T", "G"): ("a>1", "SQL92")}
     assert filters.rejected == ["filterDataByTopic/T/H"]
-    order = config.read_consumer_order_info(config.loads(b'{"table":{"T@G":{0:{"popTime":5},"x":{}},"bad":{}}}'))
+    order = config.read_consumer_order_info(loads(b'{"table":{"T@G":{0:{"popTime":5},"x":{}},"bad":{}}}'))
     assert order.queues == {("T", "G"): {0: {"popTime": 5}}}
     assert order.rejected == ["table/T@G/x", "table/bad"]
 
 
 def test_attributes_and_numbers_in_quotes_are_read() -> None:
-    topics = config.read_topics(config.loads(
+    topics = config.read_topics(loads(
         b'{"topicConfigTable":{"T":{"readQueueNums":"3","attributes":{"queue.type":"BatchCQ"}}}}'))
     assert topics.topics["T"].read_queue_nums == 3
     assert topics.topics["T"].write_queue_nums == 16
@@ -98,7 +98,7 @@ def test_attributes_and_numbers_in_quotes_are_read() -> None:
 
 
 def test_one_bad_member_does_not_hide_the_others() -> None:
-    offsets = config.read_consumer_offsets(config.loads(
+    offsets = config.read_consumer_offsets(loads(
         b'{"offsetTable":{"T@G":{0:1,"1":2,"x":3,2:null},"nogroup":{0:1},"a@b@c":{},"T@H":7},'
         b'"lmqOffsetTable":{"q@g":5,"q":1}}'))
     assert offsets.offsets == {("T", "G"): {0: 1, 1: 2}}
@@ -149,7 +149,7 @@ def test_every_known_file_says_what_its_loss_means() -> None:
 def test_the_bit_that_gives_a_table_its_name_is_found_if_there_is_just_one(
     text: bytes, place: tuple[int, int] | None
 ) -> None:
-    assert config.flipped_name(config.BY_NAME["delayOffset.json"], text, config.salvage(text).value) == place
+    assert config.flipped_name(config.BY_NAME["delayOffset.json"], text, salvage(text).value) == place
 
 
 def test_each_bit_of_a_tables_name_is_found() -> None:
@@ -159,7 +159,7 @@ def test_each_bit_of_a_tables_name_is_found() -> None:
             for number in range(8 * len(name)):
                 at, bit = 2 + number // 8, number % 8
                 flipped = text[:at] + bytes([text[at] ^ 1 << bit]) + text[at + 1 :]
-                parsed = config.salvage(flipped)
+                parsed = salvage(flipped)
                 if parsed.error is None and not parsed.trailing:
                     assert config.flipped_name(known, flipped, parsed.value) == (at, bit)
 
@@ -175,7 +175,7 @@ def test_each_bit_of_a_tables_name_is_found() -> None:
     ("lmqConsumerOffset.json", '{"lmqOffsetTable":{"a@b":1,"c@d":"e"}}', {"lmqOffsetTable": {"a@b": 1}}),
     ("topics.json", '{"topicConfigTable":{"a":{"perm":"x"}}}', None),
 ])
-def test_offsets_that_are_no_numbers_are_left_out(name: str, text: str, left: config.Json) -> None:
-    value = config.loads(text.encode())
+def test_offsets_that_are_no_numbers_are_left_out(name: str, text: str, left: Json) -> None:
+    value = loads(text.encode())
     found = config.readable_offsets(name, value)
     assert found is value if left is None else found == left

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formats.crc import crc31
-from formats.record import property_crc_digits
+from formats.record.codec import property_crc_digits
 
 
 @pytest.mark.parametrize(("content", "value"), [

@@ -32,10 +32,10 @@ from formats.record import (
     iter_index_keys,
     make_record,
     tags_code,
-    with_property_crc,
 )
+from formats.record.codec import with_property_crc
+from formats.record.grammar import range_table, unserved
 from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_DELAY, BIT_UNSERVED, RECORD, row_of
-from formats.record.strict import unserved
 from formats.sysflag import BORNHOST_V6, HOSTS_V6, STOREHOST_V6, contradicted_by
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES
@@ -61,7 +61,7 @@ def _walk_in_front_of(rest: bytes, content: bytes, phy_offset: int, with_keys: b
     walk_records(
         data, 0, data.size, phy_offset, phy_offset + data.size,
         records, hashes, new_queue_slots(16, names, queues, int(state[2])), names, queues, state, with_keys,
-        np.zeros(REFILL_SIZE, np.int64),
+        np.zeros(REFILL_SIZE, np.int64), range_table(),
     )
     return (records[0], hashes[:state[1]].tolist()) if state[0] else None
 

@@ -32,8 +32,8 @@ from formats.native.walk import (
 )
 from formats.record import layout
 from formats.record import rows as record_columns
+from formats.record.grammar import QUEUE_ID_DIGITS, TIME_DIGITS, range_table
 from formats.record.rows import RECORD
-from formats.record.strict import QUEUE_ID_DIGITS, TIME_DIGITS
 from tests.support.kernel_inputs import INPUTS, YES_ONLY
 from tests.support.stores import STORES, unpacked
 
@@ -136,7 +136,7 @@ def _walked(run: Any, content: bytes, keys: bool, room: int) -> tuple[tuple[int,
         np.zeros((32, QUEUE_COLUMNS), np.int64), np.zeros(4, np.int64),
     ]
     data = np.frombuffer(bytearray(content), np.uint8)
-    result = run(data, 0, data.size, 0, 1 << 30, *out, keys, np.zeros(REFILL_SIZE, np.int64))
+    result = run(data, 0, data.size, 0, 1 << 30, *out, keys, np.zeros(REFILL_SIZE, np.int64), range_table())
     state = out[5].tolist()
     return result, [out[0][: state[0]].tolist(), out[1][: state[1]].tolist(), out[4][: state[2]].tolist(), state]
 

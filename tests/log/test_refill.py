@@ -85,98 +85,98 @@ def test_every_damage_reads_the_same_in_either_way(recipe: str, tmp_path: Path, 
     assert _told(_scans(root)) == expected
 
 
-def test_a_log_in_the_page_cache_hardly_needs_the_interpreter(tmp_path: Path, loads: list[int]) -> None:
-    synth_store(tmp_path / "s", messages=3000, mapped_file_size=4 << 20)
-    (scan,) = _scans(tmp_path / "s")
+def test_a_log_in_the_page_cache_hardly_needs_the_interpreter(disk: Path, loads: list[int]) -> None:
+    synth_store(disk / "s", messages=3000, mapped_file_size=4 << 20)
+    (scan,) = _scans(disk / "s")
     assert scan.record_count == 3000
     assert len(loads) <= (scan.end - scan.mapped_file.file_from_offset) // ((_SIZE - 600) * _LOADS) + 2
 
 
 def test_without_such_a_call_the_interpreter_fills_every_buffer(
-    tmp_path: Path, handed: pytest.MonkeyPatch, loads: list[int]
+    disk: Path, handed: pytest.MonkeyPatch, loads: list[int]
 ) -> None:
-    synth_store(tmp_path / "s", messages=300, mapped_file_size=4 << 20)
-    (scan,) = _scans(tmp_path / "s")
+    synth_store(disk / "s", messages=300, mapped_file_size=4 << 20)
+    (scan,) = _scans(disk / "s")
     assert scan.record_count == 300 and len(loads) >= scan.end // _SIZE
 
 
-def test_what_does_not_come_at_once_is_left_to_the_interpreter(tmp_path: Path, loads: list[int]) -> None:
-    synth_store(tmp_path / "s", messages=3000, mapped_file_size=4 << 20)
-    expected = _told(_scans(tmp_path / "s"))
+def test_what_does_not_come_at_once_is_left_to_the_interpreter(disk: Path, loads: list[int]) -> None:
+    synth_store(disk / "s", messages=3000, mapped_file_size=4 << 20)
+    expected = _told(_scans(disk / "s"))
     loads.clear()
     for seed in range(3):
         with short_reads(random.Random(seed)):
-            assert _told(_scans(tmp_path / "s")) == expected
+            assert _told(_scans(disk / "s")) == expected
     # what failed once is not tried again at once: all in all it would take twice as many reads
     assert len(loads) > 3 * expected[0][-1] // _SIZE
 
 
-def test_a_page_that_lacks_costs_one_buffer_of_the_interpreter(tmp_path: Path, loads: list[int]) -> None:
-    synth_store(tmp_path / "s", messages=9000, mapped_file_size=4 << 20)
-    expected = _told(_scans(tmp_path / "s"))
+def test_a_page_that_lacks_costs_one_buffer_of_the_interpreter(disk: Path, loads: list[int]) -> None:
+    synth_store(disk / "s", messages=9000, mapped_file_size=4 << 20)
+    expected = _told(_scans(disk / "s"))
     before = len(loads)
     loads.clear()
     lacking = {PAGE * number for number in range(40, 560, 104)}
     with lacking_pages(lacking):
-        assert _told(_scans(tmp_path / "s")) == expected
+        assert _told(_scans(disk / "s")) == expected
     assert not lacking and len(loads) <= before + 2 * 5
 
 
-def test_where_every_buffer_lacks_a_page_compiled_code_seldom_tries(tmp_path: Path, loads: list[int]) -> None:
-    synth_store(tmp_path / "s", messages=9000, mapped_file_size=4 << 20)
-    expected = _told(_scans(tmp_path / "s"))
+def test_where_every_buffer_lacks_a_page_compiled_code_seldom_tries(disk: Path, loads: list[int]) -> None:
+    synth_store(disk / "s", messages=9000, mapped_file_size=4 << 20)
+    expected = _told(_scans(disk / "s"))
     loads.clear()
     lacking = set(range(0, 4 << 20, PAGE)) - set(range(0, 4 << 20, BLOCK))  # so that no block looks cold
     with lacking_pages(lacking, brought=False) as tried:
-        assert _told(_scans(tmp_path / "s")) == expected
+        assert _told(_scans(disk / "s")) == expected
     assert len(tried) < len(loads) / 8
 
 
 def test_compiled_code_fills_its_buffer_up_to_a_block_that_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loads: list[int]
+    disk: Path, monkeypatch: pytest.MonkeyPatch, loads: list[int]
 ) -> None:
-    synth_store(tmp_path / "s", messages=9000, mapped_file_size=4 << 20)
-    expected = _told(_scans(tmp_path / "s"))
+    synth_store(disk / "s", messages=9000, mapped_file_size=4 << 20)
+    expected = _told(_scans(disk / "s"))
     whole = len(loads)
     loads.clear()
     monkeypatch.setattr(ReadAhead, "holds", lambda self, at: at // BLOCK != 1)
-    assert _told(_scans(tmp_path / "s")) == expected
+    assert _told(_scans(disk / "s")) == expected
     inside = [at for at in loads if BLOCK - _SIZE < at < 2 * BLOCK]
     assert len(inside) >= BLOCK // _SIZE - 1
     assert len(loads) - len(inside) <= whole + 2
 
 
-def test_a_limited_rate_counts_every_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synth_store(tmp_path / "s", messages=3000, mapped_file_size=4 << 20)
+def test_a_limited_rate_counts_every_byte(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synth_store(disk / "s", messages=3000, mapped_file_size=4 << 20)
     limited, spent = Pace(1 << 50), []
     monkeypatch.setattr(limited, "spend", spent.append)
     monkeypatch.setattr(reader, "_pace", limited)
-    (scan,) = _scans(tmp_path / "s")
+    (scan,) = _scans(disk / "s")
     assert sum(spent) >= scan.end
 
 
-def test_progress_is_told_of_every_byte_and_record_once(tmp_path: Path) -> None:
-    synth_store(tmp_path / "s", messages=3000, mapped_file_size=4 << 20)
-    queue = Store.open(tmp_path / "s").commitlog
+def test_progress_is_told_of_every_byte_and_record_once(disk: Path) -> None:
+    synth_store(disk / "s", messages=3000, mapped_file_size=4 << 20)
+    queue = Store.open(disk / "s").commitlog
     told: list[tuple[int, int]] = []
     scan_file(queue.files[0], queue.file_size, ColumnStore(), window=_SIZE, progress=lambda *it: told.append(it))
     assert sum(size for size, _ in told) == queue.files[0].length
     assert sum(records for _, records in told) == 3000
 
 
-def test_a_split_is_not_left_for_what_lies_behind_it(tmp_path: Path) -> None:
-    synth_store(tmp_path / "s", messages=3000, mapped_file_size=4 << 20)
-    queue = Store.open(tmp_path / "s").commitlog
-    expected = assemble(queue, _scans(tmp_path / "s")).messages
+def test_a_split_is_not_left_for_what_lies_behind_it(disk: Path) -> None:
+    synth_store(disk / "s", messages=3000, mapped_file_size=4 << 20)
+    queue = Store.open(disk / "s").commitlog
+    expected = assemble(queue, _scans(disk / "s")).messages
     scans = [scan_split(part, window=_SIZE) for part in splits_of(queue.files[0], queue.file_size, 100_000)]
     assert sum(each.scan.record_count for each in scans) == expected
 
 
 def test_a_file_that_shrinks_under_the_scan_ends_where_it_ends_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synth_store(tmp_path / "s", messages=3000, mapped_file_size=4 << 20)
-    queue = Store.open(tmp_path / "s").commitlog
+    synth_store(disk / "s", messages=3000, mapped_file_size=4 << 20)
+    queue = Store.open(disk / "s").commitlog
     cut = queue.files[0].length // 64
     known = Window.lent
     monkeypatch.setattr(Window, "lent", lambda self: (os.truncate(self.reader.path, cut), known(self))[1])

@@ -6,7 +6,7 @@ import pytest
 
 from fixtures.damage.patch import overwrite
 from formats.consumequeue import CQ_UNIT
-from formats.record import OFFSET_QUEUE_OFFSET
+from formats.record.layout import OFFSET_QUEUE_OFFSET
 from mqtool import exits
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, file_name, messages, queue_bytes

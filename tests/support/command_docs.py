@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from mqtool import exits
+from mqtool.cli import load
 from mqtool.commands import COMMANDS, command_of
-from mqtool.grammar import load
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = DOCS / "commands"
@@ -47,19 +47,15 @@ def parameters(name: str) -> list[Any]:
     return [item for item in load(name, COMMANDS[name]).params if "--help" not in item.opts]
 
 
-def _info(name: str) -> Any:
-    return command_of(COMMANDS[name]).info
-
-
 def _examples(name: str) -> str:
     lines = []
-    for arguments, what in _info(name).examples:
+    for arguments, what in command_of(COMMANDS[name]).examples:
         lines += [f"# {what}", f"mqtool {name} {arguments}".rstrip()]
     return "\n".join(["```console", *lines, "```"])
 
 
 def _exit_codes(name: str) -> str:
-    return exit_table(_info(name).bits)
+    return exit_table(command_of(COMMANDS[name]).bits)
 
 
 def _options(name: str) -> str:
@@ -75,9 +71,16 @@ def _spelling(item: Any, option: bool) -> str:
     if not option:
         return f"`{item.metavar or item.name.upper()}`"
     names = ", ".join(f"`{name}`" for name in [*item.opts, *item.secondary_opts])
-    kind = type(item.default)
-    value = "\\|".join(choice.value for choice in kind) if issubclass(kind, Enum) else item.metavar or ""
+    value = "\\|".join(_choices(item.type_descriptor.annotation)) or item.metavar or ""
     return f"{names} {value}".strip()
+
+
+def _choices(kind: Any) -> list[str]:
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    if get_origin(kind) is list:
+        return _choices(get_args(kind)[0])
+    return [choice.value for choice in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
 
 
 def _cell(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The generated parts of docs/format.md: layout tables and the list of config files.
+"""The generated parts of docs/format.md: layout tables, the rules of a record and the list of config files.
 
 `python -m tests.support.format_docs` rewrites them in place; a test fails while they are stale.
 """
@@ -9,12 +9,14 @@ import re
 from pathlib import Path
 
 from formats.config.tables import CONFIG_FILES
+from formats.record.grammar import markdown
 from formats.registry import BY_NAME, FORMATS
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "format.md"
 
 _BLOCK = re.compile(
-    r"<!-- (?P<what>layout:[a-z-]+(?:/[A-Z0-9_]+)?|config-files|format-list) -->\n.*?<!-- end -->", re.DOTALL
+    r"<!-- (?P<what>layout:[a-z-]+(?:/[A-Z0-9_]+)?|config-files|format-list|record-rules) -->\n.*?<!-- end -->",
+    re.DOTALL,
 )
 
 
@@ -40,6 +42,8 @@ def _block(what: str) -> str:
         return _config_files()
     if kind == "format-list":
         return _format_list()
+    if kind == "record-rules":
+        return markdown()
     name, _, one = target.partition("/")
     return "\n\n".join(_layout(name, layout) for layout in ([one] if one else BY_NAME[name].layouts))
 

@@ -64,26 +64,6 @@ def _units_of(dice: random.Random, rows: Any) -> Any:
     return units
 
 
-def _queue_bytes(dice: random.Random, rows: Any) -> tuple[Any, Any, Any, Any]:
-    """(units of some queues one after the other, at, stops, due), as rows would be put."""
-    at, stops, due, content = [], [], [], b""
-    for queue in range(_QUEUES):
-        own = rows[(rows["queue"] == queue) & (rows["bits"] & 0x860 == 0) & (rows["sys_flag"] & 4 == 0)]
-        raw = bytearray(_units_of(dice, own).tobytes())
-        if raw and not dice.randrange(6):
-            raw[dice.randrange(len(raw))] ^= 1
-        if dice.randrange(2):
-            raw += bytes(dice.randrange(60))
-        at.append(len(content))
-        content += raw + bytes(dice.choice((0, 0, 20)))
-        stops.append(len(content) - dice.choice((0, 0, 0, 20, 7)))
-        due.append(int(own["queue_offset"][0]) if own.size else 0)
-    if not dice.randrange(4):
-        at[dice.randrange(_QUEUES)] = -1
-    make = np.array
-    return make(bytearray(content), np.uint8), make(at, np.int64), make(stops, np.int64), make(due, np.int64)
-
-
 def _classify(dice: random.Random) -> list[Any]:
     cells, first = dice.randrange(30), dice.randrange(10)
     offsets = np.sort(_numbers(dice, -20 if not dice.randrange(5) else 0, 900, cells))
@@ -238,12 +218,6 @@ def _zeros(dice: random.Random) -> list[Any]:
     return [data, dice.randrange(-2, 200), dice.randrange(-2, 260)]
 
 
-def _put_plain(dice: random.Random) -> list[Any]:
-    rows = rows_of(dice)
-    units, at, stops, due = _queue_bytes(dice, rows)
-    return [rows, at, stops, due, units]
-
-
 def _put_rows(dice: random.Random) -> list[Any]:
     rows = np.zeros(dice.randrange(12), EXPECTED)
     blanks = dice.randrange(5)
@@ -300,10 +274,6 @@ INPUTS: dict[str, Inputs] = {
     "take_rows": _take_rows,
     "tally_rows": _tally,
     "classify_units": _classify,
-    "put_blanks": lambda dice: [
-        array(dice, np.uint8, dice.randrange(100), 0, 9), dice.randrange(3) * 20, dice.randrange(-1, 7)
-    ],
-    "put_plain": _put_plain,
     "last_written": lambda dice: [_units(dice)],
     "is_ascending": lambda dice: [units := _units(dice), dice.randrange(len(units) + 1)],
     "phy_offsets": lambda dice: [units := _units(dice), len(units), np.zeros(len(units) - 1, np.int64)],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -16,57 +15,15 @@ import pytest
 
 from recover.change import carry_out as apply
 from recover.change import disk
-from recover.change.carry_out import apply_plan, resume
-from recover.change.journal import journal, leftovers
-from recover.change.undo import undo
-from recover.findings.refusal import Refusal
+from recover.change.journal import journal
 from tests.support.counts import Count
-from tests.support.plans import PLANS, count_operations, failing, make_old, sealed, small_store
+from tests.support.plans import PLANS, failing
 from tests.support.sampling import sampled
-from tests.support.trees import assert_same_tree, contents, tree_digest
+from tests.support.trees import contents
+from tests.torture.case import Case, refused
 
 CODES = {name: getattr(errno, name) for name in ("ENOSPC", "EIO", "EROFS", "EACCES", "EMFILE", "EDQUOT")}
 CASES = sampled(sorted(CODES), sorted(PLANS), ["once", "from then on"], one_in=20)
-
-
-class Case:
-    """One plan over one store, made anew for each failure."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.store, self.name = folder / "store", name
-        self.fresh()
-        self.before = tree_digest(self.store)
-        self.applying = len(count_operations(self.apply))
-        self.after = contents(self.store)
-        self.undoing = len(count_operations(lambda: undo(self.store)))
-
-    def fresh(self) -> None:
-        """The store as before."""
-        shutil.rmtree(self.store, ignore_errors=True)
-        small_store(self.store)
-        (self.store / "lock").write_bytes(b"lock")
-        make_old(self.store)
-
-    def apply(self) -> None:
-        """Plan and apply."""
-        apply_plan(self.store, sealed(self.name, self.store))
-
-    def settled(self) -> None:
-        """With a sound disk again: take back what is unfinished; the store is as before."""
-        if any(run.state != "undone" for run in journal(self.store)):
-            undo(self.store)
-        elif leftovers(self.store):
-            assert _refused(lambda: undo(self.store)), "no run came to be, and what it left is removed"
-        assert_same_tree(self.before, tree_digest(self.store))
-
-
-def _refused(work: Callable[[], object]) -> bool:
-    """Whether it was refused; any other error is one of ours."""
-    try:
-        work()
-    except Refusal:
-        return True
-    return False
 
 
 def _from(stop: int, how: str) -> Callable[[int, disk.Operation], bool]:
@@ -79,15 +36,14 @@ def test_an_error_at_each_operation_of_apply(code: str, name: str, how: str, fol
     case = Case(folder, name)
     for stop in range(case.applying):
         case.fresh()
-        plan = sealed(name, case.store)
         with failing(_from(stop, how), CODES[code]):
-            refused = _refused(lambda plan=plan: apply_plan(case.store, plan))  # type: ignore[misc]
-        if not refused:
+            failed = refused(case.apply)
+        if not failed:
             assert contents(case.store) == case.after
         elif how == "once":
             states = {run.state for run in journal(case.store)}
             assert states <= {"undone", "applied"}, "a single error is taken back"
-        case.settled()
+        case.taken_back()
         count("operations failed", 1)
 
 
@@ -98,8 +54,8 @@ def test_an_error_at_each_operation_of_undo(code: str, name: str, how: str, fold
         case.fresh()
         case.apply()
         with failing(_from(stop, how), CODES[code]):
-            _refused(lambda: undo(case.store))
-        case.settled()
+            refused(case.undo)
+        case.taken_back()
         count("operations failed", 1)
 
 
@@ -129,16 +85,15 @@ def test_a_disk_that_is_really_full_after_each_page(
         while not done:
             filler.unlink(missing_ok=True)
             case.fresh()
-            plan = sealed(name, case.store)
             status = os.statvfs(at)
             filler.write_bytes(b"\xff" * max(0, (status.f_bavail - pages) * status.f_frsize))
-            done = not _refused(lambda plan=plan: apply_plan(case.store, plan))  # type: ignore[misc]
+            done = not refused(case.apply)
             if done:
                 assert contents(case.store) == case.after
             elif journal(case.store):
                 assert journal(case.store)[-1].state == "undone", "what was reserved is enough to take it back"
             filler.unlink()
-            case.settled()
+            case.taken_back()
             pages += 1
             count("full disks", 1)
     assert pages > 20
@@ -152,7 +107,7 @@ def _limited(kind: int, limit: int, work: Callable[[], object]) -> int:
         try:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(kind, (limit, resource.getrlimit(kind)[1]))
-            code = 8 if _refused(work) else 0
+            code = 8 if refused(work) else 0
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -165,9 +120,8 @@ def test_a_limit_of_the_system_leaves_a_way_back(kind: int, folder: Path, count:
     answers = set()
     for limit in limits:
         case.fresh()
-        plan = sealed(case.name, case.store)
-        answers.add(_limited(kind, limit, lambda plan=plan: apply_plan(case.store, plan)))  # type: ignore[misc]
-        case.settled()
+        answers.add(_limited(kind, limit, case.apply))
+        case.taken_back()
         count("operations failed", 1)
     assert answers == {0, 8}
 
@@ -211,24 +165,17 @@ def _each_kill(case: Case, one_in: int) -> int:
     """SIGKILL before each operation of apply, then of undo; resume and undo both work. How many kills."""
     kills = 0
     for stop in range(0, case.applying, one_in):
-        for complete in (False, True):
+        for way in (case.completed, case.taken_back):
             case.fresh()
-            plan = sealed(case.name, case.store)
-            assert _killed_from_outside(stop, lambda plan=plan: apply_plan(case.store, plan))  # type: ignore[misc]
+            assert _killed_from_outside(stop, case.apply)
             kills += 1
-            if complete and journal(case.store):
-                _refused(lambda: resume(case.store))
-                assert contents(case.store) == case.after
-            else:
-                _refused(lambda: undo(case.store))
-                case.settled()
+            way()
     for stop in range(0, case.undoing, one_in):
         case.fresh()
         case.apply()
-        assert _killed_from_outside(stop, lambda: undo(case.store))
+        assert _killed_from_outside(stop, case.undo)
         kills += 1
-        _refused(lambda: undo(case.store))
-        case.settled()
+        case.taken_back()
     return kills
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from formats.consumequeue import CQ_UNIT
-from formats.record import OFFSET_STORE_TIMESTAMP
+from formats.record.layout import OFFSET_STORE_TIMESTAMP
 from mqtool import exits
 from tests.scenarios.drill import Drill, messages, position
 from tests.support.trees import assert_same_tree, tree_digest

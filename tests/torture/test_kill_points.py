@@ -20,19 +20,9 @@ from recover.change.preconditions import seal
 from recover.change.undo import undo
 from recover.findings.refusal import Refusal
 from tests.support.counts import Count
-from tests.support.plans import (
-    LOG,
-    NEW_QUEUE,
-    NEXT_LOG,
-    PLANS,
-    count_operations,
-    hole_map,
-    killed_at,
-    make_old,
-    sealed,
-    small_store,
-)
-from tests.support.trees import assert_same_tree, contents, tree_digest
+from tests.support.plans import LOG, NEW_QUEUE, NEXT_LOG, PLANS, count_operations, killed_at, make_old, small_store
+from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
+from tests.torture.case import Case, refused
 
 ONCE = [(name, number % 2 == 0) for number, name in enumerate(PLANS)]
 """Each plan, in a store with a lock file or without."""
@@ -44,55 +34,6 @@ def torn_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recover.change.disk, "CHUNK", 20_000)
 
 
-class Case:
-    """One plan over fresh copies of one store."""
-
-    def __init__(self, folder: Path, name: str, lock: bool) -> None:
-        self.folder, self.name, self.lock, self.copies = folder, name, lock, 0
-        store = self.fresh()
-        self.before, self.holes, self.mtime = tree_digest(store), hole_map(store), store.stat().st_mtime_ns
-        plan = sealed(name, store)
-        self.operations = len(count_operations(lambda: apply_plan(store, plan)))
-        self.after = contents(store)
-        self.undo_operations = len(count_operations(lambda: undo(store)))
-        self.drop(store)
-
-    def fresh(self) -> Path:
-        self.copies += 1
-        store = small_store(self.folder / str(self.copies))
-        if self.lock:
-            (store / "lock").write_bytes(b"lock")
-            make_old(store)
-        return store
-
-    def drop(self, store: Path) -> None:
-        shutil.rmtree(store)
-
-    def assert_as_before(self, store: Path) -> None:
-        assert_same_tree(self.before, tree_digest(store))
-        assert hole_map(store) == self.holes
-        assert store.stat().st_mtime_ns == self.mtime
-
-    def undo(self, store: Path) -> None:
-        """Take back what there is; if no run came to exist there is nothing to take back."""
-        try:
-            undo(store)
-        except Refusal:
-            assert all(run.state == "undone" for run in journal(store))
-        self.assert_as_before(store)
-
-    def resume(self, store: Path, again: Callable[[], object]) -> None:
-        """Complete what there is; if no run came to exist the store is as before, and the plan still good."""
-        if journal(store):
-            try:
-                resume(store)
-            except Refusal:
-                assert [run.state for run in journal(store)] == ["applied"]
-        else:
-            again()
-        assert contents(store) == self.after
-
-
 def sample(operations: int, one_in: int) -> list[int]:
     """One operation in so many: another choice each time, the first and the last always."""
     return sorted({0, operations - 1, *random.sample(range(operations), operations // one_in)})
@@ -101,30 +42,26 @@ def sample(operations: int, one_in: int) -> list[int]:
 def _each_point(case: Case, one_in: int) -> int:
     """How many kills; after each, if all operations are asked for, both ways are gone, else one of them."""
     killed = 0
-    for number in sample(case.operations, one_in):
+    for number in sample(case.applying, one_in):
         for resumed in (True, False) if one_in == 1 else (random.random() < 0.5,):
-            store = case.fresh()
-            plan = sealed(case.name, store)
-            assert killed_at(number, lambda store=store, plan=plan: apply_plan(store, plan))  # type: ignore[misc]
+            case.fresh()
+            assert killed_at(number, case.apply)
             if resumed:
-                case.resume(store, lambda store=store, plan=plan: apply_plan(store, plan))  # type: ignore[misc]
-            case.undo(store)
-            case.drop(store)
+                case.completed()
+            case.taken_back()
             killed += 1
     return killed
 
 
 def _each_undo_point(case: Case, one_in: int) -> int:
     killed = 0
-    for number in sample(case.undo_operations, one_in):
-        store = case.fresh()
-        apply_plan(store, sealed(case.name, store))
-        assert killed_at(number, lambda store=store: undo(store))  # type: ignore[misc]
+    for number in sample(case.undoing, one_in):
+        case.fresh()
+        case.apply()
+        assert killed_at(number, case.undo)
         # A kill in the undo of an undo, half the way further.
-        second = random.randrange(case.undo_operations)
-        killed_at(second, lambda store=store: complete(store, lambda: undo(store)))  # type: ignore[misc]
-        case.undo(store)
-        case.drop(store)
+        killed_at(random.randrange(case.undoing), lambda: refused(case.undo))
+        case.taken_back()
         killed += 1
     return killed
 
@@ -152,25 +89,15 @@ def test_a_kill_before_every_operation(name: str, lock: bool, one_in: int, folde
 @pytest.mark.parametrize("name", sorted(PLANS))
 def test_killed_again_and_again_while_resuming(name: str, folder: Path) -> None:
     case = Case(folder, name, False)
-    store = case.fresh()
-    plan = sealed(name, store)
+    case.fresh()
     kills = 0
-    while killed_at(7 + kills // 2, lambda: complete(store, lambda: apply_plan(store, plan))):
+    while killed_at(7 + kills // 2, lambda: refused(case.apply)):
         kills += 1
-    assert contents(store) == case.after
-    while killed_at(7 + kills // 8, lambda: complete(store, lambda: undo(store))):
+    assert contents(case.store) == case.after
+    while killed_at(7 + kills // 8, lambda: refused(case.undo)):
         kills += 1
     assert kills > 20
-    assert_same_tree(case.before, tree_digest(store))
-    assert hole_map(store) == case.holes
-
-
-def complete(store: Path, work: Callable[[], object]) -> None:
-    """Do the work, unless there is nothing left of it to do."""
-    try:
-        work()
-    except Refusal:
-        assert journal(store)[-1].state in ("applied", "undone")
+    case.assert_as_before()
 
 
 def _broker_started(store: Path) -> None:
@@ -194,38 +121,32 @@ def _broker_dispatched(store: Path) -> None:
 def test_a_broker_between_kill_and_resume_is_noticed(
     broker: Callable[[Path], None], folder: Path, count: Count
 ) -> None:
-    case = Case(folder, "everything", True)
-    refused = 0
-    for number in range(0, case.operations, 9):
-        store = case.fresh()
-        plan = sealed("everything", store)
-        assert killed_at(number, lambda store=store, plan=plan: apply_plan(store, plan))  # type: ignore[misc]
-        if any(run.state == "unfinished" for run in journal(store)):
-            broker(store)
-            now = tree_digest(store)
-            with pytest.raises(Refusal, match=r"since|after|not as|appeared|bytes"):
-                resume(store)
-            assert_same_tree(now, tree_digest(store))
-            refused += 1
-        case.drop(store)
-    assert refused > 5
-    count("starts of a broker between kill and resume refused", refused)
+    case, noticed = Case(folder, "everything"), 0
+    for number in range(0, case.applying, 9):
+        case.fresh()
+        assert killed_at(number, case.apply)
+        if any(run.state == "unfinished" for run in journal(case.store)):
+            broker(case.store)
+            with assert_unchanged(case.store), pytest.raises(Refusal, match=r"since|after|not as|appeared|bytes"):
+                case.resume()
+            noticed += 1
+    assert noticed > 5
+    count("starts of a broker between kill and resume refused", noticed)
 
 
 def test_a_half_written_range_with_foreign_bytes_is_not_run_over(folder: Path) -> None:
-    case = Case(folder, "in-place", True)
-    copy, store = case.fresh(), case.fresh()
-    operations = count_operations(lambda: apply_plan(copy, sealed("in-place", copy)))
+    case = Case(folder, "in-place")
+    case.fresh()
+    operations = count_operations(case.apply)
+    case.fresh()
     write = max(n for n, each in enumerate(operations) if each.name == "write" and each.path.endswith(LOG))
-    assert killed_at(write, lambda: apply_plan(store, sealed("in-place", store)))
-    with (store / LOG).open("r+b") as file:
+    assert killed_at(write, case.apply)
+    with (case.store / LOG).open("r+b") as file:
         file.seek(5000)
         file.write(b"\xff\xfe")
-    now = tree_digest(store)
-    for work in (resume, undo):
-        with pytest.raises(Refusal, match=LOG):
-            work(store)
-    assert_same_tree(now, tree_digest(store))
+    for work in (case.resume, case.undo):
+        with assert_unchanged(case.store), pytest.raises(Refusal, match=LOG):
+            work()
 
 
 def _across(store: Path, other: Path) -> Plan:
@@ -261,5 +182,5 @@ def test_a_kill_with_a_part_on_another_file_system(how: str, folder: Path, disk:
             assert_same_tree(before[0], tree_digest(store))
             assert_same_tree(before[1], tree_digest(other))
         else:
-            complete(store, lambda: resume(store, parts=parts))
+            refused(lambda: resume(store, parts=parts))
             assert (contents(store), contents(other)) == after

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mqtool.fields import body_text, flag_text, properties_text
-from mqtool.screens import facts, table
-from mqtool.shown import Text
+from formats.compression import MissingCodecError, decompress
+from formats.errors import FormatError
+from formats.message_id import offset_id
+from formats.record import Record, host_text
+from mqtool.printer import Printer, Text, facts, table
+from mqtool.screens.file import body_text, flag_text, properties_text
 from mqtool.text import exact_size, human_time
-
-if TYPE_CHECKING:
-    from formats.record import Record
-    from mqtool.output import Printer
-    from recover.look.query import Found
+from recover.look.query import Found
 
 
 def message_document(found: Found, *, body: bool) -> dict[str, Any]:
     """One message as the document shows it; the body (decompressed) only if asked for."""
-    from formats.message_id import offset_id
-    from formats.record import host_text
-
     record = found.record
     document: dict[str, Any] = {
         "phy_offset": record.phy_offset, "size": record.total_size, "topic": record.topic_name,
@@ -39,7 +35,7 @@ def message_document(found: Found, *, body: bool) -> dict[str, Any]:
 
 
 def _body_document(record: Record) -> dict[str, Any]:
-    content, problem = plain_body(record)
+    content, problem = _plain_body(record)
     try:
         text: dict[str, Any] = {"body": content.decode("utf-8")}
     except UnicodeDecodeError:
@@ -47,11 +43,8 @@ def _body_document(record: Record) -> dict[str, Any]:
     return {**text, "body_problem": problem} if problem else text
 
 
-def plain_body(record: Record) -> tuple[bytes, str]:
+def _plain_body(record: Record) -> tuple[bytes, str]:
     """(body as its producer wrote it, ""), or the stored bytes and why they could not be decompressed."""
-    from formats.compression import MissingCodecError, decompress
-    from formats.errors import FormatError
-
     try:
         return decompress(record.body, record.sys_flag), ""
     except (FormatError, MissingCodecError) as error:
@@ -69,7 +62,7 @@ def show_messages(out: Printer, messages: list[Found], *, body: bool, as_list: b
 
 
 def _mark(found: Found) -> str:
-    return " ghost" if found.ghost else " superseded" if found.superseded else ""
+    return " stale" if found.ghost else " superseded" if found.superseded else ""
 
 
 def _row(found: Found, body: bool) -> list[object]:
@@ -79,13 +72,10 @@ def _row(found: Found, body: bool) -> list[object]:
         where, record.topic_name, record.queue_id, record.queue_offset,
         human_time(record.store_timestamp), record.tags or "", record.keys or "", record.uniq_key or "",
     ]
-    return [*row, body_text(plain_body(record)[0], 60)] if body else row
+    return [*row, body_text(_plain_body(record)[0], 60)] if body else row
 
 
 def _show_one(out: Printer, found: Found, body: bool) -> None:
-    from formats.message_id import offset_id
-    from formats.record import host_text
-
     record = found.record
     out.show(facts("", [
         ("topic", record.topic_name), ("queue", f"{record.queue_id}, queue offset {record.queue_offset:,}"),
@@ -98,7 +88,7 @@ def _show_one(out: Printer, found: Found, body: bool) -> None:
         ("body", f"{exact_size(len(record.body))} bytes stored"),
     ]))
     if body:
-        content, problem = plain_body(record)
-        out.show(Text(""), Text(body_text(content, 100_000)))
+        content, problem = _plain_body(record)
+        out.show(Text(body_text(content, 100_000)))
         if problem:
             out.say(f"the body is shown as stored: {problem}")

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec import structs
 
-from formats import record as log
 from formats import sysflag
 from formats.errors import FormatError
-from formats.record import Record, check_strict, encode, make_record
+from formats.native.library import library
+from formats.native.walk import QUEUE_COLUMNS, REFILL_SIZE, walk_records
+from formats.record import Record, check_strict, encode, grammar, make_record
+from formats.record.codec import encode_blank
+from formats.record.grammar import ALWAYS, NEVER, Rule, range_table
+from formats.record.layout import (
+    BLANK_SIZE,
+    HEAD,
+    HEAD_SIZE,
+    HEADS,
+    OFFSET_BODY_CRC,
+    OFFSET_BODY_LENGTH,
+    OFFSET_FLAG,
+    OFFSET_PHY_OFFSET,
+    OFFSET_RECONSUME_TIMES,
+)
+from formats.record.rows import RECORD
+from recover.broker.versions import BEHAVIOURS
+from recover.derived.expected import QueueKey
+from recover.evidence.lost import LostPosition
+from recover.evidence.restore import restore
+from recover.look.record import record_item
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import STORES
 
@@ -22,7 +43,7 @@ GOOD = make_record(
 
 
 def _check(content: bytes, room: int | None = None) -> Record:
-    limit = len(content) + log.BLANK_SIZE if room is None else room
+    limit = len(content) + BLANK_SIZE if room is None else room
     return check_strict(content + bytes(1000), 0, limit, POSITION)
 
 
@@ -60,7 +81,7 @@ def test_magic_of_neither_version_is_damage() -> None:
 
 
 def test_a_blank_is_no_record() -> None:
-    assert _reason(log.encode_blank(100)) == "blank"
+    assert _reason(encode_blank(100)) == "blank"
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 90])
@@ -81,7 +102,7 @@ def test_no_room_for_size_and_magic_is_short() -> None:
     assert _reason(GOOD, 7) == "short"
 
 
-@pytest.mark.parametrize("kept", [0, 7, 8, 40, log.HEAD_SIZE, GOOD.total_size - 1])
+@pytest.mark.parametrize("kept", [0, 7, 8, 40, HEAD_SIZE, GOOD.total_size - 1])
 def test_a_record_that_the_buffer_does_not_hold_is_short_and_not_damage(kept: int) -> None:
     with pytest.raises(FormatError) as caught:
         check_strict(encode(GOOD)[:kept], 0, 2000, POSITION)
@@ -90,7 +111,7 @@ def test_a_record_that_the_buffer_does_not_hold_is_short_and_not_damage(kept: in
 
 def test_a_head_alone_shows_that_the_record_belongs_elsewhere() -> None:
     with pytest.raises(FormatError) as caught:
-        check_strict(encode(GOOD)[:log.HEAD_SIZE], 0, 2000, POSITION + 1)
+        check_strict(encode(GOOD)[:HEAD_SIZE], 0, 2000, POSITION + 1)
     assert caught.value.reason == "bad-phy-offset"
 
 
@@ -102,7 +123,7 @@ def test_size_off_by_one_is_damage(change: int) -> None:
 
 def test_own_offset_of_another_place_is_damage() -> None:
     error = _error(structs.replace(GOOD, phy_offset=POSITION + 1))
-    assert (error.reason, error.offset) == ("bad-phy-offset", log.OFFSET_PHY_OFFSET)
+    assert (error.reason, error.offset) == ("bad-phy-offset", OFFSET_PHY_OFFSET)
     assert error.facts == {"stored": POSITION + 1, "expected": POSITION}
 
 
@@ -116,7 +137,7 @@ def test_own_offset_of_another_place_is_damage() -> None:
 def test_a_value_that_no_broker_writes_is_damage(field: str, value: int, reason: str) -> None:
     change: dict[str, Any] = {field: value}
     error = _error(structs.replace(GOOD, **change))
-    assert (error.reason, error.offset) == (reason, log.HEAD.offset(field))
+    assert (error.reason, error.offset) == (reason, HEAD.offset(field))
 
 
 @pytest.mark.parametrize("port", [0x10000, -1, -0x80000000])
@@ -127,7 +148,7 @@ def test_a_port_that_is_none_is_damage(host: str, port: int, address: bytes) -> 
     change: dict[str, Any] = {f"{host}_host": (address, port), "sys_flag": flag if len(address) == 16 else 0}
     record = structs.replace(GOOD, total_size=GOOD.total_size + len(address) - 4, **change)
     error = _error(record)
-    layout = log.HEADS[record.sys_flag & sysflag.HOSTS_V6]
+    layout = HEADS[record.sys_flag & sysflag.HOSTS_V6]
     assert (error.reason, error.offset) == (f"bad-{host}-port", layout.offset(f"{host}_port"))
     for right in (0, 0xFFFF):
         change[f"{host}_host"] = (address, right)
@@ -136,7 +157,7 @@ def test_a_port_that_is_none_is_damage(host: str, port: int, address: bytes) -> 
 
 def test_negative_body_length_is_damage() -> None:
     content = bytearray(encode(GOOD))
-    content[log.OFFSET_BODY_LENGTH] = 0x80
+    content[OFFSET_BODY_LENGTH] = 0x80
     assert _reason(bytes(content)) == "bad-body-length"
 
 
@@ -185,12 +206,12 @@ def test_delay_level_that_is_no_number_is_damage_as_for_the_broker() -> None:
 @pytest.mark.parametrize("bit", range(8))
 def test_one_flipped_bit_in_the_body_is_damage(bit: int) -> None:
     content = bytearray(encode(GOOD))
-    content[log.HEAD_SIZE + 2] ^= 1 << bit
+    content[HEAD_SIZE + 2] ^= 1 << bit
     error = _error(bytes(content))
-    assert (error.reason, error.offset) == ("bad-body-crc", log.OFFSET_BODY_CRC)
+    assert (error.reason, error.offset) == ("bad-body-crc", OFFSET_BODY_CRC)
 
 
-@pytest.mark.parametrize("at", [log.OFFSET_FLAG, log.OFFSET_RECONSUME_TIMES, log.HEAD_SIZE + 5 + 1])
+@pytest.mark.parametrize("at", [OFFSET_FLAG, OFFSET_RECONSUME_TIMES, HEAD_SIZE + 5 + 1])
 def test_bytes_that_only_the_property_crc_covers_are_damage(at: int) -> None:
     record = make_record("TopicTest", b"hello", {"a": "b"}, phy_offset=POSITION, store_timestamp=2, property_crc=True)
     assert _check(encode(record)) == record
@@ -205,7 +226,7 @@ def test_offsets_of_ipv6_records_are_reported_where_they_are(v6: int) -> None:
     record = make_record("T", b"x", phy_offset=POSITION, born_timestamp=1, store_timestamp=0,
                          born_host=hosts[0], store_host=hosts[1])
     error = _error(record)
-    assert (error.reason, error.offset) == ("bad-store-timestamp", log.HEADS[v6].offset("store_timestamp"))
+    assert (error.reason, error.offset) == ("bad-store-timestamp", HEADS[v6].offset("store_timestamp"))
     assert record.sys_flag == v6
 
 
@@ -218,13 +239,74 @@ def test_no_real_record_survives_the_loss_of_its_properties(name: str) -> None:
 @pytest.mark.parametrize("name", STORES)
 def test_no_real_record_survives_a_torn_write(name: str) -> None:
     for it in placed_records(name)[::200]:
-        for lost in range(1, it.record.total_size - log.BLANK_SIZE, 13):
+        for lost in range(1, it.record.total_size - BLANK_SIZE, 13):
             assert _lost_tail(it, lost) != "", f"{lost} zero bytes at the end of {it.phy_offset}"
 
 
 def _lost_tail(it: Placed, lost: int) -> str:
     """The verdict on a record whose last bytes never reached the disk."""
-    content = it.raw[:-lost] + bytes(lost) + bytes(log.BLANK_SIZE)
+    content = it.raw[:-lost] + bytes(lost) + bytes(BLANK_SIZE)
     with pytest.raises(FormatError) as caught:
         check_strict(content, 0, len(content), it.phy_offset)
     return caught.value.reason
+
+
+# --- One row is a rule everywhere.
+
+
+MADE_UP = Rule("flag", "bad-flag", "flag", "", values=range(1 << 16))
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more rule: a flag takes two bytes."""
+    monkeypatch.setattr(grammar, "RULES", (*grammar.RULES, MADE_UP))
+
+
+FLAGGED = structs.replace(GOOD, flag=1 << 16)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_rule_that_is_added_gives_verdict_and_check() -> None:
+    assert _check(encode(GOOD)) == GOOD
+    error = _error(FLAGGED)
+    assert (error.reason, error.offset, error.facts) == ("bad-flag", OFFSET_FLAG, {"value": 1 << 16})
+    content = encode(FLAGGED) + bytes(BLANK_SIZE)
+    item = record_item(lambda at, size: content[at : at + size], 0, POSITION, POSITION + len(content), "bad-flag")
+    assert [(check.name, check.detail) for check in item.checks if check.ok is False] == [("flag", "65536, 0 to 65535")]
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_rule_that_is_added_is_one_that_a_repair_keeps_and_the_docs_show() -> None:
+    restored = restore(encode(FLAGGED), POSITION, [LostPosition(QueueKey("TopicTest", 1), 7, None, None)])
+    assert restored is not None and (restored.field, restored.record.flag) == ("flag", 0)
+    assert "| flag | `flag` | 0 to 65535 | `bad-flag` | property CRC | never |" in grammar.markdown()
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_rule_that_is_added_stops_the_compiled_walk(plain: bool, made_up: None) -> None:
+    def taken(record: Record) -> bool:
+        out = [np.zeros(1, RECORD), np.zeros(9, np.int32), np.full(8, -1, np.int32), np.zeros(99, np.uint8),
+               np.zeros((2, QUEUE_COLUMNS), np.int64), np.zeros(4, np.int64)]
+        data = np.frombuffer(encode(record) + bytes(BLANK_SIZE), np.uint8).copy()
+        run = walk_records.plain if plain else walk_records
+        run(data, 0, data.size, POSITION, POSITION + data.size, *out, True, np.zeros(REFILL_SIZE, np.int64),
+            range_table())
+        return bool(out[5][0])
+
+    assert taken(GOOD) and not taken(FLAGGED)
+
+
+@pytest.mark.parametrize("rule", grammar.RULES, ids=lambda rule: rule.name)
+def test_what_brokers_look_at_is_a_behaviour_of_theirs(rule: Rule) -> None:
+    assert rule.broker in {ALWAYS, NEVER, *(behaviour.name for behaviour in BEHAVIOURS)}
+
+
+@pytest.mark.parametrize("offset", [-1, HEAD_SIZE - 3, 1 << 40])
+def test_a_range_outside_of_the_head_is_never_read(offset: int) -> None:
+    table = np.array([[4, 0, 1, offset, offset, offset, offset]], np.int64)
+    out = [np.zeros(1, RECORD), np.zeros(9, np.int32), np.full(8, -1, np.int32), np.zeros(99, np.uint8),
+           np.zeros((2, QUEUE_COLUMNS), np.int64), np.zeros(4, np.int64)]
+    data = np.frombuffer(encode(GOOD) + bytes(BLANK_SIZE), np.uint8).copy()
+    walk_records(data, 0, data.size, POSITION, POSITION + data.size, *out, True, np.zeros(REFILL_SIZE, np.int64), table)
+    assert not out[5][0] or not library()

@@ -2,54 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from mqtool.next_steps import Scene, next_steps
-from mqtool.screens import facts, rest, table
-from mqtool.shown import Text
+from mqtool.options import BrokerChoice, StoreChoice
+from mqtool.printer import Printer, Table, Text, facts, table
 from mqtool.text import clean, count, exact_size, human_size, human_time
+from recover.broker.versions import BrokerVersion
+from recover.check.report import first_findings
+from recover.findings.model import FindingList
+from recover.look.store import Start, StoreReport, inspect_store
 
-if TYPE_CHECKING:
-    from mqtool.options import BrokerChoice, StoreChoice
-    from mqtool.output import Printer
-    from recover.look.store import Start, StoreReport
-
-_TOPICS_SHOWN = 15
+_TOPICS = 15
 _STATES = {
     "clean": ("stopped cleanly", "green"), "unclean": ("NOT stopped cleanly: abort is there", "bold yellow"),
     "running": ("held now", "bold yellow"),
 }
+_PART_STATES = {"read": "", "listed": "listed only", "not-read": "not read by this version", "own": "mqtool's own",
+                "unknown": "not known to us", "missing": "missing"}
 
 
 def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
-    """Look at the store and show one screen."""
-    from mqtool.scanning import store_options
-    from recover.broker.versions import BrokerVersion
-    from recover.check.report import first_findings
-    from recover.findings.model import FindingList
-    from recover.look.store import inspect_store
-    from recover.store.store import Store
-
+    """Look at the store, show one screen and return the exit bits."""
     versions = [BrokerVersion.parse(broker.broker)] if broker.broker else []
-    store = Store.open(choice.root, store_options(choice, broker))
+    store = choice.open(broker)
     report = inspect_store(store, versions)
     found = FindingList(first_findings(store, report))
     out.answer(**report.json())
     out.found(found)
-    out.show(_head(report), Text(""), _parts(report), Text(""), _pointers(report))
+    for item in (_head(report), _parts(report), _pointers(report)):
+        out.show(item)
     if report.pointers.queues:
-        out.show(Text(""), _topics(report))
+        out.show(_topics(report))
     bad = [item for item in report.config if item.state != "whole"]
     if bad:
         rows = ((item.name, Text(item.state, style="bold yellow"), item.backup, item.if_lost) for item in bad)
-        out.show(Text(""), table("config files that are not whole", ["file", "state", ".bak", "*if lost"], rows))
-    out.show(Text(""), _starts(report))
-    out.show(Text(""))
-    out.summary(_summary(report, bad), next_steps(Scene("inspected", out.given)))
+        out.show(table("config files that are not whole", ["file", "state", ".bak", "*if lost"], rows))
+    out.show(_starts(report))
+    out.summary(_summary(report, len(bad)), next_steps(Scene("inspected", out.given)))
     return found.bits
 
 
-def _head(report: StoreReport) -> Any:
+def _head(report: StoreReport) -> Table:
     state = report.exit_state
     words, style = _STATES[state.verdict]
     holder = f" by {state.holder_text}" if state.holder is not None else ""
@@ -73,16 +65,14 @@ def _size(size: int | None) -> str:
     return "unknown" if size is None else human_size(size)
 
 
-def _parts(report: StoreReport) -> Any:
-    words = {"read": "", "listed": "listed only", "not-read": "not read by this version", "own": "mqtool's own",
-             "unknown": "not known to us", "missing": "missing"}
+def _parts(report: StoreReport) -> Table:
     rows = [(part.path if part.path != part.name else part.name, part.files, human_size(part.size), part.what,
-             Text(words[part.state], style="yellow" if part.state in ("not-read", "missing") else "dim"))
+             Text(_PART_STATES[part.state], style="yellow" if part.state in ("not-read", "missing") else "dim"))
             for part in report.parts]
     return table("parts", ["part", ">files", ">size", "what", ""], rows)
 
 
-def _pointers(report: StoreReport) -> Any:
+def _pointers(report: StoreReport) -> Table:
     at = report.pointers
     rows: list[tuple[str, object]] = [
         ("log", f"{at.min_offset:,} to {at.log_end:,} in {count(report.log_files, 'file')}, newest message stored "
@@ -109,19 +99,17 @@ def _pointers(report: StoreReport) -> Any:
     return facts("pointers", rows)
 
 
-def _topics(report: StoreReport) -> Any:
+def _topics(report: StoreReport) -> Table:
     queues = report.pointers.queues
     largest = sorted(queues, key=lambda topic: -sum(queues[topic].values()))
-    rows: list[Any] = [(clean(topic, 60), len(queues[topic]), sum(queues[topic].values()))
-                       for topic in largest[:_TOPICS_SHOWN]]
-    rows += rest(len(largest) - _TOPICS_SHOWN, 3)
+    rows = [(clean(topic, 60), len(queues[topic]), sum(queues[topic].values())) for topic in largest]
     total = sum(len(ends) for ends in queues.values())
-    more = f", the {_TOPICS_SHOWN} largest" if len(queues) > _TOPICS_SHOWN else ""
+    more = f", the {_TOPICS} largest" if len(queues) > _TOPICS else ""
     title = f"{count(len(queues), 'topic')}, {count(total, 'queue')}{more}"
-    return table(title, ["topic", ">queues", ">queue offsets used"], rows)
+    return table(title, ["topic", ">queues", ">queue offsets used"], rows, most=_TOPICS)
 
 
-def _starts(report: StoreReport) -> Any:
+def _starts(report: StoreReport) -> Table:
     """Neighbouring generations that begin alike share a row."""
     merged: list[tuple[Start, Start]] = []
     for start in report.starts:
@@ -139,7 +127,7 @@ def _starts(report: StoreReport) -> Any:
     return table("what a broker's start would recover from", ["broker", "mode", "first file", "*"], rows)
 
 
-def _summary(report: StoreReport, bad: list[Any]) -> str:
+def _summary(report: StoreReport, bad: int) -> str:
     if report.log_is_gone:
         return "Do not start the broker: there are queues or an index, but no log. Is the log's disk mounted?"
     state = report.exit_state
@@ -148,5 +136,5 @@ def _summary(report: StoreReport, bad: list[Any]) -> str:
     line = f"Store of {report.generation.at_least} or later, {words[state.verdict]}"
     line += f", log {at.min_offset:,} to {at.log_end:,}"
     if bad:
-        line += f", {count(len(bad), 'config file')} not whole"
+        line += f", {count(bad, 'config file')} not whole"
     return line + "; nothing was checked against anything else yet"

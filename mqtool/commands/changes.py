@@ -1,0 +1,269 @@
+"""`mqtool recover`, `truncate` and the three rebuilds: each makes a plan, and `mqtool.changing` does the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Struct, structs
+
+from mqtool import exits
+from mqtool.changing import BITS, Change, ChangeChoice, Planner, ZoneChoice, parse_loss
+from mqtool.commands.predict import LossChoice
+from mqtool.next_steps import Scene, next_steps
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, option
+from mqtool.printer import Printer, facts
+from mqtool.text import count, human_size
+from recover.broker.settings import BrokerSettings
+from recover.check.report import VerifyReport
+from recover.check.survey import Survey
+from recover.findings.refusal import UsageRefusal
+from recover.look.store import settings_of
+from recover.predict.groups import groups_of, has_offsets
+from recover.repair.losses import RecoverPlan
+from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
+from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
+from recover.store.store import Store
+
+_HOW, _CUT, _WHAT = "How to recover", "Where to cut", "What and where"
+
+
+# --- recover -------------------------------------------------------------------------------------
+
+
+class RecoverChoice(Struct, frozen=True, kw_only=True):
+    """How to recover."""
+
+    policy: Annotated[Literal["keep", "broker"], option(
+        "--policy", "keep: drop no intact message, bridge damage. broker: cut where that broker would.",
+        _HOW)] = "keep"
+    mode: Annotated[Literal["auto", "normal", "abnormal"], option(
+        "--mode", "Which recovery a broker would run (auto: by the abort file).", _HOW)] = "auto"
+    lost: Annotated[Literal["repeat", "visible", "gap"], option(
+        "--lost", "What a lost queue position shows: the message before it once more, a visible marker, or nothing.",
+        _HOW)] = "repeat"
+    no_bridge: Annotated[bool, flag("--no-bridge", "Refuse rather than bridge damage.", _HOW)] = False
+    max_loss: Annotated[str | None, option(
+        "--max-loss", "How many messages may be given up: intact ones with --policy broker; those that queues name "
+        "where hardly anything of the log is left (default: 0).", _HOW, metavar="N|all")] = None
+    mend_bits: Annotated[bool, flag(
+        "--mend-bits", "Turn back flipped bits: the one of a damaged message that makes every checksum right, and the "
+        "one of a tag or key that makes it agree with its units.", _HOW)] = False
+    clamp_offsets: Annotated[bool, flag(
+        "--clamp-offsets", "Lower consumer offsets that are after the end of their queue.", _HOW)] = False
+    include_deleted: Annotated[bool, flag(
+        "--include-deleted", "Rebuild queues of deleted topics, too.", _HOW)] = False
+    output: Annotated[Path | None, option(
+        "--output", "Make a recovered copy here (a new or empty folder); the store is not touched.", _HOW,
+        metavar="DIR")] = None
+
+
+@command(
+    examples=[
+        ("/data/store --dry-run", "what would be done, and what is lost"),
+        ("/data/store", "show that, ask once, do it, verify the result"),
+        ("/data/store --dry-run --loss-out lost.csv", "and each lost message, with all that is legible of it"),
+        ("/data/store --yes --json", "unattended"),
+        ("/data/store --mend-bits", "restore, too, what one flipped bit explains"),
+        ("/data/store --output /backup/recovered", "a recovered copy; the store is left alone"),
+        ("/data/store --policy broker --broker 5.3.3 --max-loss all", "cut as that broker would"),
+    ],
+    bits=BITS,
+)
+def recover(
+    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, zone: ZoneChoice,
+    consent: ChangeChoice, how: RecoverChoice, loss: LossChoice,
+) -> int:
+    """Repair a store so that every broker version starts on it without losing intact messages.
+
+    Damage in mid-log is bridged: the bytes become records that brokers pass over, so that everything after is kept
+    and no queue offset moves. Queues, index, checkpoint and config files are repaired where they are wrong, and only
+    there. All that is replaced is kept in STORE/.mqtool/, and `mqtool undo` restores it byte for byte.
+    """
+    if loss.loss_out is not None and not consent.dry_run:
+        raise UsageRefusal("--loss-out without --dry-run", "List what is lost with --dry-run first, then recover.")
+    loss.check(store.root, store.parts)
+
+    def make(opened: Store) -> Planner:
+        if how.mend_bits and how.policy == "broker":
+            raise UsageRefusal("--mend-bits with --policy broker", "A broker mends nothing: leave out one of them.")
+        settings, assumed = settings_of(opened, *broker.said)
+        options = RecoverOptions(
+            settings=settings, mode=None if how.mode == "auto" else how.mode, policy=how.policy, lost=how.lost,
+            bridge=not how.no_bridge, max_loss=parse_loss(how.max_loss), clamp_offsets=how.clamp_offsets,
+            mend_bits=how.mend_bits, zone=zone.zone,
+        )
+
+        def plan(before: VerifyReport) -> RecoverPlan:
+            made = plan_recover(opened, options, before)
+            prediction = made.prediction
+            rows = _groups(before.survey, settings)
+            out.answer(
+                policy=how.policy, mode=prediction.mode if prediction else how.mode,
+                start_file=prediction.start_file if prediction else None,
+                groups=rows, groups_after=None if made.plan.steps else rows,
+            )
+            made.assumptions += assumed
+            loss.write(out, before.survey, prediction.max_phy if prediction and how.policy == "broker" else None)
+            return made
+
+        return plan
+
+    def look_after(look: Survey) -> None:
+        rows = _groups(look, settings_of(look.store, *broker.said)[0])
+        out.answer(groups_after=rows)
+        skips, again = (sum(row[name] or 0 for row in rows) for name in ("skips", "again"))
+        if skips or again:
+            out.say(f"consumer groups will skip {count(skips, 'message')} and get {again:,} again: mqtool groups")
+
+    return Change(out, store, engine, broker, consent, how.output, how.include_deleted, parse_loss(how.max_loss),
+                  look_after).run(make)
+
+
+def _groups(look: Survey, settings: BrokerSettings) -> list[dict[str, Any]]:
+    return [row.json() for row in groups_of(look, settings).rows] if has_offsets(look.store) else []
+
+
+# --- truncate ------------------------------------------------------------------------------------
+
+
+@command(
+    examples=[
+        ("/data/store --to 1305932 --dry-run", "what a cut there would cost"),
+        ("/data/store --to 1305932 --max-loss 12", "cut, if at most 12 intact messages are lost"),
+        ("/data/store --to 1305932 --max-loss all --yes", "cut without asking"),
+    ],
+    bits=BITS,
+)
+def truncate(
+    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, zone: ZoneChoice,
+    consent: ChangeChoice,
+    to: Annotated[int, option(
+        "--to", "Log offset; a record must begin or end there.", _CUT, metavar="OFFSET", min=0)],
+    loss: Annotated[str | None, option(
+        "--max-loss", "How many messages the cut may drop, and missing log files may have held (default: 0).", _CUT,
+        metavar="N|all")] = None,
+) -> int:
+    """Cut the log at a record boundary and everything that derives from it with it.
+
+    Between two boundaries the command refuses (16) and names both. The cut bytes are zeroed, so that no broker finds
+    them again, and kept in the journal; files keep their length.
+    """
+
+    def make(opened: Store) -> Planner:
+        options = RecoverOptions(max_loss=parse_loss(loss), zone=zone.zone, command="truncate")
+        return lambda before: plan_truncate(opened, to, options, before)
+
+    out.answer(mode=None, policy=None, start_file=None, to=to)
+    return Change(out, store, engine, broker, consent, max_loss=parse_loss(loss)).run(make)
+
+
+# --- the rebuilds --------------------------------------------------------------------------------
+
+
+class RebuildChoice(Struct, frozen=True, kw_only=True):
+    """Where to, and whether deleted topics count."""
+
+    output: Annotated[Path | None, option(
+        "--output", "Write fresh files here (a new or empty folder); the store is not touched.", _WHAT,
+        metavar="DIR")] = None
+    include_deleted: Annotated[bool, flag(
+        "--include-deleted", "Rebuild queues of deleted topics, too.", _WHAT)] = False
+    max_loss: Annotated[str | None, option(
+        "--max-loss", "How many messages that a broker would deliver from the store as it is may go undelivered "
+        "afterwards, and missing log files may have held (default: 0).", _WHAT, metavar="N|all")] = None
+
+
+@command(
+    examples=[
+        ("/data/store --dry-run", "what is wrong and would be rebuilt"),
+        ("/data/store", "repair queues, index and checkpoint in place"),
+        ("/data/store --output /tmp/derived", "all of them from scratch, in a folder of their own"),
+    ],
+    bits=BITS,
+)
+def rebuild(
+    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, zone: ZoneChoice,
+    consent: ChangeChoice, what: RebuildChoice,
+) -> int:
+    """Rebuild consume queues, index and checkpoint from the log, in one scan.
+
+    In place only what is wrong is changed; units of expired messages stay, and so do sound index files. The log is not
+    touched: damage in it needs `mqtool recover`.
+    """
+    parts = ("consumequeue", "index", "checkpoint")
+    options = RebuildOptions(parts=parts, zone=zone.zone, command="rebuild", max_loss=parse_loss(what.max_loss))
+    return _rebuild(out, store, broker, engine, consent, what, options)
+
+
+@command(
+    examples=[
+        ("/data/store --dry-run", "which queues are wrong"),
+        ("/data/store --topic Orders", "the queues of one topic, in place"),
+        ("/data/store --topic Orders --queue 3", "one queue, in place"),
+        ("/data/store --output /tmp/derived", "all queues from scratch, in a folder of their own"),
+    ],
+    bits=BITS,
+)
+def rebuild_consumequeue(
+    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, zone: ZoneChoice,
+    consent: ChangeChoice, what: RebuildChoice,
+    topic: Annotated[str | None, option("--topic", "Only the queues of this topic.", _WHAT, metavar="T")] = None,
+    queue: Annotated[int | None, option("--queue", "Only this queue of the topic.", _WHAT, metavar="N", min=0)] = None,
+) -> int:
+    """Rebuild consume queues from the log: all, those of a topic, or one; LMQ queues and consumequeue_ext included.
+
+    In place only cells that are wrong or missing are written; no queue loses its highest offset.
+    """
+    if queue is not None and topic is None:
+        raise UsageRefusal("--queue needs --topic", "Each topic counts its own queues.")
+    options = RebuildOptions(parts=("consumequeue",), topic=topic, queue=queue, zone=zone.zone,
+                             command="rebuild-consumequeue", max_loss=parse_loss(what.max_loss))
+    return _rebuild(out, store, broker, engine, consent, what, options)
+
+
+@command(
+    examples=[
+        ("/data/store", "repair wrong or missing index files in place"),
+        ("/data/store --output /tmp/derived --timezone Asia/Shanghai",
+         "all files from scratch, named as a broker in that zone would"),
+    ],
+    bits=BITS,
+)
+def rebuild_index(
+    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice, zone: ZoneChoice,
+    consent: ChangeChoice, what: RebuildChoice,
+) -> int:
+    """Rebuild index files from the log, byte for byte as a broker writes them.
+
+    In place sound files stay as they are, and others keep their names and where they begin.
+    """
+    options = RebuildOptions(parts=("index",), zone=zone.zone, command="rebuild-index",
+                             max_loss=parse_loss(what.max_loss))
+    return _rebuild(out, store, broker, engine, consent, what, options)
+
+
+def _rebuild(
+    out: Printer, choice: StoreChoice, broker: BrokerChoice, engine: EngineChoice, consent: ChangeChoice,
+    what: RebuildChoice, options: RebuildOptions,
+) -> int:
+    if what.output is None:
+        change = Change(out, choice, engine, broker, consent, None, what.include_deleted, options.max_loss)
+        return change.run(lambda store: lambda before: plan_rebuild(store, options, before))
+    store, names = choice.open(broker), ", ".join(sorted(options.parts))
+    out.answer(plan=None, applied=False, journal=None, output=str(what.output), files=[], bytes=0, verify=None)
+    if consent.dry_run:
+        typed = tuple(item for item in out.arguments if item not in ("--dry-run", "--json"))
+        out.summary(f"Dry run, nothing was written: {names} would be built in {what.output}",
+                    next_steps(Scene("planned", out.given, typed=typed)))
+        return exits.CLEAN
+    with engine.scan(out, store, include_deleted=what.include_deleted, rebuilds=True) as scan, \
+            exits.between_steps() as interrupted:
+        done = write_rebuild(store, structs.replace(options, scan=scan), what.output, interrupted=interrupted)
+    out.found(done.findings)
+    out.answer(applied=True, files=list(done.files), bytes=done.size,
+               verify={**done.before.json(), "exit_code": done.findings.bits})
+    out.show(facts("", [("built", names), ("from", choice.store), ("in", str(what.output))]))
+    out.summary(f"{count(len(done.files), 'file')} written to {what.output}, {human_size(done.size)}, read back and "
+                "compared with the log")
+    return done.findings.bits | (exits.CORRECTED if done.corrected else 0)

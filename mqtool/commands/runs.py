@@ -1,0 +1,189 @@
+"""`mqtool apply`, `resume`, `undo` and `journal`: runs of saved plans, and what becomes of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from mqtool import exits
+from mqtool.changing import BITS, ask, conclude, options_of, step_by_step
+from mqtool.next_steps import Given, Scene, Step, next_steps, undo_step
+from mqtool.options import ConsentChoice, EngineChoice, PartsChoice, argument, command
+from mqtool.printer import Printer, Text, table
+from mqtool.screens.plan import lost_by, plan_document, show_plan
+from mqtool.text import clean, count, human_time
+from recover.change.carry_out import apply_plan, check_for_apply, would_resume
+from recover.change.carry_out import resume as resume_run
+from recover.change.journal import journal as runs_of
+from recover.change.journal import open_runs, run_findings
+from recover.change.places import Places
+from recover.change.plan_file import load_plan
+from recover.change.undo import last_run, would_undo
+from recover.change.undo import undo as undo_last
+from recover.findings.refusal import Refusal
+from recover.store.store import JOURNAL_DIR, Store, StoreOptions
+
+_STYLES = {"applied": "green", "undone": "dim", "unfinished": "bold yellow", "undoing": "bold yellow"}
+
+
+def _root(store: str, options: StoreOptions | None = None) -> Path:
+    """The root of a store that may be too damaged to look like one, as long as it has a journal; else `NotAStore`."""
+    root = Path(store)
+    if not (root / JOURNAL_DIR).is_dir():
+        Store.open(root, options)
+    return root
+
+
+@command(
+    examples=[
+        ("plan.json", "show the plan, ask, run it, verify the result"),
+        ("plan.json --yes", "the same in a script"),
+        ("plan.json --dry-run", "only show it"),
+    ],
+    bits=BITS,
+)
+def apply(
+    out: Printer, engine: EngineChoice, consent: ConsentChoice, parts: PartsChoice,
+    plan_file: Annotated[Path, argument("PLAN.json", "A plan that --plan-out saved.")],
+) -> int:
+    """Run a plan that a changing command saved with --plan-out.
+
+    It is refused if a broker holds the store, or if one of the files is no longer what the plan was made on. Parts that
+    are kept elsewhere are named again: the plan alone does not allow to write there.
+    """
+    plan = load_plan(plan_file)
+    if plan.store is None:
+        raise Refusal(f"{plan_file} is not bound to a store", "Make the plan again.")
+    root = Path(plan.store.root)
+    out.store = str(root)
+    options = options_of(plan, parts)
+    out.given = Given.of_plan(str(root), options)
+    store = Store.open(root, options)
+    folders = store.options.folders
+    out.answer(command=plan.command, plan=plan_document(plan), applied=False, journal=None)
+    show_plan(out, plan)
+    Places(root, folders).check_plan(plan)
+    steps = count(len(plan.steps), "step")
+    if consent.dry_run:
+        check_for_apply(root, plan, folders)
+        out.summary(f"Dry run: {steps} on {root}", next_steps(Scene("planned", out.given, plan=plan_file)))
+        return exits.CLEAN
+    ask(f"Run this plan on {root}?", yes=consent.yes)
+    with step_by_step(out, "applying") as how:
+        applied = apply_plan(root, plan, parts=folders, **how)
+    out.answer(applied=applied.changed, journal=applied.journal)
+    return conclude(out, store, engine, plan, f"{steps} done, {count(lost_by(plan.loss), 'message')} lost",
+                    corrected=applied.changed)
+
+
+@command(
+    examples=[
+        ("/data/store", "show what is unfinished, ask, complete it"),
+        ("/data/store --yes", "the same in a script"),
+    ],
+    bits=BITS,
+)
+def resume(
+    out: Printer, engine: EngineChoice, consent: ConsentChoice, parts: PartsChoice,
+    store: Annotated[str, argument("STORE", "Store root.")],
+) -> int:
+    """Complete a run that was killed or interrupted: an apply is carried to its end, an undo too.
+
+    Steps that were done are not repeated, one that was half done is done again. `mqtool undo` is the other way out.
+    """
+    root = _root(store, parts.options())
+    found = open_runs(root, parts.parts)
+    out.answer(runs=[run.info().json() for run in found], applied=False)
+    for run in found:
+        info = run.info()
+        what = f"run {info.id}: {info.command}, {info.state}, begun {human_time(info.started_ms)}"
+        out.show(Text(f"{clean(what)}, {info.steps_done} of {info.steps} steps done", style="bold"))
+        out.answer(plan=plan_document(run.plan))
+        show_plan(out, run.plan)
+    if consent.dry_run:
+        out.summary(f"Dry run: run {would_resume(root, parts.parts).id} would be completed",
+                    [Step(out.given.line("resume"), "the same, carried out")], undo_step(out.given))
+        return exits.CLEAN
+    if found:
+        ask(f"Complete run {found[0].id}?", yes=consent.yes)
+    with step_by_step(out, "resuming") as how:
+        done = resume_run(root, parts=parts.parts, **how)
+    # without an open run that refuses
+    plan = found[0].plan
+    options = options_of(plan, parts)
+    out.given = Given.of_plan(store, options)
+    undone = done.run is not None and done.run.state == "undone"
+    out.answer(applied=not undone, runs=[done.run.json()] if done.run else [], journal=done.journal)
+    if undone:
+        out.summary("The undo is complete: the store is as it was before the run",
+                    next_steps(Scene("undone", out.given)))
+        return exits.CLEAN
+    return conclude(out, Store.open(root, options), engine, plan,
+                    f"The run is complete, {count(lost_by(plan.loss), 'message')} lost")
+
+
+@command(examples=[
+    ("/data/store", "show the last run, ask, and revert it"),
+    ("/data/store --yes --json", "the same in a script"),
+    ("/data/store --dry-run", "only show which run would be reverted"),
+])
+def undo(
+    out: Printer, consent: ConsentChoice, parts: PartsChoice,
+    store: Annotated[str, argument("STORE", "Store root.")],
+) -> int:
+    """Revert the last applied (or unfinished) run: content, owner, mode, mtime, xattrs, sparseness.
+
+    Run it again to revert the one before. The journal is kept. Exit 0 means that the store is as it was before the
+    plan, damage included; `mqtool verify` reports what that is.
+    """
+    root = _root(store, parts.options())
+    last = last_run(root, parts.parts)
+    if last is not None:
+        info = last.info()
+        out.given = Given.of_plan(store, options_of(last.plan, parts))
+        out.answer(plan=info.plan_id, run=info.id, restored=[])
+        what = clean(f"run {info.id}: {info.command}, {info.state}, {human_time(info.started_ms)}")
+        out.show(Text(what, style="bold"))
+        show_plan(out, last.plan)
+    if consent.dry_run:
+        out.summary(f"Dry run: run {would_undo(root, parts.parts).id} would be reverted",
+                    [Step(out.given.line("undo"), "the same, carried out")])
+        return exits.CLEAN
+    if last is not None:
+        ask(f"Revert run {last.id}?", yes=consent.yes)
+    with step_by_step(out, "undoing") as how:
+        undone = undo_last(root, parts=parts.parts, **how)
+    out.answer(plan=undone.run.plan_id, run=undone.run.id, restored=list(undone.restored))
+    restored = count(len(undone.restored), "file")
+    out.summary(f"Run {undone.run.id} is undone, {restored} restored", next_steps(Scene("undone", out.given)))
+    return exits.CLEAN
+
+
+@command(examples=[
+    ("/data/store", "every run: when, which command, by which plan, how it ended"),
+    ("/data/store --json", "the same for a change record"),
+])
+def journal(out: Printer, store: Annotated[str, argument("STORE", "Store root.")]) -> int:
+    """Show what was done to this store, and which run is unfinished.
+
+    The journal, the bytes that were overwritten and the files that were replaced are in STORE/.mqtool/ and stay there.
+    """
+    root = _root(store)
+    runs = runs_of(root)
+    out.answer(runs=[item.json() for item in runs])
+    if runs:
+        rows = (
+            (item.id, item.command, Text(item.state, style=_STYLES[item.state]), human_time(item.started_ms),
+             f"{item.steps_done} of {item.steps}",
+             " ".join(filter(None, (item.who["user"] and f"{item.who['user']}@{item.who['host']}",
+                                    item.who["command_line"], item.reason)))) for item in runs
+        )
+        columns = ["run", "command", "state", "started", ">steps done", "*by whom, with what"]
+        out.show(table("runs, oldest first", columns, rows))
+    unfinished = [item for item in runs if item.state in ("unfinished", "undoing")]
+    what = f"{unfinished[0].id} is not finished" if unfinished else "none unfinished"
+    steps = next_steps(Scene("journal", out.given, findings=run_findings(root) if unfinished else []))
+    can_undo = unfinished or any(item.state == "applied" for item in runs)
+    out.summary(f"{count(len(runs), 'run')}; {what}" if runs else "mqtool never changed this store", steps,
+                undo_step(out.given) if can_undo else None)
+    return exits.CLEAN

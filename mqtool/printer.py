@@ -1,0 +1,391 @@
+"""The one printer: the answer to stdout, the rest to stderr; one JSON document, or screens that rich lays out.
+
+A command fills a `Printer`; the entry point ends it, with the command's bits or with the failure that stopped it.
+So a document appears, and findings are counted and kept, whatever happened on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text as Text
+
+from mqtool import exits, version
+from mqtool.next_steps import NOTHING_GIVEN, Given, Step, as_documents
+from mqtool.progress import Line, Progress, Steps
+from mqtool.text import clean, count
+from recover.findings.model import Finding, FindingList
+from recover.findings.refusal import UsageRefusal
+from recover.store.reading import laid_out
+
+SCREEN_FINDINGS = 5
+JSON_FINDINGS = 10_000
+_PIPE_WIDTH = 120
+_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
+_CLOCK_OF_FILES = 5
+"""CLOCK_REALTIME_COARSE, which Python has no name for: files are stamped with it, others are milliseconds ahead."""
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+class Table(NamedTuple):
+    """A table as a value, for screens and for the page of report. Without `columns` its rows are names and values."""
+
+    title: str
+    columns: Sequence[str]
+    rows: list[Sequence[object]]
+
+
+Shown = Text | Table
+
+
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]] = (), most: int | None = None,
+    of: int | None = None,
+) -> Table:
+    """A table; a column named `>x` is right-aligned, `*x` takes the space that is left.
+
+    Cells are `Text`, taken as they are, or anything else (made harmless, integers grouped). With `most` the last row
+    states how many rows are hidden; `of` is their number where `rows` does not hold all.
+    """
+    shown = list(rows)
+    hidden = 0 if most is None else (len(shown) if of is None else of) - most
+    if hidden > 0:
+        words = Text(f"… {hidden:,} more: --json shows all", style="dim")
+        shown = [*shown[:most], [words, *[Text("")] * (len(columns) - 1)]]
+    return Table(title, columns, shown)
+
+
+def facts(title: str, pairs: Iterable[tuple[str, object]]) -> Table:
+    """Names on the left, values on the right, no rules."""
+    return Table(title, (), list(pairs))
+
+
+def severity_text(severity: str, text: str = "") -> Text:
+    """A word in the colour of a severity."""
+    return Text(clean(text or severity), style=_STYLES[severity])
+
+
+def findings_table(findings: Iterable[Finding], given: Given, most: int | None = None) -> Table:
+    """Findings by code: severity, code, place, problem and remedy. With `most`, of each code only so many."""
+    rows: list[Sequence[object]] = []
+    for items in _by_code(findings):
+        # one more takes no more space than to report that there is one
+        shown = items if most is None or len(items) <= most + 1 else items[:most]
+        for item in shown:
+            what = Text(clean(given.fill(item.message)))
+            if item.remedy:
+                what.append("\n→ " + clean(given.fill(item.remedy)), style="dim")
+            rows.append((severity_text(item.severity), severity_text(item.severity, item.code), _place(item), what))
+        if len(shown) < len(items):
+            rows.append(("", Text(items[0].code, style="dim"), Text(f"… {len(items) - len(shown):,} more", style="dim"),
+                         Text(f"the last: {_place(items[-1])}\n--max-findings N or --findings-out FILE shows all",
+                              style="dim")))
+    return Table("findings", ["", "code", "where", "*problem and remedy"], rows)
+
+
+def _notes_table(findings: Iterable[Finding], given: Given) -> Table:
+    """One line a code: the first of them, and how many more there are."""
+    rows = []
+    for items in _by_code(findings):
+        more = f" (and {len(items) - 1:,} more)" if len(items) > 1 else ""
+        rows.append((Text(items[0].code, style="dim"), Text(clean(given.fill(items[0].message)) + more, style="dim")))
+    return Table("notes", ["code", "*"], list(rows))
+
+
+def _by_code(findings: Iterable[Finding]) -> Iterable[list[Finding]]:
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for item in findings:
+        groups.setdefault((item.severity, item.code), []).append(item)
+    return groups.values()
+
+
+def _place(item: Finding) -> str:
+    return clean(item.file or "the store") + ("" if item.offset is None else f" @ {item.offset:,}")
+
+
+# --- drawing -------------------------------------------------------------------------------------
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        raise exits.StdoutClosedError
+
+
+def make_console(color: str, *, stderr: bool = False) -> Console:
+    """A console that follows --color, NO_COLOR and the terminal, and never reads markup."""
+    stream = sys.stderr if stderr else sys.stdout
+    terminal = stream is not None and stream.isatty()
+    forced = {"always": True, "never": False}.get(color)
+    return _Console(
+        stderr=stderr, width=None if terminal or os.environ.get("COLUMNS") else _PIPE_WIDTH, highlight=False,
+        markup=False, emoji=False, force_terminal=forced or None, no_color=None if forced is None else not forced,
+    )
+
+
+def _laid_out(table: Table) -> RichTable:
+    columns = table.columns or ("", "*")
+    result = RichTable(title=table.title or None, title_justify="left", title_style="bold", header_style="bold",
+                       pad_edge=False, show_edge=False, show_header=bool(table.columns),
+                       box=box.SIMPLE_HEAD if table.columns else None)
+    for name in columns:
+        result.add_column(name.lstrip(">*"), justify="right" if name.startswith(">") else "left", overflow="fold",
+                          ratio=1 if name.startswith("*") else None)
+    if not table.columns:
+        result.columns[0].style, result.columns[0].no_wrap = "dim", True
+    for row in table.rows:
+        result.add_row(*map(_cell, row))
+    return result
+
+
+def _cell(value: object) -> Text:
+    """One value as a harmless cell."""
+    if isinstance(value, Text):
+        return value
+    if value is None:
+        return Text("-", style="dim")
+    if isinstance(value, bool):
+        return Text("yes" if value else "no")
+    return Text(f"{value:,}" if isinstance(value, int) else clean(value))
+
+
+# --- the answer ----------------------------------------------------------------------------------
+
+
+class OutputOptions(NamedTuple):
+    """How to answer. `max_findings` None: 10,000 in a document, 5 of a code on a screen."""
+
+    json: bool = False
+    color: str = "auto"
+    quiet: bool = False
+    progress: bool | None = None
+    max_findings: int | None = None
+    findings_out: Path | None = None
+
+
+class Printer:
+    """The answer of one run of one command."""
+
+    def __init__(self, arguments: Sequence[str] = ()) -> None:
+        self.options = OutputOptions()
+        self.arguments = list(arguments)
+        self.command = ""
+        self.store: str | None = None
+        self.began_ns = time.clock_gettime_ns(_CLOCK_OF_FILES)
+        self.document: dict[str, Any] = {}
+        self.findings = FindingList()
+        self.given: Given = NOTHING_GIVEN
+        self.writing = False
+        self._summary = ""
+        self._steps: list[Step] = []
+        self._undo: Step | None = None
+        self._screen: Console | None = None
+        self._drawn = False
+        self._said: set[str] = set()
+        self._ended = False
+
+    def begin(
+        self, command: str, options: OutputOptions, store: str | None, parts: Iterable[Path] = (),
+        given: Given = NOTHING_GIVEN,
+    ) -> None:
+        """Name the command; a usage error (16) at once where --findings-out could not be written at the end."""
+        self.given = given
+        # until that place has been judged, nothing may be written there, not even at the end of a failure
+        self.command, self.options, self.store = command, options._replace(findings_out=None), store
+        if options.findings_out is not None:
+            outside_store(options.findings_out, [Path(store)] if store else [], parts)
+        self.options = options
+
+    def stderr_console(self) -> Console:
+        """A console for words that are not part of the answer."""
+        return make_console(self.options.color, stderr=True)
+
+    def progress(self, title: str, total: int) -> Progress:
+        """A line of progress of a scan of `total` bytes."""
+        return Progress(title, self.options.progress, self.stderr_console, total)
+
+    def steps(self, title: str) -> Steps:
+        """A line of progress of the steps of a plan."""
+        return Steps(title, self.options.progress, self.stderr_console)
+
+    def line(self) -> Line:
+        """A line of progress of anything else."""
+        return Line(self.options.progress, self.stderr_console)
+
+    def answer_on_stderr(self) -> None:
+        """Stdout is for something else: screens and the summary go to stderr."""
+        self._screen = self.stderr_console()
+
+    def answer(self, **keys: Any) -> None:
+        """Put keys into the JSON document."""
+        self.document.update(keys)
+
+    def show(self, *things: Shown) -> None:
+        """Show tables and texts, one below the other, after an empty line."""
+        if things and not self.options.json and not self.options.quiet:
+            self._draw(*([Text("")] if self._drawn else ()), *things)
+            self._drawn = True
+
+    def _draw(self, *things: Shown, soft_wrap: bool = False) -> None:
+        if self._screen is None:
+            self._screen = make_console(self.options.color)
+        for thing in things:
+            self._screen.print(thing if isinstance(thing, Text) else _laid_out(thing), soft_wrap=soft_wrap)
+
+    def say(self, message: str) -> None:
+        """A word that is not part of the answer, to stderr; the same one only once."""
+        if not self.options.quiet and message not in self._said:
+            self._said.add(message)
+            self.stderr_console().print(Text(clean(message), style="dim"))
+
+    def found(self, findings: Iterable[Finding]) -> None:
+        """Take findings; they are printed at the end."""
+        self.findings.extend(findings)
+
+    def summary(self, line: str, steps: Iterable[Step] = (), undo: Step | None = None) -> None:
+        """The one line that is always printed, what to do next, and apart from that what reverts a change."""
+        self._summary, self._steps, self._undo = line, list(steps), undo
+
+    def finish(self, code: int) -> int:
+        """Print what is left to print and return the exit code."""
+        self._end(code, None)
+        return code
+
+    def fail(self, failure: exits.Failure) -> int:
+        """End with an error: the document with what is known so far, or a message on stderr."""
+        if failure.kind == "interrupted" and not self.writing:
+            failure = failure._replace(remedy="The store was not changed.")
+        if self._ended:
+            self._complain(failure)
+        else:
+            self._end(failure.code, failure)
+        return failure.code
+
+    def _end(self, code: int, failure: exits.Failure | None) -> None:
+        self._ended = True
+        if self.options.findings_out is not None and self.command:
+            with self.options.findings_out.open("w", encoding="ascii") as stream:
+                for item in self.findings.sorted():
+                    stream.write(to_json(self._filled(item), indent=None) + "\n")
+        if self.options.json:
+            self._print_document(code, failure)
+        else:
+            self._print_findings()
+            if failure is None:
+                self._print_summary(code)
+        if failure is not None:
+            self._complain(failure)
+
+    def _print_document(self, code: int, failure: exits.Failure | None) -> None:
+        findings = self.findings.sorted()
+        wanted = self.options.max_findings
+        shown = findings[: JSON_FINDINGS if wanted is None else wanted]
+        document: dict[str, Any] = {
+            "schema": f"mqtool/{self.command or 'mqtool'}/1", "tool": {"name": "mqtool", "version": version()},
+            "host": socket.gethostname(), "time": time.time_ns() // 1_000_000, "store": _absolute(self.store),
+            "exit_code": code, **self.document,
+            "findings": [self._filled(item) for item in shown], "finding_counts": self.findings.counts(),
+            "truncated": len(shown) < len(findings), "summary": self._summary, "next": as_documents(self._steps),
+        }
+        if self._undo is not None:
+            (document["undo"],) = as_documents([self._undo])
+        if failure is not None:
+            remedy = self.given.fill(failure.remedy)
+            document["error"] = {"kind": failure.kind, "message": failure.message, "remedy": remedy}
+        try:
+            sys.stdout.write(to_json(document) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise exits.StdoutClosedError from error
+
+    def _filled(self, item: Finding) -> dict[str, Any]:
+        return {**item.json(), "message": self.given.fill(item.message), "remedy": self.given.fill(item.remedy)}
+
+    def _print_findings(self) -> None:
+        """The worst first: a few of each code, then a line for each code that is a note. Or as many as asked for."""
+        findings = sorted(self.findings, key=lambda item: [*_STYLES].index(item.severity))
+        most = self.options.max_findings
+        if most is None:
+            wrong = [item for item in findings if item.severity != "info"]
+            tables = [findings_table(wrong, self.given, SCREEN_FINDINGS),
+                      _notes_table(findings[len(wrong) :], self.given)]
+        else:
+            tables = [findings_table(findings[:most], self.given)]
+        for item in tables:
+            if item.rows:
+                self.show(item)
+        if most is not None and most < len(findings):
+            hidden = count(len(findings) - most, "more finding")
+            self.show(Text(f"… and {hidden}: --findings-out FILE takes all.", style="dim"))
+
+    def _print_summary(self, code: int) -> None:
+        style = "bold red" if code & ~(exits.CORRECTED | exits.DERIVED) else \
+            "bold yellow" if code & exits.DERIVED else "bold green"
+        line = Text.assemble((f"{clean(self._summary) or 'done'} ", style),
+                             (f"(exit {code}: {', '.join(exits.names(code))})", "dim"))
+        self._draw(*([Text("")] if self._drawn else ()), line, soft_wrap=True)
+        if self.options.quiet:
+            return
+        words = ["next", *["or"] * len(self._steps)]
+        last = [("undo", self._undo)] if self._undo else []
+        for word, step in [*zip(words, self._steps, strict=False), *last]:
+            self._draw(Text.assemble((f"{word}: ", "bold"), clean(step.command), (f"    ({clean(step.why)})", "dim")),
+                       soft_wrap=True)
+
+    def _complain(self, failure: exits.Failure) -> None:
+        name = f"mqtool {self.command}" if self.command else "mqtool"
+        lines = [Text.assemble((f"{name}: ", "bold"), (clean(failure.message), "bold red"),
+                               (f" (exit {failure.code}: {', '.join(exits.names(failure.code))})", "dim"))]
+        lines += [Text(clean(self.given.fill(failure.remedy)))] if failure.remedy else []
+        # the report quotes no content of the store except inside the traceback, so line by line is safe
+        lines += [Text(clean(line)) for line in failure.detail.splitlines()]
+        for line in lines:
+            self.stderr_console().print(line, soft_wrap=True)
+
+
+def to_json(value: Any, indent: int | None = 2) -> str:
+    """JSON in pure ASCII, so that no name from a store reaches a terminal raw."""
+    if indent is None:
+        return json.dumps(value, default=_json_default)
+    return laid_out(value, indent, default=_json_default)
+
+
+def _json_default(value: Any) -> Any:
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item"):  # a numpy scalar
+        return value.item()
+    if hasattr(value, "json"):
+        return value.json()
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    raise TypeError(f"{type(value).__name__} has no place in a document")
+
+
+def _absolute(store: str | None) -> str | None:
+    """A place on this machine from the root on; one on s3:// or hdfs:// as it was named."""
+    return store if store is None or "://" in store else str(Path(store).absolute())
+
+
+def outside_store(target: Path, roots: Iterable[Path], parts: Iterable[Path] = ()) -> None:
+    """Refuse (16) to write a file inside the store that is only read, or into a folder that is not there."""
+    place = target.resolve()
+    for root in [*roots, *parts]:
+        inside = root.resolve()
+        if place == inside or (inside.is_dir() and inside in place.parents):
+            raise UsageRefusal(f"{target} is inside the store", "Name a file outside of it.")
+    if not place.parent.is_dir():
+        raise UsageRefusal(f"there is no folder {place.parent}", "Create it first, or name another place.")

@@ -1,0 +1,1 @@
+"""What commands show: results as tables and lines of words."""

@@ -1,0 +1,223 @@
+"""The page of `mqtool report`: sections of tables, words and drawings, as HTML or as Markdown.
+
+All that comes from a store is hostile: control characters become visible escapes, HTML is escaped by the template
+engine for every value, Markdown by `_plain`. The page holds no script and fetches nothing, and its policy allows
+neither.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import jinja2
+
+from mqtool.printer import Shown, Text
+from mqtool.text import clean, count, human_seconds, human_size, human_time
+from recover.evidence.traffic import Stretch, Traffic
+
+_MARKS = re.compile(r"([\\`*_\[\]|~$#])")
+_STYLES = {"red": "bad", "yellow": "warn", "green": "good", "dim": "dim", "bold": "command"}
+_CELLS = 48
+_NAME = 40
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+class Mark(NamedTuple):
+    """A stretch of a row of a drawing, in shares of its width: `kind` is its class, `title` explains it."""
+
+    start: float
+    stop: float
+    kind: str
+    title: str
+    shade: float = 1.0
+
+
+class Row(NamedTuple):
+    """A row of a drawing."""
+
+    name: str
+    marks: list[Mark]
+    note: str = ""
+    bad: bool = False
+
+
+class Drawing(NamedTuple):
+    """A picture: what it shows in words, its rows, first and last of its axis; `key` explains it as text.
+
+    With `bars` the shade of a mark is its height.
+    """
+
+    label: str
+    key: str
+    rows: list[Row]
+    axis: tuple[str, str] | None = None
+    bars: bool = False
+
+    @property
+    def lines(self) -> list[str]:
+        """The same as lines of text."""
+        return [f"{row.name[:_NAME]:>{_NAME}}  {self._cells(row)}  {row.note}".rstrip() for row in self.rows]
+
+    def _cells(self, row: Row) -> str:
+        cells = [" " if self.bars else "."] * _CELLS
+        for mark in row.marks:
+            char = {"damage": "X", "missing": "?", "free": "."}.get(mark.kind, "#" if mark.shade > 0.6 else "+")
+            if self.bars:
+                char = _BLOCKS[math.ceil(8 * mark.shade)]
+            first = min(round(mark.start * _CELLS), _CELLS - 1)
+            for at in range(first, max(first + 1, round(mark.stop * _CELLS))):
+                cells[at] = char
+        return "".join(cells)
+
+
+class Section(NamedTuple):
+    """A heading, a note, and what stands under it: `Shown` or `Drawing`."""
+
+    title: str
+    note: str
+    things: Sequence[Shown | Drawing]
+
+
+class Page(NamedTuple):
+    """All of it: `sentence` is what happened, `cards` the three answers, `facts` who looked, with what, when."""
+
+    title: str
+    sentence: str
+    level: str
+    cards: list[Section]
+    sections: list[Section]
+    facts: list[tuple[str, str]]
+
+
+# --- drawings ------------------------------------------------------------------------------------
+
+
+def log_drawing(stretches: Sequence[Stretch]) -> Drawing:
+    """The log, a row for each file or stretch of files: what is intact, damaged, missing, and not used yet."""
+    rows = []
+    for item in stretches:
+        size = max(1, item.stop - item.start)
+        name = f"{item.start:020d}" + (f" ({item.files} files)" if item.files > 1 else "")
+        used = max(0, item.end - item.start) / size
+        title = f"{name}: records end at {item.end:,}" if used < 1 else name
+        marks = [Mark(0, 1, "free", title)] + ([Mark(0, min(used, 1), "intact", title)] if used else [])
+        marks += [Mark((start - item.start) / size, (stop - item.start) / size,
+                       "missing" if reason == "missing-file" else "damage", f"{start:,} to {stop:,}: {reason}")
+                  for start, stop, reason in item.damaged]
+        bad = sum(stop - start for start, stop, _ in item.damaged)
+        rows.append(Row(name, marks, f"{human_size(bad)} damaged" if bad else "", bool(bad)))
+    return Drawing("The log by file: records, damage (red), missing files (dashed), space that is not used yet (grey)",
+                   "# records, X damaged, ? missing, . not used yet", rows)
+
+
+def queue_drawing(found: Traffic) -> Drawing:
+    """Queues over time: the more messages the darker, and where messages are lost."""
+    rows = []
+    for queue in found.queues:
+        steps, most, marks = len(queue.messages), max([1, *queue.messages]), []
+        name = f"{clean(queue.topic)}/{queue.queue}"
+        for at, (held, lost) in enumerate(zip(queue.messages, queue.lost, strict=True)):
+            since = f"{name}, from {human_time(found.begin + at * found.step)}: "
+            where = at / steps, (at + 1) / steps
+            if lost:
+                marks.append(Mark(*where, "damage", f"{since}{count(lost, 'message')} lost, {held:,} intact"))
+            elif held:
+                shade = round(0.25 + 0.75 * held / most, 2)
+                marks.append(Mark(*where, "intact", since + count(held, "message"), shade))
+        bad = [f"{number:,} {what}" for number, what in (
+            (sum(queue.lost), "lost"), (queue.missing, "missing"), (queue.wrong, "wrong")) if number]
+        rows.append(Row(name, marks, ", ".join(bad) or f"{sum(queue.messages):,}", bool(bad)))
+    label = f"Queues over time: the more messages the darker, lost ones red; {span(found)}"
+    return Drawing(label, "# many messages, + some, . none, X lost", rows, _axis(found))
+
+
+def traffic_drawing(found: Traffic) -> Drawing:
+    """Messages of the whole log over time."""
+    steps, most = len(found.messages), max([1, *found.messages])
+    marks = [Mark(at / steps, (at + 1) / steps, "intact", f"from {human_time(found.begin + at * found.step)}: "
+                  f"{count(held, 'message')}, {human_size(size)}", held / most)
+             for at, (held, size) in enumerate(zip(found.messages, found.sizes, strict=True)) if held]
+    step = f"{found.step} ms" if found.step < 1000 else human_seconds(found.step / 1000)
+    label = f"Messages over time, at most {most:,} in {step}; {span(found)}"
+    return Drawing(label, "", [Row(f"{most:,} messages", marks)], _axis(found), bars=True)
+
+
+def _ends(found: Traffic) -> tuple[str, str]:
+    return human_time(found.begin), human_time(found.begin + found.step * len(found.messages))
+
+
+def _axis(found: Traffic) -> tuple[str, str] | None:
+    return _ends(found) if sum(found.messages) else None
+
+
+def span(found: Traffic) -> str:
+    """From the oldest message to the newest."""
+    return " to ".join(_ends(found)) if sum(found.messages) else "no message"
+
+
+# --- rendering -----------------------------------------------------------------------------------
+
+
+class _Grid(NamedTuple):
+    """A table as the templates take it: (name, right-aligned) columns and rows of cells of (words, class)."""
+
+    title: str
+    columns: list[tuple[str, bool]]
+    rows: list[list[list[tuple[str, str]]]]
+
+
+def _words(value: object) -> list[tuple[str, str]]:
+    """A value as (words, class) parts."""
+    if value is None:
+        return [("-", "dim")]
+    if not isinstance(value, Text):
+        text = "yes" if value is True else "no" if value is False else f"{value:,}" if isinstance(value, int) \
+            else str(value)
+        return [(text, "")]
+    edges = sorted({0, len(value), *(at for span in value.spans for at in span[:2])})
+    return [(value.plain[start:stop], _class(next((str(span.style) for span in value.spans
+                                                   if span.start <= start < span.end), str(value.style))))
+            for start, stop in pairwise(edges)]
+
+
+def _class(style: str) -> str:
+    return next((name for word, name in _STYLES.items() if word in style), "")
+
+
+def _ready(thing: Shown | Drawing) -> tuple[str, Any]:
+    if isinstance(thing, Drawing):
+        return "drawing", thing
+    if isinstance(thing, Text):
+        return "text", _words(thing)
+    columns = [(name.lstrip(">*"), name.startswith(">")) for name in thing.columns]
+    return "table", _Grid(thing.title, columns or [("", False), ("", False)],
+                          [[_words(value) for value in row] for row in thing.rows])
+
+
+def _harmless(value: object) -> object:
+    """Text of a store without what drives terminals or turns writing around; for whatever a template puts out."""
+    if hasattr(value, "__html__") or not isinstance(value, str):
+        return value
+    return "\n".join(clean(line) for line in value.split("\n"))
+
+
+def _plain(value: object) -> str:
+    """Text that Markdown shows as it is: no markup, no HTML, one line."""
+    text = clean(str(value).replace("\n", " "))
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MARKS.sub(r"\\\1", text).replace("://", ":&#47;/").replace("@", "&#64;")
+
+
+def render(page: Page, kind: str) -> str:
+    """The page as `html` or `md`."""
+    loader = jinja2.PackageLoader("mqtool", "templates")
+    engine = jinja2.Environment(loader=loader, autoescape=kind == "html", undefined=jinja2.StrictUndefined,
+                                finalize=_harmless, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    engine.filters["plain"] = _plain
+    cards, sections = ([(section.title, section.note, [_ready(thing) for thing in section.things]) for section in each]
+                       for each in (page.cards, page.sections))
+    return engine.get_template(f"report.{kind}.j2").render(page=page, cards=cards, sections=sections)
