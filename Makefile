@@ -27,7 +27,7 @@ help:
 	@echo "make test-long     all of the long suites that need no broker"
 	@echo "make test-torture  kills, power cuts, bad disks, hostile input, and the mutation test of verify; prints counts"
 	@echo "make test-brokers  everything that starts real brokers (needs JDK 17 and Maven)"
-	@echo "make golden        every packed store with every damage, compared with what fixtures/golden keeps; golden-quick: a sample"
+	@echo "make golden        damaged stores, compared with what fixtures/golden keeps of them; golden-quick: a sample"
 	@echo "make bench         brokers' recovery and ours, timed in turn (JDK 17, Maven, 25 GB of disk, half an hour)"
 	@echo "make lint          lint, types and import rules alone"
 	@echo "make docs          fill in the generated tables of the documentation"
@@ -81,7 +81,7 @@ test-brokers: setup
 		-o tmp_path_retention_policy=failed -m broker tests/broker
 	$(if $(KEEP),$(BIN)/python -m fixtures.lab.table)
 
-# What all commands report and do on every store with every damage is kept: ONLY=STORE[/RECIPE] asks for one, JOBS=N runs N at once.
+# What commands report and do on damaged stores is kept: ONLY=STORE[/RECIPE] asks for one, JOBS=N runs N at once.
 golden: setup
 	@$(BIN)/python -m tests.golden --jobs $(or $(JOBS),1) --only "$(ONLY)"
 

@@ -4,11 +4,11 @@ A case is one damage on a copy of one store. On it run verify, predict by releas
 undo, each through the command line in this process. Of each document, and of the tree after recover, `fixtures/golden`
 keeps a digest and the facts that a reader of a difference wants; one line a case, one file a store.
 
-    python -m tests.golden                    all cases
+    python -m tests.golden                    all cases that are kept
     python -m tests.golden --quick            the sample that covers every store and every recipe
     python -m tests.golden --only clean-plain-4.9.7/bit-in-body --save DIR
                                               the normalised documents of a case as files, to compare by hand
-    python -m tests.golden --update           write what the run saw to fixtures/golden
+    python -m tests.golden --update           run what can be kept (or --only that), and write it to fixtures/golden
 
 What differs between two runs of one version is left out: ids, times, host, engine, paths of this machine. So is prose,
 which has tests of its own: a document may say the same in better words.
@@ -245,9 +245,9 @@ def kept() -> dict[Case, Line]:
     return found
 
 
-def keep(cases: dict[Case, Line]) -> None:
-    """Write fixtures/golden: a file a store, a line a case; a command's value that is that of the one before is `=`."""
-    for store in STORES:
+def keep(cases: dict[Case, Line], stores: Iterable[str] = STORES) -> None:
+    """Write the files of some stores: a line a case, where a command's value that is that of the one before is `=`."""
+    for store in stores:
         lines = []
         for case, line in sorted(cases.items()):
             fields, last = [], ""
@@ -355,7 +355,7 @@ def chosen(known: Iterable[Case], arguments: argparse.Namespace) -> dict[Case, t
     if arguments.quick:
         sample = quick(known)
         return sample if not arguments.update else dict.fromkeys(sample, COMMANDS)
-    every = [Case(each, name) for each in STORES for name in RECIPES]
+    every = [Case(each, name) for each in STORES for name in RECIPES] if arguments.update or arguments.save else known
     return {case: COMMANDS for case in every if store in ("", case.store) and recipe in ("", case.recipe)}
 
 
@@ -382,7 +382,8 @@ def main(argv: list[str] | None = None) -> int:
             if found.line is not None:
                 updated[found.case] = found.line
     if arguments.update:
-        keep(updated)
+        keep(updated, {case.store for case in updated.keys() ^ known.keys()} | {
+            case.store for case in updated.keys() & known.keys() if updated[case] != known[case]})
     if told:
         print("\n".join(told))
     print(f"golden: {ran} cases, {different} differ, {time.monotonic() - begin:.0f} s")

@@ -12,15 +12,14 @@ from formats.record import BLANK_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
 from formats.record.rows import BIT_GHOST, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
 from recover.broker.settings import KNOWN, java_integer
-from recover.broker.versions import DIRECTORIES_SKIPPED, IPV6_HOSTS, V2_RECORDS, Behaviour
-from recover.evidence.contradictions import Contradiction
+from recover.broker.versions import IPV6_HOSTS, V2_RECORDS
+from recover.evidence.edits import Edit
 from recover.evidence.lost import Losses, record_count, was_a_message
+from recover.evidence.policy import POLICIES
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, Damage, LogView
-from recover.look.generation import find_generation
-from recover.look.pointers import read_checkpoint
-from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
+from recover.store.mapped_files import MappedFile, OddName
 from recover.store.store import Store
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: 
 def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> list[Finding]:
     """Findings of the commitlog."""
     log = look.log
-    found = list(_file_findings(store, log.queue))
+    found = list(_file_findings(store, log))
     for number, damage in enumerate(log.damaged):
         lost = len(look.losses.by_damage[number])
         found.append(_damage_finding(store, log, damage, lost, number in look.end_marks))
@@ -126,7 +125,8 @@ def _what_is(odd: OddName) -> str:
     return "a folder" if odd.is_directory else "a special file" if odd.path.exists() else "a link to nothing"
 
 
-def _file_findings(store: Store, queue: MappedFileQueue) -> Iterator[Finding]:
+def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
+    queue = log.queue
     for wrong in queue.wrong_lengths():
         yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size)
@@ -136,8 +136,8 @@ def _file_findings(store: Store, queue: MappedFileQueue) -> Iterator[Finding]:
             what = _what_is(odd)
             yield finding(NOT_A_FILE, store.relative(odd.path), None, name=odd.path.name, what=what)
             continue
-        # from 5.1.0 on a broker passes over folders, so for such a store it is no more than untidy
-        skipped = odd.is_directory and _at_least(store, DIRECTORIES_SKIPPED)
+        # brokers from 5.1.0 on pass over folders, and they alone read V2 records: it is no more than untidy there
+        skipped = odd.is_directory and bool(log.tally.bits & BIT_V2)
         yield finding("commitlog-odd-name", store.relative(odd.path), None, severity="info" if skipped else None,
                       name=odd.path.name, is_directory=odd.is_directory)
     for twin in queue.duplicates:
@@ -186,11 +186,6 @@ def _old_records(store: Store, log: LogView, old_end: int | None) -> list[Findin
     return found
 
 
-def _at_least(store: Store, behaviour: Behaviour) -> bool:
-    """True when the store's own traces show a broker that behaves so."""
-    return find_generation(store, read_checkpoint(store)).at_least >= behaviour.since
-
-
 def needs_newer_broker(store: Store, log: LogView) -> Iterator[Finding]:
     """The first record of each form that some release cannot read; such a release would truncate there."""
     forms = {
@@ -217,16 +212,16 @@ def misnamed_findings(store: Store, misnamed: list[tuple[MappedFile, int]]) -> l
     ]
 
 
-def contradiction_findings(store: Store, log: LogView, denied: list[Contradiction]) -> list[Finding]:
+def contradiction_findings(store: Store, log: LogView, denied: list[Edit]) -> list[Finding]:
     """One finding for each record of which a queue shows that one field is damaged."""
     found = []
-    for item in denied:
-        mapped_file = log.queue.find(item.phy_offset)
+    for edit in denied:
+        mapped_file = log.queue.find(edit.start)
         assert mapped_file is not None
+        (topic, queue), queue_offset = edit.place
         found.append(finding(
-            "commitlog-contradicted-field", *place_in_file(store, mapped_file, item.phy_offset), start=item.phy_offset,
-            field=item.field, stored=item.stored, told=item.told, topic=item.key.topic, queue=item.key.queue_id,
-            queue_offset=item.queue_offset,
+            POLICIES[edit.kind].finding, *place_in_file(store, mapped_file, edit.start), start=edit.start,
+            field=edit.field, stored=edit.before, told=edit.after, topic=topic, queue=queue, queue_offset=queue_offset,
         ))
     return found
 

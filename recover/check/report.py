@@ -11,7 +11,14 @@ from msgspec import Struct, field
 from formats.checkpoint import CHECKPOINT, FILE_SIZE
 from formats.record.rows import BITS_REJECTED
 from recover.check.config import ConfigReport, check_config, judged_pairs, pair_findings
-from recover.check.flipped_properties import flipped_bit_findings, flipped_properties, flipped_property_findings
+from recover.check.flips import (
+    Rejected,
+    flipped_bit_findings,
+    flipped_properties,
+    flipped_property_findings,
+    rejected,
+    rejected_findings,
+)
 from recover.check.log import (
     check_commitlog,
     contradiction_findings,
@@ -28,12 +35,11 @@ from recover.check.parts import (
     lock_findings,
     remains_findings,
 )
-from recover.check.rejected import Rejected, rejected, rejected_findings
 from recover.check.survey import ScanOptions, Survey, not_looked_at, survey
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint
 from recover.derived.index_check import check_index
 from recover.derived.index_file_check import IndexReport
-from recover.evidence.flipped_bits import WrongBit
+from recover.evidence.edits import Edit
 from recover.evidence.misplaced import strays_of
 from recover.findings.model import Finding, FindingList, finding
 from recover.look.store import StoreReport, log_is_gone
@@ -46,7 +52,7 @@ from recover.store.unread import held_elsewhere
 
 def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
     """Records that fit nowhere into the queue that they name, and places of queues that no record is left for."""
-    known = {item.phy_offset for item in look.contradictions}
+    known = {edit.start for edit in look.contradictions}
     for key, strays in strays_of(look.log, look.expectation).items():
         for queue_offset, phy_offset, _ in strays:
             mapped_file = look.log.queue.find(phy_offset)
@@ -83,7 +89,7 @@ class VerifyReport(Struct):
     findings: FindingList
     seconds: float = 0.0
     only: tuple[str, ...] = field(default_factory=tuple)
-    flipped: list[WrongBit] = field(default_factory=list)
+    flipped: list[Edit] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
 
     @property
@@ -152,7 +158,7 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     index = check_index(store, look.log, threads=options.threads) if "index" in wanted else None
     findings = FindingList()
     rejected_ones: list[Rejected] = []
-    flipped: list[WrongBit] = []
+    flipped: list[Edit] = []
     if "commitlog" in wanted:
         rejected_ones = rejected(look) if look.log.tally.bits & BITS_REJECTED else []
         flipped = _flipped_properties(look, index, rejected_ones)
@@ -162,7 +168,7 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
             findings.extend(numbering_findings(store, look))
         findings.extend(rejected_findings(look, rejected_ones))
         findings.extend(flipped_bit_findings(store, look))
-        findings.extend(flipped_property_findings(store, flipped))
+        findings.extend(flipped_property_findings(store, look.log, flipped))
         findings.extend(misnamed_findings(store, look.misnamed))
         findings.extend(remains_findings(store, look, index))
     checkpoint = check_checkpoint(store, look.log) if "checkpoint" in wanted else None
@@ -181,13 +187,11 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     )
 
 
-def _flipped_properties(look: Survey, index: IndexReport | None, known: list[Rejected]) -> list[WrongBit]:
+def _flipped_properties(look: Survey, index: IndexReport | None, known: list[Rejected]) -> list[Edit]:
     wrong = look.queues is not None and any(verdict.wrong for verdict in look.queues.verdicts.values())
     if not wrong and (index is None or not index.wrong):
         return []
-    # of one record one bit is turned back at a time
-    others = {item.wrong.stored.phy_offset for item in known if item.wrong is not None}
-    return [item for item in flipped_properties(look, index) if item.stored.phy_offset not in others]
+    return [*flipped_properties(look, index, {item.edit.start: item.edit.record for item in known if item.edit})]
 
 
 # --- Findings of `inspect`: what can be said of a store's parts before its log is read. The same codes as verify's.

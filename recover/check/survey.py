@@ -9,14 +9,14 @@ from msgspec import Struct, field
 from formats.native.queues import RIGHT
 from recover.broker.delays import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.check.log import is_end_mark_only
-from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, expect
+from recover.derived.expected import ConsumeQueueReport, Expectation, expect
 from recover.evidence.beyond import file_named_elsewhere, named_behind, note_damage_behind
-from recover.evidence.contradictions import Contradiction, contradictions
+from recover.evidence.contradictions import contradictions, relocated
+from recover.evidence.edits import Edit, Place
 from recover.evidence.last_numbers import as_units_say
 from recover.evidence.lost import Losses, LostPosition, lost_positions, old_end
 from recover.evidence.misplaced import misplaced, places_of_strays
 from recover.evidence.overwritten import ForeignFile, foreign_files, older_in_place, unheld, without
-from recover.evidence.relocated import relocated
 from recover.findings.refusal import Refusal
 from recover.log.engine import Engine, LocalEngine
 from recover.log.file_scan import ProgressCallback
@@ -64,7 +64,7 @@ class Survey(Struct):
     queues: ConsumeQueueReport | None
     losses: Losses
     end_marks: set[int]
-    contradictions: list[Contradiction]
+    contradictions: list[Edit]
     misnamed: list[tuple[MappedFile, int]]
     elsewhere: dict[str, Elsewhere] = field(default_factory=dict)
     foreign: list[ForeignFile] = field(default_factory=list)
@@ -146,7 +146,7 @@ def not_looked_at(store: Store, options: ScanOptions, *, with_queues: bool) -> d
 
 def _judged_by_places(
     log: LogView, expectation: Expectation, queues: ConsumeQueueReport | None, behind: list[LostPosition]
-) -> tuple[list[Contradiction], Losses]:
+) -> tuple[list[Edit], Losses]:
     """Records that their queues contradict, and what is lost: not the places that these records hold."""
     if queues is None:
         return [], lost_positions(log, expectation, queues, behind)
@@ -155,7 +155,7 @@ def _judged_by_places(
     denied = contradictions(log, expectation, queues, named)
     losses = lost_positions(log, expectation, queues, behind, _held(denied))
     # a queue that lacks just this number tells more than one that has room for any
-    moved = misplaced(log, expectation, losses.lacking, {item.phy_offset for item in denied})
+    moved = misplaced(log, expectation, losses.lacking, {edit.start for edit in denied})
     elsewhere = {item.phy_offset for item in moved}
     left = [item for item in strays if not item.named and item.phy_offset not in elsewhere]
     if moved or left:
@@ -164,8 +164,8 @@ def _judged_by_places(
     return denied, losses
 
 
-def _held(denied: list[Contradiction]) -> set[tuple[QueueKey, int]]:
-    return {place for item in denied for place in item.places}
+def _held(denied: list[Edit]) -> set[Place]:
+    return {place for edit in denied for place in edit.places}
 
 
 def _last_time(store: Store) -> int:

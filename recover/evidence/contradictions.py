@@ -4,7 +4,7 @@ transaction bits of the sysFlag; and the properties that name LMQ queues.
 The log outranks its queues. A unit that disagrees with a record is wrong, unless the log bears it out: its place is
 one that the queue lacks, between or beside records of the queue that stand on either side of it in the log, and the
 place that the record names for itself has fewer witnesses. Such a record is told of; what derives from the log is
-judged by the place that it has (see `relocated`), and only --mend-bits writes the field.
+judged by the place that it has (`relocated`), and only --mend-bits writes the field.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import structs
 
 from formats import properties as props
 from formats import sysflag
 from formats.errors import FormatError
 from formats.record import Record
-from formats.record.rows import BIT_GHOST, BIT_STRAY
+from formats.record.rows import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED, row_of
 from recover.claims import Claim, believed
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, lmq_targets
+from recover.evidence.edits import Edit, Place, a_bit_away, between
 from recover.evidence.misplaced import StrayPlace, Unit
+from recover.evidence.policy import POLICIES
+from recover.log.file_scan import FileScan
 from recover.log.judge import LogReader
-from recover.log.scan import LogView
-from recover.store.columns import Rows
+from recover.log.scan import LogView, in_order
+from recover.store.columns import ColumnStore, Rows, Split
 from recover.store.config_files import LMQ_PREFIX
-
-Place = tuple[QueueKey, int]
 
 _NAMES = (props.INNER_MULTI_DISPATCH, props.INNER_MULTI_QUEUE_OFFSET)
 
@@ -48,7 +49,7 @@ def restored_carrier(
         return None
     needed = set(claimed) | set(right)
     allowed = needed | set(unknown)
-    found = [changed for changed, _, _ in a_bit_away(record) if needed <= set(lmq_targets(changed)) <= allowed]
+    found = [changed for changed in a_bit_away(record) if needed <= set(lmq_targets(changed)) <= allowed]
     return found[0] if len(found) == 1 else None
 
 
@@ -59,48 +60,8 @@ def changed_property(record: Record, right: Record) -> tuple[str, str]:
     return name, stored.get(name, "")
 
 
-def a_bit_away(record: Record) -> Iterator[tuple[Record, int, int]]:
-    """Each record that differs in one bit of its properties; which byte and bit of the record that is."""
-    start = record.total_size - len(record.properties)
-    for position in range(len(record.properties)):
-        for bit in range(8):
-            content = bytearray(record.properties)
-            content[position] ^= 1 << bit
-            yield structs.replace(record, properties=bytes(content)), start + position, bit
-
-
 #: Queue, queue offset and size that a unit says of a record.
 _Claim = tuple[QueueKey, int, int]
-
-_LIMIT = 10_000
-_CARRIER_LIMIT = 100  # each is tried with every bit of its properties changed
-
-
-class Contradiction(Struct, frozen=True):
-    """The record at `phy_offset` says `field` = `stored`; everything else says that it is the message at `places`.
-
-    `record` is what is stored, `right` the record with that field as the others have it, `told`.
-    """
-
-    phy_offset: int
-    size: int
-    places: tuple[Place, ...]
-    field: str
-    stored: str
-    told: str
-    record: Record
-    right: Record
-
-    @property
-    def key(self) -> QueueKey:
-        """The first queue."""
-        return self.places[0][0]
-
-    @property
-    def queue_offset(self) -> int:
-        """The place in the first queue."""
-        return self.places[0][1]
-
 
 class _Asked(NamedTuple):
     """An intact record, the place that it names, and what is claimed for it; `stray`: it steps out of its queue."""
@@ -127,13 +88,13 @@ class _Beside(NamedTuple):
 
 def contradictions(
     log: LogView, expectation: Expectation, queues: ConsumeQueueReport, placed: Collection[StrayPlace]
-) -> list[Contradiction]:
-    """Every record that belongs to another place than one field of it says, ascending by phy_offset.
+) -> list[Edit]:
+    """Every record that belongs to another place than one field of it says, ascending by its start.
 
     `placed` are records whose place shows otherwise, which counts where no unit speaks for another.
     """
     claims = _Claims(queues, placed)
-    found: list[Contradiction] = []
+    found: list[Edit] = []
     asked: list[_Asked] = []
     with LogReader(log.queue) as reader:
         for row in _rows_at(log, claims.places):
@@ -158,12 +119,12 @@ def contradictions(
         elif all(beside[(key, queue_offset), at].neighbours >= 0 for key, queue_offset, _ in item.claims):
             # no other record names these places, and this one stands in their order
             found += _misses_queues(item.record, item.claims, expectation, queues)
-    return sorted(found, key=lambda item: item.phy_offset)
+    return sorted(found, key=lambda edit: edit.start)
 
 
 def _judged(
     asked: _Asked, beside: dict[tuple[Place, int], _Beside], queues: ConsumeQueueReport, claims: _Claims
-) -> Iterator[Contradiction]:
+) -> Iterator[Edit]:
     """The record at the place that more independent claims give it than its own, if one field makes the difference."""
     at = asked.record.phy_offset
     votes = [Claim("record", asked.own)]
@@ -250,9 +211,9 @@ class _Claims:
                 self.units.add(((item.key, item.queue_offset), item.phy_offset))
             if item.named or item.phy_offset not in by_units:
                 self.plain.setdefault(item.phy_offset, []).append((item.key, item.queue_offset, item.size))
-        few = len(self.carried) <= _CARRIER_LIMIT
+        few = len(self.carried) <= POLICIES["lmq"].limit
         self.carried = {at: own for at, own in self.carried.items() if few and at not in self.plain}
-        if len(self.plain) > _LIMIT:
+        if len(self.plain) > POLICIES["place"].limit:
             self.plain, self.carried = {}, {}
 
     def _take(self, key: QueueKey, units: list[Unit]) -> None:
@@ -277,7 +238,7 @@ class _Claims:
 
 def _misses_queues(
     record: Record, claims: list[_Claim], expectation: Expectation, queues: ConsumeQueueReport
-) -> Iterator[Contradiction]:
+) -> Iterator[Edit]:
     """The record as one that fills all LMQ queues of which units name it, if one bit explains that it does not."""
     places = tuple((key, queue_offset) for key, queue_offset, _ in claims)
     named = lmq_targets(record)
@@ -290,7 +251,7 @@ def _misses_queues(
     if right is not None:
         field, stored = changed_property(record, right)
         told = changed_property(right, record)[1]
-        yield Contradiction(record.phy_offset, record.total_size, places, field, stored, told, record, right)
+        yield between("lmq", record, right, field, (stored, told), places)
 
 
 def _rows_at(log: LogView, places: Rows) -> Iterator[np.void]:
@@ -307,7 +268,7 @@ def _stands(queues: ConsumeQueueReport, key: QueueKey, queue_offset: int) -> boo
     return not verdict.misses(queue_offset) and queue_offset not in {index for index, _, _ in verdict.wrong}
 
 
-def _denied(record: Record, key: QueueKey, queue_offset: int) -> Iterator[Contradiction]:
+def _denied(record: Record, key: QueueKey, queue_offset: int) -> Iterator[Edit]:
     differing = [
         (field, str(stored), str(claimed))
         for field, stored, claimed in (
@@ -322,14 +283,54 @@ def _denied(record: Record, key: QueueKey, queue_offset: int) -> Iterator[Contra
     if field == "topic" and len(key.topic.encode()) != len(record.topic):
         return
     right = structs.replace(record, topic=key.topic.encode(), queue_id=key.queue_id, queue_offset=queue_offset)
-    places = ((key, queue_offset),)
-    yield Contradiction(record.phy_offset, record.total_size, places, field, stored, told, record, right)
+    yield between("place", record, right, field, (stored, told), ((key, queue_offset),))
 
 
-def _not_prepared(record: Record, place: Place) -> Iterator[Contradiction]:
+def _not_prepared(record: Record, place: Place) -> Iterator[Edit]:
     """The record without the bit that makes a half message of it; those of brokers have no number in a queue."""
     right = structs.replace(record, sys_flag=record.sys_flag ^ sysflag.TRANSACTION_PREPARED)
-    yield Contradiction(
-        record.phy_offset, record.total_size, (place,), "sys_flag", f"{record.sys_flag:#x}", f"{right.sys_flag:#x}",
-        record, right,
+    yield between("place", record, right, "sys_flag", (f"{record.sys_flag:#x}", f"{right.sys_flag:#x}"), (place,))
+
+
+def relocated(log: LogView, denied: Collection[Edit], *, memory: int) -> LogView:
+    """The log as if each contradicted record said what all else says of it; `written` has these records.
+
+    Its rows are copies, of which at most `memory` bytes are in memory.
+    """
+    columns = ColumnStore(memory)
+    queues = list(log.queues)
+    numbers = {key: number for number, key in enumerate(queues)}
+    for item in denied:
+        key = item.record.topic, item.record.queue_id
+        if numbers.setdefault(key, len(queues)) == len(queues):
+            queues.append(key)
+    right = {item.start: row_of(item.record, numbers[item.record.topic, item.record.queue_id]) for item in denied}
+    places = np.array(sorted(right), dtype=np.int64)
+    scans = []
+    for scan in log.files:
+        scans.append(scan.copied([*_splits(scan, places, right, columns)]))
+    changed = structs.replace(
+        log, files=scans, queues=queues, damaged=[*log.damaged],
+        written={item.start: item.record for item in denied},
     )
+    changed.superseded, changed.tally = in_order(scans, len(queues))
+    return changed
+
+
+def _splits(
+    scan: FileScan, places: np.ndarray, right: dict[int, tuple[np.ndarray, np.ndarray]], columns: ColumnStore
+) -> Iterator[Split]:
+    for split in scan.splits:
+        rows, hashes = np.array(split.records), np.array(split.hashes)
+        rows["bits"] &= np.uint16(~(BIT_STRAY | BIT_SUPERSEDED) & 0xFFFF)
+        ends = None
+        for at in np.flatnonzero(np.isin(rows["phy_offset"], places)).tolist():
+            row, keys = right[int(rows["phy_offset"][at])]
+            if ends is None:
+                ends = np.cumsum(rows["hashes"].astype(np.int64))
+            count = int(rows["hashes"][at])
+            if keys.size == count:
+                hashes[ends[at] - count : ends[at]] = keys
+            row["hashes"] = count
+            rows[at] = row[0]
+        yield columns.keep(rows, hashes)

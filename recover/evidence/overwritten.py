@@ -94,16 +94,13 @@ def without(log: LogView, stretches: Collection[Range], *, memory: int) -> LogVi
     for scan in log.files:
         own = [part for part in stretches if scan.mapped_file.file_from_offset <= part[0] < scan.file_end]
         whole = (scan.mapped_file.file_from_offset, scan.file_end) in own
-        copy = FileScan(scan.mapped_file, scan.file_size)
-        copy.queues, copy.unreadable, copy.over_record = log.queues, scan.unreadable, scan.over_record
+        copy = scan.copied([_cut(split, own, columns) for split in scan.splits])
+        copy.queues = log.queues
         if whole:
-            copy.end = scan.mapped_file.file_from_offset
-        else:
-            copy.blank, copy.blank_size, copy.end = scan.blank, scan.blank_size, scan.end
+            copy.blank, copy.blank_size, copy.end, copy.doubted = None, 0, scan.mapped_file.file_from_offset, []
         why = (OTHER_LOG, "file-end") if whole else (OVERWRITTEN, "record")
         holes = [Hole(start, stop, *why, True, stop, {"size": stop - start}) for start, stop in own]
         copy.holes = sorted([*([] if whole else scan.holes), *holes], key=lambda hole: hole.start)
-        copy.splits = [_cut(split, own, columns) for split in scan.splits]
         copy.set_aside = [*scan.set_aside, *(_within(split, own) for split in scan.splits if own)]
         scans.append(copy)
     view = assemble(log.queue, scans)

@@ -1,17 +1,21 @@
-"""Fields of a damaged record that other evidence fixes uniquely, put back.
+"""Records of a damage put back: the one field that everything else fixes, or the one bit that a checksum names.
 
-Every candidate changes one field of the record's head or one length, and counts only if the
-reference codec then takes the whole record and its place in a queue is one that is missing.
+Every candidate changes one field of the record's head, one length or one bit, and counts only if the reference codec
+then takes the whole record and its place in a queue is one that is missing. A CRC says by how much it is off, and for
+each bit of what it covers that is another number: so it names the bit. Other damage may look the same by chance, the
+more so the longer the record is. Hence a bit is told, and turned back when asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec import Struct
+import numpy as np
 
 from formats import sysflag
+from formats.crc import CRC31_MASK, crc31
 from formats.errors import FormatError
+from formats.native.walk import bits_that_change
 from formats.record import (
     BLANK_SIZE,
     HEAD,
@@ -22,27 +26,43 @@ from formats.record import (
     MIN_RECORD_SIZE,
     Record,
     check_strict,
+    decode,
     grammar,
 )
 from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTHS
-from recover.evidence.lost import LostPosition
+from formats.sysflag import HOSTS_V6
+from recover.evidence.edits import Edit
+from recover.evidence.lost import Losses, LostPosition
+from recover.evidence.policy import POLICIES
 from recover.log.judge import LogReader
-from recover.log.scan import DENIED, Damage
+from recover.log.scan import DENIED, Damage, LogView
 
 LARGEST = 64 << 20
 """Bytes of the largest record that is tried."""
 _MOST_WORK = 1 << 32
 """Bytes that are looked through for one record, all its tries together; each counts _TRY_COST more than it has."""
 _TRY_COST = 10_000
+_SIZE_BYTES = 4
+_SEVERAL = 4 << 20
+"""Bytes of the longest damage that is looked through for more than one message."""
+_LEAST_ODDS = 1000
+"""Where more of the other damages look like a flipped bit, as they do in records above 262 KiB, nothing is said."""
+_MOST_SUSPECTS = 4
+"""Two bits can only look alike in more than 11 KiB, and hardly ever do."""
 
 
-class Restored(Struct, frozen=True):
-    """The record as it was stored, and the one field that had to change: its position in the record, its bytes."""
+def flipped_bits(log: LogView, losses: Losses) -> Iterator[Edit]:
+    """Damaged messages of which one bit explains all, if all that stand beside one another can be put back.
 
-    record: Record
-    field: str
-    position: int
-    content: bytes
+    Those that recover restores anyway are not among them.
+    """
+    with LogReader(log.queue) as reader:
+        for damage, lost in zip(log.damaged, losses.by_damage, strict=True):
+            # bytes that are hardly records are not read
+            content = content_of(reader, damage) if _begins_with_record(reader, damage) else None
+            if content is not None and not put_back(content, damage.start, lost):
+                found = all_put_back(content, damage.start, lost, bits=True)
+                yield from (edit for edit in found if edit.bit is not None)
 
 
 def content_of(reader: LogReader, damage: Damage) -> bytes | None:
@@ -58,31 +78,106 @@ def content_of(reader: LogReader, damage: Damage) -> bytes | None:
     return content if len(content) == size else None
 
 
-def restore(damaged: bytes, phy_offset: int, lost: Iterable[LostPosition]) -> Restored | None:
+def _begins_with_record(reader: LogReader, damage: Damage) -> bool:
+    size = damage.stop - damage.start
+    try:
+        head = HEAD.decode(reader.read(damage.start, HEAD.size))
+    except (OSError, FormatError):
+        return False
+    return head.total_size == size or (head.phy_offset == damage.start and head.total_size < size <= _SEVERAL)
+
+
+def put_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool = False) -> list[Edit]:
+    """The edits of all records that `damaged` was, none if one of them cannot be told.
+
+    Fields come first; with `bits`, which somebody has to ask for, a bit of those that no field explains.
+    """
+    by_field = restore(damaged, phy_offset, lost) if lost else None
+    if by_field is not None:
+        return [by_field]
+    by_fields = all_put_back(damaged, phy_offset, lost, bits=False) if lost else []
+    return by_fields or (all_put_back(damaged, phy_offset, lost, bits=True) if bits else [])
+
+
+def all_put_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool) -> list[Edit]:
+    """The edits of all records that `damaged` was; none if one cannot be put back, or there are too many.
+
+    With `bits` a bit may be turned back in any of them; else there are several, and a field of its own fixes each.
+    """
+    most = POLICIES["bit" if bits else "field"].limit
+    found: list[Edit] = []
+    at = 0
+    while at < len(damaged):
+        if len(found) == most:
+            return []
+        size = int.from_bytes(damaged[at : at + _SIZE_BYTES], "big")
+        if not MIN_RECORD_SIZE < size <= len(damaged) - at:
+            return []
+        piece = damaged[at : at + size]
+        own = [place for place in lost if place.phy_offset in (None, phy_offset + at)]
+        restored = turned_back(piece, phy_offset + at, own) if bits and (own or not lost) else None
+        if restored is None and size < len(damaged) and len(own) <= most:
+            # beside others, a field that one place alone fixes is as sure as a bit
+            restored = restore(piece, phy_offset + at, own)
+        if restored is None:
+            return []
+        found.append(restored)
+        at += size
+    return found
+
+
+def restore(damaged: bytes, phy_offset: int, lost: Iterable[LostPosition]) -> Edit | None:
     """The record that `damaged` (all of its bytes, from `phy_offset` on) was, if exactly one field gives it away."""
     if not MIN_RECORD_SIZE < len(damaged) <= LARGEST:
         return None
-    positions = list(lost)
-    found: dict[bytes, Restored] = {}
+    return _only("field", damaged, phy_offset, [*lost], _candidates(damaged, phy_offset, [*lost]))
+
+
+def turned_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition]) -> Edit | None:
+    """The record that `damaged` (all of its bytes, from `phy_offset` on) was, if exactly one bit of it was flipped.
+
+    A place in a queue that it has to have lost is one of `lost`, where there are any.
+    """
+    try:
+        record = decode(damaged, check_crc=False)
+    except FormatError:
+        return None
+    if record.total_size != len(damaged) or (CRC31_MASK + 1) // (8 * len(damaged)) < _LEAST_ODDS:
+        return None
+    suspects = (
+        (_part(record, position), position, bytes([damaged[position] ^ 1 << bit]))
+        for position, bit in _suspects(record, damaged)
+    )
+    return _only("bit", damaged, phy_offset, lost, suspects)
+
+
+def _only(
+    kind: str, damaged: bytes, phy_offset: int, lost: Sequence[LostPosition],
+    candidates: Iterable[tuple[str, int, bytes]],
+) -> Edit | None:
+    """The one candidate (field, position, bytes) after which the codec takes the record, in a place that is lost."""
+    found: dict[bytes, Edit] = {}
     left = _MOST_WORK // (len(damaged) + _TRY_COST)
-    for field, position, content in _candidates(damaged, phy_offset, positions):
+    for field, position, content in candidates:
         left -= 1
         if left < 0:
             # a body in which everything looks like a topic: what was found so far is not known to be the only one
             return None
+        stored = damaged[position : position + len(content)]
         changed = damaged[:position] + content + damaged[position + len(content) :]
-        if changed == damaged:
+        if stored == content:
             continue
         try:
             record = check_strict(changed + bytes(BLANK_SIZE), 0, len(changed) + BLANK_SIZE, phy_offset)
         except FormatError:
             continue
-        if record.total_size == len(damaged) and is_missing(record, positions):
-            found[changed] = Restored(record, field, position, content)
+        needs_place = kind == "field" or bool(lost)
+        if record.total_size == len(damaged) and (not needs_place or _is_missing(record, lost)):
+            found[changed] = Edit(kind, phy_offset, record, field, position, stored, content)
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def is_missing(record: Record, lost: Iterable[LostPosition]) -> bool:
+def _is_missing(record: Record, lost: Iterable[LostPosition]) -> bool:
     """Whether the place in a queue that a record names is one that is lost."""
     return any(
         p.key.topic == record.topic_name and p.key.queue_id == record.queue_id and p.queue_offset == record.queue_offset
@@ -145,3 +240,41 @@ def _length_candidates(damaged: bytes, topic: bytes) -> Iterator[tuple[str, int,
 def _field(name: str, value: int) -> tuple[str, int, bytes]:
     field = HEAD.field(name)
     return name, field.offset, value.to_bytes(field.size, "big", signed=True)
+
+
+def _suspects(record: Record, damaged: bytes) -> Iterator[tuple[int, int]]:
+    """(byte, bit) of each bit of a record that alone makes its outer checksum right."""
+    # the outermost covers all others
+    for checksum in grammar.checksums(record)[-1:]:
+        right = checksum.encode(crc31(damaged[checksum.start : checksum.stop]))
+        stored = damaged[checksum.at : checksum.at + len(right)]
+        said = checksum.decode(stored)
+        if said is not None:
+            change = said ^ crc31(damaged[checksum.start : checksum.stop])
+            yield from _of_text(checksum.start, checksum.stop - checksum.start, change)
+        yield from _of_field(checksum.at, len(right), int.from_bytes(stored, "big") ^ int.from_bytes(right, "big"))
+
+
+def _of_text(start: int, length: int, change: int) -> Iterator[tuple[int, int]]:
+    """Bits of what a checksum covers."""
+    found = np.zeros(_MOST_SUSPECTS, dtype=np.int64)
+    count = bits_that_change(length, change, found) if 0 < change <= CRC31_MASK else 0
+    for number in found[:count].tolist() if count <= _MOST_SUSPECTS else ():
+        yield start + number // 8, number % 8
+
+
+def _of_field(start: int, size: int, change: int) -> Iterator[tuple[int, int]]:
+    """The bit of the checksum itself, if it differs in one."""
+    if change.bit_count() == 1:
+        number = change.bit_length() - 1
+        yield start + size - 1 - number // 8, number % 8
+
+
+def _part(record: Record, position: int) -> str:
+    """What stands at a byte of the record: a field of its head, body, topic, or properties."""
+    layout = HEADS[record.sys_flag & HOSTS_V6]
+    if position < layout.size:
+        return next(field.name for field in reversed(layout.fields) if field.offset <= position)
+    topic = layout.size + len(record.body)
+    properties = topic + TOPIC_LENGTHS[record.magic].size + len(record.topic)
+    return "body" if position < topic else "topic" if position < properties else "properties"

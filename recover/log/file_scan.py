@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -395,6 +396,12 @@ class FileScan:
     @property
     def record_count(self) -> int:
         return sum(split.records.size for split in self.splits)
+
+    def copied(self, splits: list[Split]) -> FileScan:
+        """The same with other rows; what was counted of it does not hold any more."""
+        other = copy(self)
+        other.splits, other.counter = splits, None
+        return other
 
 
 class FileScanner:

@@ -156,13 +156,12 @@ def _content(read: ReadAt, position: int, room: int) -> bytes:
 
 def _flipped_bit(content: bytes, at: int, phy_offset: int) -> Iterator[Check]:
     """What one bit of a damaged record would have to be turned back for all checksums to be right."""
-    from recover.evidence.flipped_bits import turned_back
+    from recover.evidence.restore import turned_back
 
     restored = turned_back(content, phy_offset, [])
     if restored is not None:
-        stored, (right,) = content[restored.position], restored.content
-        bit = (stored ^ right).bit_length() - 1
-        where = f"bit {bit} at {at + restored.position} ({restored.field})"
+        (stored,), (right,) = restored.stored, restored.content
+        where = f"bit {restored.bit} at {at + restored.position} ({restored.field})"
         told = f"{where} turned back, {stored} to {right}, makes every checksum right: recover --mend-bits"
         yield Check("one flipped bit", None, told)
 

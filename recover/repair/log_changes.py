@@ -16,10 +16,10 @@ from formats.record.rows import BIT_GHOST, BIT_PROP_CRC
 from recover.change.content import LazyContent, padded
 from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, changed_file, zeroes
 from recover.check.survey import Survey
-from recover.evidence.contradictions import Contradiction
-from recover.evidence.flipped_bits import WrongBit, put_back
+from recover.evidence.edits import Edit, by_record
 from recover.evidence.lost import LostPosition, Surroundings
-from recover.evidence.restore import Restored, content_of
+from recover.evidence.policy import POLICIES, UNASKED
+from recover.evidence.restore import content_of, put_back
 from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.judge import LogReader
 from recover.log.scan import Damage, LogView, dead_ranges
@@ -35,7 +35,7 @@ _MOST_FILES = 10_000
 class LogChanges(Struct):
     """Steps on commitlog files, and the log that they leave. `bridged` is what the reports show of each range.
 
-    `mended` messages can be read again that nobody could, `corrected` have a field again that was wrong.
+    `edited`: how many edits there are of messages that count as damaged though their checksums are right.
     `cuts_only`: what is before `cut_from` stays as it is, damage included.
     """
 
@@ -45,19 +45,17 @@ class LogChanges(Struct):
     dropped: list[str] = field(default_factory=list)
     cut_from: int = 0
     cuts_only: bool = False
-    mended: int = 0
-    corrected: int = 0
+    edited: int = 0
     restored: set[LostPosition] = field(default_factory=set)
 
 
 def keep_everything(
     look: Survey, *, lost: Lost = "repeat", bridge: bool = True, mend_bits: bool = False,
-    wrong: Iterable[WrongBit] = (),
+    edits: Iterable[Edit] = (),
 ) -> LogChanges:
-    """The changes after which every broker passes over the damage; no intact record is touched.
+    """The changes after which every broker passes over the damage; no intact record is touched but by `edits`.
 
-    With `mend_bits` messages of which one flipped bit explains the damage are put back, and fields of intact records
-    that everything else contradicts; so are these `wrong` bits.
+    Those of them that nobody does unasked are done with `mend_bits`; so are bits that explain a damage.
     `Refusal` (8) without `bridge` where damage has intact messages after it, and where no bridge fits.
     """
     log = look.log
@@ -79,15 +77,14 @@ def keep_everything(
                 continue
             restored = _restore(reader, damage, positions, mend_bits)
             if restored:
-                _put_back(look.store, changes, damage, damage.mapped_file, restored)
+                _write_edits(look, changes, damage.start, damage.stop, restored)
                 continue
             gap = _gap(surroundings, damage)
             _lay(look.store, changes, damage, damage.mapped_file,
                  build_bridge(gap, positions, with_markers=lost != "gap"), positions)
-    for item in look.contradictions if mend_bits else ():
-        _correct(look.store, log, changes, item)
-    for bit in wrong:
-        _turn_back(look.store, changes, bit)
+    done = (edit for edit in edits if mend_bits or POLICIES[edit.kind].done == UNASKED)
+    for start, own in by_record(done).items():
+        _write_edits(look, changes, start, own[0].stop, own)
     changes.steps += _dirty_end(look, changes.cut_from)
     _drop_after_gap(look.store, log, changes)
     _mend_files(look.store, log, changes)
@@ -117,18 +114,18 @@ def _check_allowed(damage: Damage, bridge: bool) -> None:
 
 def _restore(
     reader: LogReader, damage: Damage, positions: list[LostPosition], mend_bits: bool
-) -> list[tuple[int, Restored]]:
-    """(phy offset, record) of each record that stood in a damage, if that can be told of all of them."""
+) -> list[Edit]:
+    """The edits of all records that stood in a damage, if that can be told of each of them."""
     content = content_of(reader, damage) if positions or mend_bits else None
     return [] if content is None else put_back(content, damage.start, positions, bits=mend_bits)
 
 
 def _keep_last(
-    look: Survey, changes: LogChanges, damage: Damage, restored: list[tuple[int, Restored]]
+    look: Survey, changes: LogChanges, damage: Damage, restored: list[Edit]
 ) -> None:
     """The last message of the log stays if it can be restored; else it is a part of the dirty end."""
     if restored and damage.mapped_file is not None:
-        _put_back(look.store, changes, damage, damage.mapped_file, restored)
+        _write_edits(look, changes, damage.start, damage.stop, restored)
         changes.cut_from = damage.stop
 
 
@@ -140,51 +137,34 @@ def _write_end_mark(store: Store, changes: LogChanges, damage: Damage, mapped_fi
     changes.bridged.append({"start": damage.start, "stop": damage.stop, "kind": "end-mark", "markers": 0, "fillers": 0})
 
 
-def _put_back(
-    store: Store, changes: LogChanges, damage: Damage, mapped_file: MappedFile, restored: list[tuple[int, Restored]]
-) -> None:
-    for start, item in restored:
-        position = start - mapped_file.file_from_offset + item.position
-        changes.steps.append(WriteRange(store.relative(mapped_file.path), position, item.content))
-        changes.bridged.append({
-            "start": start, "stop": start + item.record.total_size, "kind": "restored", "field": item.field,
-            "markers": 0, "fillers": 0, "topic": item.record.topic_name, "queue": item.record.queue_id,
-            "queue_offset": item.record.queue_offset,
-        })
-    records = tuple(item.record for _, item in restored)
-    changes.replaced.append(Replaced(mapped_file, damage.start, damage.stop, records))
-
-
-def _correct(store: Store, log: LogView, changes: LogChanges, item: Contradiction) -> None:
-    """Write the one field of a record that all else contradicts; no checksum covers it."""
-    mapped_file = log.queue.find(item.phy_offset)
+def _write_edits(look: Survey, changes: LogChanges, start: int, stop: int, edits: list[Edit]) -> None:
+    """Write what edits make of the records in [start, stop), which are all that stands there."""
+    mapped_file = look.log.queue.find(start)
     assert mapped_file is not None
-    stop = item.phy_offset + item.size
-    changes.corrected += 1
-    changes.steps.append(WriteRange(
-        store.relative(mapped_file.path), item.phy_offset - mapped_file.file_from_offset, encode(item.right)
-    ))
-    changes.replaced.append(Replaced(mapped_file, item.phy_offset, stop, (item.right,)))
-    changes.bridged.append({
-        "start": item.phy_offset, "stop": stop, "kind": "restored", "field": item.field, "markers": 0, "fillers": 0,
-        "topic": item.key.topic, "queue": item.key.queue_id, "queue_offset": item.queue_offset,
-        "before": item.stored, "after": item.told,
-    })
+    records = []
+    for at, own in by_record(edits).items():
+        record = own[-1].record
+        first = min(edit.position for edit in own)
+        last = max(edit.position + len(edit.content) for edit in own)
+        begin = at - mapped_file.file_from_offset + first
+        content = encode(record)[first:last]
+        changes.steps.append(WriteRange(look.store.relative(mapped_file.path), begin, content))
+        changes.bridged += map(_edited, own)
+        records.append(record)
+    changes.edited += sum(POLICIES[edit.kind].is_loss and not POLICIES[edit.kind].of_damage for edit in edits)
+    changes.replaced.append(Replaced(mapped_file, start, stop, tuple(records)))
 
 
-def _turn_back(store: Store, changes: LogChanges, item: WrongBit) -> None:
-    """Write the one byte of a record that makes it what its witness tells."""
-    start, stop = item.stored.phy_offset, item.stored.phy_offset + item.stored.total_size
-    position = start - item.mapped_file.file_from_offset + item.position
-    changes.steps.append(WriteRange(store.relative(item.mapped_file.path), position, bytes(item.content[1:])))
-    changes.replaced.append(Replaced(item.mapped_file, start, stop, (item.right,)))
-    kind = "restored" if item.was_rejected else "property"
-    changes.mended += item.was_rejected
-    changes.bridged.append({
-        "start": start, "stop": stop, "kind": kind, "field": item.name, "markers": 0, "fillers": 0,
-        "topic": item.stored.topic_name, "queue": item.stored.queue_id, "queue_offset": item.stored.queue_offset,
-        "before": item.before, "after": item.value,
-    })
+def _edited(edit: Edit) -> dict[str, Any]:
+    """What reports show of an edit."""
+    policy = POLICIES[edit.kind]
+    (topic, queue), queue_offset = edit.place
+    told = {} if policy.of_damage else {"before": edit.before, "after": edit.after}
+    return {
+        "start": edit.start, "stop": edit.stop, "kind": "restored" if policy.is_loss else "property",
+        "field": edit.field, "markers": 0, "fillers": 0, "topic": topic, "queue": queue, "queue_offset": queue_offset,
+        **told,
+    }
 
 
 def _gap(surroundings: Surroundings, damage: Damage) -> Gap:

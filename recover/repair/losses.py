@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,81 +86,85 @@ def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]], begin: int =
     }
     # a record put back stands in every queue again that it names
     whole_again = {b["start"] for b in bridged if b["kind"] == "restored"}
-    statement = _Statement()
+    statement = Statement()
     surroundings = Surroundings(look.log)
     for number, (damage, positions) in enumerate(zip(look.log.damaged, look.losses.by_damage, strict=True)):
         if damage.start in whole_again or damage.start < begin:
             continue
-        since, until = surroundings.times(damage)
+        times = surroundings.times(damage)
         for position in positions:
             key = position.key
             if (key.topic, key.queue_id, position.queue_offset) not in restored:
-                statement.add(key.topic, key.queue_id, position.queue_offset, since, until, damage.reason)
+                statement.add(*key, (position.queue_offset, position.queue_offset), times, damage.reason)
         if not positions and number not in look.end_marks and was_a_message(damage):
-            statement.add(None, None, None, since, until, damage.reason)
+            statement.add(None, None, None, times, damage.reason)
     return statement.entries()
 
 
 def loss_of_unproven(look: Survey, wanted: Collection[QueueKey] | None = None) -> list[dict[str, Any]]:
     """One entry a queue (of `wanted`, if given) for messages that nothing but the units of a queue names."""
-    statement = _Statement()
+    statement = Statement()
     for position in look.losses.unproven:
         key = position.key
         if wanted is None or key in wanted:
-            last = look.log.last_timestamp
-            statement.add(key.topic, key.queue_id, position.queue_offset, last, last, "beyond-log")
+            last, at = look.log.last_timestamp, position.queue_offset
+            statement.add(*key, (at, at), (last, last), "beyond-log")
     return statement.entries()
 
 
-class _Statement:
-    """Entries of the statement by topic and queue."""
+class Statement:
+    """Entries of the loss statement by topic and queue."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str | None, int | None], dict[str, Any]] = {}
 
     def add(
-        self, topic: str | None, queue: int | None, queue_offset: int | None, begin: int, end: int, cause: str
+        self, topic: str | None, queue: int | None, offsets: tuple[int, int] | None, times: tuple[int, int], cause: str,
+        count: int = 1,
     ) -> None:
-        entry = self._entries.setdefault((topic, queue), {
-            "topic": topic, "queue": queue, "messages": 0, "first_offset": queue_offset, "last_offset": queue_offset,
-            "begin": begin, "end": end, "cause": cause,
-        })
-        entry["messages"] += 1
-        if queue_offset is not None:
-            entry["first_offset"] = min(entry["first_offset"], queue_offset)
-            entry["last_offset"] = max(entry["last_offset"], queue_offset)
-        entry["begin"], entry["end"] = min(entry["begin"], begin), max(entry["end"], end)
+        """`count` messages with queue offsets and store timestamps (ms) from the first to the last of each."""
+        entry = self._entries.get((topic, queue))
+        first, last = offsets or (None, None)
+        if entry is None:
+            self._entries[topic, queue] = {
+                "topic": topic, "queue": queue, "messages": count, "first_offset": first, "last_offset": last,
+                "begin": times[0], "end": times[1], "cause": cause,
+            }
+            return
+        entry["messages"] += count
+        if offsets is not None:
+            entry["first_offset"] = min(entry["first_offset"], first)
+            entry["last_offset"] = max(entry["last_offset"], last)
+        entry["begin"], entry["end"] = min(entry["begin"], times[0]), max(entry["end"], times[1])
 
     def entries(self) -> list[dict[str, Any]]:
+        """One a queue, by topic and queue; what nothing tells the queue of comes first."""
         return [self._entries[key] for key in sorted(self._entries, key=lambda key: (key[0] or "", key[1] or 0))]
 
 
 def loss_of_rows(log: LogView, cut_from: int) -> list[dict[str, Any]]:
     """One entry a queue for the intact messages that a cut at `cut_from` drops."""
-    entries: dict[int, dict[str, Any]] = defaultdict(dict)
+    statement = Statement()
     for split in log.splits():
         rows = split.records[(split.records["phy_offset"] + split.records["size"] > cut_from)]
         rows = rows[(rows["bits"] & NO_MESSAGE) == 0]
         for number in np.unique(rows["queue"]).tolist():
             own = rows[rows["queue"] == number]
             topic, queue_id = log.queues[number]
-            entry = entries[number] or {
-                "topic": topic_text(topic), "queue": queue_id, "messages": 0,
-                "first_offset": int(own["queue_offset"].min()),
-                "last_offset": 0, "begin": int(own["store_timestamp"].min()), "end": 0, "cause": "cut",
-            }
-            entry["messages"] += int(own.size)
-            entry["last_offset"] = max(entry["last_offset"], int(own["queue_offset"].max()))
-            entry["end"] = max(entry["end"], int(own["store_timestamp"].max()))
-            entries[number] = entry
-    return sorted(entries.values(), key=lambda e: (e["topic"], e["queue"]))
+            statement.add(
+                topic_text(topic), queue_id, _span(own["queue_offset"]), _span(own["store_timestamp"]), "cut", own.size
+            )
+    return statement.entries()
+
+
+def _span(values: Rows) -> tuple[int, int]:
+    return int(values.min()), int(values.max())
 
 
 # --- Every range of the log that a plan overwrites, read and judged once more by the process that will write it.
 #
 # A cluster's workers may see other files under the same names: another host's store, a stale mount, a replica. What
-# they
-# called damage is damage only if it is so in the files that are changed.
+# they called damage is damage only if it is so in the files that are changed.
 
 
 _FIELDS = ["phy_offset", "size", "queue_offset", "store_timestamp", "sys_flag"]

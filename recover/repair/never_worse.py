@@ -12,10 +12,9 @@ import os
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import Struct, structs
@@ -37,7 +36,7 @@ from recover.predict.dispatch import Key
 from recover.predict.loading import BrokerLog
 from recover.predict.queues import UNIT, QueueState
 from recover.predict.start import predict
-from recover.repair.losses import RecoverPlan
+from recover.repair.losses import RecoverPlan, Statement
 from recover.store.columns import Rows, Split
 from recover.store.config_files import LMQ_PREFIX, topic_text
 from recover.store.reader import Elsewhere, FileReader, read_elsewhere, read_here
@@ -197,7 +196,11 @@ def refuse_worse(
     missed |= named
     if not missed:
         return made
-    loss = _statement(missed.values())
+    statement = Statement()
+    for item in missed.values():
+        at, time = item.queue_offset, item.store_timestamp
+        statement.add(item.topic, item.queue, (at, at), (time, time), "delivered-by-broker")
+    loss = statement.entries()
     dropped = len(missed) + made.lost_messages
     if max_loss is not None and dropped > max_loss:
         offsets: dict[tuple[str, int], list[list[int]]] = {(item.topic, item.queue): [] for item in missed.values()}
@@ -422,17 +425,3 @@ def _names(record: Record, topic: str, offset: int) -> bool:
     queues = values.get(props.INNER_MULTI_DISPATCH, "").split(",")
     offsets = values.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(",")
     return (topic, str(offset)) in zip(queues, offsets, strict=False)
-
-
-def _statement(missed: Collection[Missed]) -> list[dict[str, Any]]:
-    """One entry a queue, as the loss statement of a plan has them."""
-    queues: dict[tuple[str, int], list[Missed]] = {}
-    for item in missed:
-        queues.setdefault((item.topic, item.queue), []).append(item)
-    return [{
-        "topic": topic, "queue": queue, "messages": len(items),
-        "first_offset": min(item.queue_offset for item in items),
-        "last_offset": max(item.queue_offset for item in items),
-        "begin": min(item.store_timestamp for item in items), "end": max(item.store_timestamp for item in items),
-        "cause": "delivered-by-broker",
-    } for (topic, queue), items in sorted(queues.items())]

@@ -21,7 +21,7 @@ from recover.derived.checkpoint import checkpoint_steps
 from recover.derived.index_plan import rebuild_index
 from recover.derived.maker import maker_for
 from recover.derived.queues import NO_EVIDENCE, consumequeue_steps
-from recover.evidence.flipped_bits import WrongBit
+from recover.evidence.edits import Edit
 from recover.evidence.last_numbers import as_units_say
 from recover.evidence.lost import record_count
 from recover.findings.code import BIT_UNSUPPORTED
@@ -87,20 +87,21 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     else:
         changes = keep_everything(
             before.survey, lost=options.lost, bridge=options.bridge, mend_bits=options.mend_bits,
-            wrong=_wrong_bits(before) if options.mend_bits else (),
+            edits=_edits(before),
         )
     made = plan_from_changes(store, before, changes, options, prediction)
     made.given_up_messages = refuse_missing_files(before, options.max_loss, made.cut_from or 0)
     if options.policy == "keep" and not options.mend_bits:
         made.mendable_messages = before.findings.counts().get("commitlog-flipped-bit", 0)
         made.mendable_messages += len(before.survey.contradictions)
-        made.mendable_messages += sum(item.wrong is not None for item in before.rejected)
+        made.mendable_messages += sum(item.edit is not None for item in before.rejected)
     return made
 
 
-def _wrong_bits(before: VerifyReport) -> list[WrongBit]:
-    """Those of messages that no client or service can read, and those of tags and keys."""
-    return [*(item.wrong for item in before.rejected if item.wrong is not None), *before.flipped]
+def _edits(before: VerifyReport) -> list[Edit]:
+    """Those of intact records: places that queues show, messages that nobody can read, tags and keys."""
+    rejected = [item.edit for item in before.rejected if item.edit is not None]
+    return [*before.survey.contradictions, *rejected, *before.flipped]
 
 
 def plan_truncate(
@@ -149,7 +150,7 @@ def plan_from_changes(
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
                "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}
     plan = Plan.of(options.command, replacing(steps), loss=loss, summary=summary, parts=_parts(store))
-    left = before.rejected_messages - changes.mended + len(look.contradictions) - changes.corrected
+    left = before.rejected_messages + len(look.contradictions) - changes.edited
     if cut is not None:
         left += damaged_messages(look.log, look.losses, look.end_marks, before=cut)
     return RecoverPlan(

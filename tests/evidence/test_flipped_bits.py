@@ -17,8 +17,8 @@ from formats.errors import FormatError
 from formats.native.walk import bits_that_change
 from formats.record import BLANK_SIZE, HEAD_SIZE, Record, check_strict, decode, encode, make_record
 from recover.derived.expected import QueueKey
-from recover.evidence.flipped_bits import all_put_back, turned_back
 from recover.evidence.lost import LostPosition
+from recover.evidence.restore import all_put_back, turned_back
 from tests.cli.runner import mqtool
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES, real_store

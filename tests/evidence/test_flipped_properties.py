@@ -14,8 +14,8 @@ from msgspec import structs
 from fixtures.damage import damage
 from fixtures.damage.patch import flip_bit
 from formats.record import make_record, tags_code
-from recover.check.flipped_properties import _hashes
-from recover.evidence.contradictions import a_bit_away
+from recover.check.flips import _hashes
+from recover.evidence.edits import a_bit_away, between
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import real_store
@@ -52,10 +52,10 @@ def test_the_one_bit_that_leads_back_to_the_tag_is_found_or_nothing_is_said(
     content[number // 8] ^= 1 << number % 8
     changed = structs.replace(record, properties=bytes(content))
     assume(tags_code(changed) != tags_code(record))
-    found = [it for it in a_bit_away(changed) if tags_code(it[0]) == tags_code(record)]
-    ((right, position, bit),) = found
+    (right,) = [it for it in a_bit_away(changed) if tags_code(it) == tags_code(record)]
     assert right == record
-    assert (position - record.total_size + len(record.properties), bit) == (number // 8, number % 8)
+    edit = between("tag", changed, right, "TAGS")
+    assert (edit.position - record.total_size + len(record.properties), edit.bit) == (number // 8, number % 8)
 
 
 @given(NAMES, st.lists(NAMES, min_size=1, max_size=3, unique=True), st.data())
@@ -67,7 +67,7 @@ def test_hashes_of_keys_lead_back_to_the_one_bit(unique: str, keys: list[str], d
     changed = structs.replace(record, properties=bytes(content))
     assume(_hashes(record) - _hashes(changed))
     allowed = _hashes(record) | _hashes(changed)
-    found = [it[0] for it in a_bit_away(changed) if _hashes(record) <= _hashes(it[0]) <= allowed]
+    found = [it for it in a_bit_away(changed) if _hashes(record) <= _hashes(it) <= allowed]
     assert found == [record] or record in found
 
 

@@ -206,7 +206,7 @@ def test_a_leap_that_a_unit_bears_out_is_right(tmp_path: Path, named: bool) -> N
     units = CQ_UNIT.encode(PRE_BLANK) * 60 + CQ_UNIT.encode(CqUnit(last.phy_offset, last.total_size, 0))
     overwrite(tmp_path, path, 30 * CQ_UNIT.size, units if named else bytes(CQ_UNIT.size), "the end of the queue")
     look = survey(Store.open(tmp_path), ScanOptions())
-    found = [(item.phy_offset, item.field, item.queue_offset) for item in look.contradictions]
+    found = [(item.start, item.field, item.place[1]) for item in look.contradictions]
     assert found == ([] if named else [(last.phy_offset, "queue_offset", 30)])
     assert look.log.tally.positions.tolist() == [31]
     assert [(lack.first, lack.last) for lack in look.losses.lacking] == ([(30, 89)] if named else [])

@@ -19,8 +19,8 @@ from fixtures.synth import StoreWriter
 from formats import sysflag
 from formats.compression import decompress
 from formats.record import OFFSET_SYS_FLAG, Record, make_record
-from recover.check.rejected import MOST
-from recover.evidence.flipped_bits import right_flag
+from recover.check.flips import right_flag
+from recover.evidence.policy import POLICIES
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import real_store
@@ -199,11 +199,12 @@ def test_what_no_single_bit_explains_is_left_and_said_to_be(tmp_path: Path) -> N
 
 
 def test_a_producer_that_stores_all_of_its_messages_so_is_a_warning(tmp_path: Path) -> None:
-    _odd_store(tmp_path / "s", range(MOST + 20))
+    many = POLICIES["flag"].limit + 20
+    _odd_store(tmp_path / "s", range(many))
     before = tree_digest(tmp_path / "s")
     result = mqtool("verify", tmp_path / "s", "--json")
     ((item,), bits) = _told(result), _told(result, BIT)
-    assert (item["facts"]["count"], item["severity"], result.code, bits) == (MOST + 20, "warning", 2, [])
+    assert (item["facts"]["count"], item["severity"], result.code, bits) == (many, "warning", 2, [])
     assert result.document["commitlog"]["damaged_messages"] == 0
     assert mqtool("recover", tmp_path / "s", "--yes").code == 2
     assert_same_tree(before, tree_digest(tmp_path / "s"))

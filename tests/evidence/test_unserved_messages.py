@@ -15,8 +15,8 @@ from fixtures.synth import StoreWriter
 from formats.names import offset_to_name
 from formats.record import OFFSET_SYS_FLAG, TOPIC_HALF, TOPIC_SCHEDULE, TOPIC_TIMER, Record, make_record
 from formats.record.grammar import NEEDED, is_served, unserved
+from recover.check.flips import served_again
 from recover.derived.expected import QueueKey
-from recover.evidence.flipped_bits import served_again
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import STORES, real_store
@@ -79,7 +79,7 @@ def test_the_bit_that_is_turned_back_is_the_one_or_there_is_none(topic: str, dat
     changed = structs.replace(record, properties=bytes(content))
     if unserved(changed):
         found = served_again(changed, {QueueKey("TopicA", 3)})
-        assert found is None or found[0] == record
+        assert found is None or found == record
 
 
 @pytest.mark.parametrize(("topic", "name"), PROPERTIES)
@@ -118,15 +118,14 @@ def test_a_flipped_bit_is_told_and_put_back(topic: str, name: str, part: str, tm
     assert_same_tree(struck, tree_digest(store))
 
 
-def test_a_message_that_is_rejected_twice_is_mended_in_two_runs(tmp_path: Path) -> None:
+def test_a_message_that_is_rejected_twice_is_mended_in_one_run(tmp_path: Path) -> None:
     store, hit = real_store("clean-4.5.1", tmp_path), _some(TOPIC_SCHEDULE)
     sound, log = contents(store), store / "commitlog" / offset_to_name(hit.file_from_offset)
     flip_bit(store, log, hit.offset + OFFSET_SYS_FLAG + 3, 0)
     flip_bit(store, log, _value_at(hit, "REAL_QID"), 6)
     told = mqtool("verify", store, "--json")
-    assert len(_told(told)) == len(_told(told, BIT)) == 1
+    assert len(_told(told)) == 1 and len(_told(told, BIT)) == 2
     assert _told(told)[0]["remedy"] == f"mqtool recover {store} --mend-bits"
-    assert mqtool("recover", store, "--mend-bits", "--yes").code == 5
     assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
     assert contents(store) == sound
 

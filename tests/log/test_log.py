@@ -118,7 +118,7 @@ def test_one_record_out_of_order_is_no_new_generation(tmp_path: Path, value: int
     assert [int(row["phy_offset"]) for row in rows] == [records[10].phy_offset]
     rows = [row for split in look.log.splits() for row in split.records if row["phy_offset"] == records[10].phy_offset]
     assert [(row["queue_offset"], row["bits"] & BIT_STRAY) for row in rows] == [(10, 0)], "its place is what it is"
-    assert [(c.phy_offset, c.field, c.queue_offset) for c in look.contradictions] == [
+    assert [(c.start, c.field, c.place[1]) for c in look.contradictions] == [
         (records[10].phy_offset, "queue_offset", 10)
     ]
 
@@ -130,7 +130,7 @@ def test_a_stray_record_is_placed_without_any_queue_file(tmp_path: Path) -> None
     _with_queue_offset(tmp_path, records[10], 1034)
     for path in (tmp_path / "consumequeue" / "T" / "0").iterdir():
         path.unlink()
-    assert [(c.phy_offset, c.queue_offset) for c in _look(tmp_path).contradictions] == [(records[10].phy_offset, 10)]
+    assert [(c.start, c.place[1]) for c in _look(tmp_path).contradictions] == [(records[10].phy_offset, 10)]
 
 
 @pytest.mark.parametrize(("field", "content"), [("topic", b"Uopic1"), ("queue_id", (3).to_bytes(4, "big"))])
@@ -143,7 +143,7 @@ def test_a_unit_with_right_neighbours_shows_which_field_is_damaged(tmp_path: Pat
     place = data.index(b"Topic1", at) if field == "topic" else at + HEAD.offset("queue_id")
     _put(tmp_path / "s", place, content, 65536)
     (item,) = _look(tmp_path / "s").contradictions
-    assert (item.phy_offset, item.field) == (at, field)
+    assert (item.start, item.field) == (at, field)
 
 
 def test_of_two_files_of_one_name_the_one_with_the_records_is_live(tmp_path: Path) -> None:

@@ -120,8 +120,9 @@ def test_kept_lines_are_read_as_they_were_written(monkeypatch: pytest.MonkeyPatc
 
 def test_one_store_or_one_case_can_be_asked_for() -> None:
     def asked(only: str) -> set[Case]:
-        return set(golden.chosen(KNOWN, argparse.Namespace(only=only, quick=False, update=False)))
+        return set(golden.chosen(KNOWN, argparse.Namespace(only=only, quick=False, update=True, save=None)))
 
     assert asked(str(ONE)) == {ONE}
     assert asked("kinds/clean-acl-5.5.0") == {Case("kinds/clean-acl-5.5.0", recipe) for recipe in RECIPES}
     assert len(asked("")) == len(STORES) * len(RECIPES)
+    assert set(golden.chosen(KNOWN, argparse.Namespace(only="", quick=False, update=False, save=None))) == set(KNOWN)

@@ -27,7 +27,7 @@ def stray(store: Drill, where: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", [PLAIN, KILLED, "killed-lmq-4.9.7"])
+@pytest.mark.parametrize("name", [PLAIN, KILLED, "killed-lmq-4.9.7", "killed-manyfiles-5.5.0"])
 def test_folder_among_log_files_is_put_aside_so_that_every_version_starts(drill: Start, name: str) -> None:
     store = drill(name)
     path = stray(store, "commitlog/lost+found")

@@ -1,0 +1,90 @@
+"""Edits: a part of a record that was something else, told by what speaks of it beside the part itself.
+
+One value for all: a field that others fix, a bit that a checksum or a witness names, a place that a queue shows.
+Several edits of one record build on one another. `policy` says of each kind who tells it, what verify reports, and
+whether recover does it unasked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct, structs
+
+from formats.crc import CRC31_MASK
+from formats.record import Record, encode
+from recover.derived.expected import QueueKey
+
+Place = tuple[QueueKey, int]
+
+
+class Edit(Struct, frozen=True):
+    """`content` from `position` of a record on, in place of what is `stored`, makes it the `record` that it was.
+
+    `start`: physical offset of the record. `before` and `after`: the field's values in words. `places`: where in which
+    queues it belongs by an edit that moves it. `kind` is that of its policy.
+    """
+
+    kind: str
+    start: int
+    record: Record
+    field: str
+    position: int
+    stored: bytes
+    content: bytes
+    before: str = ""
+    after: str = ""
+    places: tuple[Place, ...] = ()
+
+    @property
+    def stop(self) -> int:
+        """Physical offset of the record's end."""
+        return self.start + self.record.total_size
+
+    @property
+    def bit(self) -> int | None:
+        """The bit of the byte at `position` that was flipped, None if more than one bit differs."""
+        change = int.from_bytes(self.stored, "big") ^ int.from_bytes(self.content, "big")
+        return change.bit_length() - 1 if len(self.content) == 1 == change.bit_count() else None
+
+    @property
+    def odds(self) -> int:
+        """Of so many damages of another kind, one looks like a flipped bit of such a record."""
+        return (CRC31_MASK + 1) // (8 * self.record.total_size)
+
+    @property
+    def place(self) -> Place:
+        """Queue and queue offset where the record belongs."""
+        record = self.record
+        return self.places[0] if self.places else (QueueKey(record.topic_name, record.queue_id), record.queue_offset)
+
+
+def between(
+    kind: str, stored: Record, right: Record, field: str, values: tuple[str, str] = ("", ""),
+    places: tuple[Place, ...] = (),
+) -> Edit:
+    """The edit that makes `right` of the `stored` record, as long as that; `values`: the field's before and after."""
+    old, new = encode(stored), encode(right)
+    differ = [at for at, (one, other) in enumerate(zip(old, new, strict=True)) if one != other]
+    first, stop = differ[0], differ[-1] + 1
+    return Edit(kind, stored.phy_offset, right, field, first, old[first:stop], new[first:stop], *values, places)
+
+
+def by_record(edits: Iterable[Edit]) -> dict[int, list[Edit]]:
+    """Edits by the physical offset of their record, ascending; of one record in the order in which they were found.
+
+    Each was found on the record with those before it: the last one's is what all of them make.
+    """
+    found: dict[int, list[Edit]] = {}
+    for edit in sorted(edits, key=lambda edit: edit.start):
+        found.setdefault(edit.start, []).append(edit)
+    return found
+
+
+def a_bit_away(record: Record) -> Iterator[Record]:
+    """Each record that differs in one bit of its properties."""
+    for position in range(len(record.properties)):
+        for bit in range(8):
+            content = bytearray(record.properties)
+            content[position] ^= 1 << bit
+            yield structs.replace(record, properties=bytes(content))
