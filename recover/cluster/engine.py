@@ -17,10 +17,9 @@ from recover.cluster.packing import Identity, Kept, Unopened, unpack
 from recover.cluster.session import Session, SparkSettings, session_for
 from recover.derived.maker import Maker
 from recover.findings.refusal import Refusal
-from recover.log.file_scan import FileScan, ProgressCallback
-from recover.log.files import OpenError
+from recover.log.file_scan import FileScan, ProgressCallback, SplitRange, SplitScan
 from recover.log.scan import LogView, assemble
-from recover.log.split_scan import FileJoin, SplitRange, SplitScan, splits_of
+from recover.log.split_scan import FileJoin, OpenError, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.remote import url_of

@@ -16,7 +16,7 @@ from msgspec import Struct
 from recover.cluster.packing import Identity, PackedSplit, Unopened, pack
 from recover.cluster.session import Session
 from recover.findings.refusal import Refusal
-from recover.log.split_scan import SplitRange, scan_split
+from recover.log.file_scan import SplitRange, scan_split
 from recover.store.remote import serve, url_of
 
 _names = itertools.count(1)

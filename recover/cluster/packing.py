@@ -13,9 +13,9 @@ import pyarrow as pa
 from msgspec import Struct, field, structs
 
 from formats.record.rows import NO_PLACE, RECORD
-from recover.log.file_scan import FileScan, Hole
+from recover.log.file_scan import FileScan, Hole, SplitRange, SplitScan
 from recover.log.scan import LogView
-from recover.log.split_scan import SplitRange, SplitScan, one_split
+from recover.log.split_scan import one_split
 from recover.store.columns import ColumnStore, Rows, Split
 from recover.store.reader import FileReader, ReadFailure
 from recover.store.reading import crc32c

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from formats.native.walk import crc_name
 from recover.log.file_scan import ProgressCallback
-from recover.log.files import OpenError
 from recover.log.scan import LogView, scan_log
+from recover.log.split_scan import OpenError
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.memo import Stamp, stamp_of

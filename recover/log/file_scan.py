@@ -1,4 +1,8 @@
-"""One mapped commitlog file turned into columns of intact records and the holes between them.
+"""One split of one mapped commitlog file turned into columns of intact records and the gaps between them.
+
+A split owns the records that begin in it. It is scanned without knowing what stands before it: it finds its first
+record by the same search that goes on after damage; whether the log really comes to that place is for
+`recover.log.split_scan` to say.
 
 The compiled walk takes what is certainly intact; where it stops, the reference codec judges;
 where that says no, the scan looks for the next place with a message magic and its own physical
@@ -8,7 +12,7 @@ offset and goes on after the damage.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from copy import copy
 from typing import Any
 
@@ -20,21 +24,16 @@ from formats.errors import FormatError
 from formats.layout import Layout
 from formats.native.walk import (
     AT_BLANK,
-    CALL,
-    DESCRIPTOR,
-    FILLED,
-    FLAGS,
-    LENGTH,
-    LOADS,
     NEED_MORE,
-    NOT_RESIDENT,
     OUTPUT_FULL,
+    QUEUE_COLUMNS,
     REFILL_SIZE,
     START,
     STOP,
     find_blank,
     find_record_head,
     last_nonzero,
+    new_queue_slots,
     walk_records,
 )
 from formats.record import BLANK, BLANK_SIZE, HEAD, HEAD_SIZE, HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, decode_blank
@@ -42,42 +41,34 @@ from formats.record.grammar import range_table
 from formats.record.rows import BIT_DELAY, RECORD, row_of
 from formats.sysflag import HOSTS_V6
 from recover.log.judge import envelope_size, judge, reason_of
-from recover.log.tally import Counter, QueueTable
-from recover.store.columns import LEAST_HASHES, LEAST_ROWS, ColumnStore, Rows, Split
+from recover.store.columns import ColumnStore, Rows, Split
 from recover.store.mapped_files import MappedFile
 from recover.store.memo import Numbers, RangeSums
-from recover.store.reader import FileReader, ReadAhead, ReadFailure, is_limited, preadv2_address, spend
+from recover.store.reader import FileReader, ReadAhead, ReadFailure, spend
 
 # --- A buffer that moves over a file while it is scanned.
 
 
 _BEHIND = 64 << 10
-_ALONE = 32
-"""Times that compiled code fills the buffer until the interpreter looks what lies ahead, and tells how far it is."""
 
 
 class Window:
     """A buffer over a part of the file; data[0] lies at `start` in the file.
 
-    What lies far behind `stop` is read only when a record that begins before it needs it.
+    What lies far after `stop` is read only when a record that begins before it needs it.
     """
 
-    def __init__(self, reader: FileReader, length: int, size: int, stop: int | None = None) -> None:
+    def __init__(self, reader: FileReader, length: int, size: int, stop: int) -> None:
         self.reader = reader
         self.length = length
-        self.stop = length if stop is None else min(stop, length)
+        self.stop = min(stop, length)
         self.data = np.zeros(min(size, max(length, 1)), dtype=np.uint8)
         self.start = 0
         self.filled = 0
         self._wanted = 0
-        self._slow_loads = 0
-        self._slow_next = 1
         self.failures: list[ReadFailure] = []
         self.sums = RangeSums(reader, length)
         self._ahead = ReadAhead(reader.descriptor, self.stop, _BEHIND if self.stop < length else 0)
-        self._refill = np.zeros(REFILL_SIZE, dtype=np.int64)
-        self._refill[[STOP, LENGTH]] = self.stop, min(self.length, self.stop + _BEHIND)
-        self._refill[[CALL, DESCRIPTOR]] = preadv2_address(), reader.descriptor
 
     def close(self) -> None:
         """No more is read."""
@@ -89,36 +80,17 @@ class Window:
             self.data = np.zeros(needed, dtype=np.uint8)
         most = min(self.data.size, self.length - position)
         self._wanted = min(most, max(needed, self.stop + _BEHIND - position, _BEHIND))
-        self._slow_loads -= 1
         self.start = position
-        self.filled = self._read(position, self._wanted)
+        self._ahead.come_to(position, self._wanted)
+        spend(self._wanted)
+        # what cannot be read counts as zeros: a gap of the log, not the end of the scan
+        self.filled, failures = self.reader.salvage_into(memoryview(self.data.data)[: self._wanted], position)
+        known = {(failure.offset, failure.wanted) for failure in self.failures}
+        self.failures += [failure for failure in failures if (failure.offset, failure.wanted) not in known]
 
     def holds(self, position: int) -> bool:
         """Whether the buffer has what stands there in the file."""
         return self.start <= position < self.start + self.filled
-
-    @contextmanager
-    def lent(self) -> Iterator[np.ndarray[Any, Any]]:
-        """The buffer is compiled code's, which fills it with what the page cache holds (`formats.native.walk`)."""
-        refill = self._refill
-        alone = 0
-        if refill[CALL] and self._slow_loads <= 0 and not is_limited():
-            alone = min(_ALONE, self._ahead.warm_bytes(self.start + self.filled) // self.data.size)
-        refill[[START, FILLED]] = self.start, self.filled
-        refill[[LOADS, FLAGS]] = alone, self._ahead.flags
-        yield refill
-        self.start, self.filled = int(refill[START]), int(refill[FILLED])
-        if alone and not refill[LOADS]:
-            self._slow_next = 1
-
-    def reload(self, position: int) -> None:
-        """Load what follows `position`, of which a page is not in the page cache; the system drops single ones.
-
-        Where the next ones lack pages, too, compiled code tries only after twice as many loads each time.
-        """
-        self._slow_loads = self._slow_next
-        self._slow_next = min(2 * self._slow_next, _ALONE)
-        self.load(position)
 
     def advance(self, position: int) -> bool:
         """Load more of what follows `position`; False when buffer or file have no more."""
@@ -132,20 +104,6 @@ class Window:
             return True
         return False
 
-    @property
-    def is_last(self) -> bool:
-        """Whether nothing of the file follows the buffer, as far as the last load saw."""
-        return self.filled < self._wanted or self.start + self.filled >= self.length
-
-    def _read(self, position: int, wanted: int) -> int:
-        self._ahead.come_to(position, wanted)
-        spend(wanted)
-        # what cannot be read counts as zeros: a hole of the log, not the end of the scan
-        filled, failures = self.reader.salvage_into(memoryview(self.data.data)[:wanted], position)
-        known = {(failure.offset, failure.wanted) for failure in self.failures}
-        self.failures += [failure for failure in failures if (failure.offset, failure.wanted) not in known]
-        return filled
-
     def bytes_at(self, position: int, length: int) -> memoryview:
         """`length` bytes of the file at `position`, fewer at its end; loads them if need be."""
         inside = position - self.start
@@ -153,57 +111,6 @@ class Window:
             self.load(position, min(length, self.length - position))
             inside = 0
         return memoryview(self.data.data)[inside : min(inside + length, self.filled)]
-
-
-_ROWS = 1 << 16
-_HASHES = 1 << 18
-
-
-class RowRoom:
-    """Rows are put where they stay, or else in scratch room, from where the store of columns takes them.
-
-    `rows` is what the walk may fill, `splits` what it filled so far.
-    """
-
-    def __init__(self, columns: ColumnStore, *, with_hashes: bool) -> None:
-        self.splits: list[Split] = []
-        self.rows = Split(np.empty(0, dtype=RECORD), np.empty(0, dtype=np.int32))
-        self._columns = columns
-        self._hashes = _HASHES if with_hashes else LEAST_HASHES
-        self._in_place = False
-        self._new()
-
-    def take(self, rows: int, hashes: int) -> None:
-        """The walk filled so many."""
-        records, values = self.rows.records, self.rows.hashes
-        if not self._in_place:
-            self.keep(records[:rows], values[:hashes])
-            self._new()
-            return
-        self.splits.append(Split(records[:rows], values[:hashes]))
-        self.rows = Split(records[rows:], values[hashes:])
-        if self.rows.records.size < LEAST_ROWS or self.rows.hashes.size < LEAST_HASHES:
-            self._new()
-
-    def keep(self, records: Rows, hashes: Rows) -> None:
-        """Rows that come from elsewhere."""
-        self.splits.append(self._columns.keep(records, hashes))
-
-    def widen(self) -> None:
-        """Make room for a single record that has more hashes than there was room for."""
-        hashes = np.empty(max(_HASHES, self.rows.hashes.size * 2), dtype=np.int32)
-        self._new(Split(np.empty(_ROWS, dtype=RECORD), hashes))
-
-    def end(self) -> None:
-        """All rows were found."""
-        if self._in_place:
-            self._columns.give_back(self.rows)
-
-    def _new(self, scratch: Split | None = None) -> None:
-        self.end()
-        room = self._columns.room(_ROWS, self._hashes) if scratch is None else None
-        self._in_place = room is not None
-        self.rows = room or scratch or Split(np.empty(_ROWS, dtype=RECORD), np.empty(self._hashes, dtype=np.int32))
 
 
 Found = tuple[str, int]
@@ -340,9 +247,15 @@ def _field(data: Numbers, at: Numbers, layout: Layout[Any], name: str) -> Number
     return content.view(kind)[:, 0].astype(np.int64)
 
 
-WINDOW = 1 << 20  # what is read stays in the processor's cache until it is checked
+WINDOW = 2 << 20
 WHOLE = 1 << 62
 EARLY_END_MARK = "blank"
+_ROWS = 1 << 16
+_HASHES = 1 << 18
+_QUEUES = 2
+_NAMES_USED = 3
+_SLOTS = 1 << 12
+_NAMES = 1 << 17
 
 ProgressCallback = Callable[[int, int], None]
 
@@ -367,10 +280,9 @@ class Hole(Struct):
 class FileScan:
     """What one mapped file holds. `blank` is the physical offset of its end mark, `blank_size` what it says.
 
-    `counter` counted its rows as they came, where that is the whole file. `doubted` are end marks that a record
-    stands after, and how many of the splits are before each; `over_record`: what stands after the eight bytes
-    of the end mark is the rest of a record's head, with the own offset of this place. `set_aside`: rows of records that
-    the scan took, and that are damage by what units say.
+    `doubted` are end marks that a record stands after, and how many of the splits are before each; `over_record`: what
+    stands after the eight bytes of the end mark is the rest of a record's head, with the own offset of this place.
+    `set_aside`: rows of records that the scan took, and that are damage by what units say.
     """
 
     def __init__(self, mapped_file: MappedFile, file_size: int) -> None:
@@ -383,7 +295,6 @@ class FileScan:
         self.blank_size = 0
         self.end = 0
         self.unreadable: list[ReadFailure] = []
-        self.counter: Counter | None = None
         self.doubted: list[tuple[int, int]] = []
         self.over_record = False
         self.set_aside: list[Split] = []
@@ -398,46 +309,140 @@ class FileScan:
         return sum(split.records.size for split in self.splits)
 
     def copied(self, splits: list[Split]) -> FileScan:
-        """The same with other rows; what was counted of it does not hold any more."""
+        """The same with other rows."""
         other = copy(self)
-        other.splits, other.counter = splits, None
+        other.splits = splits
         return other
 
 
-class FileScanner:
-    """The state of one scan; `stop` is where in the file it ends, a split's when another begins there."""
+class SplitRange(Struct, frozen=True):
+    """Bytes [start, stop) of a mapped file of `file_size` bytes; the last split of a file ends where the file does."""
+
+    mapped_file: MappedFile
+    file_size: int
+    start: int
+    stop: int
+
+    @property
+    def is_last(self) -> bool:
+        """True when no split of the same file follows."""
+        return self.stop >= min(self.mapped_file.length, self.file_size)
+
+
+class SplitScan(Struct):
+    """What one split holds, from `entry` on: a position in the file; None when nothing intact begins in it.
+
+    `enters_at` says what stands there: "record", "blank", or "chain" when the position was given.
+    `crossed` is the position, at or after the split's end, where the walk goes on; `open_hole` a gap that
+    reaches the split's end. With neither the file ended here. `last_data` is the physical offset
+    after the last byte seen that is not zero, where `entry` is None.
+    """
+
+    part: SplitRange
+    scan: FileScan
+    entry: int | None
+    enters_at: str
+    crossed: int | None = None
+    open_hole: Hole | None = None
+    last_data: int = 0
+
+
+class QueueTable:
+    """`slots` (int32), `names` (uint8) and `table` (int64 (n, QUEUE_COLUMNS)) are what the kernels take.
+
+    `state` is the walk's, which counts queues and bytes of names in it.
+    """
+
+    def __init__(self, state: Rows) -> None:
+        self._state = state
+        self.slots = np.full(_SLOTS, -1, dtype=np.int32)
+        self.names = np.zeros(_NAMES, dtype=np.uint8)
+        self.table = np.zeros((_SLOTS // 2, QUEUE_COLUMNS), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self._state[_QUEUES])
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """Another queue may find no place."""
+        return len(self) * 2 >= self.slots.size - 2 or int(self._state[_NAMES_USED]) * 2 > self.names.size
+
+    def keys(self) -> list[tuple[bytes, int]]:
+        """(topic, queue id) of each queue."""
+        rows = self.table[: len(self)].tolist()
+        names = self.names.tobytes() if rows else b""
+        return [(names[at : at + length], queue_id) for at, length, queue_id in rows]
+
+    def number(self, topic: bytes, queue_id: int) -> int:
+        """Number of a queue, for a record that the compiled walk did not take."""
+        queues = self.keys()
+        if (topic, queue_id) in queues:
+            return queues.index((topic, queue_id))
+        number = len(queues)
+        while int(self._state[_NAMES_USED]) + len(topic) > self.names.size or number + 1 >= self.table.shape[0]:
+            self.grow()
+        at = int(self._state[_NAMES_USED])
+        self.names[at : at + len(topic)] = np.frombuffer(topic, dtype=np.uint8)
+        self.table[number] = at, len(topic), queue_id
+        self._state[_QUEUES], self._state[_NAMES_USED] = number + 1, at + len(topic)
+        self.slots = new_queue_slots(self.slots.size, self.names, self.table, number + 1)
+        return number
+
+    def grow(self) -> None:
+        """Four times the room."""
+        names = np.zeros(self.names.size * 4, dtype=np.uint8)
+        names[: self.names.size] = self.names
+        table = np.zeros((self.table.shape[0] * 4, QUEUE_COLUMNS), dtype=np.int64)
+        table[: self.table.shape[0]] = self.table
+        self.names, self.table = names, table
+        self.slots = new_queue_slots(self.slots.size * 4, names, table, len(self))
+
+
+class _Scanner:
+    """The state of the scan of one split."""
 
     def __init__(
-        self, mapped_file: MappedFile, file_size: int, columns: ColumnStore, progress: ProgressCallback | None,
-        *, with_keys: bool = True,
+        self, part: SplitRange, columns: ColumnStore, progress: ProgressCallback | None, *, with_keys: bool
     ) -> None:
-        self.base = mapped_file.file_from_offset
-        self.length = min(mapped_file.length, file_size)
-        self.stop = WHOLE
-        self.result = FileScan(mapped_file, file_size)
+        self.part = part
+        self.base = part.mapped_file.file_from_offset
+        self.length = min(part.mapped_file.length, part.file_size)
+        self.stop = WHOLE if part.is_last else part.stop
+        self.result = FileScan(part.mapped_file, part.file_size)
+        self.open_hole: Hole | None = None
+        self.columns = columns
         self.progress = progress
         self.with_keys = with_keys
         self.ranges = range_table()
         self.state = np.zeros(4, dtype=np.int64)
         self.queues = QueueTable(self.state)
-        self.room = RowRoom(columns, with_hashes=with_keys)
-        self.result.splits = self.room.splits
+        self.rows = Split(np.empty(_ROWS, dtype=RECORD), np.empty(_HASHES if with_keys else 1, dtype=np.int32))
+        self._reported = 0
 
-    def run(self, reader: FileReader, window_size: int) -> FileScan:
-        window = Window(reader, self.length, window_size)
-        position: int | None = 0
+    def run(self, reader: FileReader, window_size: int, entry: int | None) -> SplitScan:
+        window = Window(reader, self.length, window_size, self.stop)
+        enters_at, last_data = "chain", 0
+        position = entry
+        if entry is None:
+            found, last_data = self._search(window, self.part.start, self.part.start, 0)
+            if found is not None:
+                enters_at, entry = found
+                position = entry if enters_at == "record" else None
+                if enters_at == "blank":
+                    self._end_at_blank(window, entry)
         while position is not None:
             position = self._walk(window, position)
+            if position is not None and position >= self.stop:
+                break
         window.close()
-        self._end()
-        self.result.unreadable = window.failures
-        return self.result
-
-    def _end(self) -> None:
-        """All rows were found."""
         self._flush()
-        self.room.end()
-        self.result.queues = self.queues.keys()
+        # a record that begins here may reach into the next split, and not all of a gap was reported
+        self._report(self.part.stop - self.part.start - self._reported, 0)
+        result = self.result
+        result.queues, result.unreadable = self.queues.keys(), window.failures
+        goes_on = self.open_hole is None and result.blank is None and result.end >= self.base + self.stop
+        crossed = result.end - self.base if entry is not None and goes_on else None
+        return SplitScan(self.part, result, entry, enters_at, crossed, self.open_hole, last_data)
 
     def _walk(self, window: Window, position: int) -> int | None:
         """Walk from `position` in the file to the end or to the next damage; where to go on, or None."""
@@ -456,9 +461,6 @@ class FileScanner:
                 self._make_room()
             elif status == AT_BLANK:
                 return self._at_blank(window, position)
-            elif status == NOT_RESIDENT:
-                window.reload(position)
-                inside = 0
             elif status == NEED_MORE and window.advance(position):
                 inside = 0
             else:
@@ -471,13 +473,13 @@ class FileScanner:
                 inside = position - window.start
 
     def _kernel(self, window: Window, inside: int) -> tuple[int, int]:
-        with window.lent() as refill:
-            inside, status = walk_records(
-                window.data, inside, window.filled, self.base + window.start, self.result.file_end,
-                self.room.rows.records, self.room.rows.hashes, self.queues.slots,
-                self.queues.names, self.queues.table, self.state, self.with_keys, refill, self.ranges,
-            )
-        return inside, status
+        refill = np.zeros(REFILL_SIZE, dtype=np.int64)
+        refill[[START, STOP]] = window.start, window.stop
+        return walk_records(
+            window.data, inside, window.filled, self.base + window.start, self.result.file_end,
+            self.rows.records, self.rows.hashes, self.queues.slots,
+            self.queues.names, self.queues.table, self.state, self.with_keys, refill, self.ranges,
+        )
 
     def _judge(self, window: Window, position: int) -> int | None:
         """Size of the record at `position` if the reference codec takes it, and its row is kept; else None."""
@@ -490,8 +492,7 @@ class FileScanner:
         if not self.with_keys:
             row["hashes"], hashes = 0, np.empty(0, dtype=np.int32)
             row["tags_code"] *= (row["bits"] & BIT_DELAY) != 0
-        self._count(row)
-        self.room.keep(row, hashes)
+        self.result.splits.append(self.columns.keep(row, hashes))
         self._report(record.total_size, 1)
         return record.total_size
 
@@ -528,7 +529,10 @@ class FileScanner:
         return search.first_intact(position, first, last_data)
 
     def _end_in_hole(self, hole: Hole, position: int) -> None:
-        """Nothing intact follows `position`: note the hole up to where the file ends at its full size."""
+        """Nothing intact follows `position`: note the gap up to where the file ends at its full size."""
+        if not self.part.is_last:
+            self.open_hole = hole
+            return
         if self.length > position:
             hole.stop = self.result.file_end
             self.result.holes.append(hole)
@@ -561,35 +565,37 @@ class FileScanner:
         if self.queues.is_nearly_full:
             self.queues.grow()
         elif not rows:
-            self.room.widen()
+            self.rows.hashes = np.empty(max(_HASHES, self.rows.hashes.size * 2), dtype=np.int32)
 
     def _flush(self) -> None:
         rows, hashes = int(self.state[0]), int(self.state[1])
         self.state[0] = self.state[1] = 0
         if rows:
-            self._count(self.room.rows.records[:rows])
-            self.room.take(rows, hashes)
-
-    def _count(self, rows: Rows) -> None:
-        if self.result.counter is not None:
-            self.result.counter.add(rows, len(self.queues))
+            self.result.splits.append(self.columns.keep(self.rows.records[:rows], self.rows.hashes[:hashes]))
 
     def _report(self, size: int, records: int) -> None:
+        self._reported += size
         if self.progress is not None and (size or records):
             self.progress(size, records)
 
 
-def scan_file(
-    mapped_file: MappedFile, file_size: int, columns: ColumnStore, *, progress: ProgressCallback | None = None,
-    window: int = WINDOW, with_keys: bool = True, counter: Counter | None = None,
-) -> FileScan:
-    """Scan one mapped commitlog file of `file_size` bytes. `OSError` when it cannot be opened at all.
+def scan_split(
+    part: SplitRange, entry: int | None = None, *, window: int = WINDOW, reader: FileReader | None = None,
+    columns: ColumnStore | None = None, progress: ProgressCallback | None = None, with_keys: bool = True,
+) -> SplitScan:
+    """Scan one split, from position `entry` of the file, or from the first thing intact when that is None.
 
-    Rows have neither key hashes nor tags codes unless `with_keys`; delay levels they have.
-    `progress(bytes, records)` is called with what was done since the last call, from the calling thread.
-    Rows are given to the `counter`, or a new one, in their order, some at a time.
+    The first split of a file is entered at 0. `OSError` when the file cannot be opened, unless `reader` has it open.
+    Rows have neither key hashes nor tags codes unless `with_keys`; delay levels they have. `progress(bytes, records)`
+    is called with what was done since the last call, from the calling thread.
     """
-    scanner = FileScanner(mapped_file, file_size, columns, progress, with_keys=with_keys)
-    scanner.result.counter = counter or Counter()
-    with FileReader(mapped_file.path) as reader:
-        return scanner.run(reader, window)
+    if entry is None and part.start == 0:
+        entry = 0
+    scanner = _Scanner(part, columns or ColumnStore(WHOLE), progress, with_keys=with_keys)
+    with FileReader(part.mapped_file.path) if reader is None else nullcontext(reader) as opened:
+        return scanner.run(opened, window, entry)
+
+
+def scan_file(mapped_file: MappedFile, file_size: int, **how: Any) -> FileScan:
+    """Scan one mapped commitlog file of `file_size` bytes as a whole; `how` as for `scan_split`."""
+    return scan_split(SplitRange(mapped_file, file_size, 0, min(mapped_file.length, file_size)), **how).scan

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from msgspec import Struct, field, structs
 
+from formats.native.rows import (
+    BITS,
+    FILLERS,
+    FLAGS,
+    LAST_TIME,
+    MARKERS,
+    MESSAGES,
+    NEWEST_TIME,
+    TOTALS,
+    tally_rows,
+)
 from formats.record import Record
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MARKER, NO_MESSAGE, STALE
+from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, NO_MESSAGE, STALE
 from recover.claims import Claim, believed
-from recover.log.file_scan import WINDOW, FileScan, Hole, ProgressCallback
-from recover.log.files import CutLog, OpenError
+from recover.log.file_scan import FileScan, Hole
 from recover.log.generations import mark_ghosts, mark_leaps, mark_superseded
-from recover.log.split_scan import SplitRange, SplitScan, scan_split
-from recover.log.tally import Counter, Tally, joined, number_rows
+from recover.log.split_scan import number_rows, parts_of, scan_files, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 
@@ -59,6 +68,40 @@ class Tail(Struct):
     reason: str
     mapped_file: MappedFile
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Tally(Struct, frozen=True, eq=False):
+    """Counts over the live rows of a log, those without ghosts and superseded records.
+
+    One a queue: `positions` (int64) in it, `least` and `most` its queue offsets (int64, `most` -1 where it has none),
+    `fallen` (bool) whether they fall back somewhere along the log. `bits` and `flags` are those of all rows, or-ed.
+    Fillers, markers and times (ms) are also those of superseded records.
+    """
+
+    positions: Rows
+    least: Rows
+    most: Rows
+    fallen: Rows
+    messages: int
+    fillers: int
+    markers: int
+    last_timestamp: int
+    newest_timestamp: int
+    bits: int
+    flags: int
+
+    @property
+    def gapped(self) -> Rows:
+        """Which queues have fewer positions than their queue offsets span (bool array); none where the log has records
+        that take several.
+        """
+        if self.bits & BIT_INNER_BATCH:
+            return np.zeros(self.positions.size, dtype=np.bool_)
+        return np.asarray((self.most >= 0) & (self.most - self.least >= self.positions))
+
+    def __eq__(self, other: object) -> bool:
+        mine = structs.astuple(self)
+        return isinstance(other, Tally) and all(map(np.array_equal, mine, structs.astuple(other)))
 
 
 class LogView(Struct):
@@ -153,50 +196,57 @@ def _without(split: Split, drop: Rows) -> Split:
 
 
 def tally(scans: Iterable[FileScan], queues: int) -> Tally:
-    """Count the rows of these scans, whose rows number `queues` queues."""
-    counter = Counter(queues)
+    """Count the rows of these scans, whose rows number `queues` queues, without ghosts and superseded records."""
+    last_offset, positions = np.full(queues, -1, dtype=np.int64), np.zeros(queues, dtype=np.int64)
+    least, most = np.full(queues, np.iinfo(np.int64).max), np.full(queues, -1, dtype=np.int64)
+    fallen, counts = np.zeros(queues, dtype=np.bool_), np.zeros(TOTALS, dtype=np.int64)
     for scan in scans:
         for split in scan.splits:
-            counter.add(split.records, queues)
-    return counter.result(queues)
+            tally_rows(np.asarray(split.records), last_offset, fallen, positions, least, most, counts)
+    totals = counts.tolist()
+    return Tally(
+        positions, least, most, fallen, totals[MESSAGES], totals[FILLERS], totals[MARKERS], totals[LAST_TIME],
+        totals[NEWEST_TIME], totals[BITS], totals[FLAGS],
+    )
 
 
 def scan_log(
-    queue: MappedFileQueue, *, threads: int = 1, memory: int = DEFAULT_MEMORY,
-    progress: ProgressCallback | None = None, window: int = WINDOW, with_keys: bool = True,
-    open_error: OpenError | None = None, split_size: int | None = None,
+    queue: MappedFileQueue, *, threads: int = 1, memory: int = DEFAULT_MEMORY, split_size: int | None = None,
+    with_keys: bool = True, **how: Any,
 ) -> LogView:
     """Scan every file of the commitlog, `threads` splits at a time, and put the results together.
 
-    A file that cannot be opened is reported to `open_error` and counts as missing; without a
-    callback the `OSError` rises. `with_keys` is as `scan_file` has it. Splits have `split_size` bytes, or as many
-    as fit the log.
+    `how` as for `scan_files`, whose splits have `split_size` bytes, or as many as fit the log. A file that cannot be
+    opened counts as missing.
     """
-    columns = ColumnStore(memory)
-
-    def scan(part: SplitRange, entry: int | None, **how: Any) -> SplitScan:
-        return scan_split(part, entry, columns=columns, with_keys=with_keys, counter=Counter(), **how)
-
-    scans = CutLog(queue, threads, split_size, window).scan(scan, progress, open_error)
-    log = assemble(queue, [s for s in scans if s is not None], as_scanned=True)
+    parts = parts_of(queue, threads)
+    if split_size is not None:
+        parts = [splits_of(mapped_file, queue.file_size, split_size) for mapped_file in queue.files]
+    log = assemble(queue, scan_files(parts, threads, columns=ColumnStore(memory), with_keys=with_keys, **how))
     log.has_keys = with_keys
     return log
 
 
-def assemble(queue: MappedFileQueue, scans: list[FileScan], *, as_scanned: bool = False) -> LogView:
-    """The whole log out of the scans of its files, in name order.
-
-    `as_scanned`: nobody changed their rows, so that what was counted of them holds.
-    """
-    numbers = _number_queues(scans)
+def assemble(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
+    """The whole log out of the scans of its files, in name order."""
+    numbers: dict[tuple[bytes, int], int] = {}
     for scan in scans:
-        number_rows(scan.splits, _numbers_of(scan, numbers))
+        own = [numbers.setdefault(key, len(numbers)) for key in scan.queues]
+        number_rows(scan.splits, np.array(own, dtype=np.int32))
     queues = list(numbers)
     ghosts = mark_ghosts(scans, len(queues))
     ghosts -= sum(map(_weigh_marks, scans))
-    superseded, counts = in_order(scans, len(queues), _counted(scans, numbers) if as_scanned and not ghosts else None)
+    superseded, counts = in_order(scans, len(queues))
     min_offset = scans[0].mapped_file.file_from_offset if scans else 0
-    return _view(queue, scans, queues, _log_end(scans, min_offset), ghosts, superseded, counts)
+    log_end = _log_end(scans, min_offset)
+    damaged, tail = _damage(scans, log_end, ghosts > 0)
+    behind = _intact_behind(scans, [damage.stop for damage in damaged])
+    for damage, intact in zip(damaged, behind, strict=True):
+        damage.intact_after = intact
+    return LogView(
+        queue, scans, queues, min_offset, _valid_to(scans, min_offset), log_end, damaged, tail, ghosts, superseded,
+        counts,
+    )
 
 
 def _weigh_marks(scan: FileScan) -> int:
@@ -216,12 +266,9 @@ def _weigh_marks(scan: FileScan) -> int:
     return 0
 
 
-def in_order(scans: list[FileScan], queues: int, counts: Tally | None = None) -> tuple[int, Tally]:
-    """How many rows are superseded, and what is counted of all; rows out of their queues' order are marked.
-
-    `counts` are those of the rows without any mark, if they are known.
-    """
-    counts = counts or tally(scans, queues)
+def in_order(scans: list[FileScan], queues: int) -> tuple[int, Tally]:
+    """How many rows are superseded, and what is counted of all; rows out of their queues' order are marked."""
+    counts = tally(scans, queues)
     superseded = 0
     if counts.fallen.any():
         superseded = mark_superseded(scans, np.flatnonzero(counts.fallen).tolist())
@@ -229,42 +276,6 @@ def in_order(scans: list[FileScan], queues: int, counts: Tally | None = None) ->
     if mark_leaps(scans, np.flatnonzero(counts.gapped).tolist()):
         counts = tally(scans, queues)
     return superseded, counts
-
-
-def _counted(scans: Sequence[FileScan], numbers: dict[tuple[bytes, int], int]) -> Tally | None:
-    """What the scans of the files counted, put together."""
-    own = (_numbers_of(scan, numbers) for scan in scans)
-    counter = joined((scan.counter for scan in scans), own, len(numbers))
-    return None if counter is None else counter.result(len(numbers))
-
-
-def _view(
-    queue: MappedFileQueue, scans: list[FileScan], queues: list[tuple[bytes, int]], log_end: int, ghosts: int,
-    superseded: int, counts: Tally,
-) -> LogView:
-    min_offset = scans[0].mapped_file.file_from_offset if scans else 0
-    damaged, tail = _damage(scans, log_end, ghosts > 0)
-    behind = _intact_behind(scans, [damage.stop for damage in damaged])
-    for damage, intact in zip(damaged, behind, strict=True):
-        damage.intact_after = intact
-    return LogView(
-        queue, scans, queues, min_offset, _valid_to(scans, min_offset), log_end, damaged, tail, ghosts, superseded,
-        counts,
-    )
-
-
-def _numbers_of(scan: FileScan, numbers: dict[tuple[bytes, int], int]) -> Rows:
-    """What each queue of a file is called in the log (int32)."""
-    return np.array([numbers[key] for key in scan.queues], dtype=np.int32)
-
-
-def _number_queues(scans: Sequence[FileScan]) -> dict[tuple[bytes, int], int]:
-    """One numbering of queues for all files, in the order in which they come."""
-    numbers: dict[tuple[bytes, int], int] = {}
-    for scan in scans:
-        for key in scan.queues:
-            numbers.setdefault(key, len(numbers))
-    return numbers
 
 
 def _log_end(scans: list[FileScan], min_offset: int) -> int:

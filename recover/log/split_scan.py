@@ -1,59 +1,37 @@
-"""One split of one mapped file, scanned without knowing what stands before it.
+"""The mapped files of a log cut into splits, scanned on several threads, and put together to what one walk finds.
 
-A split owns the records that begin in it. It finds its first record by itself, by the same search that goes on
-after damage; whether the log really comes to that place is for `recover.log.split_scan` to say.
+A thread a file leaves a core idle where a log has one file or three, and where the last one takes longer. Splits
+become smaller towards the end of the log, so that all threads end at nearly the same time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from msgspec import Struct, field, structs
 
+from formats.native.rows import renumber
 from formats.record import BLANK_SIZE
 from formats.record.rows import RECORD
-from recover.log.file_scan import EARLY_END_MARK, WHOLE, WINDOW, FileScan, FileScanner, Hole, ProgressCallback, Window
-from recover.log.tally import Counter, QueueTable, joined, number_rows
-from recover.store.columns import ColumnStore, Rows, Split
-from recover.store.mapped_files import MappedFile
-from recover.store.reader import FileReader, ReadFailure
+from recover.log.file_scan import (
+    EARLY_END_MARK,
+    WHOLE,
+    WINDOW,
+    FileScan,
+    Hole,
+    ProgressCallback,
+    SplitRange,
+    SplitScan,
+    scan_split,
+)
+from recover.store.columns import Rows, Split
+from recover.store.mapped_files import MappedFile, MappedFileQueue
+from recover.store.reader import FileReader, is_elsewhere
 
 SPLIT_SIZE = 128 << 20
-
-
-class SplitRange(Struct, frozen=True):
-    """Bytes [start, stop) of a mapped file of `file_size` bytes; the last split of a file ends where the file does."""
-
-    mapped_file: MappedFile
-    file_size: int
-    start: int
-    stop: int
-
-    @property
-    def is_last(self) -> bool:
-        """True when no split of the same file follows."""
-        return self.stop >= min(self.mapped_file.length, self.file_size)
-
-
-class SplitScan(Struct):
-    """What one split holds, from `entry` on: a position in the file; None when nothing intact begins in it.
-
-    `enters_at` says what stands there: "record", "blank", or "chain" when the position was given.
-    `crossed` is the position, at or after the split's end, where the walk goes on; `open_hole` a hole that
-    reaches the split's end. With neither the file ended here. `last_data` is the physical offset
-    after the last byte seen that is not zero, where `entry` is None.
-    """
-
-    part: SplitRange
-    scan: FileScan
-    entry: int | None
-    enters_at: str
-    crossed: int | None = None
-    open_hole: Hole | None = None
-    last_data: int = 0
 
 
 def splits_of(mapped_file: MappedFile, file_size: int, split_size: int = SPLIT_SIZE) -> list[SplitRange]:
@@ -63,81 +41,11 @@ def splits_of(mapped_file: MappedFile, file_size: int, split_size: int = SPLIT_S
     return [SplitRange(mapped_file, file_size, start, min(start + split_size, length)) for start in starts]
 
 
-class _SplitScanner(FileScanner):
-    def __init__(self, part: SplitRange, columns: ColumnStore, progress: ProgressCallback | None, **kept: Any) -> None:
-        super().__init__(part.mapped_file, part.file_size, columns, progress, **kept)
-        self.part = part
-        self.stop = WHOLE if part.is_last else part.stop
-        self.open_hole: Hole | None = None
-        self._reported = 0
-
-    def run_split(self, reader: FileReader, window_size: int, entry: int | None) -> SplitScan:
-        window = Window(reader, self.length, window_size, self.stop)
-        enters_at, last_data = "chain", 0
-        position = entry
-        if entry is None:
-            found, last_data = self._search(window, self.part.start, self.part.start, 0)
-            if found is not None:
-                enters_at, entry = found
-                position = entry if enters_at == "record" else None
-                if enters_at == "blank":
-                    self._end_at_blank(window, entry)
-        while position is not None:
-            position = self._walk(window, position)
-            if position is not None and position >= self.stop:
-                break
-        window.close()
-        self._end()
-        # a record that begins here may reach into the next split, and not all of a hole was told of
-        self._report(self.part.stop - self.part.start - self._reported, 0)
-        result = SplitScan(self.part, self.result, entry, enters_at, open_hole=self.open_hole, last_data=last_data)
-        result.crossed = self._crossed() if entry is not None else None
-        self.result.unreadable = window.failures
-        return result
-
-    def _crossed(self) -> int | None:
-        """Where the walk goes on in the next split."""
-        if self.open_hole is not None or self.result.blank is not None or self.result.end < self.base + self.stop:
-            return None
-        return self.result.end - self.base
-
-    def _report(self, size: int, records: int) -> None:
-        self._reported += size
-        super()._report(size, records)
-
-    def _end_in_hole(self, hole: Hole, position: int) -> None:
-        if self.part.is_last:
-            super()._end_in_hole(hole, position)
-        else:
-            self.open_hole = hole
-
-
-def scan_split(
-    part: SplitRange, entry: int | None = None, window: int = WINDOW, *, reader: FileReader | None = None,
-    columns: ColumnStore | None = None, progress: ProgressCallback | None = None, with_keys: bool = True,
-    counter: Counter | None = None, known: QueueTable | None = None,
-) -> SplitScan:
-    """Scan one split, from position `entry` of the file, or from the first thing intact when that is None.
-
-    The first split of a file is entered at 0. `OSError` when the file cannot be opened, unless `reader` has it open.
-    Queues that are `known` have their numbers; all else is as `scan_file` has it, but that nothing is counted without
-    a `counter`.
-    """
-    if entry is None and part.start == 0:
-        entry = 0
-    scanner = _SplitScanner(part, columns or ColumnStore(WHOLE), progress, with_keys=with_keys)
-    scanner.result.counter = counter
-    if known is not None:
-        scanner.queues.begin_with(known)
-    with FileReader(part.mapped_file.path) if reader is None else nullcontext(reader) as opened:
-        return scanner.run_split(opened, window, entry)
-
-
-def queues_of(part: SplitRange, reader: FileReader, window: int = WINDOW) -> QueueTable:
-    """The queues of the records that begin in the first split of a file, as they come."""
-    scanner = _SplitScanner(part, ColumnStore(0), None, with_keys=False)
-    scanner.run_split(reader, window, 0)
-    return scanner.queues
+def number_rows(splits: Iterable[Split], numbers: Rows) -> None:
+    """Call the queue of each row what `numbers` (int32, one a queue) says that it is called."""
+    if (numbers != np.arange(numbers.size)).any():
+        for split in splits:
+            renumber(np.asarray(split.records), numbers)
 
 
 def one_split(splits: Iterable[Split]) -> Split:
@@ -187,7 +95,7 @@ class FileJoin(Struct):
             assert walk.position is not None
             if walk.position >= first.part.stop and not first.part.is_last:
                 continue  # a record longer than the split
-            scan = first if _agrees(first, walk.position) else self.again.get((first.part.start, walk.position))
+            scan = first if first.entry == walk.position else self.again.get((first.part.start, walk.position))
             if scan is None:
                 walk.needed.append((first.part, walk.position))
                 scan = first
@@ -227,15 +135,11 @@ def take_past_mark(found: FileScan, behind: SplitScan) -> bool:
     found.doubted = [*found.doubted, (mark, len(found.splits))]
     found.splits = [*found.splits, *behind.scan.splits]
     found.holes = [*found.holes, Hole(mark, stop, EARLY_END_MARK, behind.enters_at, True, stop), *behind.scan.holes]
-    found.queues, found.counter = list(numbers), None
+    found.queues = list(numbers)
     found.blank, found.blank_size, found.end = behind.scan.blank, behind.scan.blank_size, behind.scan.end
     found.over_record = behind.scan.over_record
     found.unreadable = [*found.unreadable, *behind.scan.unreadable]
     return True
-
-
-def _agrees(scan: SplitScan, position: int) -> bool:
-    return scan.entry == position
 
 
 class _Walk:
@@ -247,7 +151,6 @@ class _Walk:
         self.position: int | None = 0
         self.hole: Hole | None = None
         self.needed: list[Again] = []
-        self._queues: dict[tuple[bytes, int], int] = {}
         self._taken: list[FileScan] = []
 
     @property
@@ -280,29 +183,107 @@ class _Walk:
         self.take(scan)
 
     def whole(self) -> FileScan:
-        """The file; a hole that is still open reaches to its end. Its rows are counted if those of all splits are."""
+        """The file; a gap that is still open reaches to its end."""
         result = self.result
-        numbers = [self._numbers_of(found) for found in self._taken]
-        for found, own in zip(self._taken, numbers, strict=True):
-            number_rows(found.splits, own)
+        queues: dict[tuple[bytes, int], int] = {}
+        for found in self._taken:
+            own = [queues.setdefault(key, len(queues)) for key in found.queues]
+            number_rows(found.splits, np.array(own, dtype=np.int32))
             result.splits += found.splits
         if self.hole is not None:
             result.holes.append(structs.replace(self.hole, stop=result.file_end))
             result.end = self.hole.start
-        result.queues = list(self._queues)
-        result.unreadable = list(_once(result.unreadable))
-        counters = [found.counter for found in self._taken]
-        result.counter = joined(counters, numbers, len(self._queues))
+        result.queues = list(queues)
+        result.unreadable = list({(each.offset, each.wanted): each for each in result.unreadable}.values())
         return result
 
-    def _numbers_of(self, found: FileScan) -> Rows:
-        """What each queue of a split is called in the file (int32)."""
-        return np.array([self._queues.setdefault(key, len(self._queues)) for key in found.queues], dtype=np.int32)
+
+OpenError = Callable[[MappedFile, OSError], None]
+_LEAST = 32 << 20
 
 
-def _once(failures: Iterable[ReadFailure]) -> Iterable[ReadFailure]:
-    seen: set[tuple[int, int]] = set()
-    for failure in failures:
-        if (failure.offset, failure.wanted) not in seen:
-            seen.add((failure.offset, failure.wanted))
-            yield failure
+def parts_of(queue: MappedFileQueue, threads: int) -> list[list[SplitRange]]:
+    """Each file in splits: two thirds of what a thread's share of the rest would be, so that they become small.
+
+    Files of a large log are whole but for those at its end, and all where there is no other thread.
+    """
+    left = sum(min(mapped_file.length, queue.file_size) for mapped_file in queue.files)
+    parts = []
+    for mapped_file in queue.files:
+        whole = splits_of(mapped_file, queue.file_size, WHOLE)
+        at, stop = 0, whole[0].stop
+        if threads < 2 or stop < 2 * _LEAST or is_elsewhere(mapped_file.path.parent):
+            parts.append(whole)
+            left -= stop
+            continue
+        parts.append([])
+        while at < stop:
+            size = max(_LEAST, 2 * left // (3 * threads) // WINDOW * WINDOW)
+            end = stop if stop - at - size < _LEAST // 2 else at + size
+            parts[-1].append(SplitRange(mapped_file, queue.file_size, at, end))
+            left -= end - at
+            at = end
+    return parts
+
+
+class _GivenUpError(Exception):
+    """Of a split that nobody wants to know any more."""
+
+
+def scan_files(
+    parts: Sequence[Sequence[SplitRange]], threads: int, *, progress: ProgressCallback | None = None,
+    open_error: OpenError | None = None, **how: Any,
+) -> list[FileScan]:
+    """The scans of the files whose splits these are, but of those that cannot be opened; `threads` splits at a time.
+
+    `progress` is called with what was done since the last call, by whoever did it; `open_error` with a file that
+    cannot be opened. Without that the `OSError` rises. `how` as for `scan_split`. Whoever is interrupted does not wait
+    for what is being scanned.
+    """
+    is_over = False
+
+    def report(size: int, records: int) -> None:
+        if is_over:
+            raise _GivenUpError
+        if progress is not None:
+            progress(size, records)
+
+    def look(part: SplitRange) -> SplitScan | OSError | None:
+        if is_over:
+            return None
+        try:
+            reader = FileReader(part.mapped_file.path)
+        except OSError as error:
+            return error
+        try:
+            with reader:
+                return scan_split(part, reader=reader, progress=report, **how)
+        except _GivenUpError:
+            return None
+
+    tasks = [part for each in parts for part in each]
+    if min(threads, len(tasks)) < 2:
+        found = [*map(look, tasks)]
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            try:
+                found = [*pool.map(look, tasks)]
+            except BaseException:
+                is_over = True
+                raise
+    scans = iter(found)
+    whole = []
+    for each in parts:
+        own = [next(scans) for _ in each]
+        errors = [one for one in own if isinstance(one, OSError)]
+        if errors:
+            if open_error is None:
+                raise errors[0]
+            open_error(each[0].mapped_file, errors[0])
+            continue
+        join = FileJoin([one for one in own if isinstance(one, SplitScan)])
+        while isinstance(file := join.join(), list):
+            for part, entry in file:
+                join.add(scan_split(part, entry, **how))
+        whole.append(file)
+    return whole

@@ -16,7 +16,6 @@ from recover.broker.versions import OLDEST_COMPARED, BrokerVersion
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.log.file_scan import scan_file
 from recover.log.judge import LogReader
-from recover.store.columns import ColumnStore
 from recover.store.reader import read_small
 from recover.store.store import Store
 
@@ -143,7 +142,7 @@ def _of_records(store: Store) -> Iterator[Evidence]:
     files = store.commitlog.files
     with LogReader(store.commitlog) as reader:
         for mapped_file in {files[0], files[-1]} if files else ():
-            scan = scan_file(mapped_file, store.commitlog.file_size, ColumnStore())
+            scan = scan_file(mapped_file, store.commitlog.file_size)
             for split in scan.splits:
                 for row in split.records[:_SAMPLED]:
                     yield from _at(reader, int(row["phy_offset"]), int(row["size"]))

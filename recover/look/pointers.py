@@ -13,7 +13,6 @@ from formats.errors import FormatError
 from formats.index import INDEX_HEADER, IndexHeader
 from formats.names import is_index_name
 from recover.log.file_scan import FileScan, scan_file
-from recover.store.columns import ColumnStore
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader, read_small
 from recover.store.store import Store
@@ -53,7 +52,7 @@ def find_pointers(store: Store) -> Pointers:
     log = store.commitlog
     pointers = Pointers(log.min_offset, log.max_offset, log.min_offset)
     for mapped_file in reversed(log.files):
-        scan = scan_file(mapped_file, log.file_size, ColumnStore())
+        scan = scan_file(mapped_file, log.file_size)
         if scan.record_count:
             _take_end(pointers, scan)
             break

@@ -22,9 +22,9 @@ from recover.evidence.lost import Surroundings, record_count, was_a_message
 from recover.findings.model import Finding
 from recover.findings.refusal import Refusal
 from recover.log.engine import Engine, LocalEngine
-from recover.log.file_scan import FileScan, Hole
+from recover.log.file_scan import FileScan, Hole, SplitRange, scan_split
 from recover.log.scan import DENIED, MISSING_FILE, LogView
-from recover.log.split_scan import SplitRange, past_mark, scan_split, take_past_mark
+from recover.log.split_scan import past_mark, take_past_mark
 from recover.look.store import NO_LOG
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text

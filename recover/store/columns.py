@@ -49,8 +49,6 @@ _ALIGNMENT = 64
 BLOCK = 32 << 20
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _LARGE = 1 << 20
-LEAST_ROWS = 1 << 10
-LEAST_HASHES = 1 << 12
 _HASH = np.dtype(np.int32)
 
 
@@ -83,32 +81,7 @@ class ColumnStore:
         self._rest_of_map = np.empty(0, dtype=np.uint8)
         self._block = np.empty(0, dtype=np.uint8)
         self._next = _LARGE
-        self._rests: list[Split] = []
         self._lock = threading.Lock()
-
-    def room(self, rows: int, hashes: int) -> Split | None:
-        """Room for so many rows and hashes, to be filled in place and not zeroed; None where memory has no more.
-
-        What was given back comes first, and may be less: LEAST_ROWS and LEAST_HASHES at least.
-        """
-        size = rows * RECORD.itemsize + hashes * _HASH.itemsize
-        with self._lock:
-            if self._rests and self._rests[-1].records.nbytes + self._rests[-1].hashes.nbytes <= self._left:
-                rest = self._rests.pop()
-                self._left -= rest.records.nbytes + rest.hashes.nbytes
-                return rest
-            if size > self._left:
-                return None
-            self._left -= size
-            places = self._take(rows * RECORD.itemsize), self._take(hashes * _HASH.itemsize)
-        return Split(places[0].view(RECORD), places[1].view(_HASH))
-
-    def give_back(self, rest: Split) -> None:
-        """What of a room was not used: it counts no more, and is the next one's. Of a small file it is nearly all."""
-        with self._lock:
-            self._left += rest.records.nbytes + rest.hashes.nbytes
-            if rest.records.size >= LEAST_ROWS and rest.hashes.size >= LEAST_HASHES:
-                self._rests.append(rest)
 
     def keep(self, records: Rows, hashes: Rows) -> Split:
         """A copy of the rows that stays valid when the scan reuses its buffers."""

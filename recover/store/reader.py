@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 
@@ -30,11 +28,6 @@ class Pace:
         self._sleep = sleep
         self._lock = threading.Lock()
         self._free_at = 0.0
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether reads have to be told of."""
-        return self._rate is not None
 
     def spend(self, size: int) -> None:
         """Say that `size` bytes were read; returns when the next may be."""
@@ -57,11 +50,6 @@ def set_rate(rate: int | None) -> None:
     _pace = Pace(rate)
 
 
-def is_limited() -> bool:
-    """Whether the reads of this process have to be told of."""
-    return _pace.is_limited
-
-
 def spend(size: int) -> None:
     """Say that `size` bytes of a store were read."""
     _pace.spend(size)
@@ -69,25 +57,6 @@ def spend(size: int) -> None:
 
 BLOCK = 1 << 20
 AHEAD = 8 * BLOCK
-_FAR = 1 << 62
-
-
-@cache
-def preadv2_address() -> int:
-    """Address of the system's `preadv2`, which reads what is in the page cache and nothing else if told so; or 0."""
-    try:
-        function = ctypes.CDLL(None).preadv2
-    except (OSError, AttributeError):
-        return 0
-    return ctypes.cast(function, ctypes.c_void_p).value or 0 if hasattr(os, "RWF_NOWAIT") else 0
-
-
-def is_cached(descriptor: int, at: int) -> bool:
-    """Whether the page cache holds a byte of an open file, as far as its file system can tell.
-
-    To ask may bring its page there: who asks again hears that it does.
-    """
-    return ReadAhead(descriptor, 0).holds(at)
 
 
 class ReadAhead:
@@ -108,17 +77,6 @@ class ReadAhead:
         if self._works:
             # the system's own reading ahead would make everything look as if it had been there before
             self._advise(0, os.POSIX_FADV_RANDOM, 0)
-
-    def warm_bytes(self, position: int) -> int:
-        """So many bytes from there on are not known to lack in the cache; 0 where there is no file to ask."""
-        if self._descriptor < 0:
-            return 0
-        return max(0, next((at for at in self._cold if at + BLOCK > position), _FAR) - position)
-
-    @property
-    def flags(self) -> int:
-        """With which `preadv2` reads what is in the cache; 0 where the file system cannot tell."""
-        return os.RWF_NOWAIT if self._works else 0
 
     def come_to(self, position: int, size: int) -> None:
         """The bytes [position, position + size) are read next; nothing before them is needed any more."""

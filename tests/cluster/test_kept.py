@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from fixtures.synth import synth_store
 from formats.record.rows import BIT_SUPERSEDED
 from recover.cluster.packing import Kept, PackedSplit, pack, pack_numbers, rows_of, unpack, unpack_numbers
-from recover.log.file_scan import FileScan
+from recover.log.file_scan import FileScan, scan_split
 from recover.log.scan import LogView, assemble
-from recover.log.split_scan import FileJoin, one_split, scan_split, splits_of
+from recover.log.split_scan import FileJoin, one_split, splits_of
 from recover.repair.after import after_replacing
 from recover.store.columns import ColumnStore
 from recover.store.store import Store

@@ -16,8 +16,9 @@ from recover.cluster import engine as engines
 from recover.cluster.engine import SparkEngine
 from recover.cluster.session import spark_settings, stop_session
 from recover.findings.refusal import Refusal
+from recover.log.file_scan import scan_split
 from recover.log.scan import LogView, assemble
-from recover.log.split_scan import FileJoin, scan_split, splits_of
+from recover.log.split_scan import FileJoin, splits_of
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.store import Store

@@ -20,9 +20,11 @@ from recover.check.survey import ScanOptions, survey
 from recover.derived.expected import QueueKey
 from recover.evidence.lost import Lack
 from recover.evidence.misplaced import StrayPlace, _fitting
+from recover.log.file_scan import FileScan
 from recover.log.generations import _leaps
-from recover.log.scan import scan_log
-from recover.log.tally import Counter
+from recover.log.scan import scan_log, tally
+from recover.log.split_scan import one_split
+from recover.store.columns import Split
 from recover.store.store import Store
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
@@ -247,11 +249,9 @@ def test_queues_that_leave_out_numbers_are_seen_by_their_counts(tmp_path: Path) 
     queue = opened(tmp_path / "s").commitlog
     log = scan_log(queue)
     assert not log.tally.gapped.any()
-    records = np.concatenate([split.records for split in log.splits()])
-    counter = Counter(3)
-    counter.add(records[np.arange(records.size) != 40], 3)
-    assert counter.result(3).gapped.tolist() == [number == records["queue"][40] for number in range(3)]
-    records["bits"][0] |= BIT_INNER_BATCH
-    counter = Counter(3)
-    counter.add(records[np.arange(records.size) != 40], 3)
-    assert not counter.result(3).gapped.any()
+    rows = one_split(log.splits())
+    lost = FileScan(queue.files[0], queue.file_size)
+    lost.splits = [Split(rows.records[np.arange(rows.records.size) != 40], rows.hashes)]
+    assert tally([lost], 3).gapped.tolist() == [number == rows.records["queue"][40] for number in range(3)]
+    lost.splits[0].records["bits"][0] |= BIT_INNER_BATCH
+    assert not tally([lost], 3).gapped.any()

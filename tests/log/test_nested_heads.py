@@ -18,7 +18,6 @@ from formats.record import HEAD_SIZE, encode
 from recover.log.file_scan import scan_file
 from recover.log.judge import envelope_size, judge, reason_of
 from recover.look.items import log_items
-from recover.store.columns import ColumnStore
 from recover.store.mapped_files import MappedFile
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
@@ -48,7 +47,7 @@ def test_nested_heads_are_judged_without_their_bodies(
 
     monkeypatch.setattr(FileReader, "salvage_into", salvaged)
     monkeypatch.setattr(FileReader, "read", counted)
-    found = scan_file(MappedFile(path, 0, SIZE), SIZE, ColumnStore(), window=64 << 10)
+    found = scan_file(MappedFile(path, 0, SIZE), SIZE, window=64 << 10)
     (hole,) = found.holes
     assert (hole.start, hole.stop, hole.envelope) == (0, SIZE, not bad_topic)
     assert hole.reason == ("bad-topic" if bad_topic else "bad-body-crc")
@@ -81,7 +80,7 @@ def test_long_damaged_records_before_intact_ones_are_not_read_whole_each(
         summed.append(self)
 
     monkeypatch.setattr(RangeSums, "__init__", kept)
-    found = scan_file(MappedFile(path, 0, SIZE), SIZE, ColumnStore(), window=16 << 10)
+    found = scan_file(MappedFile(path, 0, SIZE), SIZE, window=16 << 10)
     assert found.record_count == len(found.holes) - 1 > 3000
     assert sum(sums.summed for sums in summed) <= 2 * SIZE
 
@@ -109,7 +108,7 @@ def test_intact_records_among_nested_heads_are_found(tmp_path: Path, step: int, 
             at += expected[-1][1].total_size
         except FormatError:
             at += 1
-    found = scan_file(MappedFile(path, 0, size), size, ColumnStore(), window=window)
+    found = scan_file(MappedFile(path, 0, size), size, window=window)
     rows = [(int(row["phy_offset"]), int(row["size"])) for split in found.splits for row in split.records]
     assert rows == [(at, record.total_size) for at, record in expected]
     assert len(rows) >= 30

@@ -19,7 +19,6 @@ from recover.derived.index_check import check_index
 from recover.derived.queue_check import check_consumequeue
 from recover.log.file_scan import FileScan, scan_file
 from recover.log.scan import scan_log
-from recover.store.columns import ColumnStore
 from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile
 from tests.support.commitlog import placed_records
@@ -31,7 +30,7 @@ Copies = Callable[[str], Path]
 
 def _scans(root: Path, **options: Any) -> list[FileScan]:
     store = opened(root)
-    return [scan_file(f, store.mapped_file_size, ColumnStore(), **options) for f in store.commitlog.files]
+    return [scan_file(f, store.mapped_file_size, **options) for f in store.commitlog.files]
 
 
 def _rows(scan: FileScan) -> Any:
@@ -76,7 +75,7 @@ def test_damage_anywhere_costs_only_the_records_it_touches(tmp_path: Path, windo
         damaged = bytearray(content)
         damaged[at : at + length] = bytes(b ^ 0x55 for b in damaged[at : at + length])
         path.write_bytes(damaged)
-        scan = scan_file(MappedFile(path, int(path.name), len(content)), 32 * 1024, ColumnStore(), window=window)
+        scan = scan_file(MappedFile(path, int(path.name), len(content)), 32 * 1024, window=window)
         base = int(path.name)
         # a record is touched when a byte of it changed; its head's port and the like may differ unseen
         untouched = (before["phy_offset"] + before["size"] <= base + at) | (before["phy_offset"] >= base + at + length)
@@ -134,7 +133,7 @@ def test_every_record_keeps_its_queue_when_the_first_one_of_a_queue_is_damaged(t
         end = first - base + record.total_size
         damaged[end - len(record.properties) : end] = bytes(len(record.properties))
         path.write_bytes(damaged)
-        scan = scan_file(MappedFile(path, base, len(content)), 32 * 1024, ColumnStore())
+        scan = scan_file(MappedFile(path, base, len(content)), 32 * 1024)
         found = {row["phy_offset"]: key for row, key in _named_rows(scan)}
         assert found == {offset: name for offset, name in queues.items() if offset != first}, key
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 from collections.abc import Callable
@@ -14,10 +15,9 @@ from msgspec import structs
 from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.synth import synth_store
 from formats.record import HEAD, layout
-from recover.log.file_scan import FileScan, scan_file
+from recover.log.file_scan import FileScan, scan_file, scan_split
 from recover.log.scan import assemble
-from recover.log.split_scan import FileJoin, one_split, scan_split, splits_of
-from recover.store.columns import ColumnStore
+from recover.log.split_scan import FileJoin, one_split, splits_of
 from recover.store.mapped_files import MappedFile
 from tests.support.looks import opened
 from tests.support.sampling import sampled
@@ -33,7 +33,7 @@ def by_splits(mapped_file: MappedFile, file_size: int, split_size: int, window: 
     again = 0
     while isinstance(found := join.join(), list):
         for part, entry in found:
-            join.add(scan_split(part, entry, window))
+            join.add(scan_split(part, entry, window=window))
             again += 1
     return found, again
 
@@ -48,7 +48,7 @@ def told(scan: FileScan) -> tuple[object, ...]:
 
 
 def assert_same(mapped_file: MappedFile, file_size: int, split_size: int) -> int:
-    whole = scan_file(mapped_file, file_size, ColumnStore())
+    whole = scan_file(mapped_file, file_size)
     found, again = by_splits(mapped_file, file_size, split_size)
     assert told(found) == told(whole)
     return again
@@ -72,7 +72,7 @@ def test_a_damaged_log_is_the_same_in_splits_of_every_size(store: Copies, recipe
         pytest.skip("the store lacks what this damages")
     found = opened(root)
     queue, size = found.commitlog, found.mapped_file_size
-    whole = [scan_file(mapped_file, size, ColumnStore()) for mapped_file in queue.files]
+    whole = [scan_file(mapped_file, size) for mapped_file in queue.files]
     joined = [by_splits(mapped_file, size, 7_001)[0] for mapped_file in queue.files]
     assert [told(scan) for scan in joined] == [told(scan) for scan in whole]
     # ghosts and generations are told by what stands before, which is not where the rows happen to be cut
@@ -88,7 +88,7 @@ def test_a_new_generation_behind_a_break_is_told_the_same_however_its_rows_are_c
     paths = sorted((tmp_path / "s" / "commitlog").iterdir())
     content = bytearray(paths[1].read_bytes())
     rows = one_split(
-        scan_file(MappedFile(paths[1], int(paths[1].name), len(content)), 64 * 1024, ColumnStore()).splits
+        scan_file(MappedFile(paths[1], int(paths[1].name), len(content)), 64 * 1024).splits
     ).records
     base = int(paths[1].name)
     content[rows["phy_offset"][5] - base + 4] ^= 1
@@ -98,7 +98,7 @@ def test_a_new_generation_behind_a_break_is_told_the_same_however_its_rows_are_c
     paths[1].write_bytes(content)
     store = opened(tmp_path / "s")
     size = store.mapped_file_size
-    whole = assemble(store.commitlog, [scan_file(f, size, ColumnStore()) for f in store.commitlog.files])
+    whole = assemble(store.commitlog, [scan_file(f, size) for f in store.commitlog.files])
     joined = assemble(store.commitlog, [by_splits(f, size, 3000)[0] for f in store.commitlog.files])
     assert whole.ghosts > 0
     assert one_split(whole.splits()).records.tolist() == one_split(joined.splits()).records.tolist()
@@ -126,7 +126,7 @@ def test_records_in_bodies_that_look_like_those_of_the_log_cost_a_second_scan_an
     )
     path = sorted((tmp_path / "s" / "commitlog").iterdir())[0]
     mapped_file = MappedFile(path, int(path.name), path.stat().st_size)
-    rows = one_split(scan_file(mapped_file, 64 * 1024, ColumnStore()).splits).records
+    rows = one_split(scan_file(mapped_file, 64 * 1024).splits).records
     content = bytearray(path.read_bytes())
     smallest = rows[np.argmin(rows["size"])]
     start, size = int(smallest["phy_offset"]), int(smallest["size"])
@@ -156,3 +156,26 @@ def test_short_and_empty_files_are_the_same(tmp_path: Path, length: int) -> None
     path.write_bytes(bytes(length))
     for split_size in (100, 4096, 8192):
         assert_same(MappedFile(path, 0, length), 8192, split_size)
+
+
+def test_a_split_that_begins_before_the_end_mark_and_after_the_last_record_ends_there(tmp_path: Path) -> None:
+    synth_store(tmp_path / "s", messages=300, mapped_file_size=16 * 1024, body=900)
+    queue = opened(tmp_path / "s").commitlog
+    scans = [scan_file(mapped_file, queue.file_size) for mapped_file in queue.files]
+    mapped_file, blank = next(
+        (scan.mapped_file, scan.blank - scan.mapped_file.file_from_offset)
+        for scan in scans if scan.blank is not None and scan.file_end - scan.blank > 100
+    )
+    for split_size in (blank - 1, blank):
+        assert_same(mapped_file, queue.file_size, split_size)
+        last = scan_split(splits_of(mapped_file, queue.file_size, split_size)[1])
+        assert (last.entry, last.enters_at, last.scan.blank) == (blank, "blank", mapped_file.file_from_offset + blank)
+
+
+def test_a_file_that_shrank_since_it_was_listed_ends_where_it_ends_now(tmp_path: Path) -> None:
+    synth_store(tmp_path / "s", messages=3000, mapped_file_size=4 << 20)
+    queue = opened(tmp_path / "s").commitlog
+    (mapped_file,) = queue.files
+    os.truncate(mapped_file.path, mapped_file.length // 64)  # after it was listed
+    scan = scan_file(mapped_file, queue.file_size, window=4096)
+    assert 0 < scan.end <= mapped_file.length // 64 and scan.holes[-1].stop == scan.file_end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import random
@@ -10,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-from recover.log import file_scan as window
 
 PAGE = 4096
 
@@ -59,52 +56,13 @@ def short_reads(chance: random.Random) -> Iterator[None]:
 
 
 @contextmanager
-def lacking_pages(lacking: set[int], brought: bool = True) -> Iterator[list[int]]:
-    """Reads that may not wait give nothing of a page that lacks (its offset in the file); those that may bring it.
-
-    What compiled code tried, as offsets. If not `brought`, what lacks once lacks for good.
-    """
-    real, real_into = os.pread, os.preadv
-    tried: list[int] = []
-
-    def preadv(fd: int, buffers: Any, offset: int, *flags: int) -> int:
-        size = sum(len(buffer) for buffer in buffers)
-        asked = {at for at in lacking if at < offset + size and offset < at + PAGE}
-        if flags == (os.RWF_NOWAIT,):
-            tried.append(offset)
-            if asked:
-                raise BlockingIOError
-        elif brought:
-            lacking.difference_update(asked)
-        return real_into(fd, buffers, offset, *flags)
-
-    with _replaced(real, preadv):
-        yield tried
-
-
-@contextmanager
 def _replaced(pread: Callable[..., bytes], preadv: Callable[..., int]) -> Iterator[None]:
-    kept = os.pread, os.preadv, window.preadv2_address
-    function = _system_call(preadv)
+    kept = os.pread, os.preadv
     os.pread, os.preadv = pread, preadv
-    window.preadv2_address = lambda: ctypes.cast(function, ctypes.c_void_p).value or 0
     try:
         yield
     finally:
-        os.pread, os.preadv, window.preadv2_address = kept
-
-
-def _system_call(preadv: Callable[..., int]) -> Any:
-    """The function for compiled code, which calls the system by address."""
-    @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_int)
-    def preadv2(fd: int, vector: int, count: int, offset: int, flags: int) -> int:
-        base, length = (ctypes.c_uint64 * 2).from_address(vector)
-        try:
-            return preadv(fd, [(ctypes.c_char * length).from_address(base)], offset, flags)
-        except OSError:
-            return -1
-
-    return preadv2
+        os.pread, os.preadv = kept
 
 
 def inside(file: Path, start: int, stop: int) -> Verdict:
