@@ -156,9 +156,15 @@ def test_two_early_end_marks_in_one_file_hide_nothing(drill: Start, *, adjoining
             assert queue_bytes(store.root) == before
 
 
-def test_old_records_after_a_full_queue_file_let_every_reader_start(drill: Start) -> None:
+@pytest.mark.parametrize("torn", [False, True])
+def test_old_records_after_a_full_queue_file_let_every_reader_start(drill: Start, *, torn: bool) -> None:
     store = drill("killed-lmq-4.9.7")  # its queues end with full files: 5.3.3 would make empty ones, and fail on them
     older_records_at_the_end(store.root, random.Random(2), back=1000)
+    if torn:
+        path = store.root / "commitlog" / file_name(131072)
+        content = path.read_bytes()
+        end = len(content.rstrip(b"\0"))
+        path.write_bytes(content[:end] + b"\xaa" * 36 + content[end + 36:])
     store.struck()
     assert store.found("commitlog-old-end")
     delivered = plain.delivered(store.root)

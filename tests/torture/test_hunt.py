@@ -42,3 +42,10 @@ def test_random_damages_cost_no_intact_message(
     name: str, first: int, tmp_path: Path, count: Count, note: Note,
 ) -> None:
     held(range(first, first + BLOCK), tmp_path, count, note, (name,))
+
+
+@pytest.mark.broker
+@pytest.mark.deep
+@pytest.mark.parametrize("name", STORES)
+def test_real_brokers_deliver_what_random_damages_left(name: str, tmp_path: Path, count: Count, note: Note) -> None:
+    held(range(SAMPLE.stop, SAMPLE.stop + 2), tmp_path, count, note, (name,), brokers=1)
