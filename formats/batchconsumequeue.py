@@ -41,16 +41,6 @@ def is_valid(unit: BatchCqUnit) -> bool:
     return unit.phy_offset >= 0 and unit.size > 0 and unit.base_offset >= 0 and unit.batch_size > 0
 
 
-def is_sparse_end(unit: BatchCqUnit) -> bool:
-    """True for the end mark of a compaction queue file."""
-    return unit == SPARSE_END
-
-
-def next_queue_offset(unit: BatchCqUnit) -> int:
-    """The queue offset after the last message of the unit."""
-    return unit.base_offset + unit.batch_size
-
-
 def as_array(buffer: Buffer) -> npt.NDArray[np.void]:
     """Every whole unit as a structured array (`BATCH_CQ_UNIT.dtype`) over the buffer, nothing copied."""
     import numpy as np

@@ -30,9 +30,6 @@ DEFAULT_FILE_SIZE = 300_000 * CQ_UNIT.size
 PRE_BLANK = CqUnit(0, 0x7FFFFFFF, 0)
 """Filler before the first unit of a queue whose first index is not 0: a hole, never a position."""
 
-ZERO = CqUnit(0, 0, 0)
-"""What an unwritten place of a file reads as."""
-
 MAX_EXT_ADDRESS = -(2**31) - 1
 """The largest address; every hash of TAGS (an i32) is above it, so the two never collide."""
 
@@ -80,11 +77,6 @@ def place(queue_offset: int, file_size: int) -> tuple[int, int]:
     return position - position % file_size, position % file_size
 
 
-def queue_offset_at(file_from_offset: int, position: int) -> int:
-    """The queue offset of the unit at byte `position` of the file named `file_from_offset`."""
-    return (file_from_offset + position) // CQ_UNIT.size
-
-
 def as_array(buffer: Buffer) -> npt.NDArray[np.void]:
     """Every whole unit as a structured array (`CQ_UNIT.dtype`) over the buffer, nothing copied."""
     import numpy as np
@@ -95,16 +87,6 @@ def as_array(buffer: Buffer) -> npt.NDArray[np.void]:
 def valid_mask(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     """`is_valid` of every unit of `as_array`."""
     mask: npt.NDArray[np.bool_] = (units["phy_offset"] >= 0) & (units["size"] > 0)
-    return mask
-
-
-def pre_blank_mask(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """`is_pre_blank` of every unit of `as_array`."""
-    mask: npt.NDArray[np.bool_] = (
-        (units["phy_offset"] == PRE_BLANK.phy_offset)
-        & (units["size"] == PRE_BLANK.size)
-        & (units["tags_code"] == PRE_BLANK.tags_code)
-    )
     return mask
 
 

@@ -49,9 +49,6 @@ class DLedgerIndexUnit(NamedTuple):
 DLEDGER_ENTRY_HEAD = Layout.of(DLedgerEntryHead)
 DLEDGER_BLANK = Layout.of(DLedgerBlank)
 DLEDGER_INDEX_UNIT = Layout.of(DLedgerIndexUnit)
-INDEX_FILE_SIZE = 5 * 1024 * 1024 * DLEDGER_INDEX_UNIT.size
-
-
 def decode(buffer: Buffer, offset: int, position: int) -> DLedgerEntryHead:
     """The head at `offset` of an entry that belongs at `position` of the data files, tested as at recovery.
 

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-from formats.consumequeue import CqUnit
-from formats.errors import FormatError
 from formats.layout import I32, I64, Layout
 
 REDO_LOG_TOPIC = "TRANSACTION_REDOLOG_TOPIC_XXXX"
-PREPARED_TAGS_CODE = -1
-
 STATE_PREPARED = 4
 STATE_COMMIT = 8
 STATE_ROLLBACK = 12
@@ -37,12 +33,3 @@ STATE_UNIT = Layout.of(StateUnit)
 def is_valid(unit: StateUnit) -> bool:
     """True for a unit that was written and names one of the three states."""
     return unit.phy_offset >= 0 and unit.size > 0 and unit.state in STATES
-
-
-def prepared_offset(unit: CqUnit) -> int | None:
-    """Redo log: None for a prepared message, else the offset of the prepared one that this one ends."""
-    if unit.tags_code == PREPARED_TAGS_CODE:
-        return None
-    if unit.tags_code < 0:
-        raise FormatError("bad-prepared-offset", 0, f"{unit.tags_code} is no offset", value=unit.tags_code)
-    return unit.tags_code

@@ -7,5 +7,3 @@ from __future__ import annotations
 
 FILE_NAME = "lock"
 CONTENT = b"lock"
-LOCK_START = 0
-LOCK_LENGTH = 1

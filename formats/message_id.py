@@ -8,8 +8,6 @@ from formats.errors import FormatError
 from formats.layout import I16, I32, I64, Layout, raw
 from formats.record.layout import IPV4_LENGTH, IPV6_LENGTH
 
-_U16 = 0xFFFF
-
 
 class OffsetId(NamedTuple):
     """The offset message id (`MessageDecoder.createMessageId`)."""
@@ -68,13 +66,6 @@ def parse_offset_id(text: str) -> OffsetId:
     if len(content) == OFFSET_ID.size:
         return OFFSET_ID.decode(content)
     return OffsetId(*OFFSET_ID_V6.decode(content))
-
-
-def parse_uniq_key(text: str) -> UniqKey:
-    """The parts of a unique key made by a stock client; FormatError `bad-message-id`."""
-    content = _content(text)
-    key = UNIQ_KEY.decode(content) if len(content) == UNIQ_KEY.size else UniqKey(*UNIQ_KEY_V6.decode(content))
-    return key._replace(pid=key.pid & _U16, counter=key.counter & _U16)
 
 
 def _content(text: str) -> bytes:

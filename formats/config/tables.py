@@ -19,53 +19,6 @@ TOPIC_GROUP_SEPARATOR = "@"
 Object = dict[str | int, Json]
 
 
-class DataVersion(Struct, frozen=True):
-    """How often a file changed and when (ms); `state_version` only in 5.x."""
-
-    counter: int = 0
-    timestamp: int = 0
-    state_version: int | None = None
-
-
-class TopicConfig(Struct, frozen=True):
-    """One topic; `perm`: 2 write, 4 read. Defaults: broker class TopicConfig."""
-
-    name: str
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = 6
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
-    order: bool = False
-    attributes: dict[str, str] = field(default_factory=dict)
-
-
-class SubscriptionGroup(Struct, frozen=True):
-    """One consumer group. Defaults: broker class SubscriptionGroupConfig."""
-
-    name: str
-    consume_enable: bool = True
-    retry_queue_nums: int = 1
-    retry_max_times: int = 16
-    broker_id: int = 0
-
-
-class Topics(Struct):
-    """topics.json, by topic name."""
-
-    topics: dict[str, TopicConfig] = field(default_factory=dict)
-    data_version: DataVersion = field(default_factory=DataVersion)
-    rejected: list[str] = field(default_factory=list)
-
-
-class SubscriptionGroups(Struct):
-    """subscriptionGroup.json, by group name."""
-
-    groups: dict[str, SubscriptionGroup] = field(default_factory=dict)
-    data_version: DataVersion = field(default_factory=DataVersion)
-    rejected: list[str] = field(default_factory=list)
-
-
 class ConsumerOffsets(Struct):
     """consumerOffset.json or lmqConsumerOffset.json.
 
@@ -76,7 +29,6 @@ class ConsumerOffsets(Struct):
     offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     pull_offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     lmq_offsets: dict[tuple[str, str], int] = field(default_factory=dict)
-    data_version: DataVersion = field(default_factory=DataVersion)
     rejected: list[str] = field(default_factory=list)
 
 
@@ -84,62 +36,12 @@ class DelayOffsets(Struct):
     """delayOffset.json: delay level (from 1) -> next queue offset of delay queue level - 1."""
 
     levels: dict[int, int] = field(default_factory=dict)
-    data_version: DataVersion = field(default_factory=DataVersion)
     rejected: list[str] = field(default_factory=list)
-
-
-class ConsumerFilters(Struct):
-    """consumerFilter.json: (topic, group) -> (expression, expression type)."""
-
-    expressions: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
-    rejected: list[str] = field(default_factory=list)
-
-
-class ConsumerOrderInfo(Struct):
-    """consumerOrderInfo.json: (topic, group) -> {queue id: the broker's bookkeeping of that queue, as it stands}."""
-
-    queues: dict[tuple[str, str], dict[int, Object]] = field(default_factory=dict)
-    rejected: list[str] = field(default_factory=list)
-
-
-class Metrics(Struct):
-    """timermetrics or transactionMetrics: topic -> count of pending messages."""
-
-    counts: dict[str, int] = field(default_factory=dict)
-    data_version: DataVersion = field(default_factory=DataVersion)
-    rejected: list[str] = field(default_factory=list)
-
-
-def read_topics(value: Json) -> Topics:
-    """topics.json."""
-    result = Topics(data_version=_data_version(value))
-    for name, member in _table(value, "topicConfigTable", result.rejected):
-        if isinstance(member, dict):
-            result.topics[name] = TopicConfig(
-                name, _int(member, "readQueueNums", 16), _int(member, "writeQueueNums", 16), _int(member, "perm", 6),
-                _str(member, "topicFilterType", "SINGLE_TAG"), _int(member, "topicSysFlag", 0),
-                _bool(member, "order", False), _attributes(member.get("attributes")))
-        else:
-            result.rejected.append(f"topicConfigTable/{name}")
-    return result
-
-
-def read_subscription_groups(value: Json) -> SubscriptionGroups:
-    """subscriptionGroup.json."""
-    result = SubscriptionGroups(data_version=_data_version(value))
-    for name, member in _table(value, "subscriptionGroupTable", result.rejected):
-        if isinstance(member, dict):
-            result.groups[name] = SubscriptionGroup(
-                name, _bool(member, "consumeEnable", True), _int(member, "retryQueueNums", 1),
-                _int(member, "retryMaxTimes", 16), _int(member, "brokerId", 0))
-        else:
-            result.rejected.append(f"subscriptionGroupTable/{name}")
-    return result
 
 
 def read_consumer_offsets(value: Json) -> ConsumerOffsets:
     """consumerOffset.json and lmqConsumerOffset.json: a broker with light queues keeps both tables in the latter."""
-    result = ConsumerOffsets(data_version=_data_version(value))
+    result = ConsumerOffsets()
     for name, offsets in (("offsetTable", result.offsets), ("pullOffsetTable", result.pull_offsets)):
         for key, member in _table(value, name, result.rejected):
             pair = split_topic_group(key)
@@ -158,7 +60,7 @@ def read_consumer_offsets(value: Json) -> ConsumerOffsets:
 
 def read_delay_offsets(value: Json) -> DelayOffsets:
     """delayOffset.json."""
-    result = DelayOffsets(data_version=_data_version(value))
+    result = DelayOffsets()
     table = value.get("offsetTable") if isinstance(value, dict) else None
     if isinstance(table, dict):
         result.levels.update(_int_pairs(table, "offsetTable", result.rejected))
@@ -196,48 +98,6 @@ def _integers(members: Object) -> Object:
     return {key: one for key, one in members.items() if _as_int(key) is not None and _as_int(one) is not None}
 
 
-def read_consumer_filters(value: Json) -> ConsumerFilters:
-    """consumerFilter.json."""
-    result = ConsumerFilters()
-    for topic, member in _table(value, "filterDataByTopic", result.rejected):
-        for group, data in _table(member, "groupFilterData", result.rejected):
-            if isinstance(data, dict):
-                result.expressions[topic, group] = (_str(data, "expression", ""), _str(data, "expressionType", ""))
-            else:
-                result.rejected.append(f"filterDataByTopic/{topic}/{group}")
-    return result
-
-
-def read_consumer_order_info(value: Json) -> ConsumerOrderInfo:
-    """consumerOrderInfo.json."""
-    result = ConsumerOrderInfo()
-    for key, member in _table(value, "table", result.rejected):
-        pair = split_topic_group(key)
-        if pair is None or not isinstance(member, dict):
-            result.rejected.append(f"table/{key}")
-            continue
-        queues = result.queues.setdefault(pair, {})
-        for queue, info in member.items():
-            number = _as_int(queue)
-            if number is None or not isinstance(info, dict):
-                result.rejected.append(f"table/{key}/{queue}")
-            else:
-                queues[number] = info
-    return result
-
-
-def read_metrics(value: Json, table: str) -> Metrics:
-    """timermetrics (`table` "timingCount") or transactionMetrics ("transactionCount")."""
-    result = Metrics(data_version=_data_version(value))
-    for topic, member in _table(value, table, result.rejected):
-        count = _as_int(member.get("count")) if isinstance(member, dict) else None
-        if count is None:
-            result.rejected.append(f"{table}/{topic}")
-        else:
-            result.counts[topic] = count
-    return result
-
-
 def split_topic_group(key: str) -> tuple[str, str] | None:
     """(topic, group) of a key `topic@group`, or None when it is not just two names."""
     topic, separator, group = key.partition(TOPIC_GROUP_SEPARATOR)
@@ -267,32 +127,6 @@ def _as_int(value: Json) -> int | None:
     if isinstance(value, str) and value.lstrip("-").isdecimal() and value.isascii() and len(value) < 20:
         return int(value) if value.count("-") <= 1 else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _int(member: Object, key: str, default: int) -> int:
-    value = _as_int(member.get(key))
-    return default if value is None else value
-
-
-def _str(member: Object, key: str, default: str) -> str:
-    value = member.get(key)
-    return value if isinstance(value, str) else default
-
-
-def _bool(member: Object, key: str, default: bool) -> bool:
-    value = member.get(key)
-    return value if isinstance(value, bool) else default
-
-
-def _attributes(value: Json) -> dict[str, str]:
-    return {str(k): v for k, v in value.items() if isinstance(v, str)} if isinstance(value, dict) else {}
-
-
-def _data_version(value: Json) -> DataVersion:
-    member = value.get("dataVersion") if isinstance(value, dict) else None
-    if not isinstance(member, dict):
-        return DataVersion()
-    return DataVersion(_int(member, "counter", 0), _int(member, "timestamp", 0), _as_int(member.get("stateVersion")))
 
 
 # --- The files below config/: their text, their tables, and what a broker loses without each of them.

@@ -177,6 +177,8 @@ class Checksum(NamedTuple):
     decode: Callable[[bytes], int | None]
 
 
+BODY_CRC, PROPERTY_CRC, INNER_BATCH = "body CRC", "property CRC", f"{props.INNER_BASE}, {props.INNER_NUM}"
+"""Names of rules."""
 FRAME, FIELD, CHECKSUM, SERVICE = "frame", "field", "checksum", "service"
 """What a rule is about: size and lengths, a value, a checksum, or what clients and services need to read it."""
 ALWAYS, NEVER = "always", "never"
@@ -496,11 +498,11 @@ RULES: tuple[Rule, ...] = (
     Rule("properties", "bad-properties", "properties", "empty, or with a name, and no zeros", test=_properties),
     Rule(props.DELAY, "bad-properties", "properties", "a Java int, in delayed messages", broker=ALWAYS,
          test=_number(props.DELAY, delay_level)),
-    Rule(f"{props.INNER_BASE}, {props.INNER_NUM}", "bad-properties", "properties", "a Java long and a short",
-         broker="inner-batches", test=_number(f"{props.INNER_BASE}, {props.INNER_NUM}", _batch_of)),
-    Rule("body CRC", "bad-body-crc", "body_crc", "that of the body; not looked at where it is empty", CHECKSUM, ALWAYS,
+    Rule(INNER_BATCH, "bad-properties", "properties", "a Java long and a short",
+         broker="inner-batches", test=_number(INNER_BATCH, _batch_of)),
+    Rule(BODY_CRC, "bad-body-crc", "body_crc", "that of the body; not looked at where it is empty", CHECKSUM, ALWAYS,
          test=_body_crc, covers="body", checksum=_body_checksum),
-    Rule("property CRC", "bad-property-crc", "property_crc", "that of all before it, where there is one", CHECKSUM,
+    Rule(PROPERTY_CRC, "bad-property-crc", "property_crc", "that of all before it, where there is one", CHECKSUM,
          "property-crc", test=_property_crc, covers=EVERYTHING, checksum=_property_checksum),
     Rule("body as flagged", "", "sys_flag", "compressed or not, as the body is", SERVICE, test=_body_as_flagged),
     Rule("can be delivered", "", "properties", "what the service of a delayed, timed or half message reads in it",

@@ -57,12 +57,6 @@ NO_MESSAGE = STALE | BIT_FILLER | BIT_MARKER
 """Rows with any of these are no message that a consumer could be given."""
 
 
-def column_offset(name: str) -> int:
-    """Where a column begins in a row, in bytes."""
-    assert RECORD.fields is not None
-    return int(RECORD.fields[name][1])
-
-
 # --- The columns of one record, computed by the reference codec: what the compiled walk would have written.
 
 

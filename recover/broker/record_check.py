@@ -1,8 +1,7 @@
 """The broker's own judgement of a record, release by release (CommitLog.checkMessageAndReturnSize).
 
-It is laxer than `formats.record.check_strict`: a record's own physical offset, its topic's
-characters and most fields of the head are not looked at. What a start does to a log follows from
-this judgement alone, so it is reproduced clause by clause, exceptions of the Java code included.
+It is laxer than the verdict: `Rule.broker` of the grammar says which rules a release looks at. What a start does to a
+log follows from this judgement alone, so its order is the Java code's, exceptions included.
 """
 
 from __future__ import annotations
@@ -19,17 +18,16 @@ from formats.javahash import tags_code as hash_of_tags
 from formats.layout import Buffer
 from formats.properties import PARSER_NEW, PARSER_OLD, Parser
 from formats.record import BLANK, BLANK_SIZE, HEADS, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, PROPERTY_CRC_SIZE, TOPIC_SCHEDULE
+from formats.record.grammar import ALWAYS, BODY_CRC, INNER_BATCH, NEVER, PROPERTY_CRC, RULES
 from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTH_V1, TOPIC_LENGTH_V2, Head
 from formats.record.message import inner_batch, java_number
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import (
+    BY_NAME,
     DELAY_TABLE_LATE,
     DUP_INFO_CHECKED,
-    INNER_BATCHES,
     IPV6_HOSTS,
     NEW_PROPERTIES_PARSER,
-    PROPERTY_CRC_KNOWN,
-    ROOM_CHECKED,
     V2_RECORDS,
 )
 
@@ -45,17 +43,15 @@ _SIZE_FIELD = 4
 class CheckRules(Struct, frozen=True):
     """What of the check depends on release and settings.
 
-    `heap` (bytes): a record size above it kills a broker that does not know `room`. `delays` is level -> ms.
+    `looks_at`: names of the grammar's rules. `heap` (bytes): a record size above it kills a broker that does not look
+    at `size`. `delays` is level -> ms.
     """
 
-    check_crc: bool = True
+    looks_at: frozenset[str]
     read_body: bool = True
-    force_property_crc: bool = False
     duplicated: bool = False
     v2: bool = True
     ipv6: bool = True
-    room: bool = True
-    inner_batches: bool = True
     parser: Parser = PARSER_NEW
     delays: Mapping[int, int] = field(default_factory=dict)
     heap: int = LARGEST_JAVA_ARRAY
@@ -64,15 +60,19 @@ class CheckRules(Struct, frozen=True):
     def of(cls, settings: BrokerSettings, *, recovering: bool = True, heap: int = LARGEST_JAVA_ARRAY) -> CheckRules:
         """The rules of a recovery; with `recovering=False` those of ordinary dispatch, which checks no body."""
         version = settings.version
+        known = {rule.name for rule in RULES if rule.broker == ALWAYS or (
+            rule.broker != NEVER and version.has(BY_NAME[rule.broker]))}
+        forced = PROPERTY_CRC in known and settings.flag("forceVerifyPropCRC")
+        # one checksum at most
+        skipped = {BODY_CRC if forced else PROPERTY_CRC}
+        if not (recovering and settings.flag("checkCRCOnRecover")):
+            skipped = {BODY_CRC, PROPERTY_CRC}
         return cls(
-            check_crc=recovering and settings.flag("checkCRCOnRecover"),
+            looks_at=frozenset(known - skipped),
             read_body=recovering,
-            force_property_crc=version.has(PROPERTY_CRC_KNOWN) and settings.flag("forceVerifyPropCRC"),
             duplicated=recovering and version.has(DUP_INFO_CHECKED) and settings.flag("duplicationEnable"),
             v2=version.has(V2_RECORDS),
             ipv6=version.has(IPV6_HOSTS),
-            room=version.has(ROOM_CHECKED),
-            inner_batches=version.has(INNER_BATCHES),
             parser=PARSER_NEW if version.has(NEW_PROPERTIES_PARSER) else PARSER_OLD,
             delays={} if recovering and version.has(DELAY_TABLE_LATE) else settings.delay_table,
             heap=heap,
@@ -169,13 +169,16 @@ def _check(cursor: _Cursor, rules: CheckRules) -> Checked:
     if properties_length > 0:
         properties = props.parse(bytes(cursor.take(properties_length, total_size)), rules.parser)
         tags = _judge_properties(rules, properties, topic, head)
-    if rules.check_crc and rules.force_property_crc:
+    if PROPERTY_CRC in rules.looks_at:
         _check_property_crc(cursor, total_size, properties)
     counted = cursor.at - cursor.start
     if counted != total_size:
         return Checked(total_size, False, "bad-length-sum", counted)
-    if rules.inner_batches and properties is not None:
-        _judge_inner_batch(properties)
+    if INNER_BATCH in rules.looks_at and properties is not None:
+        try:
+            inner_batch(properties)
+        except ValueError:
+            raise _RefusedError("not-a-number") from None
     return Checked(
         total_size, True, "", counted, False, topic, head.queue_id, head.queue_offset, head.phy_offset, head.sys_flag,
         head.store_timestamp, tags, properties,
@@ -184,13 +187,14 @@ def _check(cursor: _Cursor, rules: CheckRules) -> Checked:
 
 def _start(cursor: _Cursor, rules: CheckRules) -> tuple[int, int]:
     """Size and magic, both consumed. The room is judged before the magic, hence for blanks, too."""
-    if rules.room and cursor.remaining <= _SIZE_FIELD:
+    fits = "size" in rules.looks_at
+    if fits and cursor.remaining <= _SIZE_FIELD:
         raise _RefusedError("no-room")
     content = cursor.read(cursor.at, BLANK_SIZE)
     if len(content) < BLANK_SIZE or cursor.remaining < BLANK_SIZE:
         raise _RefusedError("underflow")
     start = BLANK.decode(content)
-    if rules.room and (cursor.remaining < start.size or start.size < _SIZE_FIELD - (1 << 31)):
+    if fits and (cursor.remaining < start.size or start.size < _SIZE_FIELD - (1 << 31)):
         raise _RefusedError("larger-than-room")
     cursor.at += BLANK_SIZE
     return start.size, start.magic
@@ -212,7 +216,7 @@ def _head_and_body(cursor: _Cursor, rules: CheckRules, total_size: int) -> Head:
     if head.body_length > 0:
         if rules.read_body and head.body_length > total_size:
             raise _RefusedError("underflow")
-        if rules.check_crc and not rules.force_property_crc:
+        if BODY_CRC in rules.looks_at:
             if crc31(bytes(cursor.take(head.body_length))) != head.body_crc:
                 raise _RefusedError("bad-body-crc")
         else:
@@ -248,13 +252,6 @@ def _is_dup_info(text: str | None) -> bool:
     while len(parts) > 1 and not parts[-1]:
         parts.pop()
     return len(parts) == 2
-
-
-def _judge_inner_batch(properties: Mapping[str, str]) -> None:
-    try:
-        inner_batch(properties)
-    except ValueError:
-        raise _RefusedError("not-a-number") from None
 
 
 def _check_property_crc(cursor: _Cursor, total_size: int, properties: Mapping[str, str] | None) -> None:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from formats.checkpoint import Checkpoint, min_timestamp, min_timestamp_index
 from formats.layout import Buffer
 from formats.record import BLANK, HEADS, MAGIC_V1, MAGIC_V2, OFFSET_SYS_FLAG
+from formats.record.grammar import INNER_BATCH, PROPERTY_CRC
 from formats.record.layout import I32_STRUCT
 from formats.record.rows import BIT_INNER_BATCH, BIT_PROP_CRC, BIT_V2
 from formats.sysflag import BORNHOST_V6, HOSTS_V6
@@ -176,9 +177,9 @@ def needs_reference(rows: Rows, rules: CheckRules) -> Rows:
         mask |= (bits & BIT_V2) != 0
     if not rules.ipv6:
         mask |= (rows["sys_flag"] & HOSTS_V6) != 0
-    if rules.inner_batches:
+    if INNER_BATCH in rules.looks_at:
         mask |= (bits & BIT_INNER_BATCH) != 0
-    if rules.check_crc and rules.force_property_crc:
+    if PROPERTY_CRC in rules.looks_at:
         mask |= (bits & BIT_PROP_CRC) == 0
     return mask
 

@@ -78,13 +78,13 @@ INDEX_LOAD_COUNTS = _behaviour(
 IPV6_HOSTS = _behaviour("ipv6-hosts", "hosts of 16 bytes are understood", since="4.6.0")
 V2_RECORDS = _behaviour("v2-records", "records with a two-byte topic length are understood", since="5.1.0")
 NEW_PROPERTIES_PARSER = _behaviour("new-properties-parser", "a property value may hold a 0x01", since="4.9.1")
-ROOM_CHECKED = _behaviour(
+_behaviour(
     "room-checked", "a size, even that of a blank, that is larger than what is left of the file is a failure; before, "
     "a huge one could exhaust the heap", since="5.3.2",
 )
 DUP_INFO_CHECKED = _behaviour("dup-info-checked", "with duplicationEnable every record needs DUP_INFO", since="5.0.0")
 INNER_BATCHES = _behaviour("inner-batches", "INNER_BASE and INNER_NUM must be numbers", since="5.0.0")
-PROPERTY_CRC_KNOWN = _behaviour("property-crc", "forceVerifyPropCRC replaces the check of the body", since="5.2.0")
+_behaviour("property-crc", "forceVerifyPropCRC replaces the check of the body", since="5.2.0")
 
 # CommitLog.recoverNormally, recoverAbnormally
 LAST_THREE_FILES = _behaviour("last-three-files", "a normal recovery checks the last three files", until="5.3.2")
@@ -162,6 +162,7 @@ OVERFLOW_TO_FIRST = _behaviour(
 )
 
 BEHAVIOURS: tuple[Behaviour, ...] = tuple(_ALL)
+BY_NAME = {behaviour.name: behaviour for behaviour in BEHAVIOURS}
 
 OLDEST_COMPARED = BrokerVersion(4, 1, 0)
 NEWEST_COMPARED = BrokerVersion(5, 5, 0)

@@ -13,7 +13,7 @@ from msgspec import Struct
 from formats.consumequeue import PRE_BLANK
 from formats.errors import FormatError
 from formats.index import IndexGeometry
-from formats.record import Record, decode, host_text
+from formats.record import HEAD, Record, decode, host_text
 from recover.derived.index_files import index_geometry, list_index_files, load_words
 from recover.log.file_scan import FileScan, scan_file
 from recover.log.files import live_copies, rightly_placed
@@ -28,14 +28,18 @@ _ROWS = 1 << 13
 _BATCH_BYTES = 16 << 20
 _UNITS = 1 << 16
 
+_TEXT = {name: pa.string() for name in ("topic", "store_host", "born_host", "tags", "keys", "uniq_key", "file")}
+_OTHERS = {
+    **_TEXT, "properties": pa.map_(pa.string(), pa.string()), "body": pa.binary(), "body_size": pa.int32(),
+    "crc_ok": pa.bool_(), "version": pa.int32(), "size": HEAD.arrow_schema.field("total_size").type,
+}
 COMMITLOG = pa.schema([
-    ("topic", pa.string()), ("queue_id", pa.int32()), ("queue_offset", pa.int64()), ("phy_offset", pa.int64()),
-    ("size", pa.int32()), ("store_timestamp", pa.int64()), ("born_timestamp", pa.int64()), ("store_host", pa.string()),
-    ("born_host", pa.string()), ("tags", pa.string()), ("keys", pa.string()), ("uniq_key", pa.string()),
-    ("properties", pa.map_(pa.string(), pa.string())), ("sys_flag", pa.int32()), ("flag", pa.int32()),
-    ("reconsume_times", pa.int32()), ("prepared_transaction_offset", pa.int64()), ("body_size", pa.int32()),
-    ("body_crc", pa.int32()), ("crc_ok", pa.bool_()), ("version", pa.int32()), ("file", pa.string()),
-    ("body", pa.binary()),
+    (name, _OTHERS[name] if name in _OTHERS else HEAD.arrow_schema.field(name).type)
+    for name in (
+        "topic", "queue_id", "queue_offset", "phy_offset", "size", "store_timestamp", "born_timestamp", "store_host",
+        "born_host", "tags", "keys", "uniq_key", "properties", "sys_flag", "flag", "reconsume_times",
+        "prepared_transaction_offset", "body_size", "body_crc", "crc_ok", "version", "file", "body",
+    )
 ])
 """One row a message. Times in ms since 1970, sizes and offsets in bytes; `body` as stored, compressed if it was."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import structs
 
 from formats import dledger, legacy_transaction, timer
@@ -16,15 +17,15 @@ from formats.consumequeue_ext import decode as decode_ext
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry
 from formats.layout import Layout
-from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
-from formats.record.layout import I32_STRUCT, I64_STRUCT, OFFSET_MAGIC, OFFSET_PHY_OFFSET
+from formats.native.walk import find_record_head
+from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK
+from formats.record.layout import I64_STRUCT, OFFSET_PHY_OFFSET
 from recover.log.judge import ReadAt, judge, reason_of
 from recover.look.record import Check, Field, Item, blank_item, layout_fields, record_item
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
 
 _WINDOW = 4 << 20
-_MAGICS = (I32_STRUCT.pack(MAGIC_V1), I32_STRUCT.pack(MAGIC_V2))
 
 
 def log_items(reader: FileReader, base: int, start: int) -> Iterator[Item]:
@@ -77,36 +78,13 @@ def next_record(reader: FileReader, position: int, base: int, length: int) -> in
 def _next_record(reader: FileReader, position: int, base: int, length: int, sums: RangeSums) -> int:
     overlap = OFFSET_PHY_OFFSET + I64_STRUCT.size
     for first, last in reader.data_ranges(position, length):
-        at = max(position, first - overlap)
-        while at < last:
-            content = reader.read(at, _WINDOW + overlap)
-            found = _first_head(reader, content, at, base, length, sums)
-            if found is not None:
-                return found
-            at += _WINDOW
+        for at in range(max(position, first - overlap), last, _WINDOW):
+            content = np.frombuffer(reader.read(at, _WINDOW + overlap), np.uint8)
+            spot = -1
+            while (spot := find_record_head(content, spot + 1, content.size, base + at)) >= 0:
+                if _intact(reader, at + spot, base, length, sums):
+                    return at + spot
     return length
-
-
-def _first_head(
-    reader: FileReader, content: bytes, at: int, base: int, length: int, sums: RangeSums
-) -> int | None:
-    spots = sorted(spot for magic in _MAGICS for spot in _spots(content, magic))
-    for spot in spots:
-        head = spot - OFFSET_MAGIC
-        own = head + OFFSET_PHY_OFFSET
-        if head < 0 or own + I64_STRUCT.size > len(content):
-            continue
-        says = I64_STRUCT.unpack_from(content, own)[0]
-        if says == base + at + head and _intact(reader, at + head, base, length, sums):
-            return at + head
-    return None
-
-
-def _spots(content: bytes, magic: bytes) -> Iterator[int]:
-    spot = content.find(magic)
-    while spot >= 0:
-        yield spot
-        spot = content.find(magic, spot + 1)
 
 
 def _intact(reader: FileReader, position: int, base: int, length: int, sums: RangeSums) -> bool:
@@ -115,9 +93,6 @@ def _intact(reader: FileReader, position: int, base: int, length: int, sums: Ran
     except FormatError:
         return False
     return True
-
-
-_BATCH = 1024
 
 
 class Table(NamedTuple):

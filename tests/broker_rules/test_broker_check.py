@@ -9,11 +9,12 @@ from msgspec import structs
 
 from formats.crc import crc31
 from formats.javahash import tags_code
-from formats.record import MAGIC_BLANK, MAGIC_V2, OFFSET_BODY_LENGTH, TOPIC_SCHEDULE, encode, make_record
+from formats.record import HEAD, MAGIC_BLANK, MAGIC_V2, OFFSET_BODY_LENGTH, TOPIC_SCHEDULE, encode, make_record
 from formats.record.codec import with_property_crc
+from formats.record.grammar import ALWAYS, INNER_BATCH, NEVER, Candidate, results
 from recover.broker.record_check import LARGEST_JAVA_ARRAY, Checked, CheckRules, check_bytes
 from recover.broker.settings import BrokerSettings
-from recover.broker.versions import BrokerVersion
+from recover.broker.versions import BY_NAME, BrokerVersion
 
 ROOM = bytes(8)
 STORED = 1_700_000_000_000
@@ -248,3 +249,36 @@ def test_a_position_inside_a_file_is_judged_from_there() -> None:
     content = bytes(50) + record() + ROOM
     assert check_bytes(content, rules("5.3.3"), 50) == check_bytes(content[50:], rules("5.3.3"))
     assert isinstance(check_bytes(b"", rules("5.3.3")), Checked)
+
+
+def _head_field(name: str, value: int) -> bytes:
+    field = HEAD.field(name)
+    return patched(record(), field.offset, value.to_bytes(field.size, "big", signed=True))
+
+
+BREAKING_ONE_RULE = {
+    "magic": patched(record(), 4, b"\xda\xa3\x20\xa8"),
+    "own offset": record(phy_offset=7),
+    "length sum": patched(record(), 0, (len(record()) - 1).to_bytes(4, "big")),
+    "queue id": _head_field("queue_id", -1), "queue offset": _head_field("queue_offset", -1),
+    "born timestamp": _head_field("born_timestamp", 0), "store timestamp": _head_field("store_timestamp", 0),
+    "born port": _head_field("born_port", 1 << 16), "store port": _head_field("store_port", -1),
+    "topic": record(topic="a b"), "properties": record(properties=b"no name"),
+    "DELAY": record(topic=TOPIC_SCHEDULE, properties={"DELAY": "soon", "REAL_TOPIC": "T", "REAL_QID": "0"}),
+    INNER_BATCH: record(properties={"INNER_BASE": "0", "INNER_NUM": "x"}),
+    "body CRC": patched(record(), 90, b"X"),
+    "body as flagged": _head_field("sys_flag", 1),
+    "can be delivered": record(topic=TOPIC_SCHEDULE, properties={"REAL_TOPIC": "T", "REAL_QID": "x"}),
+}
+
+
+@pytest.mark.parametrize("name", BREAKING_ONE_RULE)
+def test_a_release_refuses_what_the_grammar_says_that_it_looks_at(name: str) -> None:
+    content = BREAKING_ONE_RULE[name]
+    candidate = Candidate(content + ROOM, 0, len(content + ROOM), 0)
+    broken = [rule for rule, found in results(candidate) if found.ok is False]
+    assert [rule.name for rule in broken] == [name]
+    for version in ALL:
+        looked_at = broken[0].broker == ALWAYS or (
+            broken[0].broker != NEVER and BrokerVersion.parse(version).has(BY_NAME[broken[0].broker]))
+        assert verdict(content, version)[1] is not looked_at, version

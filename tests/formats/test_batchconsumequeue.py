@@ -37,9 +37,4 @@ def test_recovery_stops_at_the_first_unit_with_one_impossible_field() -> None:
 def test_the_end_mark_of_a_compaction_queue_is_known_and_no_unit() -> None:
     encoded = bcq.BATCH_CQ_UNIT.encode(bcq.SPARSE_END)
     assert encoded.hex() == "ffffffffffffffff" + "00" * 30 + "ffffffff" + "00" * 4
-    assert bcq.is_sparse_end(bcq.BATCH_CQ_UNIT.decode(encoded))
     assert not bcq.is_valid(bcq.SPARSE_END)
-
-
-def test_the_next_queue_offset_is_behind_the_whole_batch() -> None:
-    assert bcq.next_queue_offset(UNIT) == 43

@@ -24,7 +24,6 @@ def test_an_entry_wraps_a_record_whose_offset_is_behind_the_head() -> None:
 def test_sizes_are_those_of_the_library() -> None:
     assert dledger.DLEDGER_ENTRY_HEAD.size == 48
     assert dledger.DLEDGER_INDEX_UNIT.size == 32
-    assert dledger.INDEX_FILE_SIZE == 167_772_160
 
 
 @pytest.mark.parametrize(("content", "reason"), [

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formats.config import json as fastjson
-from formats.config.json import MAX_DEPTH, NotPlainError, Parsed, Style, dumps, read_plain, salvage
+from formats.config.json import MAX_DEPTH, NotPlainError, Parsed, Style, dumps, salvage
+from formats.config.json import read_plain as plain
 from tests.formats.test_fastjson import FRAGMENTS, KEYS, VALUES, config_files
 from tests.support.stores import STORES
 
@@ -19,10 +20,6 @@ PIECES = st.lists(st.sampled_from([
     b"1e3", b"1e999", b"null", b"true", b"NaN", b"Infinity", b"0:", b"-1:", b"00:", b'"k":', b"'", b"/*", b"\x01",
     b"\x02", b"\xc3\xa9", b"\xff", b"\\", b"\\u0041", b"\t", b"\f", b"\0", b"\xef\xbb\xbf", b"9" * 19 + b":",
 ]), max_size=14).map(b"".join)
-
-
-def plain(data: bytes) -> object:
-    return read_plain(data, max_depth=MAX_DEPTH, max_number=400)
 
 
 def agree(data: bytes) -> Parsed:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formats.errors import FormatError
-from formats.message_id import offset_id, parse_offset_id, parse_uniq_key
+from formats.message_id import offset_id, parse_offset_id
 
 IPV6 = bytes.fromhex("20010db8000000000000000000000001")
 
@@ -33,22 +33,10 @@ def test_address_of_another_length_is_no_host() -> None:
     assert caught.value.reason == "bad-host"
 
 
-def test_uniq_key_parts_are_unsigned_where_the_client_counts_without_sign() -> None:
-    key = parse_uniq_key("7F000001" "FFFE" "18B4AAC2" "00000010" "8001")
-    assert key == (b"\x7f\x00\x00\x01", 0xFFFE, 0x18B4AAC2, 16, 0x8001)
-
-
-def test_uniq_key_of_an_ipv6_client() -> None:
-    key = parse_uniq_key(IPV6.hex().upper() + "0001" "18B4AAC2" "00000010" "0002")
-    assert (key.ip, key.pid, key.counter) == (IPV6, 1, 2)
-
-
 @pytest.mark.parametrize("text", [
     "", "order-4711", "7F00", "7F 00" * 8, "G" * 32, "7F000001000000020000000000000072" * 2,
 ])
-@pytest.mark.parametrize("parse", [parse_offset_id, parse_uniq_key])
-def test_other_text_is_no_id(parse: object, text: str) -> None:
-    assert callable(parse)
+def test_other_text_is_no_id(text: str) -> None:
     with pytest.raises(FormatError) as caught:
-        parse(text)
+        parse_offset_id(text)
     assert caught.value.reason == "bad-message-id"

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from formats import abort, epoch, legacy_transaction, lock
 from formats.config import properties_text as javaproperties
-from formats.consumequeue import CqUnit
 from formats.errors import FormatError
 from tests.support.stores import STORES, unpacked
 
@@ -104,10 +103,3 @@ def test_a_state_of_the_3x_table_has_24_bytes() -> None:
     assert legacy_transaction.is_valid(unit)
     assert not legacy_transaction.is_valid(unit._replace(state=0))
     assert not legacy_transaction.is_valid(unit._replace(size=0))
-
-
-def test_the_redo_log_tells_prepared_from_ended() -> None:
-    assert legacy_transaction.prepared_offset(CqUnit(500, 90, -1)) is None
-    assert legacy_transaction.prepared_offset(CqUnit(500, 90, 100)) == 100
-    with pytest.raises(FormatError):
-        legacy_transaction.prepared_offset(CqUnit(500, 90, -2))

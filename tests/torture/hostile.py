@@ -63,8 +63,7 @@ def mutated(content: bytes, chance: random.Random) -> bytes:
 def _tables(data: bytes) -> None:
     value = fastjson.salvage(data).value
     for read in (
-        config_tables.read_topics, config_tables.read_subscription_groups, config_tables.read_consumer_offsets,
-        config_tables.read_delay_offsets, config_tables.read_consumer_filters, config_tables.read_consumer_order_info,
+        config_tables.read_consumer_offsets, config_tables.read_delay_offsets,
     ):
         read(value)
 
@@ -102,7 +101,6 @@ CODECS: dict[str, Codec] = {
     "lz4": lambda data: compression.decompress(data, 0x1 | 0x100),
     "zstd": lambda data: compression.decompress(data, 0x1 | 0x200),
     "offset id": lambda data: message_id.parse_offset_id(_text(data)),
-    "unique key": lambda data: message_id.parse_uniq_key(_text(data)),
     "file name": lambda data: names.offset_in_name(_text(data)),
 }
 
