@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -162,12 +160,7 @@ def set_up(shape: Shape, folder: Path) -> Stage:
 
 def _run(version: str, program: str, root: Path, request: dict[str, Any]) -> dict[str, Any]:
     """The report of one of the lab's Java programs."""
-    with tempfile.TemporaryDirectory(prefix="mqtool-bench-") as scratch:
-        asked, answer = Path(scratch) / "request", Path(scratch) / "report.json"
-        asked.write_text("".join(f"{name}={value}\n" for name, value in {"root": root, **request}.items()), "utf-8")
-        command = ensure(version).command(program, str(asked), str(answer), home=Path(scratch), heap=_HEAP, quick=False)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=scratch)
-        if not answer.exists():
-            raise RuntimeError(f"{program} of {version} ended with {done.returncode}: {done.stderr[-2000:]}")
-        report: dict[str, Any] = json.loads(answer.read_text("utf-8"))
-        return report
+    lines = "".join(f"{name}={value}\n" for name, value in {"root": root, **request}.items())
+    report, _ = ensure(version).ask(program, lines, heap=_HEAP, quick=False)
+    done: dict[str, Any] = json.loads(report)
+    return done

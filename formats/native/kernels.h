@@ -41,9 +41,8 @@ enum {
     NO_MESSAGE = BIT_GHOST | BIT_SUPERSEDED | BIT_FILLER | BIT_MARKER,
     STAND_IN = BIT_FILLER | BIT_MARKER, UNINDEXED = BIT_GHOST | STAND_IN,
     TRANSACTION = 0x00C, TRANSACTION_NOT = 0, TRANSACTION_COMMIT = 8, TRANSACTION_ROLLBACK = 0x00C,
-    NEED_MORE = 0, AT_BLANK = 1, DISLIKED = 2, OUTPUT_FULL = 3, NOT_RESIDENT = 4,
+    NEED_MORE = 0, AT_BLANK = 1, DISLIKED = 2, OUTPUT_FULL = 3,
     QUEUE_COLUMNS = 3,
-    START = 0, FILLED, LOADS, STOP, LENGTH, CALL, DESCRIPTOR, FLAGS, REFILL_SIZE,
     TAKE_NOTHING = 0, TAKE_KEYS = 1, TAKE_ALL = 2,
     SPAN_UNITS = 0, SPAN_RECORDS, SPAN_FIRST, SPAN_LAST, SPAN,
 };
@@ -95,10 +94,10 @@ KERNEL int64_t mq_bits_that_change(int64_t length, int64_t change, int64_t *foun
 
 /* walk.c */
 KERNEL void mq_walk_records(
-    uint8_t *data, int64_t size, int64_t position, int64_t available, int64_t window_offset, int64_t file_end,
+    const uint8_t *data, int64_t size, int64_t position, int64_t available, int64_t window_offset, int64_t file_end,
     record_row *records, int64_t rows, int32_t *hashes, int64_t hash_room, int32_t *slots, int64_t slot_count,
     uint8_t *names, int64_t name_room, int64_t *queue_table, int64_t queue_room, int64_t *state, int64_t state_size,
-    int64_t with_keys, int64_t *refill, int64_t refill_size, const int64_t *ranges, int64_t range_count,
+    int64_t with_keys, int64_t stop, const int64_t *ranges, int64_t range_count,
     int64_t *result);
 KERNEL void mq_fill_slots(int32_t *slots, int64_t slot_count, const uint8_t *names, int64_t name_room,
                           const int64_t *queue_table, int64_t queue_room, int64_t queues);

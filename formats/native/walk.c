@@ -3,8 +3,6 @@
 #include "kernels.h"
 #include "layout.h"
 
-#include <sys/types.h>
-#include <sys/uio.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -465,25 +463,11 @@ static int take_record(const uint8_t *record, int64_t size, int64_t offset, bool
 
 /* --- the walk --- */
 
-/* Fill the buffer from `inside` it on with what the page cache has: bytes in it, 0 unless all came at once. */
-static int64_t fill_again(int64_t *refill, uint8_t *data, int64_t size, int64_t inside) {
-    typedef ssize_t (*reader)(int, const struct iovec *, int, off_t, int);
-    int64_t at = refill[START] + inside, wanted = least(size, refill[LENGTH] - at);
-    struct iovec vector = {data, (size_t)wanted};
-    reader read = (reader)(uintptr_t)refill[CALL];
-    refill[LOADS]--;
-    refill[START] = at;
-    refill[FILLED] = 0;
-    if (read((int)refill[DESCRIPTOR], &vector, 1, (off_t)at, (int)refill[FLAGS]) != wanted) return 0;
-    return refill[FILLED] = wanted;
-}
-
 void mq_walk_records(
-    uint8_t *data, int64_t size, int64_t position, int64_t available, int64_t window_offset, int64_t file_end,
+    const uint8_t *data, int64_t size, int64_t position, int64_t available, int64_t window_offset, int64_t file_end,
     record_row *records, int64_t rows, int32_t *hashes, int64_t hash_room, int32_t *slots, int64_t slot_count,
     uint8_t *names, int64_t name_room, int64_t *queue_rows, int64_t queue_room, int64_t *state, int64_t state_size,
-    int64_t with_keys, int64_t *refill, int64_t refill_size, const int64_t *range_rows, int64_t range_count,
-    int64_t *result) {
+    int64_t with_keys, int64_t stop, const int64_t *range_rows, int64_t range_count, int64_t *result) {
     const range *ranges = (const range *)range_rows;
     output out = {records, rows, hashes, hash_room,
                   {slots, slot_count, names, name_room, queue_rows, queue_room}, state, with_keys != 0};
@@ -494,12 +478,12 @@ void mq_walk_records(
     if (position < 0 || state[1] < 0 || slot_count < 1 || slot_count & (slot_count - 1) ||
         !are_in_head(ranges, range_count))
         return;
-    (void)state_size, (void)refill_size;
+    (void)state_size;
     for (;;) {
         status = OUTPUT_FULL;
         if (!is_index(state[0], rows)) break;
         status = NEED_MORE;
-        if (refill[STOP] > 0 && refill[STOP] <= refill[START] + position) break;
+        if (position >= stop) break;
         int64_t length = BLANK_SIZE;
         int32_t magic = 0;
         if (position <= limit - length) {
@@ -511,14 +495,7 @@ void mq_walk_records(
         }
         if (position > limit - length) {
             status = NEED_MORE;
-            int64_t at = refill[START] + position;
-            if (position <= 0 || !refill[CALL] || refill[LOADS] <= 0 || at >= refill[STOP] || at >= refill[LENGTH]) break;
-            window_offset += position;
-            limit = fill_again(refill, data, size, position);
-            position = 0;
-            status = NOT_RESIDENT;
-            if (!limit) break;
-            continue;
+            break;
         }
         const uint8_t *record = data + position;
         status = DISLIKED;

@@ -24,36 +24,26 @@ from formats.record.layout import (
 )
 from formats.record.rows import BIT_DELAY, RECORD, row_of
 
-NEED_MORE, AT_BLANK, DISLIKED, OUTPUT_FULL, NOT_RESIDENT = range(5)
+NEED_MORE, AT_BLANK, DISLIKED, OUTPUT_FULL = range(4)
 """Why a walk stopped."""
 
 QUEUE_COLUMNS = 3
 """Columns of a queue: where its topic's name begins, how long that is, and queue id."""
-
-START, FILLED, LOADS, STOP, LENGTH, CALL, DESCRIPTOR, FLAGS = range(8)
-"""Places in the int64 array that says how a buffer over a file is filled.
-
-A buffer that fits into the processor's cache is full every fraction of a millisecond, so the walk fills it itself, with
-what the page cache holds. It holds FILLED bytes of the file from START on. It may be filled LOADS more times, from
-places before STOP, with bytes before LENGTH. CALL is the address of `preadv2`, DESCRIPTOR and FLAGS are what it is
-called with. What begins at STOP or after is another's; with a STOP of 0 nothing is.
-"""
-REFILL_SIZE = 8
 
 _BYTES = Array(np.uint8)
 _START_OF_RECORD = struct.Struct(">ii")
 
 
 @kernel(
-    data=Array(np.uint8, out=True), position=INT, available=INT, window_offset=INT, file_end=INT,
+    data=_BYTES, position=INT, available=INT, window_offset=INT, file_end=INT,
     records=Array(RECORD, out=True), hashes=Array(np.int32, out=True), slots=Array(np.int32, out=True, least=1),
     names=Array(np.uint8, out=True), queue_table=Array(np.int64, QUEUE_COLUMNS, out=True),
-    state=Array(np.int64, out=True, least=4), with_keys=BOOL, refill=Array(np.int64, out=True, least=REFILL_SIZE),
+    state=Array(np.int64, out=True, least=4), with_keys=BOOL, stop=INT,
     ranges=Array(np.int64, RANGE_COLUMNS), returns=(INT, INT),
 )
 def walk_records(
     data: Any, position: int, available: int, window_offset: int, file_end: int, records: Any, hashes: Any, slots: Any,
-    names: Any, queue_table: Any, state: Any, with_keys: bool, refill: Any, ranges: Any,
+    names: Any, queue_table: Any, state: Any, with_keys: bool, stop: int, ranges: Any,
 ) -> tuple[int, int]:
     """Take records from data[position:available] while sure that each is intact: (position, status).
 
@@ -61,14 +51,14 @@ def walk_records(
     data[0] lies at physical offset `window_offset`; the mapped file ends at `file_end`. Rows go to `records`, index key
     hashes to `hashes`, new queues to `names` and `queue_table`, with `slots` (int32, a power of two, -1 empty) as the
     hash over them; `state` is int64 [rows, hashes, queues, names_used] and is updated. Rows have key hashes and
-    tags codes `with_keys`, else delay levels alone. `refill` says how `data` is filled again: positions then count from
-    its START; full of zeros, not at all. `ranges` is the grammar's `range_table`.
+    tags codes `with_keys`, else delay levels alone. What begins at position `stop` or after is another's. `ranges` is
+    the grammar's `range_table`.
     """
     limit = min(available, data.size)
     content = memoryview(data)[: max(limit, 0)]
     queues = _queues(names, queue_table, state)
     while state[0] < records.size:
-        if 0 < refill[STOP] <= refill[START] + position or position + BLANK_SIZE > limit:
+        if position >= stop or position + BLANK_SIZE > limit:
             return position, NEED_MORE
         size, magic = _START_OF_RECORD.unpack_from(content, position)
         if magic == MAGIC_BLANK:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field, structs
 
@@ -17,6 +17,7 @@ from formats.native.queues import EXPIRED
 from formats.record import TOPIC_SCHEDULE
 from recover.broker.delays import SCHEDULE_TOPIC
 from recover.broker.versions import BrokerVersion
+from recover.check.survey import Survey
 from recover.derived.expected import QueueKey
 from recover.findings.model import Finding, finding
 from recover.log.scan import LogView
@@ -33,15 +34,15 @@ from recover.store.config_files import (
 from recover.store.reader import read_small
 from recover.store.store import CONFIG, Store
 
-if TYPE_CHECKING:
-    from recover.check.survey import Survey
-
-
 # --- Consumer offsets and delay offsets against the queues they count in.
 
 
-OFFSET_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
-DELAY_FILE = "delayOffset.json"
+TOPICS_FILE = "topics.json"
+OFFSETS_FILE = "consumerOffset.json"
+LMQ_OFFSETS_FILE = "lmqConsumerOffset.json"
+OFFSET_FILES = (OFFSETS_FILE, LMQ_OFFSETS_FILE)
+GROUPS_FILE = "subscriptionGroup.json"
+DELAYS_FILE = "delayOffset.json"
 MAPPING_FILE = "topicQueueMapping.json"
 _SHOWN = 8
 
@@ -67,11 +68,19 @@ class AboveMax(Struct, frozen=True):
     end: int
 
 
-class OffsetReport(Struct):
-    """What the offsets say: findings, and each offset that --clamp-offsets would lower."""
+class ConfigReport(Struct):
+    """All known config files. `above` are the offsets after the end of their queues, which --clamp-offsets lowers."""
 
-    above: list[AboveMax]
-    findings: list[Finding]
+    pairs: list[ConfigPair]
+    above: list[AboveMax] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def json(self) -> list[dict[str, Any]]:
+        """Each file that is there: its state and length, those of its backup, how many members each has."""
+        return [
+            {"name": pair.name, "main": pair.main.facts(), "backup": pair.backup.facts()}
+            for pair in self.pairs if pair.present
+        ]
 
 
 def queue_ranges(look: Survey) -> dict[QueueKey, QueueRange]:
@@ -100,100 +109,84 @@ def _of_log(log: LogView) -> dict[QueueKey, QueueRange]:
     }
 
 
-def check_offsets(store: Store, look: Survey, pairs: Iterable[ConfigPair]) -> OffsetReport:
-    """Judge the offsets of the copies that recover would keep; batch and static topics count otherwise."""
-    report = OffsetReport([], [])
-    by_name = {pair.name: pair for pair in pairs}
-    if not store.commitlog.files:
-        return report
-    judge = _Judge(store, look, by_name, queue_ranges(look))
-    for name in OFFSET_FILES:
-        pair = by_name[name]
-        if pair.chosen is not None:
-            judge.groups(pair, report)
-    pair = by_name[DELAY_FILE]
-    if pair.chosen is not None:
-        judge.delays(pair, report)
-    return report
+class _Offsets:
+    """Judges the offsets of the copies that recover would keep; batch and static topics count otherwise."""
 
-
-class _Judge:
-    def __init__(
-        self, store: Store, look: Survey, pairs: Mapping[str, ConfigPair], ranges: dict[QueueKey, QueueRange]
-    ) -> None:
-        self.store = store
-        self.ranges = ranges
+    def __init__(self, store: Store, look: Survey, report: ConfigReport) -> None:
+        self.store, self.report, self.ranges = store, report, queue_ranges(look)
+        self.pairs = {pair.name: pair for pair in report.pairs}
         topics = look.topics
-        self.known = {key.topic for key in ranges} | set(topics.folders) | set(topics.configured or {}) | topics.batch
-        mapping = pairs[MAPPING_FILE].main
-        self.counted_otherwise = topics.batch | set(mapping.table)
+        folders = set(topics.folders) | set(topics.configured or {})
+        self.known = {key.topic for key in self.ranges} | folders | topics.batch
+        self.counted_otherwise = topics.batch | set(self.pairs[MAPPING_FILE].main.table)
 
-    def groups(self, pair: ConfigPair, report: OffsetReport) -> None:
-        assert pair.chosen is not None
-        offsets = read_consumer_offsets(pair.chosen.value)
-        for (topic, group), queues in offsets.offsets.items():
-            self._member(report, pair, "offsetTable", topic, group, queues)
-        for (topic, group), offset in offsets.lmq_offsets.items():
-            self._member(report, pair, "lmqOffsetTable", topic, group, {0: offset})
+    def judge(self) -> None:
+        """Add findings and offsets above the end to the report."""
+        for pair in (self.pairs[name] for name in OFFSET_FILES):
+            if pair.chosen is None:
+                continue
+            offsets = read_consumer_offsets(pair.chosen.value)
+            for (topic, group), queues in offsets.offsets.items():
+                self._member(pair, "offsetTable", topic, group, queues)
+            for (topic, group), offset in offsets.lmq_offsets.items():
+                self._member(pair, "lmqOffsetTable", topic, group, {0: offset})
+        self._delays(self.pairs[DELAYS_FILE])
 
-    def _member(
-        self, report: OffsetReport, pair: ConfigPair, table: str, topic: str, group: str, queues: dict[int, int]
-    ) -> None:
+    def _range(self, topic: str, queue_id: int) -> QueueRange:
+        return self.ranges.get(QueueKey(topic, queue_id), QueueRange(0, 0))
+
+    def _member(self, pair: ConfigPair, table: str, topic: str, group: str, queues: dict[int, int]) -> None:
         if topic in self.counted_otherwise:
             return
         file = self.store.relative(pair.main.path)
+        found = self.report.findings
         facts: dict[str, Any] = {"topic": topic, "group": group}
         if topic not in self.known:
             if not topic.startswith(LMQ_PREFIX) and any(queues.values()):
-                facts["offsets"] = {str(queue_id): offset for queue_id, offset in queues.items()}
-                report.findings.append(finding("consumer-offset-unknown-topic", file, **facts))
+                offsets = {str(queue_id): offset for queue_id, offset in queues.items()}
+                found.append(finding("consumer-offset-unknown-topic", file, **facts, offsets=offsets))
             return
         above: dict[int, tuple[int, int]] = {}
         below: dict[int, tuple[int, int]] = {}
         for queue_id, offset in queues.items():
-            found = self.ranges.get(QueueKey(topic, queue_id), QueueRange(0, 0))
-            if offset > found.end:
-                above[queue_id] = (offset, found.end)
-                report.above.append(AboveMax(file, table, f"{topic}@{group}", queue_id, offset, found.end))
-            elif 0 <= offset < found.first:
-                below[queue_id] = (offset, found.first)
-        if above:
-            report.findings.append(finding(
-                "consumer-offset-above-max", file, **facts, count=len(above), detail=_detail(above, "ends at"),
-                queues={str(q): {"offset": o, "max": end} for q, (o, end) in above.items()},
-                effect="the consumer is sent elsewhere: back to the first message on 4.x if the queue begins at 0, "
-                "else to its end",
-            ))
-        if below:
-            report.findings.append(finding(
-                "consumer-offset-below-min", file, **facts, count=len(below), detail=_detail(below, "begins at"),
-                queues={str(q): {"offset": o, "min": first} for q, (o, first) in below.items()},
-                effect="the consumer goes on at the first message left; those before it have expired",
-            ))
+            held = self._range(topic, queue_id)
+            if offset > held.end:
+                above[queue_id] = (offset, held.end)
+                self.report.above.append(AboveMax(file, table, f"{topic}@{group}", queue_id, offset, held.end))
+            elif 0 <= offset < held.first:
+                below[queue_id] = (offset, held.first)
+        for code, odd, verb, limit, effect in (
+            ("consumer-offset-above-max", above, "ends at", "max",
+             "the consumer is sent elsewhere: back to the first message on 4.x if the queue begins at 0, else to its "
+             "end"),
+            ("consumer-offset-below-min", below, "begins at", "min",
+             "the consumer goes on at the first message left; those before it have expired"),
+        ):
+            if odd:
+                found.append(finding(
+                    code, file, **facts, count=len(odd), detail=_detail(odd, verb),
+                    queues={str(queue_id): {"offset": offset, limit: at} for queue_id, (offset, at) in odd.items()},
+                    effect=effect,
+                ))
 
-    def delays(self, pair: ConfigPair, report: OffsetReport) -> None:
-        assert pair.chosen is not None
+    def _delays(self, pair: ConfigPair) -> None:
+        if pair.chosen is None:
+            return
         file = self.store.relative(pair.main.path)
         for level, offset in read_delay_offsets(pair.chosen.value).levels.items():
-            end = self.ranges.get(QueueKey(SCHEDULE_TOPIC, level - 1), QueueRange(0, 0)).end
+            end = self._range(SCHEDULE_TOPIC, level - 1).end
             if offset > end:
-                report.above.append(AboveMax(file, "offsetTable", "", level, offset, end))
-                report.findings.append(finding(
+                self.report.above.append(AboveMax(file, "offsetTable", "", level, offset, end))
+                self.report.findings.append(finding(
                     "delay-offset-above-max", file, level=level, value=offset, end=end,
                     effect="new delayed messages of this level may not be delivered until the queue has grown that far",
                 ))
 
 
 def _detail(queues: dict[int, tuple[int, int]], verb: str) -> str:
-    return ", ".join(_parts(queues, verb))
-
-
-def _parts(queues: dict[int, tuple[int, int]], verb: str) -> Iterator[str]:
-    for number, (queue_id, (offset, limit)) in enumerate(sorted(queues.items())):
-        if number == _SHOWN:
-            yield f"and {len(queues) - _SHOWN} more"
-            return
-        yield f"queue {queue_id} {verb} {limit}, the offset is {offset}"
+    parts = [f"queue {queue_id} {verb} {limit}, the offset is {offset}"
+             for queue_id, (offset, limit) in sorted(queues.items())]
+    return ", ".join(parts[:_SHOWN] + ([f"and {len(parts) - _SHOWN} more"] if len(parts) > _SHOWN else []))
 
 
 READ_AND_WRITE = 6
@@ -280,11 +273,6 @@ def _style(store: Store) -> Style:
 _EXPANDED = BrokerVersion(5, 4, 0)
 
 
-TOPICS_FILE = "topics.json"
-OFFSETS_FILE = "consumerOffset.json"
-LMQ_OFFSETS_FILE = "lmqConsumerOffset.json"
-GROUPS_FILE = "subscriptionGroup.json"
-DELAYS_FILE = "delayOffset.json"
 _RETRY = "%RETRY%"
 _SYSTEM_GROUPS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")
 _SYSTEM_GROUP_PREFIXES = ("CID_ONS", "CID_RMQ_SYS_", "CID_SYS_RMQ_")
@@ -355,7 +343,7 @@ def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:
 
 def _marked(pair: ConfigPair) -> ConfigPair:
     main, backup = pair.main, pair.backup
-    known_better = _lacks_table(main) and backup.whole and bool(backup.table)
+    known_better = bool(missing_keys(main.known, main.value)) and backup.whole and bool(backup.table)
     if not (_names_nothing(main) and (pair.shown or known_better)):
         return pair
     if _names_nothing(backup):
@@ -366,10 +354,6 @@ def _marked(pair: ConfigPair) -> ConfigPair:
 def _names_nothing(text: ConfigText) -> bool:
     sound = text.state in ("sound", "trailing-garbage", "trailing-zeros")
     return sound and bool(tables_of(text.known)) and not text.table
-
-
-def _lacks_table(text: ConfigText) -> bool:
-    return bool(missing_keys(text.known, text.value))
 
 
 def _list(names: list[str]) -> str:
@@ -384,28 +368,12 @@ _NOT_MADE_UP = (
 )
 
 
-class ConfigReport(Struct):
-    """All known config files. `above` are the offsets after the end of their queues."""
-
-    pairs: list[ConfigPair]
-    above: list[AboveMax] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-
-    def json(self) -> list[dict[str, Any]]:
-        """Each file that is there: its state and length, those of its backup, how many members each has."""
-        return [
-            {"name": pair.name, "main": pair.main.facts(), "backup": pair.backup.facts()}
-            for pair in self.pairs if pair.present
-        ]
-
-
 def check_config(store: Store, look: Survey) -> ConfigReport:
     """Judge every config file, its backup, and the offsets against the queues."""
     report = ConfigReport(judged_pairs(store, look.topics, look.log))
     report.findings += pair_findings(store, look.topics, look.log, report.pairs)
-    offsets = check_offsets(store, look, report.pairs)
-    report.above = offsets.above
-    report.findings.extend(offsets.findings)
+    if store.commitlog.files:
+        _Offsets(store, look, report).judge()
     return report
 
 

@@ -7,7 +7,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -21,13 +21,17 @@ from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from formats.record.rows import BIT_PROP_CRC
 from recover.broker.settings import java_integer
 from recover.broker.versions import BrokerVersion
+from recover.change.journal import run_findings
 from recover.change.lock import UNKNOWN_HOLDER, holder_text, probe
 from recover.check.log import needs_newer_broker
 from recover.check.survey import Survey
+from recover.check.timer import check_timer
+from recover.derived.index_file_check import IndexReport
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.evidence.lost import record_count
 from recover.findings.model import Finding, finding
 from recover.log.scan import LogView
+from recover.look.file import foreign
 from recover.look.store import log_is_gone
 from recover.store import unread as rocksdb
 from recover.store.config_files import Topics, topic_text
@@ -43,16 +47,10 @@ from recover.store.unread import (
     unread_parts,
 )
 
-if TYPE_CHECKING:
-    from recover.check.survey import Survey
-    from recover.derived.index_file_check import IndexReport
-
-
 # --- Parts that must be there, or must be whole, although mqtool does not read what they hold.
 #
 # One row a part: who says that it must be there (a setting, topics.json, another file, records of the log), and what
-# can
-# be said of it from outside. What is not listed here of an unread part is not checked.
+# can be said of it from outside. What is not listed here of an unread part is not checked.
 
 
 _ROCKSDB = {
@@ -288,8 +286,6 @@ def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> I
         yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=record_count(named))
     odd = _without_a_record(log)
     if odd is not None:
-        from recover.look.file import foreign
-
         with FileReader(odd.path) as reader:
             yield finding(FOREIGN, store.relative(odd.path), 0, what=foreign(reader))
 
@@ -359,30 +355,23 @@ def check_parts(
     whole = set(wanted) >= ALL_PARTS
     findings = list(lock_findings(store, holder(store.root), with_abort=whole))
     findings.extend(log_is_gone(store))
-    findings.extend(settings_findings(look.log, look.options.settings))
-    if look.options.settings:
-        findings.extend(contradicted_settings(store, look.options.settings))
     settings = look.options.settings
+    findings.extend(settings_findings(look.log, settings))
+    if settings:
+        findings.extend(contradicted_settings(store, settings))
     findings.extend(check_other_parts(store, look.elsewhere, settings, None if whole else frozenset(wanted)))
     if whole:
         findings.extend(item.finding() for item in needed_parts(store, settings, look.topics, look.log))
-    if whole:
         findings.extend(earlier_runs(store))
         findings.extend(check_owners(store))
     if whole and store.commitlog.files and COMMITLOG not in look.elsewhere and has_timer(store):
-        from recover.check.timer import check_timer
-
         findings.extend(check_timer(store, look.log))
     return findings
 
 
 def earlier_runs(store: Store) -> list[Finding]:
     """What is to be said of the runs in the store's journal, if it has one."""
-    if not has_journal(store.root):
-        return []
-    from recover.change.journal import run_findings
-
-    return run_findings(store.root, store.options.folders)
+    return run_findings(store.root, store.options.folders) if has_journal(store.root) else []
 
 
 def has_timer(store: Store) -> bool:

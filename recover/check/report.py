@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 
 from formats.checkpoint import CHECKPOINT, FILE_SIZE
 from formats.record.rows import BITS_REJECTED
-from recover.check.config import judged_pairs, pair_findings
+from recover.check.config import ConfigReport, check_config, judged_pairs, pair_findings
+from recover.check.flips import (
+    Rejected,
+    flipped_bit_findings,
+    flipped_properties,
+    flipped_property_findings,
+    rejected,
+    rejected_findings,
+)
 from recover.check.log import (
     check_commitlog,
     contradiction_findings,
@@ -29,22 +36,18 @@ from recover.check.parts import (
     remains_findings,
 )
 from recover.check.survey import ScanOptions, Survey, not_looked_at, survey
+from recover.derived.checkpoint import CheckpointReport, check_checkpoint
+from recover.derived.index_check import check_index
+from recover.derived.index_file_check import IndexReport
+from recover.evidence.edits import Edit
 from recover.evidence.misplaced import strays_of
 from recover.findings.model import Finding, FindingList, finding
-from recover.log.scan import Damage, LogView
 from recover.look.store import StoreReport, log_is_gone
 from recover.store.config_files import Topics
 from recover.store.reader import opened_once, read_small
 from recover.store.store import CHECKPOINT as CHECKPOINT_FILE
 from recover.store.store import COMMITLOG, Store
 from recover.store.unread import held_elsewhere
-
-if TYPE_CHECKING:
-    from recover.check.config import ConfigReport
-    from recover.check.flips import Rejected
-    from recover.derived.checkpoint import CheckpointReport
-    from recover.derived.index_file_check import IndexReport
-    from recover.evidence.edits import Edit
 
 
 def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
@@ -149,120 +152,46 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     queues_needed = bool(wanted & {"consumequeue", "config"}) or wanted == set(PARTS)
     # what is kept elsewhere, no file here speaks for
     wanted -= not_looked_at(store, options, with_queues=queues_needed).keys() - {COMMITLOG}
-    with _Beside(store, options.threads if "index" in wanted else 0) as beside:
-        look = survey(
-            store, options, with_queues=queues_needed, with_keys=not wanted.isdisjoint({"index", "checkpoint"}),
-            scanned=beside.start if "index" in wanted else None,
-        )
-        index = beside.index(look.log) if "index" in wanted else None
+    look = survey(
+        store, options, with_queues=queues_needed, with_keys=not wanted.isdisjoint({"index", "checkpoint"})
+    )
+    index = check_index(store, look.log, threads=options.threads) if "index" in wanted else None
     findings = FindingList()
-    rejected = _rejected(look) if "commitlog" in wanted else []
-    flipped = _flipped_properties(look, index, rejected) if "commitlog" in wanted else []
+    rejected_ones: list[Rejected] = []
+    flipped: list[Edit] = []
     if "commitlog" in wanted:
+        rejected_ones = rejected(look) if look.log.tally.bits & BITS_REJECTED else []
+        flipped = _flipped_properties(look, index, rejected_ones)
         findings.extend(check_commitlog(store, look, options.settings))
         findings.extend(contradiction_findings(store, look.log, look.contradictions))
         if look.queues is not None:
             findings.extend(numbering_findings(store, look))
-        findings.extend(_rejected_findings(look, rejected))
-        findings.extend(_flipped_bits(store, look, flipped))
+        findings.extend(rejected_findings(look, rejected_ones))
+        findings.extend(flipped_bit_findings(store, look))
+        findings.extend(flipped_property_findings(store, look.log, flipped))
         findings.extend(misnamed_findings(store, look.misnamed))
-    if "commitlog" in wanted:
         findings.extend(remains_findings(store, look, index))
-    checkpoint = _checkpoint(store, look) if "checkpoint" in wanted else None
+    checkpoint = check_checkpoint(store, look.log) if "checkpoint" in wanted else None
     if next(log_is_gone(store), None) is None:
         # without a log every unit would be "after its end": one finding says it better
         for part, name in ((look.queues, "consumequeue"), (index, "index"), (checkpoint, "checkpoint")):
             if part is not None and name in wanted:
                 findings.extend(part.findings)
-    config = _config(store, look) if "config" in wanted else None
+    config = check_config(store, look) if "config" in wanted else None
     if config is not None:
         findings.extend(config.findings)
     findings.extend(check_parts(store, look, asked))
-    seconds = time.monotonic() - began
-    return VerifyReport(look, index, checkpoint, config, findings, seconds, tuple(sorted(asked)), flipped, rejected)
+    return VerifyReport(
+        look, index, checkpoint, config, findings, time.monotonic() - began, tuple(sorted(asked)), flipped,
+        rejected_ones,
+    )
 
 
-# what is not asked for is not imported
-
-
-def _rejected(look: Survey) -> list[Rejected]:
-    if not look.log.tally.bits & BITS_REJECTED:
-        return []
-    from recover.check.flips import rejected
-
-    return rejected(look)
-
-
-def _rejected_findings(look: Survey, found: list[Rejected]) -> Iterator[Finding]:
-    if found:
-        from recover.check.flips import rejected_findings
-
-        yield from rejected_findings(look, found)
-
-
-def _flipped_properties(
-    look: Survey, index: IndexReport | None, known: list[Rejected]
-) -> list[Edit]:
+def _flipped_properties(look: Survey, index: IndexReport | None, known: list[Rejected]) -> list[Edit]:
     wrong = look.queues is not None and any(verdict.wrong for verdict in look.queues.verdicts.values())
     if not wrong and (index is None or not index.wrong):
         return []
-    from recover.check.flips import flipped_properties
-
     return [*flipped_properties(look, index, {item.edit.start: item.edit.record for item in known if item.edit})]
-
-
-def _flipped_bits(store: Store, look: Survey, flipped: list[Edit]) -> Iterator[Finding]:
-    if look.log.damaged or flipped:
-        from recover.check.flips import flipped_bit_findings, flipped_property_findings
-
-        yield from flipped_bit_findings(store, look)
-        yield from flipped_property_findings(store, look.log, flipped)
-
-
-def _checkpoint(store: Store, look: Survey) -> CheckpointReport:
-    from recover.derived.checkpoint import check_checkpoint
-
-    return check_checkpoint(store, look.log)
-
-
-def _config(store: Store, look: Survey) -> ConfigReport:
-    from recover.check.config import check_config
-
-    return check_config(store, look)
-
-
-class _Beside:
-    """The index checked on a thread of its own, while the queues are judged on this one; with one thread afterwards."""
-
-    def __init__(self, store: Store, threads: int) -> None:
-        self.store = store
-        self.threads = threads
-        self.damaged: list[Damage] = []
-        self._pool = ThreadPoolExecutor(1) if threads > 1 else None
-        self._result: Future[IndexReport] | None = None
-
-    def __enter__(self) -> _Beside:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-
-    def start(self, log: LogView) -> None:
-        """The log was scanned."""
-        from recover.derived.index_check import check_index
-
-        self.damaged = log.damaged
-        if self._pool is not None:
-            self._result = self._pool.submit(check_index, self.store, log, threads=self.threads)
-
-    def index(self, log: LogView) -> IndexReport:
-        """The result; looked for anew where the queues have shown more damage meanwhile."""
-        from recover.derived.index_check import check_index
-
-        if log.damaged is self.damaged and self._result is not None:
-            return self._result.result()
-        return check_index(self.store, log, threads=self.threads)
 
 
 # --- Findings of `inspect`: what can be said of a store's parts before its log is read. The same codes as verify's.

@@ -72,12 +72,10 @@ class Survey(Struct):
 
 
 def survey(
-    store: Store, options: ScanOptions, *, with_queues: bool = True, with_keys: bool = True,
-    scanned: Callable[[LogView], None] | None = None,
+    store: Store, options: ScanOptions, *, with_queues: bool = True, with_keys: bool = True
 ) -> Survey:
     """Scan the log and, unless told not to, judge the queues against it. `Refusal` (8) when a file cannot be opened.
 
-    `scanned` is called with the log before the queues are judged: they may show more damage after its end.
     `with_keys`: somebody looks at rows, and they need their hashes and tags codes.
     """
     elsewhere = not_looked_at(store, options, with_queues=with_queues)
@@ -90,8 +88,6 @@ def survey(
     if with_queues:
         # rows are changed in place: before anybody else looks at them
         log = as_units_say(log, store)
-    if scanned is not None:
-        scanned(log)
     topics = Topics(store)
     delays = DelayTable(parse_levels(options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
     expectation = expect(log, topics, include_deleted=options.include_deleted)

@@ -87,7 +87,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-odd-name", "warning",
-        "{name} in the queue folder is no queue file", "Move it out of the store, then start the broker.",
+        "{name} is not a queue file (the name is not 20 digits)", "Move it out of the store, then start the broker.",
         meaning="Files of a queue folder are named by 20 digits; anything else does not belong there.",
         cause="A backup or an editor left it there.",
         broker="Loading it fails on its length or its name, and the broker does not start.",
@@ -156,8 +156,8 @@ INDEX_CODES: tuple[Code, ...] = (
     ),
     Code(
         "index-wrong-units", "warning",
-        "{count} units from number {first} to {last} name no message, or one that has not that key", _INDEX_REBUILD,
-        one="unit number {first} names no message, or one that has not that key",
+        "{count} units, number {first} to {last}, name no message, or one without that key", _INDEX_REBUILD,
+        one="unit number {first} names no message, or one without that key",
         meaning="A unit's hash and position do not belong together: no record starts there, it has other keys, or "
         "the place of the unit is blank.",
         cause="Damage, a page that never reached the disk, or a log that was written anew from an earlier place.",
@@ -184,8 +184,8 @@ INDEX_CODES: tuple[Code, ...] = (
     ),
     Code(
         "index-wrong-time", "warning",
-        "{count} units from number {first} to {last} have a time that is not that of their message", _INDEX_REBUILD,
-        one="unit number {first} has a time that is not that of its message",
+        "{count} units from number {first} to {last} have another time than their message", _INDEX_REBUILD,
+        one="unit number {first} has another time than its message",
         meaning="The difference to the file's begin time does not give the store timestamp of the message.",
         cause="Damage, or a tool that wrote the file.",
         broker="A query with a time span can pass over the message.",
@@ -257,7 +257,7 @@ INDEX_CODES: tuple[Code, ...] = (
     ),
     Code(
         "index-sizes-unknown", "warning",
-        "nothing tells how many slots and entries the index files have", "Say it: --index-slots N --index-entries N",
+        "the number of slots and entries of the index files is unknown", "Name them: --index-slots N --index-entries N",
         meaning="The length of a file does not tell, and no file has a sound unit to try it with.",
         cause="All index files are empty, cut or damaged.",
         broker="It takes its configuration (maxHashSlotNum, maxIndexNum).",
@@ -265,7 +265,7 @@ INDEX_CODES: tuple[Code, ...] = (
     ),
     Code(
         "index-odd-name", "info",
-        "{name} in the index folder is no index file", "",
+        "{name} is not an index file (the name is not 17 digits)", "",
         meaning="Index files are named by the time at which they were made, in 17 digits.",
         cause="A backup or an editor left it there.",
         broker="It skips a file whose name is no number, after it may have made it as long as an index file; a folder "
@@ -293,8 +293,8 @@ INDEX_CODES: tuple[Code, ...] = (
     ),
     Code(
         "index-near-empty-files", "info",
-        "{count} index files hold next to nothing and take {bytes} bytes", "",
-        one="one index file holds next to nothing and takes {bytes} bytes",
+        "{count} index files are nearly empty and take {bytes} bytes", "",
+        one="one index file is nearly empty and takes {bytes} bytes",
         meaning="A broker starts a new file only when the last one is full, yet these are nearly empty.",
         cause="A known fault of brokers that could not write their last index file.",
         broker="It keeps them until their messages expire; each is mapped at its full size.",
@@ -315,12 +315,12 @@ INDEX_CODES: tuple[Code, ...] = (
 
 
 _RECOVER = "mqtool recover {store}"
-_PAGE = "It says how far log, queues and index were flushed; only a start after an unclean stop believes it."
+_PAGE = "It records how far log, queues and index were flushed; only a start after an unclean stop uses it."
 
 CHECKPOINT_CODES: tuple[Code, ...] = (
     Code(
         "checkpoint-missing", "warning",
-        "there is no checkpoint; after an unclean stop a broker up to 5.3 would read the whole log again "
+        "the checkpoint is missing; after an unclean stop a broker up to 5.3 would read the whole log again "
         "({log_bytes} bytes) and drop every index file",
         _RECOVER,
         meaning=_PAGE,
@@ -340,7 +340,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "checkpoint-all-zero", "warning",
-        "the checkpoint holds nothing but zeros although the log has records; after an unclean stop a broker up to 5.3 "
+        "the checkpoint is all zeros although the log has records; after an unclean stop a broker up to 5.3 "
         "would read the whole log again ({log_bytes} bytes) and drop every index file",
         _RECOVER,
         meaning=_PAGE,
@@ -360,7 +360,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
         action="Recover: the times are lowered to the last record's.",
     ),
     Code(
-        "checkpoint-impossible-time", "warning", "the checkpoint's {field} is {value}, which is no time", _RECOVER,
+        "checkpoint-impossible-time", "warning", "the checkpoint's {field} is {value}, not a valid time", _RECOVER,
         meaning="Times are milliseconds since 1970, or 0 for never.",
         cause="Damaged bytes.",
         broker="An abnormal recovery reads the whole log, or drops the index.",

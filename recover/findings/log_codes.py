@@ -62,8 +62,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-unserved-message", "error",
-        "{count} messages of {topic}, from {start} on, do not say rightly what brokers need to deliver them: {result}", _MEND,
-        one="message {queue_offset} of {topic}/{queue}, at {start}, does not say rightly what brokers need to deliver it, {says}: "
+        "{count} messages of {topic}, from {start} on, lack valid properties that brokers need for delivery: {result}", _MEND,
+        one="message {queue_offset} of {topic}/{queue}, at {start}, lacks valid properties that brokers need for delivery, {says}: "
         "{result}",
         meaning="A delayed message, a timer's or a half message keeps in its properties which topic and queue it is for, and when. "
         "Brokers write these themselves; no checksum covers them in these records.",
@@ -109,13 +109,13 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "the log files from {start} to {stop} are missing; {intact_after} intact messages lie after",
         "Find them: another path (mqtool verify {store} --commitlog DIR), the source of this copy, a replica, a backup. "
         "Without them recover refuses, unless --max-loss allows for their messages.",
-        meaning="Two log files do not adjoin: what stood between them is not here. Or queues, index or checkpoint know of messages "
+        meaning="Two log files do not adjoin: the files between them are missing. Or queues, index or checkpoint know of messages "
         "after the last file, which is full.",
         cause="A file was deleted or not copied, or a disk of a multi-path commitlog is not mounted.",
         broker="It only logs a gap, passes over it and goes on with the next file; 4.5 to 4.9 can hang there. Where the end is "
         "missing it cuts the queues and gives their offsets out again.",
         action="Look for the files before anything else: another folder of a multi-path commitlog, the source of the copy, a "
-        "replica, a backup. If they are gone for good, `mqtool recover --max-loss N` goes on without them: it lays filler where a "
+        "replica, a backup. If they are lost for good, `mqtool recover --max-loss N` goes on without them: it lays filler where a "
         "file is missing between others, and says which messages are given up.",
     ),
     Code(
@@ -136,7 +136,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         meaning="The file has the name of a log file, and nothing in it was written by a broker.",
         cause="Another program's file, a wrong disk, an encrypted or compressed copy, or a log that was overwritten.",
         broker="It finds no record in it and writes its own from the first byte on.",
-        action="Find out what the file is before anything is changed. Recover refuses to.",
+        action="Identify the file before any change. Recover refuses until then.",
     ),
     Code(
         "commitlog-other-log", "error",
@@ -194,7 +194,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-odd-name", "warning",
-        "{name} in the commitlog folder is no log file", _RECOVER,
+        "{name} is not a commitlog file (the name is not 20 digits)", _RECOVER,
         meaning="Log files are named by 20 digits; anything else does not belong there.",
         cause="A backup, an editor or a copy tool left it there.",
         broker="It does not start: the name or the length is refused (from 5.1.0 on, folders are passed over).",
@@ -205,10 +205,10 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "commitlog-not-a-file", "error",
         "{name} has the name of a log file, but it is {what}",
         "Put the log file back (is its disk mounted?), or move this out of the store; then verify again.",
-        meaning="What stands there cannot be read as a log file, so nothing is known of that part of the log.",
+        meaning="It cannot be read as a log file, so that part of the log is not checked.",
         cause="A link whose disk is not mounted, a folder that a container made for a missing mount, a file that was renamed.",
         broker="It does not start, or goes on without that part (from 5.1.0 on, folders are passed over).",
-        action="See to it by hand: recover and the rebuilds refuse until then.",
+        action="Repair it by hand: recover and the rebuilds refuse until then.",
         bits=8,
     ),
     Code(
@@ -217,7 +217,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         meaning="Two folders of a multi-path commitlog hold a file of the same name.",
         cause="A file was copied by hand, or made twice when a disk filled up.",
         broker="It loads both, and reads whichever comes first.",
-        action="`mqtool recover` puts the one with less of the log aside.",
+        action="`mqtool recover` quarantines the one with less of the log.",
     ),
     Code(
         "commitlog-first-file-not-zero", "info", "the log begins at {start}: older files have expired", "",

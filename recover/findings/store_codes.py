@@ -11,7 +11,7 @@ DUE_AGAIN = (
 
 PARTS_CODES: tuple[Code, ...] = (
     Code(
-        "abort-present", "warning", "the abort file is there: {detail}", "mqtool recover {store}",
+        "abort-present", "warning", "the abort file is present: {detail}", "mqtool recover {store}",
         meaning="A broker makes this file at the end of its start and removes it at the end of a clean stop.",
         cause="The broker was killed or crashed, or it stopped with messages that were not dispatched yet.",
         broker="It runs its abnormal recovery: from the file that the checkpoint suggests it reads the log and fills "
@@ -35,7 +35,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="The disk of the commitlog is not mounted, the path is wrong, or the log was deleted.",
         broker="It starts, deletes all queue files, and begins a new log at offset 0. When the disk comes back, two "
         "logs claim the same offsets.",
-        action="Find the log. Only if it is gone for good: move consumequeue/ and index/ out of the store.",
+        action="Find the log. Only if it is lost for good: move consumequeue/ and index/ out of the store.",
     ),
     Code(
         "part-not-supported", "warning",
@@ -51,11 +51,11 @@ PARTS_CODES: tuple[Code, ...] = (
         bits=BIT_UNSUPPORTED,
     ),
     Code(
-        "part-missing", "warning", "{part} ({what}) is not there: {problem}",
+        "part-missing", "warning", "{part} ({what}) is missing: {problem}",
         "Do not start the broker before you have looked for {part}: another disk, the source of this copy, a backup, a replica.",
         meaning="A setting, topics.json, another file or the log itself says that the part is in use.",
         cause="It was deleted, not copied with the rest, or lies on a disk that is not mounted.",
-        broker="It makes a new, empty one and says nothing, or does not start: of a compacted topic logs and queues have "
+        broker="It makes a new, empty one without a word, or does not start: of a compacted topic logs and queues have "
         "to match. What a clean start does not dispatch again is never delivered.",
         action="Put the part back. mqtool does not read what it holds, and makes none.",
     ),
@@ -295,7 +295,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         action="Nothing.",
     ),
     Code(
-        "consumer-offset-unknown-topic", "info", "group {group} has offsets of topic {topic}, which is not here", "",
+        "consumer-offset-unknown-topic", "info", "group {group} has offsets of topic {topic}, which does not exist in this store", "",
         meaning="Neither topics.json nor the queues nor the log know the topic.",
         cause="The topic was deleted; its offsets stay in the file.",
         broker="It keeps them. A topic made again under this name inherits them, and its consumers begin too late.",
@@ -329,7 +329,7 @@ PLAN_CODES: tuple[Code, ...] = (
     ),
     Code(
         "run-journal-damaged", "warning",
-        "the journal of an earlier run cannot be used: {reason}",
+        "the journal of an earlier run is unusable: {reason}",
         "",
         meaning="A record of the journal is missing or cannot be read, so the run can be neither resumed nor undone.",
         cause="The disk lost it, or somebody edited or copied part of the journal folder.",
@@ -372,7 +372,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         "config file without a usable copy, a size field that asks for more memory than there is, or a gap that "
         "dispatch cannot cross.",
         broker="It logs the cause in store.log or broker.log and exits; 4.5 to 4.9 hang at a gap.",
-        action="Put right what the reason names. `mqtool verify` says what else is wrong.",
+        action="Repair what the reason names. `mqtool verify` reports what else is wrong.",
     ),
     Code(
         "start-cannot-say", "warning", "what broker {broker} makes of {part}: mqtool does not emulate it and cannot say",
@@ -426,7 +426,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         "queue offsets, and groups that consumed the first ones skip them.",
         cause="The end of the log is missing: files that were not copied, a disk that is not mounted, damage that is cut.",
         broker="It cuts the queues to fit the log, and says nothing.",
-        action="Find the missing end of the log before the start. If it is gone for good, recover states the loss.",
+        action="Find the missing end of the log before the start. If it is lost for good, recover states the loss.",
     ),
     Code(
         "start-drops-index", "warning",

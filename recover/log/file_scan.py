@@ -27,9 +27,6 @@ from formats.native.walk import (
     NEED_MORE,
     OUTPUT_FULL,
     QUEUE_COLUMNS,
-    REFILL_SIZE,
-    START,
-    STOP,
     find_blank,
     find_record_head,
     last_nonzero,
@@ -473,12 +470,11 @@ class _Scanner:
                 inside = position - window.start
 
     def _kernel(self, window: Window, inside: int) -> tuple[int, int]:
-        refill = np.zeros(REFILL_SIZE, dtype=np.int64)
-        refill[[START, STOP]] = window.start, window.stop
         return walk_records(
             window.data, inside, window.filled, self.base + window.start, self.result.file_end,
             self.rows.records, self.rows.hashes, self.queues.slots,
-            self.queues.names, self.queues.table, self.state, self.with_keys, refill, self.ranges,
+            self.queues.names, self.queues.table, self.state, self.with_keys,
+            window.stop - window.start, self.ranges,
         )
 
     def _judge(self, window: Window, position: int) -> int | None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.damage import Change, Damage
-from fixtures.lab.lab import Delivered, Logged
 from fixtures.lab.observe import reference
 from fixtures.lab.packed import settings
+from fixtures.lab.report import Delivered, Logged
 from formats.names import offset_to_name
 from tests.broker.judge import REFUSED, mqtool
 from tests.support.stores import real_store

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from fixtures.damage import Damage, NotApplicable
-from fixtures.lab.lab import Delivered, OracleReport
 from fixtures.lab.observe import SOUND, reference
 from fixtures.lab.packed import settings
+from fixtures.lab.report import Delivered, OracleReport
 from tests.broker.cases import Case
 from tests.cli.runner import mqtool as run_mqtool
 from tests.support.brokers import oracle

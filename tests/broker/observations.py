@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fixtures.damage import Damage
-from fixtures.lab.lab import OracleReport
 from fixtures.lab.observe import observation
+from fixtures.lab.report import OracleReport
 from tests.broker.cases import Case
 from tests.support.stores import copy_store
 

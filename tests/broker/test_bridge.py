@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.lab.lab import Logged
 from fixtures.lab.packed import readers, settings
+from fixtures.lab.report import Logged
 from tests.broker.cases import Case, marked
 from tests.broker.gaps import REPLAY, of_queue, prepare, recovered, some_records
 from tests.broker.judge import broken_promises, start

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.lab.lab import VERSIONS, Logged
 from fixtures.lab.packed import settings
+from fixtures.lab.report import Logged
+from fixtures.lab.toolchain import VERSIONS
 from fixtures.lab.whole import WholeBroker
 from formats.names import offset_to_name
 from tests.broker.cases import marked

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage import damage
-from fixtures.lab.lab import OracleReport
+from fixtures.lab.report import OracleReport
 from tests.broker.cases import one_deep
 from tests.broker.judge import REFUSED, mqtool
 from tests.support.brokers import VERSIONS, oracle

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.lab.lab import OracleReport
+from fixtures.lab.report import OracleReport
 from tests.broker.cases import Case, cases, marked
 from tests.broker.judge import damaged, start
 from tests.support.brokers import VERSIONS, oracle

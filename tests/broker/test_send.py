@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.lab.lab import SMALL_FILES, VERSIONS, LabUnavailable
+from fixtures.lab.lab import SMALL_FILES
+from fixtures.lab.toolchain import VERSIONS, LabUnavailable
 from fixtures.lab.whole import WholeBroker
 from tests.broker.cases import one_deep
 from tests.cli.runner import mqtool

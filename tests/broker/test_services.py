@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.lab.lab import VERSIONS
 from fixtures.lab.packed import settings
+from fixtures.lab.toolchain import VERSIONS
 from fixtures.lab.whole import Received, Subscription, WholeBroker
 from formats.record import HEAD
 from tests.broker.cases import marked, one_deep

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from array import array
-from ctypes import c_int64
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recover.change import disk
-from recover.change import disk as disk_content
 from recover.change.content import BytesContent, LazyContent, padded, pieces_of
-from recover.change.disk import CHUNK
 from recover.store.reading import BLANK, crc32c, crc_joined, file_crc, in_order
 
 
@@ -41,32 +38,6 @@ def test_zeros_between_pieces_are_not_written(tmp_path: Path) -> None:
     assert (tmp_path / "f").read_bytes() == b"b" + BLANK + b"end"
     assert (size, crc) == (len(BLANK) + 4, crc32c(b"b" + BLANK + b"end"))
     assert (tmp_path / "f").stat().st_blocks * 512 < len(BLANK)
-
-
-@pytest.mark.parametrize("offered", [True, False])
-def test_the_disk_is_given_large_pieces_at_once(
-    offered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = []
-
-    def begin(fd: int, start: c_int64, size: c_int64, flags: int) -> int:
-        begun.append((start.value, size.value, flags))
-        return -1
-
-    monkeypatch.setattr(disk_content, "_libc", lambda name: begin if offered and name == "sync_file_range" else None)
-    large, small = random.Random(3).randbytes(CHUNK), b"small"
-    disk.create_from_pieces(tmp_path / "f", [(CHUNK, large), (2 * CHUNK, small), (0, large)])
-    assert begun == ([(CHUNK, CHUNK, 2), (0, CHUNK, 2)] if offered else [])
-    assert (tmp_path / "f").read_bytes() == large + large + small
-
-
-def test_the_library_takes_what_it_is_given(tmp_path: Path) -> None:
-    path = tmp_path / "f"
-    path.write_bytes(b"x" * CHUNK)
-    call = disk_content._libc("sync_file_range")
-    assert disk_content._libc("no_such_function") is None
-    with path.open("rb+") as file:
-        assert call is not None and call(file.fileno(), c_int64(0), c_int64(CHUNK), 2) == 0
 
 
 @pytest.mark.parametrize("pieces", [

@@ -11,7 +11,7 @@ from msgspec import structs
 from formats import sysflag
 from formats.errors import FormatError
 from formats.native.library import library
-from formats.native.walk import QUEUE_COLUMNS, REFILL_SIZE, walk_records
+from formats.native.walk import QUEUE_COLUMNS, walk_records
 from formats.record import Record, check_strict, encode, grammar, make_record
 from formats.record.codec import encode_blank
 from formats.record.grammar import ALWAYS, NEVER, Rule, range_table
@@ -290,7 +290,7 @@ def test_a_rule_that_is_added_stops_the_compiled_walk(plain: bool, made_up: None
                np.zeros((2, QUEUE_COLUMNS), np.int64), np.zeros(4, np.int64)]
         data = np.frombuffer(encode(record) + bytes(BLANK_SIZE), np.uint8).copy()
         run = walk_records.plain if plain else walk_records
-        run(data, 0, data.size, POSITION, POSITION + data.size, *out, True, np.zeros(REFILL_SIZE, np.int64),
+        run(data, 0, data.size, POSITION, POSITION + data.size, *out, True, data.size,
             range_table())
         return bool(out[5][0])
 
@@ -308,5 +308,5 @@ def test_a_range_outside_of_the_head_is_never_read(offset: int) -> None:
     out = [np.zeros(1, RECORD), np.zeros(9, np.int32), np.full(8, -1, np.int32), np.zeros(99, np.uint8),
            np.zeros((2, QUEUE_COLUMNS), np.int64), np.zeros(4, np.int64)]
     data = np.frombuffer(encode(GOOD) + bytes(BLANK_SIZE), np.uint8).copy()
-    walk_records(data, 0, data.size, POSITION, POSITION + data.size, *out, True, np.zeros(REFILL_SIZE, np.int64), table)
+    walk_records(data, 0, data.size, POSITION, POSITION + data.size, *out, True, data.size, table)
     assert not out[5][0] or not library()

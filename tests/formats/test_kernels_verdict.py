@@ -15,7 +15,6 @@ from formats.errors import FormatError
 from formats.javahash import index_key_hash
 from formats.native.walk import (
     QUEUE_COLUMNS,
-    REFILL_SIZE,
     new_queue_slots,
     walk_records,
 )
@@ -61,7 +60,7 @@ def _walk_in_front_of(rest: bytes, content: bytes, phy_offset: int, with_keys: b
     walk_records(
         data, 0, data.size, phy_offset, phy_offset + data.size,
         records, hashes, new_queue_slots(16, names, queues, int(state[2])), names, queues, state, with_keys,
-        np.zeros(REFILL_SIZE, np.int64), range_table(),
+        1 << 62, range_table(),
     )
     return (records[0], hashes[:state[1]].tolist()) if state[0] else None
 

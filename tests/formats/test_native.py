@@ -25,7 +25,6 @@ from formats.native.walk import (
     AT_BLANK,
     DISLIKED,
     QUEUE_COLUMNS,
-    REFILL_SIZE,
     crc32,
     crc_name,
     walk_records,
@@ -136,7 +135,7 @@ def _walked(run: Any, content: bytes, keys: bool, room: int) -> tuple[tuple[int,
         np.zeros((32, QUEUE_COLUMNS), np.int64), np.zeros(4, np.int64),
     ]
     data = np.frombuffer(bytearray(content), np.uint8)
-    result = run(data, 0, data.size, 0, 1 << 30, *out, keys, np.zeros(REFILL_SIZE, np.int64), range_table())
+    result = run(data, 0, data.size, 0, 1 << 30, *out, keys, data.size, range_table())
     state = out[5].tolist()
     return result, [out[0][: state[0]].tolist(), out[1][: state[1]].tolist(), out[4][: state[2]].tolist(), state]
 

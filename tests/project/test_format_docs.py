@@ -30,7 +30,7 @@ def test_every_format_has_its_layouts_in_the_reference(entry: Format) -> None:
 
 
 def test_every_marker_is_closed_and_known() -> None:
-    assert TEXT.count("<!-- end -->") == len(re.findall(r"<!-- (?:layout|config-files|format-list)", TEXT))
+    assert TEXT.count("<!-- end -->") == len(re.findall(r"<!-- (?:layout|config-files|format-list|record-rules)", TEXT))
 
 
 def test_links_within_the_reference_lead_somewhere() -> None:

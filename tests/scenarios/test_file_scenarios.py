@@ -45,61 +45,25 @@ def starting(store: Drill) -> tuple[str, ...]:
     return tuple(v for v in BROKERS if store.run("predict", "--broker", v).document["starts"])
 
 
-def test_t13_empty_last_file(drill: Start) -> None:
+@pytest.mark.parametrize(("recipe", "seed", "length", "starts"), [
+    ("log-last-empty", 0, 0, ("5.3.3", "5.5.0")), ("log-middle-empty", 0, 0, ()), ("log-last-short", 0, None, ()),
+    ("log-middle-short", 2, SIZE // 2, ()), ("log-long", 0, SIZE + 4096, ()),
+])
+def test_t13_log_file_of_another_length_gets_its_own(
+    drill: Start, recipe: str, seed: int, length: int | None, starts: tuple[str, ...]
+) -> None:
     store = drill(MANY_FILES)
-    facts = store.strike("log-last-empty").facts
-    found = store.finds("commitlog-bad-file-length", f"commitlog/{file_name(facts['file_from_offset'])}", 0,
-                        exit_code=2)
-    assert (found["facts"]["length"], found["facts"]["expected"]) == (0, SIZE)
-    assert starting(store) == ("5.3.3", "5.5.0")
-    with store.recovered():
+    name = f"commitlog/{file_name(store.strike(recipe, seed).facts['file_from_offset'])}"
+    code = 6 if store.lost else 2
+    facts = store.finds("commitlog-bad-file-length", name, 0, exit_code=code)["facts"]
+    assert facts["expected"] == SIZE and length in (None, facts["length"])
+    if store.lost:
+        found = store.finds("commitlog-damaged-range", *store.place(min(store.broken.lost)), exit_code=code)
+        assert found["facts"]["lost_positions"] == len(store.lost)
+    assert starting(store) == starts
+    with store.recovered() as done:
+        assert (done["damaged_messages"], messages(store.root)) == (len(store.lost), store.intact)
         assert starting(store) == BROKERS
-
-
-def test_t13_empty_middle_file(drill: Start) -> None:
-    store = drill(MANY_FILES)
-    facts = store.strike("log-middle-empty").facts
-    name = f"commitlog/{file_name(facts['file_from_offset'])}"
-    store.finds("commitlog-bad-file-length", name, 0, exit_code=6)
-    found = store.finds("commitlog-damaged-range", name, 0, exit_code=6)
-    assert found["facts"]["lost_positions"] == len(store.broken.lost)
-    assert starting(store) == ()
-    with store.recovered() as done:
-        assert done["damaged_messages"] == len(store.broken.lost)
-        assert messages(store.root) == store.intact
-
-
-def test_t13_last_file_that_lost_its_sparse_end(drill: Start) -> None:
-    store = drill(MANY_FILES)
-    facts = store.strike("log-last-short").facts
-    store.finds("commitlog-bad-file-length", f"commitlog/{file_name(facts['file_from_offset'])}", 0, exit_code=2)
-    assert starting(store) == ()
-    with store.recovered():
-        assert messages(store.root) == store.messages
-
-
-def test_t13_short_middle_file(drill: Start) -> None:
-    store = drill(MANY_FILES)
-    facts = store.strike("log-middle-short", 2).facts
-    name = f"commitlog/{file_name(facts['file_from_offset'])}"
-    found = store.finds("commitlog-bad-file-length", name, 0, exit_code=6)
-    assert found["facts"]["length"] == SIZE // 2
-    first = min(store.broken.lost)
-    store.finds("commitlog-damaged-range", *store.place(first), exit_code=6)
-    with store.recovered() as done:
-        assert done["damaged_messages"] == len(store.broken.lost)
-        assert messages(store.root) == store.intact
-
-
-def test_t13_long_file(drill: Start) -> None:
-    store = drill(MANY_FILES)
-    facts = store.strike("log-long").facts
-    found = store.finds("commitlog-bad-file-length", f"commitlog/{file_name(facts['file_from_offset'])}", 0,
-                        exit_code=2)
-    assert found["facts"]["length"] == SIZE + 4096
-    assert starting(store) == ()
-    with store.recovered():
-        assert messages(store.root) == store.messages
 
 
 # --- T14 to T17: sizes, starts, gaps, folders -------------------------------------------------------------

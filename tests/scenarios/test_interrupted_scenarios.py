@@ -117,7 +117,8 @@ def test_t36_killed_during_the_repair(broken: Drill, way: str) -> None:
 def test_t36_sigterm_stops_between_two_steps_and_can_be_resumed(broken: Drill) -> None:
     stop = points(broken, 3)[1]
     script = (
-        "import os, signal, sys\nfrom recover import disk\nfrom mqtool.cli import main\nleft = [int(sys.argv[1])]\n"
+        "import os, signal, sys\nfrom recover.change import disk\nfrom mqtool.cli import main\n"
+        "left = [int(sys.argv[1])]\n"
         "def hook(operation):\n    left[0] -= 1\n    left[0] or os.kill(os.getpid(), signal.SIGTERM)\n"
         "disk.set_hook(hook)\nsys.exit(main(['recover', sys.argv[2], '--yes']))\n"
     )

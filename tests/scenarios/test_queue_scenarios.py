@@ -113,35 +113,21 @@ def test_t21_wrong_units_are_found_where_they_stand(drill: Start, name: str, rec
         assert queue_bytes(store.root) == before
 
 
-def test_t22_queue_ahead_of_the_log(drill: Start) -> None:
+@pytest.mark.parametrize(("recipe", "code", "fact"), [
+    ("queue-ahead", "consumequeue-beyond-log", 3), ("queue-behind", "consumequeue-missing-units", "missing"),
+    ("queue-file-zeroed", "consumequeue-missing-units", None),  # T23
+])
+def test_t22_queue_that_ends_elsewhere_than_the_log_says(
+    drill: Start, recipe: str, code: str, fact: str | int | None
+) -> None:
     store = drill(PLAIN)
     before = queue_bytes(store.root)
-    done = store.strike("queue-ahead")
-    found = store.finds("consumequeue-beyond-log", done.changes[0].file, done.changes[0].offset, exit_code=2)
-    assert (found["facts"]["count"], found["facts"]["first"]) == (3, done.facts["queue_offset"])
-    assert store.verify().document["consumequeue"]["beyond_log"] == 3
-    with store.recovered():
-        assert queue_bytes(store.root) == before
-
-
-def test_t22_queue_behind_the_log(drill: Start) -> None:
-    store = drill(PLAIN)
-    before = queue_bytes(store.root)
-    done = store.strike("queue-behind")
-    found = store.finds("consumequeue-missing-units", done.changes[0].file, done.changes[0].offset, exit_code=2)
-    assert (found["facts"]["count"], found["facts"]["first"]) == (done.facts["missing"], done.facts["queue_offset"])
-    with store.recovered():
-        assert queue_bytes(store.root) == before
-
-
-# --- T23: files of zeros --------------------------------------------------------------------------------------
-
-
-def test_t23_last_queue_file_all_zero(drill: Start) -> None:
-    store = drill(PLAIN)
-    before = queue_bytes(store.root)
-    (file, *_) = [change.file for change in store.strike("queue-file-zeroed").changes]
-    store.finds("consumequeue-missing-units", file, 0, exit_code=2)
+    done = store.strike(recipe)
+    facts = store.finds(code, done.changes[0].file, done.changes[0].offset or 0, exit_code=2)["facts"]
+    if fact is not None:
+        assert (facts["count"], facts["first"]) == (done.facts.get(fact, fact), done.facts["queue_offset"])
+    queues = store.verify().document["consumequeue"]
+    assert queues["beyond_log" if recipe == "queue-ahead" else "missing"] == facts["count"]
     with store.recovered():
         assert queue_bytes(store.root) == before
 

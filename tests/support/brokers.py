@@ -8,7 +8,8 @@ from typing import NoReturn
 
 import pytest
 
-from fixtures.lab.lab import VERSIONS, LabUnavailable, Oracle, available
+from fixtures.lab.lab import Oracle
+from fixtures.lab.toolchain import VERSIONS, LabUnavailable, available
 
 __all__ = ["VERSIONS", "oracle", "require_lab"]
 

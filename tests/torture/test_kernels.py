@@ -14,7 +14,7 @@ import pytest
 
 from formats.native import build, walk
 from formats.native.library import Array, Kernel, library, loaded
-from formats.native.walk import QUEUE_COLUMNS, REFILL_SIZE
+from formats.native.walk import QUEUE_COLUMNS
 from formats.record.grammar import RANGE_COLUMNS, range_table
 from formats.record.rows import RECORD
 from tests.formats.test_native import KERNELS
@@ -73,7 +73,7 @@ def _walk_inputs(dice: random.Random, logs: list[bytes]) -> list[Any]:
         np.frombuffer(data, np.uint8), dice.choice((0, 0, 0, -1, 5, 1 << 62)),
         dice.choice((len(data), len(data) - 7, 1 << 50, -(1 << 63))), 0, dice.choice((1 << 30, 1 << 62, 0)),
         np.zeros(dice.randrange(30), RECORD), np.zeros(dice.randrange(60), np.int32),
-        slots, np.zeros(dice.randrange(90), np.uint8), table, state, dice.randrange(2), np.zeros(REFILL_SIZE, np.int64),
+        slots, np.zeros(dice.randrange(90), np.uint8), table, state, dice.randrange(2), 1 << 62,
         range_table() if dice.randrange(8) else np.array([[dice.choice(_NUMBERS)] * RANGE_COLUMNS] * 3, np.int64),
     ]
 
