@@ -261,7 +261,7 @@ def _after_repair(scene: Scene) -> list[Step]:
 
 
 def _verify(scene: Scene) -> list[Step]:
-    return [Step(scene.given.line("verify"), "check every byte of the store against every other")]
+    return [Step(scene.given.line("verify"), "cross-check the whole store and report every problem")]
 
 
 class State(NamedTuple):

@@ -77,7 +77,7 @@ _SIZES = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotN
 class BrokerSettings(Struct, frozen=True):
     """Settings of one broker: what was given (canonical names), over the defaults of `version`.
 
-    `unknown` are given keys that decide nothing here, `too_new` those that `version` does not have yet.
+    `unknown` are given keys with no effect on recovery, `too_new` those that `version` does not have yet.
     """
 
     version: BrokerVersion

@@ -43,7 +43,7 @@ class ScanOptions(Struct, frozen=True):
 
     @property
     def scanner(self) -> Engine:
-        """Who scans: the engine that was chosen, else `threads` of this process."""
+        """The scan engine: the one that was chosen, else `threads` of this process."""
         return self.engine or LocalEngine(self.threads)
 
 

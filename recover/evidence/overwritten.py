@@ -151,7 +151,8 @@ def foreign_files(log: LogView, expectation: Expectation, queues: ConsumeQueueRe
     found = []
     for scan, (unbroken, broken) in zip(with_records, _numbering(with_records, len(log.queues)), strict=True):
         base = scan.mapped_file.file_from_offset
-        inside = named[bisect_left(starts, base) : bisect_left(starts, scan.file_end)]
+        # only what names bytes of the file's records contradicts them: a hole may have held anything
+        inside = _under_records(scan, named[bisect_left(starts, base) : bisect_left(starts, scan.file_end)])
         if not broken:
             inside = [position for position in inside if (position.key, position.queue_offset) in nowhere]
         claims = [
@@ -160,6 +161,16 @@ def foreign_files(log: LogView, expectation: Expectation, queues: ConsumeQueueRe
         if (broken > unbroken or not unbroken) and believed(claims, "own") == "another":
             found.append(ForeignFile(scan.mapped_file, (base, scan.file_end), scan.record_count))
     return found if len(with_records) == 1 or len(found) < len(with_records) else []
+
+
+def _under_records(scan: FileScan, positions: list[LostPosition]) -> list[LostPosition]:
+    """Those that begin where a record of the file stands."""
+    starts = np.concatenate([split.records["phy_offset"] for split in scan.splits])
+    ends = starts + np.concatenate([split.records["size"] for split in scan.splits])
+    return [
+        position for position in positions
+        if (at := int(np.searchsorted(starts, position.start, "right")) - 1) >= 0 and position.start < ends[at]
+    ]
 
 
 def _adjoining(positions: list[LostPosition]) -> int:
@@ -218,7 +229,7 @@ def _led_to(
         verdict = queues.verdicts.get(key)
         if verdict is None:
             continue
-        wrong = [unit[0] for unit in verdict.wrong]
+        wrong = [unit[0] for unit in (*verdict.wrong, *verdict.beyond, *verdict.lost)]
         unled = np.isin(rows["queue_offset"], verdict.missing_offsets) | np.isin(rows["queue_offset"], wrong)
         files = np.searchsorted(bases, rows["phy_offset"][~unled], "right") - 1
         total += np.bincount(files, minlength=bases.size)

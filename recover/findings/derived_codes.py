@@ -53,7 +53,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         one="{topic}/{queue}: the unit at queue offset {first} has no ext unit of its own",
         meaning="The unit names the right message, but its address in consumequeue_ext leads to nothing, to the unit "
         "of another message, or to one that a walk from the file's start does not reach.",
-        cause="Files of consumequeue_ext are damaged or gone, or older than the queue.",
+        cause="Files of consumequeue_ext are damaged or missing, or older than the queue.",
         broker="It logs the failure and filters the message without tags code and bit map: consumers with a filter are "
         "sent more than they asked for. Ext units after a broken one are cut off at start.",
         action="Recover, or rebuild the queue: the ext unit is made again, without a filter bit map.",

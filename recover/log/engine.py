@@ -1,4 +1,4 @@
-"""Who scans the log: threads of this machine, or a cluster. Same questions, same answers, byte for byte."""
+"""The engines that scan the log: threads of this machine, or a cluster. Same questions, same answers, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of a store as a broker would find them, or by a scan where its ways lead nowhere. Reads only."""
+"""Messages of a store as a broker finds them, or by a scan where its ways lead nowhere. Reads only."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class MappedFile(Struct, frozen=True):
 
 
 class OddName(Struct, frozen=True):
-    """Something in a data folder that is no mapped file: a directory, or a name that is no number."""
+    """Something in a data folder that is not a mapped file: a directory, or a name that is not 20 digits."""
 
     path: Path
     is_directory: bool

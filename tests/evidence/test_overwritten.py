@@ -105,6 +105,18 @@ def test_file_of_another_log_is_refused_with_the_count_of_what_is_lost(tmp_path:
     assert not run("recover", root, "--yes", "--max-loss", "all").document["applied"]
 
 
+@pytest.mark.parametrize("number", [0, 7])
+def test_a_file_of_which_half_is_gone_is_no_other_logs(tmp_path: Path, number: int) -> None:
+    root = copy_store(unpacked("clean-manyfiles-5.3.3"), tmp_path / "store")
+    path = sorted((root / "commitlog").iterdir())[number]
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+    assert "commitlog-other-log" not in run("verify", root).document["finding_counts"]
+    before = plain.delivered(root)
+    assert run("recover", root, "--yes").document["applied"]
+    assert before.items() <= plain.delivered(root).items()
+
+
 def test_files_under_the_name_after_their_own_go_back(tmp_path: Path) -> None:
     root = copy_store(unpacked("clean-propcrc-5.3.3"), tmp_path / "store")
     log = root / "commitlog"
