@@ -528,7 +528,9 @@ def _verdict(candidate: Candidate, *kinds: str) -> Record:
             if found is not None and found.ok is False:
                 offset = candidate.offset + found.at
                 raise FormatError(found.reason or rule.reason, offset, f"{rule.name}: {found.detail}", **found.facts)
-    assert candidate.record is not None
+    if candidate.record is None:  # fewer bytes came than there were said to be: the file became shorter meanwhile
+        raise FormatError("short", candidate.offset, f"a record of {candidate.size} bytes, {candidate.held} at hand",
+                          needed=candidate.size, available=candidate.held)
     return candidate.record
 
 

@@ -14,13 +14,19 @@ from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, opt
 from mqtool.printer import Printer, Text, facts, outside_store, table
 from mqtool.screens.verdict import groups_table, start_line
 from mqtool.text import count
-from recover.check.parts import contradicted_settings, earlier_runs, settings_findings, too_old_for
+from recover.check.parts import (
+    contradicted_settings,
+    earlier_runs,
+    remains_findings,
+    settings_findings,
+    too_old_for,
+)
 from recover.check.survey import Survey, survey
 from recover.evidence.last_numbers import as_units_say
 from recover.export.damaged import damaged_messages
 from recover.export.select import Scanned, Selected, Source, Wanted, selected
 from recover.export.write import output_file, writer_for
-from recover.findings.model import FindingList
+from recover.findings.model import Finding, FindingList
 from recover.findings.refusal import UsageRefusal
 from recover.log.engine import KnownLog, stamps_of
 from recover.look.store import log_is_gone, settings_of
@@ -99,11 +105,16 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
         view = scan.scanner.scan_log(opened.commitlog, memory=scan.memory, progress=scan.progress)
     prediction = predict_start(opened, as_units_say(view, opened), settings)
     groups: list[GroupRow] = []
-    if loss.loss_out is not None or has_offsets(opened):
+    remains: list[Finding] = []
+    costs_messages = bool(prediction.exit_code & exits.MESSAGES)
+    if loss.loss_out is not None or costs_messages or has_offsets(opened):
         with engine.scan(out, opened, title="looking at queues",
                          known=lambda engine: KnownLog(view, stamps, engine)) as scan:
             look = survey(opened, scan)
-        groups = groups_of(look, settings).rows
+        groups = groups_of(look, settings).rows if has_offsets(opened) or loss.loss_out is not None else []
+        if costs_messages and not prediction.unsupported:
+            # where the right files must be found first, no repair is the next step
+            remains = list(remains_findings(opened, look, None))
         cuts = prediction.starts and not prediction.says_nothing
         loss.write(out, look, prediction.max_phy if cuts else None)
     document = prediction.json()
@@ -113,7 +124,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     if not prediction.unsupported:
         found += log_is_gone(opened)
     contradicted = list(contradicted_settings(opened, settings.given))
-    found += contradicted
+    found += [*remains, *contradicted]
     found += settings_findings(view, settings.given)
     if prediction.lost_messages:
         found += too_old_for(opened, view, settings.version)

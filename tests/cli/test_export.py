@@ -359,9 +359,12 @@ def test_a_stopped_export_says_how_it_goes_on_and_leaves_nothing_that_cannot(kin
     command = [sys.executable, "-m", "mqtool", "export", str(tmp_path / "store"), "-o", str(out), "--format", kind,
                "--limit", "50000"]
     run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while run.poll() is None and not list(tmp_path.glob("out*")):
-        time.sleep(0.01)
+    while run.poll() is None and not list(tmp_path.glob("out*")):  # in slices: it has no time to end before the signal
+        run.send_signal(signal.SIGCONT)
+        time.sleep(0.002)
+        run.send_signal(signal.SIGSTOP)
     run.send_signal(signal.SIGINT)
+    run.send_signal(signal.SIGCONT)
     _, said = run.communicate()
     assert run.returncode == 32
     assert not out.exists()
