@@ -203,7 +203,7 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     found += [*earlier_runs(store), *check_owners(store)]
     found += contradicted_settings(store, store.options.settings)
     found += _gaps(report)
-    found += _first_look_checkpoint(store, report)
+    found += _checkpoint_at_a_look(store, report)
     topics = Topics(store)
     found += pair_findings(store, topics, None, judged_pairs(store, topics, None))
     others = check_other_parts(store, held_elsewhere(store), {}, None)
@@ -216,7 +216,7 @@ def _gaps(report: StoreReport) -> Iterator[Finding]:
                       intact_after="not counted:")
 
 
-def _first_look_checkpoint(store: Store, report: StoreReport) -> Iterator[Finding]:
+def _checkpoint_at_a_look(store: Store, report: StoreReport) -> Iterator[Finding]:
     if report.pointers.log_end == report.pointers.min_offset:
         return
     facts: dict[str, Any] = {"log_bytes": report.pointers.log_end - report.pointers.min_offset}
