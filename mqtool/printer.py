@@ -26,7 +26,6 @@ from mqtool.progress import Line, Progress, Steps
 from mqtool.text import clean, count
 from recover.findings.model import Finding, FindingList
 from recover.findings.refusal import UsageRefusal
-from recover.store.reading import laid_out
 
 SCREEN_FINDINGS = 5
 JSON_FINDINGS = 10_000
@@ -358,7 +357,7 @@ def to_json(value: Any, indent: int | None = 2) -> str:
     """JSON in pure ASCII, so that no name from a store reaches a terminal raw."""
     if indent is None:
         return json.dumps(value, default=_json_default)
-    return laid_out(value, indent, default=_json_default)
+    return json.dumps(value, indent=indent, default=_json_default)
 
 
 def _json_default(value: Any) -> Any:

@@ -17,7 +17,7 @@ from recover.change import disk
 from recover.change.content import INLINE_LIMIT, Content, FileContent, content_from_json, inline_json, make, pieces_of
 from recover.change.model import FileState, InPlace, Plan, Step, StoreIdentity, step_from_json
 from recover.findings.refusal import Refusal
-from recover.store.reading import crc32c, laid_out
+from recover.store.reading import crc32c
 
 FORMAT = "mqtool-plan"
 VERSION = 1
@@ -45,7 +45,7 @@ def document(plan: Plan, contents: Sequence[dict[str, Any] | None], sidecar: str
         "summary": plan.summary, "steps": steps, "watched": [_short(state) for state in plan.watched],
     }
     whole = {"format": FORMAT, "version": VERSION, "crc32c": crc32c(canonical(body)), "body": body}
-    return laid_out(whole, 1, sort_keys=True, allow_nan=False).encode("ascii") + b"\n"
+    return json.dumps(whole, indent=1, sort_keys=True, allow_nan=False).encode("ascii") + b"\n"
 
 
 def _short(state: FileState) -> dict[str, Any]:

@@ -7,6 +7,7 @@ dressed for its place, before the run exists.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import pwd
@@ -28,7 +29,7 @@ from recover.change.model import InPlace, Plan, Step, existing_folders, resolve
 from recover.change.places import RESERVE
 from recover.change.plan_file import document, stands_inline
 from recover.findings.refusal import Interrupted, Refusal
-from recover.store.reading import Piece, file_crc, laid_out
+from recover.store.reading import Piece, file_crc
 from recover.store.store import JOURNAL_DIR
 
 _FOLDERS = ("staged", "preimages", "retired")
@@ -62,7 +63,7 @@ def write_report(root: Path, run_id: str, report: dict[str, Any]) -> None:
     path = root / JOURNAL_DIR / "runs" / run_id / "report.json"
     temporary = path.with_suffix(".new")
     disk.unlink(temporary)
-    disk.create_file(temporary, [laid_out(report, 1).encode("ascii") + b"\n"])
+    disk.create_file(temporary, [json.dumps(report, indent=1).encode("ascii") + b"\n"])
     disk.rename(temporary, path)
     disk.fsync_dir(path.parent)
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 
 from crc32c import crc32c as computed_crc32c
-from msgspec import DecodeError
-from msgspec import json as compiled
 
 from formats.layout import Buffer
 
@@ -227,19 +223,3 @@ def identity(path: Path) -> tuple[int, ...]:
 def exists(path: Path) -> bool:
     """Whether the name exists; a broken symbolic link does."""
     return os.path.lexists(path)
-
-
-# --- JSON with a line for each value, as people read it: Python's own encoder is compiled, its layout is not.
-
-
-def laid_out(
-    value: Any, indent: int, *, sort_keys: bool = False, allow_nan: bool = True,
-    default: Callable[[Any], Any] | None = None,
-) -> str:
-    """What `json.dumps` with `indent` makes of a value (ASCII), in a quarter of the time."""
-    text = json.dumps(value, sort_keys=sort_keys, allow_nan=allow_nan, default=default)
-    try:
-        return compiled.format(text, indent=indent)
-    except (DecodeError, RecursionError):
-        # half a surrogate, of a file's name that is no text, or NaN
-        return json.dumps(json.loads(text), indent=indent)
