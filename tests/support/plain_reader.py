@@ -374,7 +374,7 @@ def config(content: bytes) -> dict[str, object] | None:
 
 
 _TOKEN = re.compile(
-    r"(?P<space>\s+|//[^\n]*|/\*.*?\*/)"
+    r"(?P<space>[ \t\n\r\f\x08]+|//[^\n]*|/\*.*?\*/)"
     r"|(?P<string>\"(?:[^\"\\]|\\.)*\")|(?P<single>'(?:[^'\\]|\\.)*')"
     r"|(?P<number>-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)|(?P<word>[A-Za-z_$][A-Za-z0-9_$]*)|(?P<other>.)",
     re.DOTALL,
