@@ -141,6 +141,7 @@ class Scene(Struct):
     """Where somebody stands: after which `phase`, with which exit code and findings.
 
     `typed`: the words of the command line without --dry-run. `plan`: the file that --plan-out or apply named.
+    `damaged`: the log has damage before intact messages.
     `mendable`: messages that --mend-bits would save. `changes`: which command made the plan.
     """
 
@@ -151,6 +152,7 @@ class Scene(Struct):
     typed: tuple[str, ...] = ()
     plan: Path | None = None
     mendable: int = 0
+    damaged: bool = False
     changes: str = "recover"
 
     def named(self, *codes: str) -> list[Finding]:
@@ -169,7 +171,8 @@ class Scene(Struct):
     def by_hand(self) -> list[Step]:
         """Remedies that are work for a person, one of a code."""
         first = {item.code: item for item in reversed(self.wrong) if not item.remedy.startswith("mqtool re")}
-        done = [(item.remedy or CODES[item.code].action, item.message) for item in reversed(first.values())]
+        worst_first = sorted(reversed(first.values()), key=lambda item: item.severity != "error")
+        done = [(item.remedy or CODES[item.code].action, item.message) for item in worst_first]
         return [Step(self.given.fill(remedy), self.given.fill(message)) for remedy, message in done]
 
 
@@ -205,7 +208,13 @@ def _settings(scene: Scene) -> list[Step]:
 
 def _start(scene: Scene) -> list[Step]:
     with_conf = f"with {scene.given.conf}" if scene.given.conf else "with the configuration that it had"
-    last = "if its log is meant to begin where it does" if scene.named(_ASKS) else "nothing else is left to do"
+    last = "nothing else is left to do"
+    if scene.named(_ASKS):
+        last = "if its log is meant to begin where it does"
+    elif scene.phase == "predicted":
+        last = "its start costs nothing; whether all else is well is a question for mqtool verify"
+    elif scene.wrong:
+        last = "then see to what is left"
     steps = [Step(START_BROKER, f"{with_conf}; {last}")]
     if scene.phase == "predicted" and scene.code:
         steps = [Step(START_BROKER, f"{with_conf}; what the start costs comes back from the log by itself")]
@@ -284,10 +293,13 @@ STATES: tuple[State, ...] = (
     State("planned checked", lambda it: bool(it.named("broker-running") and it.code),
           lambda it: [Step(STOP_BROKER, "nothing is changed while it runs, and what it writes may show as findings")]),
     State("planned", lambda it: True, _go),
+    # the name of a log file is repaired whatever else cannot be said of the start
+    State("predicted", lambda it: bool(it.named("commitlog-misnamed-file")), _dry_runs),
     State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _by_hand),
     State("checked", lambda it: {item.code for item in it.wrong} <= _LEFT_BY_A_KILL, _predict),
     State("checked", lambda it: bool(it.repairs()), _dry_runs),
     State("checked", lambda it: True, _by_hand),
+    State("predicted", lambda it: it.damaged and not it.code & exits.MESSAGES, _verify),
     State("predicted", lambda it: not it.code & exits.MESSAGES, _start),
     State("predicted", lambda it: True, _dry_runs),
     State("changed nothing", lambda it: it.changes != "recover" and bool(

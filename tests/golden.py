@@ -8,7 +8,7 @@ keeps a digest and the facts that a reader of a difference wants; one line a cas
     python -m tests.golden --quick            the sample that covers every store and every recipe
     python -m tests.golden --only clean-plain-4.9.7/bit-in-body --save DIR
                                               the normalised documents of a case as files, to compare by hand
-    python -m tests.golden --update           run what can be kept (or --only that), and write it to fixtures/golden
+    python -m tests.golden --update           write what the kept cases now give to fixtures/golden (with --only: new ones, too)
 
 What differs between two runs of one version is left out: ids, times, host, engine, paths of this machine. So is prose,
 which has tests of its own: a document may say the same in better words.
@@ -355,7 +355,8 @@ def chosen(known: Iterable[Case], arguments: argparse.Namespace) -> dict[Case, t
     if arguments.quick:
         sample = quick(known)
         return sample if not arguments.update else dict.fromkeys(sample, COMMANDS)
-    every = [Case(each, name) for each in STORES for name in RECIPES] if arguments.update or arguments.save else known
+    wanted = arguments.only and (arguments.update or arguments.save)
+    every = [Case(each, name) for each in STORES for name in RECIPES] if wanted else known
     return {case: COMMANDS for case in every if store in ("", case.store) and recipe in ("", case.recipe)}
 
 

@@ -50,10 +50,16 @@ class From(PartsChoice, frozen=True, kw_only=True):
     output: Annotated[Path | None, option(
         "--output", "A new file, or - for stdout; a new folder for a store, and for Parquet from Spark.", _HOW,
         metavar="OUT", short="-o")] = None
-    format: Annotated[Literal["ndjson", "csv", "parquet", "raw", "store"], option(
-        "--format", "What to write.", _HOW)] = "ndjson"
+    given_format: Annotated[Literal["ndjson", "csv", "parquet", "raw", "store"] | None, option(
+        "--format", "What to write; without it csv or parquet if the file's name ends so, else ndjson.", _HOW)] = None
     mapped_file_size: Annotated[int | None, option(
         "--mapped-file-size", "Length of a commitlog file.", PARTS, metavar="SIZE", parser=parse_size)] = None
+
+    @property
+    def format(self) -> str:
+        """The format that was named, else that of the output's name."""
+        ending = "" if self.output is None else self.output.suffix.lower().removeprefix(".")
+        return self.given_format or (ending if ending in ("csv", "parquet") else "ndjson")
 
 
 class Filter(Struct, frozen=True, kw_only=True):

@@ -137,7 +137,9 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     out.found([*found, *runs])
     _show(out, document)
     code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
-    out.summary(start_line(document), next_steps(Scene("predicted", out.given, code, [*found, *runs])))
+    damaged = any(item.intact_after for item in view.damaged)
+    scene = Scene("predicted", out.given, code, [*found, *runs], damaged=damaged)
+    out.summary(start_line(document), next_steps(scene))
     return code
 
 

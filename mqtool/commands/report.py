@@ -184,9 +184,9 @@ def _starts(store: Store, before: VerifyReport, settings: BrokerSettings) -> lis
         until = "and later" if behind is None else f"to before {behind}"
         own = structs.replace(settings, version=first)
         # to count by message takes longer than to play: once for those that end with the same log, queues and files
-        played = structs.replace(predict(store, before.survey.log, own, counted=False), broker="", assumptions=[])
+        played = structs.replace(predict(store, before.survey.by_names, own, counted=False), broker="", assumptions=[])
         if before_it != played:
-            before_it, counted = played, predict(store, before.survey.log, own)
+            before_it, counted = played, predict(store, before.survey.by_names, own)
             line = start_line(counted.json()).replace(f"Broker {counted.broker}", "A broker")
             line = line.replace(f"broker {counted.broker}", "a broker")
             if not found or (found[-1].summary, found[-1].exit_code) != (line, counted.exit_code):
@@ -240,7 +240,7 @@ def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
     if document["not_checked"]:
         parts.append(f"not checked: {', '.join(document['not_checked'])}")
     played = found.prediction.json()
-    start = start_line({**played, "reason": played["reason"] if played["starts"] is False else None})
+    start = start_line({**played, "reason": None if played["reason"] in parts else played["reason"]})
     parts.append(start[0].lower() + start[1:])
     return "; ".join(part.rstrip(".") for part in parts) + "."
 

@@ -81,7 +81,10 @@ def _pointers(report: StoreReport) -> Table:
     rows += [("missing in the log", f"{start:,} to {stop:,}") for start, stop in report.gaps]
     if at.dispatched_to is not None:
         behind = ", all of the log"
-        if at.undispatched:
+        if at.dispatched_to > at.log_end:
+            beyond = exact_size(at.dispatched_to - at.log_end)
+            behind = f", {beyond} bytes after the end of the log: files of it are missing"
+        elif at.undispatched:
             behind = f", {exact_size(at.undispatched)} bytes of the log lie after it"
         rows.append(("queues reach to", f"{at.dispatched_to:,}{behind}"))
     if at.index_files:

@@ -51,6 +51,7 @@ class Survey(Struct):
     """The log, what its queues should hold and do hold, and what is lost.
 
     `elsewhere`: what is not in the files that were looked at; `queues` is None then, and when not asked for.
+    `by_names`: the log as brokers find it, with misnamed files where their names put them.
     `foreign`: files of another log. `old_end`: where old records begin at the log's end that
     a start would stumble over.
     """
@@ -66,6 +67,7 @@ class Survey(Struct):
     end_marks: set[int]
     contradictions: list[Edit]
     misnamed: list[tuple[MappedFile, int]]
+    by_names: LogView
     elsewhere: dict[str, Elsewhere] = field(default_factory=dict)
     foreign: list[ForeignFile] = field(default_factory=list)
     old_end: int | None = None
@@ -88,6 +90,11 @@ def survey(
     if with_queues:
         # rows are changed in place: before anybody else looks at them
         log = as_units_say(log, store)
+    by_names = log
+    if misnamed:
+        by_names = as_units_say(options.scanner.scan_log(
+            store.commitlog, memory=options.memory, open_error=_refuse(store), with_keys=with_keys or with_queues,
+        ), store)
     topics = Topics(store)
     delays = DelayTable(parse_levels(options.settings.get("messageDelayLevel", DEFAULT_LEVELS)))
     expectation = expect(log, topics, include_deleted=options.include_deleted)
@@ -124,8 +131,8 @@ def survey(
         if is_end_mark_only(damage, len(losses.by_damage[number]), proven)
     }
     return Survey(
-        store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed, elsewhere,
-        foreign, old_end(log, store.queue_file_size),
+        store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed, by_names,
+        elsewhere, foreign, old_end(log, store.queue_file_size),
     )
 
 

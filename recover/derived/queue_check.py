@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK
-from formats.names import offset_to_name
+from formats.names import offset_in_name, offset_to_name
 from formats.native.queues import BEYOND_LOG, EXPIRED, HOLE, LOST, NOTHING, RIGHT, WRONG, classify_units
 from formats.record.rows import BIT_DELAY, BIT_MARKER, EXPECTED
 from recover.broker.delays import DelayTable, is_delayed
@@ -248,7 +248,10 @@ class _Checker:
                 expected=queue.file_size,
             ))
         for odd in queue.odd:
-            verdict.findings.append(finding("consumequeue-odd-name", self.store.relative(odd.path), name=odd.path.name))
+            why = "the name is not 20 digits" if offset_in_name(odd.path.name) is None else "it is not a regular file"
+            verdict.findings.append(finding(
+                "consumequeue-odd-name", self.store.relative(odd.path), name=odd.path.name, why=why,
+            ))
         for start, stop in queue.gaps() if gaps else ():
             verdict.findings.append(finding(
                 "consumequeue-missing-file", self.store.relative(queue.directories[0]), **facts,

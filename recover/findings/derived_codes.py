@@ -87,11 +87,11 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-odd-name", "warning",
-        "{name} is not a queue file (the name is not 20 digits)", "Move it out of the store, then start the broker.",
-        meaning="Files of a queue folder are named by 20 digits; anything else does not belong there.",
+        "{name} is not a queue file ({why})", "Move it out of the store, then run mqtool verify {store} again.",
+        meaning="Queue files are regular files, named by 20 digits; anything else does not belong in a queue folder.",
         cause="A backup or an editor left it there.",
-        broker="Loading it fails on its length or its name, and the broker does not start.",
-        action="Recover puts it aside.",
+        broker="Most releases fail on its length or its name and do not start; `mqtool predict` plays it.",
+        action="Recover quarantines a regular file. A folder, pipe, socket or device is moved by hand.",
     ),
     Code(
         "consumequeue-missing-file", "warning",

@@ -103,7 +103,7 @@ def groups_of(
     def started(_: BrokerLog, states: dict[Key, QueueState]) -> None:
         queues.update(states)
 
-    prediction = predict(look.store, look.log, settings, started=started)
+    prediction = predict(look.store, look.by_names, settings, started=started)
     if prediction.starts and not prediction.says_nothing and look.queues is not None:
         _once_started(look, by_queue, queues, prediction.max_phy, settings)
     found = [item for item in config.findings if item.file in _OFFSET_PLACES and _fits(item, group, topic)]

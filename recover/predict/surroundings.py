@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from recover.broker.settings import KNOWN, BrokerSettings
 from recover.broker.versions import COMBINED_QUEUES, NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion
 from recover.check.config import judged_pairs
-from recover.check.log import first_file_findings
+from recover.check.log import first_file_findings, misnamed_findings
 from recover.check.parts import Needed, has_timer, start_refusals
 from recover.check.timer import check_timer
 from recover.evidence.beyond import file_named_elsewhere
+from recover.findings.code import BIT_MESSAGES
 from recover.findings.model import Finding, finding
+from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import MISSING_FILE, LogView
 from recover.look.pointers import index_ends, read_checkpoint
 from recover.look.store import log_is_gone
@@ -63,18 +67,22 @@ def _is_forgotten(pair: ConfigPair) -> bool:
 
 
 def incomplete(store: Store, log: LogView) -> list[Finding]:
-    """What of the log is missing, as far as anything else shows it: all of it, files between others, its end."""
+    """What of the log a start does not find: all of it, files between others, its end, or files under a wrong name."""
     if COMMITLOG in held_elsewhere(store):
         return []
     gone = list(log_is_gone(store))
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
-    # what a DLedger has is named by index and checkpoint, too
-    beside = COMMITLOG in held_elsewhere(store)
-    end = None if beside else file_named_elsewhere(log, index_ends(store), read_checkpoint(store))
+    end = file_named_elsewhere(log, index_ends(store), read_checkpoint(store))
+    lacking = [*missing, *([] if end is None else [end])]
+    placed, misnamed = rightly_placed(live_copies(store.commitlog))
+    if lacking and misnamed and not list(placed.gaps()):
+        # nothing is missing: recover gives the files their names back
+        return gone + [structs.replace(item, severity="error", bits=BIT_MESSAGES)
+                       for item in misnamed_findings(store, misnamed)]
     return gone + [
         finding("commitlog-missing-file", COMMITLOG, None, start=damage.start, stop=damage.stop,
                 bytes=damage.stop - damage.start, intact_after=damage.intact_after)
-        for damage in [*missing, *([] if end is None else [end])]
+        for damage in lacking
     ]
 
 

@@ -374,3 +374,16 @@ def test_a_stopped_export_says_how_it_goes_on_and_leaves_nothing_that_cannot(kin
     assert mqtool(*command[3:], "--resume").code == 0
     assert mqtool("export", tmp_path / "store", "-o", whole).code == 0
     assert out.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize(("name", "more", "format"), [
+    ("x.csv", (), "csv"), ("x.parquet", (), "parquet"), ("x.ndjson", (), "ndjson"), ("x", (), "ndjson"),
+    ("x.csv", ("--format", "ndjson"), "ndjson"),
+])
+def test_the_name_of_the_output_says_the_format_where_no_option_does(
+    name: str, more: tuple[str, ...], format: str, tmp_path: Path
+) -> None:
+    done = mqtool("export", unpacked("clean-plain-4.9.7"), "-o", tmp_path / name, *more, "--limit", 3, "--json")
+    assert (done.code, done.document["format"]) == (0, format)
+    first = (tmp_path / name).read_bytes()[:4]
+    assert (first == b"PAR1") == (format == "parquet") and (first[:1] == b"{") == (format == "ndjson")

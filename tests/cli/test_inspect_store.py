@@ -183,3 +183,10 @@ def test_findings_out_is_written_outside(tmp_path: Path) -> None:
     target = tmp_path / "out.ndjson"
     assert mqtool("inspect", unpacked("clean-5.3.3"), "--findings-out", target).code == 0
     assert target.read_text() == ""
+
+
+def test_queues_that_reach_further_than_the_log_show_that_files_are_missing(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    max((root / "commitlog").iterdir()).unlink()
+    shown = " ".join(mqtool("inspect", root).stdout.split())
+    assert "bytes after the end of the log: files of it are missing" in shown

@@ -301,3 +301,25 @@ def test_t38_first_write_of_a_broker_that_was_torn_is_no_foreign_file(drill: Sta
     store.finds("commitlog-torn-tail", f"commitlog/{file_name(0)}", 0, exit_code=2)
     with store.recovered() as done:
         assert done["plan"]["loss"] == []
+
+
+@pytest.mark.parametrize("release", ["4.9.7", "5.3.3"])
+def test_a_renamed_log_file_is_no_missing_one_for_predict_and_report(drill: Start, release: str) -> None:
+    store = drill("clean-5.3.3")
+    (store.root / "commitlog" / file_name(1 << 20)).rename(store.root / "commitlog" / file_name((1 << 20) + 1))
+    played = store.run("predict", "--broker", release)
+    assert played.code & exits.MESSAGES and played.document["reason"]
+    codes = {item["code"] for item in played.document["findings"]}
+    assert "commitlog-misnamed-file" in codes and "commitlog-missing-file" not in codes
+    assert played.document["next"][0]["command"].startswith("mqtool recover")
+    page = mqtool("report", store.root, "--broker", release, "--json").document
+    assert "do not start it" in page["sentence"]
+    assert all(start["exit_code"] & exits.MESSAGES for start in page["starts"])
+
+
+def test_a_start_that_costs_nothing_is_not_the_next_step_where_the_log_is_damaged(drill: Start) -> None:
+    store = drill("clean-propcrc-5.3.3")
+    store.strike("bit-in-body")
+    played = store.run("predict", "--broker", "5.3.3")
+    assert played.code == exits.CLEAN, "a clean stop: the start looks at the last files only"
+    assert [step["command"].split()[:2] for step in played.document["next"]] == [["mqtool", "verify"]]
