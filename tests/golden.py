@@ -8,7 +8,7 @@ keeps a digest and the facts that a reader of a difference wants; one line a cas
     python -m tests.golden --quick            the sample that covers every store and every recipe
     python -m tests.golden --only clean-plain-4.9.7/bit-in-body --save DIR
                                               the normalised documents of a case as files, to compare by hand
-    python -m tests.golden --update           write what the kept cases now give to fixtures/golden (with --only: new ones, too)
+    python -m tests.golden --update           keep what is seen (with --only: of new cases, too)
 
 What differs between two runs of one version is left out: ids, times, host, engine, paths of this machine. So is prose,
 which has tests of its own: a document may say the same in better words.
