@@ -208,6 +208,8 @@ def _settings(scene: Scene) -> list[Step]:
 
 def _start(scene: Scene) -> list[Step]:
     with_conf = f"with {scene.given.conf}" if scene.given.conf else "with the configuration that it had"
+    lines = [f"{item.facts['setting']}={item.facts['right']}" for item in scene.named("settings-leave-out-size")]
+    with_conf += f" and {' '.join(lines)}, which it lacks" if lines else ""
     last = "nothing else is left to do"
     if scene.named(_ASKS):
         last = "if its log is meant to begin where it does"

@@ -175,6 +175,15 @@ PARTS_CODES: tuple[Code, ...] = (
         action="Correct the configuration. Nothing is wrong with the store, and no repair of it helps.",
     ),
     Code(
+        "settings-leave-out-size", "info",
+        "{conf} does not name {setting}: a broker takes {default}, and the files of {file} say {right}",
+        "Set {setting}={right} in the broker's configuration before the start.",
+        meaning="With this configuration as it is, the broker would refuse or misread the files.",
+        cause="The file is not the one that the broker ran with, or a part of it.",
+        broker="It refuses files of another length than its setting or default, and looks in the wrong slots of index files.",
+        action="Add the line, or use the configuration with which the store was written. No repair of the store helps.",
+    ),
+    Code(
         "start-needs-newer-broker", "error",
         "broker {broker} cannot read {what}, which begin at {start} of the log: it would cut the log there",
         "Start release {version} or later on this store.",
