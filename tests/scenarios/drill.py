@@ -25,6 +25,7 @@ from tests.cli.runner import Result, mqtool
 from tests.support.stores import EXPECTED, real_store, unpacked
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
+PLAIN, MANY_FILES, KILLED = "clean-plain-4.9.7", "clean-manyfiles-5.3.3", "killed-plain-4.5.1"
 BROKERS = ("4.5.1", "4.9.7", "5.3.3", "5.5.0")
 LOG_FOLDERS = ("commitlog-a", "commitlog-b")
 WIDTH = 20

@@ -1,4 +1,4 @@
-"""T01, T13 to T18 and T38: whole files of the log, folders, sizes, and things that are no store at all."""
+"""T01, T13 to T17, T38: log files that are short, long, missing, foreign or renamed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,36 @@ import struct
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fixtures.damage import walk
 from fixtures.damage.patch import flip_bit
 from mqtool import exits
+from recover.change.model import InPlace, WriteRange, ZeroRange, changed_file
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import BROKERS, Broken, Drill, all_stores, file_name, manifest, messages
+from tests.scenarios.drill import (
+    BROKERS,
+    KILLED,
+    MANY_FILES,
+    PLAIN,
+    Broken,
+    Drill,
+    all_stores,
+    body_at,
+    file_name,
+    manifest,
+    messages,
+    queue_bytes,
+)
+from tests.scenarios.interrupted import points, recovering
+from tests.support.plans import killed_at
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
-PLAIN, MANY_FILES = "clean-plain-4.9.7", "clean-manyfiles-5.3.3"
+# --- T01, T13 to T18 and T38: whole files of the log, folders, sizes, and things that are no store at all.
+
+
 CLEAN = tuple(name for name in all_stores() if name.startswith("clean-"))
 SIZE = 64 << 10
 
@@ -317,3 +337,176 @@ def test_a_store_whose_files_are_all_alike_has_the_right_owner_whoever_that_is(d
         if path.is_file():
             path.chmod(0o600)
     assert store.verify().code == 0
+
+
+# --- Folders, pipes and dead links where only data files belong: which are put aside, and which nobody may pass over.
+
+
+def stray(store: Drill, where: str) -> Path:
+    """A folder with a file and a folder in it."""
+    path = store.root / where
+    (path / "2024").mkdir(parents=True)
+    (path / "2024" / "notes.txt").write_text("kept")
+    return path
+
+
+@pytest.mark.parametrize("name", [PLAIN, KILLED, "killed-lmq-4.9.7", "killed-manyfiles-5.5.0"])
+def test_folder_among_log_files_is_put_aside_so_that_every_version_starts(drill: Start, name: str) -> None:
+    store = drill(name)
+    path = stray(store, "commitlog/lost+found")
+    found = store.finds("commitlog-odd-name", exit_code=2)
+    assert (found["file"], found["severity"]) == ("commitlog/lost+found", "warning")
+    assert store.run("predict", "--broker", "4.9.7").document["starts"] is False
+    with store.recovered() as done:
+        assert not path.exists()
+        assert not (store.root / "abort").exists()
+        assert ("retire-folder", "commitlog/lost+found") in {(s["kind"], s["file"]) for s in done["plan"]["steps"]}
+        (kept,) = (store.root / done["journal"] / "retired").rglob("notes.txt")
+        assert kept.read_text() == "kept"
+        assert messages(store.root) == store.messages
+    assert (path / "2024" / "notes.txt").read_text() == "kept"
+
+
+def test_folder_that_stops_no_broker_of_the_store_is_left_alone(drill: Start) -> None:
+    store = drill("clean-v2-5.5.0")
+    stray(store, "commitlog/lost+found")
+    assert store.finds("commitlog-odd-name", exit_code=0)["severity"] == "info"
+    assert store.run("recover", "--yes").document["applied"] is False
+
+
+@pytest.mark.parametrize(("where", "code"), [
+    (f"consumequeue/Audit/0/{file_name(2000)}", "consumequeue-odd-name"),
+    ("consumequeue/Audit/0/backup", "consumequeue-odd-name"), ("index/20270101000000000", "index-odd-name"),
+])
+def test_folder_among_files_of_a_queue_or_of_the_index_is_put_aside(drill: Start, where: str, code: str) -> None:
+    store = drill(PLAIN)
+    before = queue_bytes(store.root)
+    path = stray(store, where)
+    assert store.finds(code, exit_code=2)["file"] == where
+    with store.recovered():
+        assert not path.exists()
+        assert queue_bytes(store.root) == before
+
+
+def test_a_file_at_an_odd_offset_is_called_what_it_is(drill: Start) -> None:
+    store = drill("clean-plain-4.9.7")
+    (store.root / "commitlog" / file_name((50 << 20) + 4096)).write_bytes(bytes(4096))
+    said = [item["message"] for item in store.verify().document["findings"] if item["code"] == "commitlog-not-a-file"]
+    assert len(said) == 1 and "it is a file at an offset that is no multiple of the file size" in said[0]
+
+
+def test_an_empty_file_at_an_odd_offset_is_put_aside(drill: Start) -> None:
+    store = drill("clean-plain-4.9.7")
+    path = store.root / "commitlog" / file_name((50 << 20) + 4096)
+    path.touch()
+    store.struck()
+    assert store.finds("commitlog-odd-name", exit_code=2)["file"] == f"commitlog/{path.name}"
+    with store.recovered():
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("what", ["a folder", "a link to nothing", "a special file"])
+@pytest.mark.parametrize("offset", [0, 65536, 131072, 196608])
+def test_what_has_the_name_of_a_log_file_and_is_none_is_8_and_nothing_is_changed(
+    drill: Start, what: str, offset: int
+) -> None:
+    store = drill(KILLED)
+    path = store.root / "commitlog" / file_name(offset)
+    path.unlink(missing_ok=True)
+    if what == "a folder":
+        path.mkdir()
+    elif what == "a special file":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/mnt/not-mounted/" + path.name)
+    result = store.verify()
+    assert result.code & exits.OPERATIONAL
+    (found,) = [item for item in result.document["findings"] if item["code"] == "commitlog-not-a-file"]
+    assert (found["file"], found["severity"]) == (f"commitlog/{path.name}", "error")
+    assert what in found["message"]
+    for command in (["recover"], ["recover", "--max-loss", "all"], ["rebuild"], ["truncate", "--to", "0"]):
+        with assert_unchanged(store.root):
+            refused = store.run(command[0], *command[1:], "--yes")
+        assert refused.code & (exits.OPERATIONAL | exits.CORRECTED) == exits.OPERATIONAL
+        assert path.name in refused.stderr or "no commitlog" in refused.stderr
+
+
+def test_kill_while_a_folder_is_put_aside(drill: Start) -> None:
+    store = drill(KILLED)
+    path = stray(store, "commitlog/lost+found")
+    before = tree_digest(store.root)
+    for point in points(store, 4):
+        assert killed_at(point, recovering(store.root))
+        assert path.exists() or (store.root / "abort").exists(), "abort goes last"
+        if mqtool("resume", store.root, "--yes").code & exits.OPERATIONAL:
+            assert path.exists(), "killed before there was a run"
+            assert store.run("recover", "--yes").code == exits.CORRECTED
+        assert not path.exists()
+        assert store.verify().code == 0
+        assert mqtool("undo", store.root, "--yes").code & exits.OPERATIONAL == 0
+        assert_same_tree(before, tree_digest(store.root))
+        shutil.rmtree(store.root / ".mqtool", ignore_errors=True)
+
+
+def test_folder_that_cannot_leave_its_disk_stays_and_so_does_abort(drill: Start, disk: Path) -> None:
+    store = drill(KILLED)
+    shutil.move(store.root / "commitlog", disk / "log")
+    store.options = ("--commitlog", disk / "log")
+    (disk / "log" / "lost+found").mkdir()
+    planned = store.run("recover", "--dry-run").document["plan"]["steps"]
+    assert {("retire-folder", str(disk / "log" / "lost+found")), ("retire", "abort")} <= {
+        (step["kind"], step["file"]) for step in planned}
+    (disk / "log" / "lost+found" / "file").touch()
+    assert store.run("recover", "--yes").code == exits.CORRECTED | exits.DERIVED
+    assert store.run("recover", "--yes").document["applied"] is False
+    assert (store.root / "abort").exists()
+    assert (disk / "log" / "lost+found" / "file").exists()
+
+
+# --- T13: log files of a wrong length or name that are damaged within as well are written anew, with all changes.
+
+
+STORE, SMALL = "clean-manyfiles-5.3.3", 64 << 10
+
+
+@pytest.mark.parametrize("what", ["length", "name"])
+def test_t13_file_that_is_damaged_as_well_is_written_anew(drill: Start, what: str) -> None:
+    store = drill(STORE)
+    hits = store.records(-1)
+    lost, start = hits[len(hits) // 2], hits[0].file.file_from_offset
+    flip_bit(store.root, lost.file.path, body_at(lost), 3)
+    store.struck()
+    if what == "length":
+        os.truncate(lost.file.path, SMALL + 4096)
+    else:
+        lost.file.path.rename(lost.file.path.with_name(file_name(start + SMALL)))
+    with store.recovered() as done:
+        assert [(row["messages"], row["cause"]) for row in done["plan"]["loss"]] == [(1, "bad-body-crc")]
+        assert ("install", f"commitlog/{file_name(start)}") in {(s["kind"], s["file"]) for s in done["plan"]["steps"]}
+        assert messages(store.root) == store.intact
+
+
+@given(
+    data=st.binary(max_size=300), size=st.integers(0, 300), cuts=st.lists(st.integers(0, 400), max_size=8),
+    draw=st.data(),
+)
+def test_changed_file_holds_what_changes_in_place_would_leave(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, size: int, cuts: list[int], draw: st.DataObject,
+) -> None:
+    path = tmp_path_factory.mktemp("changed") / "file"
+    path.write_bytes(data)
+    expected = bytearray(data[:size].ljust(size, b"\0"))
+    changes: list[InPlace] = []
+    places = sorted(set(cuts))
+    for start, stop in zip(places[::2], places[1::2], strict=False):
+        content = draw.draw(st.binary(min_size=stop - start, max_size=stop - start) | st.just(bytes(stop - start)))
+        changes.append(WriteRange("file", start, content) if any(content) else ZeroRange("file", start, stop))
+        room = max(0, min(stop, size) - start)
+        expected[start : start + room] = content[:room]
+    assert b"".join(changed_file(path, size, changes[::-1]).chunks()) == expected
+
+
+def test_changes_of_the_same_bytes_are_no_file(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("changed") / "file"
+    with pytest.raises(ValueError, match="overlap"):
+        changed_file(path, 10, [ZeroRange("file", 0, 5), ZeroRange("file", 4, 8)])
