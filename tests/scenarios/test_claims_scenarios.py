@@ -1,4 +1,4 @@
-"""What records, units and names claim of one another, and whom recover believes."""
+"""One record, unit, name or mark against all that speaks of the same bytes: the log is not rewritten to fit it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,14 @@ import pytest
 
 from fixtures.damage import walk
 from fixtures.damage.patch import flip_bit
-from fixtures.damage.walk import Located
 from formats.consumequeue import CQ_UNIT
 from formats.record import OFFSET_SYS_FLAG
 from mqtool import exits
-from recover.derived.expected import lmq_targets
-from recover.evidence.contradictions import changed_property, restored_carrier
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, file_name, messages, queue_bytes
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
 from tests.torture.hunt import older_records_at_the_end
-
-# --- One record, unit, name or mark against all that speaks of the same bytes: the log is not rewritten to fit it.
-
 
 UNIT = CQ_UNIT.size
 SECTOR = 512
@@ -188,82 +182,3 @@ def test_old_records_in_line_with_the_end_displace_nothing(drill: Start, name: s
         assert store.messages <= messages(store.root)
         assert log_bytes(store.root) == log
         assert store.verify().document["commitlog"]["superseded"] <= done.facts["records"]
-
-
-# --- Records that fill LMQ queues and say it in their properties, which no checksum covers.
-
-
-LMQ = "killed-lmq-4.9.7"
-#: What is changed (bytes before the place, XOR) and the property that verify names.
-BITS = {
-    "a queue's name": (b"INNER_MULTI_DISPATCH\x01%LMQ%", 0x04, "INNER_MULTI_DISPATCH"),
-    "the sign between two names": (b"%LMQ%one", 0x01, "INNER_MULTI_DISPATCH"),
-    "the name of the property": (b"INNER_MULTI_DI", 0x20, "INNER_MULTI_DISPATCH"),
-    "what ends the name": (b"INNER_MULTI_DISPATCH", 0x40, "INNER_MULTI_DISPATCH"),
-    "an offset, now another message's": (b"INNER_MULTI_QUEUE_OFFSET\x01", 0x02, "INNER_MULTI_QUEUE_OFFSET"),
-    "an offset, now no number": (b"INNER_MULTI_QUEUE_OFFSET\x01", 0x10, "INNER_MULTI_QUEUE_OFFSET"),
-}
-
-
-def carrier(store: Drill) -> Located:
-    hits = [hit for hit in store.records() if len(lmq_targets(hit.record)) == 2]
-    return hits[len(hits) // 2]
-
-
-def change(store: Drill, hit: Located, behind: bytes, mask: int) -> None:
-    """Change the byte after these bytes in the record's properties."""
-    file, position = store.place(hit.record.phy_offset)
-    path = store.root / file
-    content = bytearray(path.read_bytes())
-    at = content.index(behind, position, position + hit.record.total_size) + len(behind)
-    content[at] ^= mask
-    path.write_bytes(content)
-    store.struck()
-
-
-@pytest.mark.parametrize("what", BITS)
-def test_carrier_is_put_back_by_the_units_that_name_it(drill: Start, what: str) -> None:
-    store = drill(LMQ)
-    before, hit = queue_bytes(store.root), carrier(store)
-    behind, mask, name = BITS[what]
-    change(store, hit, behind, mask)
-    found = store.finds("commitlog-contradicted-field", *store.place(hit.record.phy_offset),
-                        exit_code=exits.MESSAGES)
-    assert found["facts"]["field"] == name
-    with store.recovered(0, "--mend-bits") as done:
-        assert [(piece["kind"], piece["field"]) for piece in done["bridged"]] == [("restored", name)]
-        assert done["plan"]["loss"] == []
-        assert messages(store.root) == store.messages
-        assert queue_bytes(store.root) == before
-
-
-def test_swapped_units_of_an_lmq_queue_move_no_message(drill: Start) -> None:
-    store = drill(LMQ)
-    before = queue_bytes(store.root)
-    path = store.root / "consumequeue/%LMQ%two/0/00000000000000004000"
-    content = bytearray(path.read_bytes())
-    content[:20], content[160:180] = content[160:180], content[:20]  # 200 and 208: a bit apart in every record
-    path.write_bytes(content)
-    store.struck()
-    assert store.found("commitlog-contradicted-field") == []
-    with store.recovered():
-        assert queue_bytes(store.root) == before
-
-
-def test_two_changed_bytes_leave_the_carrier_as_it_is_and_the_finding_with_the_queue(drill: Start) -> None:
-    store = drill(LMQ)
-    hit = carrier(store)
-    change(store, hit, b"INNER_MULTI_DISPATCH\x01%LMQ%", 0x04)
-    change(store, hit, b"INNER_MULTI_QUEUE_OFFSET\x01", 0x02)
-    assert store.found("commitlog-contradicted-field") == []
-    assert {item["facts"]["topic"] for item in store.found("consumequeue-wrong-units")} == {"%LMQ%one"}
-
-
-def test_claims_that_no_bit_or_more_than_one_explains_restore_nothing(drill: Start) -> None:
-    record = carrier(drill(LMQ)).record
-    (one, at), two = lmq_targets(record)
-    assert restored_carrier(record, [(one, at)], [two]) is None  # as it is: any bit elsewhere would do
-    assert restored_carrier(record, [(one._replace(topic="%LMQ%none"), at)], [two]) is None
-    near = restored_carrier(record, [(one, at ^ 1)], [two])
-    assert near is not None and lmq_targets(near) == [(one, at ^ 1), two]
-    assert changed_property(record, near) == ("INNER_MULTI_QUEUE_OFFSET", f"{at},{two[1]}")
