@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import random
 import re
@@ -10,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,19 +18,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats import compression, consumequeue, sysflag
-from formats.compression import MissingCodecError, decompress
-from formats.crc import crc31
-from formats.errors import FormatError
+from formats import consumequeue, sysflag
 from formats.native import build, index, lines, queues, rows, walk
 from formats.native.library import BOOL, INT, Array, Kernel, kernel, library, loaded
-from formats.native.walk import AT_BLANK, DISLIKED, QUEUE_COLUMNS, crc32, crc_name, walk_records
+from formats.native.walk import (
+    AT_BLANK,
+    DISLIKED,
+    QUEUE_COLUMNS,
+    crc32,
+    crc_name,
+    walk_records,
+)
 from formats.record import layout
 from formats.record import rows as record_columns
-from formats.record.codec import property_crc_digits
 from formats.record.grammar import QUEUE_ID_DIGITS, TIME_DIGITS, range_table
 from formats.record.rows import RECORD
-from tests.support.commitlog import placed_records
 from tests.support.kernel_inputs import INPUTS, YES_ONLY
 from tests.support.stores import STORES, unpacked
 
@@ -250,109 +250,3 @@ def test_kernels_are_loaded_out_of_an_archive_as_spark_sends_it(copy: Path) -> N
     shutil.rmtree(copy / "formats")
     assert _asked(copy, PYTHONPATH=str(copy / "code.zip")) == [crc_name(), ""]
 
-
-# --- The 31-bit checksum and the digits of the property CRC.
-
-
-@pytest.mark.parametrize(("content", "value"), [
-    (b"", 0),
-    (b"hello", 907060870),
-    (b"123456789", 1274296614),
-])
-def test_known_values(content: bytes, value: int) -> None:
-    assert crc31(content) == value
-
-
-def test_the_top_bit_is_cleared_where_zlib_sets_it() -> None:
-    content = b"123456789"
-    assert zlib.crc32(content) >> 31 == 1
-    assert crc31(content) == zlib.crc32(content) - (1 << 31)
-
-
-@given(st.binary())
-def test_any_buffer_type_gives_the_same_value(content: bytes) -> None:
-    assert crc31(content) == crc31(bytearray(content)) == crc31(memoryview(content)) == zlib.crc32(content) & 0x7FFFFFFF
-
-
-def test_digits_come_lowest_first() -> None:
-    assert property_crc_digits(b"123456789") == b"4166924721"
-
-
-def test_digits_of_a_small_value_are_padded_at_the_end() -> None:
-    assert property_crc_digits(b"hello") == b"0780607090"
-    assert property_crc_digits(b"") == b"0000000000"
-
-
-# --- Bodies as their producers wrote them.
-
-
-BODY = b"a body that is worth it " * 200
-
-
-def _lz4(body: bytes) -> bytes:
-    return bytes(importlib.import_module("lz4.frame").compress(body))
-
-
-def _zstd(body: bytes) -> bytes:
-    return bytes(importlib.import_module("zstandard").ZstdCompressor().compress(body))
-
-
-TYPES = [
-    pytest.param(sysflag.COMPRESSION_LEGACY_ZLIB, zlib.compress, id="zlib-before-5.0"),
-    pytest.param(sysflag.COMPRESSION_ZLIB, zlib.compress, id="zlib"),
-    pytest.param(sysflag.COMPRESSION_LZ4, _lz4, id="lz4"),
-    pytest.param(sysflag.COMPRESSION_ZSTD, _zstd, id="zstd"),
-]
-
-
-def _reason(body: bytes, sys_flag: int, max_size: int = compression.DEFAULT_MAX_SIZE) -> str:
-    with pytest.raises(FormatError) as caught:
-        decompress(body, sys_flag, max_size)
-    return caught.value.reason
-
-
-@pytest.mark.parametrize(("kind", "compress"), TYPES)
-def test_each_type_is_read_back(kind: int, compress: Callable[[bytes], bytes]) -> None:
-    assert decompress(compress(BODY), sysflag.COMPRESSED | kind, len(BODY)) == BODY
-
-
-@pytest.mark.parametrize(("kind", "compress"), TYPES)
-def test_a_cut_stream_is_damage(kind: int, compress: Callable[[bytes], bytes]) -> None:
-    assert _reason(compress(BODY)[:-3], sysflag.COMPRESSED | kind) == "bad-compressed-body"
-
-
-@pytest.mark.parametrize(("kind", "compress"), TYPES)
-def test_other_bytes_are_damage(kind: int, compress: Callable[[bytes], bytes]) -> None:
-    assert _reason(b"no stream of any kind", sysflag.COMPRESSED | kind) == "bad-compressed-body"
-
-
-@pytest.mark.parametrize(("kind", "compress"), TYPES)
-def test_a_body_beyond_the_limit_is_refused(kind: int, compress: Callable[[bytes], bytes]) -> None:
-    assert _reason(compress(BODY), sysflag.COMPRESSED | kind, len(BODY) - 1) == "body-too-large"
-
-
-def test_an_uncompressed_body_is_given_as_it_is() -> None:
-    assert decompress(BODY, sysflag.COMPRESSION_LZ4) is BODY
-
-
-def test_an_unknown_type_is_named() -> None:
-    assert _reason(BODY, sysflag.COMPRESSED | 0x700) == "bad-compression-type"
-
-
-@pytest.mark.parametrize(("kind", "package"), [
-    (sysflag.COMPRESSION_LZ4, "lz4"),
-    (sysflag.COMPRESSION_ZSTD, "zstandard"),
-])
-def test_a_missing_package_is_named_and_is_no_damage(
-    kind: int, package: str, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("lz4", "lz4.frame", "zstandard"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingCodecError, match=package):
-        decompress(BODY, sysflag.COMPRESSED | kind)
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_every_compressed_body_of_a_real_store(name: str) -> None:
-    bodies = [(it.record.body, it.record.sys_flag) for it in placed_records(name) if it.record.compressed]
-    assert all(len(decompress(body, sys_flag)) > len(body) for body, sys_flag in bodies)
