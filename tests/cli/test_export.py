@@ -23,6 +23,7 @@ from fixtures.synth import StoreWriter, synth_store
 from formats import sysflag
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
+from tests.support.sampling import sampled
 from tests.support.stores import unpacked
 from tests.support.trees import assert_unchanged
 
@@ -288,11 +289,10 @@ def by_message(out: Path, *arguments: object) -> bytes:
     return out.read_bytes()
 
 
-@pytest.mark.parametrize("arguments", [
+@pytest.mark.parametrize(("arguments", "name"), sampled((
     (), EVERYTHING, ("--raw-body",), ("--unfold",), ("--topic", "Topic?", "--queue", "1"), ("--since", "-100w"),
     ("--queue-offsets", "5:30"), ("--phy-offsets", "100000:900000"),
-], ids=" ".join)
-@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-v2-ipv6-5.3.3"])
+), ("clean-5.3.3", "killed-v2-ipv6-5.3.3"), quick=9))
 def test_compiled_lines_are_those_of_the_encoder(name: str, arguments: tuple[str, ...], tmp_path: Path) -> None:
     out = tmp_path / "out.ndjson"
     exported(out, unpacked(name), *arguments)

@@ -1,0 +1,69 @@
+"""The commands of the runbooks are run, in their order, on a damaged store: none is refused, none is a usage error."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fixtures.damage import damage
+from mqtool import exits
+from tests.cli.runner import mqtool
+from tests.support.command_docs import DOCS
+from tests.support.stores import real_store
+
+RUNBOOKS = sorted((DOCS / "runbooks").glob("*.md"))
+_LATER = ("undo", "resume", "journal", "apply")
+_CHANGES = ("recover", "apply", "undo", "resume", "rebuild", "rebuild-index", "rebuild-consumequeue", "truncate")
+
+
+def _commands(path: Path) -> list[str]:
+    blocks = re.findall(r"^```console\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ mqtool ")]
+
+
+@pytest.mark.parametrize("path", RUNBOOKS, ids=lambda path: path.stem)
+def test_every_command_of_a_runbook_does_what_it_is_there_for(path: Path, tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    damage("bit-in-body", root, 5)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathRootDir={root}\n")
+    commands = _commands(path)
+    assert commands
+    sizes: dict[str, list[int]] = {"export": [], "send": []}
+    for command in commands:
+        if command.split()[1] not in _LATER:
+            assert "--broker-conf /etc/rocketmq/broker.conf" in command, command
+        line = command.replace("/tmp/", f"{tmp_path}/").replace("Orders", "TopicA")
+        words = shlex.split(line.replace("/etc/rocketmq/broker.conf", str(conf)).replace("/data/store", str(root)))[1:]
+        if words[0] in _CHANGES and "--dry-run" not in words:
+            words.append("--yes")
+        if words[0] == "send" and "--dry-run" not in words:
+            words.append("--dry-run")  # there is no cluster here; tests/broker has one
+        result = mqtool(*words, "--json")
+        failed = exits.OPERATIONAL | exits.USAGE | exits.INTERRUPTED | exits.BUG
+        assert result.code & failed == 0, (command, result.stdout[-2000:])
+        if words[0] in ("export", "send") and "--damaged" not in words:
+            sizes[words[0]].append(result.document.get("planned", result.document.get("messages")))
+    assert all(all(numbers) for numbers in sizes.values()), "a step of a runbook found nothing to do"
+
+
+def test_before_a_restart_the_store_is_verified_and_then_the_start_predicted() -> None:
+    names = [command.split()[1] for command in _commands(DOCS / "runbooks" / "crash-before-you-restart.md")]
+    assert names.index("verify") < names.index("predict") < names.index("recover")
+
+
+def test_all_that_a_dead_broker_had_is_sent_or_listed(tmp_path: Path) -> None:
+    """The steps of the runbook on a store with damage: exported, sent and damaged messages add up."""
+    root = real_store("clean-5.3.3", tmp_path)
+    damage("page-random", root, 5)
+    report = mqtool("report", root, "--json").document
+    out, rest = tmp_path / "all.ndjson", tmp_path / "damaged.ndjson"
+    exported = mqtool("export", root, "-o", out, "--include", "system", "--json").document
+    assert exported["messages"] == report["verify"]["commitlog"]["messages"]
+    damaged = mqtool("export", root, "-o", rest, "--damaged", "--json").document
+    assert damaged["messages"] == len(report["lost_messages"]) >= report["verify"]["commitlog"]["damaged_messages"] > 0
+    sent = mqtool("send", out, "--endpoints", "127.0.0.1:8081", "--dry-run", "--json").document
+    assert sent["planned"] + sum(sent["left_out"].values()) == exported["messages"]

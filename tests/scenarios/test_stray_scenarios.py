@@ -1,0 +1,140 @@
+"""Folders, pipes and dead links where only data files belong: which are put aside, and which nobody may pass over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mqtool import exits
+from tests.cli.runner import mqtool
+from tests.scenarios.conftest import Start
+from tests.scenarios.drill import Drill, file_name, messages, queue_bytes
+from tests.scenarios.interrupted import points, recovering
+from tests.support.plans import killed_at
+from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+
+PLAIN, KILLED = "clean-plain-4.9.7", "killed-plain-4.5.1"
+
+
+def stray(store: Drill, where: str) -> Path:
+    """A folder with a file and a folder in it."""
+    path = store.root / where
+    (path / "2024").mkdir(parents=True)
+    (path / "2024" / "notes.txt").write_text("kept")
+    return path
+
+
+@pytest.mark.parametrize("name", [PLAIN, KILLED, "killed-lmq-4.9.7", "killed-manyfiles-5.5.0"])
+def test_folder_among_log_files_is_put_aside_so_that_every_version_starts(drill: Start, name: str) -> None:
+    store = drill(name)
+    path = stray(store, "commitlog/lost+found")
+    found = store.finds("commitlog-odd-name", exit_code=2)
+    assert (found["file"], found["severity"]) == ("commitlog/lost+found", "warning")
+    assert store.run("predict", "--broker", "4.9.7").document["starts"] is False
+    with store.recovered() as done:
+        assert not path.exists()
+        assert not (store.root / "abort").exists()
+        assert ("retire-folder", "commitlog/lost+found") in {(s["kind"], s["file"]) for s in done["plan"]["steps"]}
+        (kept,) = (store.root / done["journal"] / "retired").rglob("notes.txt")
+        assert kept.read_text() == "kept"
+        assert messages(store.root) == store.messages
+    assert (path / "2024" / "notes.txt").read_text() == "kept"
+
+
+def test_folder_that_stops_no_broker_of_the_store_is_left_alone(drill: Start) -> None:
+    store = drill("clean-v2-5.5.0")
+    stray(store, "commitlog/lost+found")
+    assert store.finds("commitlog-odd-name", exit_code=0)["severity"] == "info"
+    assert store.run("recover", "--yes").document["applied"] is False
+
+
+@pytest.mark.parametrize(("where", "code"), [
+    (f"consumequeue/Audit/0/{file_name(2000)}", "consumequeue-odd-name"),
+    ("consumequeue/Audit/0/backup", "consumequeue-odd-name"), ("index/20270101000000000", "index-odd-name"),
+])
+def test_folder_among_files_of_a_queue_or_of_the_index_is_put_aside(drill: Start, where: str, code: str) -> None:
+    store = drill(PLAIN)
+    before = queue_bytes(store.root)
+    path = stray(store, where)
+    assert store.finds(code, exit_code=2)["file"] == where
+    with store.recovered():
+        assert not path.exists()
+        assert queue_bytes(store.root) == before
+
+
+def test_a_file_at_an_odd_offset_is_called_what_it_is(drill: Start) -> None:
+    store = drill("clean-plain-4.9.7")
+    (store.root / "commitlog" / file_name((50 << 20) + 4096)).write_bytes(bytes(4096))
+    said = [item["message"] for item in store.verify().document["findings"] if item["code"] == "commitlog-not-a-file"]
+    assert len(said) == 1 and "it is a file at an offset that is no multiple of the file size" in said[0]
+
+
+def test_an_empty_file_at_an_odd_offset_is_put_aside(drill: Start) -> None:
+    store = drill("clean-plain-4.9.7")
+    path = store.root / "commitlog" / file_name((50 << 20) + 4096)
+    path.touch()
+    store.struck()
+    assert store.finds("commitlog-odd-name", exit_code=2)["file"] == f"commitlog/{path.name}"
+    with store.recovered():
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("what", ["a folder", "a link to nothing", "a special file"])
+@pytest.mark.parametrize("offset", [0, 65536, 131072, 196608])
+def test_what_has_the_name_of_a_log_file_and_is_none_is_8_and_nothing_is_changed(
+    drill: Start, what: str, offset: int
+) -> None:
+    store = drill(KILLED)
+    path = store.root / "commitlog" / file_name(offset)
+    path.unlink(missing_ok=True)
+    if what == "a folder":
+        path.mkdir()
+    elif what == "a special file":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/mnt/not-mounted/" + path.name)
+    result = store.verify()
+    assert result.code & exits.OPERATIONAL
+    (found,) = [item for item in result.document["findings"] if item["code"] == "commitlog-not-a-file"]
+    assert (found["file"], found["severity"]) == (f"commitlog/{path.name}", "error")
+    assert what in found["message"]
+    for command in (["recover"], ["recover", "--max-loss", "all"], ["rebuild"], ["truncate", "--to", "0"]):
+        with assert_unchanged(store.root):
+            refused = store.run(command[0], *command[1:], "--yes")
+        assert refused.code & (exits.OPERATIONAL | exits.CORRECTED) == exits.OPERATIONAL
+        assert path.name in refused.stderr or "no commitlog" in refused.stderr
+
+
+def test_kill_while_a_folder_is_put_aside(drill: Start) -> None:
+    store = drill(KILLED)
+    path = stray(store, "commitlog/lost+found")
+    before = tree_digest(store.root)
+    for point in points(store, 4):
+        assert killed_at(point, recovering(store.root))
+        assert path.exists() or (store.root / "abort").exists(), "abort goes last"
+        if mqtool("resume", store.root, "--yes").code & exits.OPERATIONAL:
+            assert path.exists(), "killed before there was a run"
+            assert store.run("recover", "--yes").code == exits.CORRECTED
+        assert not path.exists()
+        assert store.verify().code == 0
+        assert mqtool("undo", store.root, "--yes").code & exits.OPERATIONAL == 0
+        assert_same_tree(before, tree_digest(store.root))
+        shutil.rmtree(store.root / ".mqtool", ignore_errors=True)
+
+
+def test_folder_that_cannot_leave_its_disk_stays_and_so_does_abort(drill: Start, disk: Path) -> None:
+    store = drill(KILLED)
+    shutil.move(store.root / "commitlog", disk / "log")
+    store.options = ("--commitlog", disk / "log")
+    (disk / "log" / "lost+found").mkdir()
+    planned = store.run("recover", "--dry-run").document["plan"]["steps"]
+    assert {("retire-folder", str(disk / "log" / "lost+found")), ("retire", "abort")} <= {
+        (step["kind"], step["file"]) for step in planned}
+    (disk / "log" / "lost+found" / "file").touch()
+    assert store.run("recover", "--yes").code == exits.CORRECTED | exits.DERIVED
+    assert store.run("recover", "--yes").document["applied"] is False
+    assert (store.root / "abort").exists()
+    assert (disk / "log" / "lost+found" / "file").exists()
