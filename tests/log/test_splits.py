@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fixtures.damage import NotApplicable, damage, of_area
@@ -99,13 +100,36 @@ def test_noise_anywhere_is_the_same_in_splits_of_every_size(tmp_path: Path) -> N
     path = sorted((tmp_path / "s" / "commitlog").iterdir())[1]
     content = path.read_bytes()
     rng = random.Random(11)
-    for _ in range(60):
+    for _ in range(40):
         damaged = bytearray(content)
         for _ in range(rng.randrange(1, 4)):
             at, length = rng.randrange(32_000), rng.choice([1, 4, 8, 300, 4096, 12_000])
             damaged[at : at + length] = rng.choice([bytes, rng.randbytes])(min(length, len(content) - at))
         path.write_bytes(damaged[: rng.choice([len(content), rng.randrange(len(content))])])
-        assert_same(opened(tmp_path / "s").commitlog, rng.choice([1000, 5000, 20_000]))
+        assert_same(opened(tmp_path / "s").commitlog, rng.choice([200, 1000, 5000, 20_000]))
+
+
+def test_records_in_bodies_that_look_like_those_of_the_log_change_nothing(tmp_path: Path) -> None:
+    synth_store(
+        tmp_path / "s", messages=300, mapped_file_size=64 * 1024,
+        body=lambda rng: rng.randbytes(rng.randrange(100, 1500)),
+    )
+    path = sorted((tmp_path / "s" / "commitlog").iterdir())[0]
+    rows = one_split(scan_file(MappedFile(path, 0, path.stat().st_size), 64 * 1024).splits).records
+    content = bytearray(path.read_bytes())
+    smallest = rows[np.argmin(rows["size"])]
+    start, size = int(smallest["phy_offset"]), int(smallest["size"])
+    inner = bytes(content[start : start + size])
+    hosts = [row for row in rows if row["size"] > size + 200]
+    assert hosts
+    for row in hosts:
+        at = int(row["phy_offset"]) + HEAD.size
+        own = struct.pack(">q", at)
+        body = inner[: layout.OFFSET_PHY_OFFSET] + own + inner[layout.OFFSET_PHY_OFFSET + 8 :]
+        content[at : at + size] = body
+    path.write_bytes(content)
+    for split_size in (700, 1000, 1900):
+        assert_same(opened(tmp_path / "s").commitlog, split_size)
 
 
 def test_a_record_longer_than_several_splits_is_found_once(tmp_path: Path) -> None:
