@@ -101,13 +101,16 @@ class VerifyReport(Struct):
     def damaged_messages(self) -> int:
         """Messages that damaged ranges held, as far as anything still tells, and those that have a wrong field."""
         look = self.survey
-        wrong = len(look.contradictions) + self.rejected_messages
-        return damaged_messages(look.log, look.losses, look.end_marks) + wrong
+        return damaged_messages(look.log, look.losses, look.end_marks) + len(self.wrong_messages)
 
     @property
-    def rejected_messages(self) -> int:
-        """How many messages no client or no service can read; not those that are too many to be damaged."""
-        return sum(item.rows.size for item in self.rejected if item.severity is None)
+    def wrong_messages(self) -> dict[int, bool]:
+        """Intact messages with a wrong field, and those that no client or no service can read, by physical offset:
+        whether edits explain all that is wrong with them."""
+        found = {edit.start: True for edit in self.survey.contradictions}
+        for item in self.rejected:
+            found |= {start: found.get(start, True) and item.edit is not None for start in item.starts}
+        return found
 
     def json(self) -> dict[str, Any]:
         """The verify document without its envelope (schema, store, exit code, findings)."""
@@ -191,7 +194,7 @@ def _flipped_properties(look: Survey, index: IndexReport | None, known: list[Rej
     wrong = look.queues is not None and any(verdict.wrong for verdict in look.queues.verdicts.values())
     if not wrong and (index is None or not index.wrong):
         return []
-    return [*flipped_properties(look, index, {item.edit.start: item.edit.record for item in known if item.edit})]
+    return [*flipped_properties(look, index, [item.edit for item in known if item.edit])]
 
 
 # --- Findings of `inspect`: what can be said of a store's parts before its log is read. The same codes as verify's.

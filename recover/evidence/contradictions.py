@@ -17,14 +17,12 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from formats import properties as props
 from formats import sysflag
-from formats.errors import FormatError
 from formats.record import Record
 from formats.record.rows import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED, row_of
 from recover.claims import Claim, believed
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, lmq_targets
-from recover.evidence.edits import Edit, Place, a_bit_away, between
+from recover.evidence.edits import Edit, Place, between, property_bit
 from recover.evidence.misplaced import StrayPlace, Unit
 from recover.evidence.policy import POLICIES
 from recover.log.file_scan import FileScan
@@ -33,31 +31,18 @@ from recover.log.scan import LogView, in_order
 from recover.store.columns import ColumnStore, Rows, Split
 from recover.store.config_files import LMQ_PREFIX
 
-_NAMES = (props.INNER_MULTI_DISPATCH, props.INNER_MULTI_QUEUE_OFFSET)
 
-
-def restored_carrier(
+def names_again(
     record: Record, claimed: Collection[Place], right: Collection[Place], unknown: Collection[Place] = ()
-) -> Record | None:
-    """The one record, a bit away from `record`, that names every place that units claim it for.
+) -> Edit | None:
+    """The one bit without which a record names every place that units claim it for.
 
     It has to go on naming those places of the stored record at which its units stand (`right`), and may name
-    those of queues that are not there (`unknown`), but no others. None if there is no such record, or more
-    than one, or if a property CRC says that nothing was changed.
+    those of queues that are not there (`unknown`), but no others.
     """
-    if record.property_crc is not None:
-        return None
     needed = set(claimed) | set(right)
     allowed = needed | set(unknown)
-    found = [changed for changed in a_bit_away(record) if needed <= set(lmq_targets(changed)) <= allowed]
-    return found[0] if len(found) == 1 else None
-
-
-def changed_property(record: Record, right: Record) -> tuple[str, str]:
-    """Name of the property that differs from the one in `right`, and its value as stored."""
-    stored, values = record.property_map(), right.property_map()
-    name = next((name for name in _NAMES if stored.get(name) != values.get(name)), _NAMES[0])
-    return name, stored.get(name, "")
+    return property_bit("lmq", record, lambda one: needed <= set(lmq_targets(one)) <= allowed, tuple(claimed))
 
 
 #: Queue, queue offset and size that a unit says of a record.
@@ -102,11 +87,8 @@ def contradictions(
             own = claims.of(phy_offset)
             if any(claim[2] != size for claim in own):
                 continue
-            try:
-                record = reader.record(phy_offset, size)
-            except (FormatError, OSError):
-                continue
-            if record.property_crc is not None:
+            record = reader.find(phy_offset, size)
+            if record is None or record.property_crc is not None:
                 continue  # it covers the whole record: nothing of it is wrong
             place = expectation.keys[int(row["queue"])], int(row["queue_offset"])
             stray = bool(int(row["bits"]) & BIT_STRAY)
@@ -247,11 +229,9 @@ def _misses_queues(
     # a place that a later record names as well is that one's
     its_own = {(expectation.keys[row["queue"]], int(row["queue_offset"])) for row in rows}
     stands = [place for place in named if place in its_own and _stands(queues, *place)]
-    right = restored_carrier(record, places, stands, unknown)
-    if right is not None:
-        field, stored = changed_property(record, right)
-        told = changed_property(right, record)[1]
-        yield between("lmq", record, right, field, (stored, told), places)
+    edit = names_again(record, places, stands, unknown)
+    if edit is not None:
+        yield edit
 
 
 def _rows_at(log: LogView, places: Rows) -> Iterator[np.void]:
