@@ -104,9 +104,15 @@ def messages(root: Path) -> set[Message]:
         rows = split.records[(split.records["bits"] & (BIT_FILLER | BIT_MARKER)) == 0]
         for phy_offset in rows["phy_offset"].tolist():
             start = max(offset for offset in contents if offset <= phy_offset)
-            record = commitlog.decode(contents[start], phy_offset - start)
-            found.add(Message(record.topic_name, record.queue_id, record.queue_offset, phy_offset, record.body_crc))
+            size = int.from_bytes(contents[start][phy_offset - start : phy_offset - start + 4], "big")
+            found.add(_decoded(contents[start][phy_offset - start : phy_offset - start + size], phy_offset))
     return found
+
+
+@functools.lru_cache(1 << 16)
+def _decoded(content: bytes, phy_offset: int) -> Message:
+    record = commitlog.decode(content)
+    return Message(record.topic_name, record.queue_id, record.queue_offset, phy_offset, record.body_crc)
 
 
 @functools.cache
