@@ -157,6 +157,15 @@ PARTS_CODES: tuple[Code, ...] = (
         "move timerlog, timerwheel* and config/timercheck aside.",
     ),
     Code(
+        "timer-log-bad-length", "warning", "{file} is {length} bytes long instead of {expected}",
+        "Restore {file} from a copy before the start. Without one, move timerlog, timerwheel* and config/timercheck aside: the "
+        "broker then reads its timer queue from the beginning again, and delivers some delayed messages twice.",
+        meaning="Files of the timerlog have a fixed length, mappedFileSizeTimerLog.",
+        cause="A copy that stopped, a file system without room, or another setting than the one it was written with.",
+        broker="From 5.0.0 on it does not start, unless timerWheelEnable is false.",
+        action="mqtool changes nothing of the timer. Which of the two ways is better depends on whether duplicates do harm.",
+    ),
+    Code(
         "timer-wheel-bad-length", "warning", "{name} is {length} bytes long instead of {expected}",
         "Move it aside before the start: the broker makes a new one and fills it from the end of the timerlog.",
         meaning="The wheel has a fixed length.",
