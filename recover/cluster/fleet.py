@@ -76,7 +76,7 @@ class StoreRow(Struct):
     read: bool = True
 
 
-_FINDING = ("store", "code", "severity", "file", "offset", "message", "remedy", "facts")
+FINDING_COLUMNS = ("store", "code", "severity", "file", "offset", "message", "remedy", "facts")
 
 
 def _schemas() -> tuple[Any, Any]:
@@ -86,7 +86,7 @@ def _schemas() -> tuple[Any, Any]:
     kinds = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
     stores = pa.schema([(item.name, kinds.get(getattr(item.type, "__name__", ""), pa.string()))
                         for item in structs.fields(StoreRow)])
-    return stores, pa.schema([(name, pa.int64() if name == "offset" else pa.string()) for name in _FINDING])
+    return stores, pa.schema([(name, pa.int64() if name == "offset" else pa.string()) for name in FINDING_COLUMNS])
 
 
 # --- Which stores, and what their folders list.
@@ -326,6 +326,14 @@ def _write_findings(folder: Path, name: str, judged: Iterable[_Judged]) -> list[
         raise Refusal(f"host {socket.gethostname()} cannot write {folder}: {error.strerror or error}",
                       "Write to a folder that all workers share.", path=str(folder)) from error
     return rows
+
+
+def findings_of(place: str) -> list[dict[str, Any]]:
+    """The rows of the table `findings` for one store, verified in this process. `Refusal` (8) where it cannot be."""
+    row, findings = _judged(Listed(place, "", 0, 0), "", ScanOptions())
+    if row.error:
+        raise Refusal(f"{place}: {row.error}")
+    return findings
 
 
 def _apart(item: Listed, rules: str) -> _Judged:

@@ -1,4 +1,7 @@
-"""The parts of a store as Spark data sources: rocketmq-commitlog, rocketmq-consumequeue, rocketmq-index.
+"""The parts of stores as Spark data sources: rocketmq-commitlog, -consumequeue, -index and -findings.
+
+Where mqtool is installed for Spark's Python, Spark finds them by itself: the modules `pyspark_rocketmq_*` beside this
+package name them. `register` does the same for a session that runs out of a checkout.
 
 >>> from recover.cluster.sources import register            # doctest: +SKIP
 >>> register(spark)                                       # doctest: +SKIP
@@ -7,17 +10,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from recover.cluster import source_rows
+from recover.cluster.fleet import named_stores
 from recover.cluster.jobs import enter
+from recover.cluster.source_rows import Filters
 from recover.findings.refusal import UsageRefusal
+from recover.store.remote import is_remote
 from recover.store.store import Store, StoreOptions
 
 if TYPE_CHECKING:
@@ -30,6 +37,7 @@ _TYPES = {
 }
 
 _TRUE = ("true", "1", "yes")
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def spark_type(kind: pa.DataType) -> str:
@@ -44,127 +52,149 @@ class _Part(InputPartition):
     value: Any
 
 
+Parts = Callable[[Store, Filters], Iterable[Any]]
+Batches = Callable[[Any, "list[str]", Filters], Iterator[pa.RecordBatch]]
+
+
 class _Source(DataSource):
-    rows: pa.Schema
+    """`rows`: all columns. `parts` returns the shares of a store; `batches` the rows of a share."""
+
+    rows: ClassVar[pa.Schema]
+    parts: ClassVar[Parts]
+    batches: ClassVar[Batches]
 
     @property
     def columns(self) -> list[str]:
         """The columns asked for by the option `columns`, else all, bodies only with the option `body`."""
         named = [name.strip() for name in self.options.get("columns", "").split(",") if name.strip()]
-        unknown = [name for name in named if name not in self.rows.names]
+        wants_body = self.options.get("body", "").lower() in _TRUE
+        return self.known(named) or [name for name in self.rows.names if name != "body" or wants_body]
+
+    def known(self, names: list[str]) -> list[str]:
+        """The same names; `UsageRefusal` (16) where one is that of no column."""
+        unknown = [name for name in names if name not in self.rows.names]
         if unknown:
             raise UsageRefusal(f"{self.name()} has no column {unknown[0]}", f"It has {', '.join(self.rows.names)}.")
-        wants_body = self.options.get("body", "").lower() in _TRUE
-        return named or [name for name in self.rows.names if name != "body" or wants_body]
+        return names
 
     def schema(self) -> str:
         """The columns as Spark writes them."""
         return ", ".join(f"`{name}` {spark_type(self.rows.field(name).type)}" for name in self.columns)
 
-    def store(self) -> Store:
-        """The store at `path`; the option `commitlog` names folders of a log kept elsewhere, between commas."""
-        path = self.options.get("path")
-        if not path:
+    def stores(self) -> list[str]:
+        """The stores at `path` (a place, a pattern, several between commas) and in the file of the option `stores`."""
+        path, file = self.options.get("path") or "", self.options.get("stores")
+        if not path and not file:
             raise UsageRefusal(f"{self.name()} needs a store", ".load('/data/store')")
-        folders = [Path(name) for name in self.options.get("commitlog", "").split(",") if name]
-        return Store.open(Path(path).absolute(), StoreOptions(commitlog=tuple(folders)))
+        words = [path] if os.path.exists(path) else [word.strip() for word in path.split(",") if word.strip()]
+        found = named_stores(words, Path(file) if file else None)
+        if remote := [place for place in found if is_remote(place)]:
+            raise UsageRefusal(f"{self.name()} does not read {remote[0]}", "Copy the store to a disk of all workers.")
+        return found
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        """A reader of the columns of `schema`, in its types."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        self.known(list(schema.names))
+        wanted = to_arrow_schema(schema)
+        for field in wanted:
+            own = self.rows.field(field.name).type
+            if field.type != own and not (pa.types.is_integer(field.type) and pa.types.is_integer(own)):
+                raise UsageRefusal(f"{self.name()}: the column {field.name} is {spark_type(own)}, not {field.type}",
+                                   "Cast it in the query; timestamp_millis() makes a timestamp of a time.")
+        folders = tuple(Path(name) for name in self.options.get("commitlog", "").split(",") if name)
+        return _Reader(type(self), self.stores(), StoreOptions(commitlog=folders), wanted)
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, source: type[_Source], stores: list[str], options: StoreOptions, wanted: pa.Schema) -> None:
+        self.source, self.stores, self.options, self.wanted = source, stores, options, wanted
+        self.filters = Filters()
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
+        """Take what can be asked before a record is decoded. Spark asks everything again, so too much may come."""
+        self.filters = Filters.of(filters, self.source.rows)
+        return filters
+
+    def partitions(self) -> list[InputPartition]:
+        """The shares of the tasks."""
+        places = [place for place in self.stores if self.filters.allow(store=place)]
+        return [_Part((place, part)) for place in places
+                for part in self.source.parts(Store.open(Path(place), self.options), self.filters)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows of one share; Spark asks for None where there is none."""
+        enter()
+        if not isinstance(partition, _Part):
+            return
+        place, part = partition.value
+        names = [name for name in self.wanted.names if name != "store"]
+        for batch in self.source.batches(part, names, self.filters):
+            columns = {name: batch.column(name) for name in names}
+            columns["store"] = pa.repeat(pa.scalar(place, pa.string()), batch.num_rows)
+            arrays = [columns[field.name] for field in self.wanted]
+            yield pa.record_batch([
+                array if array.type == field.type else array.cast(field.type)
+                for array, field in zip(arrays, self.wanted, strict=True)
+            ], schema=self.wanted)
 
 
 class CommitlogSource(_Source):
-    """One row a message."""
+    """One row a message, a task a mapped file."""
 
-    rows = source_rows.COMMITLOG
+    rows, parts, batches = source_rows.COMMITLOG, source_rows.log_parts, source_rows.commitlog_batches
 
     @classmethod
     def name(cls) -> str:
         """What `format` is called with."""
         return "rocketmq-commitlog"
 
-    def reader(self, schema: Any) -> DataSourceReader:
-        """A task a mapped file."""
-        return _CommitlogReader(self.store(), self.columns)
-
 
 class ConsumeQueueSource(_Source):
-    """One row a unit of a consume queue."""
+    """One row a unit of a consume queue, a task some hundred queues."""
 
-    rows = source_rows.CONSUMEQUEUE
+    rows, parts, batches = source_rows.CONSUMEQUEUE, source_rows.queue_parts, source_rows.consumequeue_batches
 
     @classmethod
     def name(cls) -> str:
         """What `format` is called with."""
         return "rocketmq-consumequeue"
 
-    def reader(self, schema: Any) -> DataSourceReader:
-        """A task a queue."""
-        return _ConsumeQueueReader(self.store(), self.columns)
-
 
 class IndexSource(_Source):
-    """One row a unit of an index file."""
+    """One row a unit of an index file, a task a file."""
 
-    rows = source_rows.INDEX
+    rows, parts, batches = source_rows.INDEX, source_rows.index_parts, source_rows.index_batches
 
     @classmethod
     def name(cls) -> str:
         """What `format` is called with."""
         return "rocketmq-index"
 
-    def reader(self, schema: Any) -> DataSourceReader:
-        """A task an index file."""
-        return _IndexReader(self.store(), self.columns)
+
+class FindingsSource(_Source):
+    """One row a finding of `mqtool verify`, a task a store."""
+
+    rows, parts, batches = source_rows.FINDINGS, source_rows.store_parts, source_rows.findings_batches
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is called with."""
+        return "rocketmq-findings"
 
 
-class _Reader(DataSourceReader):
-    def __init__(self, store: Store, columns: list[str]) -> None:
-        self.store = store
-        self.columns = columns
-
-    def parts(self) -> list[Any]:
-        raise NotImplementedError
-
-    def batches(self, part: Any) -> Iterator[pa.RecordBatch]:
-        raise NotImplementedError
-
-    def partitions(self) -> list[InputPartition]:
-        """The shares of the tasks."""
-        return [_Part(part) for part in self.parts()]
-
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of one share; Spark asks for None where there is none."""
-        enter()
-        for batch in self.batches(partition.value) if isinstance(partition, _Part) else ():
-            yield batch.select(self.columns)
-
-
-class _CommitlogReader(_Reader):
-    def parts(self) -> list[Any]:
-        return list(source_rows.log_parts(self.store))
-
-    def batches(self, part: Any) -> Iterator[pa.RecordBatch]:
-        return source_rows.commitlog_batches(part, self.columns)
-
-
-class _ConsumeQueueReader(_Reader):
-    def parts(self) -> list[Any]:
-        return list(source_rows.queue_parts(self.store))
-
-    def batches(self, part: Any) -> Iterator[pa.RecordBatch]:
-        return source_rows.consumequeue_batches(part)
-
-
-class _IndexReader(_Reader):
-    def parts(self) -> list[Any]:
-        return list(source_rows.index_parts(self.store))
-
-    def batches(self, part: Any) -> Iterator[pa.RecordBatch]:
-        return source_rows.index_batches(part)
-
-
-SOURCES = (CommitlogSource, ConsumeQueueSource, IndexSource)
+SOURCES = (CommitlogSource, ConsumeQueueSource, IndexSource, FindingsSource)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the three formats known to a session."""
+    """Make the four formats known to a session that did not find them by itself, and let it push filters down."""
+    from pyspark.errors import AnalysisException
+
+    spark.conf.set(_PUSHDOWN, "true")
     for source in SOURCES:
-        spark.dataSource.register(source)
+        try:
+            spark.dataSource.register(source)
+        except AnalysisException as error:
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -12,13 +14,17 @@ import pytest
 
 from fixtures.damage import damage
 from formats.record import host_text
+from tests.cli.runner import mqtool
 from tests.cluster.twice import needs_spark
+from tests.support.command_docs import DOCS
 from tests.support.commitlog import placed_records
 from tests.support.source_docs import PAGE, render
 from tests.support.stores import EXPECTED, real_store, unpacked
 
 pytestmark = needs_spark
 NAME = "killed-v2-ipv6-5.3.3"
+ROOT = DOCS.parent
+KINDS = ("rocketmq-commitlog", "rocketmq-consumequeue", "rocketmq-index")
 
 
 @pytest.fixture
@@ -46,7 +52,8 @@ def test_rows_are_the_records_and_units_of_the_store(spark: Any, tmp_path: Path)
     assert len(rows) == len(wanted) == EXPECTED[NAME]["records"]
     for row, record in zip(rows, wanted, strict=True):
         expected = {
-            "topic": record.topic_name, "queue_id": record.queue_id, "queue_offset": record.queue_offset,
+            "store": str(root), "topic": record.topic_name, "queue_id": record.queue_id,
+            "queue_offset": record.queue_offset,
             "phy_offset": record.phy_offset, "size": record.total_size, "store_timestamp": record.store_timestamp,
             "born_timestamp": record.born_timestamp, "store_host": host_text(record.store_host),
             "born_host": host_text(record.born_host), "tags": record.tags, "keys": record.keys,
@@ -68,13 +75,116 @@ def test_rows_are_the_records_and_units_of_the_store(spark: Any, tmp_path: Path)
         read(spark, "rocketmq-index", root, columns="colour")
     empty = tmp_path / "empty"
     (empty / "commitlog").mkdir(parents=True)
-    for kind in ("rocketmq-commitlog", "rocketmq-consumequeue", "rocketmq-index"):
+    for kind in KINDS:
         assert read(spark, kind, empty) == []
     root = real_store("clean-5.3.3", tmp_path)
     done = damage("bit-in-body", root)
     rows = read(spark, "rocketmq-commitlog", root, columns="phy_offset,crc_ok,keys")
     assert [row["phy_offset"] for row in rows if not row["crc_ok"]] == list(done.lost)
     assert len(rows) == EXPECTED["clean-5.3.3"]["records"]
+
+
+@pytest.mark.slow
+def test_a_filter_chooses_the_rows_that_it_names(spark: Any) -> None:
+    root = unpacked(NAME)
+    cases = {
+        "rocketmq-commitlog": ("topic", "queue_id", "queue_offset", "phy_offset", "store_timestamp", "keys"),
+        "rocketmq-consumequeue": ("topic", "queue_id", "queue_offset", "phy_offset", "size", "tags_code"),
+        "rocketmq-index": ("phy_offset", "key_hash", "file", "number"),
+    }
+    for kind, columns in cases.items():
+        frame = spark.read.format(kind).load(str(root))
+        rows = read(spark, kind, root)
+        for name in columns:
+            values = sorted({row[name] for row in rows if row[name] is not None})
+            low, high = values[len(values) // 3], values[2 * len(values) // 3]
+            column = frame[name]
+            for question, holds in (
+                (column == low, [value for value in values if value == low]),
+                (column.isin([low, high]), [low, high]),
+                ((column > low) & (column <= high), [value for value in values if low < value <= high]),
+                ((column >= low) & (column < high), [value for value in values if low <= value < high]),
+                (column != low, [value for value in values if value != low]),
+            ):
+                found = [row.asDict() for row in frame.filter(question).collect()]
+                kept = set(holds)
+                wanted = [row for row in rows if row[name] in kept]
+                assert sorted(found, key=str) == sorted(wanted, key=str), (kind, name, question)
+    assert spark.read.format("rocketmq-commitlog").load(str(root)).filter("phy_offset < 0").collect() == []
+
+
+@pytest.mark.slow
+def test_what_cannot_be_asked_for_is_not_read(spark: Any, tmp_path: Path) -> None:
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    files = sorted((root / "commitlog").iterdir())
+    inside = int(files[1].name) + 1
+    log = spark.read.format("rocketmq-commitlog").load(str(root))
+    assert log.filter(f"phy_offset >= {inside} AND phy_offset < {files[2].name}").rdd.getNumPartitions() == 1
+    queues = spark.read.format("rocketmq-consumequeue").load(str(root))
+    assert queues.filter("topic = 'nowhere'").collect() == []
+    units = queues.filter("topic = 'Orders' AND queue_id = 0").count()
+    assert units == len([row for row in read(spark, "rocketmq-consumequeue", root)
+                         if (row["topic"], row["queue_id"]) == ("Orders", 0)]) > 0
+
+
+@pytest.mark.slow
+def test_the_schema_that_a_query_gives_is_that_of_its_rows(spark: Any) -> None:
+    root = str(unpacked(NAME))
+    frame = spark.read.format("rocketmq-commitlog").schema("size bigint, topic string").load(root)
+    assert frame.dtypes == [("size", "bigint"), ("topic", "string")]
+    rows = read(spark, "rocketmq-commitlog", unpacked(NAME), columns="topic,size")
+    assert Counter((row.topic, row.size) for row in frame.collect()) == Counter((r["topic"], r["size"]) for r in rows)
+    for schema in ("colour string", "topic int", "store_timestamp timestamp"):
+        with pytest.raises(Exception, match=r"no column colour|is string, not|is bigint, not"):
+            spark.read.format("rocketmq-commitlog").schema(schema).load(root).collect()
+
+
+@pytest.mark.slow
+def test_several_stores_are_one_table(spark: Any, tmp_path: Path) -> None:
+    names = ("clean-5.3.3", "clean-manyfiles-5.3.3")
+    roots = [real_store(name, tmp_path / "all") for name in names]
+    damage("bit-in-body", roots[0], 1)
+    listing = tmp_path / "stores"
+    listing.write_text(f"{tmp_path}/all/*\n")
+    wanted = {str(root): EXPECTED[root.name]["units"] for root in roots}
+    for path, options in ((f"{tmp_path}/all/*", {}), (f"{roots[0]}, {roots[1]}", {}), ("", {"stores": listing})):
+        frame = spark.read.format("rocketmq-consumequeue").options(**options)
+        frame = frame.load(path) if path else frame.load()
+        assert {row["store"]: row["count"] for row in frame.groupBy("store").count().collect()} == wanted
+    one = spark.read.format("rocketmq-index").load(f"{tmp_path}/all/*").filter(f"store = '{roots[1]}'")
+    assert one.count() == EXPECTED[names[1]]["index_entries"]
+    findings = spark.read.format("rocketmq-findings").load(f"{tmp_path}/all/*").collect()
+    for root in roots:
+        alone = mqtool("verify", root, "--json").document["findings"]
+        assert [(row.code, row.severity, row.file, row.offset) for row in findings if row.store == str(root)] == [
+            (item["code"], item["severity"], item["file"], item["offset"]) for item in alone]
+    for place in ("s3://bucket/store", f"{tmp_path}/none*"):
+        with pytest.raises(Exception, match=r"does not read s3://|no folder fits"):
+            spark.read.format("rocketmq-index").load(place).collect()
+
+
+@pytest.mark.slow
+def test_spark_finds_the_sources_by_itself(tmp_path: Path) -> None:
+    script = (
+        "from pyspark.sql import SparkSession\n"
+        "from recover.cluster.session import session_for, spark_settings\n"
+        "settings = spark_settings('local[1]', ['spark.driver.memory=512m',\n"
+        "                          'spark.sql.python.filterPushdown.enabled=true'])\n"
+        "spark = SparkSession(session_for(settings).context)\n"
+        "names = ('commitlog', 'consumequeue', 'index', 'findings')\n"
+        f"print('counts', *(spark.read.format('rocketmq-' + name).load({str(unpacked(NAME))!r}).count()\n"
+        "                  for name in names))\n"
+        "from recover.cluster.sources import register\n"
+        "register(spark)\n"
+        f"print('again', spark.read.format('rocketmq-index').load({str(unpacked(NAME))!r}).count())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False,
+                          timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    kept = EXPECTED[NAME]
+    assert lines["counts"].split()[:3] == [str(kept[name]) for name in ("records", "units", "index_entries")]
+    assert lines["again"] == str(kept["index_entries"])
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What a user installs: a wheel of exactly three packages, its entry point, its licence, bounded dependencies."""
+"""What a user installs: a wheel of packages and the modules that Spark looks for, entry point, licence, bounds."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(next(target.glob("*.whl")))
 
 
-def test_wheel_holds_the_three_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_wheel_holds_the_packages_and_the_modules_of_data_sources_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
-    assert tops == {*PACKAGES, f"mqtool-{PROJECT['version']}.dist-info"}
+    sources = {f"pyspark_rocketmq_{name}.py" for name in ("commitlog", "consumequeue", "index", "findings")}
+    assert tops == {*PACKAGES, *sources, f"mqtool-{PROJECT['version']}.dist-info"}
 
 
 def test_wheel_holds_every_module(wheel: zipfile.ZipFile) -> None:
