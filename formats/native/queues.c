@@ -1,7 +1,7 @@
-/* Consume queues: their units against the records that they should name, and put. Source: broker class ConsumeQueue. */
+/* Consume queues: their units against the records that they should name. Source: broker class ConsumeQueue. */
 #include "kernels.h"
 
-enum { UNIT = 20, AT_SIZE = 8, AT_TAGS = 12, PRE_BLANK_SIZE = 0x7FFFFFFF };
+enum { PRE_BLANK_SIZE = 0x7FFFFFFF };
 enum { NOTHING, HOLE, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG };
 
 static bool in_ranges(int64_t offset, const int64_t *starts, const int64_t *stops, int64_t count) {
@@ -65,25 +65,4 @@ int64_t mq_classify_units(
     }
     for (; row < rows; row++) missing[row] = !row_lost[row];
     return used;
-}
-
-/* --- puts --- */
-
-PART void put_unit(uint8_t *unit, int64_t phy_offset, int32_t size, int64_t tags_code) {
-    put_i64(unit, phy_offset);
-    put_i32(unit + AT_SIZE, size);
-    put_i64(unit + AT_TAGS, tags_code);
-}
-
-int64_t mq_put_rows(const expected_row *rows, int64_t count, const int64_t *tags_codes, int64_t tags_size,
-                    int64_t first, uint8_t *units, int64_t size) {
-    int64_t blanks = size / UNIT - count;
-    if (blanks < 0 || tags_size < count) return 0;
-    for (int64_t number = 0; number < blanks; number++) put_unit(units + number * UNIT, 0, PRE_BLANK_SIZE, 0);
-    for (int64_t number = 0; number < count; number++) {
-        const expected_row *row = rows + number;
-        if (row->queue_offset != first + blanks + number || row->bits & BIT_MARKER) return 0;
-        put_unit(units + (blanks + number) * UNIT, row->phy_offset, row->size, tags_codes[number]);
-    }
-    return 1;
 }

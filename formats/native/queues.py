@@ -1,4 +1,4 @@
-"""Consume queues: their units against the records that they should name, and put; in C in `queues.c`.
+"""Consume queues: their units against the records that they should name; in C in `queues.c`.
 
 Source: broker class ConsumeQueue.
 """
@@ -12,7 +12,6 @@ import numpy as np
 
 from formats.consumequeue import PRE_BLANK
 from formats.native.library import BOOL, INT, Array, kernel
-from formats.record.rows import EXPECTED
 
 NOTHING, HOLE, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG = range(7)
 """Classes of a unit."""
@@ -93,14 +92,3 @@ def classify_units(
     for left in range(row, len(rows)):
         missing[left] = not rows[left][4]
     return used
-
-
-@kernel(rows=Array(EXPECTED), tags_codes=_NUMBERS, first=INT, units=_BYTES_OUT, returns=BOOL)
-def put_rows(rows: Any, tags_codes: Any, first: int, units: Any) -> bool:
-    """Fill `units` (uint8), the first of which is queue offset `first`: pre-blanks, and after them those of `rows`.
-
-    False, and `units` are worth nothing, unless the rows are those of all last places of the queue, one after the
-    other up to the end of `units`, and none of a lost message. `tags_codes` (int64, one a row) are what the units
-    carry. It may only say yes; as Python it says no.
-    """
-    return False

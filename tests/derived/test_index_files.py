@@ -32,7 +32,7 @@ def test_geometry_of_a_brokers_files_is_found(name: str) -> None:
 def test_odd_split_is_told_apart_from_others_of_the_same_length(
     slots: int, entries: int, tmp_path: Path
 ) -> None:
-    from recover.derived.index_plan import rebuild_index
+    from recover.derived.index_rebuild import rebuild_index
 
     source, log = opened(unpacked("killed-5.5.0"))
     options = StoreOptions(index=_empty(tmp_path / "none"), index_slots=slots, index_entries=entries)

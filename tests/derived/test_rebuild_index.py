@@ -161,7 +161,7 @@ def test_switched_off_index_can_still_be_built(store: StoreCopy) -> None:
     root = store("clean-plain-4.9.7")
     own = index_bytes(root)
     shutil.rmtree(root / "index")
-    from recover.derived.index_plan import rebuild_index
+    from recover.derived.index_rebuild import rebuild_index
 
     plan = rebuild_index(*opened(root, index_slots=500, index_entries=2000))
     write(plan, root / "index")
