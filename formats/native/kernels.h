@@ -120,15 +120,6 @@ KERNEL void mq_tally_rows(const record_row *records, int64_t rows, int64_t *last
                           int64_t lowest_size, int64_t *highest, int64_t highest_size, int64_t *totals,
                           int64_t totals_size);
 
-/* queues.c */
-KERNEL int64_t mq_classify_units(
-    const int64_t *phy_offsets, int64_t cells, const int32_t *sizes, int64_t sizes_size, const int64_t *tags_codes,
-    int64_t tags_size, int64_t first_index, int64_t min_offset, int64_t log_end, const int64_t *damage_starts,
-    int64_t damages, const int64_t *damage_stops, int64_t stops_size, const int64_t *row_index, int64_t rows,
-    const int64_t *row_offset, int64_t row_offsets, const int32_t *row_size, int64_t row_sizes,
-    const int64_t *row_tags, int64_t row_tags_size, const bool *row_lost, int64_t row_losts, int64_t bridged,
-    uint8_t *classes, int64_t classes_size, bool *missing, int64_t missing_size);
-
 /* index.c */
 KERNEL void mq_match_records(
     const int32_t *units, int64_t unit_rows, int64_t count, const int64_t *order, int64_t order_size, int64_t ordered,

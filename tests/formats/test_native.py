@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats import consumequeue, sysflag
-from formats.native import build, index, lines, queues, rows, walk
+from formats import sysflag
+from formats.native import build, index, lines, rows, walk
 from formats.native.library import BOOL, INT, Array, Kernel, kernel, library, loaded
 from formats.native.walk import (
     AT_BLANK,
@@ -38,7 +38,7 @@ from tests.support.stores import STORES, unpacked
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "formats" / "native"
-MODULES = (walk, rows, queues, index, lines)
+MODULES = (walk, rows, index, lines)
 KERNELS = {
     it.name: it for module in MODULES for it in vars(module).values() if isinstance(it, Kernel)
 }
@@ -83,7 +83,7 @@ def _enumerated(text: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("file", "module"), [("walk.c", walk), ("rows.c", rows), ("queues.c", queues), ("index.c", index)]
+    ("file", "module"), [("walk.c", walk), ("rows.c", rows), ("index.c", index)]
 )
 def test_constants_are_those_of_the_codecs(file: str, module: ModuleType) -> None:
     header = (FOLDER / "kernels.h").read_text() + (FOLDER / "layout.h").read_text()
@@ -98,8 +98,6 @@ def test_constants_are_those_of_the_codecs(file: str, module: ModuleType) -> Non
     assert len(checked) > 40
     if module is walk:
         assert (own["QUEUE_ID_DIGITS"], own["TIME_DIGITS"]) == (QUEUE_ID_DIGITS, TIME_DIGITS)
-    if module is queues:
-        assert (0, own["PRE_BLANK_SIZE"], 0) == consumequeue.PRE_BLANK
 
 
 def _answer(run: Any, name: str, seed: int) -> tuple[Any, list[Any]]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from formats.consumequeue import CQ_UNIT
 from formats.record.rows import EXPECTED, RECORD
 
 Inputs = Callable[[random.Random], list[Any]]
@@ -54,39 +53,6 @@ def _numbers(dice: random.Random, low: int = 0, high: int = 25, size: int = _QUE
 
 def _truths(dice: random.Random, size: int) -> Any:
     return array(dice, np.bool_, size, 0, 2)
-
-
-def _units_of(dice: random.Random, rows: Any) -> Any:
-    """Consume queue units as they are on disk: those of the rows, with something else here and there."""
-    units = np.zeros(rows.size, dtype=CQ_UNIT.dtype)
-    for name in ("phy_offset", "size", "tags_code"):
-        units[name] = rows[name]
-    return units
-
-
-def _classify(dice: random.Random) -> list[Any]:
-    cells, first = dice.randrange(30), dice.randrange(10)
-    offsets = np.sort(_numbers(dice, -20 if not dice.randrange(5) else 0, 900, cells))
-    sizes = array(dice, np.int32, cells, 1 if dice.randrange(4) else 0, 4)
-    tags = array(dice, np.int64, cells, 0, 2)
-    for cell in range(cells):
-        if not dice.randrange(6):
-            offsets[cell], sizes[cell], tags[cell] = 0, 0x7FFFFFFF, 0
-        elif cell and not dice.randrange(5):
-            offsets[cell], sizes[cell] = offsets[cell - 1], sizes[cell - 1]
-    live = sorted(dice.sample(range(first, first + cells + 4), dice.randrange(cells + 4)))
-    at = np.array([index - first for index in live], dtype=np.int64)
-    inside = np.minimum(at, max(cells - 1, 0))
-    row_offset = offsets[inside] if cells else _numbers(dice, size=len(live))
-    row_size = sizes[inside] if cells else array(dice, np.int32, len(live), 1, 4)
-    row_tags = tags[inside] if cells else _numbers(dice, size=len(live))
-    starts = np.sort(_numbers(dice, 0, 900, dice.randrange(4)))
-    lost = _truths(dice, len(live)) & _truths(dice, len(live))
-    return [
-        offsets, sizes, tags, first, dice.choice((0, 100, 300)), dice.choice((500, 900, 2000)), starts, starts + 40,
-        np.array(live, dtype=np.int64), row_offset, row_size, row_tags, lost, bool(dice.randrange(2)),
-        np.zeros(cells, np.uint8), np.zeros(len(live), np.bool_),
-    ]
 
 
 def _index_units(dice: random.Random, rows: Any, hashes: Any, begin: int) -> Any:
@@ -229,7 +195,6 @@ INPUTS: dict[str, Inputs] = {
     "order_rows": _order,
     "take_rows": _take_rows,
     "tally_rows": _tally,
-    "classify_units": _classify,
     "match_records": _match,
     "check_chains": _chains,
     "link_units": lambda dice: [units := _units(dice), len(units), np.zeros(dice.randrange(1, 7), np.int32)],
