@@ -315,6 +315,17 @@ def index_geometry(store: Store, listing: IndexListing | None = None) -> IndexGe
     return next((g for length in lengths for g in _likely(length)), None)
 
 
+def proven_geometry(path: Path, length: int) -> IndexGeometry | None:
+    """The geometry under which the units of one whole file hang in their chains; None where none does."""
+    found = _voted([IndexFileName(path, length, True)], _likely(length))
+    return found if found is not None and found.size == length else None
+
+
+def file_geometry(path: Path, length: int) -> IndexGeometry | None:
+    """The proven geometry of one file, or else, as for one without a unit, that of brokers for its length, if any."""
+    return proven_geometry(path, length) or next(iter(_likely(length)), None)
+
+
 def _of_length(listing: IndexListing, length: int) -> list[IndexFileName]:
     """Files of that length, those with the most units first: they tell more, and sooner."""
     return sorted((f for f in listing.files if f.length == length), key=_counted, reverse=True)
