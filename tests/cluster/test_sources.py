@@ -88,8 +88,8 @@ def test_rows_are_the_records_and_units_of_the_store(spark: Any, tmp_path: Path)
 def test_a_filter_chooses_the_rows_that_it_names(spark: Any) -> None:
     root = unpacked(NAME)
     cases = {
-        "rocketmq-commitlog": ("topic", "phy_offset", "store_timestamp"), "rocketmq-consumequeue": ("topic", "queue_id"),
-        "rocketmq-index": ("phy_offset",),
+        "rocketmq-commitlog": ("topic", "phy_offset", "store_timestamp"),
+        "rocketmq-consumequeue": ("topic", "queue_id"), "rocketmq-index": ("phy_offset",),
     }
     for kind, columns in cases.items():
         frame = spark.read.format(kind).load(str(root))
