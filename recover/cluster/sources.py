@@ -94,17 +94,18 @@ class _Source(DataSource):
 
     def reader(self, schema: Any) -> DataSourceReader:
         """A reader of the columns of `schema`, in its types."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         self.known(list(schema.names))
-        wanted = to_arrow_schema(schema)
-        for field in wanted:
-            own = self.rows.field(field.name).type
-            if field.type != own and not (pa.types.is_integer(field.type) and pa.types.is_integer(own)):
-                raise UsageRefusal(f"{self.name()}: the column {field.name} is {spark_type(own)}, not {field.type}",
+        kinds = {name: kind for kind, name in _TYPES.items()}
+        wanted = []
+        for field in schema.fields:
+            own, given = self.rows.field(field.name).type, field.dataType.simpleString()
+            kind = kinds.get(given)
+            if kind is None or (kind != own and not (pa.types.is_integer(kind) and pa.types.is_integer(own))):
+                raise UsageRefusal(f"{self.name()}: the column {field.name} is {spark_type(own)}, not {given}",
                                    "Cast it in the query; timestamp_millis() makes a timestamp of a time.")
+            wanted.append((field.name, kind))
         folders = tuple(Path(name) for name in self.options.get("commitlog", "").split(",") if name)
-        return _Reader(type(self), self.stores(), StoreOptions(commitlog=folders), wanted)
+        return _Reader(type(self), self.stores(), StoreOptions(commitlog=folders), pa.schema(wanted))
 
 
 class _Reader(DataSourceReader):
