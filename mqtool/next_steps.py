@@ -186,6 +186,7 @@ SETTINGS = frozenset({"settings-contradict-files", "settings-would-truncate", "s
 _CLAMPED = ("consumer-offset-above-max", "delay-offset-above-max")
 _FLIPPED = ("commitlog-flipped-bit", "commitlog-flipped-field", "commitlog-flipped-property")
 _LEFT_BY_A_KILL = {"abort-present"}
+_STORES = 10
 _ASKS = "commitlog-begins-late"
 """A question that only a person answers: whether the log is meant to begin there."""
 
@@ -208,6 +209,8 @@ def _settings(scene: Scene) -> list[Step]:
 
 def _start(scene: Scene) -> list[Step]:
     with_conf = f"with {scene.given.conf}" if scene.given.conf else "with the configuration that it had"
+    lines = [f"{item.facts['setting']}={item.facts['right']}" for item in scene.named("settings-leave-out-size")]
+    with_conf += f" and {' '.join(lines)}, which it lacks" if lines else ""
     last = "nothing else is left to do"
     if scene.named(_ASKS):
         last = "if its log is meant to begin where it does"
@@ -273,6 +276,10 @@ def _verify(scene: Scene) -> list[Step]:
     return [Step(scene.given.line("verify"), "cross-check the whole store and report every problem")]
 
 
+def _verify_each(scene: Scene) -> list[Step]:
+    return [Step(Given(str(item.file)).line("verify"), item.message) for item in scene.wrong[:_STORES]]
+
+
 class State(NamedTuple):
     """A row: in which phases, under which condition, which steps follow. The first that fits counts."""
 
@@ -284,6 +291,7 @@ class State(NamedTuple):
 _CHECKED = "checked predicted planned nothing changed"
 STATES: tuple[State, ...] = (
     State("inspected undone", lambda it: True, _verify),
+    State("fleet", lambda it: True, _verify_each),
     State("journal", lambda it: bool(it.named("run-unfinished")), _resume),
     State("journal", lambda it: True, _verify),
     State(_CHECKED, lambda it: bool(it.named("run-unfinished")), _resume),

@@ -121,7 +121,8 @@ class StoreChoice(PartsChoice, frozen=True, kw_only=True):
     def with_broker(self, broker: BrokerChoice) -> StoreOptions:
         """The same with broker version and settings: they decide where no file tells."""
         settings = broker.given()
-        options = structs.replace(self.options(), settings=settings, broker=broker.broker)
+        conf = str(broker.broker_conf or "")
+        options = structs.replace(self.options(), settings=settings, broker=broker.broker, conf=conf)
         folders = () if options.commitlog else log_folders(self.root, settings)
         return structs.replace(options, commitlog=folders, log_of_conf=True) if folders else options
 

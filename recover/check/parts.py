@@ -19,7 +19,7 @@ from formats.consumequeue import file_size_for
 from formats.errors import FormatError
 from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from formats.record.rows import BIT_PROP_CRC
-from recover.broker.settings import java_integer
+from recover.broker.settings import KNOWN, java_integer
 from recover.broker.versions import BrokerVersion
 from recover.change.journal import run_findings
 from recover.change.lock import UNKNOWN_HOLDER, holder_text, probe
@@ -309,11 +309,22 @@ def _without_a_record(log: LogView) -> MappedFile | None:
 
 
 def contradicted_settings(store: Store, settings: Mapping[str, str]) -> Iterator[Finding]:
-    """Sizes that the settings name and the files of the store do not have, where these agree with each other."""
+    """Sizes that the settings name and the files of the store do not have, where these agree with each other.
+
+    A broker takes its default for a text that is no number, and for what its configuration leaves out (MixAll).
+    """
+    conf = store.options.conf
     for key, folder, right in _sizes_of_files(store):
-        given = java_integer(settings.get(key, ""))
-        if given is not None and right is not None and _rounded(key, given) != right:
+        default = int(KNOWN[key].default)
+        number = java_integer(settings.get(key, str(default)))
+        value = default if number is None else number
+        if right is None or _rounded(key, value) == right:
+            continue
+        if key in settings:
+            given = f"{settings[key]!r}, for which a broker takes its default {value}," if number is None else value
             yield finding("settings-contradict-files", folder, None, setting=key, given=given, right=right)
+        elif conf:
+            yield finding("settings-leave-out-size", folder, None, setting=key, conf=conf, default=value, right=right)
 
 
 def _sizes_of_files(store: Store) -> Iterator[tuple[str, str, int | None]]:

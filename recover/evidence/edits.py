@@ -7,10 +7,11 @@ whether recover does it unasked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct, structs
 
+from formats import properties as props
 from formats.crc import CRC31_MASK
 from formats.record import Record, encode
 from recover.derived.expected import QueueKey
@@ -68,6 +69,34 @@ def between(
     differ = [at for at, (one, other) in enumerate(zip(old, new, strict=True)) if one != other]
     first, stop = differ[0], differ[-1] + 1
     return Edit(kind, stored.phy_offset, right, field, first, old[first:stop], new[first:stop], *values, places)
+
+
+def only(edits: Iterable[Edit]) -> Edit | None:
+    """The one explanation of a record among these edits of it; None without any, and where they make several."""
+    made = {encode(edit.record): edit for edit in edits}
+    return next(iter(made.values())) if len(made) == 1 else None
+
+
+def property_bit(
+    kind: str, stored: Record, agrees: Callable[[Record], bool], places: tuple[Place, ...] = (), *,
+    likely: Callable[[Record], bool] | None = None,
+) -> Edit | None:
+    """The one bit of a record's properties without which `agrees` takes the record; of several the `likely` one.
+
+    None where there is no such bit, or more than one, or a property CRC, which shows that nothing was changed.
+    """
+    if stored.property_crc is not None:
+        return None
+    found = [one for one in a_bit_away(stored) if props.structure_problem(one.properties) is None and agrees(one)]
+    if likely is not None and len(found) > 1:
+        found = [*filter(likely, found)]
+    return only(_of_property(kind, stored, right, places) for right in found)
+
+
+def _of_property(kind: str, stored: Record, right: Record, places: tuple[Place, ...]) -> Edit:
+    before, after = stored.property_map(), right.property_map()
+    name = next((name for name in after if before.get(name) != after[name]), "")
+    return between(kind, stored, right, name, (before.get(name, ""), after.get(name, "")), places)
 
 
 def by_record(edits: Iterable[Edit]) -> dict[int, list[Edit]]:

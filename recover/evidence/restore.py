@@ -31,14 +31,12 @@ from formats.record import (
 )
 from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTHS
 from formats.sysflag import HOSTS_V6
-from recover.evidence.edits import Edit
+from recover.evidence.edits import Edit, only
 from recover.evidence.lost import Losses, LostPosition
 from recover.evidence.policy import POLICIES
-from recover.log.judge import LogReader
+from recover.log.judge import LARGEST, LogReader
 from recover.log.scan import DENIED, Damage, LogView
 
-LARGEST = 64 << 20
-"""Bytes of the largest record that is tried."""
 _MOST_WORK = 1 << 32
 """Bytes that are looked through for one record, all its tries together; each counts _TRY_COST more than it has."""
 _TRY_COST = 10_000
@@ -60,8 +58,8 @@ def flipped_bits(log: LogView, losses: Losses) -> Iterator[Edit]:
         for damage, lost in zip(log.damaged, losses.by_damage, strict=True):
             # bytes that are hardly records are not read
             content = content_of(reader, damage) if _begins_with_record(reader, damage) else None
-            if content is not None and not put_back(content, damage.start, lost):
-                found = all_put_back(content, damage.start, lost, bits=True)
+            found = [] if content is None else put_back(content, damage.start, lost, bits=True)
+            if any(edit.kind == "bit" for edit in found):
                 yield from (edit for edit in found if edit.bit is not None)
 
 
@@ -93,13 +91,11 @@ def put_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, b
     Fields come first; with `bits`, which somebody has to ask for, a bit of those that no field explains.
     """
     by_field = restore(damaged, phy_offset, lost) if lost else None
-    if by_field is not None:
-        return [by_field]
-    by_fields = all_put_back(damaged, phy_offset, lost, bits=False) if lost else []
-    return by_fields or (all_put_back(damaged, phy_offset, lost, bits=True) if bits else [])
+    by_fields = [by_field] if by_field else _each(damaged, phy_offset, lost, bits=False) if lost else []
+    return by_fields or (_each(damaged, phy_offset, lost, bits=True) if bits else [])
 
 
-def all_put_back(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool) -> list[Edit]:
+def _each(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits: bool) -> list[Edit]:
     """The edits of all records that `damaged` was; none if one cannot be put back, or there are too many.
 
     With `bits` a bit may be turned back in any of them; else there are several, and a field of its own fixes each.
@@ -156,7 +152,7 @@ def _only(
     candidates: Iterable[tuple[str, int, bytes]],
 ) -> Edit | None:
     """The one candidate (field, position, bytes) after which the codec takes the record, in a place that is lost."""
-    found: dict[bytes, Edit] = {}
+    found = []
     left = _MOST_WORK // (len(damaged) + _TRY_COST)
     for field, position, content in candidates:
         left -= 1
@@ -173,8 +169,8 @@ def _only(
             continue
         needs_place = kind == "field" or bool(lost)
         if record.total_size == len(damaged) and (not needs_place or _is_missing(record, lost)):
-            found[changed] = Edit(kind, phy_offset, record, field, position, stored, content)
-    return next(iter(found.values())) if len(found) == 1 else None
+            found.append(Edit(kind, phy_offset, record, field, position, stored, content))
+    return only(found)
 
 
 def _is_missing(record: Record, lost: Iterable[LostPosition]) -> bool:

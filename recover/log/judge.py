@@ -33,6 +33,9 @@ from recover.store.mapped_files import MappedFileQueue
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
 
+LARGEST = 64 << 20
+"""Bytes of the largest record that is read whole to explain it."""
+
 
 class LogReader:
     """Bytes and records of a commitlog by physical offset. Opens each file once; use in a with block."""
@@ -69,6 +72,15 @@ class LogReader:
         if len(content) < size:
             raise FormatError("short", 0, "the log ends before the record does", needed=size, available=len(content))
         return decode(content, check_crc=False)
+
+    def find(self, phy_offset: int, size: int | None = None) -> Record | None:
+        """The record of this size (bytes; None: the one that it names) there; None where it cannot be read, or above
+        64 MiB."""
+        try:
+            size = int.from_bytes(self.read(phy_offset, BLANK_SIZE)[:4], "big") if size is None else size
+            return self.record(phy_offset, size) if size <= LARGEST else None
+        except (FormatError, OSError):
+            return None
 
 
 def without_place(content: bytes) -> bytes:

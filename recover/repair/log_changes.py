@@ -35,7 +35,7 @@ _MOST_FILES = 10_000
 class LogChanges(Struct):
     """Steps on commitlog files, and the log that they leave. `bridged` is what the reports show of each range.
 
-    `edited`: how many edits there are of messages that count as damaged though their checksums are right.
+    `edited`: starts of messages that are edited though their checksums are right.
     `cuts_only`: what is before `cut_from` stays as it is, damage included.
     """
 
@@ -45,7 +45,7 @@ class LogChanges(Struct):
     dropped: list[str] = field(default_factory=list)
     cut_from: int = 0
     cuts_only: bool = False
-    edited: int = 0
+    edited: set[int] = field(default_factory=set)
     restored: set[LostPosition] = field(default_factory=set)
 
 
@@ -151,7 +151,7 @@ def _write_edits(look: Survey, changes: LogChanges, start: int, stop: int, edits
         changes.steps.append(WriteRange(look.store.relative(mapped_file.path), begin, content))
         changes.bridged += map(_edited, own)
         records.append(record)
-    changes.edited += sum(POLICIES[edit.kind].is_loss and not POLICIES[edit.kind].of_damage for edit in edits)
+    changes.edited |= {edit.start for edit in edits if not POLICIES[edit.kind].of_damage}
     changes.replaced.append(Replaced(mapped_file, start, stop, tuple(records)))
 
 

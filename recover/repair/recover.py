@@ -22,7 +22,7 @@ from recover.derived.index_plan import rebuild_index
 from recover.derived.maker import maker_for
 from recover.derived.queues import NO_EVIDENCE, consumequeue_steps
 from recover.evidence.edits import Edit
-from recover.evidence.last_numbers import as_units_say
+from recover.evidence.last_numbers import correct_generations_by_units
 from recover.evidence.lost import record_count
 from recover.findings.code import BIT_UNSUPPORTED
 from recover.findings.refusal import Refusal
@@ -92,8 +92,7 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     made.given_up_messages = refuse_missing_files(before, options.max_loss, made.cut_from or 0)
     if options.policy == "keep" and not options.mend_bits:
         made.mendable_messages = before.findings.counts().get("commitlog-flipped-bit", 0)
-        made.mendable_messages += len(before.survey.contradictions)
-        made.mendable_messages += sum(item.edit is not None for item in before.rejected)
+        made.mendable_messages += sum(before.wrong_messages.values())
     return made
 
 
@@ -127,7 +126,7 @@ def plan_from_changes(
     if changes.bridged:
         # the units of lost positions have to lead past the bridge
         refuse_unread(before, (CONSUMEQUEUE,))
-    after = as_units_say(after_replacing(
+    after = correct_generations_by_units(after_replacing(
         look.log, changes.replaced, cut_from=changes.cut_from, drop_files=changes.dropped,
         memory=look.options.memory // _SHARE,
     ), store)
@@ -150,7 +149,7 @@ def plan_from_changes(
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
                "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}
     plan = Plan.of(options.command, replacing(steps), loss=loss, summary=summary, parts=_parts(store))
-    left = before.rejected_messages + len(look.contradictions) - changes.edited
+    left = sum(not (explained and start in changes.edited) for start, explained in before.wrong_messages.items())
     if cut is not None:
         left += damaged_messages(look.log, look.losses, look.end_marks, before=cut)
     return RecoverPlan(

@@ -44,6 +44,7 @@ class StoreOptions(Struct, frozen=True):
     """What the user says about the store: parts kept elsewhere and sizes (bytes; None = infer).
 
     `log_of_conf`: the folders of the commitlog are those of the broker's configuration; one may not be mounted.
+    `conf`: the configuration file that `settings` come from, "" where there is none: what it leaves out is the default.
     """
 
     commitlog: tuple[Path, ...] = ()
@@ -54,6 +55,7 @@ class StoreOptions(Struct, frozen=True):
     index_entries: int | None = None
     broker: str | None = None
     log_of_conf: bool = False
+    conf: str = ""
     settings: dict[str, str] = field(default_factory=dict)
 
     @property

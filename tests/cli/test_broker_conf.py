@@ -23,6 +23,11 @@ def _conf(folder: Path, **settings: object) -> Path:
     return path
 
 
+SIZES = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20_000, "maxHashSlotNum": 500,
+         "maxIndexNum": 2_000}
+"""With what the lab wrote most of its stores."""
+
+
 def _codes(result: Result) -> set[str]:
     return {item["code"] for item in result.document["findings"]}
 
@@ -32,9 +37,10 @@ def test_the_store_and_the_folders_of_its_log_are_read_in_the_conf(line: tuple[s
     root = real_store("clean-multipath-4.9.7", tmp_path)
     first, second = (root / name for name in LOG_FOLDERS)
     second = second.rename(tmp_path / "disk2")
-    conf = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=first, readOnlyCommitLogStorePaths=second)
+    sizes = {**SIZES, "mappedFileSizeCommitLog": 128 << 10, "mappedFileSizeConsumeQueue": 2_000}
+    conf = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=first, readOnlyCommitLogStorePaths=second, **sizes)
     named = mqtool(line[0], root, *line[1:], "--commitlog", first, "--commitlog", second, "--json")
-    both = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=f"{first},{second}")
+    both = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=f"{first},{second}", **sizes)
     for options in ((root, "--broker-conf", conf), ("--broker-conf", conf), ("--broker-conf", both)):
         result = mqtool(line[0], *line[1:], *options, "--json")
         own = {"next", "assumptions", "seconds", "notes", "engine", "summary", "time"}
@@ -128,3 +134,25 @@ def test_undo_is_told_the_folders_of_the_log_that_the_conf_names(tmp_path: Path)
     assert done.document["undo"]["command"] == f"mqtool undo {root} --commitlog {log}"
     assert mqtool(*done.document["undo"]["command"].split()[1:], "--yes").code == 0
     assert (log / "stray").exists()
+
+
+def test_a_size_that_is_no_number_is_told_as_the_default_that_a_broker_takes(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    conf = _conf(tmp_path, **{**SIZES, "mappedFileSizeCommitLog": "1M"})
+    for line in (("verify",), ("predict", "--broker", "5.3.3")):
+        result = mqtool(line[0], root, *line[1:], "--broker-conf", conf, "--json")
+        (found,) = (item for item in result.document["findings"] if item["code"] == "settings-contradict-files")
+        assert result.code & 2 and "'1M'" in found["message"] and "1073741824" in found["message"]
+        assert result.document["next"][0]["command"].startswith("Set mappedFileSizeCommitLog=1048576")
+
+
+def test_a_size_that_the_conf_leaves_out_is_told_before_the_start(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    conf = _conf(tmp_path, brokerName="a", **{key: value for key, value in SIZES.items() if key != "maxIndexNum"})
+    for line in (("verify",), ("predict", "--broker", "5.3.3")):
+        result = mqtool(line[0], root, *line[1:], "--broker-conf", conf, "--json")
+        (found,) = (item for item in result.document["findings"] if item["code"] == "settings-leave-out-size")
+        assert (result.code, found["severity"], found["facts"]["setting"]) == (0, "info", "maxIndexNum")
+    assert result.document["next"][0]["command"] == START_BROKER
+    assert "maxIndexNum=2000, which it lacks" in result.document["next"][0]["why"]
+    assert "settings-leave-out-size" not in _codes(mqtool("verify", root, "--set", "brokerName=a", "--json"))

@@ -22,6 +22,7 @@ from recover.log.judge import judge
 from recover.look.record import record_item
 from tests.cli.runner import mqtool
 from tests.support.commitlog import placed_records
+from tests.support.sampling import chosen
 from tests.support.stores import STORES, real_store, unpacked
 from tests.support.trees import assert_unchanged
 
@@ -44,13 +45,13 @@ def test_every_part_is_recognised_and_sound(path: str, kind: str) -> None:
     assert mqtool("inspect", store / path).code == 0
 
 
-@pytest.mark.parametrize("name", STORES)
-def test_all_records_of_all_log_files_are_sound(name: str) -> None:
-    for path in sorted((unpacked(name) / "commitlog").iterdir()):
-        result = mqtool("inspect", path, "--limit", "0", "--json")
-        assert result.code == 0
-        kinds = {item["kind"] for item in result.document["items"]}
-        assert kinds <= {"record", "blank", "zeros"}
+@pytest.mark.parametrize(("name", "file"), chosen([(name, file) for name in STORES for file in (0, -1)], quick=4))
+def test_all_records_of_a_log_file_are_sound(name: str, file: int) -> None:
+    path = sorted((unpacked(name) / "commitlog").iterdir())[file]
+    result = mqtool("inspect", path, "--limit", "0", "--json")
+    assert result.code == 0
+    kinds = {item["kind"] for item in result.document["items"]}
+    assert kinds <= {"record", "blank", "zeros"}
 
 
 @pytest.mark.parametrize(("path", "kind"), [
@@ -118,11 +119,11 @@ def test_a_record_that_nobody_can_read_costs_bit_4(
     topic: str, field: str, bit: int, check: str, tmp_path: Path
 ) -> None:
     store = real_store("clean-4.5.1", tmp_path)
-    hit = next(it for it in placed_records("clean-4.5.1") if it.record.topic_name == topic)
+    place, hit = next(it for it in enumerate(placed_records("clean-4.5.1")) if it[1].record.topic_name == topic)
     in_record = 39 if field == "sys_flag" else hit.raw.rindex(f"{field}\x01".encode()) + len(field) + 1
     log = store / "commitlog" / offset_to_name(hit.file_from_offset)
     flip_bit(store, log, hit.offset + in_record, bit)
-    whole = mqtool("inspect", log, "--limit", 100000)
+    whole = mqtool("inspect", log, "--limit", place + 2)
     assert whole.code == 4 and check in whole.stdout
     one = mqtool("inspect", log, "--offset", hit.offset, "--limit", 1, "--json")
     (item,) = one.document["items"]

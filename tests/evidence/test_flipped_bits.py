@@ -18,7 +18,7 @@ from formats.native.walk import bits_that_change
 from formats.record import BLANK_SIZE, HEAD_SIZE, Record, check_strict, decode, encode, make_record
 from recover.derived.expected import QueueKey
 from recover.evidence.lost import LostPosition
-from recover.evidence.restore import all_put_back, turned_back
+from recover.evidence.restore import put_back, turned_back
 from tests.cli.runner import mqtool
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES, real_store
@@ -197,8 +197,8 @@ def test_no_more_than_a_hundred_beside_one_another_are_looked_at() -> None:
         lost.append(LostPosition(QueueKey("TopicA", 0), number, None, None))
         damaged += _flipped(encode(one), 8 * HEAD_SIZE + 3)
     size = len(damaged) // 102
-    assert len(all_put_back(damaged[: 100 * size], 0, lost, bits=True)) == 100
-    assert all_put_back(damaged[: 101 * size], 0, lost, bits=True) == []
+    assert len(put_back(damaged[: 100 * size], 0, lost, bits=True)) == 100
+    assert put_back(damaged[: 101 * size], 0, lost, bits=True) == []
 
 
 def test_beside_one_that_cannot_be_put_back_all_are_bridged(tmp_path: Path) -> None:

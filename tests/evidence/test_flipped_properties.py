@@ -13,8 +13,8 @@ from msgspec import structs
 
 from fixtures.damage import damage
 from fixtures.damage.patch import flip_bit
-from formats.record import make_record, tags_code
-from recover.check.flips import _hashes
+from formats.record import HEAD, make_record, tags_code
+from recover.check.flips import key_hashes
 from recover.evidence.edits import a_bit_away, between
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
@@ -59,15 +59,15 @@ def test_the_one_bit_that_leads_back_to_the_tag_is_found_or_nothing_is_said(
 
 
 @given(NAMES, st.lists(NAMES, min_size=1, max_size=3, unique=True), st.data())
-def test_hashes_of_keys_lead_back_to_the_one_bit(unique: str, keys: list[str], data: st.DataObject) -> None:
+def testkey_hashes_of_keys_lead_back_to_the_one_bit(unique: str, keys: list[str], data: st.DataObject) -> None:
     record = make_record("T", b"body", {"KEYS": " ".join(keys), "UNIQ_KEY": unique, "WAIT": "true"}, store_timestamp=1)
     number = data.draw(st.integers(0, 8 * len(record.properties) - 1))
     content = bytearray(record.properties)
     content[number // 8] ^= 1 << number % 8
     changed = structs.replace(record, properties=bytes(content))
-    assume(_hashes(record) - _hashes(changed))
-    allowed = _hashes(record) | _hashes(changed)
-    found = [it for it in a_bit_away(changed) if _hashes(record) <= _hashes(it) <= allowed]
+    assume(key_hashes(record) - key_hashes(changed))
+    allowed = key_hashes(record) | key_hashes(changed)
+    found = [it for it in a_bit_away(changed) if key_hashes(record) <= key_hashes(it) <= allowed]
     assert found == [record] or record in found
 
 
@@ -92,6 +92,17 @@ def test_a_flipped_property_is_told_and_put_back_when_asked_for(name: str, tmp_p
     assert mqtool("recover", store, "--yes").code == 1
     assert (store / LOG).read_bytes() == log
     assert mqtool("verify", store).code == 0
+
+
+@pytest.mark.parametrize("fields", [("TAGS", "KEYS"), ("TAGS", "queue_offset"), ("KEYS", "queue_offset", "TAGS")])
+def test_several_wrong_bits_of_one_record_take_one_run(fields: tuple[str, ...], tmp_path: Path) -> None:
+    store = real_store(STORE, tmp_path)
+    sound, hit = contents(store), _with("KEYS")
+    number = hit.phy_offset + HEAD.offset("queue_offset") + 6
+    for field in fields:
+        flip_bit(store, store / LOG, number if field == "queue_offset" else _value_at(hit, field) + 1, 1)
+    assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
+    assert contents(store) == sound
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -21,7 +21,7 @@ from tests.scenarios.drill import all_stores, log_options
 from tests.support.stores import real_store
 
 ROOT = Path(__file__).parents[2]
-IN_EVERY_RUN = ("clean-5.3.3", "killed-lmq-4.9.7")
+IN_EVERY_RUN = ("clean-propcrc-5.3.3", "killed-lmq-4.9.7")
 _REFUSING = """
 import ctypes, sys
 # PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN: as MemoryDenyWriteExecute of systemd has it

@@ -124,5 +124,5 @@ def test_one_store_or_one_case_can_be_asked_for() -> None:
 
     assert asked(str(ONE)) == {ONE}
     assert asked("kinds/clean-acl-5.5.0") == {Case("kinds/clean-acl-5.5.0", recipe) for recipe in RECIPES}
-    assert len(asked("")) == len(STORES) * len(RECIPES)
+    assert asked("") == set(KNOWN), "all cases of all stores take half an hour"
     assert set(golden.chosen(KNOWN, argparse.Namespace(only="", quick=False, update=False, save=None))) == set(KNOWN)

@@ -17,7 +17,7 @@ from formats import record as commitlog
 from formats import sysflag
 from formats.record.rows import BIT_FILLER, BIT_MARKER
 from mqtool import exits
-from recover.evidence.last_numbers import as_units_say
+from recover.evidence.last_numbers import correct_generations_by_units
 from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import scan_log
 from recover.store.store import Store, StoreOptions
@@ -97,16 +97,22 @@ def messages(root: Path) -> set[Message]:
     folders = tuple(root / name for name in LOG_FOLDERS if (root / name).is_dir())
     store = Store.open(root, StoreOptions(commitlog=folders))
     queue, _ = rightly_placed(live_copies(store.commitlog))
-    log = as_units_say(scan_log(queue), store)
+    log = correct_generations_by_units(scan_log(queue), store)
     contents = {scan.mapped_file.file_from_offset: scan.mapped_file.path.read_bytes() for scan in log.files}
     found = set()
     for split in log.live():
         rows = split.records[(split.records["bits"] & (BIT_FILLER | BIT_MARKER)) == 0]
         for phy_offset in rows["phy_offset"].tolist():
             start = max(offset for offset in contents if offset <= phy_offset)
-            record = commitlog.decode(contents[start], phy_offset - start)
-            found.add(Message(record.topic_name, record.queue_id, record.queue_offset, phy_offset, record.body_crc))
+            size = int.from_bytes(contents[start][phy_offset - start : phy_offset - start + 4], "big")
+            found.add(_decoded(contents[start][phy_offset - start : phy_offset - start + size], phy_offset))
     return found
+
+
+@functools.lru_cache(1 << 16)
+def _decoded(content: bytes, phy_offset: int) -> Message:
+    record = commitlog.decode(content)
+    return Message(record.topic_name, record.queue_id, record.queue_offset, phy_offset, record.body_crc)
 
 
 @functools.cache

@@ -26,7 +26,7 @@ STORES = all_stores()
 #: What stores of every kind meet; the recipes are of a part that most of them have.
 OF_KINDS = ("nothing", "log-unmounted", "bit-in-body", "topics-missing")
 _LONGEST = 8
-_SAMPLE = 14
+_SAMPLE = 6
 CHOSEN = {
     ("clean-5.3.3", "bit-in-body"), ("clean-propcrc-5.3.3", "bit-in-size"), ("clean-multipath-4.9.7", "page-random"),
     ("killed-multipath-5.3.3", "queue-file-garbage"), ("clean-5.3.3", "consumer-offset-above-max"),
@@ -148,7 +148,7 @@ def test_a_remedy_that_begins_as_a_command_is_one() -> None:
 
 def test_every_state_has_a_phase_that_a_command_ends_in() -> None:
     assert {phase for state in STATES for phase in state.phases.split()} == {
-        "inspected", "undone", "journal", "checked", "predicted", "planned", "nothing", "changed",
+        "inspected", "undone", "journal", "checked", "predicted", "planned", "nothing", "changed", "fleet",
     }
 
 

@@ -36,7 +36,7 @@ def test_t36_disk_that_fills_during_the_repair_leaves_the_store_as_it_was(broken
     before = tree_digest(broken.root)
     names = {"write", "append", "fsync", "create", "truncate", "mkdir"}
     refused = 0
-    for stop in points(broken, 9):
+    for stop in points(broken, 5):
         def full(number: int, operation: disk.Operation, stop: int = stop) -> bool:
             return (number >= stop if for_good else number == stop) and operation.name in names
 
@@ -184,10 +184,10 @@ def test_t37_memory_does_not_grow_with_the_log(folder: Path) -> None:
     assert max(peaks) < 400 << 20
 
 
-@pytest.mark.slow
-def test_t37_twenty_thousand_queues_with_progress(folder: Path) -> None:
-    made = shapes.many_queues(folder / "s")
-    assert len(made.queues) == 20_000
+@pytest.mark.parametrize("queues", [2_000, pytest.param(20_000, marks=pytest.mark.deep)])
+def test_t37_twenty_thousand_queues_with_progress(folder: Path, queues: int) -> None:
+    made = shapes.many_queues(folder / "s", queues)
+    assert len(made.queues) == queues
     code, peak, stderr = anonymous_memory(["verify", folder / "s", "--progress"])
     assert code == 0, stderr
     assert peak < 400 << 20

@@ -74,7 +74,7 @@ def put(kind: str, path: Path) -> None:
     KINDS[kind](path)
 
 
-@pytest.mark.parametrize(("place", "kind"), sampled(PLACES, KINDS, quick=28))
+@pytest.mark.parametrize(("place", "kind"), sampled(PLACES, KINDS, quick=len(PLACES)))
 def test_no_command_waits_or_breaks_where_a_file_is_none(place: str, kind: str, folder: Path) -> None:
     source = real_store("clean-plain-4.9.7", folder)
     (source / QUEUE).with_name("00000000000000000020").write_bytes(b"")  # something to change
