@@ -1,4 +1,4 @@
-"""What the mutation test of verify found, each as the one damage that showed it."""
+"""Every byte of a store changed in turn, and what such runs have found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,65 @@ from formats.consumequeue import CQ_UNIT
 from formats.record.layout import OFFSET_STORE_TIMESTAMP
 from mqtool import exits
 from tests.scenarios.drill import Drill, messages, position
+from tests.support.counts import Count, Note
 from tests.support.trees import assert_same_tree, tree_digest
+from tests.torture.hunt import STORES as HUNT_STORES
+from tests.torture.hunt import Tally as HuntTally
+from tests.torture.hunt import hunt
+from tests.torture.mutation import Tally, mutated
+
+# --- Trust in the verdict: one damage anywhere in a real store is found, or it is shown why nothing could tell.
+
+
+STORES = (
+    "clean-4.5.1", "clean-expired-4.5.1", "clean-expired-5.5.0", "clean-manyfiles-5.3.3", "clean-multipath-4.9.7",
+    "clean-plain-4.9.7", "clean-propcrc-5.3.3", "clean-restarts-4.9.7", "clean-restarts-5.5.0", "clean-v2-5.5.0",
+    "killed-5.5.0", "killed-compressed-5.3.3", "killed-expired-4.9.7", "killed-expired-5.3.3", "killed-ext-4.5.1",
+    "killed-ext-5.5.0", "killed-lmq-4.9.7", "killed-manyfiles-5.5.0", "killed-multipath-5.3.3", "killed-plain-4.5.1",
+    "killed-v2-ipv6-5.3.3",
+)
+SAMPLE = ("clean-plain-4.9.7", "killed-expired-5.3.3", "killed-ext-5.5.0")
+DAMAGES = 1200
+
+
+def held(name: str, seed: int, tally: Tally, count: Count, note: Note) -> None:
+    """Count and print the tally; fail if anything was missed."""
+    print(*tally.lines(), sep="\n")
+    count("damages found", tally.found.total())
+    count("damages harmless or without a witness", tally.harmless.total())
+    count("damages missed", len(tally.missed))
+    for reason, number in tally.harmless.items():
+        count(f"damages harmless or without a witness: {reason}", number)
+    count("damages understated", len(tally.understated))
+    note(f"seed of damages: {seed}")
+    for each in tally.missed:
+        note(f"MISSED {name} {seed}: {each}")
+    for each in tally.understated:
+        note(f"UNDERSTATED {name} {seed}: {each}")
+    assert not tally.missed, "\n".join(tally.missed)
+    assert not tally.understated, "\n".join(tally.understated)
+
+
+@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-expired-5.5.0"])
+def test_a_single_damage_is_found(name: str, folder: Path, count: Count, note: Note) -> None:
+    held(name, 1, mutated(name, folder, 1, 150), count, note)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", SAMPLE)
+def test_each_of_many_damages_is_found(name: str, folder: Path, count: Count, note: Note) -> None:
+    held(name, 2, mutated(name, folder, 2, 300), count, note)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("name", STORES)
+def test_each_damage_anywhere_is_found(name: str, seed: int, folder: Path, count: Count, note: Note) -> None:
+    held(name, seed, mutated(name, folder, seed, DAMAGES), count, note)
+
+
+# --- What the mutation test of verify found, each as the one damage that showed it.
+
 
 QUEUE = "consumequeue/Orders/0/00000000000000000000"
 
@@ -110,3 +168,48 @@ def test_store_time_of_a_delayed_message_near_the_end_of_time_ends_no_command(fo
         assert store.run("predict", "--broker", version).code in (0, exits.DERIVED, exits.MESSAGES)
     with store.recovered():
         pass
+
+
+# --- The random hunt: whatever happens to a store, nothing intact is lost or changed without a refusal.
+
+
+CASES_A_STORE = 320
+BLOCK = 20
+HUNTED = range(CASES_A_STORE, CASES_A_STORE + 5)
+
+
+def holds(
+    seeds: range, folder: Path, count: Count, note: Note, stores: tuple[str, ...] = HUNT_STORES, brokers: int = 0,
+) -> None:
+    tally = HuntTally()
+    for outcome in hunt(stores, seeds, folder, brokers):
+        tally.add(outcome)
+    for end, number in tally.ends.items():
+        count(f"hunt: {end}", number)
+    count("hunt: starts of real brokers", tally.asked)
+    count("hunt: ended badly", len(tally.bad))
+    for each in (*tally.refused, *tally.bad):
+        note(each)
+    assert not tally.bad, "\n".join(tally.bad)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", HUNT_STORES[:5])
+def test_some_random_damages_cost_no_intact_message(name: str, tmp_path: Path, count: Count, note: Note) -> None:
+    holds(HUNTED, tmp_path, count, note, (name,))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", HUNT_STORES)
+@pytest.mark.parametrize("first", range(0, CASES_A_STORE, BLOCK))
+def test_random_damages_cost_no_intact_message(
+    name: str, first: int, tmp_path: Path, count: Count, note: Note,
+) -> None:
+    holds(range(first, first + BLOCK), tmp_path, count, note, (name,))
+
+
+@pytest.mark.broker
+@pytest.mark.deep
+@pytest.mark.parametrize("name", HUNT_STORES)
+def test_real_brokers_deliver_what_random_damages_left(name: str, tmp_path: Path, count: Count, note: Note) -> None:
+    holds(range(HUNTED.stop, HUNTED.stop + 2), tmp_path, count, note, (name,), brokers=1)

@@ -1,4 +1,4 @@
-"""Repairing config files: verify comes out clean, or goes on saying what is lost; nothing is made up."""
+"""What recover plans: for the log, as a broker would, and for config files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,125 @@ import pytest
 
 from fixtures.damage import damage
 from fixtures.damage.config import BAK, STROKES
+from fixtures.synth import synth_store
 from formats.config.json import loads
 from formats.config.tables import BY_NAME
+from formats.consumequeue import CQ_UNIT, PRE_BLANK
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import BrokerVersion
+from recover.change.carry_out import apply_plan
+from recover.change.model import Retire, ZeroRange
+from recover.change.preconditions import seal
 from recover.check.config import check_config
+from recover.check.report import verify
+from recover.predict.start import predict
 from recover.repair.config import ConfigRepair, repair_config
+from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.config_files import read_config
-from tests.support.looks import carry_out, looked_at
-from tests.support.stores import STORES, unpacked
+from recover.store.store import Store
+from tests.support.looks import carry_out, looked_at, opened
+from tests.support.stores import STORES, real_store, unpacked
+
+# --- What recover plans, where no scenario of a real store shows it.
+
+
+def _recovered(root: Path) -> list[object]:
+    plan = plan_recover(opened(root), RecoverOptions()).plan
+    apply_plan(root, seal(plan, root))
+    return list(plan.steps)
+
+
+def test_an_empty_last_queue_file_behind_a_full_one_is_found_and_put_aside(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    synth_store(root, messages=100, topics=1, queues=1)
+    folder = root / "consumequeue" / "Topic0" / "0"
+    last = folder / f"{2000:020d}"
+    last.write_bytes(bytes(2000))
+    report = verify(opened(root))
+    assert [(item.code, item.file) for item in report.findings if item.severity != "info"] == [
+        ("consumequeue-empty-last-file", f"consumequeue/Topic0/0/{last.name}")
+    ]
+    assert _recovered(root) == [Retire(f"consumequeue/Topic0/0/{last.name}")]
+    assert verify(opened(root)).exit_code == 0
+
+
+def test_a_queue_whose_messages_are_all_gone_leaves_no_file_of_zeros(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    written = synth_store(root, messages=100, topics=1, queues=2)
+    ghost = root / "consumequeue" / "Topic0" / "7"
+    ghost.mkdir()
+    unit = (written.log_end + 100).to_bytes(8, "big") + (200).to_bytes(4, "big") + bytes(8)
+    (ghost / f"{0:020d}").write_bytes(unit.ljust(2000, b"\0"))
+    found = [item.code for item in verify(opened(root)).findings if item.severity != "info"]
+    assert found == ["consumequeue-beyond-log"]
+    _recovered(root)
+    assert not list(ghost.iterdir())
+    assert verify(opened(root)).exit_code == 0
+
+
+def test_no_queue_of_lost_messages_ends_with_a_pre_blank(tmp_path: Path) -> None:
+    """LMQ queues whose records are all lost: a pre-blank at the end of a queue stops the dispatch of 4.x."""
+    root = real_store("killed-5.5.0", tmp_path)
+    damage("log-middle-empty", root, 0)
+    assert _recovered(root)
+    ends = {}
+    for path in sorted(root.glob("consumequeue/*/*/*")):
+        units = [unit for unit in CQ_UNIT.decode_all(path.read_bytes()) if unit.size > 0]
+        ends[path.parent.parent.name] = units[-1]
+    assert ends["%LMQ%one"].phy_offset + ends["%LMQ%one"].size <= 1 << 20
+    assert not [topic for topic, unit in ends.items() if unit == PRE_BLANK]
+    assert not _recovered(root)
+
+
+# --- `--policy broker`: the state that a broker's own recovery would leave, no worse at the start that comes after.
+
+
+def _plan(store: Store, version: str) -> list[object]:
+    settings = BrokerSettings(BrokerVersion.parse(version), {})
+    options = RecoverOptions(policy="broker", settings=settings, max_loss=None)
+    return list(plan_recover(store, options).plan.steps)
+
+
+def test_a_log_file_that_begins_at_the_cut_stays_and_becomes_zeros(tmp_path: Path) -> None:
+    """MappedFileQueue.truncateDirtyFiles deletes files that begin after the cut, not the one that begins at it."""
+    root = real_store("clean-5.3.3", tmp_path)
+    damage("first-page-zeroed", root, 0)
+    (step,) = [step for step in _plan(opened(root), "4.5.1") if str(getattr(step, "file", "")).startswith("commitlog")]
+    assert isinstance(step, ZeroRange) and step.file == f"commitlog/{1 << 20:020d}"
+
+
+def test_abort_stays_while_the_log_holds_damage_that_the_recovery_did_not_look_at(tmp_path: Path) -> None:
+    """After an orderly stop 4.x looks at the last three files, and would cut at damage that it passed over before."""
+    root = real_store("clean-4.5.1", tmp_path)
+    damage("crash-power-loss", root, 0)
+    store, look = looked_at(root)
+    assert not [step for step in _plan(store, "4.9.7") if isinstance(step, Retire) and step.file == "abort"]
+    normal = predict(store, look.log, BrokerSettings(BrokerVersion.parse("4.9.7"), {}), mode="normal")
+    assert normal.lost_messages > 0
+
+
+@pytest.mark.parametrize(("recipe", "goes"), [("crash-bit-without-checkpoint", True), ("bit-in-topic", False)])
+def test_abort_goes_where_the_next_abnormal_recovery_would_look_at_one_file_more_and_cut(
+    tmp_path: Path, recipe: str, goes: bool
+) -> None:
+    """5.4 and later look at the ten newest files; a recovery takes the empty last one away."""
+    root = real_store("killed-manyfiles-5.5.0", tmp_path)
+    damage(recipe, root, 0)
+    store, _ = looked_at(root)
+    steps = _plan(store, "5.5.0")
+    assert any(isinstance(step, Retire) and step.file == f"commitlog/{15 * 65536:020d}" for step in steps)
+    assert any(isinstance(step, Retire) and step.file == "abort" for step in steps) is goes
+
+
+def test_the_unit_of_a_record_whose_topic_changed_stays(tmp_path: Path) -> None:
+    """A broker that does not dispatch the record again goes on serving it where its queue has it."""
+    root = real_store("clean-4.5.1", tmp_path)
+    damage("bit-in-topic-legal", root, 0)
+    assert not [step for step in _plan(opened(root), "5.5.0") if getattr(step, "file", "").startswith("consumequeue")]
+
+
+# --- Repairing config files: verify comes out clean, or goes on saying what is lost; nothing is made up.
+
 
 Make = Callable[[str], Path]
 
