@@ -197,9 +197,12 @@ def _moved(record: Record, key: QueueKey, queue_offset: int) -> Edit | None:
         "topic": (record.topic_name, key.topic), "queue_id": (record.queue_id, key.queue_id),
         "queue_offset": (record.queue_offset, queue_offset),
     }
-    (name, (stored, told)), *more = ((name, values) for name, values in fields.items() if values[0] != values[1])
+    differing = [(name, *values) for name, values in fields.items() if values[0] != values[1]]
+    if len(differing) != 1:
+        return None  # none: the file is no longer what was scanned, or a worker scanned another
+    name, stored, told = differing[0]
     right = structs.replace(record, **{name: key.topic.encode() if name == "topic" else told})
-    if more or len(right.topic) != len(record.topic):
+    if len(right.topic) != len(record.topic):
         return None
     return between("place", record, right, name, (str(stored), str(told)), ((key, queue_offset),))
 
