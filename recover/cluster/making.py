@@ -39,9 +39,8 @@ from recover.cluster.packing import Kept, KeptPiece, PackedSplit, pack_rows, row
 from recover.cluster.session import Session
 from recover.cluster.views import Seen, confirm
 from recover.derived.expected import Expectation, QueueKey
-from recover.derived.index_build import FileBuilder, RebuiltIndexFile
-from recover.derived.index_layout import Target
-from recover.derived.index_stream import IndexStream
+from recover.derived.index_keys import IndexStream
+from recover.derived.index_rebuild import FileBuilder, RebuiltIndexFile, Target
 from recover.derived.queues import QueueBuilder
 from recover.findings.refusal import Interrupted, Refusal
 from recover.log.scan import LogView
