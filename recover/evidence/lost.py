@@ -210,6 +210,17 @@ def named_by_units(queues: ConsumeQueueReport | None, *kinds: str) -> Iterator[L
             yield from (LostPosition(key, *unit) for unit in getattr(verdict, kind))
 
 
+def not_held(expectation: Expectation, named: Iterable[LostPosition]) -> list[LostPosition]:
+    """Those of `named` whose place in their queue no record of the log holds, ascending by phy_offset."""
+    left: dict[QueueKey, list[LostPosition]] = defaultdict(list)
+    for position in named:
+        left[position.key].append(position)
+    for key, rows in expectation.grouped(set(left)):
+        held = np.isin([position.queue_offset for position in left[key]], rows["queue_offset"]).tolist()
+        left[key] = [position for position, is_held in zip(left[key], held, strict=True) if not is_held]
+    return sorted(chain(*left.values()), key=lambda position: (position.start, position.key, position.queue_offset))
+
+
 def _between(places: list[int], first: int, last: int) -> list[int]:
     return places[bisect_left(places, first) : bisect_right(places, last)]
 

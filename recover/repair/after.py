@@ -20,8 +20,7 @@ from recover.check.report import VerifyReport
 from recover.check.survey import Survey
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint
 from recover.derived.expected import expect
-from recover.derived.index_check import check_index
-from recover.derived.index_file_check import IndexReport
+from recover.derived.index_check import IndexReport, check_index
 from recover.derived.queue_check import check_consumequeue
 from recover.log.file_scan import FileScan, Hole
 from recover.log.scan import LogView, assemble

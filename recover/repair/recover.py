@@ -18,7 +18,7 @@ from recover.check.log import damaged_messages
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
 from recover.derived.checkpoint import checkpoint_steps
-from recover.derived.index_plan import rebuild_index
+from recover.derived.index_rebuild import rebuild_index
 from recover.derived.maker import maker_for
 from recover.derived.queues import NO_EVIDENCE, consumequeue_steps
 from recover.evidence.edits import Edit

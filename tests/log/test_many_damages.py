@@ -124,7 +124,7 @@ def test_old_generations_are_those_of_each_queue_by_itself(
     counted = generations.counted(records)
     for queue in range(3):
         own = np.flatnonzero(counted & (records["queue"] == queue))
-        stray = generations.strays_among(records["queue_offset"][own])
+        stray = generations.misnumbered_among(records["queue_offset"][own])
         expected[own[stray]] |= BIT_STRAY
         own = own[~stray]
         offsets = records["queue_offset"][own].tolist()
