@@ -166,21 +166,28 @@ class Scene(Struct):
 
     def repairs(self) -> list[Finding]:
         """What recover repairs, as the findings' remedies say."""
-        return [item for item in self.wrong if item.remedy.startswith("mqtool re")]
+        return [item for item in self.wrong if item.remedy.startswith("mqtool re")
+                or (item.code in LOOK_FIRST and "mqtool re" in item.remedy)]
 
-    def by_hand(self) -> list[Step]:
-        """Remedies that are work for a person, one of a code."""
-        first = {item.code: item for item in reversed(self.wrong) if not item.remedy.startswith("mqtool re")}
-        worst_first = sorted(reversed(first.values()), key=lambda item: item.severity != "error")
+    def by_hand(self, *codes: str) -> list[Step]:
+        """Remedies that are work for a person, one of a code; those of some codes, or all."""
+        first = {item.code: item for item in reversed(self.wrong) if not item.remedy.startswith("mqtool re")
+                 and (not codes or item.code in codes)}
+        worst_first = sorted(reversed(first.values()), key=lambda item: (
+            not CODES[item.code].exit_bits & exits.OPERATIONAL, item.severity != "error"))
         done = [(item.remedy or CODES[item.code].action, item.message) for item in worst_first]
         return [Step(self.given.fill(remedy), self.given.fill(message)) for remedy, message in done]
 
 
 STOPS = frozenset({
     "commitlog-empty-queues-left", "commitlog-mostly-gone", "commitlog-foreign", "commitlog-missing-file",
-    "commitlog-other-log",
+    "commitlog-other-log", "commitlog-odd-name", "consumequeue-odd-name", "index-odd-name",
 })
-"""Findings on which recover refuses, beside those of exit bit 8."""
+"""Findings on which recover refuses, beside those of exit bit 8, unless their remedy is recover."""
+LOOK_FIRST = frozenset({
+    "config-missing", "config-lost", "part-missing", "part-damaged", "timer-check-wrong", "start-forgets-config",
+})
+"""Findings of what a person looks for first, where the remedy is not recover: a repair at best guesses it."""
 SETTINGS = frozenset({"settings-contradict-files", "settings-would-truncate", "start-needs-newer-broker"})
 """Findings of which the remedy is another setting or another release: no repair of the store helps."""
 _CLAMPED = ("consumer-offset-above-max", "delay-offset-above-max")
@@ -191,7 +198,8 @@ _ASKS = "commitlog-begins-late"
 
 
 def _stopped(scene: Scene) -> bool:
-    return any(item.code in STOPS or CODES[item.code].exit_bits & exits.OPERATIONAL for item in scene.wrong)
+    return any(item.code in STOPS or CODES[item.code].exit_bits & exits.OPERATIONAL for item in scene.wrong
+               if item not in scene.repairs())
 
 
 def _resume(scene: Scene) -> list[Step]:
@@ -233,6 +241,10 @@ def _dry_runs(scene: Scene) -> list[Step]:
         steps.append(Step(line("recover", "--clamp-offsets", "--dry-run"),
                           "the same, and consumer offsets after the end of their queue are lowered to it"))
     return steps
+
+
+def _look_first(scene: Scene) -> list[Step]:
+    return scene.by_hand(*LOOK_FIRST) + (_dry_runs(scene) if scene.repairs() else [])
 
 
 def _predict(scene: Scene) -> list[Step]:
@@ -297,6 +309,9 @@ STATES: tuple[State, ...] = (
     State("planned", lambda it: True, _go),
     # the name of a log file is repaired whatever else cannot be said of the start
     State("predicted", lambda it: bool(it.named("commitlog-misnamed-file")), _dry_runs),
+    State("checked predicted", 
+          lambda it: bool(it.by_hand(*LOOK_FIRST)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),
+          _look_first),
     State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _by_hand),
     State("checked", lambda it: {item.code for item in it.wrong} <= _LEFT_BY_A_KILL, _predict),
     State("checked", lambda it: bool(it.repairs()), _dry_runs),

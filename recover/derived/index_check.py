@@ -15,14 +15,26 @@ from recover.broker.versions import TAG_INDEX, BrokerVersion
 from recover.derived.index_file_check import IndexFileVerdict, IndexReport, check_file, follow_file
 from recover.derived.index_files import IndexFileName, index_geometry, list_index_files, read_words
 from recover.derived.index_stream import IndexStream, TagHistory
+from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
 from recover.log.scan import LogView
 from recover.store.columns import Rows
+from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure, read_small
+from recover.store.reading import FILE
 from recover.store.store import Store
 
 if TYPE_CHECKING:
     from recover.derived.index_file_check import IndexReport
+
+
+def odd_index_name(store: Store, odd: OddName) -> Finding:
+    """What does not belong in the index folder. A broker passes over a file with another name."""
+    file, name = store.relative(odd.path), odd.path.name
+    if odd.kind == FILE:
+        return finding("index-odd-name", file, name=name, why="the name is not 17 digits")
+    return finding("index-odd-name", file, severity="warning", name=name, why=f"it is {odd.kind}",
+                   remedy="mqtool recover {store}" if odd.is_directory else BY_HAND)
 
 
 def look_for_missing(report: IndexReport, store: Store) -> None:
@@ -188,15 +200,10 @@ class _Check:
 
     def run(self, tags: bool, checkpoint_time: int | None) -> None:
         report = self.report
-        for odd in report.listing.odd:
-            special = odd.path.exists() and not odd.path.is_file() and not odd.is_directory
-            self._add(
-                odd.path, "index-odd-name", None, severity="warning" if odd.is_directory or special else "info",
-                name=odd.path.name, remedy="Move {file} out of the store: it is no file." if special else None,
-            )
+        report.findings += [odd_index_name(self.store, odd) for odd in report.listing.odd]
         for file in report.listing.files:
             if not file.is_time:
-                self._add(file.path, "index-odd-name", None, name=file.name)
+                report.findings.append(odd_index_name(self.store, OddName(file.path, FILE, file.length)))
             self._check_file(file)
             if self.tick is not None:
                 self.tick()

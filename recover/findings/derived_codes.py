@@ -87,11 +87,12 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-odd-name", "warning",
-        "{name} is not a queue file ({why})", "Move it out of the store, then run mqtool verify {store} again.",
+        "{name} is not a queue file ({why})", "mqtool recover {store}",
         meaning="Queue files are regular files, named by 20 digits; anything else does not belong in a queue folder.",
         cause="A backup or an editor left it there.",
         broker="Most releases fail on its length or its name and do not start; `mqtool predict` plays it.",
-        action="Recover quarantines a regular file. A folder, pipe, socket or device is moved by hand.",
+        action="Recover quarantines a regular file, and a folder whose name is no offset. Move a pipe, a socket, a device, or "
+        "a folder in the place of a queue file out of the store by hand.",
     ),
     Code(
         "consumequeue-missing-file", "warning",
@@ -103,7 +104,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-unreadable", "error",
-        "{topic}/{queue}: {wanted} bytes could not be read: {error}", "Check the disk; copy what can be read elsewhere first.",
+        "{topic}/{queue}: {wanted} bytes could not be read: {error}", "Copy the store with a tool that reads on past errors, such as ddrescue, and work on the copy.",
         meaning="The operating system refused to read this part.",
         cause="A failing disk, a lost mount, or missing permission.",
         broker="It dies at the first touch of that page.",
@@ -265,7 +266,7 @@ INDEX_CODES: tuple[Code, ...] = (
     ),
     Code(
         "index-odd-name", "info",
-        "{name} is not an index file (the name is not 17 digits)", "",
+        "{name} is not an index file ({why})", "",
         meaning="Index files are named by the time at which they were made, in 17 digits.",
         cause="A backup or an editor left it there.",
         broker="It skips a file whose name is no number, after it may have made it as long as an index file; a folder "
@@ -377,8 +378,9 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "checkpoint-unreadable", "error", "the checkpoint could not be read: {error}",
-        "Check the disk and the permissions, then run again.",
-        meaning="The operating system refused to read the file.",
+        "Check the disk and the permissions, or move it out of the store by hand if it is no file; then: mqtool verify "
+        "{store}",
+        meaning="The operating system refused to read the file, or it is no file.",
         cause="A failing disk, a lost mount, or missing permission.",
         broker="It does not start.",
         action="Make the file readable, or move it aside: recover writes a new one.",

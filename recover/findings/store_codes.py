@@ -9,6 +9,15 @@ DUE_AGAIN = (
     "config/timercheck aside before the start: the broker then reads its timer queue from the beginning again."
 )
 
+FIND_CONFIG = (
+    "Copy it from the source of this copy, a file backup or the other broker of the group. mqtool never makes it up: "
+    "to go on without it, start the broker and set what it held by hand (`mqadmin resetOffsetByTime` for offsets)."
+)
+TOPICS_GUESSED = (
+    "Find it first: the source of this copy, a file backup, the other broker of the group. Else mqtool recover {store} "
+    "makes a topics.json from queues and log, marked as a guess; it cannot make consumer offsets."
+)
+
 PARTS_CODES: tuple[Code, ...] = (
     Code(
         "abort-present", "warning", "the abort file is present: {detail}", "mqtool recover {store}",
@@ -272,8 +281,9 @@ CONFIG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "config-unreadable", "error", "{name} could not be read: {error}",
-        "Check the disk and the permissions, then run again.",
-        meaning="The operating system refused to read the file.",
+        "Check the disk and the permissions, or move it out of the store by hand if it is no file; then: mqtool verify "
+        "{store}",
+        meaning="The operating system refused to read the file, or it is no file.",
         cause="A failing disk, a lost mount, or missing permission.",
         broker="It treats the file as broken.",
         action="Make the file readable and run again; nothing is decided without it.",
@@ -448,8 +458,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Recover removes the abort file once everything is right, and then no index file is deleted.",
     ),
     Code(
-        "start-forgets-config", "error", "broker {broker} would start without what {file} held: {lost}",
-        "mqtool verify {store}",
+        "start-forgets-config", "error", "broker {broker} would start without what {file} held: {lost}", FIND_CONFIG,
         meaning="Neither the file nor its backup can be read, or the file is missing or empty although the store shows that it "
         "was not. The broker takes that for an empty one.",
         cause="A power cut while the file was written; releases before 5.4 write in place. Or a copy without config/.",

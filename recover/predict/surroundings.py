@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
+from formats.checkpoint import FILE_SIZE
 from recover.broker.settings import KNOWN, BrokerSettings
 from recover.broker.versions import COMBINED_QUEUES, NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion
 from recover.check.config import judged_pairs
@@ -20,7 +21,8 @@ from recover.log.scan import MISSING_FILE, LogView
 from recover.look.pointers import index_ends, read_checkpoint
 from recover.look.store import log_is_gone
 from recover.store.config_files import ConfigPair, Topics
-from recover.store.store import COMMITLOG, Store
+from recover.store.reader import read_small
+from recover.store.store import CHECKPOINT, COMMITLOG, CONFIG, Store
 from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, unread_parts
 
 _FIRST_WITH_ALL = BrokerVersion(5, 0, 0)
@@ -46,6 +48,18 @@ def config_refusal(pairs: list[ConfigPair]) -> str | None:
         if not pair.starts:
             return f"config/{pair.name} and its backup are not valid JSON"
     return None
+
+
+def unreadable(store: Store, pairs: list[ConfigPair]) -> Iterator[Finding]:
+    """Of checkpoint and config files what cannot be read, or is no file: nobody can say what a start makes of it."""
+    for copy in (copy for pair in pairs for copy in (pair.main, pair.backup) if copy.state == "unreadable"):
+        yield finding("config-unreadable", f"{CONFIG}/{copy.path.name}", name=copy.path.name, error=copy.error)
+    try:
+        read_small(store.checkpoint_path, FILE_SIZE)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        yield finding("checkpoint-unreadable", CHECKPOINT, error=error.strerror)
 
 
 def config_lost(pairs: list[ConfigPair]) -> list[str]:
