@@ -89,7 +89,7 @@ def start_line(document: dict[str, Any]) -> str:
     if not document["starts"]:
         return f"{who} would not start: {document['reason']}"
     if document["reason"]:
-        who = f"Do not start it: {document['reason']}. {who}"
+        who = f"Do not start it: {document['reason'].rstrip('.?')}. {who}"
     costs = []
     if document["lost_messages"]:
         costs.append(f"cut off {count(document['lost_messages'], 'intact message')}")
