@@ -34,7 +34,7 @@ def odd_index_name(store: Store, odd: OddName) -> Finding:
     if odd.kind == FILE:
         return finding("index-odd-name", file, name=name, why="the name is not 17 digits")
     return finding("index-odd-name", file, severity="warning", name=name, why=f"it is {odd.kind}",
-                   remedy="mqtool recover {store}" if odd.is_directory else BY_HAND)
+                   remedy="mqtool recover {store} --dry-run" if odd.is_directory else BY_HAND)
 
 
 def look_for_missing(report: IndexReport, store: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recover.findings.code import BIT_OPERATIONAL, Code
 
-_REBUILD = "mqtool recover {store}   (or: mqtool rebuild-consumequeue {store} --topic {topic} --queue {queue})"
+_REBUILD = "mqtool recover {store} --dry-run   (or: mqtool rebuild-consumequeue {store} --topic {topic} --queue {queue} --dry-run)"
 
 CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     Code(
@@ -87,7 +87,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-odd-name", "warning",
-        "{name} is not a queue file ({why})", "mqtool recover {store}",
+        "{name} is not a queue file ({why})", "mqtool recover {store} --dry-run",
         meaning="Queue files are regular files, named by 20 digits; anything else does not belong in a queue folder.",
         cause="A backup or an editor left it there.",
         broker="Most releases fail on its length or its name and do not start; `mqtool predict` plays it.",
@@ -141,7 +141,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
 # --- Findings about index files.
 
 
-_INDEX_REBUILD = "mqtool recover {store}   (or: mqtool rebuild-index {store})"
+_INDEX_REBUILD = "mqtool recover {store} --dry-run   (or: mqtool rebuild-index {store} --dry-run)"
 _QUERIES = "Only queries by key, unique key and tag read the index; consuming does not."
 
 INDEX_CODES: tuple[Code, ...] = (
@@ -315,7 +315,7 @@ INDEX_CODES: tuple[Code, ...] = (
 # --- Findings about the checkpoint.
 
 
-_RECOVER = "mqtool recover {store}"
+_RECOVER = "mqtool recover {store} --dry-run"
 _PAGE = "It records how far log, queues and index were flushed; only a start after an unclean stop uses it."
 
 CHECKPOINT_CODES: tuple[Code, ...] = (

@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from recover.findings.code import Code
 
-_RECOVER = "mqtool recover {store}"
-_MEND = "mqtool recover {store} --mend-bits"
+_RECOVER = "mqtool recover {store} --dry-run"
+_MEND = "mqtool recover {store} --mend-bits --dry-run"
 _CUTS = (
     "Its recovery stops at the first bad record of the files it reads: everything after is cut, and later files are "
     "deleted from disk. If its start file lies after the damage it starts and never notices."

@@ -20,7 +20,7 @@ TOPICS_GUESSED = (
 
 PARTS_CODES: tuple[Code, ...] = (
     Code(
-        "abort-present", "warning", "the abort file is present: {detail}", "mqtool recover {store}",
+        "abort-present", "warning", "the abort file is present: {detail}", "mqtool recover {store} --dry-run",
         meaning="A broker makes this file at the end of its start and removes it at the end of a clean stop.",
         cause="The broker was killed or crashed, or it stopped with messages that were not dispatched yet.",
         broker="It runs its abnormal recovery: from the file that the checkpoint suggests it reads the log and fills "
@@ -217,7 +217,7 @@ PARTS_CODES: tuple[Code, ...] = (
 # --- Findings about the files in config/.
 
 
-_RECOVER = "mqtool recover {store}"
+_RECOVER = "mqtool recover {store} --dry-run"
 _PERSISTED = (
     "A power cut or a crash while the broker wrote the file: up to 5.3 it writes in place and without fsync, and a "
     "shorter text over a longer one leaves the end of the old one."
@@ -292,7 +292,7 @@ CONFIG_CODES: tuple[Code, ...] = (
     Code(
         "consumer-offset-above-max", "warning",
         "group {group} of topic {topic}: the offset lies after the end of the queue in {count} queues: {detail}",
-        "mqtool recover {store} --clamp-offsets",
+        "mqtool recover {store} --clamp-offsets --dry-run",
         one="group {group} of topic {topic}: the offset lies after the end of the queue in one queue: {detail}",
         meaning="The group says it has consumed messages that the queue does not have.",
         cause="The log or the queue lost its end, the topic was made again, or the file is of another broker.",
@@ -323,7 +323,7 @@ CONFIG_CODES: tuple[Code, ...] = (
     Code(
         "delay-offset-above-max", "warning",
         "delay level {level} was delivered up to {value}, but its queue ends at {end}",
-        "mqtool recover {store} --clamp-offsets",
+        "mqtool recover {store} --clamp-offsets --dry-run",
         meaning="delayOffset.json says that delayed messages were delivered that the queue does not have.",
         cause="The log or the queue lost its end, or the file is of another broker.",
         broker="Older releases wait until the queue has grown past the offset, so that new delayed messages of this "
@@ -450,7 +450,7 @@ PREDICT_CODES: tuple[Code, ...] = (
     Code(
         "start-drops-index", "warning",
         "broker {broker} would delete index files and not index {first} to {last} of the log again",
-        "mqtool rebuild-index {store} after the start, or mqtool recover {store} before it",
+        "mqtool rebuild-index {store} after the start, or mqtool recover {store} --dry-run before it",
         meaning="Queries by key find nothing for messages of that range.",
         cause="After a crash a start deletes every index file that is newer than the checkpoint's index time, and "
         "indexes only what it dispatches.",
