@@ -79,15 +79,11 @@ class Given(Struct, frozen=True):
         """The broker's configuration file, "" if none was named."""
         return dict(self.options).get("broker_conf", "")
 
-    def line(self, command: str, *more: object, before: str | None = None) -> str:
-        """A complete command line about the store; what changes a remote one is done to a copy, made first.
-
-        `before`: a word that stands before the store.
-        """
+    def line(self, command: str, *more: object) -> str:
+        """A complete command line about the store; what changes a remote one is done to a copy, made first."""
         remote = "://" in self.store and command not in _READS
         words = [] if remote else self.words(command)
-        first = [] if before is None else [before]
-        typed = shlex.join(["mqtool", command, *first, _COPY if remote else self.store, *words, *map(str, more)])
+        typed = shlex.join(["mqtool", command, _COPY if remote else self.store, *words, *map(str, more)])
         return f"{copy_command(self.store)} && {typed}" if remote else typed
 
     def words(self, command: str) -> list[str]:
@@ -317,10 +313,10 @@ STATES: tuple[State, ...] = (
     State("planned", lambda it: True, _go),
     # the name of a log file is repaired whatever else cannot be said of the start
     State("predicted", lambda it: bool(it.named("commitlog-misnamed-file")), _dry_runs),
+    State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _by_hand),
     State("checked predicted",
           lambda it: bool(it.by_hand(*LOOK_FIRST)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),
           _look_first),
-    State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _by_hand),
     State("checked", lambda it: {item.code for item in it.wrong} <= _LEFT_BY_A_KILL, _predict),
     State("checked", lambda it: bool(it.repairs()), _dry_runs),
     State("checked", lambda it: True, _by_hand),

@@ -295,16 +295,13 @@ class Printer:
             "host": socket.gethostname(), "time": time.time_ns() // 1_000_000, "store": _absolute(self.store),
             "exit_code": code, **self.document,
             "findings": [self._filled(item) for item in shown], "finding_counts": self.findings.counts(),
-            "truncated": len(shown) < len(findings), "summary": self._summary,
+            "truncated": len(shown) < len(findings), "summary": self._summary, "next": as_documents(self._steps),
         }
-        steps = self._steps
         if self._undo is not None:
             (document["undo"],) = as_documents([self._undo])
         if failure is not None:
             remedy = self.given.fill(failure.remedy)
             document["error"] = {"kind": failure.kind, "message": failure.message, "remedy": remedy}
-            steps = [Step(remedy, failure.message)] if remedy else []
-        document["next"] = as_documents(steps)
         try:
             sys.stdout.write(to_json(document) + "\n")
             sys.stdout.flush()

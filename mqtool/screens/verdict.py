@@ -13,7 +13,7 @@ _DAMAGED = 20
 _QUEUES = ("queues", "units", "expected", "right", "missing", "wrong", "lost", "beyond_log", "expired", "holes")
 _INDEX = ("files", "entries", "expected", "missing", "wrong", "expired")
 _LOG = ("files", "min_offset", "valid_to", "log_end", "messages", "damaged_messages", "ghosts", "superseded")
-_TITLES = {"min_offset": "from", "damaged_messages": "damaged", "fillers": "filler"}
+_TITLES = {"ghosts": "stale", "min_offset": "from", "damaged_messages": "damaged", "fillers": "filler"}
 _BAD = {"missing": "bold yellow", "wrong": "bold yellow", "beyond_log": "bold yellow", "ghosts": "bold yellow",
         "lost": "bold red", "damaged_messages": "bold red"}
 _GROUP_COLUMNS = (

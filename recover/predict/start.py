@@ -235,7 +235,7 @@ class _Start:
             more = sum(before - after for _, before, after in prediction.lowered_queues)
             cuts = prediction.max_phy < self.log.view.log_end
             prediction.reason = (
-                f"queues name {more} messages after {prediction.max_phy}, where "
+                f"queues name {more} message{'' if more == 1 else 's'} after {prediction.max_phy}, where "
                 + ("its recovery cuts the log" if cuts else "the log ends: its end is missing")
             )
         made_again = self._names_made()

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from formats.checkpoint import FILE_SIZE
 from recover.broker.settings import KNOWN, BrokerSettings
-from recover.broker.versions import COMBINED_QUEUES, NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion
+from recover.broker.versions import COMBINED_QUEUES, BrokerVersion
 from recover.check.config import judged_pairs
 from recover.check.log import first_file_findings, misnamed_findings
 from recover.check.parts import Needed, has_timer, start_refusals
@@ -148,10 +148,8 @@ def timer_left_out(store: Store, settings: BrokerSettings, log: LogView) -> Iter
 def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterator[str]:
     """What is taken for granted of release, settings, files and the beginning of the log."""
     version = settings.version
-    if version > NEWEST_COMPARED:
-        yield f"{version} is taken to start like {NEWEST_COMPARED}, the newest release that was compared"
-    if version < OLDEST_COMPARED:
-        yield f"{version} is taken to start like {OLDEST_COMPARED}, the oldest release that was compared"
+    if version.nearest != version:
+        yield f"{version} is not known, and taken to start like {version.nearest}, the nearest release that is"
     sizes = {
         "mappedFileSizeCommitLog": store.mapped_file_size,
         "mappedFileSizeConsumeQueue": store.queue_file_size,
