@@ -53,6 +53,12 @@ def local_root(place: str) -> Path:
     return _opened[place]
 
 
+def drop_roots() -> None:
+    """Remove the folders of this process that stand for remote stores: for one that ends without `atexit`."""
+    while _opened:
+        shutil.rmtree(_opened.popitem()[1], ignore_errors=True)
+
+
 def url_of(path: Path) -> str | None:
     """Where the bytes of a log file of a remote store really are; None for files of this machine."""
     return _urls.get(os.fspath(path))
@@ -106,17 +112,27 @@ def _file_system(place: str) -> tuple[Any, str]:
     return files, path
 
 
-def _fill(place: str, folder: Path) -> None:
-    from pyarrow.fs import FileSelector, FileType
+def list_remote(place: str) -> tuple[Any, str, list[Any]]:
+    """pyarrow's file system of a place, its root there, and the information of every file and folder below it.
 
-    files, root = _file_system(place)
+    `NotAStore` (16) when there is nothing at that place, `Refusal` (8) when it cannot be reached.
+    """
+    from pyarrow.fs import FileSelector
+
+    files, root = _file_system(_normal(place))
     try:
-        found = files.get_file_info(FileSelector(root, recursive=True))
+        return files, root, files.get_file_info(FileSelector(root, recursive=True))
     except OSError as error:
         if isinstance(error, FileNotFoundError) or "NO_SUCH_BUCKET" in str(error):
             raise NotAStore(f"{place.partition('?')[0]} does not exist",
                             "Give the store root: the prefix below which commitlog/ is.") from error
         raise _unreachable(place, error) from error
+
+
+def _fill(place: str, folder: Path) -> None:
+    from pyarrow.fs import FileType
+
+    files, root, found = list_remote(place)
     base, question, query = place.partition("?")
     fetched = []
     for info in found:

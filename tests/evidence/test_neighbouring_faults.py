@@ -14,7 +14,7 @@ from fixtures.damage.patch import flip_bit
 from formats.record import HEADS
 from formats.record.rows import RECORD
 from formats.sysflag import HOSTS_V6
-from recover.evidence.misplaced import placed
+from recover.evidence.places import placed
 from recover.log.generations import _ghosts, strays_among
 from recover.store.store import Store
 from tests.cli.runner import mqtool
