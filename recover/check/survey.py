@@ -6,15 +6,14 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
-from formats.native.queues import RIGHT
 from recover.broker.delays import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.check.log import is_end_mark_only
-from recover.derived.expected import ConsumeQueueReport, Expectation, expect
+from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, expect
 from recover.evidence.beyond import file_named_elsewhere, named_behind, note_damage_behind
 from recover.evidence.edits import Edit
 from recover.evidence.last_numbers import correct_generations_by_units
 from recover.evidence.lost import Losses, LostPosition, lost_positions, old_end
-from recover.evidence.overwritten import ForeignFile, foreign_files, older_in_place, unheld, without
+from recover.evidence.overwritten import ForeignFile, overwritten, without
 from recover.evidence.places import misplaced_records, relocated
 from recover.findings.refusal import Refusal
 from recover.log.engine import Engine, LocalEngine
@@ -104,8 +103,7 @@ def survey(
         from recover.derived.queue_check import check_consumequeue
 
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
-        foreign = foreign_files(log, expectation, queues)
-        stale = [*older_in_place(log, expectation, unheld(expectation, queues)), *(file.extent for file in foreign)]
+        foreign, stale = overwritten(log, expectation, queues)
         if stale:
             log = correct_generations_by_units(without(log, stale, memory=options.memory), store)
             expectation = expect(log, topics, include_deleted=options.include_deleted)

@@ -38,9 +38,8 @@ from recover.cluster.jobs import enter, invisible, watch
 from recover.cluster.packing import Kept, KeptPiece, PackedSplit, pack_rows, rows_of, unpack_rows
 from recover.cluster.session import Session
 from recover.derived.expected import Expectation, QueueKey
-from recover.derived.index_build import FileBuilder, RebuiltIndexFile
-from recover.derived.index_layout import Target
-from recover.derived.index_stream import IndexStream
+from recover.derived.index_keys import IndexStream
+from recover.derived.index_rebuild import FileBuilder, RebuiltIndexFile, Target
 from recover.derived.queues import QueueBuilder
 from recover.findings.refusal import Interrupted, Refusal
 from recover.log.scan import LogView

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field, structs
 
-from formats.record.rows import NO_PLACE, RECORD
+from formats.record.rows import NOT_IN_QUEUE, RECORD
 from recover.log.file_scan import FileScan, Hole, SplitRange, SplitScan
 from recover.log.scan import LogView
 from recover.log.split_scan import one_split
@@ -262,12 +262,12 @@ def _traced(number: int, split: Split, kept: Split) -> KeptPiece | None:
         part = others[start:stop]
         if part.size != records.size or any((records[name] != part[name]).any() for name in _TRACED):
             return None
-        if ((records["bits"] ^ part["bits"]) & ~np.uint16(NO_PLACE)).any():
+        if ((records["bits"] ^ part["bits"]) & ~np.uint16(NOT_IN_QUEUE)).any():
             return None
         first = int(kept.records["hashes"][:start].astype(np.int64).sum())
         if not np.array_equal(split.hashes, kept.hashes[first : first + split.hashes.size]):
             return None
-    changed = np.flatnonzero((records["bits"] & NO_PLACE) != 0).astype(np.int32)
+    changed = np.flatnonzero((records["bits"] & NOT_IN_QUEUE) != 0).astype(np.int32)
     return KeptPiece(number, start, stop, changed, records["bits"][changed])
 
 

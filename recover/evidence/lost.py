@@ -86,6 +86,11 @@ class LostPosition(Struct, frozen=True):
     size: int | None
 
     @property
+    def place(self) -> tuple[QueueKey, int]:
+        """Queue and queue offset."""
+        return self.key, self.queue_offset
+
+    @property
     def start(self) -> int:
         """Physical offset of its record, -1 where no unit says so."""
         return -1 if self.phy_offset is None else self.phy_offset
@@ -208,6 +213,17 @@ def named_by_units(queues: ConsumeQueueReport | None, *kinds: str) -> Iterator[L
     for key, verdict in queues.verdicts.items() if queues is not None else ():
         for kind in kinds:
             yield from (LostPosition(key, *unit) for unit in getattr(verdict, kind))
+
+
+def not_held(expectation: Expectation, named: Iterable[LostPosition]) -> list[LostPosition]:
+    """Those of `named` whose place in their queue no record of the log holds, ascending by phy_offset."""
+    left: dict[QueueKey, list[LostPosition]] = defaultdict(list)
+    for position in named:
+        left[position.key].append(position)
+    for key, rows in expectation.grouped(set(left)):
+        held = np.isin([position.queue_offset for position in left[key]], rows["queue_offset"]).tolist()
+        left[key] = [position for position, is_held in zip(left[key], held, strict=True) if not is_held]
+    return sorted(chain(*left.values()), key=lambda position: (position.start, position.key, position.queue_offset))
 
 
 def _between(places: list[int], first: int, last: int) -> list[int]:

@@ -81,10 +81,7 @@ def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]], begin: int =
 
     A message of which nothing tells the queue has an entry without topic and queue.
     """
-    restored = {
-        (b["topic"], b["queue"], b["queue_offset"]) for b in bridged if b["kind"] == "restored"
-    }
-    # a record put back stands in every queue again that it names
+    # the records of a damage are put back all or none, and stand in every queue again that they name
     whole_again = {b["start"] for b in bridged if b["kind"] == "restored"}
     statement = Statement()
     surroundings = Surroundings(look.log)
@@ -93,9 +90,7 @@ def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]], begin: int =
             continue
         times = surroundings.times(damage)
         for position in positions:
-            key = position.key
-            if (key.topic, key.queue_id, position.queue_offset) not in restored:
-                statement.add(*key, (position.queue_offset, position.queue_offset), times, damage.reason)
+            statement.add(*position.key, (position.queue_offset, position.queue_offset), times, damage.reason)
         if not positions and number not in look.end_marks and was_a_message(damage):
             statement.add(None, None, None, times, damage.reason)
     return statement.entries()

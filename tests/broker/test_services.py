@@ -25,7 +25,7 @@ from fixtures.lab.units import Units, queue_units
 from fixtures.lab.whole import Received, Subscription, WholeBroker
 from formats import sysflag
 from formats.errors import FormatError
-from formats.index import IndexGeometry, IndexUnit, decode
+from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexUnit
 from formats.record import BLANK_SIZE, HEAD, check_strict
 from tests.broker.cases import marked, one_deep
 from tests.broker.gaps import REPLAY, deliveries, prepare, recovered, some_records, spoil
@@ -219,8 +219,12 @@ def index_units(root: Path, store: str) -> list[list[IndexUnit]]:
     """The entries of every index file, files in the order of their names, entries in the order they were written."""
     conf = settings(store)
     geometry = IndexGeometry(int(str(conf["maxHashSlotNum"])), int(str(conf["maxIndexNum"])))
-    images = [decode(path.read_bytes(), geometry) for path in sorted((root / "index").glob("*"))]
-    return [[IndexUnit._make(row.item()) for row in image.units[1 : image.used]] for image in images if image.used > 1]
+    files = [path.read_bytes() for path in sorted((root / "index").glob("*"))]
+    units = [
+        [INDEX_UNIT.decode(content, geometry.unit_offset(number)) for number in range(1, header.index_count)]
+        for content in files for header in [INDEX_HEADER.decode(content)]
+    ]
+    return [each for each in units if each]
 
 
 def _without_delivery_times(queues: Units) -> Units:

@@ -18,7 +18,7 @@ from formats.sysflag import HOSTS_V6, TRANSACTION
 from mqtool import exits
 from recover.check.survey import ScanOptions, survey
 from recover.log.file_scan import FileScan
-from recover.log.generations import _leaps
+from recover.log.generations import _jumps
 from recover.log.scan import scan_log, tally
 from recover.log.split_scan import one_split
 from recover.store.columns import Split
@@ -183,7 +183,7 @@ def test_a_record_without_a_place_is_told_of(tmp_path: Path) -> None:
 def test_a_leap_is_wrong_where_the_log_has_no_room_for_what_it_leaves_out() -> None:
     def leaps(*rows: tuple[int, int]) -> list[bool]:
         places, offsets = np.array(rows, dtype=np.int64).reshape(-1, 2).T
-        return [bool(leap) for leap in _leaps(places, offsets)]
+        return [bool(leap) for leap in _jumps(places, offsets)]
 
     assert leaps((0, 0), (1000, 1), (2000, 1 << 40)) == [False, False, True]
     assert leaps((0, 0), (1000, 1 << 40), (2000, 1 << 30)) == [False, True, True]
