@@ -31,7 +31,6 @@ from formats.native.index import (
     SLOT_WRONG,
     TAKE_ALL,
     TAKE_KEYS,
-    UNINDEXED,
     WRONG_CHAIN,
     WRONG_TIME,
     check_chains,
@@ -39,7 +38,6 @@ from formats.native.index import (
     phy_offsets,
 )
 from formats.native.walk import last_nonzero
-from formats.record.rows import BIT_HAS_TAGS
 from recover.broker.versions import TAG_INDEX, BrokerVersion
 from recover.derived.index_files import (
     IndexFileName,
@@ -210,16 +208,11 @@ def _verdict_of(
     if (used := image.header().hash_slot_count) < units:
         verdict.counts_entries = header.hash_slot_count > used
     tagged = []
-    for number, (start, stop) in enumerate(image.taken, start=first.split):
-        stream.mark(number, start, stop, rule)
-        records = stream.splits[number].records
-        tags_at = np.cumsum(records["hashes"], dtype=np.int64) - 1
-        has_tags = ((records["bits"] & BIT_HAS_TAGS) != 0) & ((records["bits"] & UNINDEXED) == 0)
-        has_tags &= (records["hashes"] > 0) & (tags_at >= start) & (tags_at < stop)
-        if rule == TAKE_KEYS:  # nobody knows whether the tag unit of the last record was still to come
-            has_tags &= records["phy_offset"] != header.end_phy_offset
-        tagged.append(records["phy_offset"][has_tags])
+    for number, taken in enumerate(image.taken, start=first.split):
+        tagged.append(stream.mark(number, taken, rule))
     offsets = np.concatenate(tagged)
+    if rule == TAKE_KEYS:  # nobody knows whether the tag unit of the last record was still to come
+        offsets = offsets[offsets != header.end_phy_offset]
     if offsets.size:
         verdict.tag_runs = [TagRun(int(offsets[0]), offsets.size, rule == TAKE_ALL)]
     return verdict
