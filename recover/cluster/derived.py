@@ -27,6 +27,7 @@ from recover.change import disk
 from recover.change.content import Content, Spool, padded
 from recover.change.model import Install, Step
 from recover.cluster.packing import pack_numbers, unpack_numbers
+from recover.cluster.views import Seen
 from recover.derived.expected import QueueKey
 from recover.derived.index_image import FileHead, IndexImage
 from recover.derived.index_keys import IndexStream, KeyPart, TagHistory
@@ -160,12 +161,12 @@ class OtherView(Struct, frozen=True):
     folder: str
 
 
-def announced(product: Product | OtherView) -> Product | OtherView:
+def announced(product: Product | OtherView | Seen) -> Product | OtherView | Seen:
     """The product without its bytes."""
-    return product if isinstance(product, OtherView) else structs.replace(product, data=b"")
+    return structs.replace(product, data=b"") if isinstance(product, Product) else product
 
 
-def contents(rdd: int, products: Iterable[Product | OtherView]) -> Iterator[Wanted]:
+def contents(rdd: int, products: Iterable[Product | OtherView | Seen]) -> Iterator[Wanted]:
     """Whole files among the products of one RDD, as a stager takes them."""
     for product in products:
         if isinstance(product, Product) and product.file:

@@ -31,7 +31,6 @@ from formats.native.index import (
     SLOT_WRONG,
     TAKE_ALL,
     TAKE_KEYS,
-    UNINDEXED,
     WRONG_CHAIN,
     WRONG_TIME,
     check_chains,
@@ -39,7 +38,6 @@ from formats.native.index import (
     phy_offsets,
 )
 from formats.native.walk import last_nonzero
-from formats.record.rows import BIT_HAS_TAGS
 from recover.broker.versions import TAG_INDEX, BrokerVersion
 from recover.derived.index_files import (
     IndexFileName,
@@ -51,11 +49,13 @@ from recover.derived.index_files import (
 )
 from recover.derived.index_image import CHUNK, FileHead, IndexImage
 from recover.derived.index_keys import IndexStream, Place, TagHistory, TagRun, tag_runs
+from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
 from recover.log.scan import LogView
 from recover.store.columns import Rows
+from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure, read_small, spend
-from recover.store.reading import in_order
+from recover.store.reading import FILE, in_order
 from recover.store.store import Store
 
 _FLAWS = WRONG_TIME | WRONG_CHAIN | CHAIN_LOOP
@@ -208,16 +208,11 @@ def _verdict_of(
     if (used := image.header().hash_slot_count) < units:
         verdict.counts_entries = header.hash_slot_count > used
     tagged = []
-    for number, (start, stop) in enumerate(image.taken, start=first.split):
-        stream.mark(number, start, stop, rule)
-        records = stream.splits[number].records
-        tags_at = np.cumsum(records["hashes"], dtype=np.int64) - 1
-        has_tags = ((records["bits"] & BIT_HAS_TAGS) != 0) & ((records["bits"] & UNINDEXED) == 0)
-        has_tags &= (records["hashes"] > 0) & (tags_at >= start) & (tags_at < stop)
-        if rule == TAKE_KEYS:  # nobody knows whether the tag unit of the last record was still to come
-            has_tags &= records["phy_offset"] != header.end_phy_offset
-        tagged.append(records["phy_offset"][has_tags])
+    for number, taken in enumerate(image.taken, start=first.split):
+        tagged.append(stream.mark(number, taken, rule))
     offsets = np.concatenate(tagged)
+    if rule == TAKE_KEYS:  # nobody knows whether the tag unit of the last record was still to come
+        offsets = offsets[offsets != header.end_phy_offset]
     if offsets.size:
         verdict.tag_runs = [TagRun(int(offsets[0]), offsets.size, rule == TAKE_ALL)]
     return verdict
@@ -420,6 +415,15 @@ def _parted(cuts: Rows, size: int) -> Iterator[tuple[int, int]]:
 # --- All files, and what none of them has. ---------------------------------------------------------------------------
 
 
+def odd_index_name(store: Store, odd: OddName) -> Finding:
+    """What does not belong in the index folder. A broker passes over a file with another name."""
+    file, name = store.relative(odd.path), odd.path.name
+    if odd.kind == FILE:
+        return finding("index-odd-name", file, name=name, why="the name is not 17 digits")
+    return finding("index-odd-name", file, severity="warning", name=name, why=f"it is {odd.kind}",
+                   remedy="mqtool recover {store} --dry-run" if odd.is_directory else BY_HAND)
+
+
 def check_index(
     store: Store, log: LogView, *, excluded: Collection[int] = (), tags: bool | None = None,
     tick: Callable[[], None] | None = None, threads: int = 1,
@@ -470,15 +474,10 @@ class _Check:
 
     def run(self, tags: bool, checkpoint_time: int | None) -> None:
         report = self.report
-        for odd in report.listing.odd:
-            special = odd.path.exists() and not odd.path.is_file() and not odd.is_directory
-            self._add(
-                odd.path, "index-odd-name", None, severity="warning" if odd.is_directory or special else "info",
-                name=odd.path.name, remedy="Move {file} out of the store: it is no file." if special else None,
-            )
+        report.findings += [odd_index_name(self.store, odd) for odd in report.listing.odd]
         for file in report.listing.files:
             if not file.is_time:
-                self._add(file.path, "index-odd-name", None, name=file.name)
+                report.findings.append(odd_index_name(self.store, OddName(file.path, FILE, file.length)))
             if report.geometry is not None:
                 self._check_file(file, report.geometry)
             if self.tick is not None:

@@ -14,10 +14,11 @@ from formats.native.index import (
     TAKE_ALL,
     TAKE_KEYS,
     TAKE_NOTHING,
+    UNINDEXED,
     count_missing,
     wanted_of,
 )
-from formats.record.rows import BIT_GHOST
+from formats.record.rows import BIT_GHOST, BIT_HAS_TAGS
 from recover.log.engine import Result, side_by_side
 from recover.store.columns import Rows, Split
 
@@ -34,6 +35,17 @@ class Place(Struct, frozen=True):
     row: int
     key: int
     first_hash: int
+
+
+class Taken(Struct, frozen=True):
+    """Keys of one split that went into a file: rows [row, last_row), the first of which begins at `first_hash` of the
+    split's hashes, and of these [start, stop)."""
+
+    row: int
+    first_hash: int
+    start: int
+    last_row: int
+    stop: int
 
 
 class TagRun(Struct, frozen=True):
@@ -178,9 +190,7 @@ class IndexStream:
 
     def asked(self, number: int, take: Rows) -> Rows:
         """Which hashes of a split should have a unit, under `take` (bool array)."""
-        hashes = self.splits[number].records["hashes"].astype(np.int64)
-        in_record = np.arange(int(hashes.sum())) - np.repeat(np.cumsum(hashes) - hashes, hashes)
-        return np.asarray(in_record < np.repeat(self.wanted(number, take), hashes))
+        return _asked(self.splits[number].records, take)
 
     def found(self, number: int) -> Rows:
         """The bits (uint8) of split `number`, one a hash."""
@@ -189,13 +199,23 @@ class IndexStream:
             bits = self._found[number] = np.zeros(self.splits[number].hashes.size // 8 + 1, dtype=np.uint8)
         return bits
 
-    def mark(self, number: int, start: int, stop: int, rule: int) -> Rows:
-        """Mark as found what a rule takes of the hashes [start, stop) of a split; which these are (bool array)."""
-        asked = self.asked(number, np.array([rule], dtype=np.uint8))
-        asked[:start] = asked[stop:] = False
-        bits = np.packbits(asked, bitorder="little")
-        self.found(number)[: bits.size] |= bits
-        return asked
+    def mark(self, number: int, taken: Taken, rule: int) -> Rows:
+        """Mark as found what a rule takes of keys of a split; phy offsets of their records whose tags are among them.
+
+        Tags are among them whether or not the rule takes them.
+        """
+        records = self.splits[number].records[taken.row : taken.last_row]
+        ends = taken.first_hash + np.cumsum(records["hashes"], dtype=np.int64)
+        asked = np.flatnonzero(_asked(records, np.array([rule], dtype=np.uint8))) + taken.first_hash
+        # whole bytes of the bits from the first to the last
+        first = taken.start // 8
+        bits = np.zeros(taken.stop - 8 * first, dtype=bool)
+        bits[asked[(asked >= taken.start) & (asked < taken.stop)] - 8 * first] = True
+        packed = np.packbits(bits, bitorder="little")
+        self.found(number)[first : first + packed.size] |= packed
+        has_tags = ((records["bits"] & BIT_HAS_TAGS) != 0) & ((records["bits"] & UNINDEXED) == 0)
+        has_tags &= (records["hashes"] > 0) & (ends > taken.start) & (ends <= taken.stop)
+        return np.asarray(records["phy_offset"][has_tags])
 
     def each(self, look: Callable[[int], Result]) -> Iterator[Result]:
         """The result of `look` for each split by its number, in their order."""
@@ -207,6 +227,12 @@ class IndexStream:
         missing = np.zeros(records.size, dtype=np.int32)
         expected = int(count_missing(records, self.found(number), self.take(number), missing))
         return expected, missing if missing.any() else None
+
+
+def _asked(records: Rows, take: Rows) -> Rows:
+    hashes = records["hashes"].astype(np.int64)
+    in_record = np.arange(int(hashes.sum())) - np.repeat(np.cumsum(hashes) - hashes, hashes)
+    return np.asarray(in_record < np.repeat(wanted_of(records, take), hashes))
 
 
 def tag_runs(records: Rows, states: Rows) -> list[TagRun]:

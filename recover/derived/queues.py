@@ -21,6 +21,7 @@ from recover.derived.queue_ext import ExtImage, ExtRows, end_of, ext_steps, fres
 from recover.log.scan import LogView
 from recover.store.columns import Rows
 from recover.store.derived_files import UNIT_SIZE, ExtFiles, QueueFiles, addresses_of, cut_off, is_address, positions_of
+from recover.store.reader import read_small
 from recover.store.store import CONSUMEQUEUE, CONSUMEQUEUE_EXT, Store
 
 
@@ -82,12 +83,13 @@ def queue_steps(files: QueueFiles, queue: QueueCells, spool: Spool) -> Iterator[
         if mapped_file is None or mapped_file.length != size:
             yield Install(f"{folder}/{offset_to_name(offset)}", spool.padded(content, size))
         else:
-            yield from patches(store.relative(mapped_file.path), mapped_file.path.read_bytes(), bytes(content))
+            before = read_small(mapped_file.path, size)
+            yield from patches(store.relative(mapped_file.path), before, bytes(content))
     for offset, mapped_file in on_disk.items():
         if offset not in contents:
             yield Retire(store.relative(mapped_file.path))
     for odd in files.mapped_files.odd:
-        if not odd.is_directory:
+        if odd.is_file:
             yield Retire(store.relative(odd.path))
 
 

@@ -82,8 +82,11 @@ def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | N
     wanted = chosen_queues(before.survey, options)
     seen = before.survey
     drops_units = CONSUMEQUEUE in options.parts
+    steps = list(_steps(before, options, wanted))
+    if steps:
+        seen.options.scanner.confirm()
     plan = Plan.of(
-        options.command, replacing(_steps(before, options, wanted)),
+        options.command, replacing(steps),
         loss=loss_of_unproven(seen, wanted) if drops_units else [],
         summary=summary(before, options), parts=store.folders_elsewhere,
     )
@@ -213,6 +216,7 @@ def write_rebuild(
     seen = _log_files(store)
     before = look(store, options)
     wanted = chosen_queues(before.survey, options)
+    before.survey.options.scanner.confirm()
     made = not output.exists()
     writer = _Writer(output, interrupted, progress)
     try:

@@ -35,7 +35,6 @@ from recover.repair.config import repair_config
 from recover.repair.log_changes import LogChanges, Lost, cut_log, keep_everything
 from recover.repair.losses import (
     RecoverPlan,
-    look_again,
     loss_of_damage,
     loss_of_rows,
     loss_of_unproven,
@@ -124,7 +123,6 @@ def plan_from_changes(
 ) -> RecoverPlan:
     """The whole plan: the log first, then what derives from it as it will be, checkpoint, config, abort last."""
     look = before.survey
-    look_again(store, look.log, changes.steps, look.options.scanner)
     if changes.bridged:
         # the units of lost positions have to lead past the bridge
         refuse_unread(before, (CONSUMEQUEUE,))
@@ -141,6 +139,8 @@ def plan_from_changes(
         )
     config: list[dict[str, Any]] = []
     steps = list(_in_order(store, before, changes, after, options, config, prediction))
+    if steps:
+        look.options.scanner.confirm()
     cut = changes.cut_from if changes.cuts_only else None
     loss = [*loss_of_damage(look, changes.bridged, cut or 0), *loss_of_unproven(look)]
     loss += loss_of_rows(look.log, changes.cut_from) if dropped else []

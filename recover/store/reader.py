@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from recover.store.reading import open_file
+from recover.store.reads import reads_of
 
 _BURST_SECONDS = 0.05
 
@@ -284,6 +285,7 @@ class FileReader:
         self._descriptor = -1
         if self._source is None:
             self._descriptor = open_file(path) if self._kept is None else self._kept.take(Path(path))
+        self._reads = reads_of(os.fspath(path), self.length) if self._source is None else None
 
     @property
     def path(self) -> Path:
@@ -330,7 +332,10 @@ class FileReader:
                 break
             parts.append(part)
             got += len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        content = parts[0] if len(parts) == 1 else b"".join(parts)
+        if self._reads is not None:
+            self._reads.note(offset, got, content)
+        return content
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill `buffer` from `offset`; bytes read, fewer only at the end of the file. `ReadFailure` on an I/O error."""
@@ -347,6 +352,8 @@ class FileReader:
             if count == 0:
                 break
             got += count
+        if self._reads is not None:
+            self._reads.note(offset, got, buffer)
         return got
 
     def salvage_into(self, buffer: memoryview, offset: int) -> tuple[int, list[ReadFailure]]:
@@ -382,11 +389,18 @@ class FileReader:
                 # ENXIO: nothing but a hole is left; anything else: this file system cannot tell
                 if position == start and not _seek_data_works(self._descriptor):
                     yield start, stop
+                else:
+                    self._note_hole(position, min(stop, self.length))
                 return
+            self._note_hole(position, min(first, stop))
             if first >= stop:
                 return
             yield first, min(last, stop)
             position = last
+
+    def _note_hole(self, start: int, stop: int) -> None:
+        if self._reads is not None and start < stop:
+            self._reads.note(start, stop - start)
 
 
 def _seek_data_works(descriptor: int) -> bool:
