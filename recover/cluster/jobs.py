@@ -17,7 +17,7 @@ from recover.cluster.packing import Identity, PackedSplit, Unopened, pack
 from recover.cluster.session import Session
 from recover.findings.refusal import Refusal
 from recover.log.file_scan import SplitRange, scan_split
-from recover.store.remote import serve, url_of
+from recover.store.source import url_of
 
 _names = itertools.count(1)
 _EVERY = 0.2
@@ -210,12 +210,11 @@ _state = {"frozen": False}
 
 
 class ScanTask(Struct, frozen=True):
-    """One split to scan; `number` says which, for the driver. `url`: where the bytes are if not at the file's path."""
+    """One split to scan; `number` says which, for the driver."""
 
     number: int
     part: SplitRange
     entry: int | None = None
-    url: str | None = None
 
 
 def enter() -> None:
@@ -230,10 +229,8 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[tuple[int, PackedSplit | 
     """Scan the splits of one task. A file that cannot be opened is an answer: trying again would not help."""
     enter()
     for task in tasks:
-        if task.url is not None:
-            serve(task.part.mapped_file.path, task.url)
         try:
-            identity = Identity.of(task.part) if task.url is None else None
+            identity = Identity.of(task.part) if url_of(task.part.mapped_file.path) is None else None
             yield task.number, pack(scan_split(task.part, task.entry), identity)
         except OSError as error:
             yield task.number, Unopened.of(error)

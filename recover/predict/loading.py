@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from recover.predict.queues import QueueFile, QueueState
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader
+from recover.store.source import entries
 from recover.store.store import Store
 
 
@@ -128,10 +128,8 @@ def _items(directories: Sequence[Path]) -> Iterator[_Item]:
     for directory in directories:
         if not directory.is_dir():
             continue
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                is_directory = entry.is_dir()
-                yield _Item(Path(entry.path), is_directory, 0 if is_directory else entry.stat().st_size)
+        for entry in entries(directory):
+            yield _Item(directory / entry.name, entry.is_folder, 0 if entry.is_folder else entry.length)
 
 
 def _java_long(name: str) -> int | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,6 +11,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from formats.names import offset_in_name
+from recover.store.source import entries
 
 
 class MappedFile(Struct, frozen=True):
@@ -77,21 +76,12 @@ class MappedFileQueue(Struct):
         return queue
 
     def _list(self, directory: Path) -> Iterable[MappedFile]:
-        with os.scandir(directory) as entries:
-            for entry in sorted(entries, key=lambda e: e.name):
-                try:
-                    status = entry.stat()
-                except FileNotFoundError:
-                    # a link to nothing; anything else was deleted by a live broker since the listing
-                    if entry.is_symlink():
-                        self.odd.append(OddName(directory / entry.name, False, 0))
-                    continue
-                offset = offset_in_name(entry.name)
-                path = directory / entry.name
-                if offset is None or not stat.S_ISREG(status.st_mode):
-                    self.odd.append(OddName(path, stat.S_ISDIR(status.st_mode), status.st_size))
-                else:
-                    yield MappedFile(path, offset, status.st_size)
+        for entry in entries(directory):
+            offset = offset_in_name(entry.name)
+            if offset is None or not entry.is_file:
+                self.odd.append(OddName(directory / entry.name, entry.is_folder, entry.length))
+            else:
+                yield MappedFile(directory / entry.name, offset, entry.length)
 
     @property
     def min_offset(self) -> int:

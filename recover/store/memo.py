@@ -31,7 +31,7 @@ class Stamp(NamedTuple):
 def stamp_of(path: Path) -> Stamp | None:
     """The stamp of a file or folder, or of what a link leads to; None where there is nothing."""
     try:
-        status = os.stat(path)
+        status = path.stat()
     except OSError:
         return None
     return Stamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
