@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from recover.store.reader import FileReader, ReadFailure, spend
+from recover.store.reading import power, times
 from recover.store.store import JOURNAL, Store
 
 
@@ -209,8 +210,7 @@ Numbers = np.ndarray[Any, Any]
 _BLOCK = 4096
 _STEP = 64
 _AT_ONCE = 1 << 20
-_POLYNOMIAL = 0xEDB88320
-_ONE = 1 << 31
+_CRC32 = 0xEDB88320
 
 
 class RangeSums:
@@ -236,7 +236,7 @@ class RangeSums:
     def crc(self, start: int, stop: int) -> int:
         """CRC-32 of the bytes [start, stop)."""
         self._begin_before(start)
-        return self._up_to(stop) ^ _times(self._up_to(start), _power(stop - start))
+        return self._up_to(stop) ^ times(self._up_to(start), power(stop - start, _CRC32), _CRC32)
 
     def crcs(self, starts: Numbers, stops: Numbers, at: int, content: Numbers) -> Numbers:
         """CRC-32 of many ranges (uint32) that begin within `content`, the bytes from `at` on (uint8)."""
@@ -274,45 +274,6 @@ class RangeSums:
         return self.read(start, length).ljust(length, b"\0")
 
 
-def _times(a: int, b: int) -> int:
-    """Product of two polynomials modulo that of CRC-32, bits reflected."""
-    product = 0
-    while a:
-        if a & _ONE:
-            product ^= b
-        a = (a << 1) & 0xFFFFFFFF
-        b = (b >> 1) ^ (_POLYNOMIAL if b & 1 else 0)
-    return product
-
-
-def _power(count: int) -> int:
-    """x to the 8 * count."""
-    return _times(_coarse(count // _BLOCK), _fine(count % _BLOCK))
-
-
-@lru_cache(maxsize=_BLOCK)
-def _fine(count: int) -> int:
-    """x to the 8 * count, of less than a block."""
-    return _product(count, _ONE >> 8)
-
-
-@lru_cache(maxsize=_BLOCK)
-def _coarse(blocks: int) -> int:
-    """x to the 8 * blocks * _BLOCK."""
-    return _product(blocks, _product(_BLOCK, _ONE >> 8))
-
-
-def _product(count: int, base: int) -> int:
-    """`base` multiplied with itself so many times."""
-    result = _ONE
-    while count:
-        if count & 1:
-            result = _times(result, base)
-        base = _times(base, base)
-        count >>= 1
-    return result
-
-
 def _up_to_each(content: Numbers, positions: Numbers, seed: int) -> Numbers:
     """The sums up to each of some positions in the content, where that up to its begin is `seed`."""
     sums = [seed]
@@ -331,18 +292,18 @@ def _up_to_each(content: Numbers, positions: Numbers, seed: int) -> Numbers:
 
 
 def _times_each(a: Numbers, b: Numbers) -> Numbers:
-    """`_times` of each pair (uint32)."""
+    """`times` of each pair (uint32)."""
     a, b = a.copy(), b.copy()
     product = np.zeros_like(a)
     for _ in range(32):
         product ^= b * (a >> 31)
         a <<= 1
-        b = (b >> 1) ^ (b & 1) * np.uint32(_POLYNOMIAL)
+        b = (b >> 1) ^ (b & 1) * np.uint32(_CRC32)
     return product
 
 
 def _powers(counts: Numbers) -> Numbers:
-    """`_power` of each count (uint32)."""
+    """`power` of each count (uint32)."""
     product: Numbers = _byte_powers(0)[counts & 0xFF]
     for number in range(1, 4):
         digits = (counts >> (8 * number)) & 0xFF
@@ -354,10 +315,7 @@ def _powers(counts: Numbers) -> Numbers:
 @lru_cache(maxsize=4)
 def _byte_powers(number: int) -> Numbers:
     """x to the 8 * count * 256^number, of each count below 256."""
-    base, found = _product(256**number, _ONE >> 8), [_ONE]
-    for _ in range(255):
-        found.append(_times(found[-1], base))
-    return np.array(found, dtype=np.uint32)
+    return np.array([power(count * 256**number, _CRC32) for count in range(256)], dtype=np.uint32)
 
 
 @lru_cache(maxsize=1)
