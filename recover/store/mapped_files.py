@@ -113,13 +113,6 @@ class MappedFileQueue(Struct):
         """Files that a broker would refuse: their length is not the file size."""
         return [f for f in self.files if f.length != self.file_size]
 
-    def by_time(self, modified_ms: int) -> MappedFile | None:
-        """First file modified at or after `modified_ms`, else the last (MappedFileQueue.getMappedFileByTime)."""
-        for mapped_file in self.files:
-            if mapped_file.path.stat().st_mtime_ns // 1_000_000 >= modified_ms:
-                return mapped_file
-        return self.files[-1] if self.files else None
-
 
 def infer_file_size(files: Sequence[MappedFile]) -> int:
     """The configured file size that most lengths and name differences agree on; 0 without evidence."""
