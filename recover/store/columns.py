@@ -68,13 +68,13 @@ class Split(Struct):
         return np.cumsum(counts) - counts
 
 
-class ColumnStore:
-    """Takes splits; those beyond `memory` bytes go to a scratch file and come back as read-write maps of it.
+class Scratch:
+    """Keeps bytes in memory; those beyond `memory` bytes in a scratch file, as read-write maps of it.
 
-    Several threads may keep rows at once.
+    Several threads may keep some at once.
     """
 
-    def __init__(self, memory: int = DEFAULT_MEMORY) -> None:
+    def __init__(self, memory: int) -> None:
         self._left = memory
         self._file: Any = None
         self._end = 0
@@ -83,17 +83,15 @@ class ColumnStore:
         self._in_memory = _Blocks(lambda size: np.empty(size, np.uint8))
         self._in_file = _Blocks(self._map)
 
-    def keep(self, records: Rows, hashes: Rows) -> Split:
-        """A copy of the rows that stays valid when the scan reuses its buffers."""
+    def copied(self, data: Rows) -> Rows:
+        """A copy (uint8) of some bytes or rows."""
         with self._lock:
-            size = records.nbytes + hashes.nbytes
-            blocks = self._in_memory if size <= self._left else self._in_file
-            self._left -= size if blocks is self._in_memory else 0
-            places = blocks.take(records.nbytes), blocks.take(hashes.nbytes)
-        for place, rows in zip(places, (records, hashes), strict=True):
-            # as bytes: rows would be copied column by column
-            place[:] = np.ascontiguousarray(rows).view(np.uint8)
-        return Split(places[0].view(RECORD), places[1].view(_HASH))
+            blocks = self._in_memory if data.nbytes <= self._left else self._in_file
+            self._left -= data.nbytes if blocks is self._in_memory else 0
+            place = blocks.take(data.nbytes)
+        # as bytes: rows would be copied column by column
+        place[:] = np.ascontiguousarray(data).view(np.uint8)
+        return place
 
     def _map(self, size: int) -> Rows:
         if self._file is None:
@@ -119,3 +117,14 @@ class _Blocks:
             self._total += self._rest.size
         place, self._rest = self._rest[:size], self._rest[taken:]
         return place
+
+
+class ColumnStore(Scratch):
+    """Takes splits."""
+
+    def __init__(self, memory: int = DEFAULT_MEMORY) -> None:
+        super().__init__(memory)
+
+    def keep(self, records: Rows, hashes: Rows) -> Split:
+        """A copy of the rows that stays valid when the scan reuses its buffers."""
+        return Split(self.copied(records).view(RECORD), self.copied(hashes).view(_HASH))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import stat
 import zlib
@@ -51,42 +52,37 @@ class Seen(Struct, frozen=True):
 def seen_now(store: Store) -> Seen:
     """The store as it is; topics and queues that are links are followed."""
     queues = store.consumequeue_dir, store.consumequeue_ext_dir
-    listed = [entry for top in queues for entry in _walk(top, 2)]
+    listed = [each for top in queues for each in _walk(top, links=2)]
     for top in (*store.commitlog_dirs, store.index_dir, store.config_dir):
-        listed += _walk(top, 0)
-    files = [Path(directory, name) for directory, names in listed for name in names]
+        listed += _walk(top)
+    files = [Path(folder, name) for folder, names in listed for name in names]
     return Seen(
         _stamps(store, [*files, store.checkpoint_path, store.abort_path]),
-        _stamps(store, [Path(directory) for directory, _ in listed]),
+        _stamps(store, [Path(folder) for folder, _ in listed]),
     )
 
 
-def _walk(top: Path, links: int) -> Iterator[tuple[str, list[str]]]:
-    """Each folder below `top` with its files; links in the uppermost `links` levels are followed as deep as these."""
-    found = [*os.walk(top)]
-    walked = {directory for directory, _, _ in found}
-    for directory, folders, names in found:
-        yield directory, names
-        level = directory.count(os.sep) - str(top).count(os.sep) + 1
-        for name in folders if level <= links else ():
-            path = os.path.join(directory, name)
-            if path not in walked:
-                yield from _behind_link(path, links - level)
+def _walk(top: Path | str, links: int = 0, deep: float = math.inf) -> Iterator[tuple[str, list[str]]]:
+    """Each folder with its files, down to `deep` levels below the first.
 
-
-def _behind_link(path: str, levels: int) -> Iterator[tuple[str, list[str]]]:
-    """A folder with its files, and as many `levels` of folders below: a link may lead anywhere."""
-    folders: list[str] = []
+    Links in the uppermost `links` levels are followed, and as deep as these: a link may lead anywhere.
+    """
+    folders: list[tuple[str, float]] = []
     names: list[str] = []
     try:
-        with os.scandir(path) as entries:
-            for entry in entries:
-                (folders if entry.is_dir() else names).append(entry.name)
+        with os.scandir(top) as listed:
+            for entry in listed:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append((entry.path, deep - 1))
+                elif not (entry.is_symlink() and os.path.isdir(entry.path)):
+                    names.append(entry.name)
+                elif links > 0:
+                    folders.append((entry.path, links - 1))
     except OSError:
         return
-    yield path, names
-    for name in folders if levels else ():
-        yield from _behind_link(os.path.join(path, name), levels - 1)
+    yield str(top), names
+    for folder, levels in folders if deep > 0 else ():
+        yield from _walk(folder, links - 1, levels)
 
 
 def _stamps(store: Store, paths: Iterable[Path]) -> dict[str, Stamp]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from formats.consumequeue import file_size_for
+from formats.consumequeue import CQ_UNIT, file_size_for
 from formats.names import offset_in_name
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
 from recover.store.mapped_files import MappedFileQueue, infer_file_size
@@ -181,9 +181,7 @@ class Store:
     @property
     def queue_file_size_is_told(self) -> bool:
         """False when `queue_file_size` is the brokers' default for want of any file and setting."""
-        if self._configured("mappedFileSizeConsumeQueue", 0):
-            return True
-        return any(length > 0 and length % 20 == 0 for length in _lengths(self.queue_folders))
+        return bool(self._configured("mappedFileSizeConsumeQueue", 0)) or self.queue_size_of_files is not None
 
     def list_queues(self) -> Iterator[tuple[QueueFolder, list[tuple[int, str, int]] | None]]:
         """Each queue folder with (offset, name, length in bytes) of its files, ascending, as they are now.
@@ -205,25 +203,18 @@ class Store:
     @property
     def queue_size_of_files(self) -> int | None:
         """Consume queue file size in bytes as most of the files have it; None without files."""
-        lengths = _lengths(self.queue_folders)
-        fitting = {length: count for length, count in lengths.items() if length and not length % 20}
-        return max(fitting, key=lambda length: (fitting[length], length)) if fitting else None
+        return _most(_lengths(self.queue_folders), CQ_UNIT.size)
 
     def queue_file_size_of(self, lengths: Mapping[int, int]) -> int:
         """What `queue_file_size` is if its files have these lengths (bytes -> how many files)."""
-        fitting = {length: count for length, count in lengths.items() if length > 0 and length % 20 == 0}
-        if not fitting:
-            return file_size_for(self._configured("mappedFileSizeConsumeQueue", DEFAULT_QUEUE_FILE_SIZE))
-        return max(fitting, key=lambda length: (fitting[length], length))
+        configured = self._configured("mappedFileSizeConsumeQueue", DEFAULT_QUEUE_FILE_SIZE)
+        return _most(lengths, CQ_UNIT.size) or file_size_for(configured)
 
     @cached_property
     def ext_file_size(self) -> int:
         """Length of a consumequeue_ext file in bytes: the most frequent one; without files as configured."""
         lengths = _lengths(_queue_folders(self.consumequeue_ext_dir))
-        del lengths[0]
-        if not lengths:
-            return self._configured("mappedFileSizeConsumeQueueExt", DEFAULT_EXT_FILE_SIZE)
-        return max(lengths, key=lambda length: (lengths[length], length))
+        return _most(lengths) or self._configured("mappedFileSizeConsumeQueueExt", DEFAULT_EXT_FILE_SIZE)
 
     def _configured(self, setting: str, default: int) -> int:
         """A size that the user gave as a broker setting; the default for none, or none that could be true."""
@@ -255,6 +246,12 @@ class Store:
 
 def _lengths(folders: Iterable[QueueFolder]) -> Counter[int]:
     return Counter(entry.length for folder in folders for entry in entries(folder.path) if entry.is_file)
+
+
+def _most(lengths: Mapping[int, int], unit: int = 1) -> int | None:
+    """The most frequent length (bytes) of some units, the largest of several; None where no file has one."""
+    fitting = [(count, length) for length, count in lengths.items() if length > 0 and length % unit == 0]
+    return max(fitting)[1] if fitting else None
 
 
 def _queue_folders(directory: Path) -> Iterator[QueueFolder]:
