@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import chain, count
 from pathlib import Path, PosixPath, PurePosixPath
 from typing import Any, NamedTuple
@@ -430,7 +430,7 @@ class RemoteTree(Tree):
         return f"{base.rstrip('/')}/{quote(name)}{question}{query}"
 
 
-_remote_tree = cache(RemoteTree)
+_remote_tree = lru_cache(maxsize=16)(RemoteTree)
 
 
 def expect(paths: Iterable[Path]) -> None:
