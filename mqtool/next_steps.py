@@ -186,6 +186,7 @@ SETTINGS = frozenset({"settings-contradict-files", "settings-would-truncate", "s
 _CLAMPED = ("consumer-offset-above-max", "delay-offset-above-max")
 _FLIPPED = ("commitlog-flipped-bit", "commitlog-flipped-field", "commitlog-flipped-property")
 _LEFT_BY_A_KILL = {"abort-present"}
+_STORES = 10
 _ASKS = "commitlog-begins-late"
 """A question that only a person answers: whether the log is meant to begin there."""
 
@@ -275,6 +276,10 @@ def _verify(scene: Scene) -> list[Step]:
     return [Step(scene.given.line("verify"), "cross-check the whole store and report every problem")]
 
 
+def _verify_each(scene: Scene) -> list[Step]:
+    return [Step(Given(str(item.file)).line("verify"), item.message) for item in scene.wrong[:_STORES]]
+
+
 class State(NamedTuple):
     """A row: in which phases, under which condition, which steps follow. The first that fits counts."""
 
@@ -286,6 +291,7 @@ class State(NamedTuple):
 _CHECKED = "checked predicted planned nothing changed"
 STATES: tuple[State, ...] = (
     State("inspected undone", lambda it: True, _verify),
+    State("fleet", lambda it: True, _verify_each),
     State("journal", lambda it: bool(it.named("run-unfinished")), _resume),
     State("journal", lambda it: True, _verify),
     State(_CHECKED, lambda it: bool(it.named("run-unfinished")), _resume),

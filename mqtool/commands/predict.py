@@ -22,7 +22,7 @@ from recover.check.parts import (
     too_old_for,
 )
 from recover.check.survey import Survey, survey
-from recover.evidence.last_numbers import as_units_say
+from recover.evidence.last_numbers import correct_generations_by_units
 from recover.export.damaged import damaged_messages
 from recover.export.select import Scanned, Selected, Source, Wanted, selected
 from recover.export.write import output_file, writer_for
@@ -103,7 +103,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     stamps = stamps_of(opened.commitlog)
     with engine.scan(out, opened) as scan:
         view = scan.scanner.scan_log(opened.commitlog, memory=scan.memory, progress=scan.progress)
-    prediction = predict_start(opened, as_units_say(view, opened), settings)
+    prediction = predict_start(opened, correct_generations_by_units(view, opened), settings)
     groups: list[GroupRow] = []
     remains: list[Finding] = []
     costs_messages = bool(prediction.exit_code & exits.MESSAGES)

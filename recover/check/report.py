@@ -40,7 +40,7 @@ from recover.derived.checkpoint import CheckpointReport, check_checkpoint
 from recover.derived.index_check import check_index
 from recover.derived.index_file_check import IndexReport
 from recover.evidence.edits import Edit
-from recover.evidence.misplaced import strays_of
+from recover.evidence.places import misnumbered
 from recover.findings.model import Finding, FindingList, finding
 from recover.look.store import StoreReport, log_is_gone
 from recover.store.config_files import Topics
@@ -53,8 +53,8 @@ from recover.store.unread import held_elsewhere
 def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
     """Records that fit nowhere into the queue that they name, and places of queues that no record is left for."""
     known = {edit.start for edit in look.contradictions}
-    for key, strays in strays_of(look.log, look.expectation).items():
-        for queue_offset, phy_offset, _ in strays:
+    for key, records in misnumbered(look.log, look.expectation).items():
+        for queue_offset, phy_offset, _ in records:
             mapped_file = look.log.queue.find(phy_offset)
             if phy_offset not in known and mapped_file is not None:
                 yield finding(
@@ -62,13 +62,12 @@ def numbering_findings(store: Store, look: Survey) -> Iterator[Finding]:
                     topic=key.topic, queue=key.queue_id, queue_offset=queue_offset,
                 )
     # a bridge leaves such places where it has no markers, or no room for all
-    for lack in look.losses.lacking if not (look.log.fillers or look.log.markers) else ():
+    for gap in look.losses.unexplained if not (look.log.fillers or look.log.markers) else ():
         # what leaves them out is wrong itself
-        if known.isdisjoint((lack.before, lack.behind)):
+        if known.isdisjoint((gap.before, gap.behind)):
             yield finding(
-                "commitlog-number-missing", "commitlog", None, topic=lack.key.topic, queue=lack.key.queue_id,
-                first=lack.first, last=lack.last, count=lack.last - lack.first + 1, before=lack.before,
-                behind=lack.behind,
+                "commitlog-number-missing", "commitlog", None, topic=gap.key.topic, queue=gap.key.queue_id,
+                first=gap.first, last=gap.last, count=gap.last - gap.first + 1, before=gap.before, behind=gap.behind,
             )
 
 

@@ -11,12 +11,11 @@ from recover.broker.delays import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.check.log import is_end_mark_only
 from recover.derived.expected import ConsumeQueueReport, Expectation, expect
 from recover.evidence.beyond import file_named_elsewhere, named_behind, note_damage_behind
-from recover.evidence.contradictions import contradictions, relocated
-from recover.evidence.edits import Edit, Place
-from recover.evidence.last_numbers import as_units_say
+from recover.evidence.edits import Edit
+from recover.evidence.last_numbers import correct_generations_by_units
 from recover.evidence.lost import Losses, LostPosition, lost_positions, old_end
-from recover.evidence.misplaced import misplaced, places_of_strays
-from recover.evidence.overwritten import ForeignFile, foreign_files, older_in_place, unheld, without
+from recover.evidence.overwritten import ForeignFile, overwritten, without
+from recover.evidence.places import misplaced_records, relocated
 from recover.findings.refusal import Refusal
 from recover.log.engine import Engine, LocalEngine
 from recover.log.file_scan import ProgressCallback
@@ -89,10 +88,10 @@ def survey(
     )
     if with_queues:
         # rows are changed in place: before anybody else looks at them
-        log = as_units_say(log, store)
+        log = correct_generations_by_units(log, store)
     by_names = log
     if misnamed:
-        by_names = as_units_say(options.scanner.scan_log(
+        by_names = correct_generations_by_units(options.scanner.scan_log(
             store.commitlog, memory=options.memory, open_error=_refuse(store), with_keys=with_keys or with_queues,
         ), store)
     topics = Topics(store)
@@ -105,10 +104,9 @@ def survey(
         from recover.derived.queue_check import check_consumequeue
 
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
-        foreign = foreign_files(log, expectation, queues)
-        stale = [*older_in_place(log, expectation, unheld(expectation, queues)), *(file.extent for file in foreign)]
+        foreign, stale = overwritten(log, expectation, queues)
         if stale:
-            log = as_units_say(without(log, stale, memory=options.memory), store)
+            log = correct_generations_by_units(without(log, stale, memory=options.memory), store)
             expectation = expect(log, topics, include_deleted=options.include_deleted)
             queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         behind = named_behind(log, expectation, queues)
@@ -117,10 +115,10 @@ def survey(
         gone = file_named_elsewhere(log, index_ends(store), read_checkpoint(store))
         if gone is not None and not any(damage.stop > gone.start for damage in log.damaged):
             log.damaged = [*log.damaged, gone]
-    denied, losses = _judged_by_places(log, expectation, queues, behind)
+    denied, losses = misplaced_records(log, expectation, queues, behind)
     if denied:
         # what derives from these records is judged by what they are
-        log = as_units_say(relocated(log, denied, memory=options.memory), store)
+        log = correct_generations_by_units(relocated(log, denied, memory=options.memory), store)
         expectation = expect(log, topics, include_deleted=options.include_deleted)
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         losses = lost_positions(log, expectation, queues, behind)
@@ -149,30 +147,6 @@ def not_looked_at(store: Store, options: ScanOptions, *, with_queues: bool) -> d
         store.queue_folders = ()
         unlisted = Elsewhere(store.relative(store.consumequeue_dir), f"cannot be listed: {error.strerror}")
         return {CONSUMEQUEUE: unlisted}
-
-
-def _judged_by_places(
-    log: LogView, expectation: Expectation, queues: ConsumeQueueReport | None, behind: list[LostPosition]
-) -> tuple[list[Edit], Losses]:
-    """Records that their queues contradict, and what is lost: not the places that these records hold."""
-    if queues is None:
-        return [], lost_positions(log, expectation, queues, behind)
-    strays = list(places_of_strays(log, expectation, queues))
-    named = [item for item in strays if item.named]
-    denied = contradictions(log, expectation, queues, named)
-    losses = lost_positions(log, expectation, queues, behind, _held(denied))
-    # a queue that lacks just this number tells more than one that has room for any
-    moved = misplaced(log, expectation, losses.lacking, {edit.start for edit in denied})
-    elsewhere = {item.phy_offset for item in moved}
-    left = [item for item in strays if not item.named and item.phy_offset not in elsewhere]
-    if moved or left:
-        denied = contradictions(log, expectation, queues, [*named, *moved, *left])
-        losses = lost_positions(log, expectation, queues, behind, _held(denied))
-    return denied, losses
-
-
-def _held(denied: list[Edit]) -> set[Place]:
-    return {place for edit in denied for place in edit.places}
 
 
 def _last_time(store: Store) -> int:

@@ -26,6 +26,7 @@ from formats.timer import (
     TimerCheck,
     decode,
 )
+from recover.broker.settings import java_integer
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import DUE_AGAIN
 from recover.log.judge import LogReader
@@ -83,7 +84,10 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
     """Findings about timerlog, timerwheel and timercheck; nothing without them."""
     try:
         yield from _wheels(store)
-        queue = MappedFileQueue.load((store.root / TIMERLOG,))
+        queue = MappedFileQueue.load((store.root / TIMERLOG,), _file_size(store))
+        for wrong in queue.wrong_lengths():
+            yield finding("timer-log-bad-length", store.relative(wrong.path), 0, length=wrong.length,
+                          expected=queue.file_size)
         check, problem = _check_of(store)
         # nothing was delivered later than the newest message: a delivery is one
         newest = log.newest_timestamp + _SLACK_MS
@@ -112,6 +116,11 @@ def _wheels(store: Store) -> Iterator[Finding]:
         if length not in (0, WHEEL_FILE_SIZE):
             yield finding("timer-wheel-bad-length", path.name, None, name=path.name, length=length,
                           expected=WHEEL_FILE_SIZE)
+
+
+def _file_size(store: Store) -> int:
+    """Length of a timerlog file as the settings have it; 0, and the files themselves tell, where they do not."""
+    return java_integer(store.options.settings.get("mappedFileSizeTimerLog", "")) or 0
 
 
 def _check_of(store: Store) -> tuple[TimerCheck | None, str]:

@@ -16,7 +16,7 @@ from formats.record import Record
 from formats.record.rows import BIT_LMQ, BIT_MARKER, EXPECTED, FILLER_TOPIC
 from recover.broker.delays import DelayTable
 from recover.findings.model import Finding
-from recover.log.generations import numbered
+from recover.log.generations import batches, numbered
 from recover.log.judge import LogReader
 from recover.log.scan import LogView
 from recover.store.columns import Rows, roomy
@@ -63,9 +63,9 @@ class Expectation(Struct):
     def of(self, numbers: Iterable[int]) -> Iterator[tuple[QueueKey, Rows]]:
         """As `grouped`, the queues of these numbers, which ascend and have a position each."""
         room = np.empty(0, dtype=EXPECTED)
-        for batch in _batches(numbers, self.counts, _NOTED):
+        for batch in batches(numbers, self.counts, _NOTED):
             order, starts, stops = self._noted(batch)
-            for few in _batches(batch, self.counts, _TAKEN):
+            for few in batches(batch, self.counts, _TAKEN):
                 start, count = int(starts[few[0]]), int(self.counts[few].sum())
                 if count > room.size:
                     # one room for all: what is made of the rows meanwhile would break up another's place
@@ -132,20 +132,6 @@ def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Ex
         counts = np.concatenate([counts, np.zeros(len(keys) - counts.size, dtype=np.int64)])
         counts += np.bincount(lmq_rows["queue"], minlength=len(keys))
     return Expectation(log, topics, keys, counts, lmq_rows, deleted, unsafe, skip | batch)
-
-
-def _batches(numbers: Iterable[int], counts: Rows, most: int) -> Iterator[list[int]]:
-    """Queues in their order, as many together as have at most so many rows, or one."""
-    batch: list[int] = []
-    total = 0
-    for number in numbers:
-        if batch and total + int(counts[number]) > most:
-            yield batch
-            batch, total = [], 0
-        batch.append(number)
-        total += int(counts[number])
-    if batch:
-        yield batch
 
 
 def _lmq_rows(log: LogView, topics: Topics, keys: list[QueueKey], include_deleted: bool) -> Rows:

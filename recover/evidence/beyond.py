@@ -10,12 +10,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-import numpy as np
-
 from formats.checkpoint import Checkpoint
 from formats.record import BLANK_SIZE, MIN_RECORD_SIZE
-from recover.derived.expected import ConsumeQueueReport, Expectation
-from recover.evidence.lost import LostPosition
+from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
+from recover.evidence.lost import LostPosition, named_by_units, not_held
 from recover.log.file_scan import FileScan, Hole
 from recover.log.scan import MISSING_FILE, Damage, LogView, Tail, dead_ranges
 
@@ -29,21 +27,14 @@ def named_behind(log: LogView, expectation: Expectation, queues: ConsumeQueueRep
     A unit counts if a broker can have written it: the log holds no message for its queue offset, and a record of its
     size fits at its place, which is no more than a file away from anything else that is known.
     """
-    beyond = {key: verdict.beyond for key, verdict in queues.verdicts.items() if verdict.beyond}
-    if not beyond or not log.files or log.queue.file_size <= 0:
+    if not log.files or log.queue.file_size <= 0:
         return []
-    taken = {key: rows["queue_offset"].copy() for key, rows in expectation.grouped(set(beyond))}
-    found = []
-    for key, units in beyond.items():
-        claimed = np.isin([queue_offset for queue_offset, _, _ in units], taken.get(key, ()))
-        seen: set[int] = set()
-        for (queue_offset, phy_offset, size), has_message in zip(units, claimed, strict=True):
-            # a unit that repeats the one before stands for a message that was lost before
-            if not has_message and phy_offset not in seen and _fits(log, phy_offset, size):
-                seen.add(phy_offset)
-                found.append(LostPosition(key, queue_offset, phy_offset, size))
-    found.sort(key=lambda position: (position.start, position.key.topic, position.key.queue_id))
-    return list(_in_reach(log, found))
+    # a unit that repeats the one before stands for a message that was lost before
+    found: dict[tuple[QueueKey, int], LostPosition] = {}
+    for position in not_held(expectation, named_by_units(queues, "beyond")):
+        if _fits(log, position.start, position.stop - position.start):
+            found.setdefault((position.key, position.start), position)
+    return list(_in_reach(log, found.values()))
 
 
 def _fits(log: LogView, phy_offset: int, size: int) -> bool:
@@ -52,7 +43,7 @@ def _fits(log: LogView, phy_offset: int, size: int) -> bool:
     return phy_offset >= log.log_end and MIN_RECORD_SIZE <= size <= log.queue.file_size - inside - BLANK_SIZE
 
 
-def _in_reach(log: LogView, positions: list[LostPosition]) -> Iterator[LostPosition]:
+def _in_reach(log: LogView, positions: Iterable[LostPosition]) -> Iterator[LostPosition]:
     """Those that stand in no file that goes on in another way, up to the first that is too far from all others."""
     holes = [(hole.start, hole.stop) for _, hole in _holes_behind(log)]
     files = [(scan.mapped_file.file_from_offset, scan.file_end) for scan in log.files]

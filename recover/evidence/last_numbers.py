@@ -21,52 +21,21 @@ from recover.store.derived_files import QueueFiles, unit_at
 from recover.store.store import Store
 
 
-def as_units_say(log: LogView, store: Store) -> LogView:
-    """The log with such last records as strays or none, and the ones before them as live; maybe `log` itself.
+def correct_generations_by_units(log: LogView, store: Store) -> LogView:
+    """The log with such last records as misnumbered or not, and the ones before them as live; maybe `log` itself.
 
     The bits of its rows are changed in place.
     """
-    return _with_true_leaps(_without_false_restarts(log, store), store)
+    if log.superseded and _without_false_restarts(log, store):
+        superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum()) for split in log.splits())
+        log = structs.replace(log, tally=tally(log.files, len(log.queues)), superseded=superseded)
+    if log.tally.bits & BIT_STRAY and _with_true_jumps(log, store):
+        log = structs.replace(log, tally=tally(log.files, len(log.queues)))
+    return log
 
 
-def _without_false_restarts(log: LogView, store: Store) -> LogView:
-    if not log.superseded:
-        return log
-    false = {
-        queue: phy_offset
-        for queue, phy_offset, size, place in _lone_restarts(log)
-        if _unit(store, *log.queues[queue], place) == (phy_offset, size)
-    }
-    if not false:
-        return log
-    for split in log.splits():
-        for queue, phy_offset in false.items():
-            bits, mine = split.records["bits"], split.records["queue"] == queue
-            last = mine & (split.records["phy_offset"] == phy_offset)
-            bits &= np.where(mine, np.uint16(~BIT_SUPERSEDED & 0xFFFF), np.uint16(0xFFFF))
-            bits |= np.where(last, BIT_STRAY, 0).astype(np.uint16)
-    counts = tally(log.files, len(log.queues))
-    superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum()) for split in log.splits())
-    return structs.replace(log, tally=counts, superseded=superseded)
-
-
-def _with_true_leaps(log: LogView, store: Store) -> LogView:
-    if not log.tally.bits & BIT_STRAY:
-        return log
-    cleared = 0
-    for split in log.splits():
-        for at in np.flatnonzero((split.records["bits"] & BIT_STRAY) != 0).tolist():
-            row = split.records[at]
-            queue, place = int(row["queue"]), int(row["queue_offset"])
-            leaps = place > int(log.tally.most[queue])
-            if leaps and _unit(store, *log.queues[queue], place) == (int(row["phy_offset"]), int(row["size"])):
-                split.records["bits"][at] &= np.uint16(~BIT_STRAY & 0xFFFF)
-                cleared += 1
-    return structs.replace(log, tally=tally(log.files, len(log.queues))) if cleared else log
-
-
-def _lone_restarts(log: LogView) -> list[tuple[int, int, int, int]]:
-    """(queue, physical offset, size, place after the one before) of records that alone begin a queue anew at 0."""
+def _without_false_restarts(log: LogView, store: Store) -> bool:
+    """Whether any record that alone begins a queue anew at 0 is named by the unit of the place after the one before."""
     alone = np.flatnonzero((log.tally.positions == 1) & (log.tally.most == 0))
     older: dict[int, np.void] = {}
     newer: dict[int, np.void] = {}
@@ -78,19 +47,36 @@ def _lone_restarts(log: LogView) -> list[tuple[int, int, int, int]]:
             # of each queue the last row of the split
             queues, from_end = np.unique(rows["queue"][::-1], return_index=True)
             last.update(zip(queues.tolist(), rows[::-1][from_end], strict=True))
-    return [
-        (queue, int(row["phy_offset"]), int(row["size"]), int(older[queue]["queue_offset"]) + 1)
-        for queue, row in newer.items() if queue in older
-    ]
+    false = {
+        queue: int(row["phy_offset"]) for queue, row in newer.items()
+        if queue in older and _is_named(log, store, row, int(older[queue]["queue_offset"]) + 1)
+    }
+    for split in log.splits() if false else ():
+        bits, offsets = split.records["bits"], split.records["phy_offset"]
+        bits[np.isin(split.records["queue"], [*false])] &= np.uint16(~BIT_SUPERSEDED & 0xFFFF)
+        bits[np.isin(offsets, [*false.values()])] |= BIT_STRAY
+    return bool(false)
 
 
-def _unit(store: Store, topic: bytes, queue_id: int, place: int) -> tuple[int, int] | None:
-    """Physical offset and size in the unit at a place of a queue, None where none can be read."""
+def _with_true_jumps(log: LogView, store: Store) -> bool:
+    """Whether the unit of the place that it names for itself bears any misnumbered last record out."""
+    cleared = False
+    for split in log.splits():
+        for at in np.flatnonzero((split.records["bits"] & BIT_STRAY) != 0).tolist():
+            row = split.records[at]
+            place = int(row["queue_offset"])
+            if place > int(log.tally.most[int(row["queue"])]) and _is_named(log, store, row, place):
+                split.records["bits"][at] &= np.uint16(~BIT_STRAY & 0xFFFF)
+                cleared = True
+    return cleared
+
+
+def _is_named(log: LogView, store: Store, row: np.void, place: int) -> bool:
+    """Whether the unit at a place of a record's queue names this record; not where none can be read."""
+    topic, queue_id = log.queues[int(row["queue"])]
     name = topic_text(topic)
-    if not is_folder_name(name):
-        return None
     try:
-        unit = unit_at(QueueFiles(store, name, queue_id).mapped_files, place)
+        unit = unit_at(QueueFiles(store, name, queue_id).mapped_files, place) if is_folder_name(name) else None
     except OSError:
-        return None
-    return None if unit is None else (unit.phy_offset, unit.size)
+        return False
+    return unit is not None and (unit.phy_offset, unit.size) == (int(row["phy_offset"]), int(row["size"]))

@@ -96,9 +96,9 @@ class LostPosition(Struct, frozen=True):
         return -1 if self.phy_offset is None else self.phy_offset + (self.size or 0)
 
 
-class Lack(NamedTuple):
-    """Queue offsets that the log lacks, and that no damage took; phy_offset of the records of the queue around them
-    (-1 for its beginning)."""
+class UnexplainedGap(NamedTuple):
+    """Queue offsets that are missing in the log, and that no damage took; phy_offset of the records of the queue around
+    them (-1 for its beginning)."""
 
     key: QueueKey
     first: int
@@ -110,18 +110,18 @@ class Lack(NamedTuple):
 class Losses(Struct):
     """Lost positions of each damaged range: `by_damage[i]` belongs to `LogView.damaged[i]`.
 
-    `lacking` are steps in queue offsets that no damage explains. `unproven` are those that nothing but
+    `unexplained` are steps in queue offsets that no damage explains. `unproven` are those that nothing but
     the units of queues names, after the end of the log.
     """
 
     by_damage: list[list[LostPosition]]
-    lacking: list[Lack] = field(default_factory=list)
+    unexplained: list[UnexplainedGap] = field(default_factory=list)
     unproven: list[LostPosition] = field(default_factory=list)
 
     @property
     def total(self) -> int:
         """Positions in damaged ranges; several of them can be those of one record."""
-        return sum(len(positions) for positions in self.by_damage)
+        return sum(map(len, self.by_damage))
 
     @property
     def records(self) -> int:
@@ -157,31 +157,88 @@ def lost_positions(
     """Collect what the units name in each damaged range, then what only the queue offsets give away.
 
     A step in a queue's offsets belongs to a damaged range that lies between its two records; with several, the
-    first one takes it. `after` are the positions that units name after the end of the log, `held` those that are
+    first one takes it. `behind` are the positions that units name after the end of the log, `held` those that are
     not lost: intact records hold them whose own number is wrong.
     """
     losses = Losses([[] for _ in log.damaged])
     if not log.damaged and queues is None:
         return losses
-    known: dict[QueueKey, _Known] = defaultdict(_Known)
-    ranges = _Ranges(log.damaged)
-    for position in chain(_in_damage(queues), behind):
-        at = bisect_right(ranges.starts, position.start) - 1
+    starts = [damage.start for damage in log.damaged]
+    fits = [(damage.stop - damage.start) // MIN_RECORD_SIZE for damage in log.damaged]
+    room = [0, *accumulate(fits)]
+    named: dict[QueueKey, list[int]] = defaultdict(list)
+    taken: dict[QueueKey, list[int]] = defaultdict(list)
+    for position in chain(named_by_units(queues, "lost"), behind):
+        at = bisect_right(starts, position.start) - 1
         if at >= 0 and position.start < log.damaged[at].stop:
-            known[position.key].named.append(position.queue_offset)
+            named[position.key].append(position.queue_offset)
             losses.by_damage[at].append(position)
         elif position.start >= log.log_end:
             losses.unproven.append(position)
     for key, queue_offset in held:
-        known[key].held.append(queue_offset)
-    for places in known.values():
-        places.named.sort()
-        places.held.sort()
-    for key, rows in expectation.of(_with_gaps(log, expectation)):
-        _take_gaps(losses, log, ranges, key, rows, known[key])
+        taken[key].append(queue_offset)
+    for places in (*named.values(), *taken.values()):
+        places.sort()
+    for gap in _gaps(log, expectation):
+        known, others = (_between(places[gap.key], gap.first, gap.last) for places in (named, taken))
+        missing = gap.last - gap.first + 1 - len(others)
+        if missing <= len(known):
+            continue
+        first, stop = bisect_right(starts, gap.before), bisect_left(starts, gap.behind)
+        if room[max(first, stop)] - room[first] < missing:
+            # the damage is not what took them
+            losses.unexplained.append(gap)
+            continue
+        own = {*known, *others}
+        wanted = [at for at in range(gap.first, min(gap.last + 1, gap.first + _GAP_LIMIT)) if at not in own]
+        at = 0
+        for number in range(first, stop):
+            if at >= len(wanted):
+                break
+            found = wanted[at : at + fits[number]]
+            losses.by_damage[number].extend(LostPosition(gap.key, place, None, None) for place in found)
+            at += fits[number]
     for positions in losses.by_damage:
         positions.sort(key=lambda p: (p.key.topic, p.key.queue_id, p.queue_offset))
     return losses
+
+
+def named_by_units(queues: ConsumeQueueReport | None, *kinds: str) -> Iterator[LostPosition]:
+    """What the units of these kinds (`lost`, `beyond`, `wrong` as in `QueueVerdict`) name."""
+    for key, verdict in queues.verdicts.items() if queues is not None else ():
+        for kind in kinds:
+            yield from (LostPosition(key, *unit) for unit in getattr(verdict, kind))
+
+
+def not_held(expectation: Expectation, named: Iterable[LostPosition]) -> list[LostPosition]:
+    """Those of `named` whose place in their queue no record of the log holds, ascending by phy_offset."""
+    left: dict[QueueKey, list[LostPosition]] = defaultdict(list)
+    for position in named:
+        left[position.key].append(position)
+    for key, rows in expectation.grouped(set(left)):
+        held = np.isin([position.queue_offset for position in left[key]], rows["queue_offset"]).tolist()
+        left[key] = [position for position, is_held in zip(left[key], held, strict=True) if not is_held]
+    return sorted(chain(*left.values()), key=lambda position: (position.start, position.key, position.queue_offset))
+
+
+def _between(places: list[int], first: int, last: int) -> list[int]:
+    return places[bisect_left(places, first) : bisect_right(places, last)]
+
+
+def _gaps(log: LogView, expectation: Expectation) -> Iterator[UnexplainedGap]:
+    """The missing numbers of all queues: where nothing is damaged, not of those that LMQ records alone fill."""
+    tally, counts = log.tally, expectation.counts
+    may = np.full(counts.size, bool(log.damaged))
+    if not tally.bits & BIT_INNER_BATCH:
+        may[: tally.gapped.size] = tally.gapped | ((tally.least > 0) & (log.min_offset == 0))
+    for key, rows in expectation.of(np.flatnonzero(may & (counts > 0)).tolist()):
+        offsets, places = rows["queue_offset"], rows["phy_offset"]
+        if log.min_offset == 0 and offsets[0] > 0:
+            yield UnexplainedGap(key, 0, int(offsets[0]) - 1, -1, int(places[0]))
+        for at in np.flatnonzero(np.diff(offsets) > 1).tolist():
+            yield UnexplainedGap(
+                key, int(offsets[at]) + 1, int(offsets[at + 1]) - 1, int(places[at]), int(places[at + 1])
+            )
 
 
 def old_end(log: LogView, queue_file_size: int) -> int | None:
@@ -205,81 +262,3 @@ def old_end(log: LogView, queue_file_size: int) -> int | None:
         start = int(run["phy_offset"][0])
         return None if any(damage.stop > start for damage in log.damaged) else start
     return None
-
-
-class _Known:
-    """Places of one queue: of messages that units `named` in damaged ranges, and those that are `held` (ascending)."""
-
-    def __init__(self) -> None:
-        self.named: list[int] = []
-        self.held: list[int] = []
-
-    def between(self, first: int, last: int) -> tuple[list[int], list[int]]:
-        """Those of both from `first` to `last`."""
-        return _between(self.named, first, last), _between(self.held, first, last)
-
-
-def _between(places: list[int], first: int, last: int) -> list[int]:
-    return places[bisect_left(places, first) : bisect_right(places, last)]
-
-
-def _in_damage(queues: ConsumeQueueReport | None) -> Iterator[LostPosition]:
-    for key, verdict in queues.verdicts.items() if queues is not None else ():
-        for queue_offset, phy_offset, size in verdict.lost:
-            yield LostPosition(key, queue_offset, phy_offset, size)
-
-
-class _Ranges:
-    """The damaged ranges of a log in its order, with how many records fit into them."""
-
-    def __init__(self, damaged: list[Damage]) -> None:
-        self.starts = [damage.start for damage in damaged]
-        self.fits = [(damage.stop - damage.start) // MIN_RECORD_SIZE for damage in damaged]
-        self._in_front = [0, *accumulate(self.fits)]
-
-    def between(self, before: int, behind: int) -> tuple[range, int]:
-        """Numbers of those that begin after `before` and before `after`, and how many records fit into all."""
-        first, stop = bisect_right(self.starts, before), bisect_left(self.starts, behind)
-        return range(first, stop), self._in_front[max(first, stop)] - self._in_front[first]
-
-
-def _with_gaps(log: LogView, expectation: Expectation) -> list[int]:
-    """Numbers of the queues that may lack positions: where nothing is damaged, not those that only carriers fill."""
-    tally, counts = log.tally, expectation.counts
-    may = np.full(counts.size, bool(log.damaged))
-    if not tally.bits & BIT_INNER_BATCH:
-        may[: tally.gapped.size] = tally.gapped | ((tally.least > 0) & (log.min_offset == 0))
-    return [int(number) for number in np.flatnonzero(may & (counts > 0))]
-
-
-def _take_gaps(
-    losses: Losses, log: LogView, ranges: _Ranges, key: QueueKey, rows: Rows, known: _Known
-) -> None:
-    for first, last, before, behind in _gaps(log, rows):
-        named, held = known.between(first, last)
-        missing = last - first + 1 - len(held)
-        if missing <= len(named):
-            continue
-        between, room = ranges.between(before, behind)
-        if room < missing:
-            # the damage is not what took them
-            losses.lacking.append(Lack(key, first, last, before, behind))
-            continue
-        taken_up = {*named, *held}
-        wanted = [offset for offset in range(first, min(last + 1, first + _GAP_LIMIT)) if offset not in taken_up]
-        at = 0
-        for i in between:
-            if at >= len(wanted):
-                break
-            taken = wanted[at : at + ranges.fits[i]]
-            losses.by_damage[i].extend(LostPosition(key, offset, None, None) for offset in taken)
-            at += len(taken)
-
-
-def _gaps(log: LogView, rows: Rows) -> Iterator[tuple[int, int, int, int]]:
-    """(first missing, last missing, phy_offset of the record before, of the one after) of one queue."""
-    offsets, places = rows["queue_offset"], rows["phy_offset"]
-    if offsets.size and log.min_offset == 0 and offsets[0] > 0:
-        yield 0, int(offsets[0]) - 1, -1, int(places[0])
-    for at in np.flatnonzero(np.diff(offsets) > 1).tolist():
-        yield int(offsets[at]) + 1, int(offsets[at + 1]) - 1, int(places[at]), int(places[at + 1])

@@ -9,7 +9,7 @@ units of different queues adjoin, more of them than lead to its records.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -17,11 +17,11 @@ from msgspec import Struct, structs
 
 from formats.record.rows import BIT_STRAY, BIT_SUPERSEDED, STALE
 from recover.claims import Claim, believed
-from recover.derived.expected import ConsumeQueueReport, Expectation
-from recover.evidence.lost import LostPosition
+from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
+from recover.evidence.lost import LostPosition, named_by_units, not_held
 from recover.log.file_scan import FileScan, Hole
 from recover.log.generations import numbered
-from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble
+from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble, without_rows
 from recover.store.columns import ColumnStore, Rows, Split
 from recover.store.config_files import topic_text
 from recover.store.mapped_files import MappedFile
@@ -41,21 +41,17 @@ class ForeignFile(Struct, frozen=True):
         return self.extent[0] <= phy_offset < self.extent[1]
 
 
-def unheld(expectation: Expectation, queues: ConsumeQueueReport) -> list[LostPosition]:
-    """What units name that lead to no message of theirs, of places that no record of the log holds; by phy_offset."""
-    wrong = {key: verdict.wrong for key, verdict in queues.verdicts.items() if verdict.wrong}
-    if not wrong:
-        return []
-    held = {key: rows["queue_offset"].copy() for key, rows in expectation.grouped(set(wrong))}
-    found = [
-        LostPosition(key, *unit) for key, units in wrong.items()
-        for unit, taken in zip(units, np.isin([unit[0] for unit in units], held.get(key, ())), strict=True) if not taken
-    ]
-    return sorted(found, key=lambda position: (position.start, position.key, position.queue_offset))
+def overwritten(
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport
+) -> tuple[list[ForeignFile], list[Range]]:
+    """Files of another log; and all stretches where other records stand than the messages that units name."""
+    unheld = not_held(expectation, named_by_units(queues, "wrong"))
+    foreign = _foreign_files(log, expectation, queues, unheld)
+    return foreign, [*_older_in_place(log, expectation, unheld), *(file.extent for file in foreign)]
 
 
-def older_in_place(log: LogView, expectation: Expectation, named: Collection[LostPosition]) -> list[Range]:
-    """Stretches of the log with older records where `named` messages stood, ascending."""
+def _older_in_place(log: LogView, expectation: Expectation, named: Collection[LostPosition]) -> list[Range]:
+    """Stretches of the log with older records where `named` messages stood that no record holds, ascending."""
     starts = np.array([position.start for position in named], dtype=np.int64)
     found: list[Range] = []
     for split in log.splits() if log.superseded and named else ():
@@ -101,31 +97,31 @@ def without(log: LogView, stretches: Collection[Range], *, memory: int) -> LogVi
         why = (OTHER_LOG, "file-end") if whole else (OVERWRITTEN, "record")
         holes = [Hole(start, stop, *why, True, stop, {"size": stop - start}) for start, stop in own]
         copy.holes = sorted([*([] if whole else scan.holes), *holes], key=lambda hole: hole.start)
-        copy.set_aside = [*scan.set_aside, *(_within(split, own) for split in scan.splits if own)]
+        taken = [Split(split.records[_inside(split, own)], split.hashes[:0]) for split in scan.splits if own]
+        copy.set_aside = [*scan.set_aside, *taken]
         scans.append(copy)
     view = assemble(log.queue, scans)
     return structs.replace(view, written=log.written, has_keys=log.has_keys)
 
 
-def _within(split: Split, stretches: Iterable[Range]) -> Split:
+def _inside(split: Split, stretches: Collection[Range]) -> Rows:
+    """Which rows begin in these stretches (bool array)."""
     inside = np.zeros(split.records.size, dtype=bool)
     for start, stop in stretches:
         inside |= (split.records["phy_offset"] >= start) & (split.records["phy_offset"] < stop)
-    return Split(split.records[inside], split.hashes[:0])
+    return inside
 
 
-def _cut(split: Split, stretches: Iterable[Range], columns: ColumnStore) -> Split:
-    keep = np.ones(split.records.size, dtype=bool)
-    for start, stop in stretches:
-        keep &= (split.records["phy_offset"] < start) | (split.records["phy_offset"] >= stop)
-    counts = split.records["hashes"].astype(np.int64)
-    hashes = split.hashes[np.repeat(keep, counts)] if split.hashes.size else split.hashes
-    kept = columns.keep(split.records[keep], hashes)
+def _cut(split: Split, stretches: Collection[Range], columns: ColumnStore) -> Split:
+    left = without_rows(split, _inside(split, stretches))
+    kept = columns.keep(left.records, left.hashes)
     kept.records["bits"] &= np.uint16(~(STALE | BIT_STRAY) & 0xFFFF)
     return kept
 
 
-def foreign_files(log: LogView, expectation: Expectation, queues: ConsumeQueueReport) -> list[ForeignFile]:
+def _foreign_files(
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, unheld: Collection[LostPosition]
+) -> list[ForeignFile]:
     """Log files of another log: units of several queues name other messages in them, one after another.
 
     More of these than lead to its records, and the records continue fewer queues of the files beside them than they
@@ -133,21 +129,16 @@ def foreign_files(log: LogView, expectation: Expectation, queues: ConsumeQueueRe
     queues are another log's.
     """
     with_records = [scan for scan in log.files if scan.record_count]
-    named = [
-        LostPosition(key, *unit)
-        for key, verdict in queues.verdicts.items() for unit in (*verdict.wrong, *verdict.beyond, *verdict.lost)
-    ]
-    old = _places_of_old(log)
-    led_to_old = [unit.start for unit in named if (*unit.key, unit.queue_offset, unit.phy_offset, unit.size) in old]
+    named = sorted(named_by_units(queues, "wrong", "beyond", "lost"), key=lambda each: (each.start, each.key))
+    old = _old_records(log) if named else set()
+    led_to_old = [position.start for position in named if position in old]
     taken = set(led_to_old)
-    named = sorted(
-        (unit for unit in named if unit.start not in taken), key=lambda position: (position.start, position.key)
-    )
+    named = [position for position in named if position.start not in taken]
     if not with_records or not _adjoining(named):
         return []
     starts = [position.start for position in named]
     led_to = _led_to(expectation, queues, with_records, led_to_old)
-    nowhere = {(position.key, position.queue_offset) for position in unheld(expectation, queues)}
+    nowhere = {(position.key, position.queue_offset) for position in unheld}
     found = []
     for scan, (unbroken, broken) in zip(with_records, _numbering(with_records, len(log.queues)), strict=True):
         base = scan.mapped_file.file_from_offset
@@ -202,21 +193,20 @@ def _edges(scan: FileScan, nothing: Rows) -> tuple[Rows, Rows]:
     for split in scan.splits:
         rows = split.records[numbered(split.records)]
         last[rows["queue"]] = rows["queue_offset"]
-        fresh = first < 0
-        backwards = rows[::-1]
-        kept = backwards[fresh[backwards["queue"]]]
-        first[kept["queue"]] = kept["queue_offset"]
+    for split in reversed(scan.splits):
+        rows = split.records[numbered(split.records)][::-1]
+        first[rows["queue"]] = rows["queue_offset"]
     return first, last
 
 
-def _places_of_old(log: LogView) -> set[tuple[str, int, int, int, int]]:
-    """Topic, queue id, queue offset, phy offset and size of records that count as old: a newer file may be wrong."""
-    found = set()
-    for split in log.splits() if log.ghosts or log.superseded else ():
-        for row in split.records[(split.records["bits"] & STALE) != 0]:
-            topic, queue_id = log.queues[row["queue"]]
-            found.add((topic_text(topic), queue_id, int(row["queue_offset"]), int(row["phy_offset"]), int(row["size"])))
-    return found
+def _old_records(log: LogView) -> set[LostPosition]:
+    """What units of the records that count as old would say: a newer file may be wrong."""
+    keys = [QueueKey(topic_text(topic), queue_id) for topic, queue_id in log.queues]
+    return {
+        LostPosition(keys[row["queue"]], int(row["queue_offset"]), int(row["phy_offset"]), int(row["size"]))
+        for split in (log.splits() if log.ghosts or log.superseded else ())
+        for row in split.records[(split.records["bits"] & STALE) != 0]
+    }
 
 
 def _led_to(
@@ -230,7 +220,7 @@ def _led_to(
         if verdict is None:
             continue
         wrong = [unit[0] for unit in (*verdict.wrong, *verdict.beyond, *verdict.lost)]
-        unled = np.isin(rows["queue_offset"], verdict.missing_offsets) | np.isin(rows["queue_offset"], wrong)
-        files = np.searchsorted(bases, rows["phy_offset"][~unled], "right") - 1
+        led = ~np.isin(rows["queue_offset"], [*verdict.missing_offsets.tolist(), *wrong])
+        files = np.searchsorted(bases, rows["phy_offset"][led], "right") - 1
         total += np.bincount(files, minlength=bases.size)
     return dict(zip(bases.tolist(), total.tolist(), strict=True))

@@ -21,7 +21,7 @@ from formats.message_id import offset_id
 from formats.names import offset_in_name
 from formats.record import HEAD, HEAD_SIZE, MAGIC_V1, MAGIC_V2, Record, decode
 from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, BIT_SUPERSEDED
-from recover.evidence.last_numbers import as_units_say
+from recover.evidence.last_numbers import correct_generations_by_units
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
 from recover.findings.refusal import NotAStore, UsageRefusal
 from recover.log.engine import Engine
@@ -145,7 +145,7 @@ def scan_source(
     queue, _ = rightly_placed(live_copies(source.queue))
     log = engine.scan_log(queue, memory=memory, progress=progress, open_error=cannot_open)
     if source.store is not None:
-        log = as_units_say(log, source.store)
+        log = correct_generations_by_units(log, source.store)
         unread += not_looked_at(source.store)
     for scan in log.files:
         unread += [f"{failure.path} could not be read at {failure.offset}: {failure.strerror}"

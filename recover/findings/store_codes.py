@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recover.findings.code import BIT_UNSUPPORTED, Code
+from recover.findings.code import BIT_OPERATIONAL, BIT_UNSUPPORTED, Code
 
 DUE_AGAIN = (
     "The timer cannot be rebuilt. If delayed messages matter more than duplicates, move timerlog, timerwheel* and "
@@ -155,6 +155,15 @@ PARTS_CODES: tuple[Code, ...] = (
         broker="It cuts the timerlog there at start, and never delivers what only later units name.",
         action="Without units after it nothing. Else restore the timerlog from a copy, or have the broker read its timer queue again: "
         "move timerlog, timerwheel* and config/timercheck aside.",
+    ),
+    Code(
+        "timer-log-bad-length", "warning", "{file} is {length} bytes long instead of {expected}",
+        "Restore {file} from a copy before the start. Without one, move timerlog, timerwheel* and config/timercheck aside: the "
+        "broker then reads its timer queue from the beginning again, and delivers some delayed messages twice.",
+        meaning="Files of the timerlog have a fixed length, mappedFileSizeTimerLog.",
+        cause="A copy that stopped, a file system without room, or another setting than the one it was written with.",
+        broker="From 5.0.0 on it does not start, unless timerWheelEnable is false.",
+        action="mqtool changes nothing of the timer. Which of the two ways is better depends on whether duplicates do harm.",
     ),
     Code(
         "timer-wheel-bad-length", "warning", "{name} is {length} bytes long instead of {expected}",
@@ -372,6 +381,28 @@ PLAN_CODES: tuple[Code, ...] = (
 
 # --- Findings about what a broker's start would do.
 
+
+FLEET_CODES: tuple[Code, ...] = (
+    Code(
+        "fleet-store-problems", "warning", "findings: {findings}, the worst: {worst}",
+        "Its rows in the table findings name each; so does mqtool verify on the store.",
+        meaning="One of many stores that `mqtool fleet verify` checked has problems; its exit bits are those of this finding.",
+        cause="What its findings say.",
+        broker="What `mqtool explain` says of its worst finding.",
+        action="Run `mqtool verify` on the store and follow its next steps. Of a backup: make another one before the "
+        "original is removed.",
+    ),
+    Code(
+        "fleet-store-failed", "error", "not verified: {error}",
+        "Run mqtool verify on the store where its files are.",
+        meaning="One of many stores was not verified, or changed meanwhile: nothing is known of its state.",
+        cause="No store at that place, no permission, files that change while they are read, other files on a worker than on "
+        "the driver, or a process that was killed, for instance for want of memory.",
+        broker="It has no part in this.",
+        action="Remove what the error names and run again: only stores without a trusted row are read.",
+        bits=BIT_OPERATIONAL,
+    ),
+)
 
 PREDICT_CODES: tuple[Code, ...] = (
     Code(

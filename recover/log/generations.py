@@ -7,7 +7,7 @@ A queue that lost its units can number its messages again from a lower offset.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
 from operator import itemgetter
 
@@ -39,31 +39,31 @@ def counted(records: Rows) -> Rows:
 
 
 def with_place(records: Rows) -> Rows:
-    """Those that hold a position of their queue (bool array): neither ghosts nor superseded, and no strays."""
+    """Those that hold a position of their queue (bool array): neither ghosts nor superseded, and not misnumbered."""
     return np.asarray(numbered(records) & ((records["bits"] & NO_PLACE) == 0))
 
 
-def strays_among(offsets: Rows) -> Rows:
+def misnumbered_among(offsets: Rows) -> Rows:
     """Records that step out of the order between two neighbours that do not, or out of a long order at its end."""
-    stray = np.zeros(offsets.size, dtype=bool)
+    wrong = np.zeros(offsets.size, dtype=bool)
     if offsets.size < 3:
-        return stray
+        return wrong
     values = offsets.tolist()
     before = values[0]
     at = 1
     while at < len(values) - 1:
-        run = _run_of_strays(values, at, before)
-        stray[at : at + run] = True
+        run = _misnumbered_run(values, at, before)
+        wrong[at : at + run] = True
         if not run:
             before = values[at]
         at += run or 1
     # at the end nothing follows that could tell; a new generation begins at 0, a damaged offset rarely does
-    stray[-1] = 0 < offsets[-1] <= offsets[-2] and not stray[-2]
-    stray[0] = offsets[0] >= offsets[1] and offsets[1] + 1 == offsets[2] and offsets[1] != 0
-    return stray
+    wrong[-1] = 0 < offsets[-1] <= offsets[-2] and not wrong[-2]
+    wrong[0] = offsets[0] >= offsets[1] and offsets[1] + 1 == offsets[2] and offsets[1] != 0
+    return wrong
 
 
-def _run_of_strays(values: list[int], at: int, before: int) -> int:
+def _misnumbered_run(values: list[int], at: int, before: int) -> int:
     """How many records from `at` on are out of the order that goes on after them from `before`; 0 where `at` is not.
 
     Of several no two follow on one another, as they do in a new generation.
@@ -80,15 +80,15 @@ def _run_of_strays(values: list[int], at: int, before: int) -> int:
     return 0
 
 
-def _leaps(places: Rows, offsets: Rows) -> Rows:
+def _jumps(places: Rows, offsets: Rows) -> Rows:
     """The last records of a queue, _RUN at most, before which more is left out than fits (bool array)."""
-    leap = np.zeros(offsets.size, dtype=bool)
+    jump = np.zeros(offsets.size, dtype=bool)
     for run in range(min(_RUN, offsets.size - 1), 0, -1):
         room = (places[-run:] - places[-run - 1]) // MIN_RECORD_SIZE
         if (offsets[-run:] - offsets[-run - 1] > room + 1).all() and (np.diff(offsets[-run:]) != 1).all():
-            leap[-run:] = True
+            jump[-run:] = True
             break
-    return leap
+    return jump
 
 
 def _is_repeated(values: list[int], at: int, before: int) -> bool:
@@ -97,15 +97,12 @@ def _is_repeated(values: list[int], at: int, before: int) -> bool:
     return number == before + 1 and values[at + 1 : at + 3] in ([number], [number, number + 2])
 
 
-def mark_leaps(scans: list[FileScan], gapped: list[int]) -> int:
+def mark_jumps(scans: list[FileScan], gapped: list[int]) -> int:
     """Set BIT_STRAY on the last records of queues that leave out more messages than the log before can have held.
 
     `gapped` are the queues that leave out any. How many were marked.
     """
-    strays = [places[_leaps(places, offsets)] for places, offsets in _ends(scans, gapped)]
-    found = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *strays]))
-    mark_strays(scans, found)
-    return int(found.size)
+    return _mark(scans, [places[_jumps(places, offsets)] for places, offsets in _ends(scans, gapped)], BIT_STRAY)
 
 
 def _ends(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[Rows, Rows]]:
@@ -130,17 +127,14 @@ def _ends(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[Rows, Rows
             yield rows["phy_offset"].astype(np.int64), rows["queue_offset"].astype(np.int64)
 
 
-def mark_strays(scans: list[FileScan], places: Rows) -> None:
-    """Set BIT_STRAY on the records at these phy offsets, which ascend."""
-    mark_at(scans, places, BIT_STRAY)
-
-
-def mark_at(scans: list[FileScan], places: Rows, bit: int) -> None:
-    """Set a bit of the records at these phy offsets, which ascend."""
-    for records in (split.records for scan in scans for split in scan.splits) if places.size else ():
+def _mark(scans: list[FileScan], parts: list[Rows], bit: int) -> int:
+    """Set a bit of the records at these phy offsets; how many they are."""
+    places = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+    for records in _rows(scans) if places.size else ():
         offsets = records["phy_offset"]
         first, stop = np.searchsorted(places, [offsets[0], offsets[-1] + 1]) if offsets.size else (0, 0)
         records["bits"][np.searchsorted(offsets, places[first:stop])] |= bit
+    return int(places.size)
 
 
 _AT_ONCE = 1 << 21
@@ -225,24 +219,27 @@ def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
     queue's order while its neighbours go on is no new generation: it gets BIT_STRAY, for its own queue offset is what
     is wrong.
     """
-    restarts: dict[int, _Restarts] = {}
-    strays = [np.empty(0, dtype=np.int64)]
-    laps = [np.empty(0, dtype=np.int64)]
-    for queue, places, offsets, times, sizes in _sequences(scans, fallen):
+    wrong: list[Rows] = []
+    older: list[Rows] = []
+    for places, offsets, times, sizes in _sequences(scans, fallen):
         lap = _earlier_lap(offsets, times)
         lap[_copies(scans, places, np.stack([offsets, times, sizes]))] = True
-        laps.append(places[lap])
+        older.append(places[lap])
         places, offsets = places[~lap], offsets[~lap]
-        stray = strays_among(offsets)
-        strays.append(places[stray])
-        places, offsets = places[~stray], offsets[~stray]
-        falls = np.flatnonzero(np.diff(offsets) <= 0) + 1
-        if falls.size:
-            restarts[queue] = _Restarts(places[falls], offsets[falls])
-    mark_strays(scans, np.sort(np.concatenate(strays)))
-    older = np.sort(np.concatenate(laps))
-    mark_at(scans, older, BIT_SUPERSEDED)
-    return older.size + _mark_older(scans, restarts)
+        misnumbered = misnumbered_among(offsets)
+        wrong.append(places[misnumbered])
+        places, offsets = places[~misnumbered], offsets[~misnumbered]
+        older.append(places[_taken_again(offsets)])
+    _mark(scans, wrong, BIT_STRAY)
+    return _mark(scans, older, BIT_SUPERSEDED)
+
+
+def _taken_again(offsets: Rows) -> Rows:
+    """Which records of a queue, in log order, have a number that it came to again after it fell back (bool array)."""
+    falls = np.flatnonzero(np.diff(offsets) <= 0) + 1
+    # of all restarts after a record the one from the lowest number takes the most
+    lowest = np.append(np.minimum.accumulate(offsets[falls][::-1])[::-1], np.iinfo(np.int64).max)
+    return np.asarray(lowest[np.searchsorted(falls, np.arange(offsets.size), side="right")] <= offsets)
 
 
 def _earlier_lap(offsets: Rows, times: Rows) -> Rows:
@@ -279,29 +276,13 @@ def _copies(scans: list[FileScan], places: Rows, facts: Rows) -> list[int]:
     return found
 
 
-class _Restarts:
-    """Where a queue began to number its messages again: phy offsets in log order, and the queue offset of each."""
-
-    def __init__(self, places: Rows, offsets: Rows) -> None:
-        self._places = places
-        # of all restarts after a record the one from the lowest number takes the most
-        self._lowest = np.minimum.accumulate(offsets[::-1])[::-1]
-
-    def left_behind(self, records: Rows) -> Rows:
-        """Which rows of the queue a later restart took the number of again (bool array)."""
-        following = np.searchsorted(self._places, records["phy_offset"], side="right")
-        behind = following < self._places.size
-        following[~behind] = 0
-        return np.asarray(behind & (self._lowest[following] <= records["queue_offset"]))
-
-
-def _sequences(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[int, Rows, Rows, Rows, Rows]]:
-    """Each of these queues with phy offsets, queue offsets, store times and sizes (int64) of its counted rows in log
+def _sequences(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[Rows, Rows, Rows, Rows]]:
+    """Of each of these queues phy offsets, queue offsets, store times and sizes (int64) of its counted rows in log
     order."""
     sizes = np.zeros(max(queues, default=-1) + 1, dtype=np.int64)
     for records in _rows(scans):
         sizes += np.bincount(records["queue"][records["queue"] < sizes.size], minlength=sizes.size)
-    for some in _batches(queues, sizes.tolist()):
+    for some in batches(queues, sizes, _AT_ONCE):
         chosen = np.zeros(sizes.size + 1, dtype=bool)
         chosen[some] = True
         parts = [[np.empty(0, dtype=np.int64)] * 5]
@@ -310,42 +291,27 @@ def _sequences(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[int, 
             own = own[counted(own)]
             names = ("queue", "phy_offset", "queue_offset", "store_timestamp", "size")
             parts.append([own[name].astype(np.int64) for name in names])
-        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        order = np.argsort(columns[0], kind="stable")
-        numbers, places, offsets, times, lengths = (column[order] for column in columns)
-        for queue in some:
-            own = slice(*np.searchsorted(numbers, [queue, queue + 1]))
-            yield queue, places[own], offsets[own], times[own], lengths[own]
+        numbers, *columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(numbers, kind="stable")
+        starts = np.searchsorted(numbers[order], [*some, some[-1] + 1])
+        for start, stop in pairwise(starts.tolist()):
+            places, offsets, times, lengths = (column[order[start:stop]] for column in columns)
+            yield places, offsets, times, lengths
 
 
 def _rows(scans: list[FileScan]) -> Iterator[Rows]:
     return (split.records for scan in scans for split in scan.splits)
 
 
-def _batches(queues: list[int], sizes: list[int]) -> Iterator[list[int]]:
-    """So many queues together as have at most _AT_ONCE rows, or one."""
+def batches(queues: Iterable[int], counts: Rows, most: int) -> Iterator[list[int]]:
+    """Queues in their order, as many together as have at most so many rows, or one; `counts` has the rows of each."""
     batch: list[int] = []
-    room = 0
+    total = 0
     for queue in queues:
-        if batch and room + sizes[queue] > _AT_ONCE:
+        if batch and total + int(counts[queue]) > most:
             yield batch
-            batch, room = [], 0
+            batch, total = [], 0
         batch.append(queue)
-        room += sizes[queue]
+        total += int(counts[queue])
     if batch:
         yield batch
-
-
-def _mark_older(scans: list[FileScan], restarts: dict[int, _Restarts]) -> int:
-    """Mark what the restarts of queues left behind; how many."""
-    total = 0
-    for records in _rows(scans) if restarts else ():
-        old = np.zeros(len(records), dtype=bool)
-        for queue in np.unique(records["queue"]).tolist():
-            if queue in restarts:
-                own = np.flatnonzero(records["queue"] == queue)
-                old[own] = restarts[queue].left_behind(records[own])
-        old &= counted(records) & ((records["bits"] & (BIT_STRAY | BIT_SUPERSEDED)) == 0)
-        records["bits"] |= np.where(old, BIT_SUPERSEDED, 0).astype(np.uint16)
-        total += int(old.sum())
-    return total

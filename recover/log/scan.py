@@ -24,7 +24,7 @@ from formats.record import Record
 from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, NO_MESSAGE, STALE
 from recover.claims import Claim, believed
 from recover.log.file_scan import FileScan, Hole
-from recover.log.generations import mark_ghosts, mark_leaps, mark_superseded
+from recover.log.generations import mark_ghosts, mark_jumps, mark_superseded
 from recover.log.split_scan import number_rows, parts_of, scan_files, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
@@ -169,7 +169,7 @@ class LogView(Struct):
             return
         for split in self.splits():
             stale = (split.records["bits"] & STALE) != 0
-            yield _without(split, stale) if stale.any() else split
+            yield without_rows(split, stale) if stale.any() else split
 
     def stand_in(self) -> tuple[int, int] | None:
         """(phy offset, size) of the first marker of a bridge, of the first filler where there is no marker, or None."""
@@ -190,7 +190,8 @@ class LogView(Struct):
         return np.asarray((at >= 0) & (offsets < stops[np.maximum(at, 0)]))
 
 
-def _without(split: Split, drop: Rows) -> Split:
+def without_rows(split: Split, drop: Rows) -> Split:
+    """A split without some of its rows (bool array) and their hashes."""
     keep_hashes = np.repeat(~drop, split.records["hashes"].astype(np.int64))
     return Split(split.records[~drop], split.hashes[keep_hashes])
 
@@ -273,7 +274,7 @@ def in_order(scans: list[FileScan], queues: int) -> tuple[int, Tally]:
     if counts.fallen.any():
         superseded = mark_superseded(scans, np.flatnonzero(counts.fallen).tolist())
         counts = tally(scans, queues)
-    if mark_leaps(scans, np.flatnonzero(counts.gapped).tolist()):
+    if mark_jumps(scans, np.flatnonzero(counts.gapped).tolist()):
         counts = tally(scans, queues)
     return superseded, counts
 

@@ -22,7 +22,7 @@ from recover.derived.index_plan import rebuild_index
 from recover.derived.maker import maker_for
 from recover.derived.queues import NO_EVIDENCE, consumequeue_steps
 from recover.evidence.edits import Edit
-from recover.evidence.last_numbers import as_units_say
+from recover.evidence.last_numbers import correct_generations_by_units
 from recover.evidence.lost import record_count
 from recover.findings.code import BIT_UNSUPPORTED
 from recover.findings.refusal import Refusal
@@ -128,7 +128,7 @@ def plan_from_changes(
     if changes.bridged:
         # the units of lost positions have to lead past the bridge
         refuse_unread(before, (CONSUMEQUEUE,))
-    after = as_units_say(after_replacing(
+    after = correct_generations_by_units(after_replacing(
         look.log, changes.replaced, cut_from=changes.cut_from, drop_files=changes.dropped,
         memory=look.options.memory // _SHARE,
     ), store)

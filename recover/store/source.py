@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from itertools import chain, count
 from pathlib import Path, PosixPath, PurePosixPath
 from typing import Any, NamedTuple
@@ -311,6 +311,7 @@ SCHEMES = ("s3://", "s3a://", "s3n://", "hdfs://")
 _RANGE = 8 << 20
 _AT_ONCE = 4
 _FILES_AT_ONCE = 8
+_TREES = 16
 
 
 def is_remote(place: str) -> bool:
@@ -325,11 +326,23 @@ def refuse_change(place: str) -> None:
 
 
 def remote_root(place: str) -> Path:
-    """The root of a remote store; nothing is asked yet."""
-    scheme, _, rest = place.partition("://")
-    # s3a and s3n are Hadoop's names for what pyarrow knows as s3
-    url = f"{'s3' if scheme in ('s3a', 's3n') else scheme}://{rest}"
+    """The root of a remote store, which is listed anew; nothing is asked yet."""
+    url = _normal(place)
+    _remote_tree(url, fresh=True)
     return StorePath(quote(url, safe=":?=&"))
+
+
+def list_remote(place: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Name and status of every file and folder below a place as it is now, by folder and name. As `RemoteTree`."""
+    for folder, inside in sorted(RemoteTree(_normal(place)).listed.items()):
+        for name, status in sorted(inside.items()):
+            yield f"{folder}/{name}", status
+
+
+def _normal(place: str) -> str:
+    """The place with the scheme that pyarrow knows: s3a and s3n are Hadoop's names for s3."""
+    scheme, _, rest = place.partition("://")
+    return f"{'s3' if scheme in ('s3a', 's3n') else scheme}://{rest}"
 
 
 def url_of(path: Path) -> str | None:
@@ -346,23 +359,29 @@ class RemoteTree(Tree):
     """
 
     def __init__(self, url: str) -> None:
-        from pyarrow.fs import FileSystem
-
         self._url = url
         self._expected: Iterator[str] = iter(())
         self._coming: dict[str, Future[RemoteFile]] = {}
-        try:
-            self._files, self._root = FileSystem.from_uri(url)
-        except (OSError, ValueError) as error:
-            raise _unreachable(url, error) from error
 
     @cached_property
-    def _listed(self) -> dict[str, dict[str, os.stat_result]]:
+    def _system(self) -> tuple[Any, str]:
+        """The file system of pyarrow, and the root there."""
+        from pyarrow.fs import FileSystem
+
+        try:
+            files, root = FileSystem.from_uri(self._url)
+        except (OSError, ValueError) as error:
+            raise _unreachable(self._url, error) from error
+        return files, root
+
+    @cached_property
+    def listed(self) -> dict[str, dict[str, os.stat_result]]:
         """Folder -> name -> status; folders are those that have something in them, and those that the server names."""
         from pyarrow.fs import FileSelector, FileType
 
+        files, root = self._system
         try:
-            found = self._files.get_file_info(FileSelector(self._root, recursive=True))
+            found = files.get_file_info(FileSelector(root, recursive=True))
         except OSError as error:
             if isinstance(error, FileNotFoundError) or "NO_SUCH_BUCKET" in str(error):
                 raise NotAStore(f"{self._url.partition('?')[0]} does not exist",
@@ -371,7 +390,7 @@ class RemoteTree(Tree):
         listed: dict[str, dict[str, os.stat_result]] = {"": {}}
         for info in found:
             is_folder = info.type == FileType.Directory
-            name = PurePosixPath(info.path[len(self._root) :].strip("/"))
+            name = PurePosixPath(info.path[len(root) :].strip("/"))
             mode = stat.S_IFDIR if is_folder else stat.S_IFREG
             status = status_of(mode, 0 if is_folder else info.size, info.mtime_ns or 0)
             if is_folder:
@@ -383,18 +402,18 @@ class RemoteTree(Tree):
 
     def status(self, name: str) -> os.stat_result:
         """See `Tree`."""
-        if name in self._listed:
+        if name in self.listed:
             return status_of(stat.S_IFDIR, 0, 0)
         folder, _, own = name.rpartition("/")
-        if own not in self._listed.get(folder, {}):
+        if own not in self.listed.get(folder, {}):
             raise missing(name)
-        return self._listed[folder][own]
+        return self.listed[folder][own]
 
     def entries(self, name: str) -> list[Entry]:
         """See `Tree`."""
-        if name not in self._listed:
+        if name not in self.listed:
             raise missing(name)
-        return [Entry(*item) for item in self._listed[name].items()]
+        return [Entry(*item) for item in self.listed[name].items()]
 
     def expect(self, names: Iterator[str]) -> None:
         """See the function `expect`."""
@@ -418,7 +437,8 @@ class RemoteTree(Tree):
 
     def _opened(self, name: str) -> RemoteFile:
         try:
-            return RemoteFile(self.url_of(name), self._files.open_input_file(f"{self._root.rstrip('/')}/{name}"))
+            files, root = self._system
+            return RemoteFile(self.url_of(name), files.open_input_file(f"{root.rstrip('/')}/{name}"))
         except FileNotFoundError:
             raise missing(name) from None
         except OSError as error:
@@ -430,7 +450,17 @@ class RemoteTree(Tree):
         return f"{base.rstrip('/')}/{quote(name)}{question}{query}"
 
 
-_remote_tree = lru_cache(maxsize=16)(RemoteTree)
+_remote: dict[str, RemoteTree] = {}
+
+
+def _remote_tree(url: str, *, fresh: bool = False) -> RemoteTree:
+    """The tree at an address; those that were wanted last are kept."""
+    if fresh or url not in _remote:
+        _remote.pop(url, None)
+        while len(_remote) >= _TREES:
+            del _remote[next(iter(_remote))]
+        _remote[url] = RemoteTree(url)
+    return _remote[url]
 
 
 def expect(paths: Iterable[Path]) -> None:

@@ -1,18 +1,29 @@
-"""The oracle itself: on sound stores it must report what is known to be in them."""
+"""Real brokers on sound stores: of every kind, of our own making, and what is asked of them."""
 
 from __future__ import annotations
 
+import functools
 import random
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fixtures.lab import kinds
+from fixtures.lab.packed import made, manifest, readers, settings
+from fixtures.lab.recipes import RECIPES
 from fixtures.lab.report import OracleReport
+from fixtures.lab.toolchain import RELEASES
+from fixtures.lab.whole import Delivered, Subscription, WholeBroker
 from tests.broker.cases import Case, cases, marked
-from tests.broker.judge import damaged, start
-from tests.support.brokers import VERSIONS, oracle
-from tests.support.stores import EXPECTED, STORES, copy_store, real_store
+from tests.broker.judge import REFUSED, damaged, mqtool, start
+from tests.support.brokers import VERSIONS, oracle, require_lab
+from tests.support.stores import EXPECTED, KINDS, STORES, broker_conf, copy_store, real_store
+from tests.support.trees import tree_digest
+
+# --- The oracle itself: on sound stores it must report what is known to be in them.
+
 
 pytestmark = pytest.mark.broker
 
@@ -92,3 +103,140 @@ def _sizes(files: dict[str, int]) -> list[tuple[str, int]]:
     return sorted(
         ("index" if name.startswith("index") else name, size) for name, size in files.items() if name != "abort"
     )
+
+
+# --- The packed stores that the lab wrote hold what their manifests say, by the word of the broker that wrote them.
+
+
+def test_every_recipe_has_its_store() -> None:
+    assert {recipe.name for recipe in RECIPES} == set(made())
+
+
+@pytest.mark.parametrize("name", made())
+def test_store_holds_what_its_manifest_says(name: str, tmp_path: Path) -> None:
+    known = manifest(name)
+    seen = oracle(known["broker"]).start(real_store(name, tmp_path), settings(name), read=True, walk=True)
+    assert seen.starts and seen.after_start is not None, seen
+    assert (seen.after_start.min_phy, seen.after_start.max_phy) == (known["min_phy"], known["max_phy"])
+    assert len(seen.walked) == known["records"]
+    assert {queue: high for queue, (_, high) in seen.after_start.queues.items()} == {
+        queue: high for queue, (_, high) in known["queues"].items()
+    }
+    assert sum(1 for _ in seen.messages()) == known["started_by"][known["broker"]]["delivered"]
+    assert {message.phy_offset for _, message in seen.messages()} == {record.phy_offset for record in seen.walked}
+    assert not seen.ignored_settings
+
+
+@pytest.mark.parametrize("name", made())
+def test_readers_are_the_versions_that_delivered_everything(name: str) -> None:
+    known = manifest(name)
+    own = known["started_by"][known["broker"]]["delivered"]
+    full = {
+        version
+        for version in RELEASES
+        if known["started_by"][version].get("delivered") == own and known["min_phy"] >= 0
+    }
+    assert full & set(VERSIONS) == set(readers(name)) & set(RELEASES) or name.startswith("clean-empty")
+
+
+# --- Stores of every kind: what a broker of the release that wrote one delivers, recover takes nothing from it.
+#
+# While the log is not mounted recover changes nothing, byte for byte: tests/scenarios/test_every_store.py.
+
+
+#: Written anew before they are read: brokers forget timers that are a week old, and those of a timer in RocksDB that
+#: were due ten minutes ago.
+FRESH = tuple(name for name in KINDS if manifest(name)["kind"].startswith("timers"))
+KEYS = 40
+SAMPLE = "kinds/clean-dledger-5.3.3"
+every_kind = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.deep if name == SAMPLE else []) for name in KINDS]
+)
+
+
+@every_kind
+def test_store_delivers_what_its_manifest_says(name: str) -> None:
+    require_lab()
+    counts, expected = kinds.counts(delivered_before(name)), dict(manifest(name)["delivered"])
+    if "Compacted" in expected:
+        assert KEYS <= counts["Compacted"] <= expected["Compacted"]
+        del counts["Compacted"], expected["Compacted"]
+    assert counts == expected
+
+
+@pytest.mark.parametrize("given", ["broker.conf", "nothing"])
+@every_kind
+def test_broker_delivers_after_recover_what_it_delivered_before(name: str, given: str, tmp_path: Path) -> None:
+    require_lab()
+    root = real_store(name, tmp_path)
+    if recovered(name, root, given):
+        if name in FRESH:
+            root = due_soon(name, tmp_path / "due")
+            before = deliver(name, copy_store(root, tmp_path / "before"))
+            assert recovered(name, root, given)
+        else:
+            before = delivered_before(name)
+        assert same(deliver(name, root)) == same(before)
+
+
+def recovered(name: str, root: Path, given: str) -> bool:
+    """Whether recover changed anything. If it refused, nothing may have changed."""
+    conf = broker_conf(name, root, root.with_name("broker.conf"))
+    before = tree_digest(root)
+    done = mqtool("recover", root, "--yes", *(["--broker-conf", conf] if given == "broker.conf" else []))
+    changed = tree_digest(root) != before
+    assert not changed or not done.code & REFUSED
+    return changed
+
+
+def due_soon(name: str, folder: Path) -> Path:
+    """The store as a broker writes it now."""
+    folder.mkdir()
+    (kind,) = (kind for kind in kinds.RECIPES if f"kinds/{kind.name}" == name)
+    return kinds.write(kind, folder / "store")
+
+
+def deliver(name: str, root: Path) -> Delivered:
+    """What its broker delivers from the copy."""
+    known = manifest(name)
+    return kinds.deliver(known["broker"], root, settings(name), known["read"])
+
+
+@functools.cache
+def delivered_before(name: str) -> Delivered:
+    """What its broker delivers from the store as it was written."""
+    with tempfile.TemporaryDirectory(prefix="mqtool-kind-") as scratch:
+        folder = Path(scratch) / "written"
+        return deliver(name, due_soon(name, folder) if name in FRESH else real_store(name, folder))
+
+
+def same(delivered: Delivered) -> dict[str, set[object]]:
+    """What has to be the same: each message at its place; of delayed ones the body (a killed broker sends some of them
+    twice), of compacted ones the newest.
+    """
+    found: dict[str, set[object]] = {}
+    for topic, queues in delivered.items():
+        rows = [(queue, *row) for queue, messages in queues.items() for row in sorted(messages)]
+        if topic == "Compacted":
+            rows = rows[-KEYS:]
+        found[topic] = {row[-1] if topic in kinds.REPEATED else tuple(row) for row in rows}
+    return found
+
+
+# --- A config file with a flipped bit in the name of its table: whole brokers forget what it has, until it is put back.
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_topics_are_forgotten_until_their_table_has_its_name_again(version: str, tmp_path: Path) -> None:
+    """Although the backup is sound."""
+    require_lab()
+    store = "clean-4.5.1"
+    for is_mended in (False, True):
+        root = real_store(store, tmp_path / str(is_mended))
+        path = root / "config" / "topics.json"
+        path.write_bytes(path.read_bytes().replace(b"topicConfigTable", b"topicConfigTabme"))
+        if is_mended:
+            assert mqtool("recover", root, "--yes").code == 1
+        with WholeBroker(version, root, settings(store), kill=True) as broker:
+            (received,) = broker.consume([Subscription("TopicA")], timeout=20.0)
+        assert bool(received) == is_mended

@@ -1,14 +1,37 @@
-"""Broker releases, their behaviours, and the settings that decide a start."""
+"""Releases: what differs between them, and what each refuses of a record."""
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from fixtures.synth import StoreWriter
+from formats.crc import crc31
+from formats.errors import FormatError
+from formats.javahash import tags_code
+from formats.record import (
+    BLANK_SIZE,
+    HEAD,
+    MAGIC_BLANK,
+    MAGIC_V2,
+    OFFSET_BODY_LENGTH,
+    TOPIC_SCHEDULE,
+    Record,
+    check_strict,
+    encode,
+    make_record,
+)
+from formats.record.codec import with_property_crc
+from formats.record.grammar import ALWAYS, INNER_BATCH, NEVER, Candidate, results
+from recover.broker.record_check import LARGEST_JAVA_ARRAY, Checked, CheckRules, check_bytes
 from recover.broker.settings import KNOWN, BrokerSettings, canonical, load_settings
 from recover.broker.versions import (
     BEHAVIOURS,
+    BY_NAME,
     LAST_THREE_FILES,
     NEWEST_COMPARED,
     NORMAL_DISPATCHES,
@@ -19,6 +42,12 @@ from recover.broker.versions import (
     generation_of,
 )
 from recover.findings.refusal import UsageRefusal
+from tests.cli.runner import mqtool
+from tests.support.commitlog import kinds, uncovered
+from tests.support.stores import STORES
+
+# --- Broker releases, their behaviours, and the settings that decide a start.
+
 
 V = BrokerVersion.parse
 
@@ -115,3 +144,343 @@ def test_defaults_are_those_of_the_broker() -> None:
     assert settings.flag("checkCRCOnRecover") and not settings.flag("forceVerifyPropCRC")
     assert settings.delay_table[1] == 1000 and settings.delay_table[18] == 7_200_000
     assert all(setting.what for setting in KNOWN.values())
+
+
+# --- What verify takes for intact is a message to every release: with bits turned over everywhere but in the body.
+
+
+VERSIONS = ("4.5.1", "4.9.7", "5.0.0", "5.1.4", "5.3.3", "5.5.0")
+RULES = [
+    CheckRules.of(BrokerSettings(BrokerVersion.parse(version)), recovering=recovering)
+    for version in VERSIONS for recovering in (True, False)
+]
+BATCH = {"INNER_BASE": "1200", "INNER_NUM": "16", "KEYS": "a"}
+
+
+def _struck(content: bytes, record: Record, bits: int) -> Iterator[bytes]:
+    """With each of so many bits of each byte turned over, another one each time."""
+    for number, place in enumerate(uncovered(record)):
+        for bit in ((number * bits + k) % 8 for k in range(bits)):
+            yield content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :]
+
+
+def _is_intact(content: bytes, phy_offset: int) -> bool:
+    try:
+        check_strict(content, 0, len(content) + BLANK_SIZE, phy_offset)
+    except FormatError:
+        return False
+    return True
+
+
+def _refused(content: bytes, record: Record, bits: int) -> list[tuple[bytes, str]]:
+    """Of all that verify takes for intact, what a broker that takes the record as it was refuses, and why."""
+    room = bytes(BLANK_SIZE)
+    able = [rules for rules in RULES if check_bytes(content + room, rules).ok]
+    assert able
+    intact = [some for some in _struck(content, record, bits) if _is_intact(some, record.phy_offset)]
+    assert intact
+    judged = [(some, check_bytes(some + room, rules)) for some in intact for rules in able]
+    return [(some, found.reason) for some, found in judged if not found.ok or found.size != len(content)]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_no_release_refuses_what_verify_takes_for_intact(store: str) -> None:
+    for it in kinds(store):
+        assert _refused(it.raw, it.record, 1) == []
+
+
+def test_nor_a_record_with_a_batch_inside() -> None:
+    record = make_record("T", b"body", BATCH, store_timestamp=1_700_000_000_000)
+    assert _refused(encode(record), record, 8) == []
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("INNER_NUM", "x"), ("INNER_NUM", "32768"), ("INNER_BASE", "1e9"), ("INNER_BASE", "9" * 19),
+])
+def test_a_batch_inside_without_a_number_is_damage_as_5_x_cuts_the_log_there(
+    name: str, value: str, tmp_path: Path
+) -> None:
+    root = tmp_path / "s"
+    writer = StoreWriter(root)
+    for number in range(20):
+        wrong = {name: value} if number == 7 else {}
+        writer.put("T", b"body", {**BATCH, "INNER_BASE": str(number), **wrong})
+    writer.close()
+    found = mqtool("verify", root, "--json").document
+    assert [item["facts"]["reason"] for item in found["findings"] if item["code"] == "commitlog-damaged-record"] == [
+        "bad-properties"
+    ]
+    assert mqtool("predict", root, "--broker", "5.3.3").code == 4
+    assert mqtool("recover", root, "--yes").code == 5
+    assert mqtool("verify", root).code == mqtool("predict", root, "--broker", "5.3.3").code == 0
+
+
+# --- Each clause of the broker's record check, release by release.
+
+
+ROOM = bytes(8)
+STORED = 1_700_000_000_000
+
+
+def rules(version: str, recovering: bool = True, **settings: str) -> CheckRules:
+    return CheckRules.of(BrokerSettings(BrokerVersion.parse(version), settings), recovering=recovering)
+
+
+def record(**fields: object) -> bytes:
+    given = {"topic": "T", "body": b"hello", "properties": {"TAGS": "TagA"}, "store_timestamp": STORED, **fields}
+    return encode(make_record(**given))  # type: ignore[arg-type]
+
+
+def verdict(content: bytes, version: str, **settings: str) -> tuple[int, bool]:
+    found = check_bytes(content + ROOM, rules(version, True, **settings))
+    return found.size, found.ok
+
+
+def patched(content: bytes, offset: int, value: bytes) -> bytes:
+    return content[:offset] + value + content[offset + len(value) :]
+
+
+ALL = ("4.5.1", "4.9.7", "5.0.0", "5.3.1", "5.3.2", "5.5.0")
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_a_whole_record_is_a_message(version: str) -> None:
+    content = record(queue_id=3, queue_offset=7, phy_offset=99)
+    found = check_bytes(content + ROOM, rules(version))
+    assert (found.size, found.ok, found.consumed) == (len(content), True, len(content))
+    assert (found.topic, found.queue_id, found.queue_offset, found.phy_offset) == ("T", 3, 7, 99)
+    assert found.tags_code == tags_code("TagA") and found.store_timestamp == STORED
+
+
+def test_four_bytes_are_no_room_from_5_3_2_and_an_underflow_before() -> None:
+    for version in ("5.3.1", "5.3.2"):
+        found = check_bytes(b"\0\0\0\7", rules(version))
+        assert (found.size, found.ok) == (-1, False)
+
+
+def test_size_larger_than_what_is_left_fails_before_the_magic_from_5_3_2() -> None:
+    blank = struct.pack(">ii", 4096, MAGIC_BLANK)
+    assert verdict(blank, "5.3.1") == (0, True)
+    assert verdict(blank, "5.3.2") == (-1, False)
+
+
+def test_blank_larger_than_remaining_is_failure_from_5_3_2() -> None:
+    blank = struct.pack(">ii", 17, MAGIC_BLANK)
+    assert verdict(blank, "5.3.2") == (-1, False)
+    assert verdict(struct.pack(">ii", 16, MAGIC_BLANK), "5.3.2") == (0, True)
+
+
+def test_blank_smaller_than_remaining_is_an_end_of_file_everywhere() -> None:
+    for version in ALL:
+        assert verdict(struct.pack(">ii", 3, MAGIC_BLANK), version) == (0, True)
+        assert verdict(struct.pack(">ii", -3, MAGIC_BLANK), version) == (0, True)
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_other_magic_fails(version: str) -> None:
+    assert verdict(patched(record(), 4, b"\xda\xa3\x20\xa8"), version) == (-1, False)
+    assert verdict(bytes(200), version) == (-1, False)
+
+
+def test_v2_is_a_message_from_5_1_0() -> None:
+    content = record(topic="t" * 200)
+    assert verdict(content, "5.0.0") == (-1, False)
+    assert verdict(content, "5.1.0") == (len(content), True)
+    assert verdict(record(topic="T", magic=MAGIC_V2), "5.1.0")[1]
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_negative_size_fails(version: str) -> None:
+    assert verdict(patched(record(), 0, struct.pack(">i", -5)), version) == (-1, False)
+
+
+def test_size_beyond_any_array_kills_brokers_up_to_5_3_1() -> None:
+    content = patched(record(), 0, struct.pack(">i", 0x7FFFFFFF)) + ROOM
+    assert check_bytes(content, rules("5.3.1")).fatal
+    assert check_bytes(content, rules("4.5.1")).fatal
+    assert not check_bytes(content, rules("5.3.2")).fatal
+
+
+def test_large_size_kills_a_small_heap_only() -> None:
+    content = patched(record(), 0, struct.pack(">i", 1 << 30)) + ROOM
+    assert check_bytes(content, rules("4.9.7")) == structs.replace(
+        check_bytes(content, rules("4.9.7")), size=1 << 30, ok=False, fatal=False
+    )
+    assert check_bytes(content, structs.replace(rules("4.9.7"), heap=1 << 29)).fatal
+    assert rules("4.9.7").heap == LARGEST_JAVA_ARRAY
+
+
+def test_ipv6_hosts_are_read_from_4_6_0() -> None:
+    host = (bytes(range(16)), 10911)
+    content = record(born_host=host, store_host=host)
+    assert verdict(content, "4.6.0") == (len(content), True)
+    assert not verdict(content, "4.5.1")[1]
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_head_that_is_cut_fails(version: str) -> None:
+    assert check_bytes(record()[:60], rules(version)).size == -1
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_body_longer_than_the_record_fails(version: str) -> None:
+    content = patched(record(), OFFSET_BODY_LENGTH, struct.pack(">i", 5000)) + bytes(6000)
+    assert verdict(content, version) == (-1, False)
+
+
+def test_dispatch_skips_the_body_instead_of_reading_it() -> None:
+    damaged = record(body=b"hello")[:88] + b"jello" + record()[93:]
+    assert not check_bytes(damaged + ROOM, rules("5.3.3")).ok
+    assert check_bytes(damaged + ROOM, rules("5.3.3", recovering=False)).ok
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_body_crc_decides_unless_switched_off(version: str) -> None:
+    damaged = patched(record(), 90, b"X")
+    assert verdict(damaged, version) == (-1, False)
+    assert verdict(damaged, version, checkCRCOnRecover="false")[1]
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_empty_body_has_no_crc(version: str) -> None:
+    assert verdict(patched(record(body=b""), 8, b"\0\0\0\1"), version)[1]
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_negative_body_length_counts_as_no_body(version: str) -> None:
+    content = record(body=b"")
+    assert verdict(patched(content, OFFSET_BODY_LENGTH, struct.pack(">i", -1)), version) == (len(content), True)
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_negative_topic_length_fails(version: str) -> None:
+    assert verdict(patched(record(body=b""), 88, b"\xff"), version) == (-1, False)
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_topic_characters_and_own_offset_are_not_looked_at(version: str) -> None:
+    content = record(topic="T/\x07 x", phy_offset=123456789)
+    found = check_bytes(content + ROOM, rules(version))
+    assert found.ok and found.topic == "T/\x07 x" and found.phy_offset == 123456789
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_negative_properties_length_counts_as_none(version: str) -> None:
+    content = record(properties=b"")
+    found = check_bytes(patched(content, len(content) - 2, b"\x80\x00") + ROOM, rules(version))
+    assert found.ok and found.properties is None
+
+
+@pytest.mark.parametrize("version", ALL)
+@pytest.mark.parametrize("change", [-1, 1])
+def test_lengths_that_do_not_add_up_are_a_half_message(version: str, change: int) -> None:
+    content = record()
+    size = len(content) + change
+    found = check_bytes(patched(content, 0, struct.pack(">i", size)) + ROOM, rules(version))
+    assert (found.size, found.ok, found.reason) == (size, False, "bad-length-sum")
+    assert found.consumed == len(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [("a_b", True), ("_b", True), ("a_b_", True), ("a_", False), ("a__b", False), ("a", False), ("_", False)],
+)
+def test_dup_info_has_two_parts_with_duplication_in_5_x(text: str, passes: bool) -> None:
+    content = record(properties={"DUP_INFO": text})
+    assert verdict(content, "5.3.3", duplicationEnable="true")[1] is passes
+    assert verdict(content, "4.9.7", duplicationEnable="true")[1]
+
+
+def test_dup_info_is_not_asked_of_records_without_properties() -> None:
+    assert verdict(record(properties=b""), "5.3.3", duplicationEnable="true")[1]
+    assert not verdict(record(), "5.3.3", duplicationEnable="true")[1]
+
+
+def test_delay_level_gives_the_deliver_time() -> None:
+    content = record(topic=TOPIC_SCHEDULE, properties={"DELAY": "3", "TAGS": "TagA"})
+    assert check_bytes(content + ROOM, rules("5.3.3")).tags_code == STORED + 10_000
+    assert check_bytes(content + ROOM, rules("5.3.3", messageDelayLevel="7s")).tags_code == STORED + 7_000
+    zero = record(topic=TOPIC_SCHEDULE, properties={"DELAY": "0", "TAGS": "TagA"})
+    assert check_bytes(zero + ROOM, rules("5.3.3")).tags_code == tags_code("TagA")
+
+
+def test_recovery_of_4_9_has_no_delay_table_yet() -> None:
+    content = record(topic=TOPIC_SCHEDULE, properties={"DELAY": "3", "TAGS": "TagA"}) + ROOM
+    assert check_bytes(content, rules("4.9.7")).tags_code == tags_code("TagA")
+    assert check_bytes(content, rules("4.9.7", recovering=False)).tags_code == STORED + 10_000
+    assert check_bytes(content, rules("4.5.1")).tags_code == STORED + 10_000
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_delay_that_is_no_number_fails_in_the_schedule_topic_only(version: str) -> None:
+    assert not verdict(record(topic=TOPIC_SCHEDULE, properties={"DELAY": "soon"}), version)[1]
+    assert verdict(record(properties={"DELAY": "soon"}), version)[1]
+
+
+def test_inner_batch_numbers_are_parsed_in_5_x() -> None:
+    bad = record(properties={"INNER_BASE": "0", "INNER_NUM": "40000"})
+    assert verdict(bad, "4.9.7")[1] and not verdict(bad, "5.0.0")[1]
+    assert verdict(record(properties={"INNER_BASE": "0", "INNER_NUM": "3"}), "5.0.0")[1]
+    assert verdict(record(properties={"INNER_NUM": "x"}), "5.0.0")[1]
+
+
+def test_forced_property_crc_replaces_that_of_the_body_from_5_2_0() -> None:
+    content = record(property_crc=True)
+    assert verdict(content, "5.3.3", forceVerifyPropCRC="true")[1]
+    assert not verdict(patched(content, 12, b"\1"), "5.3.3", forceVerifyPropCRC="true")[1]
+    assert verdict(patched(content, 12, b"\1"), "5.3.3")[1]
+    # the body's own checksum is not looked at any more
+    other = make_record("T", b"hello", store_timestamp=STORED, property_crc=True)
+    wrong = encode(with_property_crc(structs.replace(other, body_crc=crc31(b"hullo"))))
+    assert not verdict(wrong, "5.3.3")[1] and verdict(wrong, "5.3.3", forceVerifyPropCRC="true")[1]
+
+
+def test_forced_property_crc_fails_where_there_is_none() -> None:
+    found = check_bytes(record() + ROOM, rules("5.3.3", forceVerifyPropCRC="true"))
+    assert (found.size, found.reason) == (-1, "no-property-crc")
+    assert verdict(record(), "4.9.7", forceVerifyPropCRC="true")[1]
+
+
+def test_old_parser_drops_values_with_a_separator_up_to_4_9_0() -> None:
+    content = record(properties=b"TAGS\x01Tag\x01A\x02") + ROOM
+    assert check_bytes(content, rules("4.9.0")).tags_code == 0
+    assert check_bytes(content, rules("4.9.1")).tags_code == tags_code("Tag\x01A")
+
+
+def test_a_position_inside_a_file_is_judged_from_there() -> None:
+    content = bytes(50) + record() + ROOM
+    assert check_bytes(content, rules("5.3.3"), 50) == check_bytes(content[50:], rules("5.3.3"))
+    assert isinstance(check_bytes(b"", rules("5.3.3")), Checked)
+
+
+def _head_field(name: str, value: int) -> bytes:
+    field = HEAD.field(name)
+    return patched(record(), field.offset, value.to_bytes(field.size, "big", signed=True))
+
+
+BREAKING_ONE_RULE = {
+    "magic": patched(record(), 4, b"\xda\xa3\x20\xa8"),
+    "own offset": record(phy_offset=7),
+    "length sum": patched(record(), 0, (len(record()) - 1).to_bytes(4, "big")),
+    "queue id": _head_field("queue_id", -1), "queue offset": _head_field("queue_offset", -1),
+    "born timestamp": _head_field("born_timestamp", 0), "store timestamp": _head_field("store_timestamp", 0),
+    "born port": _head_field("born_port", 1 << 16), "store port": _head_field("store_port", -1),
+    "topic": record(topic="a b"), "properties": record(properties=b"no name"),
+    "DELAY": record(topic=TOPIC_SCHEDULE, properties={"DELAY": "soon", "REAL_TOPIC": "T", "REAL_QID": "0"}),
+    INNER_BATCH: record(properties={"INNER_BASE": "0", "INNER_NUM": "x"}),
+    "body CRC": patched(record(), 90, b"X"),
+    "body as flagged": _head_field("sys_flag", 1),
+    "can be delivered": record(topic=TOPIC_SCHEDULE, properties={"REAL_TOPIC": "T", "REAL_QID": "x"}),
+}
+
+
+@pytest.mark.parametrize("name", BREAKING_ONE_RULE)
+def test_a_release_refuses_what_the_grammar_says_that_it_looks_at(name: str) -> None:
+    content = BREAKING_ONE_RULE[name]
+    candidate = Candidate(content + ROOM, 0, len(content + ROOM), 0)
+    broken = [rule for rule, found in results(candidate) if found.ok is False]
+    assert [rule.name for rule in broken] == [name]
+    for version in ALL:
+        looked_at = broken[0].broker == ALWAYS or (
+            broken[0].broker != NEVER and BrokerVersion.parse(version).has(BY_NAME[broken[0].broker]))
+        assert verdict(content, version)[1] is not looked_at, version

@@ -23,7 +23,7 @@ from recover.check.parts import ALL_PARTS, check_parts
 from recover.findings.model import Finding
 from tests.cli.runner import mqtool
 from tests.support.looks import looked_at
-from tests.support.stores import CLEAN, KILLED, unpacked
+from tests.support.stores import CLEAN, KILLED, broker_conf, real_store, unpacked
 from tests.support.unread_stores import add_rocksdb
 
 Make = Callable[[str], Path]
@@ -247,6 +247,20 @@ def test_a_wheel_of_another_length_is_found(store: Make) -> None:
     assert notable(root) == []
     put(root / "timerwheel", bytes(1000))
     assert [item.code for item in notable(root)] == ["timer-wheel-bad-length"]
+
+
+def test_a_timerlog_file_of_another_length_is_found(tmp_path: Path) -> None:
+    """A real 5.3.3 with this configuration did not start on the file cut in half."""
+    root = real_store("kinds/clean-timers-5.3.3", tmp_path)
+    conf = broker_conf("kinds/clean-timers-5.3.3", root, tmp_path / "broker.conf")
+    os.truncate(root / "timerlog" / ("0" * 20), 1 << 19)
+    verified = mqtool("verify", root, "--broker-conf", conf, "--json")
+    (found,) = [item for item in verified.document["findings"] if item["severity"] != "info"]
+    assert (verified.code, found["code"]) == (2, "timer-log-bad-length")
+    assert (found["facts"]["length"], found["facts"]["expected"]) == (1 << 19, 1 << 20)
+    assert mqtool("predict", root, "--broker", "5.3.3", "--broker-conf", conf).code & 64
+    os.truncate(root / "timerlog" / ("0" * 20), 1 << 20)
+    assert mqtool("verify", root, "--broker-conf", conf).code == 0
 
 
 def test_settings_that_would_cut_the_log_are_warned_of(store: Make) -> None:

@@ -1,20 +1,31 @@
-"""`mqtool groups`: committed offsets against the queues, counted by the plain reader."""
+"""groups and report: what consumers skip and get again, and a page of all that happened."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fixtures.damage import damage
+from fixtures.damage.config import consumer_offsets
+from mqtool import exits
+from recover.broker.versions import BrokerVersion, boundaries
 from tests.cli.runner import mqtool
+from tests.cli.test_documents import held
 from tests.support import plain_reader as plain
-from tests.support.stores import unpacked
-from tests.support.trees import assert_unchanged
+from tests.support.stores import real_store, unpacked
+from tests.support.trees import assert_unchanged, tree_digest
+
+# --- `mqtool groups`: committed offsets against the queues, counted by the plain reader.
+
 
 _BARE_KEY = re.compile(r"([{,]\s*)(-?\d+):")
 
@@ -170,3 +181,234 @@ def test_predict_and_recover_list_the_same_rows(
     if recipe == "page-zeroed":
         skipped = sum(row["skips"] for row in rows)
         assert sum(row["skips"] for row in document["groups_after"]) <= skipped
+
+
+# --- mqtool report: one page that says what the other commands say, that is harmless, and that changes nothing.
+
+
+TAGS = {
+    "html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "h3", "p", "div", "section", "span",
+    "table", "tr", "th", "td", "svg", "rect", "text", "footer",
+}
+HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class Page(HTMLParser):
+    """The tags, attributes and text of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(path.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def harmless(path: Path) -> Page:
+    page = Page(path)
+    assert page.tags <= TAGS, page.tags - TAGS
+    assert not [name for name in page.attributes if name.startswith("on") or name in ("src", "href", "xlink:href")]
+    assert "url(" not in path.read_text() and "@import" not in path.read_text()
+    assert "default-src 'none'" in path.read_text()
+    return page
+
+
+def damaged(folder: Path) -> Path:
+    root = real_store("clean-5.3.3", folder)
+    damage("consumer-offset-above-max", root, 1)
+    damage("crash-bit-without-checkpoint", root, 2)
+    return root
+
+
+def test_the_page_says_what_the_other_commands_say(tmp_path: Path) -> None:
+    root = damaged(tmp_path)
+    before = tree_digest(root)
+    result = mqtool("report", root, "--broker", "5.3.3", "-o", tmp_path / "r.html", "--json")
+    held(result.document, "report")
+    assert tree_digest(root) == before
+    verify = mqtool("verify", root, "--json")
+    assert result.code == verify.code == exits.DERIVED | exits.MESSAGES
+    for part in ("commitlog", "consumequeue", "index", "checkpoint"):
+        assert result.document["verify"][part] == verify.document[part]
+    assert result.document["findings"] == mqtool("verify", root, "--broker", "5.3.3", "--json").document["findings"]
+    predict = mqtool("predict", root, "--broker", "5.3.3", "--json").document
+    for key, value in result.document["predict"].items():
+        assert predict[key] == value or key == "assumptions", key
+    assert result.document["groups"] == mqtool("groups", root, "--broker", "5.3.3", "--json").document["groups"]
+    out = tmp_path / "lost.ndjson"
+    dry = mqtool("recover", root, "--broker", "5.3.3", "--dry-run", "--loss-out", out, "--json").document
+    assert result.document["loss"] == dry["plan"]["loss"]
+    assert result.document["plan"]["steps"] == dry["plan"]["steps"]
+    keys = [json.loads(line)["phy_offset"] for line in out.read_text().splitlines()]
+    assert [item["phy_offset"] for item in result.document["lost_messages"]] == keys
+    page = harmless(tmp_path / "r.html")
+    lost = dry["damaged_messages"]
+    assert f"{lost} message is damaged or missing in 1 place of the log" in page.text
+    assert f"cut off {predict['lost_messages']:,} intact messages" in page.text
+    for step in result.document["next"]:
+        assert step["command"] in page.text
+    assert str(keys[0]) in re.sub(",", "", page.text)
+
+
+def test_traffic_and_map_count_every_message_once(tmp_path: Path) -> None:
+    root = damaged(tmp_path)
+    document = mqtool("report", root, "--json").document
+    log, traffic = document["verify"]["commitlog"], document["traffic"]
+    assert sum(traffic["messages"]) == log["messages"]
+    assert sum(sum(queue["lost"]) for queue in traffic["queues"]) == log["damaged_messages"]
+    assert [damage[:2] for part in document["map"] for damage in part["damaged"]] == \
+        [[item["start"], item["stop"]] for item in log["damaged"]]
+    assert sum(part["files"] for part in document["map"]) == log["files"]
+    assert document["evidence"]["count"] == sum(path.is_file() for path in root.rglob("*"))
+    assert document["evidence"]["sha256"] is None
+
+
+@pytest.mark.parametrize("recipe", ["blank-too-large", "log-stray-folder", "crash-torn-tail"])
+def test_each_release_stands_in_the_row_of_what_its_start_does(recipe: str, tmp_path: Path) -> None:
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    damage(recipe, root, 1)
+    starts = mqtool("report", root, "--json").document["starts"]
+    rows = [(BrokerVersion.parse(item["releases"].split()[0]), item) for item in starts]
+    assert [first for first, _ in rows] == sorted(first for first, _ in rows)
+    for version in boundaries():
+        item = [item for first, item in rows if first <= version][-1]
+        told = mqtool("predict", root, "--broker", version, "--json")
+        line = told.document["summary"].replace(f"Broker {version}", "A broker")
+        assert item["summary"] == line.replace(f"broker {version}", "a broker"), version
+        assert item["exit_code"] == told.code
+
+
+def test_a_sound_store_has_nothing_to_be_done(tmp_path: Path) -> None:
+    result = mqtool("report", unpacked("clean-5.3.3"), "-o", tmp_path / "r.html", "--json")
+    assert result.code == exits.CLEAN
+    page = harmless(tmp_path / "r.html")
+    assert "No message is lost." in page.text and "Nothing is to be changed." in page.text
+
+
+@pytest.mark.parametrize(("name", "recipe"), [
+    ("clean-manyfiles-5.3.3", "log-middle-missing"), ("clean-manyfiles-5.3.3", "log-all-missing"),
+    ("clean-manyfiles-5.3.3", "crash-everything-derived"), ("clean-manyfiles-5.3.3", "log-misnamed"),
+    ("clean-empty-5.3.3", ""), ("kinds/clean-rocksdb-5.5.0", ""), ("kinds/clean-dledger-5.3.3", ""),
+    ("clean-expired-5.5.0", "consumer-offset-below-min"), ("killed-v2-ipv6-5.3.3", "page-random"),
+])
+def test_a_page_comes_of_every_store(name: str, recipe: str, tmp_path: Path) -> None:
+    root = real_store(name, tmp_path / "stores")
+    if recipe:
+        damage(recipe, root, 1)
+    result = mqtool("report", root, "-o", tmp_path / "r.html", "--json")
+    held(result.document, "report")
+    assert result.code == mqtool("verify", root, "--json").code
+    harmless(tmp_path / "r.html")
+    assert len(result.document["map"]) <= 24
+    unread = result.document["verify"]["not_checked"]
+    assert ("not checked: " in result.document["sentence"]) == bool(unread)
+    assert "commitlog" not in unread or "intact" not in result.document["sentence"].replace("no intact", "")
+    assert mqtool("report", root, "-o", tmp_path / "r.md").code == result.code
+
+
+def hostile_store(folder: Path) -> Path:
+    """Names that a browser would run, wherever a store can hold any: folders, groups, topics, keys of a message."""
+    root = real_store("clean-5.3.3", folder)
+    name = HOSTILE.replace("/", "\u2215")
+    root = root.rename(folder / name)
+    folder_of_queue = next(path for path in sorted((root / "consumequeue").glob("*/0")) if any(path.iterdir()))
+    shutil.copytree(folder_of_queue, root / "consumequeue" / f"T{name}" / "0")
+    consumer_offsets(root, {f"{HOSTILE.replace(chr(34), '')}@{HOSTILE.replace(chr(34), '')}": {0: 3}})
+    log = root / "commitlog" / f"{0:020d}"
+    content = log.read_bytes()
+    keys = content.index(b"KEYS\x01", content.index(b"KEYS\x01") + 1) + 5
+    with log.open("r+b") as file:
+        file.seek(keys)
+        file.write(b"<b>")
+        file.seek(content.rindex(b"\xda\xa3\x20\xa7", 0, keys) + 4)
+        file.write(bytes(4))  # the checksum of the body: a damaged message is listed with its keys
+    (root / "commitlog" / f"{name}.bak").write_bytes(b"x")
+    return root
+
+
+def test_names_of_a_store_stay_text(tmp_path: Path) -> None:
+    root = hostile_store(tmp_path)
+    page_file, text_file = tmp_path / "r.html", tmp_path / "r.md"
+    mqtool("report", root, "-o", page_file)
+    mqtool("report", root, "-o", text_file)
+    shown = harmless(page_file).text
+    assert "document.title='owned'" in shown and "<b>" in shown and "<img src=x onerror=document" in shown
+    text = text_file.read_text()
+    outside_code = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+    assert "document.title='owned'" in outside_code and not re.search(r"<\s*[a-z/!]", outside_code)
+    assert all(line.startswith("    ") or "<" not in line for line in text.splitlines())
+
+
+def test_text_that_turns_writing_around_is_shown_as_an_escape(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path).rename(tmp_path / "store\u202egpj\u200b")
+    mqtool("report", root, "-o", tmp_path / "r.html")
+    page = harmless(tmp_path / "r.html")
+    assert "\\u202egpj" in page.text and "\u202e" not in page.text and "\u200b" not in page.text
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+def test_a_real_browser_runs_no_script_of_a_name(tmp_path: Path) -> None:
+    """With the policy of the page and, so that the escaping is seen by itself, without it."""
+    root = hostile_store(tmp_path)
+    page = tmp_path / "r.html"
+    mqtool("report", root, "-o", page)
+    bare = tmp_path / "bare.html"
+    text, policies = re.subn(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
+    assert policies == 1
+    bare.write_text(text)
+    control = tmp_path / "control.html"
+    control.write_text(text.replace("<footer>", f"<footer>{HOSTILE}"))
+
+    def title(path: Path) -> str:
+        assert BROWSER is not None
+        seen = subprocess.run(
+            [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+             "--virtual-time-budget=2000", "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=120)
+        found = re.search(r"<title>(.*?)</title>", seen.stdout)
+        assert found is not None, seen.stderr
+        return found[1]
+
+    assert title(control) == "owned"
+    assert title(page).startswith("Store ") and title(bare).startswith("Store ")
+
+
+def test_digests_are_those_of_the_files(tmp_path: Path) -> None:
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    document = mqtool("report", root, "--digests", "--json").document["evidence"]
+    lines = ""
+    for item in document["files"]:
+        digest = hashlib.sha256((root / item["path"]).read_bytes()).hexdigest()
+        assert (item["sha256"], item["size"]) == (digest, (root / item["path"]).stat().st_size)
+        lines += f"{digest}  {item['path']}\n"
+    assert document["count"] == len(document["files"]) and document["unread"] == 0
+    assert document["sha256"] == hashlib.sha256(lines.encode()).hexdigest()
+
+
+def test_a_run_is_told_with_what_it_stated_as_lost(store: Callable[[str], Path], tmp_path: Path) -> None:
+    root = store("clean-manyfiles-5.3.3")
+    damage("bit-in-body", root, 1)
+    assert mqtool("recover", root, "--yes").code & exits.CORRECTED
+    result = mqtool("report", root, "-o", tmp_path / "r.html", "--json")
+    assert [item["state"] for item in result.document["runs"]] == ["applied"]
+    page = harmless(tmp_path / "r.html")
+    assert result.document["runs"][0]["id"] in page.text and "mqtool never changed" not in page.text
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    taken = tmp_path / "taken.html"
+    taken.write_text("mine")
+    assert mqtool("report", root).code == exits.USAGE
+    assert mqtool("report", root, "-o", tmp_path / "r.txt").code == exits.USAGE
+    assert mqtool("report", root, "-o", root / "r.html").code == exits.USAGE
+    assert mqtool("report", root, "-o", taken).code == exits.OPERATIONAL
+    assert taken.read_text() == "mine" and not (root / "r.html").exists()

@@ -17,11 +17,8 @@ from formats.record.rows import BIT_INNER_BATCH, RECORD
 from formats.sysflag import HOSTS_V6, TRANSACTION
 from mqtool import exits
 from recover.check.survey import ScanOptions, survey
-from recover.derived.expected import QueueKey
-from recover.evidence.lost import Lack
-from recover.evidence.misplaced import StrayPlace, _fitting
 from recover.log.file_scan import FileScan
-from recover.log.generations import _leaps
+from recover.log.generations import _jumps
 from recover.log.scan import scan_log, tally
 from recover.log.split_scan import one_split
 from recover.store.columns import Split
@@ -186,7 +183,7 @@ def test_a_record_without_a_place_is_told_of(tmp_path: Path) -> None:
 def test_a_leap_is_wrong_where_the_log_has_no_room_for_what_it_leaves_out() -> None:
     def leaps(*rows: tuple[int, int]) -> list[bool]:
         places, offsets = np.array(rows, dtype=np.int64).reshape(-1, 2).T
-        return [bool(leap) for leap in _leaps(places, offsets)]
+        return [bool(leap) for leap in _jumps(places, offsets)]
 
     assert leaps((0, 0), (1000, 1), (2000, 1 << 40)) == [False, False, True]
     assert leaps((0, 0), (1000, 1 << 40), (2000, 1 << 30)) == [False, True, True]
@@ -211,7 +208,7 @@ def test_a_leap_that_a_unit_bears_out_is_right(tmp_path: Path, named: bool) -> N
     found = [(item.start, item.field, item.place[1]) for item in look.contradictions]
     assert found == ([] if named else [(last.phy_offset, "queue_offset", 30)])
     assert look.log.tally.positions.tolist() == [31]
-    assert [(lack.first, lack.last) for lack in look.losses.lacking] == ([(30, 89)] if named else [])
+    assert [(gap.first, gap.last) for gap in look.losses.unexplained] == ([(30, 89)] if named else [])
 
 
 def test_recover_leaves_a_queue_alone_whose_units_bear_out_a_leap(tmp_path: Path) -> None:
@@ -233,15 +230,6 @@ def test_recover_leaves_a_queue_alone_whose_units_bear_out_a_leap(tmp_path: Path
     assert (result.code & ~exits.DERIVED, len(result.document["bridged"])) == (exits.CORRECTED | exits.MESSAGES, 1)
     assert path.read_bytes() == before
     assert result.document["verify"]["commitlog"]["messages"] == 32
-
-
-def test_numbers_that_one_record_may_hold_alone_fit_a_record_in_between() -> None:
-    key, other, topic = QueueKey("T", 0), QueueKey("T", 1), QueueKey("U", 0)
-    lack = Lack(key, 5, 6, 1000, 2000)
-    assert _fitting([lack], [(other, (5, 1500, 90))]) == [StrayPlace(1500, key, 5, 90)]
-    assert _fitting([lack], [(topic, (6, 1500, 90))]) == [StrayPlace(1500, key, 6, 90)]
-    assert _fitting([lack], [(other, (7, 1500, 90)), (other, (5, 900, 90)), (other, (5, 2100, 90))]) == []
-    assert _fitting([lack], [(QueueKey("U", 1), (5, 1500, 90)), (QueueKey("Topic", 0), (5, 1500, 90))]) == []
 
 
 def test_queues_that_leave_out_numbers_are_seen_by_their_counts(tmp_path: Path) -> None:

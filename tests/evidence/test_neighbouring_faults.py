@@ -14,8 +14,8 @@ from fixtures.damage.patch import flip_bit
 from formats.record import HEADS
 from formats.record.rows import RECORD
 from formats.sysflag import HOSTS_V6
-from recover.evidence.misplaced import placed
-from recover.log.generations import _ghosts, strays_among
+from recover.evidence.places import placed
+from recover.log.generations import _ghosts, misnumbered_among
 from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.support.commitlog import Placed, placed_records
@@ -106,7 +106,7 @@ def test_each_of_several_neighbouring_faults_is_put_right(
     ([0, 1, 2, 600, 700, 701, 702, 1, 2], []),
 ])
 def test_a_few_numbers_out_of_order_are_strays_where_the_order_goes_on(offsets: list[int], strays: list[int]) -> None:
-    assert np.flatnonzero(strays_among(np.array(offsets))).tolist() == strays
+    assert np.flatnonzero(misnumbered_among(np.array(offsets))).tolist() == strays
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(3, 40)), min_size=1, max_size=5))
@@ -116,7 +116,7 @@ def test_a_queue_numbered_anew_has_no_stray(generations: list[tuple[int, int]]) 
         # the same number twice may as well be a wrong one before the right one
         first = min(first, offsets[-1] - 1) if offsets else first
         offsets += range(first, first + length)
-    assert not strays_among(np.array(offsets)).any()
+    assert not misnumbered_among(np.array(offsets)).any()
 
 
 def test_strays_are_placed_by_units_then_by_their_order_or_not_at_all() -> None:

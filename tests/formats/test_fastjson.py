@@ -1,8 +1,10 @@
-"""The dialect of config files: real files byte for byte, torn ones, hostile ones."""
+"""Texts of config files as fastjson reads them, and the tables that they hold."""
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 import time
 from pathlib import Path
 
@@ -10,10 +12,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import formats
 from formats.config import json as fastjson
-from formats.config.json import Json, Style, detect_style, dumps, loads, parse, salvage
+from formats.config import tables as config
+from formats.config.json import (
+    MAX_DEPTH,
+    Json,
+    NotPlainError,
+    Parsed,
+    Style,
+    detect_style,
+    dumps,
+    loads,
+    parse,
+    salvage,
+)
+from formats.config.json import read_plain as plain
 from formats.errors import FormatError
+from formats.layout import Layout
+from formats.registry import BY_NAME, FORMATS, Format
 from tests.support.stores import STORES, unpacked
+
+# --- The dialect of config files: real files byte for byte, torn ones, hostile ones.
+
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 KEYS = st.one_of(TEXT, st.integers(-(2**63), 2**63 - 1))
@@ -171,3 +192,253 @@ def test_values_round_trip_in_every_style(value: Json, style: Style) -> None:
                     lambda inner: st.one_of(st.lists(inner), st.dictionaries(TEXT, inner)), max_leaves=10))
 def test_json_proper_is_read_as_json(value: Json) -> None:
     assert loads(json.dumps(value).encode()) == value
+
+
+# --- Config text read by Python's own parser: only where the reference reader says exactly the same.
+
+
+# the keys and values of real files, and what stands between them
+PIECES = st.lists(st.sampled_from([
+    b"{", b"}", b"[", b"]", b",", b":", b" ", b"\n", b'"a"', b'"0"', b'""', b"0", b"-0", b"01", b"-7", b"1.5", b"-0.0",
+    b"1e3", b"1e999", b"null", b"true", b"NaN", b"Infinity", b"0:", b"-1:", b"00:", b'"k":', b"'", b"/*", b"\x01",
+    b"\x02", b"\xc3\xa9", b"\xff", b"\\", b"\\u0041", b"\t", b"\f", b"\0", b"\xef\xbb\xbf", b"9" * 19 + b":",
+]), max_size=14).map(b"".join)
+
+
+def agree(data: bytes) -> Parsed:
+    """What both say; types, order and signs of zero included."""
+    found, right = salvage(data), fastjson._read(data)
+    assert (repr(found.value), found.end, found.trailing) == (repr(right.value), right.end, right.trailing)
+    assert (repr(found.error), found.malformed_utf8) == (repr(right.error), right.malformed_utf8)
+    return found
+
+
+@given(st.one_of(st.binary(max_size=60), FRAGMENTS, PIECES, PIECES.map(lambda inner: b"{" + inner + b"}")))
+def test_any_bytes_are_read_as_the_reference_reads_them(data: bytes) -> None:
+    agree(data)
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=6), st.sampled_from(Style), st.data())
+def test_values_and_what_a_changed_byte_makes_of_them(value: fastjson.Json, style: Style, data: st.DataObject) -> None:
+    text = dumps(value, style)
+    agree(text)
+    at = data.draw(st.integers(0, len(text) - 1))
+    agree(text[:at] + data.draw(st.binary(max_size=2)) + text[at + 1 :])
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_every_real_config_file_is_plain(name: str) -> None:
+    for path in config_files(name):
+        content = path.read_bytes()
+        if b"\\" not in content:
+            assert plain(content) == agree(content).value, path
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ('{"a":{"b":[]}} \r\n', {"a": {"b": []}}),
+    ('{0:1,"0":2,00:3}', {0: 3, "0": 2}),
+    ('{01:"a",1:"b",01:"c",-0:1,0:2,-0:3}', {1: "c", 0: 3}),
+    ('{ 7 :[{-1 : null}] , "x" : {1:2} }', {7: [{-1: None}], "x": {1: 2}}),
+    ('{"a":1,"b":2,"a":3}', {"a": 3, "b": 2}),
+    ('{"{1:":"[2:,3:"}', {"{1:": "[2:,3:"}),
+    ('"a\nb"', "a\nb"),
+    ("null", None),
+])
+def test_what_is_plain(text: str, value: object) -> None:
+    assert repr(plain(text.encode())) == repr(value) == repr(agree(text.encode()).value)
+
+
+@pytest.mark.parametrize("data", [
+    b"", b"{", b'{"a":1}x', b"\0\0", b'\xef\xbb\xbf{"a":1}', b'{"a":"\xff"}', rb'{"a":"\n"}', b"{'a':1}", b"{a:1}",
+    b'{"a":1,}', b"{/**/}", b'{"a":NaN}', b'{"a":Infinity}', b'{"a":1e999}', b'{"a":01}', b'{"a":1.}', b'"\x01"',
+    b'"\x02"', b'{"a":' + b"1" * 400 + b"}", b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), b"[{" * 33 + b"}]" * 33,
+    b"[1:2]", b"[0,1:2]", b"{" + b"1" * 19 + b":2}", b"[" * 100_000,
+])
+def test_what_is_left_to_the_reference(data: bytes) -> None:
+    with pytest.raises(NotPlainError):
+        plain(data)
+    agree(data)
+
+
+def test_what_would_take_much_memory_in_pieces_is_left_to_the_reference() -> None:
+    for begin, item, end, items in (
+        (b"[", b" ", b"1]", 16 << 20), (b"[", b'"",', b"1]", 8 << 20), (b"{", b"1:1,", b"1:1}", 2 << 20)
+    ):
+        assert plain(begin + item * 1000 + end)
+        with pytest.raises(NotPlainError):
+            plain(begin + item * items + end)
+
+
+@pytest.mark.parametrize("depth", range(1, MAX_DEPTH + 4))
+def test_nothing_nested_deeper_than_the_limit_is_plain(depth: int) -> None:
+    for opening, closing in ((b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")):
+        levels = depth * opening.count(b"[") + depth * opening.count(b"{")
+        data = opening * depth + b"0" + closing * depth
+        try:
+            plain(data)
+        except NotPlainError:
+            continue
+        finally:
+            agree(data)
+        assert levels <= MAX_DEPTH
+
+
+def test_ten_thousand_topics_and_their_consumers_are_plain() -> None:
+    topics = {"topicConfigTable": {f"T{i}": {"attributes": {}, "topicName": f"T{i}", "perm": 6} for i in range(10_000)}}
+    text = json.dumps(topics, indent=1).encode()
+    assert plain(text) == topics == salvage(text).value
+    offsets: fastjson.Json = {"offsetTable": {f"T{i}@g": {number: i for number in range(8)} for i in range(10_000)}}
+    text = dumps(offsets, Style.FASTJSON1)
+    assert plain(text) == offsets == salvage(text).value
+
+
+# --- The tables of the config files, from real brokers and from hands that slipped.
+
+
+def value_of(store: str, name: str) -> Json:
+    return loads((unpacked(store) / "config" / name).read_bytes())
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_every_real_file_is_known_and_has_its_keys(name: str) -> None:
+    folder = unpacked(name) / "config"
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name == "timercheck":
+            continue
+        known = config.BY_NAME[path.name.removesuffix(config.BACKUP_SUFFIX)]
+        value = loads(path.read_bytes())
+        assert config.missing_keys(known, value) == ()
+        assert isinstance(value, dict)
+        assert {str(key) for key in value} <= {*known.required, *known.optional}
+
+
+def test_consumer_offsets_of_a_4x_store() -> None:
+    offsets = config.read_consumer_offsets(value_of("clean-4.5.1", "consumerOffset.json"))
+    assert offsets.offsets["TopicA", "CG_retry"] == {0: 131, 1: 137, 2: 131, 3: 124}
+    assert offsets.rejected == []
+
+
+@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-5.5.0"])
+def test_with_light_queues_all_offsets_are_in_the_other_file(name: str) -> None:
+    assert not (unpacked(name) / "config" / "consumerOffset.json").exists()
+    offsets = config.read_consumer_offsets(value_of(name, "lmqConsumerOffset.json"))
+    assert ("TopicA", "CG_retry") in offsets.offsets
+    assert offsets.lmq_offsets == {}
+    assert offsets.rejected == []
+
+
+def test_a_5_5_0_broker_keeps_what_was_pulled_too() -> None:
+    offsets = config.read_consumer_offsets(value_of("killed-5.5.0", "lmqConsumerOffset.json"))
+    consumed, pulled = offsets.offsets["TopicA", "CG_retry"], offsets.pull_offsets["TopicA", "CG_retry"]
+    assert consumed.keys() == pulled.keys()
+    assert all(pulled[queue] >= consumed[queue] for queue in consumed)
+
+
+def test_delay_levels_of_both_layouts() -> None:
+    assert config.read_delay_offsets(value_of("clean-4.5.1", "delayOffset.json")).levels == {1: 40, 3: 57, 4: 20, 5: 6}
+    assert config.read_delay_offsets(value_of("killed-5.5.0", "delayOffset.json")).levels == {1: 40, 3: 95}
+
+
+def test_one_bad_member_does_not_hide_the_others() -> None:
+    offsets = config.read_consumer_offsets(loads(
+        b'{"offsetTable":{"T@G":{0:1,"1":2,"x":3,2:null},"nogroup":{0:1},"a@b@c":{},"T@H":7},'
+        b'"lmqOffsetTable":{"q@g":5,"q":1}}'))
+    assert offsets.offsets == {("T", "G"): {0: 1, 1: 2}}
+    assert offsets.lmq_offsets == {("q", "g"): 5}
+    assert offsets.rejected == ["offsetTable/T@G/x", "offsetTable/T@G/2", "offsetTable/nogroup", "offsetTable/a@b@c",
+                                "offsetTable/T@H", "lmqOffsetTable/q"]
+
+
+@given(VALUES)
+def test_no_value_makes_a_reader_raise(value: Json) -> None:
+    nested: Json = dict.fromkeys(("offsetTable", "pullOffsetTable", "lmqOffsetTable"), value)
+    for each in (value, nested):
+        config.read_consumer_offsets(each)
+        config.read_delay_offsets(each)
+
+
+def test_a_value_without_its_table_says_so() -> None:
+    assert config.missing_keys(config.BY_NAME["topics.json"], {}) == ("topicConfigTable",)
+    assert config.missing_keys(config.BY_NAME["topics.json"], None) == ("topicConfigTable",)
+    assert config.read_delay_offsets({"offsetTable": [1]}).rejected == ["offsetTable"]
+
+
+def test_every_known_file_says_what_its_loss_means() -> None:
+    assert all(file.lost and file.keeper for file in config.CONFIG_FILES)
+    assert len(config.BY_NAME) == len(config.CONFIG_FILES)
+
+
+@pytest.mark.parametrize(("text", "place"), [
+    (b'{"offsetTable":{}}', None),
+    (b'{"offsetTabme":{}}', (11, 0)),
+    (b'{ "dataVersion" : {}, "\xefffsetTable":{"a@b":{0:1}}}', (23, 7)),
+    (b"{}", None),
+    (b'{"offset":{}}', None),
+    (b'{"offsetTaboe":{}}', None),  # two bits away
+    (b'{"offsetTabme":{},"nffsetTable":{}}', None),  # which of the two
+    (b'{"offsetTabme":{},"x":"offsetTabme"}', None),
+    (b"[]", None),
+])
+def test_the_bit_that_gives_a_table_its_name_is_found_if_there_is_just_one(
+    text: bytes, place: tuple[int, int] | None
+) -> None:
+    assert config.flipped_name(config.BY_NAME["delayOffset.json"], text, salvage(text).value) == place
+
+
+def test_each_bit_of_a_tables_name_is_found() -> None:
+    for known in config.CONFIG_FILES:
+        for name in known.required if len(known.required) == 1 else ():
+            text = f'{{"{name}":{{}}}}'.encode()
+            for number in range(8 * len(name)):
+                at, bit = 2 + number // 8, number % 8
+                flipped = text[:at] + bytes([text[at] ^ 1 << bit]) + text[at + 1 :]
+                parsed = salvage(flipped)
+                if parsed.error is None and not parsed.trailing:
+                    assert config.flipped_name(known, flipped, parsed.value) == (at, bit)
+
+
+@pytest.mark.parametrize(("name", "text", "left"), [
+    ("delayOffset.json", '{"offsetTable":{1:2,"3":"4"},"dataVersion":{"x":"y"}}', None),
+    ("delayOffset.json", '{"offsetTable":{1:2,q:3,4:"5x"}}', {"offsetTable": {1: 2}}),
+    ("consumerOffset.json", '{"offsetTable":{"a":{0:1,1:true},"b@c":{0:-1}}}',
+     {"offsetTable": {"a": {0: 1}, "b@c": {0: -1}}}),
+    ("consumerOffset.json", '{"offsetTable":{"a":{0:1}},"pullOffsetTable":{"a":{p:1}}}',
+     {"offsetTable": {"a": {0: 1}}, "pullOffsetTable": {"a": {}}}),
+    ("consumerOffset.json", '{"offsetTable":[1],"groupTopicMap":{"a":["b"]}}', None),
+    ("lmqConsumerOffset.json", '{"lmqOffsetTable":{"a@b":1,"c@d":"e"}}', {"lmqOffsetTable": {"a@b": 1}}),
+    ("topics.json", '{"topicConfigTable":{"a":{"perm":"x"}}}', None),
+])
+def test_offsets_that_are_no_numbers_are_left_out(name: str, text: str, left: Json) -> None:
+    value = loads(text.encode())
+    found = config.readable_offsets(name, value)
+    assert found is value if left is None else found == left
+
+
+# --- A format that is not in the registry is not in the docs either, so none may be forgotten.
+
+
+MODULES = sorted(m.name for m in pkgutil.walk_packages(formats.__path__, "formats.")
+                 if "kernel" not in m.name and m.name != "formats.layout")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_layout_of_every_module_is_registered(module: str) -> None:
+    registered = {id(entry.layout(name)) for entry in FORMATS for name in entry.layouts}
+    members = vars(importlib.import_module(module)).items()
+    assert [name for name, value in members if isinstance(value, Layout) and id(value) not in registered] == []
+
+
+@pytest.mark.parametrize("entry", FORMATS, ids=lambda entry: entry.name)
+def test_every_registered_format_has_a_module_and_notes_on_every_field(entry: Format) -> None:
+    assert importlib.import_module(entry.module).__doc__
+    for name in entry.layouts:
+        layout = entry.layout(name)
+        assert layout.record.__doc__
+        assert all(field.note for field in layout.fields)
+        assert layout.dtype.itemsize == layout.size
+        assert [layout.dtype.fields[f.name][1] for f in layout.fields] == [f.offset for f in layout.fields]
+        assert layout.arrow_schema.names == [f.name for f in layout.fields]
+
+
+def test_names_are_unique() -> None:
+    assert len(BY_NAME) == len(FORMATS)

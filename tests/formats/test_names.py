@@ -1,3 +1,5 @@
+"""Names, hashes, message IDs and properties, as Java writes them."""
+
 from __future__ import annotations
 
 import datetime
@@ -8,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formats import names
+from formats import properties as props
 from formats.errors import FormatError
+from formats.javahash import hash32, index_key_hash, java_string, tags_code
+from formats.message_id import offset_id, parse_offset_id
+from formats.properties import PARSER_NEW, PARSER_OLD, Parser
 from tests.support.stores import STORES, unpacked
+
+# --- formats/test_names.py
+
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -115,3 +124,192 @@ def test_names_that_would_lead_elsewhere_are_unsafe(name: str) -> None:
 @pytest.mark.parametrize("name", ["%LMQ%one", "a.b", "...", "x" * 255])
 def test_names_that_stay_where_they_are_put_are_safe(name: str) -> None:
     assert names.is_safe_directory_name(name)
+
+
+# --- Java's `String.hashCode` and its reading of UTF-8.
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("", 0),
+    ("TagA", 2598919),
+    ("TagB", 2598920),
+    ("TagA||TagB", 1789476431),
+    ("polygenelubricants", -2147483648),
+    ("TopicTest#KEY1", -1656969516),
+    ("A#K0", 1972423),
+    ("\U0001f600", 1772899),
+])
+def test_hash_of_a_java_string(text: str, value: int) -> None:
+    assert hash32(text) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("TopicTest#KEY1", 1656969516),
+    ("A#K0", 1972423),
+    ("polygenelubricants", 0),
+])
+def test_index_key_hash_is_never_negative(text: str, value: int) -> None:
+    assert index_key_hash(text) == value
+
+
+def test_the_hash_counts_utf16_units_and_not_code_points() -> None:
+    assert hash32("\U0001f600") == hash32("\ud83d\ude00")
+
+
+@pytest.mark.parametrize("tags", [None, ""])
+def test_tags_code_without_tags_is_zero(tags: str | None) -> None:
+    assert tags_code(tags) == 0
+
+
+def test_tags_code_takes_several_tags_as_one_text_and_keeps_the_sign() -> None:
+    assert tags_code("TagA||TagB") == 1789476431
+    assert tags_code("polygenelubricants") == -2147483648
+
+
+@given(st.text(), st.text())
+def test_hash_of_a_concatenation(head: str, tail: str) -> None:
+    units = len(tail.encode("utf-16-le")) // 2
+    joined = (hash32(head) * pow(31, units, 1 << 32) + hash32(tail)) & 0xFFFFFFFF
+    assert hash32(head + tail) & 0xFFFFFFFF == joined
+
+
+@given(st.text())
+def test_well_formed_text_is_read_as_it_is(text: str) -> None:
+    assert java_string(text.encode()) == text
+
+
+@pytest.mark.parametrize(("content", "text"), [
+    (b"a\xffb", "a\ufffdb"),
+    (b"\xc3\x01", "\ufffd\x01"),
+    (b"\xe4\xbd\x02", "\ufffd\x02"),
+    (b"x\xed\xa0\x80y", "x\ufffdy"),
+    (b"x\xed\xbf\xbfy", "x\ufffdy"),
+    (b"x\xed\xa0", "x\ufffd"),
+    (b"\xed\x9f\xbf\xff", "\ud7ff\ufffd"),
+])
+def test_malformed_utf8_is_replaced_as_java_does(content: bytes, text: str) -> None:
+    assert java_string(content) == text
+
+
+@given(st.binary())
+def test_no_bytes_are_an_error(content: bytes) -> None:
+    # Separators are ASCII, so replacing malformed bytes can neither make nor eat one.
+    assert java_string(content).count("\x01") == content.count(b"\x01")
+
+
+# --- Offset message ids and the unique keys of clients.
+
+
+IPV6 = bytes.fromhex("20010db8000000000000000000000001")
+
+
+def test_offset_id_of_an_ipv4_store() -> None:
+    assert offset_id(b"\x7f\x00\x00\x01", 2, 114) == "7F000001000000020000000000000072"
+
+
+def test_offset_id_of_an_ipv6_store_has_56_digits() -> None:
+    assert offset_id(IPV6, 5, 390) == "20010DB8000000000000000000000001" "00000005" "0000000000000186"
+
+
+@given(st.sampled_from([4, 16]).flatmap(lambda n: st.binary(min_size=n, max_size=n)),
+       st.integers(0, 65535), st.integers(0, 2**63 - 1))
+def test_offset_id_is_read_back(ip: bytes, port: int, phy_offset: int) -> None:
+    text = offset_id(ip, port, phy_offset)
+    assert parse_offset_id(text) == parse_offset_id(text.lower()) == (ip, port, phy_offset)
+
+
+def test_address_of_another_length_is_no_host() -> None:
+    with pytest.raises(FormatError) as caught:
+        offset_id(b"\x7f", 1, 1)
+    assert caught.value.reason == "bad-host"
+
+
+@pytest.mark.parametrize("text", [
+    "", "order-4711", "7F00", "7F 00" * 8, "G" * 32, "7F000001000000020000000000000072" * 2,
+])
+def test_other_text_is_no_id(text: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        parse_offset_id(text)
+    assert caught.value.reason == "bad-message-id"
+
+
+# --- The property text as the two generations of brokers read it.
+
+
+words = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1)
+maps = st.dictionaries(words, words)
+
+
+@given(maps, st.booleans(), st.sampled_from(Parser))
+def test_what_is_joined_is_parsed_back(values: dict[str, str], trailing: bool, generation: Parser) -> None:
+    assert props.parse(props.join(values, trailing=trailing), generation) == values
+
+
+@pytest.mark.parametrize("generation", Parser)
+@pytest.mark.parametrize(("content", "values"), [
+    (b"", {}),
+    (b"k\x01v", {"k": "v"}),
+    (b"k\x01v\x02", {"k": "v"}),
+    (b"k\x01v\x02\x02\x02l\x01w", {"k": "v", "l": "w"}),
+    (b"k\x01first\x02k\x01last\x02", {"k": "last"}),
+    (b"k\x02l\x01w\x02", {"l": "w"}),
+    (b"k\x01\x02l\x01w\x02", {"l": "w"}),
+    (b"\x00" * 20, {}),
+])
+def test_both_generations_agree(generation: Parser, content: bytes, values: dict[str, str]) -> None:
+    assert props.parse(content, generation) == values
+
+
+@pytest.mark.parametrize(("content", "old", "new"), [
+    (b"k\x01a\x01b\x02", {}, {"k": "a\x01b"}),
+    (b"k\x01a\x01\x02", {"k": "a"}, {"k": "a\x01"}),
+    (b"k\x01\x01b\x02", {}, {"k": "\x01b"}),
+    (b"\x01v\x02", {"": "v"}, {}),
+])
+def test_a_name_value_separator_in_the_value_divides_the_generations(
+    content: bytes, old: dict[str, str], new: dict[str, str],
+) -> None:
+    assert props.parse(content, PARSER_OLD) == old
+    assert props.parse(content, PARSER_NEW) == new
+
+
+def test_joining_nothing_writes_nothing() -> None:
+    assert props.join({}) == b"" == props.join({}, trailing=False)
+
+
+def test_joined_text_ends_as_asked() -> None:
+    assert props.join({"a": "1", "b": "2"}) == b"a\x011\x02b\x012\x02"
+    assert props.join({"a": "1", "b": "2"}, trailing=False) == b"a\x011\x02b\x012"
+
+
+@given(maps, st.booleans())
+def test_text_that_a_broker_joined_is_well_formed(values: dict[str, str], trailing: bool) -> None:
+    content = props.join({name.replace("\x00", "n"): value + "." for name, value in values.items()}, trailing=trailing)
+    assert props.structure_problem(content) is None
+
+
+@pytest.mark.parametrize("content", [
+    pytest.param(b"k\x01\x02", id="empty value"),
+    pytest.param(b"k\x01v\x02\x02l\x01w", id="empty item"),
+    pytest.param(b"k\x01a\x01b\x02", id="0x01 in a value"),
+    pytest.param(b"k\x01a\x02b\x02", id="0x02 in a value"),
+    pytest.param(b"k\x01a\x00b\x02", id="0x00 in a value"),
+    pytest.param(b"k\x01\xff\xfe\x02", id="not UTF-8"),
+    pytest.param("键\x01值\x02".encode(), id="not ASCII"),
+])
+def test_text_that_a_client_may_send_is_no_damage(content: bytes) -> None:
+    assert props.structure_problem(content) is None
+
+
+@pytest.mark.parametrize(("content", "problem"), [
+    (b"\x00" * 40, "no property name"),
+    (b"\xff" * 40, "no property name"),
+    (b"\x01" * 40, "no property name"),
+    (b"TAGS", "no property name"),
+    (b"TAGS\x01A\x02KEYS\x01k\x00\x00\x00", "zero bytes at the end"),
+    (b"TAGS\x01A\x02\x00\x00\x00", "zero bytes at the end"),
+    (b"\x00\x00\x00AGS\x01A\x02", "zero byte in a property name"),
+    (b"\x00\x00\x00A\x02KEYS\x01k\x02", "zero byte in a property name"),
+])
+def test_text_that_no_writer_leaves_is_damage(content: bytes, problem: str) -> None:
+    assert props.structure_problem(content) == problem

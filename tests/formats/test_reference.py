@@ -4,21 +4,47 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
 
 from fixtures.damage import damage
 from fixtures.synth import synth_store
-from formats.native.walk import crc_name
+from formats.errors import FormatError
+from formats.javahash import index_key_hash
+from formats.native.walk import QUEUE_COLUMNS, crc_name, new_queue_slots, walk_records
+from formats.record import (
+    BLANK_SIZE,
+    HEADS,
+    TOPIC_HALF,
+    TOPIC_SCHEDULE,
+    TOPIC_TIMER,
+    Record,
+    check_strict,
+    delay_level,
+    encode,
+    iter_index_keys,
+    make_record,
+    tags_code,
+)
+from formats.record.codec import with_property_crc
+from formats.record.grammar import range_table, unserved
+from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_DELAY, BIT_UNSERVED, RECORD, row_of
+from formats.sysflag import BORNHOST_V6, HOSTS_V6, STOREHOST_V6, contradicted_by
 from tests.cli.runner import mqtool
 from tests.cluster.twice import plain
 from tests.formats.test_native import KERNELS
 from tests.scenarios.drill import all_stores, log_options
-from tests.support.stores import real_store
+from tests.support.commitlog import placed_records
+from tests.support.stores import STORES, real_store
 
 ROOT = Path(__file__).parents[2]
 IN_EVERY_RUN = ("clean-propcrc-5.3.3", "killed-lmq-4.9.7")
@@ -109,3 +135,191 @@ def test_every_store_is_judged_the_same_without_kernels(
     for kernel in KERNELS.values():
         monkeypatch.setattr(kernel, "_run", kernel.plain)
     assert [_said(whole), _said(damaged)] == ours
+
+
+# --- The compiled walk against the reference codec: it may refuse more, and accept nothing else.
+
+
+Row = tuple[Any, list[int]]
+
+
+def _walk(content: bytes, phy_offset: int, with_keys: bool = True) -> Row | None:
+    """The row and hashes that the compiled walk makes of one record, None if it refuses; whatever stands after it."""
+    room = BLANK_SIZE + random.Random(content[-1]).randrange(80)
+    first, *others = (
+        _walk_in_front_of(rest, content, phy_offset, with_keys)
+        for rest in (bytes(BLANK_SIZE), b"\x01\x02 \xff" * 20, bytes([content[-1]]) * room)
+    )
+    assert all(other == first for other in others)
+    return first
+
+
+def _walk_in_front_of(rest: bytes, content: bytes, phy_offset: int, with_keys: bool) -> Row | None:
+    names, queues = np.zeros(1 << 10, np.uint8), np.zeros((8, QUEUE_COLUMNS), np.int64)
+    records, hashes, state = np.zeros(2, RECORD), np.zeros(1 << 10, np.int32), np.zeros(4, np.int64)
+    data = np.frombuffer(bytearray(content + rest), np.uint8)
+    walk_records(
+        data, 0, data.size, phy_offset, phy_offset + data.size,
+        records, hashes, new_queue_slots(16, names, queues, int(state[2])), names, queues, state, with_keys,
+        1 << 62, range_table(),
+    )
+    return (records[0], hashes[:state[1]].tolist()) if state[0] else None
+
+
+def _judge(content: bytes, phy_offset: int) -> Record | None:
+    try:
+        return check_strict(content, 0, len(content) + BLANK_SIZE, phy_offset)
+    except FormatError:
+        return None
+
+
+def _disagreement(content: bytes, phy_offset: int) -> str:
+    return _differs(content, phy_offset) or _differs_without_keys(content, phy_offset)
+
+
+def _differs_without_keys(content: bytes, phy_offset: int) -> str:
+    walked = _walk(content, phy_offset, with_keys=False)
+    if walked is None:
+        return "refused without its keys" if _walk(content, phy_offset) is not None else ""
+    record = _judge(content, phy_offset)
+    if record is None:
+        return f"took without its keys what is damage: {content!r}"
+    expected, _ = row_of(record, int(walked[0]["queue"]))
+    expected["hashes"] = 0
+    expected["tags_code"] *= (expected["bits"] & BIT_DELAY) != 0
+    return "" if walked[0] == expected[0] and not walked[1] else f"other row: {content!r}"
+
+
+def _differs(content: bytes, phy_offset: int) -> str:
+    walked = _walk(content, phy_offset)
+    if walked is None:
+        return ""
+    record = _judge(content, phy_offset)
+    if record is None:
+        return f"took what is damage: {content!r}"
+    row, hashes = walked
+    if hashes != [index_key_hash(text) for text in iter_index_keys(record, tags=True)]:
+        return f"other keys: {content!r}"
+    level = delay_level(record)
+    code = level if row["bits"] & BIT_DELAY else tags_code(record)
+    if bool(row["bits"] & BIT_DELAY) != (level is not None and level > 0) or row["tags_code"] != code:
+        return f"other tags code: {content!r}"
+    fields = ("queue_offset", "phy_offset", "store_timestamp", "sys_flag")
+    same = all(row[name] == getattr(record, name) for name in fields) and row["size"] == record.total_size
+    return "" if same else f"other fields: {content!r}"
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_real_records_are_taken_with_the_same_values(name: str) -> None:
+    for it in placed_records(name)[::7]:
+        assert _walk(it.raw, it.phy_offset) is not None
+        assert _disagreement(it.raw, it.phy_offset) == ""
+
+
+@pytest.mark.parametrize("property_crc", [False, True])
+def test_a_flag_that_its_body_contradicts_is_marked_as_the_codec_does(property_crc: bool) -> None:
+    heads = (
+        b"", b"\x78", b"\x78\x9c", b"\x78\x01\x00", b"\xf8\x01\x00\x00", b"\x79\x9c\x00\x00", b"\x04\x22\x4d\x18",
+        b"\x28\xb5\x2f\xfd", b"\x5b\x2a\x4d\x18", b"\x4b\x2a\x4d\x18", b"\x04\x22\x4d", b"hello",
+    )
+    seen = set()
+    for head in (*heads, *(head + b"and more of it" for head in heads)):
+        record = make_record("T", head, store_timestamp=1, property_crc=property_crc)
+        for flag in [compressed | kind << 8 for compressed in (0, 1) for kind in range(8)]:
+            changed = structs.replace(record, sys_flag=flag)
+            content = encode(with_property_crc(changed) if property_crc else changed)
+            assert _walk(content, 0) is not None and _disagreement(content, 0) == ""
+            walked = _walk(content, 0)
+            assert walked is not None
+            marked = bool(walked[0]["bits"] & BIT_CONTRADICTED_FLAG)
+            assert marked == (contradicted_by(flag, head) and not property_crc)
+            seen.add(marked)
+    assert seen == ({False} if property_crc else {False, True})
+
+
+@given(
+    st.sampled_from([TOPIC_SCHEDULE, TOPIC_TIMER, TOPIC_HALF, "SCHEDULE_TOPIC_XXXY", "rmq_sys_wheel_time"]),
+    st.lists(st.tuples(
+        st.sampled_from(["REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "REAL_QIE", "KEYS", "REAL_TOPI"]),
+        st.sampled_from(["0", "999999999", "1234567890", "Topic-1", "%RETRY%a+b", "a b", "1" * 18, "1" * 19, "x"]),
+    ), max_size=6),
+    st.booleans(),
+)
+def test_what_a_service_cannot_deliver_is_marked_as_the_codec_does(
+    topic: str, items: list[tuple[str, str]], property_crc: bool
+) -> None:
+    text = "".join(f"{name}\x01{value}\x02" for name, value in items).encode()
+    content = encode(make_record(topic, b"", text, store_timestamp=1, property_crc=property_crc))
+    assert _disagreement(content, 0) == ""
+    walked, judged = _walk(content, 0), _judge(content, 0)
+    assert judged is not None
+    if walked is not None:
+        assert bool(walked[0]["bits"] & BIT_UNSERVED) == bool(unserved(judged))
+    elif not property_crc:
+        assert any(value in ("%RETRY%a+b", "a b") for _, value in items)
+
+
+@given(st.lists(st.tuples(
+    st.sampled_from(["INNER_BASE", "INNER_NUM", "INNER_NUN", "INNER_BASF", "KEYS"]),
+    st.sampled_from(["0", "7", "9999", "32767", "32768", "-1", "+3", "x", "1 ", "1" * 18, "1" * 19, "9" * 19,
+                     "\u0663"]),
+), max_size=4))
+def test_a_batch_inside_without_a_number_is_taken_by_neither(items: list[tuple[str, str]]) -> None:
+    text = "".join(f"{name}\x01{value}\x02" for name, value in items).encode()
+    content = encode(make_record("T", b"", text, store_timestamp=1))
+    assert _disagreement(content, 0) == ""
+    values = dict(items)
+    sure = values.get("INNER_NUM", "").isdigit() and values.get("INNER_BASE", "").isdigit()
+    if "INNER_NUM" not in values or "INNER_BASE" not in values:
+        assert _walk(content, 0) is not None
+    elif sure and len(values["INNER_NUM"]) < 5 and len(values["INNER_BASE"]) < 19 and text.isascii():
+        assert _walk(content, 0) is not None and _judge(content, 0) is not None
+    elif {values["INNER_NUM"], values["INNER_BASE"]} & {"x", "1 "} or values["INNER_NUM"] == "32768":
+        assert _judge(content, 0) is None
+
+
+@pytest.mark.parametrize("flag", [0, BORNHOST_V6, STOREHOST_V6, HOSTS_V6])
+def test_each_bit_of_a_port_is_judged_as_the_codec_does(flag: int) -> None:
+    addresses = [bytes(16 if flag & bit else 4) for bit in (BORNHOST_V6, STOREHOST_V6)]
+    hosts = {"born_host": (addresses[0], 1), "store_host": (addresses[1], 2)}
+    record = make_record("TopicTest", b"hello", {"TAGS": "a"}, store_timestamp=2, **hosts)
+    layout = HEADS[record.sys_flag & HOSTS_V6]
+    assert record.sys_flag & HOSTS_V6 == flag
+    for field in ("born_port", "store_port"):
+        for number in range(32):
+            content = bytearray(encode(record))
+            content[layout.offset(field) + 3 - number // 8] ^= 1 << number % 8
+            assert (_walk(bytes(content), 0) is not None) == (_judge(bytes(content), 0) is not None) == (number < 16)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_overwritten_records_are_never_taken_where_the_codec_refuses(name: str) -> None:
+    dice = random.Random(name)
+    for it in dice.sample(placed_records(name), 150):
+        for _ in range(10):
+            content = bytearray(it.raw)
+            start = dice.randrange(len(content))
+            patch = dice.choice([bytes(dice.randint(1, 60)), b"\x01", b"\x02", b"\x02\x00", dice.randbytes(1)])
+            content[start:start + len(patch)] = patch[:len(content) - start]
+            assert _disagreement(bytes(content), it.phy_offset) == ""
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_properties_of_any_bytes_get_the_same_verdict_or_a_refusal(name: str) -> None:
+    dice = random.Random(name)
+    for it in dice.sample(placed_records(name), 60):
+        for _ in range(20):
+            text = bytearray(it.record.properties)
+            for _ in range(dice.randint(1, 3)):
+                at = dice.randrange(len(text) + 1)
+                patch = dice.choices(b"\x00\x01\x02 a\xc3\xa9\xed\xa0", k=dice.randint(0, 4))
+                text[at:at + dice.randint(0, 4)] = bytes(patch)
+            size = it.record.total_size - len(it.record.properties) + len(text)
+            record = structs.replace(it.record, properties=bytes(text), total_size=size)
+            assert _disagreement(encode(record), it.phy_offset) == ""
+
+
+@pytest.mark.parametrize("delay", ["0", "1", "18", "-1", "+3", "x", "", "99999999999", "٣"])
+def test_delay_levels_are_read_alike(delay: str) -> None:
+    record = make_record("SCHEDULE_TOPIC_XXXX", b"b", f"DELAY\x01{delay}\x02TAGS\x01t\x02".encode(), store_timestamp=1)
+    assert _disagreement(encode(record), 0) == ""

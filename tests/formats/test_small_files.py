@@ -1,4 +1,4 @@
-"""abort, lock, epochFileCheckpoint, Java properties, the 3.x transaction table."""
+"""Small formats: abort, lock, checkpoint, timer files, and what DLedger and compaction keep."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats import abort, epoch, legacy_transaction, lock
+from formats import abort, checkpoint, compaction, dledger, epoch, legacy_transaction, lock, timer
+from formats.checkpoint import Checkpoint
 from formats.config import properties_text as javaproperties
 from formats.errors import FormatError
+from formats.javahash import hash32
 from tests.support.stores import STORES, unpacked
+
+# --- abort, lock, epochFileCheckpoint, Java properties, the 3.x transaction table.
 
 
 @pytest.mark.parametrize(("store", "name", "pid"), [
@@ -103,3 +107,196 @@ def test_a_state_of_the_3x_table_has_24_bytes() -> None:
     assert legacy_transaction.is_valid(unit)
     assert not legacy_transaction.is_valid(unit._replace(state=0))
     assert not legacy_transaction.is_valid(unit._replace(size=0))
+
+
+# --- formats/test_checkpoint.py
+
+
+I64 = st.integers(-(2**63), 2**63 - 1)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_every_real_checkpoint_is_reproduced(name: str) -> None:
+    content = (unpacked(name) / "checkpoint").read_bytes()
+    assert len(content) == checkpoint.FILE_SIZE
+    assert checkpoint.encode(checkpoint.decode(content)) == content
+    assert checkpoint.rest_is_zero(content)
+
+
+def test_a_5_5_0_store_killed_early_has_no_logics_timestamp() -> None:
+    values = checkpoint.decode((unpacked("killed-5.5.0") / "checkpoint").read_bytes())
+    assert values.logics_msg_timestamp == 0
+    assert values.physic_msg_timestamp > 0
+    assert checkpoint.min_timestamp(values) == 0
+
+
+def test_the_fields_lie_where_each_generation_put_them() -> None:
+    assert [checkpoint.CHECKPOINT.offset(name) for name in checkpoint.SINCE] == [0, 8, 16, 24, 32, 40]
+    assert tuple(checkpoint.SINCE) == Checkpoint._fields
+
+
+def test_the_minimum_is_three_seconds_early_as_in_the_brokers_own_test() -> None:
+    values = checkpoint.EMPTY._replace(physic_msg_timestamp=0xAABB, logics_msg_timestamp=0xAABC)
+    assert checkpoint.min_timestamp(values) == 0xAABB - 3000
+    assert checkpoint.min_timestamp_index(values) == 0
+    assert checkpoint.min_timestamp_index(values._replace(index_msg_timestamp=0xFFFFF)) == 0xAABB - 3000
+    assert checkpoint.min_timestamp(checkpoint.EMPTY) == 0
+
+
+@given(st.builds(Checkpoint, I64, I64, I64, I64, I64, I64))
+def test_checkpoints_round_trip(values: Checkpoint) -> None:
+    assert checkpoint.decode(checkpoint.encode(values)) == values
+
+
+def test_bytes_of_a_younger_version_survive_a_rewrite() -> None:
+    base = bytes(48) + b"\7" * 8 + bytes(checkpoint.FILE_SIZE - 56)
+    written = checkpoint.encode(checkpoint.EMPTY._replace(physic_msg_timestamp=5), base)
+    assert written[48:56] == b"\7" * 8
+    assert not checkpoint.rest_is_zero(written)
+
+
+def test_a_short_file_is_an_error_unless_read_as_a_broker_would() -> None:
+    content = checkpoint.encode(checkpoint.EMPTY._replace(physic_msg_timestamp=9))[:12]
+    with pytest.raises(FormatError) as caught:
+        checkpoint.decode(content)
+    assert caught.value.reason == "short"
+    assert checkpoint.decode(content, extend=True) == checkpoint.EMPTY._replace(physic_msg_timestamp=9)
+
+
+def test_a_base_longer_than_a_page_is_refused() -> None:
+    with pytest.raises(FormatError):
+        checkpoint.encode(checkpoint.EMPTY, bytes(checkpoint.FILE_SIZE + 1))
+
+
+# --- formats/test_timer.py
+
+
+WITH_TIMERS = ("clean-5.3.3", "killed-5.5.0")
+UNIT = timer.TimerLogUnit(52, -1, timer.MAGIC_DEFAULT, 1_000_000, 2500, 77, 118, 5, 0)
+
+
+def timer_log(name: str) -> list[tuple[int, timer.TimerLogUnit]]:
+    with (unpacked(name) / "timerlog" / "00000000000000000000").open("rb") as file:
+        content = file.read(64 * 1024)
+    found = list(timer.units(content))
+    assert b"".join(timer.TIMER_LOG_UNIT.encode(unit) for _, unit in found) == content[:1040]
+    return found
+
+
+@pytest.mark.parametrize("name", WITH_TIMERS)
+def test_real_timer_logs_are_reproduced_and_hang_in_the_wheel(name: str) -> None:
+    found = timer_log(name)
+    assert len(found) == 20
+    wheel = timer.wheel((unpacked(name) / "timerwheel").read_bytes())
+    newest = {timer.due_timestamp(unit) // timer.DEFAULT_PRECISION_MS: position for position, unit in found}
+    for instant, position in newest.items():
+        slot = wheel[timer.slot_of(instant * timer.DEFAULT_PRECISION_MS)]
+        assert (slot["instant"], slot["last_position"]) == (instant, position)
+        due = [u for _, u in found if timer.due_timestamp(u) // timer.DEFAULT_PRECISION_MS == instant]
+        assert slot["unit_count"] == len(due)
+    assert (wheel["instant"] != 0).sum() == len(newest)
+    assert {unit.topic_hash for _, unit in found} == {hash32("TopicTimer")}
+
+
+@pytest.mark.parametrize("name", WITH_TIMERS)
+def test_real_timer_checkpoints_are_reproduced(name: str) -> None:
+    content = (unpacked(name) / "config" / "timercheck").read_bytes()
+    check = timer.TIMER_CHECK.decode(content)
+    assert timer.encode_check(check) == content
+    assert check.last_timer_log_flush_position == 1040
+    assert check.last_timer_queue_offset == 20
+
+
+def test_a_full_timer_log_file_ends_in_a_blank() -> None:
+    units = timer.DEFAULT_FILE_SIZE // timer.TIMER_LOG_UNIT.size
+    assert units == 2_016_492
+    left = timer.DEFAULT_FILE_SIZE - units * timer.TIMER_LOG_UNIT.size
+    assert left == timer.TIMER_LOG_BLANK.size == len(timer.encode_blank(left))
+    with pytest.raises(FormatError) as caught:
+        timer.decode(timer.encode_blank(left))
+    assert caught.value.reason == "end"
+
+
+@pytest.mark.parametrize(("content", "reason"), [
+    (bytes(52), "unwritten"), (timer.TIMER_LOG_UNIT.encode(UNIT._replace(size=51)), "bad-size"),
+    (timer.TIMER_LOG_UNIT.encode(UNIT._replace(magic=16)), "bad-magic"),
+    (timer.TIMER_LOG_UNIT.encode(UNIT._replace(magic=-1)), "bad-magic"), (bytes(8), "short"),
+    (timer.TIMER_LOG_UNIT.encode(UNIT)[:51], "short"),
+])
+def test_each_kind_of_bad_unit_has_its_reason(content: bytes, reason: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        timer.decode(content)
+    assert caught.value.reason == reason
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_end_in_units_or_a_format_error(content: bytes) -> None:
+    try:
+        list(timer.units(content))
+    except FormatError as error:
+        assert 0 <= error.offset <= len(content)
+
+
+def test_a_wheel_of_another_length_is_refused() -> None:
+    assert timer.WHEEL_FILE_SIZE == 38_707_200
+    with pytest.raises(FormatError):
+        timer.wheel(bytes(32))
+
+
+# --- formats/test_dledger.py
+
+
+HEAD = dledger.DLedgerEntryHead(1, 48 + 5, 7, 2, 1000, 0, 99, 0, 5)
+
+
+def entry(**changes: int) -> bytes:
+    return dledger.DLEDGER_ENTRY_HEAD.encode(HEAD._replace(**changes)) + b"hello"
+
+
+def test_an_entry_wraps_a_record_whose_offset_is_behind_the_head() -> None:
+    head = dledger.decode(b"xx" + entry(), 2, 1000)
+    assert head == HEAD
+    assert dledger.body(b"xx" + entry(), 2, head) == b"hello"
+    assert dledger.body_position(head) == 1048
+
+
+def test_sizes_are_those_of_the_library() -> None:
+    assert dledger.DLEDGER_ENTRY_HEAD.size == 48
+    assert dledger.DLEDGER_INDEX_UNIT.size == 32
+
+
+@pytest.mark.parametrize(("content", "reason"), [
+    (dledger.DLEDGER_BLANK.encode(dledger.DLedgerBlank(-1, 500)), "end"), (bytes(60), "unwritten"),
+    (entry(magic=2), "bad-magic"), (entry(position=999), "bad-position"), (entry(size=54), "bad-size"),
+    (entry(body_size=-1, size=47), "bad-size"), (entry()[:-1], "short"), (entry()[:20], "short"), (b"", "short"),
+])
+def test_each_kind_of_bad_entry_has_its_reason(content: bytes, reason: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        dledger.decode(content, 0, 1000)
+    assert caught.value.reason == reason
+
+
+@given(st.binary(max_size=100), st.integers(0, 200))
+def test_any_bytes_are_an_entry_or_a_format_error(content: bytes, offset: int) -> None:
+    with pytest.raises(FormatError):
+        dledger.decode(content, offset, 2**62 + 1)
+
+
+# --- formats/test_compaction.py
+
+
+def test_the_real_position_file_is_read() -> None:
+    content = (unpacked("clean-5.3.3") / "compaction" / compaction.POSITION_FILE_NAME).read_bytes()
+    assert compaction.decode_positions(content) == {}
+
+
+def test_an_underscore_in_a_topic_is_not_the_one_before_the_queue() -> None:
+    assert compaction.decode_positions(b'{"queueOffsetMap":{"a_1_b_2":30}}') == {("a_1_b", 2): 30}
+
+
+@pytest.mark.parametrize("text", [b"[]", b"{}", b'{"queueOffsetMap":{"a":1}}', b'{"queueOffsetMap":{"a_b":1}}',
+                                  b'{"queueOffsetMap":{"a_1":"x"}}', b'{"queueOffsetMap":{"a_1":true}}'])
+def test_other_text_is_refused(text: bytes) -> None:
+    with pytest.raises(FormatError) as caught:
+        compaction.decode_positions(text)
+    assert caught.value.reason == "bad-positions"

@@ -32,7 +32,7 @@ from formats.record.rows import (
 from recover.check.survey import ScanOptions, survey
 from recover.derived.expected import QueueKey
 from recover.evidence import restore as restoring
-from recover.evidence.lost import LostPosition, Surroundings, _Ranges
+from recover.evidence.lost import LostPosition, Surroundings
 from recover.evidence.restore import restore
 from recover.log import generations
 from recover.log.file_scan import FileScan
@@ -124,7 +124,7 @@ def test_old_generations_are_those_of_each_queue_by_itself(
     counted = generations.counted(records)
     for queue in range(3):
         own = np.flatnonzero(counted & (records["queue"] == queue))
-        stray = generations.strays_among(records["queue_offset"][own])
+        stray = generations.misnumbered_among(records["queue_offset"][own])
         expected[own[stray]] |= BIT_STRAY
         own = own[~stray]
         offsets = records["queue_offset"][own].tolist()
@@ -149,15 +149,6 @@ def test_ends_of_queues_are_the_last_rows_of_each(rows: list[tuple[int, int, int
             expected.append((own["phy_offset"].tolist(), own["queue_offset"].tolist()))
     found = [(places.tolist(), offsets.tolist()) for places, offsets in generations._ends(scans, [0, 1, 2])]
     assert found == expected
-
-
-@given(PLACES, st.integers(-1, 2000), st.integers(-1, 2000))
-def test_ranges_between_two_records_are_found_with_the_room_in_them(places: set[int], before: int, behind: int) -> None:
-    damaged = damages(places)
-    ranges = _Ranges(damaged)
-    wanted = [i for i, damage in enumerate(damaged) if before < damage.start < behind]
-    between, room = ranges.between(before, behind)
-    assert ([*between], room) == (wanted, sum(ranges.fits[i] for i in wanted))
 
 
 @given(PLACES, st.lists(st.integers(0, 2000), max_size=30))

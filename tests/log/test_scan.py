@@ -1,29 +1,47 @@
-"""The scan of one mapped file: what is intact, where it stops, where it goes on."""
+"""The scan of the log: records, damage, heads inside bodies, and holes of sparse files."""
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import shutil
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fixtures.nested_heads import ENDS, message, nested_heads
 from fixtures.synth import synth_store
-from formats.record import decode
+from formats.errors import FormatError
+from formats.record import HEAD_SIZE, decode, encode
+from formats.record.codec import make_record
 from formats.record.rows import BIT_DELAY, RECORD, row_of
 from recover.broker.delays import DelayTable
 from recover.derived.expected import expect
 from recover.derived.index_check import check_index
 from recover.derived.queue_check import check_consumequeue
 from recover.log.file_scan import FileScan, scan_file
+from recover.log.judge import envelope_size, judge, reason_of
 from recover.log.scan import scan_log
+from recover.look.items import log_items
 from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile
+from recover.store.memo import RangeSums
+from recover.store.reader import FileReader
+from tests.cli.runner import mqtool
 from tests.support.commitlog import placed_records
 from tests.support.looks import opened
-from tests.support.stores import STORES, unpacked
+from tests.support.stores import STORES, copy_store, real_store, unpacked
+
+# --- The scan of one mapped file: what is intact, where it stops, where it goes on.
+
 
 Copies = Callable[[str], Path]
 
@@ -163,3 +181,273 @@ def test_queues_and_index_are_never_judged_by_rows_without_keys() -> None:
     topics = Topics(store)
     with pytest.raises(AssertionError):
         check_consumequeue(store, log, expect(log, topics), DelayTable({}))
+
+
+# --- Heads of records within each other's bodies, right but for a checksum: judging them costs what their file costs.
+
+
+SIZE = 1 << 20
+STEP = 128
+
+
+@pytest.mark.parametrize("bad_topic", [False, True])
+def test_nested_heads_are_judged_without_their_bodies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad_topic: bool
+) -> None:
+    path = tmp_path / "00000000000000000000"
+    path.write_bytes(nested_heads(SIZE, STEP, bad_topic))
+    read = 0
+    salvage, plain = FileReader.salvage_into, FileReader.read
+
+    def salvaged(self: FileReader, buffer: memoryview, offset: int) -> object:
+        nonlocal read
+        read += len(buffer)
+        return salvage(self, buffer, offset)
+
+    def counted(self: FileReader, offset: int, length: int) -> bytes:
+        nonlocal read
+        read += min(length, SIZE)
+        return plain(self, offset, length)
+
+    monkeypatch.setattr(FileReader, "salvage_into", salvaged)
+    monkeypatch.setattr(FileReader, "read", counted)
+    found = scan_file(MappedFile(path, 0, SIZE), SIZE, window=64 << 10)
+    (hole,) = found.holes
+    assert (hole.start, hole.stop, hole.envelope) == (0, SIZE, not bad_topic)
+    assert hole.reason == ("bad-topic" if bad_topic else "bad-body-crc")
+    # as many heads as there are, each with its ends and two blocks of sums, is all that is read beside the file
+    assert read < 8 * SIZE + SIZE // STEP * 3 * 4096
+    read = 0
+    with FileReader(path) as reader:
+        assert [item.kind for item in log_items(reader, 0, 0)] == ["damage"]
+    assert read < 8 * SIZE + SIZE // STEP * 3 * 4096
+
+
+def test_long_damaged_records_before_intact_ones_are_not_read_whole_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage that claims the rest of the file, an intact record after it, and so on."""
+    content, at = bytearray(), 0
+    while at < SIZE - 1024:
+        head = bytearray(encode(message(at, b"")))[:HEAD_SIZE]
+        head[:4] = struct.pack(">i", SIZE - 64 - at)
+        head[HEAD_SIZE - 4 :] = struct.pack(">i", SIZE - 64 - at - HEAD_SIZE - ENDS)
+        content += head + encode(message(at + HEAD_SIZE, b"x" * 100))
+        at = len(content)
+    path = tmp_path / "00000000000000000000"
+    path.write_bytes(bytes(content).ljust(SIZE, b"\0"))
+    summed: list[RangeSums] = []
+    start = RangeSums.__init__
+
+    def kept(self: RangeSums, reader: FileReader, length: int) -> None:
+        start(self, reader, length)
+        summed.append(self)
+
+    monkeypatch.setattr(RangeSums, "__init__", kept)
+    found = scan_file(MappedFile(path, 0, SIZE), SIZE, window=16 << 10)
+    assert found.record_count == len(found.holes) - 1 > 3000
+    assert sum(sums.summed for sums in summed) <= 2 * SIZE
+
+
+@pytest.mark.parametrize("step", [24, 128])
+@pytest.mark.parametrize("window", [8 << 10, 64 << 10])
+def test_intact_records_among_nested_heads_are_found(tmp_path: Path, step: int, window: int) -> None:
+    size = 96 << 10
+    content = bytearray(nested_heads(size, max(step, HEAD_SIZE + ENDS)))
+    for at in range(0, size - 400, step if step < HEAD_SIZE else size):
+        # heads that overlap have little more than magic and own offset
+        content[at + 4 : at + 8], content[at + 28 : at + 36] = encode(message(at, b""))[4:8], struct.pack(">q", at)
+    for number in range(40):
+        at = 1000 + 2311 * number
+        whole = bytearray(encode(message(at, random.Random(number).randbytes(50 * (number % 9)), number % 2 == 0)))
+        content[at : at + len(whole)] = whole
+        if number % 5 == 4:
+            content[at + 90] ^= 1
+    path = tmp_path / "00000000000000000000"
+    path.write_bytes(content)
+    expected, at = [], 0
+    while at < size - HEAD_SIZE:
+        try:
+            expected.append((at, judge(lambda begin, length: bytes(content[begin : begin + length]), at, 0, size)))
+            at += expected[-1][1].total_size
+        except FormatError:
+            at += 1
+    found = scan_file(MappedFile(path, 0, size), size, window=window)
+    rows = [(int(row["phy_offset"]), int(row["size"])) for split in found.splits for row in split.records]
+    assert rows == [(at, record.total_size) for at, record in expected]
+    assert len(rows) >= 30
+
+
+CONTENT = random.Random(2).randbytes(40_000)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 40_000)), min_size=1, max_size=8))
+def test_sums_of_ranges_are_those_of_zlib(
+    tmp_path_factory: pytest.TempPathFactory, ranges: list[tuple[int, int]]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "summed"
+    path.write_bytes(CONTENT)
+    with FileReader(path) as reader:
+        sums = RangeSums(reader, len(CONTENT))
+        for one, other in ranges:
+            start, stop = sorted((one, other))
+            assert sums.crc(start, stop) == zlib.crc32(CONTENT[start:stop])
+        for at in (0, 4097, 30_000):
+            piece = CONTENT[at : at + 9000]
+            pairs = [(at + min(one, other) % (len(piece) + 1), max(one, other)) for one, other in ranges]
+            starts, stops = np.array([(start, max(start, stop)) for start, stop in pairs], dtype=np.int64).T
+            found = sums.crcs(starts, stops, at, np.frombuffer(piece, dtype=np.uint8))
+            assert found.tolist() == [zlib.crc32(CONTENT[one:other]) for one, other in zip(starts, stops, strict=True)]
+
+
+@given(
+    st.sampled_from([0, 5000, 9000]), st.integers(-200, 200),
+    st.lists(st.tuples(st.integers(0, 9300), st.integers(0, 255)), max_size=3), st.sampled_from([0, 0x10, 0x30]),
+)
+def test_the_verdict_on_ends_is_that_on_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, body: int, cut: int, damage: list[tuple[int, int]], hosts: int
+) -> None:
+    record = message(64, CONTENT[:body], property_crc=True)
+    content = bytearray(bytes(64) + encode(record) + bytes(100))
+    for at, value in damage:
+        # half of them near the ends
+        content[min(at if at % 2 else 64 + at % 90, len(content) - 1)] = value
+    content[64 + 36 + 3] |= hosts
+    content = content[: len(content) - max(0, cut)]
+    path = tmp_path_factory.getbasetemp() / "judged"
+    path.write_bytes(content)
+    verdicts = []
+    with FileReader(path) as reader:
+        for sums in (None, RangeSums(reader, len(content))):
+            try:
+                verdicts.append((judge(reader.read, 64, 0, 20_000, sums), reason_of(reader.read, 64, 0, 20_000, sums)))
+            except FormatError as error:
+                verdicts.append((error.reason, error.facts, reason_of(reader.read, 64, 0, 20_000, sums)))
+        assert envelope_size(reader.read, 64, 0, 20_000, sums) in (0, record.total_size)
+    assert verdicts[0] == verdicts[1]
+
+
+# --- A hole of a sparse file is nothing but zeros: stores of equal bytes get the same documents and plans.
+
+
+_BLOCK = 4096
+Keep = Callable[[Path, int], bool]
+
+
+def _with_holes(source: Path, target: Path, keep: Keep) -> Path:
+    """A copy in which blocks of zeros are holes, but those of log, queues and index that are to be kept."""
+    copy_store(source, target)
+    for part in ("commitlog", "consumequeue", "index"):
+        for path in (source / part).rglob("*"):
+            if path.is_file():
+                _copy(path, target / path.relative_to(source), keep)
+    return target
+
+
+def _copy(source: Path, target: Path, keep: Keep) -> None:
+    content = source.read_bytes()
+    with open(target, "wb") as file:
+        for at in range(0, len(content), _BLOCK):
+            block = content[at : at + _BLOCK]
+            if any(block) or keep(source, at):
+                file.seek(at)
+                file.write(block)
+        file.truncate(len(content))
+    shutil.copystat(source, target)
+
+
+def _documents(root: Path) -> list[Any]:
+    found = []
+    for command in (["verify"], ["recover", "--dry-run"], ["predict"]):
+        document = mqtool(command[0], root, *command[1:], "--json").document
+        found.append(json.loads(json.dumps(document).replace(str(root), "STORE")))
+    return [_plain(document) for document in found]
+
+
+def _is_log(path: Path) -> bool:
+    return path.parent.name == "commitlog"
+
+
+def _plain(value: Any) -> Any:
+    """Without what each run has of its own."""
+    if isinstance(value, dict):
+        own = ("seconds", "summary", "id", "created", "time")
+        return {key: _plain(item) for key, item in value.items() if key not in own}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _strike(root: Path, seed: int) -> None:
+    """Flip bits in the log and have pages of all files be zeros, as pages are that never reached the disk."""
+    rng = random.Random(seed)
+    logs = sorted((root / "commitlog").iterdir())
+    files = [path for part in ("consumequeue", "index") for path in sorted((root / part).rglob("*")) if path.is_file()]
+    for path in [*logs, rng.choice(files)]:
+        content = bytearray(path.read_bytes())
+        end = len(bytes(content).rstrip(b"\0"))
+        for _ in range(3):
+            at = rng.randrange(max(1, end))
+            content[at] ^= 0x40
+            page = min(at + rng.choice([100, 5000, 20_000]), end) // _BLOCK * _BLOCK
+            size = min(rng.choice([1, 3]) * _BLOCK, len(content) - page)
+            content[page : page + size] = bytes(size)
+        path.write_bytes(content)
+
+
+def test_equal_stores_get_equal_verdicts_and_plans(tmp_path: Path) -> None:
+    _strike(struck := real_store("clean-5.3.3", tmp_path), seed=1)
+    rng = random.Random(1)
+    wanted = _documents(_with_holes(struck, tmp_path / "dense", lambda path, at: True))
+    assert _documents(_with_holes(struck, tmp_path / "sparse", lambda path, at: False)) == wanted
+    some = _with_holes(struck, tmp_path / "some", lambda path, at: _is_log(path) and rng.random() < 0.5)
+    assert _documents(some) == wanted
+
+
+def test_records_are_found_behind_a_hole_behind_damage(tmp_path: Path) -> None:
+    """In the last MiB of a file the search took the end of its buffer for that of the file."""
+    synth_store(tmp_path / "s", messages=2000, mapped_file_size=1 << 20)
+    path = sorted((tmp_path / "s" / "commitlog").iterdir())[0]
+    content = bytearray(path.read_bytes())
+    content[10_000] ^= 1
+    content[3 * _BLOCK : 4 * _BLOCK] = bytes(_BLOCK)
+    path.write_bytes(content)
+    (dense, *_) = _scans(tmp_path / "s")
+    (sparse, *_) = _scans(_with_holes(tmp_path / "s", tmp_path / "sparse", lambda path, at: False))
+    assert sparse.holes == dense.holes and sparse.record_count == dense.record_count > 1000
+    assert dense.end == sparse.end
+
+
+@pytest.mark.parametrize("shift", range(5))
+def test_a_record_is_found_whose_size_begins_in_a_hole(tmp_path: Path, shift: int) -> None:
+    """The first bytes of a size are zeros, and may be the last ones of a hole."""
+    size, at = 64 * _BLOCK, 8 * _BLOCK - shift
+    content = bytearray(size)
+    content[0:4] = b"\1\1\1\1"
+    record = encode(make_record(b"T", b"x" * 50, phy_offset=at, store_timestamp=1, born_timestamp=1))
+    content[at : at + len(record)] = record
+    folder = tmp_path / "s" / "commitlog"
+    folder.mkdir(parents=True)
+    (folder / "00000000000000000000").write_bytes(content)
+    sparse = _with_holes(tmp_path / "s", tmp_path / "sparse", lambda path, at: False)
+    for root in (tmp_path / "s", sparse):
+        (scan,) = _scans(root)
+        assert scan.holes[0].stop == at and scan.record_count == 1
+
+
+def test_a_file_of_many_holes_is_not_read_once_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 512 * _BLOCK
+    (folder := tmp_path / "s" / "commitlog").mkdir(parents=True)
+    content = b"".join((b"\1" if number % 2 else b"\0") * _BLOCK for number in range(size // _BLOCK))
+    (folder / "00000000000000000000").write_bytes(content)
+    sparse = _with_holes(tmp_path / "s", tmp_path / "sparse", lambda path, at: False)
+    assert os.stat(sparse / "commitlog" / "00000000000000000000").st_blocks * 512 <= size // 2 + _BLOCK
+    read = 0
+    into = FileReader.read_into
+
+    def counted(self: FileReader, buffer: memoryview, offset: int) -> int:
+        nonlocal read
+        read += len(buffer)
+        return into(self, buffer, offset)
+
+    monkeypatch.setattr(FileReader, "read_into", counted)
+    _scans(sparse)
+    assert read <= 4 * size

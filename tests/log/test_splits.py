@@ -5,82 +5,76 @@ from __future__ import annotations
 import os
 import random
 import struct
+import threading
+import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from msgspec import structs
 
 from fixtures.damage import NotApplicable, damage, of_area
+from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import synth_store
 from formats.record import HEAD, layout
-from recover.log.file_scan import FileScan, scan_file, scan_split
-from recover.log.scan import assemble
-from recover.log.split_scan import FileJoin, one_split, splits_of
-from recover.store.mapped_files import MappedFile
+from recover.log import split_scan
+from recover.log.engine import LocalEngine, side_by_side
+from recover.log.file_scan import WINDOW, SplitRange, SplitScan, scan_file, scan_split
+from recover.log.scan import LogView, scan_log
+from recover.log.split_scan import one_split, parts_of, splits_of
+from recover.store.mapped_files import MappedFile, MappedFileQueue
 from tests.support.looks import opened
 from tests.support.sampling import sampled
-from tests.support.stores import STORES, unpacked
+from tests.support.stores import unpacked
 
 Copies = Callable[[str], Path]
-SIZES = (1500, 30_011)
+STORES = (*WHOLE_BROKER, *made())
+SIZES = (1_500, 30_011)
+NUMBERS = ("positions", "least", "most", "fallen")
 
 
-def by_splits(mapped_file: MappedFile, file_size: int, split_size: int, window: int = 1 << 16) -> tuple[FileScan, int]:
-    """The file scanned by splits, and how many of them had to be scanned again."""
-    join = FileJoin([scan_split(part, window=window) for part in splits_of(mapped_file, file_size, split_size)])
-    again = 0
-    while isinstance(found := join.join(), list):
-        for part, entry in found:
-            join.add(scan_split(part, entry, window=window))
-            again += 1
-    return found, again
+def told(log: LogView) -> dict[str, Any]:
+    """All that a log says of itself, whatever its rows are cut into."""
+    rows = one_split(log.splits())
+    tally = {name: getattr(log.tally, name) for name in type(log.tally).__slots__}  # type: ignore[attr-defined]
+    return {
+        "rows": rows.records.tolist(), "hashes": rows.hashes.tolist(), "queues": log.queues, "has_keys": log.has_keys,
+        "places": (log.min_offset, log.valid_to, log.log_end, log.damaged, log.tail, log.ghosts, log.superseded),
+        "tally": {name: value.tolist() if name in NUMBERS else value for name, value in tally.items()},
+        "files": [
+            (scan.mapped_file, scan.queues, scan.holes, scan.blank, scan.blank_size, scan.end, scan.record_count)
+            for scan in log.files
+        ],
+    }
 
 
-def told(scan: FileScan) -> tuple[object, ...]:
-    """All that a scan says, whatever its rows are cut into."""
-    rows = one_split(scan.splits)
-    return (
-        rows.records.tolist(), rows.hashes.tolist(), scan.queues, scan.holes, scan.blank, scan.blank_size, scan.end,
-        [(failure.offset, failure.wanted) for failure in scan.unreadable],
-    )
-
-
-def assert_same(mapped_file: MappedFile, file_size: int, split_size: int) -> int:
-    whole = scan_file(mapped_file, file_size)
-    found, again = by_splits(mapped_file, file_size, split_size)
-    assert told(found) == told(whole)
-    return again
+def assert_same(queue: MappedFileQueue, split_size: int) -> None:
+    """The log says the same however it is cut."""
+    assert told(scan_log(queue, threads=2, split_size=split_size)) == told(scan_log(queue))
 
 
 @pytest.mark.parametrize("split_size", SIZES)
 @pytest.mark.parametrize("name", STORES)
-def test_a_sound_log_is_the_same_in_splits_of_every_size(name: str, split_size: int) -> None:
-    store = opened(unpacked(name))
-    for mapped_file in store.commitlog.files:
-        # only a header's bytes inside a body could make a split begin at the wrong place
-        assert assert_same(mapped_file, store.mapped_file_size, split_size) <= 1
+def test_a_sound_log_is_the_same_however_it_is_cut(name: str, split_size: int) -> None:
+    queue = opened(unpacked(name)).commitlog
+    assert_same(queue, split_size)
 
 
-@pytest.mark.parametrize("recipe", sampled(sorted(of_area("log", "crash", "files")), quick=20))
-def test_a_damaged_log_is_the_same_in_splits_of_every_size(store: Copies, recipe: str) -> None:
-    root = store("killed-5.5.0")
+@pytest.mark.parametrize(("recipe", "name"), sampled(
+    sorted(of_area("log", "crash", "files")), ("killed-5.5.0", "synth"), quick=40,
+))
+def test_a_damaged_log_is_the_same_however_it_is_cut(
+    store: Copies, tmp_path: Path, recipe: str, name: str
+) -> None:
+    root = store(name) if name != "synth" else synth_store(
+        tmp_path / "s", messages=600, mapped_file_size=32 * 1024).root
     try:
-        damage(recipe, root, 3)
+        damage(recipe, root, 4)
     except NotApplicable:
         pytest.skip("the store lacks what this damages")
-    found = opened(root)
-    queue, size = found.commitlog, found.mapped_file_size
-    whole = [scan_file(mapped_file, size) for mapped_file in queue.files]
-    joined = [by_splits(mapped_file, size, 7_001)[0] for mapped_file in queue.files]
-    assert [told(scan) for scan in joined] == [told(scan) for scan in whole]
-    # ghosts and generations are told by what stands before, which is not where the rows happen to be cut
-    one, other = assemble(queue, whole), assemble(queue, joined)
-    assert one_split(one.splits()).records.tolist() == one_split(other.splits()).records.tolist()
-    assert structs.replace(one, files=[]) == structs.replace(other, files=[])
-    for name in ("positions", "least", "most"):
-        assert getattr(one.tally, name).tolist() == getattr(other.tally, name).tolist()
+    assert_same(opened(root).commitlog, 7_001)
 
 
 def test_a_new_generation_behind_a_break_is_told_the_same_however_its_rows_are_cut(tmp_path: Path) -> None:
@@ -96,12 +90,9 @@ def test_a_new_generation_behind_a_break_is_told_the_same_however_its_rows_are_c
         at = row[0] - base + layout.OFFSET_QUEUE_OFFSET
         content[at : at + 8] = struct.pack(">q", number // 2)
     paths[1].write_bytes(content)
-    store = opened(tmp_path / "s")
-    size = store.mapped_file_size
-    whole = assemble(store.commitlog, [scan_file(f, size) for f in store.commitlog.files])
-    joined = assemble(store.commitlog, [by_splits(f, size, 3000)[0] for f in store.commitlog.files])
-    assert whole.ghosts > 0
-    assert one_split(whole.splits()).records.tolist() == one_split(joined.splits()).records.tolist()
+    queue = opened(tmp_path / "s").commitlog
+    assert scan_log(queue).ghosts > 0
+    assert_same(queue, 3000)
 
 
 def test_noise_anywhere_is_the_same_in_splits_of_every_size(tmp_path: Path) -> None:
@@ -109,24 +100,22 @@ def test_noise_anywhere_is_the_same_in_splits_of_every_size(tmp_path: Path) -> N
     path = sorted((tmp_path / "s" / "commitlog").iterdir())[1]
     content = path.read_bytes()
     rng = random.Random(11)
-    for _ in range(60):
+    for _ in range(40):
         damaged = bytearray(content)
         for _ in range(rng.randrange(1, 4)):
             at, length = rng.randrange(32_000), rng.choice([1, 4, 8, 300, 4096, 12_000])
             damaged[at : at + length] = rng.choice([bytes, rng.randbytes])(min(length, len(content) - at))
         path.write_bytes(damaged[: rng.choice([len(content), rng.randrange(len(content))])])
-        mapped_file = MappedFile(path, int(path.name), path.stat().st_size)
-        assert_same(mapped_file, 32 * 1024, rng.choice([200, 1000, 5000, 20_000]))
+        assert_same(opened(tmp_path / "s").commitlog, rng.choice([200, 1000, 5000, 20_000]))
 
 
-def test_records_in_bodies_that_look_like_those_of_the_log_cost_a_second_scan_and_nothing_else(tmp_path: Path) -> None:
+def test_records_in_bodies_that_look_like_those_of_the_log_change_nothing(tmp_path: Path) -> None:
     synth_store(
         tmp_path / "s", messages=300, mapped_file_size=64 * 1024,
         body=lambda rng: rng.randbytes(rng.randrange(100, 1500)),
     )
     path = sorted((tmp_path / "s" / "commitlog").iterdir())[0]
-    mapped_file = MappedFile(path, int(path.name), path.stat().st_size)
-    rows = one_split(scan_file(mapped_file, 64 * 1024).splits).records
+    rows = one_split(scan_file(MappedFile(path, 0, path.stat().st_size), 64 * 1024).splits).records
     content = bytearray(path.read_bytes())
     smallest = rows[np.argmin(rows["size"])]
     start, size = int(smallest["phy_offset"]), int(smallest["size"])
@@ -135,19 +124,18 @@ def test_records_in_bodies_that_look_like_those_of_the_log_cost_a_second_scan_an
     assert hosts
     for row in hosts:
         at = int(row["phy_offset"]) + HEAD.size
-        own = struct.pack(">q", mapped_file.file_from_offset + at)
+        own = struct.pack(">q", at)
         body = inner[: layout.OFFSET_PHY_OFFSET] + own + inner[layout.OFFSET_PHY_OFFSET + 8 :]
         content[at : at + size] = body
     path.write_bytes(content)
-    assert sum(assert_same(mapped_file, 64 * 1024, split_size) for split_size in (700, 1000, 1900)) > 0
+    for split_size in (700, 1000, 1900):
+        assert_same(opened(tmp_path / "s").commitlog, split_size)
 
 
 def test_a_record_longer_than_several_splits_is_found_once(tmp_path: Path) -> None:
     synth_store(tmp_path / "s", messages=30, mapped_file_size=128 * 1024, body=10_000)
-    for path in sorted((tmp_path / "s" / "commitlog").iterdir()):
-        mapped_file = MappedFile(path, int(path.name), path.stat().st_size)
-        for split_size in (700, 4096, 9_999):
-            assert_same(mapped_file, 128 * 1024, split_size)
+    for split_size in (700, 4096, 9_999):
+        assert_same(opened(tmp_path / "s").commitlog, split_size)
 
 
 @pytest.mark.parametrize("length", [0, 1, 4096, 4097])
@@ -155,7 +143,7 @@ def test_short_and_empty_files_are_the_same(tmp_path: Path, length: int) -> None
     path = tmp_path / "00000000000000000000"
     path.write_bytes(bytes(length))
     for split_size in (100, 4096, 8192):
-        assert_same(MappedFile(path, 0, length), 8192, split_size)
+        assert_same(MappedFileQueue((tmp_path,), 8192, [MappedFile(path, 0, length)]), split_size)
 
 
 def test_a_split_that_begins_before_the_end_mark_and_after_the_last_record_ends_there(tmp_path: Path) -> None:
@@ -167,7 +155,7 @@ def test_a_split_that_begins_before_the_end_mark_and_after_the_last_record_ends_
         for scan in scans if scan.blank is not None and scan.file_end - scan.blank > 100
     )
     for split_size in (blank - 1, blank):
-        assert_same(mapped_file, queue.file_size, split_size)
+        assert_same(queue, split_size)
         last = scan_split(splits_of(mapped_file, queue.file_size, split_size)[1])
         assert (last.entry, last.enters_at, last.scan.blank) == (blank, "blank", mapped_file.file_from_offset + blank)
 
@@ -179,3 +167,133 @@ def test_a_file_that_shrank_since_it_was_listed_ends_where_it_ends_now(tmp_path:
     os.truncate(mapped_file.path, mapped_file.length // 64)  # after it was listed
     scan = scan_file(mapped_file, queue.file_size, window=4096)
     assert 0 < scan.end <= mapped_file.length // 64 and scan.holes[-1].stop == scan.file_end
+
+
+def test_a_queue_that_only_a_later_split_has_gets_its_number_there(tmp_path: Path) -> None:
+    synth_store(tmp_path / "s", messages=2_000, mapped_file_size=256 * 1024, topics=60, queues=8)
+    queue = opened(tmp_path / "s").commitlog
+    assert len(scan_log(queue).queues) > 300
+    assert_same(queue, 3_000)
+
+
+def test_a_record_in_the_body_of_another_is_not_taken_for_one_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synth_store(tmp_path / "s", messages=60, mapped_file_size=256 * 1024, body=lambda rng: rng.randbytes(2_000))
+    synth_store(tmp_path / "t", messages=1, body=100)
+    inner = next((tmp_path / "t" / "commitlog").iterdir()).read_bytes()
+    inner = inner[: int.from_bytes(inner[:4], "big")]
+    (path,) = (tmp_path / "s" / "commitlog").iterdir()
+    content = bytearray(path.read_bytes())
+    for at in one_split(scan_log(opened(tmp_path / "s").commitlog).splits()).records["phy_offset"].tolist():
+        body = at + HEAD.size
+        for place in range(body, body + 2_000 - len(inner), 300):
+            own = place.to_bytes(8, "big")
+            fits = inner[: layout.OFFSET_PHY_OFFSET] + own + inner[layout.OFFSET_PHY_OFFSET + 8 :]
+            content[place : place + len(inner)] = fits
+        crc = zlib.crc32(content[body : body + 2_000]) & 0x7FFFFFFF
+        content[at + layout.OFFSET_BODY_CRC : at + layout.OFFSET_BODY_CRC + 4] = crc.to_bytes(4, "big")
+    path.write_bytes(content)
+    entries: list[int | None] = []
+
+    def noted(part: SplitRange, entry: int | None = None, **how: Any) -> SplitScan:
+        entries.append(entry)
+        return scan_split(part, entry, **how)
+
+    monkeypatch.setattr(split_scan, "scan_split", noted)
+    queue = opened(tmp_path / "s").commitlog
+    whole = scan_log(queue)
+    assert whole.messages == 60 and not whole.damaged and not whole.ghosts
+    assert_same(queue, 9_999)
+    assert sum(entry is not None for entry in entries) > 5, "splits began in bodies, and were scanned again"
+
+
+def test_a_file_that_cannot_be_opened_is_told_of_once(tmp_path: Path) -> None:
+    synth_store(tmp_path / "s", messages=900, mapped_file_size=32 * 1024)
+    queue = opened(tmp_path / "s").commitlog
+    queue.files[2].path.unlink()
+    told_of: list[str] = []
+    log = scan_log(
+        queue, threads=2, split_size=4096, open_error=lambda file, error: told_of.append(f"{file.name} {error.errno}")
+    )
+    assert told_of == [f"{queue.files[2].name} 2"] and [damage.reason for damage in log.damaged] == ["missing-file"]
+    with pytest.raises(FileNotFoundError):
+        scan_log(queue, threads=2, split_size=4096)
+
+
+@pytest.mark.parametrize("recipe", [None, "bit-in-body", "torn-tail"])
+def test_progress_comes_to_all_bytes_and_messages(tmp_path: Path, recipe: str | None) -> None:
+    synth_store(tmp_path / "s", messages=900, mapped_file_size=64 * 1024)
+    if recipe is not None:
+        damage(recipe, tmp_path / "s", 1)
+    queue = opened(tmp_path / "s").commitlog
+    reports: list[tuple[int, int]] = []
+    log = LocalEngine(2, 7_001).scan_log(
+        queue, progress=lambda *it: reports.append(it), with_keys=False
+    )
+    assert sum(size for size, _ in reports) == sum(file.length for file in queue.files)
+    assert sum(records for _, records in reports) == log.messages
+
+
+def test_splits_become_smaller_so_that_threads_end_together(tmp_path: Path) -> None:
+    def sizes(threads: int, *lengths: int) -> list[list[int]]:
+        bases = range(0, len(lengths) << 30, 1 << 30)
+        files = [MappedFile(tmp_path / f"{at:020}", at, size) for at, size in zip(bases, lengths, strict=True)]
+        cut = parts_of(MappedFileQueue((tmp_path,), 1 << 30, files), threads)
+        for parts, length in zip(cut, lengths, strict=True):
+            assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+            assert parts[-1].stop == length and parts[-1].is_last
+            assert not any(part.start % WINDOW or part.is_last for part in parts[:-1])
+        return [[(part.stop - part.start) >> 20 for part in parts] for parts in cut]
+
+    assert sizes(1, 1 << 30, 1 << 30) == [[1024], [1024]], "one after the other in any case"
+    (halves,) = sizes(2, 1 << 30)
+    assert 330 < halves[0] < 350 and halves == sorted(halves, reverse=True) and halves[-1] < 33
+    # each split has to find its first record, which should not show
+    assert sizes(16, 50_000) == [[0]] and sizes(16, 60 << 20) == [[60]] and sizes(2, 0) == [[0]]
+    assert max(sizes(16, 1 << 30)[0]) < 43 and len(sizes(16, 1 << 30)[0]) > 25
+    large = sizes(2, *[1 << 30] * 100)
+    assert all(whole == [1024] for whole in large[:96]) and len(large[-1]) > 5
+
+
+# --- Splits looked at on several threads are told in their order, and never many at a time.
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2, 5])
+@pytest.mark.parametrize("count", [0, 1, 2, 15, 16, 17, 100])
+def test_results_come_in_order_whoever_is_first(count: int, threads: int) -> None:
+    def look(number: int) -> int:
+        time.sleep(0.001 * (number % 3))
+        return number * number
+
+    assert list(side_by_side(look, count, threads)) == [number * number for number in range(count)]
+
+
+def test_two_are_looked_at_at_once() -> None:
+    meeting = threading.Barrier(2, timeout=30)
+    assert len({*side_by_side(lambda _: (meeting.wait(), threading.get_ident())[1], 2, 2)}) == 2
+
+
+def test_one_thread_is_the_one_that_asks() -> None:
+    assert {*side_by_side(lambda _: threading.get_ident(), 40, 1)} == {threading.get_ident()}
+
+
+def test_no_more_are_begun_than_may_wait_to_be_told() -> None:
+    begun: list[int] = []
+    told = side_by_side(begun.append, 1000, 2)
+    next(told)
+    time.sleep(0.05)
+    assert len(begun) == 16
+    assert len(list(told)) == 999 and sorted(begun) == list(range(1000))
+
+
+def test_a_look_that_fails_is_raised_in_its_place() -> None:
+    def look(number: int) -> int:
+        if number == 3:
+            raise OSError("the disk failed")
+        return number
+
+    told = side_by_side(look, 10, 2)
+    assert [next(told) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="the disk failed"):
+        next(told)

@@ -1,16 +1,36 @@
-"""The damage recipes do what they say, to what they say, and the same again for the same seed."""
+"""What tests stand on: damage recipes, synthetic stores, the plain reader, digests of trees."""
 
 from __future__ import annotations
 
+import ast
+import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fixtures.damage import RECIPES, Damage, NotApplicable, damage, walk
+from fixtures.lab.packed import manifest
+from fixtures.shapes import SHAPES, body_with_crc
+from fixtures.synth import StoreWriter, synth_store
+from formats.checkpoint import CHECKPOINT
+from formats.compression import decompress
+from formats.consumequeue import CQ_UNIT, is_pre_blank
+from formats.record import BLANK_SIZE, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
+from tests.cli.runner import mqtool
+from tests.support import plain_reader as plain
+from tests.support.counts import NOTE, PREFIX, lines
 from tests.support.sampling import sampled
 from tests.support.stores import EXPECTED, STORES, unpacked
-from tests.support.trees import Node, assert_same_tree, contents, tree_digest
+from tests.support.trees import Node, assert_same_tree, assert_unchanged, contents, tree_digest
+from tests.torture import anatomy, excuses
+
+# --- The damage recipes do what they say, to what they say, and the same again for the same seed.
+
 
 # Records whose bytes differ and that still pass every check there is.
 UNDETECTABLE = {"bit-in-topic-legal", "bit-in-properties"}
@@ -100,3 +120,236 @@ def test_every_recipe_says_in_one_line_what_it_does() -> None:
     for entry in RECIPES.values():
         assert entry.summary.endswith("."), entry.name
         assert len(entry.summary) < 120, entry.name
+
+
+# --- Synthetic stores hold what their writer says, laid out so that the strict codec finds nothing to object to.
+
+
+def _log_folders(root: Path) -> list[Path]:
+    if (root / "commitlog").is_dir():
+        return [root / "commitlog"]
+    return [root.with_name(root.name + end) for end in ("-log-a", "-log-b")]
+
+
+def _records(root: Path) -> dict[int, walk.Located]:
+    files = [file for folder in _log_folders(root) for file in walk.mapped_files(folder)]
+    return {hit.record.phy_offset: hit for file in files for hit in walk.records_of(file)}
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+    digests = []
+    for name in ("one", "other"):
+        synth_store(tmp_path / name, seed=5, messages=200)
+        digests.append(contents(tmp_path / name))
+    assert digests[0] == digests[1]
+    synth_store(tmp_path / "third", seed=6, messages=200)
+    assert contents(tmp_path / "third") != digests[0]
+
+
+@given(st.binary(max_size=40), st.integers(0, 0xFFFFFFFF))
+def test_a_body_can_be_given_any_crc(prefix: bytes, crc: int) -> None:
+    assert zlib.crc32(body_with_crc(prefix, crc)) == crc
+
+
+def test_crc_extremes_are_in_their_store(tmp_path: Path) -> None:
+    SHAPES["crc-extremes"](tmp_path / "s")
+    assert {hit.record.body_crc for hit in walk.records(tmp_path / "s")} == {0, 0x7FFFFFFF}
+
+
+def test_every_blank_leaves_every_number_of_bytes(tmp_path: Path) -> None:
+    SHAPES["every-blank"](tmp_path / "s")
+    left = {file.path.stat().st_size - position for file, position in walk.blanks(tmp_path / "s")}
+    assert left == set(range(BLANK_SIZE, MIN_RECORD_SIZE + BLANK_SIZE))
+
+
+def test_every_compression_is_in_its_store(tmp_path: Path) -> None:
+    SHAPES["compressed"](tmp_path / "s")
+    records = [hit.record for hit in walk.records(tmp_path / "s")]
+    assert len({record.sys_flag for record in records}) == 5
+    assert all(decompress(record.body, record.sys_flag).startswith(b"a body worth") for record in records)
+
+
+def test_both_versions_and_all_host_kinds_are_in_their_store(tmp_path: Path) -> None:
+    SHAPES["v2-ipv6"](tmp_path / "s")
+    kinds = {(hit.record.magic, len(hit.record.born_host[0]), len(hit.record.store_host[0]))
+             for hit in walk.records(tmp_path / "s")}
+    assert kinds == {(magic, born, store) for magic in (MAGIC_V1, MAGIC_V2) for born in (4, 16) for store in (4, 16)}
+
+
+def test_pre_blanks_stand_before_the_first_unit_of_an_expired_store(tmp_path: Path) -> None:
+    made = SHAPES["first-file-not-zero"](tmp_path / "s")
+    assert made.min_offset > 0
+    for queue in walk.queues(made.root):
+        units = walk.units(queue)
+        first = next(number for number, hit in enumerate(units) if not is_pre_blank(hit.unit))
+        assert queue.files[0].file_from_offset // CQ_UNIT.size + first == 130
+
+
+def test_a_multi_path_log_uses_all_its_folders(tmp_path: Path) -> None:
+    SHAPES["multi-path"](tmp_path / "s")
+    assert all(len(walk.mapped_files(folder)) > 1 for folder in _log_folders(tmp_path / "s"))
+
+
+def test_a_killed_store_has_abort_and_perhaps_a_file_of_zeros(tmp_path: Path) -> None:
+    SHAPES["preallocated"](tmp_path / "s")
+    assert (tmp_path / "s" / "abort").read_bytes()
+    assert not any(walk.log_files(tmp_path / "s")[-1].read())
+
+
+def test_checkpoint_times_are_those_of_the_newest_record(tmp_path: Path) -> None:
+    synth_store(tmp_path / "s", messages=100)
+    fields = CHECKPOINT.decode((tmp_path / "s" / "checkpoint").read_bytes())
+    assert fields.physic_msg_timestamp == walk.records(tmp_path / "s")[-1].record.store_timestamp
+
+
+def test_a_record_larger_than_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="larger files"):
+        StoreWriter(tmp_path / "s", mapped_file_size=1024).put("T", bytes(1024))
+
+
+def test_first_file_of_a_queue_can_go_missing(tmp_path: Path) -> None:
+    synth_store(tmp_path / "s", messages=600, topics=1, queues=2)
+    done = damage("queue-first-file-missing", tmp_path / "s")
+    assert not (tmp_path / "s" / done.changes[0].file).exists()
+    assert len(walk.mapped_files((tmp_path / "s" / done.changes[0].file).parent)) == 2
+
+
+CODES = {"preallocated": 2, "queues-without-log": 4, "first-file-not-zero": 2, "large-offsets": 2}
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"many-queues"}))
+def test_a_shape_holds_what_its_writer_says_and_verify_finds_what_its_name_says(name: str, tmp_path: Path) -> None:
+    made = SHAPES[name](tmp_path / "s")
+    parts = [f"--commitlog={folder}" for folder in _log_folders(tmp_path / "s")] if name == "multi-path" else []
+    result = mqtool("verify", tmp_path / "s", *parts, "--json")
+    assert result.code == CODES.get(name, 0), result.stdout
+    if name in ("queues-without-log", "deleted-topic", "empty"):
+        return
+    records = _records(made.root)
+    log, queues, index = (result.document[part] for part in ("commitlog", "consumequeue", "index"))
+    assert len(records) == made.records == log["messages"]
+    assert max(hit.record.phy_offset + hit.record.total_size for hit in records.values()) == made.log_end
+    assert (queues["right"], index["expected"]) == (sum(made.queues.values()), made.index_entries)
+    assert (log["log_end"], log["blanks"], made.units) == (made.log_end, made.files - 1 - (name == "preallocated"),
+                                                           sum(made.queues.values()))
+
+
+# --- The plain reader, the oracle of fuzz and mutation: it imports nothing of what it judges, and reads real stores.
+
+
+PLAINLY_READ = ("clean-4.5.1", "clean-plain-4.9.7", "clean-restarts-5.5.0", "killed-ext-5.5.0", "clean-multipath-4.9.7")
+CODE_UNDER_TEST = {"formats", "recover", "mqtool", "fixtures"}
+
+
+@pytest.mark.parametrize("module", [plain, excuses, anatomy], ids=lambda each: each.__name__)
+def test_oracle_imports_nothing_of_what_it_judges(module: object) -> None:
+    seen: set[str] = set()
+    waiting = [str(module.__file__)]  # type: ignore[attr-defined]
+    while waiting:
+        for node in ast.walk(ast.parse(Path(waiting.pop()).read_text("utf-8"))):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [
+                each.name for each in node.names] if isinstance(node, ast.Import) else []
+            names += [f"{node.module}.{each.name}" for each in node.names] if isinstance(node, ast.ImportFrom) else []
+            for name in set(names) - seen:
+                seen.add(name)
+                path = Path(*name.split(".")).with_suffix(".py")
+                source = Path(__file__).resolve().parents[2] / path
+                if name.startswith("tests.") and source.is_file():
+                    waiting.append(str(source))
+    assert not {name.split(".")[0] for name in seen} & CODE_UNDER_TEST
+
+
+@pytest.mark.parametrize("name", PLAINLY_READ)
+def test_every_record_queue_and_index_entry_of_a_real_store_is_read(name: str) -> None:
+    root, known = unpacked(name), manifest(name)
+    records = [record for base, file in plain.log_files(root).items() for record in plain.chain(file, base)]
+    assert len(records) == known["records"]
+    for record in records:
+        assert b"".join(record.raw().values()) == record.content
+    assert len(plain.delivered(root)) == known["units"]
+    files = [path.read_bytes() for path in sorted((root / "index").iterdir())]
+    geometry = plain.geometry_of(files[0])
+    assert geometry is not None
+    indexes = [plain.index_file(content, geometry) for content in files]
+    assert sum(len(index.entries) for index in indexes) == known["index_entries"]
+    for record in records:
+        keys = plain.index_keys(record, tags=name.endswith("5.5.0"))
+        for text in keys:
+            assert any(record.phy_offset in index.offsets(text) for index in indexes), text
+
+
+def test_hash_of_a_key_is_that_of_java() -> None:
+    assert (plain.java_hash("TagA"), plain.java_hash("polygenelubricants")) == (2598919, -2147483648)
+    assert plain.key_hash("polygenelubricants") == 0
+
+
+def test_index_file_of_another_length_and_a_chain_that_loops_do_no_harm() -> None:
+    content = next((unpacked("clean-plain-4.9.7") / "index").iterdir()).read_bytes()
+    geometry = plain.geometry_of(content)
+    assert geometry is not None
+    with pytest.raises(ValueError, match="bytes"):
+        plain.index_file(content[:-1], geometry)
+    file = plain.index_file(content, geometry)
+    looped = file._replace(entries=tuple(entry._replace(before=number)
+                                         for number, entry in enumerate(file.entries, start=1)))
+    assert all(len(list(looped.chain(slot))) <= len(file.entries) for slot in range(geometry.slots))
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    (b'{"a":{0:1,},}', {"a": {"0": 1}}), (b"{'a':'b'}", {"a": "b"}), (b'{/* c */a:1}// d', {"a": 1}),
+    (b"\xef\xbb\xbf{}", {}), (b'{"a":1}x', None), (b'{"a":1', None), (b"[]", None), (b"", None), (b'{"a":"x}', None),
+])
+def test_config_text_is_read_in_the_dialect_of_brokers(text: bytes, value: object) -> None:
+    assert plain.config(text) == value
+
+
+# --- The tests' own tools: store copies are faithful, tree comparisons see what they must, counts add up.
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_copy_of_a_store_equals_the_unpacked_one(name: str, store: Callable[[str], Path]) -> None:
+    assert_same_tree(tree_digest(unpacked(name)), tree_digest(store(name)))
+
+
+def test_copy_of_a_store_stays_sparse(store: Callable[[str], Path]) -> None:
+    spare = store("killed-5.5.0") / "timerwheel"
+    assert spare.stat().st_blocks * 512 < spare.stat().st_size
+
+
+@pytest.mark.parametrize("change", ["content", "mode", "mtime", "new", "gone"])
+def test_tree_comparison_sees_every_change(change: str, store: Callable[[str], Path]) -> None:
+    root = store("clean-4.5.1")
+    target = root / "checkpoint"
+    status = target.stat()
+    with pytest.raises(AssertionError, match="checkpoint"), assert_unchanged(root):
+        if change == "content":
+            target.write_bytes(b"x" + target.read_bytes()[1:])
+            os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+        elif change == "mode":
+            target.chmod(0o600)
+        elif change == "mtime":
+            os.utime(target, ns=(0, 0))
+        elif change == "new":
+            (root / "checkpoint.copy").touch()
+        else:
+            target.unlink()
+
+
+def test_tree_comparison_leaves_the_journal_out(store: Callable[[str], Path]) -> None:
+    root = store("clean-4.5.1")
+    before = tree_digest(root)
+    (root / ".mqtool").mkdir()
+    (root / ".mqtool" / "journal").touch()
+    assert_same_tree(before, tree_digest(root))
+
+
+def test_counts_of_all_tests_add_up_and_a_miss_in_a_failed_one_is_told() -> None:
+    def report(when: str, *properties: tuple[str, object]) -> SimpleNamespace:
+        return SimpleNamespace(when=when, user_properties=list(properties))
+
+    stats = {
+        "passed": [report("call", (PREFIX + "kills", 1200)), report("teardown", (PREFIX + "kills", 5))],
+        "failed": [report("call", (PREFIX + "kills", 34), (NOTE + "MISSED a bit", True), ("other", 1))],
+    }
+    assert list(lines(stats)) == ["    1,234 kills", "MISSED a bit"]
+    assert list(lines({})) == []

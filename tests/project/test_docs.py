@@ -1,20 +1,35 @@
-"""The documentation is held to the code: pages, options, exit codes, links, commands that are shown."""
+"""The pages: links, tables, promises with their tests, runbooks that do what they say, and the benchmark."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from fixtures.damage import RECIPES
+from fixtures.lab.table import PAGES as COST_PAGES
+from fixtures.lab.table import kept, matrix
+from fixtures.lab.table import render as render_costs
+from fixtures.lab.toolchain import RELEASES
+from formats.registry import FORMATS, Format
 from mqtool import exits
 from mqtool.commands import COMMANDS
+from tests.broker.cases import ALL
+from tests.scenarios.drill import all_stores
 from tests.support.command_docs import DOCS, PAGES, block, exit_table, page, parameters, render
+from tests.support.format_docs import REFERENCE, layout_blocks
+from tests.support.format_docs import render as render_formats
 
-ROOT = DOCS.parent
+# --- The documentation is held to the code: pages, options, exit codes, links, commands that are shown.
+
+
+ROOT = Path(__file__).parents[2]
 TEXTS = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "fixtures").rglob("*.md")])
 EVERYWHERE = {"--help", "--version"}
 
@@ -109,3 +124,125 @@ def test_contributing_shows_the_floors_of_recover_as_the_import_rule_has_them() 
     }
     numbers = [floor[name.removesuffix("/").removesuffix(".py")] for name in shown]
     assert numbers == sorted(numbers)
+
+
+# --- The format reference says what the code says.
+
+
+TEXT = REFERENCE.read_text()
+
+
+def test_the_generated_tables_are_those_of_the_code() -> None:
+    assert render_formats(TEXT) == TEXT, "stale: python -m tests.support.format_docs"
+
+
+def test_a_changed_figure_in_a_table_would_be_noticed() -> None:
+    changed = TEXT.replace("| 12 | i64 | `tags_code`", "| 13 | i64 | `tags_code`")
+    assert changed != TEXT
+    assert render_formats(changed) == TEXT
+
+
+@pytest.mark.parametrize("entry", FORMATS, ids=lambda entry: entry.name)
+def test_every_format_has_its_layouts_in_the_reference(entry: Format) -> None:
+    shown = {entry.layout(layout).record for name, layout in layout_blocks(TEXT) if name == entry.name}
+    # the variants of a layout (IPv6 hosts) share a table with it
+    assert {entry.layout(name).record for name in entry.layouts} <= shown
+
+
+def test_every_marker_is_closed_and_known() -> None:
+    assert TEXT.count("<!-- end -->") == len(re.findall(r"<!-- (?:layout|config-files|format-list|record-rules)", TEXT))
+
+
+def test_links_within_the_reference_lead_somewhere() -> None:
+    headings = {re.sub(r"[^a-z0-9_ -]", "", line.lstrip("# ").lower()).replace(" ", "-")
+                for line in TEXT.splitlines() if line.startswith("#")}
+    assert {target for target in re.findall(r"\]\(#([^)]+)\)", TEXT)} <= headings
+
+
+# --- The page of guarantees against the tests that it names.
+
+
+PAGE = ROOT / "docs" / "guarantees.md"
+_NAME = re.compile(r"`(test_\w+)`")
+_ROW = re.compile(r"^\| (?!promise|---)(.+) \| (.+) \|$", re.M)
+
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def _places() -> list[Path]:
+    """The files and folders that `make test-torture` names."""
+    listed = re.search(r"^TORTURE := (.+?[^\\])$", MAKEFILE, re.M | re.S)
+    assert listed
+    return [ROOT / name for name in listed[1].replace("\\\n", " ").split()]
+
+
+def _tests() -> set[str]:
+    """The tests in them."""
+    places = _places()
+    files = [file for place in places for file in ([place] if place.is_file() else sorted(place.glob("test_*.py")))]
+    return {name for file in files for name in re.findall(r"^def (test_\w+)", file.read_text(), re.M)}
+
+
+def test_every_test_that_is_named_exists_and_is_run_by_the_torture_suite() -> None:
+    named = set(_NAME.findall(PAGE.read_text()))
+    assert len(named) > 40
+    assert named <= _tests(), sorted(named - _tests())
+
+
+def test_all_that_the_targets_of_the_makefile_name_exists() -> None:
+    assert len(_places()) > 5
+    assert [place for place in _places() if not place.exists()] == []
+    named = set(re.findall(r"-m ((?:fixtures|tests|formats|benchmarks)[\w.]*)", MAKEFILE))
+    assert len(named) > 5
+    assert {name for name in named if importlib.util.find_spec(name) is None} == set()
+    folders = set(re.findall(r"(?<= )tests/[\w/]+(?:\.py)?", MAKEFILE))
+    assert {name for name in folders if not (ROOT / name).exists()} == set()
+
+
+def test_every_promise_names_a_test() -> None:
+    rows = _ROW.findall(PAGE.read_text())
+    assert len(rows) > 20
+    for promise, proof in rows:
+        assert _NAME.search(proof) or proof == "the same tests", promise
+
+
+# --- The tables of what a broker's start costs are those of the matrix, and the matrix is one of all stores.
+
+
+@pytest.mark.parametrize("page", COST_PAGES, ids=lambda page: page.name)
+def test_tables_are_those_of_the_matrix(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert "<!-- broker-cost:" in text
+    assert render_costs(text) == text, "stale: make docs"
+
+
+def test_every_store_every_version_and_every_recipe_was_started() -> None:
+    rows = matrix()
+    assert set(rows) == set(all_stores())
+    assert {name for damages in rows.values() for name in damages} == set(ALL)
+    started = {version for damages in rows.values() for row in damages.values() for version in row["start"]}
+    assert started == set(RELEASES)
+
+
+def test_brokers_deliver_all_that_was_intact_after_every_recover() -> None:
+    told = {
+        (store, name): kept(row)
+        for store, damages in matrix().items() for name, row in damages.items() if "recovered" in row
+    }
+    assert len(told) > 700
+    odd = {case: text for case, text in told.items() if not text.startswith(("all ", "refuses"))}
+    assert odd == {}
+
+
+# --- `python -m benchmarks` runs, and ends with a row for each goal of the parts that it measured.
+
+
+def test_the_parts_that_need_no_broker_are_measured_and_held_to_their_goals() -> None:
+    line = [sys.executable, "-m", "benchmarks", "--parts", "start", "--runs", "1"]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    _, goals = done.stdout.split("### Goals")
+    rows = re.findall(r"^\| (\S+) +\| +(\S.*?) \| +(\S.*?) \| +(?:yes|no) \|$", goals, re.M)
+    assert [(name, goal) for name, goal, _ in rows] == [("start-up", "<= 0.45 s"), ("--help", "<= 0.4 s")]
+    assert all(float(measured.split()[0]) > 0 for _, _, measured in rows)

@@ -7,7 +7,7 @@ import pytest
 from fixtures.damage.walk import Located
 from mqtool import exits
 from recover.derived.expected import lmq_targets
-from recover.evidence.contradictions import names_again
+from recover.evidence.places import names_again
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, messages, queue_bytes
 

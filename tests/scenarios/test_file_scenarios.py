@@ -1,4 +1,4 @@
-"""T01, T13 to T18 and T38: whole files of the log, folders, sizes, and things that are no store at all."""
+"""T01, T13 to T17, T38: log files that are short, long, missing, foreign or renamed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,32 @@ import struct
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fixtures.damage import walk
 from fixtures.damage.patch import flip_bit
 from mqtool import exits
+from recover.change.model import InPlace, WriteRange, ZeroRange, changed_file
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import BROKERS, Broken, Drill, all_stores, file_name, manifest, messages
+from tests.scenarios.drill import (
+    BROKERS,
+    MANY_FILES,
+    PLAIN,
+    Broken,
+    Drill,
+    all_stores,
+    body_at,
+    file_name,
+    manifest,
+    messages,
+)
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
-PLAIN, MANY_FILES = "clean-plain-4.9.7", "clean-manyfiles-5.3.3"
+# --- T01, T13 to T18 and T38: whole files of the log, folders, sizes, and things that are no store at all.
+
+
 CLEAN = tuple(name for name in all_stores() if name.startswith("clean-"))
 SIZE = 64 << 10
 
@@ -317,3 +333,52 @@ def test_a_store_whose_files_are_all_alike_has_the_right_owner_whoever_that_is(d
         if path.is_file():
             path.chmod(0o600)
     assert store.verify().code == 0
+
+
+# --- T13: log files of a wrong length or name that are damaged within as well are written anew, with all changes.
+
+
+STORE, SMALL = "clean-manyfiles-5.3.3", 64 << 10
+
+
+@pytest.mark.parametrize("what", ["length", "name"])
+def test_t13_file_that_is_damaged_as_well_is_written_anew(drill: Start, what: str) -> None:
+    store = drill(STORE)
+    hits = store.records(-1)
+    lost, start = hits[len(hits) // 2], hits[0].file.file_from_offset
+    flip_bit(store.root, lost.file.path, body_at(lost), 3)
+    store.struck()
+    if what == "length":
+        os.truncate(lost.file.path, SMALL + 4096)
+    else:
+        lost.file.path.rename(lost.file.path.with_name(file_name(start + SMALL)))
+    with store.recovered() as done:
+        assert [(row["messages"], row["cause"]) for row in done["plan"]["loss"]] == [(1, "bad-body-crc")]
+        assert ("install", f"commitlog/{file_name(start)}") in {(s["kind"], s["file"]) for s in done["plan"]["steps"]}
+        assert messages(store.root) == store.intact
+
+
+@given(
+    data=st.binary(max_size=300), size=st.integers(0, 300), cuts=st.lists(st.integers(0, 400), max_size=8),
+    draw=st.data(),
+)
+def test_changed_file_holds_what_changes_in_place_would_leave(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, size: int, cuts: list[int], draw: st.DataObject,
+) -> None:
+    path = tmp_path_factory.mktemp("changed") / "file"
+    path.write_bytes(data)
+    expected = bytearray(data[:size].ljust(size, b"\0"))
+    changes: list[InPlace] = []
+    places = sorted(set(cuts))
+    for start, stop in zip(places[::2], places[1::2], strict=False):
+        content = draw.draw(st.binary(min_size=stop - start, max_size=stop - start) | st.just(bytes(stop - start)))
+        changes.append(WriteRange("file", start, content) if any(content) else ZeroRange("file", start, stop))
+        room = max(0, min(stop, size) - start)
+        expected[start : start + room] = content[:room]
+    assert b"".join(changed_file(path, size, changes[::-1]).chunks()) == expected
+
+
+def test_changes_of_the_same_bytes_are_no_file(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("changed") / "file"
+    with pytest.raises(ValueError, match="overlap"):
+        changed_file(path, 10, [ZeroRange("file", 0, 5), ZeroRange("file", 4, 8)])

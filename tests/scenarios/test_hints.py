@@ -148,7 +148,7 @@ def test_a_remedy_that_begins_as_a_command_is_one() -> None:
 
 def test_every_state_has_a_phase_that_a_command_ends_in() -> None:
     assert {phase for state in STATES for phase in state.phases.split()} == {
-        "inspected", "undone", "journal", "checked", "predicted", "planned", "nothing", "changed",
+        "inspected", "undone", "journal", "checked", "predicted", "planned", "nothing", "changed", "fleet",
     }
 
 

@@ -19,12 +19,11 @@ from fixtures.synth import StoreWriter
 from mqtool import exits
 from recover.change import disk
 from tests.cli.runner import mqtool
-from tests.scenarios.drill import Drill, messages
+from tests.scenarios.drill import MANY_FILES, Drill, messages
 from tests.scenarios.interrupted import points, recovering
 from tests.support.plans import failing, killed_at
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 
-MANY_FILES = "clean-manyfiles-5.3.3"
 ROOT = Path(__file__).parents[2]
 
 

@@ -13,11 +13,10 @@ from formats.consumequeue import CQ_UNIT, CqUnit
 from mqtool import exits
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import Drill, Found, file_name, messages
+from tests.scenarios.drill import MANY_FILES, PLAIN, Drill, Found, file_name, messages
 from tests.scenarios.test_file_scenarios import FOREIGN
 from tests.support.trees import assert_unchanged
 
-PLAIN, MANY_FILES = "clean-plain-4.9.7", "clean-manyfiles-5.3.3"
 GONE = exits.OPERATIONAL | exits.MESSAGES
 
 

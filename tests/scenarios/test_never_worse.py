@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from fixtures.damage import NotApplicable, of_area, walk
+from fixtures.damage import of_area, walk
 from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
@@ -53,10 +53,7 @@ def refused_or_as_good(store: Drill, name: str) -> bool:
 def test_recover_is_never_worse_than_the_broker_alone(drill: Start, recipe: str) -> None:
     name = "killed-5.5.0"
     store = drill(name)
-    try:
-        store.strike(recipe)
-    except NotApplicable:
-        pytest.skip("the store lacks what this damages")
+    store.strike(recipe)
     refused_or_as_good(store, name)
 
 
@@ -123,10 +120,7 @@ def test_a_cut_that_costs_more_than_it_states_is_refused(drill: Start) -> None:
 def test_a_brokers_own_cut_states_all_that_it_costs(drill: Start, recipe: str, version: str) -> None:
     name = "killed-5.5.0"
     store = drill(name)
-    try:
-        store.strike(recipe)
-    except NotApplicable:
-        pytest.skip("the store lacks what this damages")
+    store.strike(recipe)
     before = copy_store(store.root, store.root.parent / "before")
     line = ("recover", "--policy", "broker", "--broker", version, "--yes", "--max-loss")
     done = store.run(*line, "all").document
@@ -141,10 +135,7 @@ def test_a_brokers_own_cut_states_all_that_it_costs(drill: Start, recipe: str, v
 @pytest.mark.parametrize(("name", "recipe", "seed"), sampled(STORES, RECIPES, ("1", "2", "3"), one_in=20))
 def test_recover_is_never_worse_on_any_store(drill: Start, name: str, recipe: str, seed: str) -> None:
     store = drill(name)
-    try:
-        store.strike(recipe, int(seed))
-    except NotApplicable:
-        pytest.skip("the store lacks what this damages")
+    store.strike(recipe, int(seed))
     refused_or_as_good(store, name)
 
 

@@ -15,10 +15,9 @@ from mqtool import exits
 from tests.change.test_lock import held, record_lock
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import Drill, messages
+from tests.scenarios.drill import PLAIN, Drill, messages
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
-PLAIN = "clean-plain-4.9.7"
 READING = (("verify",), ("inspect",), ("predict",), ("journal",),
            ("query", "--topic", "Orders", "--queue", "0", "--offset", "1"))
 CHANGING = (("recover",), ("rebuild",), ("rebuild-consumequeue",), ("rebuild-index",), ("undo",), ("resume",),

@@ -1,26 +1,31 @@
-"""T19 to T23, T25, T30, T39: queues that are gone, after, ahead or wrong, queues of other kinds, deleted topics."""
+"""T18 to T25 and T30: queues that lack units, hold wrong ones, or begin elsewhere."""
 
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from pathlib import Path
 
 import pytest
 
 from fixtures.damage import walk
+from fixtures.damage.patch import flip_bit, overwrite
 from formats.batchconsumequeue import BATCH_CQ_UNIT, BatchCqUnit
 from formats.consumequeue import CQ_UNIT
+from formats.record.layout import OFFSET_QUEUE_OFFSET
 from mqtool import exits
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import Drill, all_stores, file_name, messages, queue_bytes
+from tests.scenarios.drill import KILLED, PLAIN, Drill, all_stores, body_at, file_name, messages, queue_bytes
 from tests.support.sampling import sampled
 from tests.support.stores import EXPECTED
 from tests.support.trees import assert_unchanged
 from tests.support.unread_stores import add_rocksdb
 
-PLAIN, KILLED = "clean-plain-4.9.7", "killed-plain-4.5.1"
+# --- T19 to T23, T25, T30, T39: queues that are gone, after, ahead or wrong, queues of other kinds, deleted topics.
+
+
 # The whole brokers were run with a delay table of their own.
 DELAYS = "messageDelayLevel=1s 2s 3s 4s 5s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 WHOLE = [name for name in all_stores() if "empty" not in name and "expired" not in name]
@@ -268,3 +273,139 @@ def test_length_of_queue_files_that_nothing_tells_is_an_assumption(drill: Start,
         assert "mappedFileSizeConsumeQueue" not in " ".join([*told["assumptions"], told["summary"]])
     assert store.run(command, "--broker-conf", conf, "--yes").code == 1
     assert {path.stat().st_size for path in (store.root / "consumequeue").glob("*/*/*")} == {size}
+
+
+# --- T24: queues that begin after their own end, because a file of theirs was renamed, or is not theirs.
+
+
+def queue_folder(store: Drill, topic: str, queue: int) -> Path:
+    return store.root / "consumequeue" / topic / str(queue)
+
+
+def begins_at_0(store: Drill, topic: str, queue: int, units: int) -> None:
+    for version in store.brokers:
+        assert store.run("predict", "--broker", version).document["queues"][f"{topic}/{queue}"] == [0, units]
+
+
+@pytest.mark.parametrize("how", ["renamed", "renamed, and zeros now", "zeros far behind"])
+def test_t24_first_offset_behind_the_last(drill: Start, how: str) -> None:
+    store = drill(PLAIN)
+    before = queue_bytes(store.root)
+    folder = queue_folder(store, "Orders", 1)
+    units = len(walk.units(next(q for q in walk.queues(store.root) if (q.topic, q.queue_id) == ("Orders", 1))))
+    (folder / file_name(0)).rename(folder / file_name(2000 if how == "renamed, and zeros now" else 4000))
+    if how != "renamed":
+        next(folder.iterdir()).write_bytes(bytes(2000))
+    assert units < 100
+    missing = store.finds("consumequeue-missing-units", exit_code=2)
+    assert (missing["file"], missing["offset"]) == ("consumequeue/Orders/1", None)
+    facts = missing["facts"]
+    assert (facts["topic"], facts["queue"], facts["first"], facts["count"]) == ("Orders", 1, 0, units)
+    with store.recovered():
+        assert queue_bytes(store.root) == before
+        begins_at_0(store, "Orders", 1, units)
+
+
+@pytest.mark.parametrize("hit", [10, -1])
+def test_t24_renamed_file_of_a_queue_with_a_bridge(drill: Start, hit: int) -> None:
+    store = drill(PLAIN)
+    record = [r for r in store.records() if (r.record.topic_name, r.record.queue_id) == ("Orders", 1)][hit]
+    flip_bit(store.root, record.file.path, body_at(record), 3)
+    assert store.run("recover", "--yes").code == 5
+    bridged = Drill.of(store.root, store.brokers)
+    before = queue_bytes(store.root)
+    folder = queue_folder(store, "Orders", 1)
+    (folder / file_name(0)).rename(folder / file_name(4000))
+    with bridged.recovered():
+        assert queue_bytes(store.root) == before
+        begins_at_0(store, "Orders", 1, sum(m[:2] == ("Orders", 1) for m in store.messages))
+
+
+def test_t24_renamed_file_of_a_single_unit_denies_no_record(drill: Start) -> None:
+    store = drill("clean-5.3.3")
+    before = queue_bytes(store.root)
+    folder = queue_folder(store, "RMQ_SYS_TRANS_OP_HALF_TOPIC", 0)
+    (folder / file_name(0)).rename(folder / file_name(40_000))
+    assert store.finds("consumequeue-missing-units", exit_code=2)["facts"]["count"] == 1
+    with store.recovered() as done:
+        assert done["bridged"] == []
+        assert queue_bytes(store.root) == before
+
+
+@pytest.mark.parametrize("queue", [0, 1])
+def test_t24_file_of_zeros_in_front_goes_and_a_queue_without_a_message_left_keeps_its_file(
+    drill: Start, queue: int
+) -> None:
+    store = drill("clean-expired-4.5.1")
+    before = queue_bytes(store.root)
+    (queue_folder(store, "Old", queue) / file_name(0)).write_bytes(bytes(2000))
+    with store.recovered():
+        assert queue_bytes(store.root) == before
+
+
+# --- Units after the end of a queue that name no message of it: copied cells, noise, another queue's units.
+
+
+UNIT = CQ_UNIT.size
+
+
+@pytest.mark.parametrize("kind", ["repeated", "of another queue", "into a record", "noise"])
+def test_t22_units_behind_the_last_message_that_name_none_go(drill: Start, kind: str) -> None:
+    store = drill("clean-plain-4.9.7")
+    before = queue_bytes(store.root)
+    queues = {(q.topic, q.queue_id): q for q in walk.queues(store.root)}
+    units = list(walk.units(queues["Audit", 0]))
+    other = walk.units(queues["Orders", 1])[3]
+    last = units[-1]
+    cell = {
+        "repeated": CQ_UNIT.struct.pack(last.unit.phy_offset, last.unit.size, last.unit.tags_code),
+        "of another queue": CQ_UNIT.struct.pack(other.unit.phy_offset, other.unit.size, other.unit.tags_code),
+        "into a record": CQ_UNIT.struct.pack(last.unit.phy_offset + 5, 100, 0),
+        "noise": CQ_UNIT.struct.pack(77, 99, random.Random(4).getrandbits(60)),
+    }[kind]
+    path = store.root / "consumequeue" / "Audit" / "0" / file_name(0)
+    content = bytearray(path.read_bytes())
+    content[len(units) * UNIT : (len(units) + 2) * UNIT] = cell * 2
+    path.write_bytes(content)
+    wrong = store.finds("consumequeue-wrong-units", exit_code=2)["facts"]
+    assert (wrong["topic"], wrong["queue"], wrong["first"], wrong["count"]) == ("Audit", 0, len(units), 2)
+    with store.recovered():
+        assert queue_bytes(store.root) == before
+
+
+# --- A last message whose number became 0 begins no new life of its queue, as long as a unit names it in its old place.
+
+
+def number_last(store: Drill, topic: str, queue_id: int) -> int:
+    """Give the last message of a queue the number 0; its own one."""
+    hits = [hit for hit in store.records() if (hit.record.topic_name, hit.record.queue_id) == (topic, queue_id)]
+    last = hits[-1]
+    overwrite(store.root, last.file.path, last.position + OFFSET_QUEUE_OFFSET, bytes(8), "number 0")
+    store.struck()
+    return last.record.queue_offset
+
+
+@pytest.mark.parametrize(("name", "topic"), [("clean-plain-4.9.7", "Orders"), ("clean-expired-5.5.0", "Orders")])
+def test_last_message_with_the_number_0_is_put_back_and_none_before_it_is_given_up(
+    drill: Start, name: str, topic: str
+) -> None:
+    store = drill(name)
+    before, own = queue_bytes(store.root), number_last(store, topic, 0)
+    found = store.finds("commitlog-contradicted-field", exit_code=exits.MESSAGES)
+    assert (found["facts"]["field"], found["facts"]["queue_offset"]) == ("queue_offset", own)
+    assert store.verify().document["commitlog"]["superseded"] == 0
+    with store.recovered(0, "--mend-bits") as done:
+        assert done["plan"]["loss"] == []
+        assert messages(store.root) == store.messages
+        assert queue_bytes(store.root) == before
+
+
+def test_without_the_unit_nothing_tells_it_from_a_topic_made_anew(drill: Start) -> None:
+    store = drill("clean-plain-4.9.7")
+    own = number_last(store, "Orders", 0)
+    folder = store.root / "consumequeue" / "Orders" / "0"
+    size = (folder / file_name(0)).stat().st_size
+    path = folder / file_name(own * CQ_UNIT.size // size * size)
+    overwrite(store.root, path, own * CQ_UNIT.size % size, bytes(CQ_UNIT.size), "the unit gone")
+    assert store.found("commitlog-contradicted-field") == []
+    assert store.verify().document["commitlog"]["superseded"] == own

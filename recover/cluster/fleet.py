@@ -1,0 +1,408 @@
+"""Many stores in one Spark job: each task verifies whole stores, as the local engine does, and writes its findings.
+
+Two tables of Parquet files are made: `stores`, a row a store, and `findings`, a row a finding; a run is a folder
+`run=ID` of each. Of a store only its row comes to the driver. A store whose listing is that of the run before keeps its
+rows and is not read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import hashlib
+import heapq
+import json
+import os
+import pickle
+import shlex
+import shutil
+import signal
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, structs
+
+from recover.check.report import verify
+from recover.check.survey import ScanOptions
+from recover.cluster.engine import SparkEngine
+from recover.cluster.jobs import check_executors, enter, run_job
+from recover.cluster.session import SparkSettings, session_for
+from recover.findings.model import Finding
+from recover.findings.refusal import Refusal, UsageRefusal
+from recover.store.source import is_remote, list_remote, remote_root
+from recover.store.store import Store
+
+SPLIT_ABOVE = 64 << 30
+"""Allocated bytes from which on a store is too much for one core: minutes of reading."""
+_TASKS_A_CORE = 4
+_TASK_BYTES = 4 << 30
+_TASK_STORES = 64
+"""A task has at most about so much, however few cores there are when the job begins: more may be coming."""
+_EACH = 4 << 20
+"""What a store costs beside its bytes, as bytes that could be read meanwhile."""
+_LISTING_THREADS = 16
+_RUN = "run="
+_SETTLED = 2_000_000_000
+"""Nanoseconds after which a write would get another time than the last one; clocks of file systems are coarse."""
+_DIES_WITH_PARENT = 1
+_BUG = 128
+
+
+class StoreRow(Struct):
+    """A row of the table `stores`; sizes in bytes. `store`: its absolute path or URL.
+
+    `worst`: code of the worst warning or error. `findings`: its rows in that table. `fingerprint`: digest of
+    its listing, empty where the next run has to read the store. `error`: why the store was not verified, or not as one
+    state. `read`: False where the row is that of an earlier run.
+    """
+
+    store: str
+    host: str = ""
+    messages: int = 0
+    valid_to: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    exit_code: int = 0
+    worst: str | None = None
+    findings: int = 0
+    fingerprint: str = ""
+    error: str | None = None
+    read: bool = True
+
+
+_FINDING = ("store", "code", "severity", "file", "offset", "message", "remedy", "facts")
+
+
+def _schemas() -> tuple[Any, Any]:
+    """The Arrow schemas of the tables `stores` and `findings`; facts are JSON."""
+    import pyarrow as pa
+
+    kinds = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+    stores = pa.schema([(item.name, kinds.get(getattr(item.type, "__name__", ""), pa.string()))
+                        for item in structs.fields(StoreRow)])
+    return stores, pa.schema([(name, pa.int64() if name == "offset" else pa.string()) for name in _FINDING])
+
+
+# --- Which stores, and what their folders list.
+
+
+def named_stores(given: Iterable[str], stores_file: Path | None = None) -> list[str]:
+    """The places that were named: paths made absolute, patterns replaced by the folders that fit, each place once.
+
+    `stores_file` has a place or pattern a line; empty lines and those that begin with # count for nothing.
+    `UsageRefusal` (16) for a pattern that nothing fits, and for no store at all.
+    """
+    words = [*given]
+    if stores_file is not None:
+        lines = map(str.strip, stores_file.read_text().splitlines())
+        words += [line for line in lines if line and not line.startswith("#")]
+    found: dict[str, None] = {}
+    for word in words:
+        if is_remote(word):
+            found[word] = None
+        elif glob.has_magic(word) and not os.path.exists(word):
+            fitting = sorted(path for path in glob.glob(word, recursive=True) if os.path.isdir(path))
+            if not fitting:
+                raise UsageRefusal(f"no folder fits {word}", "Check the pattern: it is that of the store roots.")
+            found.update((os.path.abspath(path), None) for path in fitting)
+        else:
+            found[os.path.abspath(word)] = None
+    if not found:
+        raise UsageRefusal("no store is named", "Give STORE, a quoted pattern, or --stores FILE.")
+    return [*found]
+
+
+class Listed(Struct, frozen=True):
+    """A store to verify: its place, the digest of its listing ("" where it could not be listed), allocated bytes.
+
+    `newest`: the last mtime or ctime in it, ns since the epoch.
+    """
+
+    place: str
+    fingerprint: str
+    size: int
+    newest: int
+
+
+def listed(place: str, rules: str) -> Listed:
+    """List every file and folder of a store; nothing is opened. `rules` goes into the digest.
+
+    Path, kind, size, mtime, inode and ctime of each count; on s3:// and hdfs:// path, size and mtime.
+    """
+    digest, size, newest = hashlib.sha256(rules.encode()), 0, 0
+    try:
+        for line, length, when in _remote_lines(place) if is_remote(place) else _lines(Path(place)):
+            digest.update(line)
+            size, newest = size + length, max(newest, when)
+    except (OSError, Refusal):
+        return Listed(place, "", size, newest)
+    return Listed(place, digest.hexdigest(), size, newest)
+
+
+def _remote_lines(place: str) -> Iterator[tuple[bytes, int, int]]:
+    for name, status in list_remote(place):
+        line = f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape")
+        yield line, status.st_size, status.st_mtime_ns
+
+
+def _lines(root: Path) -> Iterator[tuple[bytes, int, int]]:
+    def stop(error: OSError) -> None:
+        raise error
+
+    seen = set()
+    # a commitlog or queue that is a link is read, too; a link that leads back is listed once
+    for directory, folders, names in os.walk(root, onerror=stop, followlinks=True):
+        folders.sort()
+        itself = os.stat(directory)
+        if (itself.st_dev, itself.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((itself.st_dev, itself.st_ino))
+        for name in ("", *sorted(names)):
+            path = os.path.join(directory, name)
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:
+                found = os.lstat(path)
+            kept = (stat.S_IFMT(found.st_mode), found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns)
+            line = os.fsencode(os.path.relpath(path, root)) + f"\0{kept}\n".encode()
+            yield line, found.st_blocks * 512, max(found.st_mtime_ns, found.st_ctime_ns)
+
+
+# --- The run.
+
+
+def verify_fleet(
+    settings: SparkSettings, places: Sequence[str], into: Path, *, rules: str, everything: bool = False,
+    split_above: int = SPLIT_ABOVE, note: Callable[[str], None], progress: Callable[[str], None],
+) -> tuple[str, list[StoreRow]]:
+    """Verify stores, and write a run into the tables below `into`; its ID, and the rows in the order of `places`.
+
+    `rules` names the version that judges: another one reads everything, as `everything` does. Stores above
+    `split_above` bytes follow one by one, each cut into splits. A store that cannot be verified is a row with its
+    error. `Refusal` (8) where Spark does not start or loses an executor for good; no run is written then.
+    """
+    into = into.absolute()
+    run = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    made = {name: into / name / f"_{run}" for name in ("stores", "findings")}
+    progress("listing stores")
+    with ThreadPoolExecutor(_LISTING_THREADS) as pool:
+        found = [*pool.map(lambda place: listed(place, rules), places)]
+    last = None if everything else last_run(into)
+    before = {} if last is None else {row.store: row for row in _rows(into, last)}
+    rows = {item.place: structs.replace(before[item.place], read=False) for item in found
+            if item.fingerprint and item.place in before and before[item.place].fingerprint == item.fingerprint}
+    try:
+        for folder in made.values():
+            folder.mkdir(parents=True)
+        _keep_findings(into, last, set(rows), made["findings"])
+        fresh = [item for item in found if item.place not in rows]
+        small = [item for item in fresh if item.size <= split_above]
+        if small:
+            session = session_for(settings)
+            check_executors(session, [into])
+            tasks = _packed(small, session.cores, str(made["findings"]), rules)
+            done = run_job(session, verify_stores, tasks, "verify stores", done=lambda count: progress(
+                f"verifying {len(small):,} stores: {count:,} of {len(tasks):,} tasks done"))
+            for row, file in done:
+                if not (made["findings"] / file).exists():
+                    raise Refusal(f"host {row.host} wrote {file}, which is not in {made['findings']}",
+                                  "Write to a folder that all workers share.", path=str(into))
+                rows[row.store] = row
+        for item in fresh:
+            if item.size > split_above:
+                note(f"{item.place}: {item.size >> 30} GiB, more than --split-above: verified alone, by splits")
+                options = ScanOptions(threads=len(os.sched_getaffinity(0)), engine=SparkEngine(settings))
+                (rows[item.place], _), = _write_findings(
+                    made["findings"], f"split-{len(rows)}.parquet", [_judged(item, rules, options)])
+        ordered = [rows[place] for place in places]
+        _write_stores(made["stores"], ordered)
+        for lost in made["findings"].glob(".*"):  # of a task that was tried again elsewhere
+            lost.unlink()
+        for name in ("findings", "stores"):
+            made[name].rename(into / name / f"{_RUN}{run}")
+    except BaseException:
+        for folder in made.values():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return run, ordered
+
+
+def last_run(into: Path) -> str | None:
+    """The ID of the newest whole run below a folder."""
+    return max((path.name.removeprefix(_RUN) for path in (into / "stores").glob(f"{_RUN}*")), default=None)
+
+
+def _packed(stores: Sequence[Listed], cores: int, folder: str, rules: str) -> list[FleetTask]:
+    """Tasks of about as many bytes each: the largest store first, to whoever has least."""
+    count = max(cores * _TASKS_A_CORE, sum(item.size for item in stores) // _TASK_BYTES, len(stores) // _TASK_STORES)
+    heap: list[tuple[int, int, list[Listed]]] = [(0, number, []) for number in range(min(count, len(stores)))]
+    for item in sorted(stores, key=lambda item: -item.size):
+        size, number, its = heap[0]
+        its.append(item)
+        heapq.heapreplace(heap, (size + item.size + _EACH, number, its))
+    return [FleetTask(number, its, folder, rules) for _, number, its in sorted(heap, reverse=True)]
+
+
+def _rows(into: Path, run: str) -> Iterator[StoreRow]:
+    from pyarrow import parquet
+
+    names = set(StoreRow.__struct_fields__)
+    for path in sorted((into / "stores" / f"{_RUN}{run}").glob("*.parquet")):
+        try:
+            rows = parquet.ParquetFile(path).read().to_pylist()
+        except (OSError, ValueError) as error:
+            raise Refusal(f"{path} cannot be read: {error}", "Read every store: --all.", path=str(path)) from error
+        for row in rows:
+            yield StoreRow(**{name: value for name, value in row.items() if name in names})
+
+
+def _write_stores(folder: Path, rows: Sequence[StoreRow]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = pa.Table.from_pylist([_plain(structs.asdict(row)) for row in rows], _schemas()[0])
+    parquet.write_table(table, folder / "part-0.parquet")
+
+
+def _keep_findings(into: Path, run: str | None, stores: set[str], folder: Path) -> None:
+    """Copy the findings of stores that were not read again, batch by batch; an empty file at least."""
+    import pyarrow as pa
+    from pyarrow import compute, parquet
+
+    kept = pa.array(sorted(stores), pa.string())
+    with parquet.ParquetWriter(folder / "kept.parquet", _schemas()[1]) as writer:
+        for path in sorted((into / "findings" / f"{_RUN}{run}").glob("*.parquet")) if stores else ():
+            for batch in parquet.ParquetFile(path).iter_batches():
+                writer.write_batch(batch.filter(compute.is_in(batch.column("store"), kept)))
+
+
+# --- What runs on executors.
+
+
+class FleetTask(Struct, frozen=True):
+    """Stores that one task verifies, the folder that their findings go to, and `rules` as for `listed`."""
+
+    number: int
+    stores: list[Listed]
+    folder: str
+    rules: str
+
+
+_Judged = tuple[StoreRow, list[dict[str, Any]]]
+
+
+def verify_stores(tasks: Iterable[FleetTask]) -> Iterator[tuple[StoreRow, str]]:
+    """The rows of all stores of some tasks, each with the file that holds its findings.
+
+    Each store has a process of its own: one that is killed or runs out of memory costs its own row only.
+    """
+    enter()
+    for task in tasks:
+        yield from _write_findings(
+            Path(task.folder), f"part-{task.number:06d}.parquet", (_apart(item, task.rules) for item in task.stores))
+
+
+def _write_findings(folder: Path, name: str, judged: Iterable[_Judged]) -> list[tuple[StoreRow, str]]:
+    """Write the findings of stores into one file, under its name once it is whole; rows and that name."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = []
+    part = folder / f".{name}.{socket.gethostname()}.{os.getpid()}"
+    schema = _schemas()[1]
+    try:
+        with parquet.ParquetWriter(part, schema) as writer:
+            for row, findings in judged:
+                writer.write_table(pa.Table.from_pylist(findings, schema))
+                rows.append((row, name))
+        part.replace(folder / name)
+    except OSError as error:
+        raise Refusal(f"host {socket.gethostname()} cannot write {folder}: {error.strerror or error}",
+                      "Write to a folder that all workers share.", path=str(folder)) from error
+    return rows
+
+
+def _apart(item: Listed, rules: str) -> _Judged:
+    """`_judged` in a process of its own."""
+    read, write = os.pipe()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+            if os.getppid() == parent:
+                answer = pickle.dumps(_judged(item, rules, ScanOptions()))
+                with open(write, "wb") as pipe:
+                    pipe.write(answer)
+                os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(write)
+    with open(read, "rb") as pipe:
+        content = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status == 0:
+        found: _Judged = pickle.loads(content)
+        return found
+    how = f"by {signal.Signals(-status).name}" if status < 0 else "without an answer"
+    # the kernel kills whom there is no memory for; any other end is ours
+    return StoreRow(item.place, socket.gethostname(), exit_code=8 if status == -signal.SIGKILL else _BUG,
+                    error=f"the process that verified it ended {how}"), []
+
+
+def _judged(item: Listed, rules: str, options: ScanOptions) -> _Judged:
+    """Verify one store: its row and its findings. Whatever goes wrong is in the row."""
+    began, clock = time.monotonic(), time.time_ns()
+    row = StoreRow(item.place, socket.gethostname())
+    findings: list[dict[str, Any]] = []
+    try:
+        if item.fingerprint and listed(item.place, rules).fingerprint != item.fingerprint:
+            raise Refusal(f"host {row.host} lists other files than the driver did: the store changed, or another "
+                          "folder is mounted there")
+        root = remote_root(item.place) if is_remote(item.place) else Path(item.place)
+        report = verify(Store.open(root), options)
+        log = report.json()
+        row.messages, row.valid_to = log["commitlog"]["messages"], log["commitlog"]["valid_to"]
+        row.bytes, row.exit_code, row.worst = log["bytes"], report.exit_code, _worst(report.findings)
+        findings = [_finding_row(item.place, found) for found in report.findings]
+        row.findings = len(findings)
+        # a broker writes through memory maps, and times of files follow later
+        if item.newest < clock - _SETTLED and not any(found.code == "broker-running" for found in report.findings):
+            row.fingerprint = item.fingerprint
+    except Refusal as refusal:
+        row.error, row.exit_code = refusal.message, refusal.exit_code
+    except (OSError, MemoryError) as error:
+        row.error, row.exit_code = str(error) or type(error).__name__, 8
+    except Exception as error:
+        row.error, row.exit_code = f"a bug in mqtool: {type(error).__name__}: {error}", _BUG
+    if item.fingerprint and not (row.error and row.exit_code & 8) \
+            and listed(item.place, rules).fingerprint != item.fingerprint:
+        row.error, row.fingerprint, row.exit_code = "it changed while it was read", "", row.exit_code & ~_BUG | 8
+    row.seconds = round(time.monotonic() - began, 3)
+    return row, findings
+
+
+def _worst(findings: Iterable[Finding]) -> str | None:
+    wrong = [found for found in findings if found.severity != "info"]
+    return max(wrong, key=lambda found: (found.severity == "error", found.bits)).code if wrong else None
+
+
+def _finding_row(place: str, found: Finding) -> dict[str, Any]:
+    values = found.json()
+    for name in ("message", "remedy"):
+        values[name] = values[name].replace("{store}", shlex.quote(place))
+    facts = json.dumps(values["facts"], default=lambda value: value.item() if hasattr(value, "item") else str(value))
+    return _plain({"store": place, **values, "facts": facts})
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of which every text is UTF-8: names of files need not be."""
+    return {name: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+            for name, value in row.items()}

@@ -1,0 +1,476 @@
+"""Where an intact record belongs if one field of it that no checksum covers is wrong: topic, queue id, queue offset,
+transaction bits of the sysFlag, or the properties that name LMQ queues.
+
+Everything that names a place for a record is a claim: the record itself, the units of queues, the records beside the
+place in its queue, and that nothing but this place is left for it. The last is claimed for misnumbered records, which
+fit nowhere into the queue that they name, and for records of which the number is missing in a queue that differs in one
+field. The log outranks its queues: a unit that disagrees with a record is wrong, unless the log bears it out, and the
+place that the record names for itself has fewer claims. Such a record is reported; what derives from the log is judged
+by the place that it has (`relocated`), and only --mend-bits writes the field.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from itertools import groupby, islice, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import structs
+
+from formats import sysflag
+from formats.record import Record
+from formats.record.rows import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED, EXPECTED, row_of
+from recover.claims import Claim, believed
+from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, lmq_targets
+from recover.evidence.edits import Edit, Place, between, property_bit
+from recover.evidence.lost import Losses, LostPosition, UnexplainedGap, lost_positions
+from recover.evidence.policy import POLICIES
+from recover.log.generations import with_place
+from recover.log.judge import LogReader
+from recover.log.scan import LogView, in_order
+from recover.store.columns import ColumnStore, Rows, Split
+from recover.store.config_files import LMQ_PREFIX
+
+Unit = tuple[int, int, int]
+"""Queue offset, phy_offset and size."""
+_Named = tuple[QueueKey, Unit]
+"""A record, and the queue that it names."""
+_Said = tuple[QueueKey, int, int]
+"""Queue, queue offset and size that something says of a record."""
+_NO_END = (1 << 63) - 1
+"""After all queue offsets, and all of the log."""
+_MOST = 100
+"""More numbers in a row than these were not lost by single records."""
+
+
+def misplaced_records(
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport | None, behind: Collection[LostPosition]
+) -> tuple[list[Edit], Losses]:
+    """The edits of records that belong elsewhere, ascending, and what is lost: not the places that these records have.
+
+    `behind` as for `lost_positions`.
+    """
+    if queues is None:
+        return [], lost_positions(log, expectation, queues, behind)
+    left: dict[bool, list[LostPosition]] = {False: [], True: []}
+    for item, is_named in _left_over(log, expectation, queues):
+        left[is_named].append(item)
+    found = _contradicted(log, expectation, queues, left[True], [])
+    losses = lost_positions(log, expectation, queues, behind, _held(found))
+    # a queue in which just this number is missing tells more than one that has room for any
+    moved = _missing_elsewhere(log, expectation, losses.unexplained, {edit.start for edit in found})
+    fitted = {item.start for item in moved}
+    alone = [*moved, *(item for item in left[False] if item.start not in fitted)]
+    if alone:
+        found = _contradicted(log, expectation, queues, left[True], alone)
+        losses = lost_positions(log, expectation, queues, behind, _held(found))
+    return found, losses
+
+
+def _held(edits: Iterable[Edit]) -> set[Place]:
+    return {place for edit in edits for place in edit.places}
+
+
+# --- Claims weighed: the record's own place against all others that are named for it.
+
+
+class _Asked(NamedTuple):
+    """An intact record, the place that it names, those that others name, and whether it is out of its queue's order."""
+
+    record: Record
+    own: Place
+    others: list[Place]
+    misnumbered: bool
+
+
+class _Beside(NamedTuple):
+    """What the log says of a place of a queue for one record: how many of the places beside it hold records in order
+    (1 where it is between two that are further away), -1 where another record holds the place, or where this one does
+    not fit in there by its own place in the log. `later`: the record before the place was stored after it."""
+
+    neighbours: int
+    later: bool
+
+
+def _contradicted(
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, named: Collection[LostPosition],
+    alone: Collection[LostPosition],
+) -> list[Edit]:
+    """Every record that belongs to another place than one field of it says, ascending by its start.
+
+    Units of the places left for misnumbered records have `named` these; nothing but these places is left for the
+    records `alone`, which counts where no unit is wrong about them.
+    """
+    said, by_lmq, units = _claims(queues, named, alone)
+    asked: list[_Asked] = []
+    wanted = np.array(sorted({*said, *by_lmq}), dtype=np.int64)
+    with LogReader(log.queue) as reader:
+        for row in _rows_at(log, wanted):
+            phy_offset, size = int(row["phy_offset"]), int(row["size"])
+            own = said.get(phy_offset) or by_lmq[phy_offset]
+            record = reader.find(phy_offset, size) if all(each[2] == size for each in own) else None
+            # a property CRC covers the whole record: nothing of it is wrong
+            if record is not None and record.property_crc is None:
+                place = expectation.keys[int(row["queue"])], int(row["queue_offset"])
+                others = [(key, queue_offset) for key, queue_offset, _ in dict.fromkeys(own)]
+                asked.append(_Asked(record, place, others, bool(int(row["bits"]) & BIT_STRAY)))
+    beside = _beside(expectation, asked)
+    found: list[Edit | None] = []
+    for item in asked:
+        at = item.record.phy_offset
+        if at in said:
+            found.append(_judged(item, beside, queues, units))
+        elif all(beside[place, at].neighbours >= 0 for place in item.others):
+            # no other record names these places, and this one stands in their order
+            found.append(_misses_queues(item.record, item.others, expectation, queues))
+    return sorted((edit for edit in found if edit is not None), key=lambda edit: edit.start)
+
+
+def _claims(
+    queues: ConsumeQueueReport, named: Collection[LostPosition], alone: Collection[LostPosition]
+) -> tuple[dict[int, list[_Said]], dict[int, list[_Said]], set[tuple[Place, int]]]:
+    """What is said of records, by phy_offset: by units of ordinary queues and `alone`; by units of LMQ queues; and the
+    (place, phy_offset) of all these units. Nothing where there are too many."""
+    said: dict[int, list[_Said]] = defaultdict(list)
+    by_lmq: dict[int, list[_Said]] = defaultdict(list)
+    units: set[tuple[Place, int]] = set()
+    for key, verdict in queues.verdicts.items():
+        is_lmq = key.topic.startswith(LMQ_PREFIX)
+        numbers = {number for number, _, _ in verdict.wrong} if is_lmq else set()
+        for queue_offset, phy_offset, size in verdict.wrong:
+            # two wrong units beside one another are the queue's fault
+            if numbers.isdisjoint((queue_offset - 1, queue_offset + 1)):
+                (by_lmq if is_lmq else said)[phy_offset].append((key, queue_offset, size))
+                units.add(((key, queue_offset), phy_offset))
+    units |= {((item.key, item.queue_offset), item.start) for item in named}
+    for item in [*named, *(item for item in alone if item.start not in said)]:
+        said[item.start].append((item.key, item.queue_offset, item.size or 0))
+    if len(by_lmq) > POLICIES["lmq"].limit:
+        by_lmq.clear()
+    return ({}, {}, units) if len(said) > POLICIES["place"].limit else (said, by_lmq, units)
+
+
+def _rows_at(log: LogView, places: Rows) -> Iterator[np.void]:
+    for split in log.splits() if places.size else ():
+        rows = split.records[(split.records["bits"] & BIT_GHOST) == 0]
+        yield from rows[np.isin(rows["phy_offset"], places)]
+
+
+def _judged(
+    asked: _Asked, beside: dict[tuple[Place, int], _Beside], queues: ConsumeQueueReport, units: set[tuple[Place, int]]
+) -> Edit | None:
+    """The record at the place that more independent claims give it than its own, if one field makes the difference."""
+    at = asked.record.phy_offset
+    claims = [Claim("record", asked.own)]
+    if not asked.misnumbered:
+        neighbours = beside[asked.own, at].neighbours
+        claims.append(Claim("neighbours", asked.own, max(0, neighbours)))
+        if neighbours >= 0 and _stands(queues, *asked.own) and (asked.own, at) not in units:
+            claims.append(Claim("unit", asked.own))
+    for place in {asked.own, *asked.others}:
+        log = beside[place, at]
+        if (place, at) in units:
+            claims.append(Claim("unit", place, place == asked.own or (log.neighbours >= 0 and not log.later)))
+        elif place != asked.own and not log.later:
+            # nothing but this place is left for it
+            claims.append(Claim("elimination", place, log.neighbours >= 0))
+        if place != asked.own and log.neighbours > 0 and not log.later:
+            claims.append(Claim("neighbours", place, log.neighbours))
+    place = believed(claims, asked.own)
+    if place != asked.own:
+        return _moved(asked.record, *place)
+    sources = {claim.source for claim in claims if claim.weight}
+    if asked.record.sys_flag & sysflag.TRANSACTION_PREPARED and {"unit", "neighbours"} <= sources:
+        # half messages of brokers have no number in a queue
+        flag = asked.record.sys_flag ^ sysflag.TRANSACTION_PREPARED
+        right = structs.replace(asked.record, sys_flag=flag)
+        values = f"{asked.record.sys_flag:#x}", f"{flag:#x}"
+        return between("place", asked.record, right, "sys_flag", values, (place,))
+    return None
+
+
+def _moved(record: Record, key: QueueKey, queue_offset: int) -> Edit | None:
+    fields = {
+        "topic": (record.topic_name, key.topic), "queue_id": (record.queue_id, key.queue_id),
+        "queue_offset": (record.queue_offset, queue_offset),
+    }
+    (name, (stored, told)), *more = ((name, values) for name, values in fields.items() if values[0] != values[1])
+    right = structs.replace(record, **{name: key.topic.encode() if name == "topic" else told})
+    if more or len(right.topic) != len(record.topic):
+        return None
+    return between("place", record, right, name, (str(stored), str(told)), ((key, queue_offset),))
+
+
+def _beside(expectation: Expectation, asked: list[_Asked]) -> dict[tuple[Place, int], _Beside]:
+    """What the log says of each place that is named for a record, by (place, phy_offset of the record)."""
+    wanted: dict[QueueKey, set[tuple[int, int, int]]] = defaultdict(set)
+    for item in asked:
+        for key, queue_offset in (item.own, *item.others):
+            wanted[key].add((queue_offset, item.record.phy_offset, item.record.store_timestamp))
+    found = {}
+    for key, rows in _with_empty(expectation, wanted):
+        numbers, places, times = rows["queue_offset"], rows["phy_offset"], rows["store_timestamp"]
+        for queue_offset, phy_offset, time in wanted[key]:
+            first, stop = (int(np.searchsorted(numbers, queue_offset, side)) for side in ("left", "right"))
+            before = first - 1 - (first > 0 and places[first - 1] == phy_offset)
+            behind = stop + (stop < numbers.size and places[stop] == phy_offset)
+            follows, is_followed = before >= 0, behind < numbers.size
+            neighbours = int(queue_offset == 0) + int(follows and numbers[before] == queue_offset - 1)
+            neighbours += int(is_followed and numbers[behind] == queue_offset + 1)
+            if follows and is_followed:
+                neighbours = max(1, neighbours)  # between two records of its queue, be others beside it damaged, too
+            fits = (not follows or places[before] < phy_offset) and (not is_followed or phy_offset < places[behind])
+            fits &= all(place == phy_offset for place in places[first:stop].tolist())
+            later = bool(follows and times[before] > time)
+            found[(key, queue_offset), phy_offset] = _Beside(neighbours if fits else -1, later)
+    return found
+
+
+def _with_empty(expectation: Expectation, wanted: Collection[QueueKey]) -> Iterator[tuple[QueueKey, Rows]]:
+    """The rows of each of these queues, be it none."""
+    left = dict.fromkeys(wanted)
+    for key, rows in expectation.grouped(set(wanted)):
+        del left[key]
+        yield key, rows
+    yield from ((key, np.empty(0, dtype=EXPECTED)) for key in left)
+
+
+def _stands(queues: ConsumeQueueReport, key: QueueKey, queue_offset: int) -> bool:
+    """True when a message is expected at this place, and a unit names it."""
+    verdict = queues.verdicts.get(key)
+    if verdict is None or not verdict.expected:
+        return False
+    return not verdict.misses(queue_offset) and queue_offset not in {index for index, _, _ in verdict.wrong}
+
+
+def _misses_queues(
+    record: Record, claimed: list[Place], expectation: Expectation, queues: ConsumeQueueReport
+) -> Edit | None:
+    """The record as one that fills all LMQ queues of which units name it, if one bit explains that it does not."""
+    named = lmq_targets(record)
+    unknown = [place for place in named if place[0] not in queues.verdicts]
+    rows = expectation.lmq_rows[expectation.lmq_rows["phy_offset"] == record.phy_offset]
+    # a place that a later record names as well is that one's
+    its_own = {(expectation.keys[row["queue"]], int(row["queue_offset"])) for row in rows}
+    stands = [place for place in named if place in its_own and _stands(queues, *place)]
+    return names_again(record, claimed, stands, unknown)
+
+
+def names_again(
+    record: Record, claimed: Collection[Place], right: Collection[Place], unknown: Collection[Place] = ()
+) -> Edit | None:
+    """The one bit without which a record names every place that units claim it for.
+
+    It has to go on naming those places of the stored record at which its units stand (`right`), and may name
+    those of queues that are not there (`unknown`), but no others.
+    """
+    needed = set(claimed) | set(right)
+    allowed = needed | set(unknown)
+    return property_bit("lmq", record, lambda one: needed <= set(lmq_targets(one)) <= allowed, tuple(claimed))
+
+
+# --- Misnumbered records in the queue that they name: nothing but one place is left for them there.
+
+
+def misnumbered(log: LogView, expectation: Expectation) -> dict[QueueKey, list[Unit]]:
+    """The misnumbered records by the queue that they name, in log order: the number they give, phy_offset, size."""
+    found: dict[QueueKey, list[Unit]] = {}
+    for split in log.splits() if log.tally.bits & BIT_STRAY else ():
+        for row in split.records[(split.records["bits"] & BIT_STRAY) != 0]:
+            found.setdefault(expectation.keys[int(row["queue"])], []).append(_unit_of(row))
+    return found
+
+
+def _unit_of(row: np.void) -> Unit:
+    """What a unit at the place that a row gives itself would say; rows are RECORD or EXPECTED."""
+    return int(row["queue_offset"]), int(row["phy_offset"]), int(row["size"])
+
+
+def _left_over(
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport
+) -> Iterator[tuple[LostPosition, bool]]:
+    """Every misnumbered record for which its queue has a place between the records around it, after its last one,
+    or, in a log that has its beginning, before its first one, and whether a unit names it there.
+
+    Others are in their order, after the record before as long as no damage comes between, before the one after if there
+    is none there.
+    """
+    wrong = misnumbered(log, expectation)
+    damaged = [damage.start for damage in log.damaged]
+    for key, rows in expectation.grouped(set(wrong)):
+        verdict = queues.verdicts.get(key)
+        units = sorted([*verdict.wrong, *verdict.lost]) if verdict is not None else []
+        for before, group in groupby(wrong[key], key=lambda unit: int(np.searchsorted(rows["phy_offset"], unit[1]))):
+            if before == 0 and log.min_offset > 0:
+                continue
+            # a log that has its beginning has that of its queues
+            last, first = (int(rows[name][before - 1]) if before else -1 for name in ("queue_offset", "phy_offset"))
+            ends = before == rows.size
+            end, stop = (_NO_END if ends else int(rows[name][before]) for name in ("queue_offset", "phy_offset"))
+            between_them = damaged[bisect_left(damaged, first) : bisect_left(damaged, stop)]
+            own = units[bisect_left(units, (last + 1,)) : bisect_left(units, (end,))]
+            for unit in placed([*group], range(last + 1, end), own, between_them):
+                yield LostPosition(key, *unit), unit in own
+
+
+def placed(records: list[Unit], places: range, units: list[Unit], damaged: list[int]) -> list[Unit]:
+    """The misnumbered records of one gap in a queue at their places there; none if these are not in the log's order.
+
+    `units` name who is at some of the `places`, in any log; `damaged` are where messages may have been lost, ascending.
+    """
+    own = {phy_offset for _, phy_offset, _ in records}
+    found = [unit for unit in units if unit[1] in own]
+    named = {phy_offset for _, phy_offset, _ in found}
+    left = [record for record in records if record[1] not in named]
+    taken = {queue_offset for queue_offset, _, _ in units}
+    if len(left) <= len(places) - len(units):
+        last = damaged[-1] if damaged and places.stop < _NO_END else _NO_END
+        behind = bisect_right([phy_offset for _, phy_offset, _ in left], last)
+        found += _filled(places, taken, left[:behind])
+        found += _filled(reversed(places), taken, [*reversed(left[behind:])])
+    found.sort()
+    return found if all(one[1] < other[1] and one[0] < other[0] for one, other in pairwise(found)) else []
+
+
+def _filled(places: Iterable[int], taken: set[int], records: list[Unit]) -> Iterator[Unit]:
+    free = islice((place for place in places if place not in taken), len(records))
+    return ((place, phy_offset, size) for place, (_, phy_offset, size) in zip(free, records, strict=False))
+
+
+# --- Records of which the number is missing in another queue: then topic or queue id is wrong.
+
+
+def _missing_elsewhere(
+    log: LogView, expectation: Expectation, gaps: Collection[UnexplainedGap], known: Collection[int]
+) -> list[LostPosition]:
+    """Each record that alone fits one missing number, which it alone fits; it is none of `known` (phy offsets).
+
+    A record that fits nowhere else may also go on where a queue ends.
+    """
+    wrong = [
+        (key, unit) for key, units in misnumbered(log, expectation).items() for unit in units if unit[1] not in known
+    ]
+    # as long as the log has its beginning no queue begins in its middle; a queue with a message 0 has just begun
+    headless = log.min_offset == 0
+    alone = list(_alone(log, expectation)) if gaps or headless else []
+    odd = [*wrong, *(alone if headless else ())]
+    gaps = [gap for gap in gaps if gap.last - gap.first < _MOST and not gap.key.topic.startswith(LMQ_PREFIX)]
+    ends = list(_ends(expectation, [key for key, _ in odd]))
+    found = _fitting(gaps, [*wrong, *alone]) + _fitting(ends, odd)
+    matched = {(item.key, item.queue_offset) for item in found}
+    # of two with the same number in one queue the other one may be wrong there
+    twins = list(_twins(expectation, wrong))
+    found += (item for item in _fitting([*gaps, *ends], twins) if (item.key, item.queue_offset) not in matched)
+    of_place = Counter((item.key, item.queue_offset) for item in found)
+    of_record = Counter(item.start for item in found)
+    return [item for item in found if of_place[item.key, item.queue_offset] == 1 == of_record[item.start]]
+
+
+def _fitting(gaps: Iterable[UnexplainedGap], records: Iterable[_Named]) -> list[LostPosition]:
+    """Every missing number of a queue with each record of this number that stands where it is missing, in a queue that
+    differs in one field."""
+    of_number: dict[int, list[_Named]] = defaultdict(list)
+    for named in records:
+        of_number[named[1][0]].append(named)
+    return [
+        LostPosition(gap.key, number, phy_offset, size)
+        for gap in gaps
+        for number in range(gap.first, gap.last + 1)
+        for key, (_, phy_offset, size) in of_number.get(number, ())
+        if gap.before < phy_offset < gap.behind
+        and (key.topic == gap.key.topic) != (_but_for_topic(key) == _but_for_topic(gap.key))
+    ]
+
+
+def _but_for_topic(key: QueueKey) -> tuple[int, int]:
+    return key.queue_id, len(key.topic.encode())
+
+
+def _alone(log: LogView, expectation: Expectation) -> Iterator[_Named]:
+    """Records alone in the queue that they name, be it of a topic that nobody knows; not the first of a queue.
+
+    So are those that alone would be all that is left of an older queue of that name; not those whose place a record
+    before them in the log holds: that is an old record after the log's end.
+    """
+    alone = (log.tally.positions == 1) & (log.tally.least > 0)
+    older = np.zeros(len(log.queues), dtype=np.int64)
+    for split in log.splits() if log.superseded else ():
+        older += np.bincount(split.records["queue"][_is_older(split.records)], minlength=older.size)
+    left: list[_Named] = []
+    for split in log.splits() if alone.any() or (older == 1).any() else ():
+        rows, queues, is_older = split.records, split.records["queue"], _is_older(split.records)
+        found = (alone[queues] & with_place(rows)) | ((older[queues] == 1) & is_older & (rows["queue_offset"] > 0))
+        for at in np.flatnonzero(found).tolist():
+            named = expectation.keys[int(queues[at])], _unit_of(rows[at])
+            if is_older[at]:
+                left.append(named)
+            else:
+                yield named
+    before = {(key, number): phy_offset for key, (number, phy_offset, _) in _twins(expectation, left)}
+    yield from ((key, unit) for key, unit in left if before.get((key, unit[0]), unit[1]) >= unit[1])
+
+
+def _is_older(rows: Rows) -> Rows:
+    return np.asarray((rows["bits"] & BIT_SUPERSEDED) != 0)
+
+
+def _twins(expectation: Expectation, records: list[_Named]) -> Iterator[_Named]:
+    """The records that hold the place in the queue that these name."""
+    numbers: dict[QueueKey, list[int]] = defaultdict(list)
+    for key, unit in records:
+        numbers[key].append(unit[0])
+    for key, rows in expectation.grouped(set(numbers)):
+        held = np.isin(numbers[key], rows["queue_offset"])
+        at = np.searchsorted(rows["queue_offset"], np.array(numbers[key])[held])
+        yield from ((key, _unit_of(row)) for row in rows[at])
+
+
+def _ends(expectation: Expectation, named: Collection[QueueKey]) -> Iterator[UnexplainedGap]:
+    """The next place of each queue that differs from one of these in one field."""
+    topics, others = {key.topic for key in named}, {_but_for_topic(key) for key in named}
+    wanted = {key for key in expectation.keys if key.topic in topics or _but_for_topic(key) in others}
+    for key, rows in expectation.grouped(wanted):
+        number = int(rows["queue_offset"][-1]) + 1
+        yield UnexplainedGap(key, number, number, int(rows["phy_offset"][-1]), _NO_END)
+
+
+# --- The log as the edits make it.
+
+
+def relocated(log: LogView, edits: Collection[Edit], *, memory: int) -> LogView:
+    """The log as if each contradicted record said what all else says of it; `written` has these records.
+
+    Its rows are copies, of which at most `memory` bytes are in memory.
+    """
+    columns = ColumnStore(memory)
+    queues = list(log.queues)
+    numbers = {key: number for number, key in enumerate(queues)}
+    right = {}
+    for edit in edits:
+        key = edit.record.topic, edit.record.queue_id
+        if numbers.setdefault(key, len(queues)) == len(queues):
+            queues.append(key)
+        right[edit.start] = row_of(edit.record, numbers[key])
+    scans = [scan.copied([_with_rows(split, right, columns) for split in scan.splits]) for scan in log.files]
+    changed = structs.replace(
+        log, files=scans, queues=queues, damaged=[*log.damaged], written={edit.start: edit.record for edit in edits},
+    )
+    changed.superseded, changed.tally = in_order(scans, len(queues))
+    return changed
+
+
+def _with_rows(split: Split, right: dict[int, tuple[np.ndarray, np.ndarray]], columns: ColumnStore) -> Split:
+    rows, hashes = np.array(split.records), np.array(split.hashes)
+    rows["bits"] &= np.uint16(~(BIT_STRAY | BIT_SUPERSEDED) & 0xFFFF)
+    ends = np.cumsum(rows["hashes"].astype(np.int64))
+    for at in np.flatnonzero(np.isin(rows["phy_offset"], [*right])).tolist():
+        row, keys = right[int(rows["phy_offset"][at])]
+        count = int(rows["hashes"][at])
+        if keys.size == count:
+            hashes[ends[at] - count : ends[at]] = keys
+        row["hashes"] = count
+        rows[at] = row[0]
+    return columns.keep(rows, hashes)

@@ -1,0 +1,311 @@
+"""explain and the findings that it explains; lines of a broker's log."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+import shlex
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import pytest
+
+from fixtures.damage import damage
+from fixtures.lab.logs import CASES, LOGS
+from fixtures.lab.packed import settings
+from formats.record.grammar import RULES
+from mqtool.printer import SCREEN_FINDINGS
+from recover.broker.broker_logs import FAILURE, NOTE, RANKS, ROWS, read_log
+from recover.evidence.beyond import TORN_RECORD, ZEROED
+from recover.findings.code import Code
+from recover.findings.log_codes import REASONS
+from recover.findings.model import finding
+from recover.findings.registry import CODES
+from recover.log.scan import GHOSTS, MISSING_FILE
+from tests.cli.runner import mqtool
+from tests.cli.test_documents import held
+from tests.support.brokers import oracle
+from tests.support.command_docs import DOCS
+from tests.support.stores import real_store
+
+# --- How findings are told: a few of each code on a screen, up to a limit in a document, all of them in a file.
+
+
+ROOT = DOCS.parent
+MISSING = "consumequeue-missing-units"
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal on which no code is broken in two."""
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+@pytest.fixture
+def without_queues(tmp_path: Path) -> Path:
+    """A store whose queue files are gone, and its checkpoint: one finding for each of many queues, and one more."""
+    store = real_store("killed-5.5.0", tmp_path)
+    shutil.rmtree(store / "consumequeue")
+    (store / "checkpoint").unlink()
+    return store
+
+
+def test_findings_are_cut_in_the_document_and_whole_in_the_file(without_queues: Path, tmp_path: Path) -> None:
+    target = tmp_path / "findings.ndjson"
+    result = mqtool("verify", without_queues, "--json", "--max-findings", "1", "--findings-out", target)
+    assert len(result.document["findings"]) == 1
+    assert result.document["truncated"] is True
+    assert len(target.read_text().splitlines()) > 1
+
+
+def test_a_screen_shows_a_few_findings_of_a_code_and_says_how_many_there_are(
+    without_queues: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "findings.ndjson"
+    screen = mqtool("verify", without_queues, "--findings-out", target).stdout
+    findings = [json.loads(line) for line in target.read_text().splitlines()]
+    missing = [item["file"] for item in findings if item["code"] == MISSING]
+    assert len(missing) > SCREEN_FINDINGS + 1
+    assert screen.split().count(MISSING) == SCREEN_FINDINGS + 1
+    assert f"… {len(missing) - SCREEN_FINDINGS} more" in screen
+    assert missing[-1] in screen
+    # none is hidden after the many of another code
+    assert {item["code"] for item in findings if item["severity"] != "info"} <= set(screen.split())
+
+
+def test_a_screen_shows_as_many_findings_as_asked_for(without_queues: Path, tmp_path: Path) -> None:
+    target = tmp_path / "findings.ndjson"
+    screen = mqtool("verify", without_queues, "--max-findings", "1000", "--findings-out", target).stdout
+    codes = Counter(json.loads(line)["code"] for line in target.read_text().splitlines())
+    assert {code: screen.split().count(code) for code in codes} == codes
+    assert "more" not in screen.split()
+    assert f"… and {codes.total() - 1} more findings" in mqtool("verify", without_queues, "--max-findings", "1").stdout
+
+
+def test_what_explain_says_of_a_code_has_no_gaps() -> None:
+    # facts are filled into message and remedy of a finding alone
+    texts = {code.name: code.meaning + code.cause + code.broker + code.action for code in CODES.values()}
+    assert [name for name, text in texts.items() if "{" in text] == []
+
+
+@pytest.mark.parametrize("code", [code for code in CODES.values() if code.one is not None], ids=lambda code: code.name)
+def test_a_finding_of_one_says_so_without_a_range(code: Code) -> None:
+    known = {name for _, name, _, _ in Formatter().parse(f"{code.message}{code.one}") if name}
+    facts = {name: name.upper() for name in known}
+    one, two = finding(code.name, **facts | {"count": 1}), finding(code.name, **facts | {"count": 2})
+    assert "{" not in one.message + two.message
+    assert "LAST" not in one.message and one.message != two.message
+    assert (one.bits, one.remedy) == (two.bits, two.remedy.replace("--max-loss 2", "--max-loss 1"))
+
+
+def test_a_unit_that_is_wrong_is_told_by_its_number(tmp_path: Path) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    queues = sorted(store.glob("consumequeue/[A-Za-z]*/*/0*"))
+    queue = next(path for path in queues if any(path.read_bytes()[40:60]))
+    with queue.open("r+b") as file:
+        file.seek(20 + 11)
+        file.write(b"\x01")
+    said = [item["message"] for item in mqtool("verify", store, "--json").document["findings"]
+            if item["code"] == "consumequeue-wrong-units"]
+    place = "/".join(queue.parts[-3:-1])
+    assert said == [f"{place}: the unit at queue offset 1 does not name its message"]
+
+
+def test_every_reason_that_a_judge_of_the_log_can_give_is_explained() -> None:
+    """Out of the sources: the codec, the verdict and what the scan and the evidence add."""
+    texts = [path.read_text() for place in ("formats/record", "recover/log", "recover/evidence")
+             for path in (ROOT / place).glob("*.py")]
+    given = {name for text in texts for name in re.findall(r'FormatError\(\s*"([a-z-]+)"', text)}
+    given |= set(re.findall(r'"(bad-[a-z-]+|short|blank)"', (ROOT / "formats/record/grammar.py").read_text()))
+    given |= {rule.reason for rule in RULES} | {MISSING_FILE, GHOSTS, TORN_RECORD, ZEROED}
+    given |= {"bad-blank-size", "unread"}
+    assert given - {"", "bad-", "bad-host"} <= REASONS.keys()
+    for name in REASONS:
+        assert mqtool("explain", name).code == 0
+    assert not REASONS.keys() & CODES.keys()
+
+
+def test_reasons_that_damage_gets_are_explained(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    store = real_store("clean-propcrc-5.3.3", tmp_path)
+    for path in sorted((store / "commitlog").iterdir()):
+        content = bytearray(path.read_bytes())
+        for _ in range(200):
+            at = chance.randrange(len(content) // 2)
+            content[at : at + 4] = chance.choice((bytes(4), chance.randbytes(4)))
+        path.write_bytes(content)
+    document = mqtool("verify", store, "--json").document
+    reasons = {item["reason"] for item in document["commitlog"]["damaged"]}
+    assert len(reasons) > 3
+    assert reasons <= REASONS.keys()
+    assert {item["facts"]["reason"] for item in document["findings"] if "reason" in item["facts"]} <= REASONS.keys()
+    listed = mqtool("explain", "--json").document
+    assert {item["reason"] for item in listed["reasons"]} == REASONS.keys()
+
+
+# --- `mqtool explain --log`, held to what real brokers wrote on damaged stores (fixtures/logs).
+
+
+KEPT = sorted(LOGS.glob("*.log"))
+RELEASES = {path.stem.rpartition("-")[2] for path in KEPT}
+#: What brokers warn of that says nothing of a store, or belongs to a line that does.
+IDLE = re.compile(
+    r"Over index file capacity|is full, trying to create another|Load default|unregisterBroker|shutdown Reput"
+    r"|MessageStoreState transition|correct delay offset|Failed to persist|SSLContext|channel option|createChannel"
+)
+#: What a log has to say first, by case.
+FIRST = {
+    "sound": "end-of-log", "killed": "killed", "bit-in-body": "cut", "bad-size": "cut", "bad-magic": "cut",
+    "garbage-at-the-end": "no-record", "log-file-short": "log-file-length", "log-missing": "log-gone",
+    "log-last-missing": "cut", "stray-file": "foreign-file", "queue-file-short": "queue-file-length",
+    "old-records": "numbered-twice",
+}
+
+
+def explained(path: Path, code: int = 0) -> dict[str, Any]:
+    before = path.read_bytes()
+    result = mqtool("explain", "--log", path, "--json")
+    assert result.code == code, result.stderr
+    held(result.document, "explain")
+    assert path.read_bytes() == before
+    return result.document
+
+
+def test_every_row_is_a_line_that_a_real_broker_wrote_and_every_code_exists() -> None:
+    seen = {item.row.name for path in KEPT for item in read_log(path).seen}
+    assert {row.name for row in ROWS} == seen
+    assert {row.code for row in ROWS} - {None} <= CODES.keys()
+    assert {row.rank for row in ROWS} == set(RANKS)
+    assert len({row.name for row in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_every_warning_and_error_of_a_real_broker_is_explained_or_known_to_say_nothing(
+    path: Path, tmp_path: Path,
+) -> None:
+    one = tmp_path / "one.log"
+    for line in path.read_text("utf-8").splitlines():
+        if re.search(r"(^| )(WARN|ERROR) ", line) and not IDLE.search(line) and "truncate dirty logic" not in line:
+            one.write_text(line + "\n", "utf-8")
+            assert read_log(one).seen, line
+
+
+@pytest.mark.parametrize("case", FIRST)
+def test_the_failure_is_named_first_with_file_offset_and_what_to_type(case: str) -> None:
+    for release in sorted(RELEASES):
+        document = explained(LOGS / f"{case}-{release}.log")
+        worst = document["seen"][0]
+        assert worst["name"] == FIRST[case], release
+        named = "/data/store" in (LOGS / f"{case}-{release}.log").read_text("utf-8")
+        assert document["log_store"] == ("/data/store" if named else None)
+        if worst["rank"] == NOTE:
+            assert "nothing that speaks of damage" in document["summary"]
+            assert document["next"][0]["command"] == "mqtool verify /data/store"
+        else:
+            assert [step["command"] for step in document["next"]][: len(worst["then"])] == worst["then"]
+            assert document["next"][-1]["command"] == f"mqtool explain {worst['code']}"
+        if worst["name"] in ("cut", "log-file-length", "queue-file-length"):
+            assert worst["file"].startswith("/data/store/")
+            assert worst["last_time"] and worst["file"] in document["summary"]
+
+
+def test_releases_hold_for_the_rows_that_name_some() -> None:
+    for path in KEPT:
+        release = tuple(map(int, path.stem.rpartition("-")[2].split(".")))
+        for item in read_log(path).seen:
+            row = item.row
+            assert not row.since or release >= tuple(map(int, row.since.split("."))), (path.name, row.name)
+            assert not row.until or release <= tuple(map(int, row.until.split("."))), (path.name, row.name)
+
+
+@pytest.mark.parametrize("case", ["bit-in-body", "bad-size", "bad-magic", "log-last-missing"])
+@pytest.mark.parametrize("release", sorted(RELEASES))
+def test_the_cut_that_a_log_tells_of_is_where_predict_has_it(
+    case: str, release: str, store: Callable[[str], Path],
+) -> None:
+    (made,) = [one for one in CASES if one.name == case]
+    root = store(made.store)
+    for name in made.damages:
+        damage(name, root, 1)
+    document = mqtool("predict", root, "--broker", release, "--json").document
+    (cut,) = [item for item in explained(LOGS / f"{case}-{release}.log")["seen"] if item["name"] == "cut"]
+    assert cut["offset"] == document["max_phy"]
+    assert Path(cut["file"]).name in {path.name for path in (root / "commitlog").iterdir()}
+
+
+def test_what_it_says_to_type_can_be_typed(
+    store: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = store("clean-5.3.3")
+    monkeypatch.chdir(tmp_path)
+    lines = {line for path in KEPT for item in read_log(path).seen for line in item.row.then}
+    facts = {"store": "/data/store", "file": "/data/store/commitlog/00000000000000000000", "offset": 0}
+    assert len(lines) > 6
+    for number, line in enumerate(sorted(line.format_map(facts) for line in lines)):
+        words = shlex.split(line.replace("/data/store", str(root)).replace("cut.ndjson", f"{number}.ndjson"))
+        result = mqtool(*words[1:], "--json")
+        assert result.code == 0, (line, result.stderr)
+
+
+@pytest.mark.broker
+@pytest.mark.deep
+@pytest.mark.parametrize("release", ["4.9.7", "5.5.0"])
+def test_what_a_start_has_cut_comes_out_with_the_command_that_is_named(
+    release: str, store: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = store("clean-5.3.3")
+    damage("bit-in-size", root, 1)
+    line = explained(LOGS / f"bad-size-{release}.log")["next"][0]["command"]
+    words = shlex.split(line.replace("/data/store", str(root)))[1:]
+    monkeypatch.chdir(tmp_path)
+    assert mqtool(*(word.replace("cut.ndjson", "before.ndjson") for word in words)).code == 0
+    assert oracle(release).start(root, settings("clean-5.3.3")).starts
+    assert mqtool(*words).code == 0
+    lines = (tmp_path / "cut.ndjson").read_bytes().splitlines()
+    assert len(lines) > 100
+    assert lines == (tmp_path / "before.ndjson").read_bytes().splitlines()
+
+
+def test_a_packed_log_reads_as_the_plain_one_and_a_cut_one_is_refused(tmp_path: Path) -> None:
+    plain = LOGS / "bit-in-body-4.9.7.log"
+    packed = tmp_path / "store.log.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes() * 50))
+    document = explained(packed)
+    assert document["seen"][0]["name"] == "cut"
+    assert document["seen"][0]["lines"] == 50
+    packed.write_bytes(packed.read_bytes()[:-20])
+    assert explained(packed, code=8)["error"]["remedy"]
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"\n" * 100_000, b"\0" * (4 << 20), b"x" * (8 << 20), b"/" * (1 << 20) + b" length not matched",
+    (b"/commitlog" * 400 + b"\t1 length not matched message store config value") * 400,
+    b"load consume queue " * 200_000 + b" Failed\n", b"maxPhyOffsetOfConsumeQueue(" + b"9" * 4000 + b") >=\n" * 100,
+    b"delete file[REF:0] /" * 100_000, random.Random(7).randbytes(2 << 20),
+    b"recover physics file end, /" + b"0" * 4000 + b"\n", b"load \xff\xfe.json Failed\n" * 1000,
+], ids=range(12))
+def test_a_hostile_log_ends_with_an_answer(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "store.log"
+    path.write_bytes(content)
+    document = explained(path)
+    assert document["bytes"] <= len(content)
+    assert mqtool("explain", "--log", path).code == 0
+
+
+def test_a_log_and_a_code_or_no_file_are_refused(tmp_path: Path) -> None:
+    assert mqtool("explain", "bad-body-crc", "--log", KEPT[0]).code == 16
+    assert mqtool("explain", "--log", tmp_path).code == 8
+    assert mqtool("explain", "--log", tmp_path / "none.log").code == 8
+
+
+def test_the_worst_comes_first() -> None:
+    for path in KEPT:
+        ranks = [RANKS.index(item.row.rank) for item in read_log(path).seen]
+        assert ranks == sorted(ranks)
+    assert RANKS[0] == FAILURE

@@ -1,0 +1,577 @@
+"""inspect: stores, files of every kind, and what a broker's configuration says of both."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fixtures.damage.patch import flip_bit
+from formats import sysflag
+from formats.errors import FormatError
+from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
+from formats.names import offset_to_name
+from formats.record import BLANK_SIZE, HEADS, OFFSET_SYS_FLAG
+from formats.record.grammar import unserved
+from formats.sysflag import COMPRESSION_ZLIB
+from mqtool.next_steps import START_BROKER
+from recover.broker.settings import KNOWN
+from recover.change.lock import StoreLock
+from recover.log.judge import judge
+from recover.look.record import record_item
+from tests.cli.runner import Result, mqtool
+from tests.scenarios.drill import LOG_FOLDERS
+from tests.support.commitlog import placed_records
+from tests.support.sampling import chosen
+from tests.support.stores import EXPECTED, STORES, real_store, unpacked
+from tests.support.trees import assert_unchanged
+
+# --- `mqtool inspect STORE`: one screen, nothing written, sensible words for odd stores.
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_every_real_store_is_told_on_one_screen(name: str) -> None:
+    store = unpacked(name)
+    with assert_unchanged(store):
+        document = mqtool("inspect", store, "--json").document
+        screen = mqtool("inspect", store)
+    assert screen.code == document["exit_code"] == {"clean": 0, "killed": 2}[EXPECTED[name]["exit_state"]]
+    assert {"parts", "sizes", "generation", "offsets", "exit_state", "start_file"} <= set(document)
+    assert document["exit_state"]["verdict"] == {"clean": "clean", "killed": "unclean"}[EXPECTED[name]["exit_state"]]
+    assert document["sizes"] == {
+        "mapped_file_size": 1 << 20, "queue_file_size": 20_000, "index_slots": 500, "index_entries": 2000,
+    }
+    assert document["offsets"]["log_end"] == EXPECTED[name]["log_end"]
+    assert document["offsets"]["undispatched_bytes"] == 0
+    assert all(start["file"] for start in document["start_file"].values())
+    assert all(item["state"] == "whole" for item in document["config"])
+
+
+def test_broker_option_asks_for_that_release_only() -> None:
+    document = mqtool("inspect", unpacked("clean-5.3.3"), "--broker", "5.3.3", "--json").document
+    assert list(document["start_file"]) == ["5.3.3"]
+
+
+def test_traces_of_5_4_and_later_are_seen() -> None:
+    document = mqtool("inspect", unpacked("killed-5.5.0"), "--json").document
+    assert document["generation"]["at_least"] == "5.4.0"
+
+
+def test_compression_of_the_clients_tells_nothing_of_the_broker(tmp_path: Path) -> None:
+    """A producer of 5.x names its compression in the sysFlag, and a 4.9.7 stores what it was sent."""
+    store = real_store("clean-plain-4.9.7", tmp_path)
+    path = next(iter(sorted((store / "commitlog").iterdir())))
+    content = bytearray(path.read_bytes())
+    content[OFFSET_SYS_FLAG : OFFSET_SYS_FLAG + 4] = COMPRESSION_ZLIB.to_bytes(4, "big")
+    path.write_bytes(content)
+    before = mqtool("inspect", unpacked("clean-plain-4.9.7"), "--json").document["generation"]
+    assert mqtool("inspect", store, "--json").document["generation"] == before
+    assert mqtool("verify", store).code == 0
+
+
+@pytest.mark.parametrize(("broken", "bits", "code"), [
+    ("config/topics.json*", 2, "config-topics-guessed"), ("checkpoint", 2, "checkpoint-missing"),
+    ("commitlog/*131072", 4, "commitlog-missing-file"),
+])
+def test_inspect_ends_with_the_bits_of_what_it_shows(broken: str, bits: int, code: str, tmp_path: Path) -> None:
+    store = real_store("clean-manyfiles-5.3.3" if "log" in broken else "clean-5.3.3", tmp_path)
+    for path in store.glob(broken):
+        path.write_bytes(b"{") if "config" in broken else path.unlink()
+    result = mqtool("inspect", store, "--json")
+    assert result.code == bits
+    assert code in {item["code"] for item in result.document["findings"]}
+
+
+def test_another_mqtool_that_holds_the_lock_is_no_broker(tmp_path: Path) -> None:
+    store = real_store("clean-plain-4.9.7", tmp_path)
+    (store / "lock").unlink(missing_ok=True)
+    with StoreLock(store):
+        script = "import sys; from mqtool.cli import main; sys.exit(main(sys.argv[1:]))"
+        done = subprocess.run([sys.executable, "-c", script, "inspect", store], check=False, capture_output=True,
+                              text=True)
+    assert "another mqtool" in done.stdout
+    assert "broker holds" not in done.stdout and "running broker" not in done.stdout
+
+
+def test_damaged_config_is_listed(tmp_path: Path) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    (store / "config" / "topics.json").write_bytes(b"")
+    result = mqtool("inspect", store)
+    assert "topics.json" in result.stdout
+    assert "config files that are not whole" in result.stdout
+
+
+def test_config_that_brokers_take_for_something_else_is_listed(tmp_path: Path) -> None:
+    store = real_store("clean-4.5.1", tmp_path)
+    for name, right, wrong in (("topics.json", b"ConfigTable", b"ConfigTabme"), ("delayOffset.json", b"{1:", b"{q:")):
+        path = store / "config" / name
+        path.write_bytes(path.read_bytes().replace(right, wrong))
+    states = {item["name"]: item["state"] for item in mqtool("inspect", store, "--json").document["config"]}
+    assert (states["topics.json"], states["delayOffset.json"]) == ("flipped-name", "odd-offset")
+    assert {state for name, state in states.items() if name[0] in "cs"} == {"whole"}
+
+
+def test_t18_queues_without_a_log_warn_of_a_start(tmp_path: Path) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    for path in (store / "commitlog").iterdir():
+        path.unlink()
+    assert "Do not start the broker" in mqtool("inspect", store).stdout
+
+
+def test_running_broker_is_named(tmp_path: Path) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    script = (
+        "import fcntl, os, sys\nfd = os.open(sys.argv[1], os.O_RDWR)\nfcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)\n"
+        "print('held', flush=True)\nsys.stdin.read()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(store / "lock")], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        document = mqtool("inspect", store, "--json").document
+        holder.communicate("")
+    assert document["exit_state"]["verdict"] == "running"
+    assert document["exit_state"]["lock_holder"] == holder.pid
+
+
+def test_empty_store_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    result = mqtool("inspect", tmp_path, "--json")
+    assert result.code == 0
+    assert result.document["offsets"]["log_end"] == 0
+
+
+def test_folder_that_is_no_store_is_16(tmp_path: Path) -> None:
+    assert mqtool("inspect", tmp_path).code == 16
+
+
+def test_options_for_files_are_refused_for_a_store() -> None:
+    assert mqtool("inspect", unpacked("clean-5.3.3"), "--offset", "3").code == 16
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/store", "s3a://bucket/store", "hdfs://name/store"])
+@pytest.mark.parametrize("line", [("recover", "--dry-run"), ("rebuild-index", "--output", "x"), ("undo",)])
+def test_no_remote_store_is_changed(place: str, line: tuple[str, ...]) -> None:
+    result = mqtool(line[0], place, *line[1:], "--json")
+    assert result.code == 8
+    assert result.document["error"]["kind"] == "refused"
+    assert "never changed" in result.document["error"]["message"]
+
+
+def test_escape_codes_in_folder_names_stay_harmless(tmp_path: Path) -> None:
+    store = real_store("clean-4.5.1", tmp_path)
+    shutil.copytree(store / "consumequeue" / "TopicA", store / "consumequeue" / "evil\x1b[2J\nname")
+    result = mqtool("inspect", store, "--color", "never")
+    assert "\x1b" not in result.stdout
+    assert "evil\\x1b[2J\\x0aname" in result.stdout
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_no_permission_is_8(tmp_path: Path) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    (store / "commitlog").chmod(0)
+    try:
+        assert mqtool("inspect", store).code == 8
+    finally:
+        (store / "commitlog").chmod(0o755)
+
+
+def test_lock_file_is_probed_not_taken() -> None:
+    store = unpacked("clean-5.3.3")
+    with (store / "lock").open("rb") as lock:
+        mqtool("inspect", store)
+        fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
+
+
+def test_findings_out_may_not_lie_inside_the_store() -> None:
+    store = unpacked("clean-5.3.3")
+    assert mqtool("inspect", store, "--findings-out", store / "out.ndjson").code == 16
+    assert not (store / "out.ndjson").exists()
+
+
+def test_findings_out_is_written_outside(tmp_path: Path) -> None:
+    target = tmp_path / "out.ndjson"
+    assert mqtool("inspect", unpacked("clean-5.3.3"), "--findings-out", target).code == 0
+    assert target.read_text() == ""
+
+
+def test_queues_that_reach_further_than_the_log_show_that_files_are_missing(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    max((root / "commitlog").iterdir()).unlink()
+    shown = " ".join(mqtool("inspect", root).stdout.split())
+    assert "bytes after the end of the log: files of it are missing" in shown
+
+
+# --- `mqtool inspect FILE`: kinds, items, fields, checks, and what is no file of ours.
+
+
+LOG = "commitlog/00000000000000000000"
+
+
+@pytest.mark.parametrize(("path", "kind"), [
+    (LOG, "commitlog"), ("checkpoint", "checkpoint"), ("lock", "lock"), ("config/topics.json", "config"),
+    ("config/timercheck", "timercheck"), ("timerwheel", "timerwheel"), ("timerlog/00000000000000000000", "timerlog"),
+    ("consumequeue/TopicA/0/00000000000000000000", "consumequeue"), ("abort.bak", "abort"),
+    ("consumequeue_ext/TopicA/0/00000000000000000000", "consumequeue-ext"), ("config/timermetrics", "config"),
+])
+def test_every_part_is_recognised_and_sound(path: str, kind: str) -> None:
+    store = unpacked("clean-5.3.3")
+    with assert_unchanged(store):
+        result = mqtool("inspect", store / path, "--json")
+    assert result.code == 0
+    assert result.document["kind"] == kind
+    assert all(item["ok"] for item in result.document["items"])
+    assert mqtool("inspect", store / path).code == 0
+
+
+@pytest.mark.parametrize(("name", "file"), chosen([(name, file) for name in STORES for file in (0, -1)], quick=4))
+def test_all_records_of_a_log_file_are_sound(name: str, file: int) -> None:
+    path = sorted((unpacked(name) / "commitlog").iterdir())[file]
+    result = mqtool("inspect", path, "--limit", "0", "--json")
+    assert result.code == 0
+    kinds = {item["kind"] for item in result.document["items"]}
+    assert kinds <= {"record", "blank", "zeros"}
+
+
+@pytest.mark.parametrize(("path", "kind"), [
+    (LOG, "commitlog"), ("checkpoint", "checkpoint"), ("config/topics.json", "config"),
+    ("consumequeue/TopicA/0/00000000000000000000", "consumequeue"),
+    ("consumequeue_ext/TopicA/0/00000000000000000000", "consumequeue-ext"),
+    ("timerlog/00000000000000000000", "timerlog"),
+])
+def test_content_tells_the_kind_of_a_file_out_of_place(path: str, kind: str, tmp_path: Path) -> None:
+    copy = tmp_path / "evidence.bin"
+    copy.write_bytes((unpacked("clean-5.3.3") / path).read_bytes()[: 1 << 20])
+    assert mqtool("inspect", copy, "--json").document["kind"] == kind
+
+
+def test_index_file_shows_header_and_entries() -> None:
+    path = sorted((unpacked("killed-5.5.0") / "index").iterdir())[0]
+    document = mqtool("inspect", path, "--limit", "0", "--json").document
+    assert document["facts"] == {"slots": 500, "entries": 2000}
+    assert [item["kind"] for item in document["items"][:2]] == ["header", "entry"]
+    assert all(item["ok"] for item in document["items"])
+
+
+def test_one_record_field_by_field_with_every_check() -> None:
+    path = unpacked("killed-v2-ipv6-5.3.3") / LOG
+    for where in ("0",):
+        result = mqtool("inspect", path, "--offset", where, "--hex", "--json")
+        (record,) = result.document["items"]
+    names = [field["name"] for field in record["fields"]]
+    assert {"total_size", "magic", "born_ip", "body", "topic", "properties"} <= set(names)
+    verdicts = {check["name"]: check["ok"] for check in record["checks"]}
+    assert verdicts["body CRC"] is True
+    assert verdicts["own offset"] is True
+    screen = mqtool("inspect", path, "--offset", "0", "--hex")
+    assert "da a3 20 ab" in screen.stdout
+
+
+def test_physical_offset_and_offset_in_the_file_mean_the_same() -> None:
+    path = unpacked("killed-5.5.0") / "commitlog" / "00000000000001048576"
+    inside = mqtool("inspect", path, "--offset", "709", "--json").document["items"]
+    physical = mqtool("inspect", path, "--offset", str(1048576 + 709), "--json").document["items"]
+    assert inside == physical
+    assert inside[0]["number"] == 1048576 + 709
+
+
+def test_flipped_body_bit_is_named_and_costs_bit_4(tmp_path: Path) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    path = store / LOG
+    second = mqtool("inspect", path, "--json").document["items"][1]
+    body = next(field for field in second["fields"] if field["name"] == "body")
+    content = bytearray(path.read_bytes())
+    content[body["offset"]] ^= 1
+    path.write_bytes(content)
+    result = mqtool("inspect", path, "--json")
+    damaged = result.document["items"][1]
+    assert result.code == 4
+    assert (damaged["kind"], damaged["offset"], damaged["size"]) == ("damage", second["offset"], second["size"])
+    assert [check["name"] for check in damaged["checks"] if check["ok"] is False] == ["body CRC"]
+    assert "bad-body-crc" in mqtool("inspect", path).stdout
+
+
+@pytest.mark.parametrize(("topic", "field", "bit", "check"), [
+    ("TopicA", "sys_flag", 0, "body as flagged"), ("SCHEDULE_TOPIC_XXXX", "REAL_QID", 6, "can be delivered"),
+])
+def test_a_record_that_nobody_can_read_costs_bit_4(
+    topic: str, field: str, bit: int, check: str, tmp_path: Path
+) -> None:
+    store = real_store("clean-4.5.1", tmp_path)
+    place, hit = next(it for it in enumerate(placed_records("clean-4.5.1")) if it[1].record.topic_name == topic)
+    in_record = 39 if field == "sys_flag" else hit.raw.rindex(f"{field}\x01".encode()) + len(field) + 1
+    log = store / "commitlog" / offset_to_name(hit.file_from_offset)
+    flip_bit(store, log, hit.offset + in_record, bit)
+    whole = mqtool("inspect", log, "--limit", place + 2)
+    assert whole.code == 4 and check in whole.stdout
+    one = mqtool("inspect", log, "--offset", hit.offset, "--limit", 1, "--json")
+    (item,) = one.document["items"]
+    assert [each["name"] for each in item["checks"] if each["ok"] is False] == [check]
+
+
+@pytest.mark.parametrize(("field", "value", "check"), [
+    ("born_port", 1 << 16, "born port"), ("store_port", -1, "store port"), ("queue_offset", -1, "queue offset"),
+])
+def test_a_field_that_verify_refuses_fails_its_check(field: str, value: int, check: str, tmp_path: Path) -> None:
+    store = real_store("clean-4.5.1", tmp_path)
+    hit = placed_records("clean-4.5.1")[3]
+    layout = HEADS[hit.record.sys_flag & sysflag.HOSTS_V6]
+    log = store / "commitlog" / offset_to_name(hit.file_from_offset)
+    content = bytearray(log.read_bytes())
+    size = next(item.size for item in layout.fields if item.name == field)
+    at = hit.offset + layout.offset(field)
+    content[at : at + size] = value.to_bytes(size, "big", signed=True)
+    log.write_bytes(content)
+    (item,) = mqtool("inspect", log, "--offset", hit.offset, "--json").document["items"]
+    assert [each["name"] for each in item["checks"] if each["ok"] is False] == [check]
+
+
+@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-v2-ipv6-5.3.3", "clean-propcrc-5.3.3"])
+@given(data=st.data())
+@settings(max_examples=120)
+def test_a_check_of_inspect_fails_if_and_only_if_the_verdict_refuses(name: str, data: st.DataObject) -> None:
+    hit = data.draw(st.sampled_from(placed_records(name)[:400]))
+    content = bytearray(hit.raw) + bytes(BLANK_SIZE)
+    number = b"%s\x0112" % data.draw(st.sampled_from([b"DELAY", b"INNER_NUM", b"INNER_BASE", b"TIMER_OUT_MS"]))
+    kind = data.draw(st.sampled_from(["bit", "bytes", "property", "nothing"]))
+    at = data.draw(st.integers(0, hit.record.total_size - 1))
+    if kind == "bit":
+        content[at] ^= 1 << data.draw(st.integers(0, 7))
+    elif kind == "bytes":
+        changed = data.draw(st.binary(min_size=1, max_size=min(12, hit.record.total_size - at)))
+        content[at : at + len(changed)] = changed
+    elif kind == "property" and len(hit.record.properties) > len(number):
+        start = hit.record.total_size - len(hit.record.properties)
+        content[start : start + len(number)] = number
+
+    def read(position: int, size: int) -> bytes:
+        return bytes(content[position : position + size])
+
+    end = hit.phy_offset + len(content)
+    try:
+        record = judge(read, 0, hit.phy_offset, end)
+        reason = "" if not unserved(record) and (
+            record.property_crc is not None or not sysflag.contradicted_by(record.sys_flag, record.body)
+        ) else "rejected"
+        item = record_item(read, 0, hit.phy_offset, end, "")
+    except FormatError as error:
+        reason = error.reason
+        item = record_item(read, 0, hit.phy_offset, end, reason)
+    failed = [check.name for check in item.checks if check.ok is False]
+    assert bool(failed) == bool(reason), (reason, failed)
+    assert "verdict" not in failed, reason
+
+
+def test_the_state_table_of_3x_counts_in_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "transaction" / "statetable" / offset_to_name(0)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(STATE_UNIT.encode(StateUnit(8, 9, 1_400_000_000, 1, STATE_PREPARED)) * 3)
+    for options in ((), ("--offset", 0)):
+        assert "2014-05-13" in mqtool("inspect", path, *options).stdout
+
+
+def test_magic_that_is_text_is_shown_as_text(tmp_path: Path) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    path = store / LOG
+    content = bytearray(path.read_bytes())
+    content[4:8] = b"inMs"
+    path.write_bytes(content)
+    result = mqtool("inspect", path, "--offset", "0")
+    assert '696E4D73 is the text "inMs"' in result.stdout
+    assert "no intact record starts at 0" in result.stdout
+    assert result.code == 4
+
+
+def test_t38_what_is_no_store_file_is_16(tmp_path: Path) -> None:
+    kafka = struct.pack(">qiibI", 0, 500, 0, 2, 7) + bytes(400)
+    cases = {
+        "random": (random.Random(38).randbytes(1 << 20), "nothing in it is known"),
+        "zeros": (bytes(1 << 20), "nothing but zeros"),
+        "kafka": (kafka, "Kafka"),
+        "gzip": (gzip.compress(b"x" * 100), "gzip"),
+        "empty": (b"", "empty"),
+        "text": (b"hello\n", "like text"),
+        "json": (b'{"a": 1}', "like text"),
+    }
+    for name, (content, word) in cases.items():
+        (tmp_path / name).write_bytes(content)
+        result = mqtool("inspect", tmp_path / name)
+        assert result.code == 16, name
+        assert word in result.stderr
+
+
+def test_offset_outside_of_the_file_is_16() -> None:
+    assert mqtool("inspect", unpacked("clean-5.3.3") / LOG, "--offset", "99999999").code == 16
+
+
+def test_missing_path_is_16(tmp_path: Path) -> None:
+    assert mqtool("inspect", tmp_path / "nowhere").code == 16
+
+
+def test_random_bytes_in_a_log_file_neither_crash_nor_hang(tmp_path: Path) -> None:
+    folder = tmp_path / "commitlog"
+    folder.mkdir()
+    for seed in range(5):
+        path = folder / "00000000000000000000"
+        path.write_bytes(b"\xda\xa3\x20\xa7".join(random.Random(seed).randbytes(5000) for _ in range(20)))
+        result = mqtool("inspect", path, "--limit", "0", "--json")
+        assert result.code in (2, 4)
+        assert sum(item["size"] for item in result.document["items"]) == path.stat().st_size
+
+
+# --- The broker's configuration names the store and its parts; what the files contradict is a finding with its remedy.
+
+
+COMMANDS = (("inspect",), ("verify",), ("predict",), ("recover", "--dry-run"), ("rebuild", "--dry-run"))
+READING = (("inspect",), ("verify",), ("predict",), ("query", "--phy-offset", "0"))
+
+
+def _conf(folder: Path, **settings: object) -> Path:
+    path = folder / "broker.conf"
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return path
+
+
+SIZES = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20_000, "maxHashSlotNum": 500,
+         "maxIndexNum": 2_000}
+"""With what the lab wrote most of its stores."""
+
+
+def _codes(result: Result) -> set[str]:
+    return {item["code"] for item in result.document["findings"]}
+
+
+@pytest.mark.parametrize("line", READING, ids=lambda line: line[0])
+def test_the_store_and_the_folders_of_its_log_are_read_in_the_conf(line: tuple[str, ...], tmp_path: Path) -> None:
+    root = real_store("clean-multipath-4.9.7", tmp_path)
+    first, second = (root / name for name in LOG_FOLDERS)
+    second = second.rename(tmp_path / "disk2")
+    sizes = {**SIZES, "mappedFileSizeCommitLog": 128 << 10, "mappedFileSizeConsumeQueue": 2_000}
+    conf = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=first, readOnlyCommitLogStorePaths=second, **sizes)
+    named = mqtool(line[0], root, *line[1:], "--commitlog", first, "--commitlog", second, "--json")
+    both = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=f"{first},{second}", **sizes)
+    for options in ((root, "--broker-conf", conf), ("--broker-conf", conf), ("--broker-conf", both)):
+        result = mqtool(line[0], *line[1:], *options, "--json")
+        own = {"next", "assumptions", "seconds", "notes", "engine", "summary", "time"}
+        assert result.code == named.code == 0, result.stderr
+        assert {key: value for key, value in result.document.items() if key not in own} == {
+            key: value for key, value in named.document.items() if key not in own}
+        steps = result.document["next"]
+        assert all("--broker-conf" in step["command"] for step in steps if step["command"].startswith("mqtool"))
+
+
+def test_a_copy_is_not_judged_by_the_log_of_the_original(tmp_path: Path) -> None:
+    root = real_store("clean-plain-4.9.7", tmp_path)
+    copy = Path(shutil.copytree(root, tmp_path / "copy"))
+    for path in (root / "commitlog").iterdir():
+        path.write_bytes(b"")
+    conf = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=root / "commitlog")
+    assert mqtool("verify", copy, "--broker-conf", conf).code == 0
+
+
+def test_no_store_and_no_conf_is_a_usage_error(tmp_path: Path) -> None:
+    result = mqtool("verify", "--broker-conf", _conf(tmp_path, brokerName="a"), "--json")
+    assert result.code == 16
+    assert "storePathRootDir" in result.document["error"]["remedy"]
+    assert mqtool("verify").code == 16
+
+
+def test_a_log_folder_of_the_conf_that_is_not_mounted_is_a_log_that_is_gone(tmp_path: Path) -> None:
+    root = real_store("clean-plain-4.9.7", tmp_path)
+    (root / "commitlog").rename(tmp_path / "elsewhere")
+    conf = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=tmp_path / "unmounted")
+    result = mqtool("verify", "--broker-conf", conf, "--json")
+    assert result.code & 4
+    assert "commitlog-empty-queues-left" in _codes(result)
+    assert mqtool("recover", "--broker-conf", conf, "--yes").code & 8
+
+
+@pytest.mark.parametrize("line", COMMANDS, ids=lambda line: line[0])
+@pytest.mark.parametrize(("key", "value", "right"), [
+    ("mappedFileSizeCommitLog", 1 << 30, 1 << 20), ("mappedFileSizeConsumeQueue", 6_000_000, 20_000),
+    ("maxHashSlotNum", 5_000_000, 500),
+])
+def test_a_size_that_the_files_contradict_is_told_with_its_own_remedy(
+    line: tuple[str, ...], key: str, value: int, right: int, tmp_path: Path,
+) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    result = mqtool(line[0], root, *line[1:], "--broker-conf", _conf(tmp_path, **{key: value}), "--json")
+    (found,) = (item for item in result.document["findings"] if item["code"] == "settings-contradict-files")
+    assert found["remedy"].startswith(f"Set {key}={right} ")
+    assert result.code & 2 or result.code & 4
+    if line[0] != "inspect":
+        commands = [step["command"] for step in result.document["next"]]
+        assert commands == [found["remedy"]]
+    assert mqtool(line[0], root, *line[1:], "--broker-conf", _conf(tmp_path, **{key: right})).code == 0
+
+
+def test_a_setting_that_would_cut_the_log_is_to_be_switched_off(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    for name in ("verify", "predict"):
+        result = mqtool(name, root, "--broker", "5.3.3", "--set", "forceVerifyPropCRC=true", "--json")
+        assert [step["command"].split()[0] for step in result.document["next"]] == ["Leave"]
+    assert result.code == 4
+
+
+def test_a_downgrade_is_answered_with_the_release_to_use(tmp_path: Path) -> None:
+    root = real_store("clean-v2-5.5.0", tmp_path)
+    result = mqtool("predict", root, "--broker", "4.9.7", "--json")
+    assert result.code & 4
+    assert [step["command"] for step in result.document["next"]] == ["Start release 5.1.0 or later on this store."]
+    newest = mqtool("predict", root, "--broker", "5.5.0", "--json")
+    assert [step["command"] for step in newest.document["next"]] == [START_BROKER]
+
+
+@pytest.mark.parametrize("name", [
+    name for name, it in KNOWN.items() if it.default.isdecimal() or it.default in ("true", "false")])
+def test_a_value_of_another_type_is_a_usage_error(name: str, tmp_path: Path) -> None:
+    root = real_store("clean-plain-4.9.7", tmp_path)
+    result = mqtool("verify", root, "--set", f"{name}=abc", "--json")
+    assert result.code == 16
+    assert f"{name}=abc" in result.document["error"]["message"]
+
+
+def test_undo_is_told_the_folders_of_the_log_that_the_conf_names(tmp_path: Path) -> None:
+    root = real_store("clean-plain-4.9.7", tmp_path)
+    log = (root / "commitlog").rename(tmp_path / "log")
+    shutil.rmtree(root / "index")
+    (log / "stray").write_text("x")
+    conf = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=log)
+    done = mqtool("recover", "--broker-conf", conf, "--yes", "--json")
+    assert done.code == 1, done.stdout
+    assert done.document["next"][0]["command"] == START_BROKER
+    assert done.document["undo"]["command"] == f"mqtool undo {root} --commitlog {log}"
+    assert mqtool(*done.document["undo"]["command"].split()[1:], "--yes").code == 0
+    assert (log / "stray").exists()
+
+
+def test_a_size_that_is_no_number_is_told_as_the_default_that_a_broker_takes(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    conf = _conf(tmp_path, **{**SIZES, "mappedFileSizeCommitLog": "1M"})
+    for line in (("verify",), ("predict", "--broker", "5.3.3")):
+        result = mqtool(line[0], root, *line[1:], "--broker-conf", conf, "--json")
+        (found,) = (item for item in result.document["findings"] if item["code"] == "settings-contradict-files")
+        assert result.code & 2 and "'1M'" in found["message"] and "1073741824" in found["message"]
+        assert result.document["next"][0]["command"].startswith("Set mappedFileSizeCommitLog=1048576")
+
+
+def test_a_size_that_the_conf_leaves_out_is_told_before_the_start(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    conf = _conf(tmp_path, brokerName="a", **{key: value for key, value in SIZES.items() if key != "maxIndexNum"})
+    for line in (("verify",), ("predict", "--broker", "5.3.3")):
+        result = mqtool(line[0], root, *line[1:], "--broker-conf", conf, "--json")
+        (found,) = (item for item in result.document["findings"] if item["code"] == "settings-leave-out-size")
+        assert (result.code, found["severity"], found["facts"]["setting"]) == (0, "info", "maxIndexNum")
+    assert result.document["next"][0]["command"] == START_BROKER
+    assert "maxIndexNum=2000, which it lacks" in result.document["next"][0]["why"]
+    assert "settings-leave-out-size" not in _codes(mqtool("verify", root, "--set", "brokerName=a", "--json"))

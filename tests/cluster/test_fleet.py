@@ -1,0 +1,299 @@
+"""Many stores in one job: each row is what verify reports of the store, and no store ends the run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+import pytest
+
+from fixtures.damage import damage
+from mqtool import exits
+from recover.cluster import fleet
+from recover.cluster.fleet import FleetTask, Listed, StoreRow, listed, named_stores, verify_stores
+from recover.findings.refusal import Refusal, UsageRefusal
+from tests.cli.runner import Result, mqtool
+from tests.cli.test_documents import held
+from tests.cluster.cluster import cluster
+from tests.cluster.test_remote import endpoint as endpoint
+from tests.cluster.test_remote import uploaded
+from tests.cluster.twice import needs_spark
+from tests.support.command_docs import DOCS
+from tests.support.stores import real_store
+from tests.support.trees import assert_same_tree, contents, tree_digest
+
+spark = [*needs_spark, pytest.mark.slow]
+LOCAL = ("--master", "local[2]", "--conf", "spark.driver.memory=512m")
+KINDS = (("clean-5.3.3", None), ("clean-manyfiles-5.3.3", "bit-in-body"), ("killed-5.5.0", None),
+         ("clean-plain-4.9.7", "checkpoint-zero"))
+
+
+@pytest.fixture
+def backups(tmp_path: Path) -> Path:
+    """Four stores, one of them sound, that nobody has written to for a while."""
+    for number, (name, recipe) in enumerate(KINDS):
+        root = real_store(name, tmp_path / "new").rename(tmp_path / f"host-{number}")
+        if recipe is not None:
+            damage(recipe, root, 1)
+        (tmp_path / "backups" / f"host-{number}").mkdir(parents=True)
+        root.rename(tmp_path / "backups" / f"host-{number}" / "store")
+    time.sleep(2.1)
+    return tmp_path / "backups"
+
+
+def fleet_verify(*words: object) -> Result:
+    return mqtool("fleet", "verify", *words, *LOCAL)
+
+
+def table(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    found = pyarrow.dataset.dataset(document["tables"][name], format="parquet").to_table().to_pylist()
+    assert isinstance(found, list)
+    return found
+
+
+def in_process(root: Path, folder: Path, *, fingerprint: str | None = None) -> StoreRow:
+    """The row of one store, without Spark."""
+    item = listed(str(root), "1") if fingerprint is None else Listed(str(root), fingerprint, 0, 0)
+    folder.mkdir(exist_ok=True)
+    ((row, file),) = verify_stores([FleetTask(0, [item], str(folder), "1")])
+    assert (folder / file).exists()
+    return row
+
+
+class TestOnSpark:
+    pytestmark = spark
+
+    def test_each_row_is_what_verify_reports_of_the_store(self, backups: Path, tmp_path: Path) -> None:
+        before = tree_digest(backups)
+        result = fleet_verify(f"{backups}/*/store", "--into", tmp_path / "into", "--json")
+        assert_same_tree(before, tree_digest(backups))
+        document = result.document
+        held(document, "fleet")
+        rows, findings = table(document, "stores"), table(document, "findings")
+        assert [Path(row["store"]) for row in rows] == sorted(backups.glob("*/store"))
+        codes = 0
+        for row in rows:
+            alone = mqtool("verify", row["store"], "--json")
+            codes |= alone.code
+            assert (row["exit_code"], row["error"], row["read"]) == (alone.code, None, True)
+            assert row["messages"] == alone.document["commitlog"]["messages"]
+            assert row["valid_to"] == alone.document["commitlog"]["valid_to"]
+            assert row["bytes"] == alone.document["bytes"]
+            names = ("code", "severity", "file", "offset")
+            its = [{name: item[name] for name in names} for item in findings if item["store"] == row["store"]]
+            assert its == [{name: item[name] for name in names} for item in alone.document["findings"]]
+            wrong = {item["code"] for item in its if item["severity"] != "info"}
+            assert row["worst"] in wrong or (row["worst"] is None and not wrong)
+            assert row["findings"] == len(its)
+        assert result.code == codes == document["exit_code"] == exits.MESSAGES | exits.DERIVED
+        bad = {row["store"] for row in rows if row["exit_code"]}
+        assert {item["file"] for item in document["findings"]} == bad == {row["store"] for row in document["stores"]}
+        assert {step["command"] for step in document["next"]} == {f"mqtool verify {store}" for store in bad}
+        # the one with damaged messages comes first
+        assert document["next"][0]["command"].endswith("host-1/store")
+        screen = fleet_verify(f"{backups}/*/store", "--into", tmp_path / "into").stdout
+        assert [line.split()[1] for line in screen.splitlines() if "/store " in line and "next" not in line][:3] == [
+            "4", "2", "2"]
+        assert "3 of 4 stores with problems" in screen
+
+    def test_what_did_not_change_keeps_its_rows_and_is_not_read(self, backups: Path, tmp_path: Path) -> None:
+        words = (f"{backups}/*/store", "--into", tmp_path / "into", "--json")
+        first = fleet_verify(*words).document
+        again = fleet_verify(*words)
+        assert again.document["total"]["read"] == 0
+        assert again.code == first["exit_code"] == exits.MESSAGES | exits.DERIVED
+        for name in ("stores", "findings"):
+            rows = [row | {"read": True} if name == "stores" else row for row in table(again.document, name)]
+            assert sorted(rows, key=str) == sorted(table(first, name), key=str)
+        assert fleet_verify(*words, "--all").document["total"]["read"] == 4
+        damage("bit-in-body", backups / "host-0" / "store", 3)
+        third = fleet_verify(*words).document
+        assert [row["store"] for row in table(third, "stores") if row["read"]] == [str(backups / "host-0" / "store")]
+        assert third["total"]["bad"] == 4
+        # it was written to just now: another write could leave the same times
+        assert fleet_verify(*words).document["total"]["read"] == 1
+
+    def test_a_store_that_cannot_be_verified_is_a_row_with_its_error(self, backups: Path, tmp_path: Path) -> None:
+        (backups / "host-2" / "store" / "checkpoint").unlink()
+        (backups / "host-2" / "store" / "checkpoint").mkdir()
+        (backups / "empty" / "store").mkdir(parents=True)
+        result = fleet_verify(f"{backups}/*/store", backups / "nowhere", "--into", tmp_path / "into", "--json")
+        assert result.code == exits.MESSAGES | exits.DERIVED | exits.OPERATIONAL | exits.USAGE
+        rows = {Path(row["store"]).relative_to(backups).parts[0]: row for row in table(result.document, "stores")}
+        failed = {name: (row["exit_code"], row["error"]) for name, row in rows.items() if row["error"]}
+        assert failed == {
+            "host-2": (8, "checkpoint is a folder, but a file belongs there"),
+            "empty": (16, f"{backups}/empty/store holds no RocketMQ store"),
+            "nowhere": (16, f"{backups}/nowhere does not exist"),
+        }
+        assert rows["host-0"]["exit_code"] == 0
+        assert {item["code"] for item in result.document["findings"]} == {"fleet-store-failed", "fleet-store-problems"}
+        # nothing is known of them, so they are not taken for unchanged
+        second = fleet_verify(f"{backups}/*/store", "--into", tmp_path / "into", "--json").document
+        assert {row["store"] for row in table(second, "stores") if row["read"]} == {
+            str(backups / "host-2" / "store"), str(backups / "empty" / "store")}
+
+    def test_a_large_store_is_named_and_cut_into_splits(self, backups: Path, tmp_path: Path) -> None:
+        store = backups / "host-1" / "store"
+        small = fleet_verify(store, "--into", tmp_path / "small", "--json").document
+        large = fleet_verify(store, "--into", tmp_path / "large", "--json", "--split-above", "64K")
+        assert str(store) in large.stderr and "by splits" in large.stderr
+        plain = ("messages", "valid_to", "exit_code", "worst", "findings", "error", "fingerprint")
+        (one,), (other,) = table(small, "stores"), table(large.document, "stores")
+        assert {name: one[name] for name in plain} == {name: other[name] for name in plain}
+        assert table(small, "findings") == table(large.document, "findings")
+
+    def test_a_run_that_spark_gives_up_leaves_the_last_one(
+        self, backups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        words = (f"{backups}/*/store", "--into", tmp_path / "into", "--json")
+        fleet_verify(*words)
+        kept = contents(tmp_path / "into")
+
+        def lost(*_: object, **__: object) -> None:
+            raise Refusal("Spark gave up: an executor is gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fleet, "run_job", lost)
+            assert fleet_verify(*words, "--all").code & exits.OPERATIONAL
+        assert contents(tmp_path / "into") == kept
+
+    def test_stores_on_s3_are_verified_where_they_are(self, endpoint: str, backups: Path, tmp_path: Path) -> None:
+        place = uploaded(backups / "host-1" / "store", endpoint, "fleet")
+        words = (place, backups / "host-1" / "store", "--into", tmp_path / "into", "--json")
+        document = fleet_verify(*words).document
+        there, here = table(document, "stores")
+        assert (there["store"], there["error"]) == (place, None)
+        assert (there["messages"], there["worst"]) == (here["messages"], here["worst"])
+        time.sleep(2.1)
+        fleet_verify(*words)
+        assert fleet_verify(*words).document["total"]["read"] == 0
+
+    @pytest.mark.deep
+    def test_workers_of_a_cluster_verify_and_write(self, backups: Path, tmp_path: Path) -> None:
+        with cluster(tmp_path / "cluster") as running:
+            result = mqtool("fleet", "verify", f"{backups}/*/store", "--into", tmp_path / "into", "--json",
+                            *running.line())
+        assert result.code == exits.MESSAGES | exits.DERIVED, result.stderr
+        assert [row["error"] for row in table(result.document, "stores")] == [None] * 4
+
+    def test_the_commands_of_the_runbook_run(self, backups: Path, tmp_path: Path) -> None:
+        (tmp_path / "lib").mkdir()
+        for place in ("runbooks/verify-last-nights-backups.md", "commands/fleet.md"):
+            blocks = re.findall(r"^```(?:console|sh|python|cron)\n(.*?)^```", (DOCS / place).read_text(),
+                                re.MULTILINE | re.DOTALL)
+            lines = [line for block in blocks for line in re.findall(r"mqtool fleet [^\n\"]+", block)]
+            assert lines
+            listing = tmp_path / "stores"
+            listing.write_text(f"# one a line\n{backups}/host-0/store\n\n{backups}/*/store\n")
+            for line in dict.fromkeys(lines):
+                line = line.replace("/backups", str(backups)).replace("/etc/mqtool/stores", str(listing))
+                line = line.replace("/shared/", "/var/lib/mqtool/").replace("/var/lib/mqtool", str(tmp_path / "lib"))
+                line = line.replace("/a/store", "/host-0/store").replace("/b/store", "/host-1/store")
+                words = shlex.split(line.replace("--master spark://head:7077", "").partition(" >")[0])[1:]
+                result = mqtool(*words, *LOCAL)
+                assert result.code & ~(exits.MESSAGES | exits.DERIVED) == 0, (line, result.stdout, result.stderr)
+
+
+def killed(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def broken(*_: object) -> None:
+    raise ValueError("surprise")
+
+
+def test_a_process_that_is_killed_costs_its_own_row_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    for end, code, words in ((killed, 8, "ended by SIGKILL"), (broken, 128, "ValueError: surprise")):
+        with monkeypatch.context() as patch:
+            patch.setattr(fleet, "verify", end)
+            row = in_process(root, tmp_path / "found")
+        assert row.exit_code == code
+        assert words in str(row.error)
+        assert row.fingerprint == ""
+    assert in_process(root, tmp_path / "found").exit_code == 0
+
+
+def test_a_store_that_changes_while_it_is_read_is_not_taken_for_one_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = real_store("killed-5.5.0", tmp_path)
+    real = fleet.verify
+
+    def written(*arguments: Any) -> Any:
+        (root / "config" / "new").write_text("")
+        return real(*arguments)
+
+    monkeypatch.setattr(fleet, "verify", written)
+    row = in_process(root, tmp_path / "found")
+    assert (row.exit_code, row.error, row.fingerprint) == (8 | 2, "it changed while it was read", "")
+
+
+def test_a_worker_that_lists_other_files_than_the_driver_verifies_nothing(tmp_path: Path) -> None:
+    row = in_process(real_store("clean-5.3.3", tmp_path), tmp_path / "found", fingerprint="of another store")
+    assert row.exit_code == 8
+    assert "lists other files than the driver" in str(row.error)
+    assert row.messages == 0
+
+
+def test_a_listing_notices_what_may_have_changed_a_file(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    seen = {listed(str(root), "1").fingerprint}
+    log = next((root / "commitlog").iterdir())
+
+    def swap() -> None:
+        other = log.with_name("other")
+        other.write_bytes(log.read_bytes())
+        other.replace(log)
+
+    def same_time() -> None:
+        kept = log.stat()
+        with log.open("r+b") as file:
+            file.write(b"\1")
+        os.utime(log, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+
+    for change in (swap, same_time, lambda: (root / "abort").touch(), lambda: (root / "abort").unlink(),
+                   lambda: (root / "loop").symlink_to(root)):
+        change()
+        now = listed(str(root), "1").fingerprint
+        assert now and now not in seen
+        seen.add(now)
+    assert listed(str(root), "2").fingerprint not in seen
+    assert listed(str(tmp_path / "nowhere"), "1").fingerprint == ""
+
+
+def test_patterns_name_folders_and_each_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a/store", "b/store", "c [1]/store"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "note").write_text("")
+    listing = tmp_path / "list"
+    listing.write_text("# comment\n\n b/store \ns3://bucket/*/store\n")
+    monkeypatch.chdir(tmp_path)
+    assert named_stores(["*/store", "a/store"], listing) == [
+        *(f"{tmp_path}/{name}" for name in ("a/store", "b/store", "c [1]/store")), "s3://bucket/*/store"]
+    assert named_stores(["c [1]/store"]) == [f"{tmp_path}/c [1]/store"]
+    for words in (["x/*"], ["not*"], []):
+        with pytest.raises(UsageRefusal):
+            named_stores(words)
+
+
+@pytest.mark.parametrize("words", [
+    ("verify", "STORE"), ("verify", "--into", "DIR"), ("verify", "STORE", "--into", "STORE/config"),
+    ("verify", "STORE", "--into", "DIR", "--stores", "nowhere"), ("look", "STORE", "--into", "DIR"),
+    ("verify", "nothing/*", "--into", "DIR"), ("verify", "STORE", "--into", "DIR", "--master", "mesos://x"),
+])
+def test_a_wrong_line_writes_nothing(words: tuple[str, ...], tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    before = tree_digest(tmp_path)
+    line = [word.replace("STORE", str(root)).replace("DIR", str(tmp_path / "into")) for word in words]
+    result = mqtool("fleet", *line, "--json")
+    assert result.code == 8 if "nowhere" in words else 16
+    held(result.document, "fleet")
+    assert_same_tree(before, tree_digest(tmp_path))

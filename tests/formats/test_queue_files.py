@@ -1,0 +1,214 @@
+"""Files of consume queues: units, units of the extension, and those of batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formats import batchconsumequeue as bcq
+from formats import consumequeue as cq
+from formats import consumequeue_ext as ext
+from formats.errors import FormatError
+from tests.support.stores import EXPECTED, STORES, unpacked
+
+# --- Queue units, on all units of all real stores and on the vectors of the broker's own tests.
+
+
+I64 = st.integers(-(2**63), 2**63 - 1)
+I32 = st.integers(-(2**31), 2**31 - 1)
+UNITS = st.builds(cq.CqUnit, I64, I32, I64)
+
+
+def queue_files(name: str) -> list[Path]:
+    return sorted((unpacked(name) / "consumequeue").glob("*/*/*"))
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_every_real_queue_file_is_reproduced_byte_for_byte(name: str) -> None:
+    units = 0
+    for path in queue_files(name):
+        content = path.read_bytes()
+        assert b"".join(map(cq.CQ_UNIT.encode, cq.CQ_UNIT.decode_all(content))) == content
+        assert cq.as_array(content).tobytes() == content
+        units += cq.valid_units(content)
+    assert units == EXPECTED[name]["units"]
+
+
+def test_known_bytes_of_a_unit_and_of_a_pre_blank() -> None:
+    unit = cq.CqUnit(0, 118, 2598919)
+    assert cq.CQ_UNIT.encode(unit).hex() == "0000000000000000" "00000076" "000000000027a807"
+    assert cq.CQ_UNIT.encode(cq.PRE_BLANK).hex() == "0000000000000000" "7fffffff" "0000000000000000"
+    assert cq.CQ_UNIT.size == 20
+
+
+def test_recovery_takes_pre_blanks_for_units_and_stops_at_zeros() -> None:
+    assert cq.is_valid(cq.PRE_BLANK)
+    assert cq.is_pre_blank(cq.PRE_BLANK)
+    assert not cq.is_valid(cq.CqUnit(0, 0, 0))
+    assert not cq.is_valid(cq.CqUnit(-1, 10, 0))
+    behind = cq.CqUnit(500, 100, 0)
+    content = b"".join(map(cq.CQ_UNIT.encode, (cq.PRE_BLANK, cq.CqUnit(0, 9, 0), cq.CqUnit(0, 0, 0), behind)))
+    assert cq.valid_units(content) == 2
+    assert cq.valid_units(content[:40]) == 2
+    assert cq.valid_units(b"") == 0
+
+
+@given(st.lists(UNITS, max_size=20))
+def test_array_masks_agree_with_the_single_unit_tests(units: list[cq.CqUnit]) -> None:
+    array = cq.as_array(b"".join(map(cq.CQ_UNIT.encode, units)))
+    assert cq.valid_mask(array).tolist() == [cq.is_valid(unit) for unit in units]
+
+
+@given(UNITS)
+def test_units_round_trip(unit: cq.CqUnit) -> None:
+    assert cq.CQ_UNIT.decode(b"\1" + cq.CQ_UNIT.encode(unit), 1) == unit
+
+
+def test_a_unit_cut_short_is_short() -> None:
+    with pytest.raises(FormatError) as caught:
+        cq.CQ_UNIT.decode(bytes(39), 20)
+    assert caught.value.reason == "short"
+    assert caught.value.offset == 20
+
+
+def test_ext_addresses_start_at_the_lowest_i64_and_never_meet_a_hash() -> None:
+    assert cq.ext_address(0) == -9223372036854775808
+    assert cq.ext_offset(-9223372036854775808) == 0
+    assert cq.ext_offset(cq.MAX_EXT_ADDRESS) == 9223372034707292159
+    assert not cq.is_ext_address(-(2**31))
+    assert cq.is_ext_address(-(2**31) - 1)
+
+
+@given(st.integers(0, 9223372034707292159))
+def test_ext_addresses_round_trip(offset: int) -> None:
+    assert cq.ext_offset(cq.ext_address(offset)) == offset
+
+
+@pytest.mark.parametrize("value", [0, -1, -(2**31), -(2**63) - 1])
+def test_what_is_no_ext_address_is_refused(value: int) -> None:
+    with pytest.raises(FormatError, match="no address"):
+        cq.ext_offset(value)
+
+
+@pytest.mark.parametrize("offset", [-1, 9223372034707292160])
+def test_what_has_no_ext_address_is_refused(offset: int) -> None:
+    with pytest.raises(FormatError, match="no address"):
+        cq.ext_address(offset)
+
+
+def test_the_file_size_is_rounded_up_to_whole_units() -> None:
+    assert cq.DEFAULT_FILE_SIZE == 6_000_000
+    assert cq.file_size_for(1_048_576) == 1_048_580
+    assert cq.file_size_for(20_000) == 20_000
+
+
+@given(st.integers(0, 2**50), st.integers(1, 400_000))
+def test_a_queue_offset_has_one_place(queue_offset: int, units_a_file: int) -> None:
+    file_from_offset, position = cq.place(queue_offset, units_a_file * cq.CQ_UNIT.size)
+    assert 0 <= position < units_a_file * cq.CQ_UNIT.size
+    assert (file_from_offset + position) // cq.CQ_UNIT.size == queue_offset
+
+
+# --- formats/test_consumequeue_ext.py
+
+
+BEGINNING = 64 * 1024
+"""Enough of each real ext file, which is 48 MiB of zeros after a few units."""
+
+EXT_UNITS = st.builds(
+    ext.CqExtUnit, st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1), st.binary(max_size=40)
+)
+
+
+def test_every_real_ext_unit_is_reproduced_and_is_what_a_queue_unit_points_at() -> None:
+    root = unpacked("clean-5.3.3")
+    total = 0
+    for path in (root / "consumequeue_ext").glob("*/*/*"):
+        with path.open("rb") as file:
+            content = file.read(BEGINNING)
+        found = dict(ext.units(content))
+        written = b"".join(map(ext.encode, found.values()))
+        assert content.startswith(written)
+        assert not any(content[len(written):])
+        queue = root / "consumequeue" / path.relative_to(root / "consumequeue_ext")
+        addresses = [u.tags_code for u in cq.CQ_UNIT.decode_all(queue.read_bytes()) if cq.is_valid(u)]
+        assert [cq.ext_offset(address) for address in addresses] == list(found)
+        total += len(found)
+    assert total == 2765
+
+
+@given(st.lists(EXT_UNITS, max_size=8))
+def test_units_round_trip_up_to_the_end_mark(units: list[ext.CqExtUnit]) -> None:
+    content = b"".join(map(ext.encode, units)) + ext.CQ_EXT_END.encode(ext.END) + b"\7" * 50
+    assert [unit for _, unit in ext.units(content)] == units
+
+
+def test_a_unit_without_bit_map_has_20_bytes_and_one_with_the_usual_map_28() -> None:
+    assert len(ext.encode(ext.CqExtUnit(1, 2, b""))) == 20
+    assert len(ext.encode(ext.CqExtUnit(1, 2, bytes(8)))) == 28
+
+
+@pytest.mark.parametrize(("content", "reason"), [
+    (b"\xff\xff", "end"), (bytes(20), "unwritten"), (b"\0\x14" + bytes(16) + b"\0\1", "bad-size"),
+    (b"\0\x15" + bytes(18), "bad-size"), (b"\0\x15" + bytes(16) + b"\0\1", "short"), (b"\0", "short"),
+    (b"\0\x14", "short"),
+    (b"\xff\xfe" + bytes(18), "bad-size"),
+])
+def test_each_kind_of_bad_unit_has_its_reason(content: bytes, reason: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        ext.decode(content)
+    assert caught.value.reason == reason
+
+
+def test_a_bit_map_too_long_for_an_i16_is_refused() -> None:
+    with pytest.raises(FormatError):
+        ext.encode(ext.CqExtUnit(0, 0, bytes(ext.MAX_UNIT_SIZE)))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_end_in_units_or_a_format_error(content: bytes) -> None:
+    try:
+        list(ext.units(content))
+    except FormatError as error:
+        assert 0 <= error.offset <= len(content)
+
+
+# --- formats/test_batchconsumequeue.py
+
+
+INT64, INT32, I16 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (64, 32, 16))
+BATCH_UNITS = st.builds(bcq.BatchCqUnit, INT64, INT32, INT64, INT64, INT64, I16, INT32, INT32)
+UNIT = bcq.BatchCqUnit(1000, 200, 2598919, 1700000000000, 40, 3, -1, 0)
+
+
+def test_a_unit_has_46_bytes_and_the_fields_in_the_order_of_the_broker() -> None:
+    encoded = bcq.BATCH_CQ_UNIT.encode(UNIT)
+    assert len(encoded) == bcq.BATCH_CQ_UNIT.size == 46
+    assert encoded.hex() == ("00000000000003e8" "000000c8" "000000000027a807" "0000018bcfe56800"
+                             "0000000000000028" "0003" "ffffffff" "00000000")
+    assert bcq.DEFAULT_FILE_SIZE == 13_800_000
+
+
+@given(st.lists(BATCH_UNITS, max_size=10))
+def test_units_round_trip_and_the_mask_agrees_with_the_single_test(units: list[bcq.BatchCqUnit]) -> None:
+    content = b"".join(map(bcq.BATCH_CQ_UNIT.encode, units))
+    assert list(bcq.BATCH_CQ_UNIT.decode_all(content)) == units
+    assert bcq.as_array(content).tobytes() == content
+    assert bcq.valid_mask(bcq.as_array(content)).tolist() == [bcq.is_valid(unit) for unit in units]
+
+
+def test_recovery_stops_at_the_first_unit_with_one_impossible_field() -> None:
+    assert bcq.is_valid(UNIT)
+    for bad in ({"phy_offset": -1}, {"size": 0}, {"base_offset": -1}, {"batch_size": 0}):
+        broken = UNIT._replace(**bad)
+        assert not bcq.is_valid(broken)
+        assert bcq.valid_units(b"".join(map(bcq.BATCH_CQ_UNIT.encode, (UNIT, broken, UNIT)))) == 1
+
+
+def test_the_end_mark_of_a_compaction_queue_is_known_and_no_unit() -> None:
+    encoded = bcq.BATCH_CQ_UNIT.encode(bcq.SPARSE_END)
+    assert encoded.hex() == "ffffffffffffffff" + "00" * 30 + "ffffffff" + "00" * 4
+    assert not bcq.is_valid(bcq.SPARSE_END)

@@ -1,0 +1,378 @@
+"""What recover plans: for the log, as a broker would, and for config files."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fixtures.damage import damage
+from fixtures.damage.config import BAK, STROKES
+from fixtures.synth import synth_store
+from formats.config.json import loads
+from formats.config.tables import BY_NAME
+from formats.consumequeue import CQ_UNIT, PRE_BLANK
+from recover.broker.settings import BrokerSettings
+from recover.broker.versions import BrokerVersion
+from recover.change.carry_out import apply_plan
+from recover.change.model import Retire, ZeroRange
+from recover.change.preconditions import seal
+from recover.check.config import check_config
+from recover.check.report import verify
+from recover.predict.start import predict
+from recover.repair.config import ConfigRepair, repair_config
+from recover.repair.recover import RecoverOptions, plan_recover
+from recover.store.config_files import read_config
+from recover.store.store import Store
+from tests.support.looks import carry_out, looked_at, opened
+from tests.support.stores import STORES, real_store, unpacked
+
+# --- What recover plans, where no scenario of a real store shows it.
+
+
+def _recovered(root: Path) -> list[object]:
+    plan = plan_recover(opened(root), RecoverOptions()).plan
+    apply_plan(root, seal(plan, root))
+    return list(plan.steps)
+
+
+def test_an_empty_last_queue_file_behind_a_full_one_is_found_and_put_aside(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    synth_store(root, messages=100, topics=1, queues=1)
+    folder = root / "consumequeue" / "Topic0" / "0"
+    last = folder / f"{2000:020d}"
+    last.write_bytes(bytes(2000))
+    report = verify(opened(root))
+    assert [(item.code, item.file) for item in report.findings if item.severity != "info"] == [
+        ("consumequeue-empty-last-file", f"consumequeue/Topic0/0/{last.name}")
+    ]
+    assert _recovered(root) == [Retire(f"consumequeue/Topic0/0/{last.name}")]
+    assert verify(opened(root)).exit_code == 0
+
+
+def test_a_queue_whose_messages_are_all_gone_leaves_no_file_of_zeros(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    written = synth_store(root, messages=100, topics=1, queues=2)
+    ghost = root / "consumequeue" / "Topic0" / "7"
+    ghost.mkdir()
+    unit = (written.log_end + 100).to_bytes(8, "big") + (200).to_bytes(4, "big") + bytes(8)
+    (ghost / f"{0:020d}").write_bytes(unit.ljust(2000, b"\0"))
+    found = [item.code for item in verify(opened(root)).findings if item.severity != "info"]
+    assert found == ["consumequeue-beyond-log"]
+    _recovered(root)
+    assert not list(ghost.iterdir())
+    assert verify(opened(root)).exit_code == 0
+
+
+def test_no_queue_of_lost_messages_ends_with_a_pre_blank(tmp_path: Path) -> None:
+    """LMQ queues whose records are all lost: a pre-blank at the end of a queue stops the dispatch of 4.x."""
+    root = real_store("killed-5.5.0", tmp_path)
+    damage("log-middle-empty", root, 0)
+    assert _recovered(root)
+    ends = {}
+    for path in sorted(root.glob("consumequeue/*/*/*")):
+        units = [unit for unit in CQ_UNIT.decode_all(path.read_bytes()) if unit.size > 0]
+        ends[path.parent.parent.name] = units[-1]
+    assert ends["%LMQ%one"].phy_offset + ends["%LMQ%one"].size <= 1 << 20
+    assert not [topic for topic, unit in ends.items() if unit == PRE_BLANK]
+    assert not _recovered(root)
+
+
+# --- `--policy broker`: the state that a broker's own recovery would leave, no worse at the start that comes after.
+
+
+def _plan(store: Store, version: str) -> list[object]:
+    settings = BrokerSettings(BrokerVersion.parse(version), {})
+    options = RecoverOptions(policy="broker", settings=settings, max_loss=None)
+    return list(plan_recover(store, options).plan.steps)
+
+
+def test_a_log_file_that_begins_at_the_cut_stays_and_becomes_zeros(tmp_path: Path) -> None:
+    """MappedFileQueue.truncateDirtyFiles deletes files that begin after the cut, not the one that begins at it."""
+    root = real_store("clean-5.3.3", tmp_path)
+    damage("first-page-zeroed", root, 0)
+    (step,) = [step for step in _plan(opened(root), "4.5.1") if str(getattr(step, "file", "")).startswith("commitlog")]
+    assert isinstance(step, ZeroRange) and step.file == f"commitlog/{1 << 20:020d}"
+
+
+def test_abort_stays_while_the_log_holds_damage_that_the_recovery_did_not_look_at(tmp_path: Path) -> None:
+    """After an orderly stop 4.x looks at the last three files, and would cut at damage that it passed over before."""
+    root = real_store("clean-4.5.1", tmp_path)
+    damage("crash-power-loss", root, 0)
+    store, look = looked_at(root)
+    assert not [step for step in _plan(store, "4.9.7") if isinstance(step, Retire) and step.file == "abort"]
+    normal = predict(store, look.log, BrokerSettings(BrokerVersion.parse("4.9.7"), {}), mode="normal")
+    assert normal.lost_messages > 0
+
+
+@pytest.mark.parametrize(("recipe", "goes"), [("crash-bit-without-checkpoint", True), ("bit-in-topic", False)])
+def test_abort_goes_where_the_next_abnormal_recovery_would_look_at_one_file_more_and_cut(
+    tmp_path: Path, recipe: str, goes: bool
+) -> None:
+    """5.4 and later look at the ten newest files; a recovery takes the empty last one away."""
+    root = real_store("killed-manyfiles-5.5.0", tmp_path)
+    damage(recipe, root, 0)
+    store, _ = looked_at(root)
+    steps = _plan(store, "5.5.0")
+    assert any(isinstance(step, Retire) and step.file == f"commitlog/{15 * 65536:020d}" for step in steps)
+    assert any(isinstance(step, Retire) and step.file == "abort" for step in steps) is goes
+
+
+def test_the_unit_of_a_record_whose_topic_changed_stays(tmp_path: Path) -> None:
+    """A broker that does not dispatch the record again goes on serving it where its queue has it."""
+    root = real_store("clean-4.5.1", tmp_path)
+    damage("bit-in-topic-legal", root, 0)
+    assert not [step for step in _plan(opened(root), "5.5.0") if getattr(step, "file", "").startswith("consumequeue")]
+
+
+# --- Repairing config files: verify comes out clean, or goes on saying what is lost; nothing is made up.
+
+
+Make = Callable[[str], Path]
+
+
+def repair(root: Path, *, clamp: bool = False) -> ConfigRepair:
+    """Repair the store at `root`, and check that a second run has nothing left to do."""
+    store, look = looked_at(root)
+    done = repair_config(store, look, check_config(store, look), clamp_offsets=clamp)
+    carry_out(root, done.steps)
+    store, look = looked_at(root)
+    assert repair_config(store, look, check_config(store, look), clamp_offsets=clamp).steps == []
+    return done
+
+
+def codes(root: Path) -> list[str]:
+    return [item.code for item in check_config(*looked_at(root)).findings]
+
+
+def topics_of(path: Path) -> dict[str, object]:
+    return dict(read_config(path, BY_NAME["topics.json"]).table)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_sound_config_is_left_alone(name: str) -> None:
+    store, look = looked_at(unpacked(name))
+    assert repair_config(store, look, check_config(store, look), clamp_offsets=True).steps == []
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("stroke", STROKES)
+@pytest.mark.parametrize("bak", BAK)
+def test_every_stroke_ends_sound_or_reported(store: Make, stroke: str, bak: str, seed: int) -> None:
+    root = store("clean-4.5.1")
+    before = {path.name: path.read_bytes() for path in (root / "config").iterdir()}
+    name = damage(f"config-{stroke}-bak-{bak}", root, seed).facts["file"]
+    (choice,) = repair(root).choices
+    main = root / "config" / name
+    if bak == "sound" or stroke == "trailing-garbage":
+        assert main.read_bytes() == before[name]
+        assert codes(root) == []
+    elif choice["action"] == "taken-away":
+        assert not main.exists()
+        assert codes(root) == (["config-missing"] if name == "consumerOffset.json" else [])
+    else:
+        assert codes(root) == []
+        assert choice["action"] == ("guessed" if name == "topics.json" else "put-together")
+    report = check_config(*looked_at(root))
+    assert all(pair.starts for pair in report.pairs)  # whatever is left, every broker starts
+
+
+NAMED = ("topics.json", "consumerOffset.json", "delayOffset.json", "subscriptionGroup.json")
+
+
+@pytest.mark.parametrize("bak", ["sound", "missing", "flipped"])
+@pytest.mark.parametrize("name", NAMED)
+def test_a_flipped_bit_in_the_name_of_a_table_is_turned_back(store: Make, name: str, bak: str) -> None:
+    root = store("clean-4.5.1")
+    main, backup = root / "config" / name, root / "config" / (name + ".bak")
+    sound = main.read_bytes()
+    (table,) = BY_NAME[name].required
+    at = sound.index(f'"{table}"'.encode()) + 3
+    flipped = sound[:at] + bytes([sound[at] ^ 4]) + sound[at + 1 :]
+    main.write_bytes(flipped)
+    if bak == "missing":
+        backup.unlink(missing_ok=True)
+    elif bak == "flipped":
+        backup.write_bytes(flipped)
+    (found,) = check_config(*looked_at(root)).findings
+    assert (found.code, found.offset, found.severity) == ("config-broken", at, "warning")
+    assert f"bit 2 of byte {at}" in found.message
+    assert [choice["action"] for choice in repair(root).choices] == ["name-restored"]
+    assert main.read_bytes() == sound and (bak != "flipped" or backup.read_bytes() == sound)
+    assert codes(root) == []
+
+
+@pytest.mark.parametrize("bak", ["sound", "missing"])
+@pytest.mark.parametrize(("name", "right", "wrong"), [
+    ("delayOffset.json", b"{1:40", b"{q:40"), ("delayOffset.json", b"1:40", b'1:"4p"'),
+    ("consumerOffset.json", b"{0:77", b"{p:77"), ("consumerOffset.json", b"0:77", b"0:{}"),
+])
+def test_a_text_that_brokers_give_up_for_an_offset_is_restored_or_goes_without_it(
+    store: Make, name: str, right: bytes, wrong: bytes, bak: str
+) -> None:
+    root = store("clean-4.5.1")
+    main, backup = root / "config" / name, root / "config" / (name + ".bak")
+    sound = main.read_bytes()
+    assert sound.count(right) == 1
+    main.write_bytes(sound.replace(right, wrong))
+    members = len(read_config(main, BY_NAME[name]).table)
+    if bak == "missing":
+        backup.unlink()
+    (found,) = check_config(*looked_at(root)).findings
+    assert found.code == ("config-broken" if bak == "sound" else "config-lost") and "no number" in found.message
+    assert [choice["action"] for choice in repair(root).choices] == ["restored" if bak == "sound" else "put-together"]
+    kept = main.read_bytes()
+    if bak == "sound":
+        assert kept == backup.read_bytes()
+    else:
+        assert right not in kept and wrong not in kept
+        assert len(read_config(main, BY_NAME[name]).table) == members > 2
+    assert codes(root) == []
+
+
+@pytest.mark.parametrize("bak", [b"", bytes(100), b"{\"topicConfigTable\":{"])
+def test_guessed_topics_are_those_with_queues_and_hold_no_topic_of_the_broker_itself(store: Make, bak: bytes) -> None:
+    root = store("clean-5.3.3")
+    path = root / "config" / "topics.json"
+    known = topics_of(path)
+    path.write_bytes(bytes(path.stat().st_size))
+    path.with_name("topics.json.bak").write_bytes(bak)
+    (choice,) = repair(root).choices
+    assert choice["guess"] and "GUESS" in choice["text"]
+    guessed = topics_of(path)
+    assert {"TopicA", "TopicB", "TopicTx", "Orders-2026", "%RETRY%CG_retry"} <= guessed.keys()
+    assert not {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"} & guessed.keys()
+    assert not any(name.startswith("%LMQ%") for name in guessed)
+    for name in ("TopicA", "TopicTx"):
+        assert {**known[name], "attributes": None} == {**guessed[name], "attributes": None}  # type: ignore[dict-item]
+    assert guessed["%RETRY%CG_retry"]["writeQueueNums"] == 1  # type: ignore[index]
+    assert codes(root) == []
+
+
+def test_config_that_is_gone_gets_guessed_topics_and_stays_reported(store: Make) -> None:
+    root = store("clean-expired-5.5.0")
+    shutil.rmtree(root / "config")
+    (root / "config").mkdir()
+    (choice,) = repair(root).choices
+    assert choice["action"] == "guessed"
+    (found,) = check_config(*looked_at(root)).findings
+    assert (found.code, found.file) == ("config-missing", "config/consumerOffset.json")
+    # a broker writes the file without the mark
+    path = root / "config" / "topics.json"
+    path.write_bytes(path.read_bytes().replace(b'"guessedBy":"mqtool",', b""))
+    assert codes(root) == []
+
+
+@pytest.mark.parametrize("bak", ["sound", "missing"])
+@pytest.mark.parametrize(("name", "right", "wrong"), [
+    ("consumerOffset.json", b"TopicA@CG_retry", b"Topi" + bytes(10) + b"y"),
+    ("topics.json", b'"TopicB":{', b'"TopxQ7":{'), ("topics.json", b'"writeQueueNums"', b'"wraeeQueueNums"'),
+])
+def test_a_key_that_no_broker_wrote_is_noticed_beside_a_sound_backup_too(
+    store: Make, name: str, right: bytes, wrong: bytes, bak: str
+) -> None:
+    root = store("clean-4.5.1")
+    main = root / "config" / name
+    content = main.read_bytes()
+    backup = main.with_name(f"{name}.bak")
+    backup.write_bytes(content)
+    if bak == "missing":
+        backup.unlink()
+    assert right in content
+    main.write_bytes(content.replace(right, wrong, 1))
+    (found,) = check_config(*looked_at(root)).findings
+    guessed = name == "topics.json" and bak == "missing"
+    assert found.code == ("config-broken" if bak == "sound" else "config-topics-guessed" if guessed else "config-lost")
+    repair(root)
+    assert (main.read_bytes() == content) == (bak == "sound")
+    assert wrong not in main.read_bytes() and codes(root) == []
+
+
+def test_nothing_is_done_about_offsets_that_are_gone(store: Make) -> None:
+    root = store("clean-4.5.1")
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        (root / "config" / name).write_bytes(b'{"offsetTable":{}}')
+    assert repair(root).steps == []
+    assert codes(root) == ["config-missing"]
+
+
+def test_what_a_cut_topics_file_still_says_goes_before_the_guess(store: Make) -> None:
+    root = store("clean-4.5.1")
+    path = root / "config" / "topics.json"
+    whole = topics_of(path)
+    path.write_bytes(path.read_bytes()[:1500])
+    path.with_name("topics.json.bak").unlink()
+    read = topics_of(path)
+    repair(root)
+    guessed = topics_of(path)
+    assert {name: guessed[name] for name in read} == {name: whole[name] for name in read}
+    assert guessed.keys() > read.keys()
+
+
+def test_missing_topics_come_back_and_unknown_queues_do_not_count(store: Make) -> None:
+    root = store("clean-4.5.1")
+    known = topics_of(root / "config" / "topics.json")
+    damage("topics-missing", root)
+    repair(root)
+    guessed = topics_of(root / "config" / "topics.json")
+    assert guessed.keys() <= known.keys() | {"%RETRY%CG_retry", "%DLQ%CG_retry"}
+    assert isinstance(loads((root / "config" / "topics.json").read_bytes()), dict)
+
+
+def test_two_cut_offset_files_give_what_both_still_say_and_the_newer_one_wins(store: Make) -> None:
+    root = store("clean-4.5.1")
+    path = root / "config" / "consumerOffset.json"
+    path.write_bytes(b'{\n\t"offsetTable":{\n\t\t"TopicA@CG_retry":{0:131,1:1')
+    path.with_name("consumerOffset.json.bak").write_bytes(
+        b'{\n\t"offsetTable":{\n\t\t"TopicA@CG_retry":{0:100,1:90\n\t\t},\n\t\t"TopicTx@CG_retry":{0:5,1:')
+    repair(root)
+    table = read_config(path, BY_NAME["consumerOffset.json"]).table
+    assert table == {"TopicA@CG_retry": {0: 131, 1: 90}, "TopicTx@CG_retry": {0: 5}}
+    assert codes(root) == []
+
+
+def test_a_statistic_nobody_can_read_is_taken_away(store: Make) -> None:
+    root = store("clean-5.3.3")
+    for name in ("timermetrics", "timermetrics.bak"):
+        (root / "config" / name).write_bytes(bytes(141))
+    (choice,) = repair(root).choices
+    assert choice["action"] == "taken-away"
+    assert not (root / "config" / "timermetrics").exists()
+    assert codes(root) == []
+
+
+def test_offsets_are_clamped_only_when_asked_and_only_those_above(store: Make) -> None:
+    root = store("clean-5.3.3")
+    path = root / "config" / "lmqConsumerOffset.json"
+    content = path.read_bytes().replace(b'"TopicA@CG_retry":{0:148,1:136', b'"TopicA@CG_retry":{0:9148,1:136')
+    path.write_bytes(content)
+    assert codes(root) == ["consumer-offset-above-max"]
+    assert repair(root).steps == []
+    (choice,) = repair(root, clamp=True).choices
+    assert choice["action"] == "clamped"
+    assert codes(root) == []
+    changed = read_config(path, BY_NAME["lmqConsumerOffset.json"]).table
+    assert changed["TopicA@CG_retry"][1] == 136  # type: ignore[index,call-overload]
+    assert path.read_bytes().count(b"\n") == content.count(b"\n")  # laid out as before
+
+
+def test_what_was_pulled_ahead_is_lowered_with_the_offset(store: Make) -> None:
+    root = store("killed-5.5.0")
+    path = root / "config" / "lmqConsumerOffset.json"
+    path.write_bytes(path.read_bytes().replace(b"0:116", b"0:99116"))
+    repair(root, clamp=True)
+    assert b"99116" not in path.read_bytes()
+
+
+def test_delay_offsets_and_light_queues_are_clamped_too(store: Make) -> None:
+    root = store("clean-5.3.3")
+    config = root / "config"
+    (config / "delayOffset.json").write_bytes(b'{"offsetTable":{3:777777,1:1}}')
+    topic = next(path.name for path in (root / "consumequeue").iterdir() if path.name.startswith("%LMQ%"))
+    (config / "lmqConsumerOffset.json").write_bytes(b'{"lmqOffsetTable":{"%s@G":888888}}' % topic.encode())
+    repair(root, clamp=True)
+    assert codes(root) == []
+    assert b"777777" not in (config / "delayOffset.json").read_bytes()
+    assert b"1:1" in (config / "delayOffset.json").read_bytes()

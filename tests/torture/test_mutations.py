@@ -1,0 +1,215 @@
+"""Every byte of a store changed in turn, and what such runs have found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from formats.consumequeue import CQ_UNIT
+from formats.record.layout import OFFSET_STORE_TIMESTAMP
+from mqtool import exits
+from tests.scenarios.drill import Drill, messages, position
+from tests.support.counts import Count, Note
+from tests.support.trees import assert_same_tree, tree_digest
+from tests.torture.hunt import STORES as HUNT_STORES
+from tests.torture.hunt import Tally as HuntTally
+from tests.torture.hunt import hunt
+from tests.torture.mutation import Tally, mutated
+
+# --- Trust in the verdict: one damage anywhere in a real store is found, or it is shown why nothing could tell.
+
+
+STORES = (
+    "clean-4.5.1", "clean-expired-4.5.1", "clean-expired-5.5.0", "clean-manyfiles-5.3.3", "clean-multipath-4.9.7",
+    "clean-plain-4.9.7", "clean-propcrc-5.3.3", "clean-restarts-4.9.7", "clean-restarts-5.5.0", "clean-v2-5.5.0",
+    "killed-5.5.0", "killed-compressed-5.3.3", "killed-expired-4.9.7", "killed-expired-5.3.3", "killed-ext-4.5.1",
+    "killed-ext-5.5.0", "killed-lmq-4.9.7", "killed-manyfiles-5.5.0", "killed-multipath-5.3.3", "killed-plain-4.5.1",
+    "killed-v2-ipv6-5.3.3",
+)
+SAMPLE = ("clean-plain-4.9.7", "killed-expired-5.3.3", "killed-ext-5.5.0")
+DAMAGES = 1200
+
+
+def held(name: str, seed: int, tally: Tally, count: Count, note: Note) -> None:
+    """Count and print the tally; fail if anything was missed."""
+    print(*tally.lines(), sep="\n")
+    count("damages found", tally.found.total())
+    count("damages harmless or without a witness", tally.harmless.total())
+    count("damages missed", len(tally.missed))
+    for reason, number in tally.harmless.items():
+        count(f"damages harmless or without a witness: {reason}", number)
+    count("damages understated", len(tally.understated))
+    note(f"seed of damages: {seed}")
+    for each in tally.missed:
+        note(f"MISSED {name} {seed}: {each}")
+    for each in tally.understated:
+        note(f"UNDERSTATED {name} {seed}: {each}")
+    assert not tally.missed, "\n".join(tally.missed)
+    assert not tally.understated, "\n".join(tally.understated)
+
+
+@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-expired-5.5.0"])
+def test_a_single_damage_is_found(name: str, folder: Path, count: Count, note: Note) -> None:
+    held(name, 1, mutated(name, folder, 1, 150), count, note)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", SAMPLE)
+def test_each_of_many_damages_is_found(name: str, folder: Path, count: Count, note: Note) -> None:
+    held(name, 2, mutated(name, folder, 2, 300), count, note)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("name", STORES)
+def test_each_damage_anywhere_is_found(name: str, seed: int, folder: Path, count: Count, note: Note) -> None:
+    held(name, seed, mutated(name, folder, seed, DAMAGES), count, note)
+
+
+# --- What the mutation test of verify found, each as the one damage that showed it.
+
+
+QUEUE = "consumequeue/Orders/0/00000000000000000000"
+
+
+def patch(path: Path, offset: int, content: bytes) -> None:
+    """Overwrite bytes of a file."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(content)
+
+
+@pytest.mark.parametrize("unit", [0, 5])
+def test_unit_with_a_negative_offset_is_wrong_and_not_expired(folder: Path, unit: int) -> None:
+    store = Drill.start("clean-plain-4.9.7", folder)
+    patch(store.root / QUEUE, unit * CQ_UNIT.size, b"\x80")
+    store.struck()
+    store.finds("consumequeue-wrong-units", QUEUE, unit * CQ_UNIT.size, exit_code=exits.DERIVED)
+    with store.recovered():
+        pass
+
+
+def test_unit_of_an_expired_message_in_a_live_place_is_wrong(folder: Path) -> None:
+    store = Drill.start("clean-expired-5.5.0", folder)
+    hit = store.records()[-1].record
+    cells = store.root / f"consumequeue/{hit.topic_name}/{hit.queue_id}"
+    size = min(path.stat().st_size for path in cells.iterdir())
+    at = hit.queue_offset * CQ_UNIT.size
+    name = f"consumequeue/{hit.topic_name}/{hit.queue_id}/{at // size * size:020d}"
+    patch(store.root / name, at % size, (100).to_bytes(8, "big"))
+    store.struck()
+    store.finds("consumequeue-wrong-units", name, at % size, exit_code=exits.DERIVED)
+    with store.recovered():
+        pass
+
+
+@pytest.mark.parametrize("place", [1, 7, -2, -1])
+def test_record_that_repeats_the_number_in_front_of_it_is_the_damaged_one(folder: Path, place: int) -> None:
+    store = Drill.start("clean-plain-4.9.7", folder)
+    queue = [hit for hit in store.records() if (hit.record.topic_name, hit.record.queue_id) == ("Orders", 0)]
+    second = queue[place]
+    at = second.position + 20
+    assert second.file.read()[at : at + 8] == second.record.queue_offset.to_bytes(8, "big")
+    patch(second.file.path, at, (second.record.queue_offset - 1).to_bytes(8, "big"))
+    store.struck()
+    file, offset = store.place(second.record.phy_offset)
+    found = store.finds("commitlog-contradicted-field", file, offset, exit_code=exits.MESSAGES)
+    assert (found["facts"]["field"], found["facts"]["queue_offset"]) == ("queue_offset", second.record.queue_offset)
+    with store.recovered(0, "--mend-bits"):
+        assert {position(m) for m in messages(store.root)} == {position(m) for m in store.messages}
+
+
+def test_queue_of_expired_messages_that_was_cut_off_keeps_its_end(folder: Path) -> None:
+    store = Drill.start("killed-expired-5.3.3", folder)
+    name = "consumequeue/Old/0/00000000000000002000"
+    path = store.root / name
+    sound = path.read_bytes()
+    patch(path, 200, bytes(20))
+    store.struck()
+    store.finds("consumequeue-cut-off", name, 200, exit_code=exits.DERIVED)
+    before = tree_digest(store.root)
+    done = store.run("recover", "--yes")
+    assert done.code == exits.CORRECTED | store.asks, done.stderr
+    after = path.read_bytes()
+    assert (after[:200], after[220:]) == (sound[:200], sound[220:])
+    assert CQ_UNIT.decode(after, 200).size == 0x7FFFFFFF, "a blank place, as brokers fill them"
+    assert store.verify().code == store.asks
+    assert store.run("undo", "--yes").code & exits.OPERATIONAL == 0
+    assert_same_tree(before, tree_digest(store.root))
+
+
+@pytest.mark.parametrize("name", ["clean-plain-4.9.7", "clean-4.5.1", "killed-expired-5.3.3"])
+def test_last_message_that_became_zeros_is_lost_where_the_index_names_it(folder: Path, name: str) -> None:
+    """The message before has the same store timestamp, and no other queue adjoins: only the index tells."""
+    store = Drill.start(name, folder)
+    last = store.records()[-1]
+    assert last.record.store_timestamp == store.records()[-2].record.store_timestamp
+    patch(last.file.path, last.position, bytes(last.record.total_size))
+    store.struck()
+    said = store.verify().document
+    assert said["exit_code"] & exits.MESSAGES, said["findings"]
+    assert said["commitlog"]["damaged_messages"] == 1
+    lost = store.run("recover", "--dry-run").document["plan"]["loss"]
+    assert [(item["topic"], item["messages"]) for item in lost] == [(last.record.topic_name, 1)]
+    with store.recovered():
+        pass
+
+
+def test_store_time_of_a_delayed_message_near_the_end_of_time_ends_no_command(folder: Path) -> None:
+    """What its unit carries is that time and a delay: more than 64 bits."""
+    store = Drill.start("clean-4.5.1", folder)
+    delayed = [hit for hit in store.records() if hit.record.topic_name == "SCHEDULE_TOPIC_XXXX"]
+    hit = delayed[len(delayed) // 2]
+    patch(hit.file.path, hit.position + OFFSET_STORE_TIMESTAMP, (2**63 - 1).to_bytes(8, "big"))
+    store.struck()
+    store.finds("consumequeue-wrong-units", exit_code=exits.DERIVED)
+    for version in ("4.5.1", "5.5.0"):
+        assert store.run("predict", "--broker", version).code in (0, exits.DERIVED, exits.MESSAGES)
+    with store.recovered():
+        pass
+
+
+# --- The random hunt: whatever happens to a store, nothing intact is lost or changed without a refusal.
+
+
+CASES_A_STORE = 320
+BLOCK = 20
+HUNTED = range(CASES_A_STORE, CASES_A_STORE + 5)
+
+
+def holds(
+    seeds: range, folder: Path, count: Count, note: Note, stores: tuple[str, ...] = HUNT_STORES, brokers: int = 0,
+) -> None:
+    tally = HuntTally()
+    for outcome in hunt(stores, seeds, folder, brokers):
+        tally.add(outcome)
+    for end, number in tally.ends.items():
+        count(f"hunt: {end}", number)
+    count("hunt: starts of real brokers", tally.asked)
+    count("hunt: ended badly", len(tally.bad))
+    for each in (*tally.refused, *tally.bad):
+        note(each)
+    assert not tally.bad, "\n".join(tally.bad)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", HUNT_STORES[:5])
+def test_some_random_damages_cost_no_intact_message(name: str, tmp_path: Path, count: Count, note: Note) -> None:
+    holds(HUNTED, tmp_path, count, note, (name,))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", HUNT_STORES)
+@pytest.mark.parametrize("first", range(0, CASES_A_STORE, BLOCK))
+def test_random_damages_cost_no_intact_message(
+    name: str, first: int, tmp_path: Path, count: Count, note: Note,
+) -> None:
+    holds(range(first, first + BLOCK), tmp_path, count, note, (name,))
+
+
+@pytest.mark.broker
+@pytest.mark.deep
+@pytest.mark.parametrize("name", HUNT_STORES)
+def test_real_brokers_deliver_what_random_damages_left(name: str, tmp_path: Path, count: Count, note: Note) -> None:
+    holds(range(HUNTED.stop, HUNTED.stop + 2), tmp_path, count, note, (name,), brokers=1)
