@@ -165,8 +165,14 @@ class StorePath(PosixPath):
     @property
     def tree(self) -> Tree:
         """The tree of the first part. A remote store is known by its address, in each process."""
-        key = self.parts[0]
+        key = self.parts[0] if self.parts else ""
+        if key not in _trees and "://" not in unquote(key):
+            raise missing(self)  # forgotten, or no path of a tree
         return _trees[key] if key in _trees else _remote_tree(unquote(key))
+
+    def __truediv__(self, other: str | os.PathLike[str]) -> Any:
+        """A path below; one from the root of the file system on, as settings name it, is of this machine."""
+        return Path(other) if PurePosixPath(other).is_absolute() else super().__truediv__(other)
 
     @property
     def within(self) -> str:

@@ -147,5 +147,12 @@ def test_a_tree_says_what_is_not_there(memory: StorePath) -> None:
 def test_nothing_is_opened_of_a_tree_that_is_forgotten(opening: Callable[[Path], object]) -> None:
     root = mount(_Memory())
     unmount(root)
-    with pytest.raises(Exception, match="tree:"):
+    with pytest.raises(FileNotFoundError, match="tree:"):
         opening(root / "file")
+
+
+def test_a_path_from_the_root_of_the_system_on_is_of_this_machine(memory: StorePath, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"here")
+    path = memory / str(tmp_path) / "file"
+    assert not isinstance(path, StorePath) and path.read_bytes() == b"here"
+    assert isinstance(memory / "a" / "b", StorePath)
