@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-SOURCES = ("kernels.h", "layout.h", "crc.c", "walk.c", "rows.c", "queues.c", "index.c", "lines.c")
+SOURCES = ("kernels.h", "layout.h", "crc.c", "walk.c", "rows.c", "index.c", "lines.c")
 LIBRARY = "kernels.bin"
 """Not `.so`: Python would take it for an extension module."""
 FLAGS = ("-std=gnu11", "-O3", "-fwrapv", "-fPIC", "-shared", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra")

@@ -1,4 +1,4 @@
-/* Index files: units against records, chains against hashes, followed beside the log, and put. Source: broker classes
+/* Index files: units against records, chains against hashes, and put. Source: broker classes
  * IndexFile and IndexService.
  *
  * Units in native order are five int32: key hash, two halves of the phy offset, time difference, previous. */
@@ -39,26 +39,6 @@ static divisor divisor_of(int64_t slots) {
 PART int64_t slot_of(int32_t hash, divisor by) {
     uint64_t value = (uint32_t)hash & POSITIVE;
     return (int64_t)(value - (value * by.factor >> by.shift) * by.size);
-}
-
-int64_t mq_last_written(const int32_t *units, int64_t unit_rows) {
-    for (int64_t number = unit_rows - 1; number > 0; number--) {
-        const int32_t *unit = units + number * WORDS;
-        if (unit[0] | unit[1] | unit[2] | unit[3] | unit[4]) return number;
-    }
-    return 0;
-}
-
-int64_t mq_is_ascending(const int32_t *units, int64_t unit_rows, int64_t count) {
-    count = least(count, unit_rows);
-    for (int64_t number = 2; number < count; number++)
-        if (phy_offset_of(units, number) < phy_offset_of(units, number - 1)) return 0;
-    return 1;
-}
-
-void mq_phy_offsets(const int32_t *units, int64_t unit_rows, int64_t count, int64_t *out, int64_t room) {
-    for (int64_t number = 1; number < least(least(count, unit_rows), room + 1); number++)
-        out[number - 1] = phy_offset_of(units, number);
 }
 
 /* --- units of a whole file against the records of one split --- */
@@ -225,7 +205,7 @@ int64_t mq_link_units(int32_t *units, int64_t unit_rows, int64_t count, int32_t 
     return used;
 }
 
-void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int64_t file_order, int32_t *slots,
+void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots,
                  int64_t slot_count, const record_row *records, int64_t rows, const int32_t *hashes,
                  int64_t hash_count, const uint8_t *take, int64_t takes, int64_t limit, int64_t *state,
                  int64_t state_size) {
@@ -235,7 +215,7 @@ void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int64_t file_o
     int64_t row = state[RECORD], key = state[KEY], number = state[NUMBER], at = state[HASH], used = state[USED_SLOTS];
     divisor by = divisor_of(slot_count);
     limit = least(limit, base + unit_rows);
-#define WORD(value) (int32_t)(file_order ? __builtin_bswap32((uint32_t)(value)) : (uint32_t)(value))
+#define WORD(value) (int32_t)__builtin_bswap32((uint32_t)(value))
     for (; row < rows; row++, key = 0) {
         const record_row *it = records + row;
         int64_t wanted = least(wanted_keys(it, row, take, takes), hash_count - at);
@@ -271,19 +251,6 @@ void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int64_t file_o
 
 /* --- what records should have --- */
 
-void mq_add_wanted(const record_row *records, int64_t rows, const uint8_t *take, int64_t takes, int64_t *span,
-                   int64_t span_size) {
-    if (span_size < SPAN) return;
-    for (int64_t row = 0; row < rows; row++) {
-        int64_t wanted = wanted_keys(records + row, row, take, takes);
-        if (!wanted) continue;
-        span[SPAN_UNITS] += wanted;
-        span[SPAN_RECORDS]++;
-        span[SPAN_LAST] = records[row].phy_offset;
-        if (span[SPAN_FIRST] < 0) span[SPAN_FIRST] = records[row].phy_offset;
-    }
-}
-
 int64_t mq_count_missing(const record_row *records, int64_t rows, const uint8_t *found, int64_t found_size,
                          const uint8_t *take, int64_t takes, int32_t *missing, int64_t missing_size) {
     int64_t first = 0, expected = 0;
@@ -296,111 +263,4 @@ int64_t mq_count_missing(const record_row *records, int64_t rows, const uint8_t 
         first += records[row].hashes;
     }
     return expected;
-}
-
-/* --- a file beside the log: nothing of it is kept but the heads of the chains --- */
-
-enum { AT_UNIT, AT_ROW, AT_HASH, NEXT_KEY, IS_OPEN, FOLLOW_STATE };
-enum { MORE_UNITS, MORE_RECORDS, FOLLOW_DISLIKED, UNIT = 20, AT_OFFSET = 4, AT_TIME = 12, AT_PREVIOUS = 16 };
-
-/* The place after the first key with that hash that was not found yet, from `start` on and around; -1 for none. */
-PART int64_t find_key(int32_t value, const int32_t *hashes, int64_t first, int64_t keys, int64_t start,
-                      uint8_t *found) {
-    for (int64_t step = 0; step < keys; step++) {
-        int64_t key = start + step < keys ? start + step : start + step - keys;
-        if (hashes[first + key] == value && !is_set(found, first + key)) {
-            set_bit(found, first + key);
-            return key + 1;
-        }
-    }
-    return -1;
-}
-
-/* Whether a record of which no unit follows has its tag unit; `passed`: nor has a record that should be next. */
-static uint8_t ended_tag_state(const record_row *row, int64_t first, const uint8_t *found, bool passed) {
-    int64_t keys = row->hashes;
-    if (!(row->bits & BIT_HAS_TAGS) || keys == 0) return TAG_UNKNOWN;
-    if (is_set(found, first + keys - 1)) return TAG_PRESENT;
-    return passed || !all_found(found, first, keys - 1) ? TAG_UNKNOWN : TAG_ABSENT;
-}
-
-int64_t mq_follow_units(const uint8_t *units, int64_t size, int64_t count, int64_t number, int64_t begin,
-                        const record_row *records, int64_t rows, const int32_t *hashes, int64_t hash_count,
-                        uint8_t *found, int64_t found_size, uint8_t *tag_states, int64_t tag_states_size,
-                        int32_t *heads, int64_t heads_size, int64_t *state, int64_t state_size) {
-    enum { AHEAD = 64 };
-    rows = least(rows, tag_states_size);
-    count = least(count, size / UNIT);
-    if (state_size < FOLLOW_STATE || heads_size < 1) return FOLLOW_DISLIKED;
-    if (state[AT_UNIT] < 0 || state[AT_ROW] < 0 || state[AT_HASH] < 0 || state[NEXT_KEY] < 0) return FOLLOW_DISLIKED;
-    int64_t at = state[AT_UNIT], row = state[AT_ROW], first = state[AT_HASH], key = state[NEXT_KEY];
-    int64_t phy_offset = 0, keys = 0, status = MORE_UNITS;
-    int32_t difference = 0;
-    bool is_open = state[IS_OPEN] != 0;
-    divisor by = divisor_of(heads_size);
-    if (is_open) {
-        if (row >= rows || !has_room(first, records[row].hashes, hash_count, found_size)) return FOLLOW_DISLIKED;
-        phy_offset = records[row].phy_offset, keys = records[row].hashes;
-        difference = time_diff(begin, records[row].store_timestamp);
-    }
-    for (; at < count; at++) {
-        const uint8_t *unit = units + at * UNIT;
-        /* the chains of all slots are more than the caches near the core hold */
-        if (at + AHEAD < count) __builtin_prefetch(heads + slot_of((int32_t)i32_at(unit + AHEAD * UNIT), by), 1);
-        int64_t offset = i64_at(unit + AT_OFFSET);
-        if (!is_open || phy_offset != offset) {
-            int64_t left = row, left_hash = first;
-            bool passed = false;
-            if (is_open) first += keys, row++;
-            for (; row < rows && records[row].phy_offset < offset; row++) {
-                const record_row *it = records + row;
-                passed |= it->hashes - (it->bits & BIT_HAS_TAGS) > 0 && !(it->bits & UNINDEXED);
-                first += it->hashes;
-            }
-            if (is_open) tag_states[left] = ended_tag_state(records + left, left_hash, found, passed);
-            is_open = false;
-            status = MORE_RECORDS;
-            if (row >= rows) break;
-            status = FOLLOW_DISLIKED;
-            if (records[row].phy_offset != offset || records[row].bits & UNINDEXED ||
-                !has_room(first, records[row].hashes, hash_count, found_size))
-                break;
-            status = MORE_UNITS, key = 0, is_open = true;
-            phy_offset = offset, keys = records[row].hashes;
-            difference = time_diff(begin, records[row].store_timestamp);
-        }
-        int32_t value = (int32_t)i32_at(unit), *head = heads + slot_of(value, by);
-        key = find_key(value, hashes, first, keys, key, found);
-        if (key < 0 || (number + at > 1 && i32_at(unit + AT_TIME) != difference) ||
-            i32_at(unit + AT_PREVIOUS) != *head) {
-            status = FOLLOW_DISLIKED;
-            break;
-        }
-        *head = (int32_t)(number + at);
-    }
-    state[AT_UNIT] = at, state[AT_ROW] = row, state[AT_HASH] = first, state[NEXT_KEY] = key, state[IS_OPEN] = is_open;
-    return status;
-}
-
-void mq_end_units(const record_row *records, int64_t rows, const uint8_t *found, int64_t found_size,
-                  uint8_t *tag_states, int64_t tag_states_size, int64_t *state, int64_t state_size) {
-    if (state_size < FOLLOW_STATE || !state[IS_OPEN]) return;
-    int64_t row = state[AT_ROW], first = state[AT_HASH];
-    if (!is_index(row, least(rows, tag_states_size)) || first < 0 ||
-        !has_room(first, records[row].hashes, INT64_MAX, found_size))
-        return;
-    bool present = ended_tag_state(records + row, first, found, true) == TAG_PRESENT;
-    tag_states[row] = present ? TAG_PRESENT : TAG_UNKNOWN;
-}
-
-int64_t mq_slots_in_use(const uint8_t *raw, int64_t size, int64_t first, int64_t count, const int32_t *heads,
-                        int64_t heads_size) {
-    int64_t used = 0;
-    if (first < 0 || count < 0 || count > size / 4 || count > heads_size || first > heads_size - count) return -1;
-    for (int64_t number = 0; number < count; number++) {
-        int32_t head = heads[first + number];
-        if (i32_at(raw + number * 4) != head) return -1;
-        used += head > 0;
-    }
-    return used;
 }

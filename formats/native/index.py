@@ -1,4 +1,4 @@
-"""Index files: units against records, chains against hashes, followed beside the log, and put; in C in `index.c`.
+"""Index files: units against records, chains against hashes, and put; in C in `index.c`.
 
 A file is an int32 array of shape (units, 5) in native byte order (key hash, two halves of the offset, time difference,
 previous) and an int32 array of slots. Records are RECORD rows with their hashes in record order; `found` has a bit for
@@ -27,10 +27,6 @@ SLOT_OUT_OF_RANGE, SLOT_WRONG = 1, 2
 TAKE_NOTHING, TAKE_KEYS, TAKE_ALL = range(3)
 """Which of a record's hashes are put: none, those of its keys without the one of its tags, or all."""
 
-SPAN_UNITS, SPAN_RECORDS, SPAN_FIRST, SPAN_LAST = range(4)
-SPAN = 4
-"""Units, records that should have any, phy offset of the first of these (as it was if not below 0) and the last."""
-
 STAND_IN = BIT_FILLER | BIT_MARKER
 """Records that stand in for lost ones."""
 UNINDEXED = BIT_GHOST | STAND_IN
@@ -40,11 +36,6 @@ UNINDEXED = BIT_GHOST | STAND_IN
  STATE_END_OFFSET) = range(9)
 STATE_SIZE = 9
 """Places in the state of `put_keys`."""
-
-AT_UNIT, AT_ROW, AT_HASH, NEXT_KEY, IS_OPEN = range(5)
-STATE = 5
-"""Places in the state of `follow_units`."""
-MORE_UNITS, MORE_RECORDS, UNLIKE = range(3)
 
 _WORDS = 5
 _UNITS = Array(np.int32, _WORDS)
@@ -65,28 +56,12 @@ def wanted_of(records: Any, take: Any) -> Any:
     return np.where((bits & UNINDEXED != 0) | np.equal(take, TAKE_NOTHING), 0, wanted)
 
 
-def _offsets(units: Any) -> Any:
-    return (units[:, 1].astype(np.int64) << 32) | (units[:, 2].astype(np.int64) & 0xFFFFFFFF)
-
-
-@kernel(units=_UNITS, returns=INT)
-def last_written(units: Any) -> int:
-    """The highest number whose unit is not all zero; 0 when there is none."""
-    written = np.flatnonzero(units.any(axis=1))
-    return int(written[-1]) if written.size else 0
-
-
-@kernel(units=_UNITS, count=INT, returns=BOOL)
-def is_ascending(units: Any, count: int) -> bool:
-    """True when the phy offsets of units [1, count) never fall."""
-    return bool((np.diff(_offsets(units[1 : max(count, 1)])) >= 0).all())
-
-
-@kernel(units=_UNITS, count=INT, out=Array(np.int64, out=True), returns=None)
-def phy_offsets(units: Any, count: int, out: Any) -> None:
-    """The phy offsets of units [1, count) into `out` (int64)."""
-    found = _offsets(units[1 : max(count, 1)])[: out.size]
-    out[: found.size] = found
+def phy_offsets(units: Any) -> Any:
+    """The phy offsets of units (int64)."""
+    offsets = units[:, 1].astype(np.int64)
+    offsets <<= 32
+    offsets |= units[:, 2].view(np.uint32)
+    return offsets
 
 
 class _Found:
@@ -118,7 +93,7 @@ def match_records(
     `found` (one a hash), `classes` (uint8 a number) and `tag_states` (uint8 a record). Units before the split that no
     record took stay NO_RECORD.
     """
-    offsets, marks = _offsets(units).tolist(), _Found(found)
+    offsets, marks = phy_offsets(units).tolist(), _Found(found)
     numbers = range(count) if ordered else [0, *order[: max(count - 1, 0)].tolist()]
     place, first = int(state[0]), 0
     for row, (phy, _, stored, _, size, _, _, bits, keys) in enumerate(records.tolist()):
@@ -234,21 +209,21 @@ def link_units(units: Any, count: int, slots: Any) -> int:
 
 
 @kernel(
-    units=Array(np.int32, _WORDS, out=True, least=1), base=INT, file_order=BOOL, slots=_HEADS, records=_RECORDS,
+    units=Array(np.int32, _WORDS, out=True, least=1), base=INT, slots=_HEADS, records=_RECORDS,
     hashes=_HASHES, take=_TAKE, limit=INT, state=Array(np.int64, out=True, least=STATE_SIZE), returns=None,
 )
 def put_keys(
-    units: Any, base: int, file_order: bool, slots: Any, records: Any, hashes: Any, take: Any, limit: int, state: Any
+    units: Any, base: int, slots: Any, records: Any, hashes: Any, take: Any, limit: int, state: Any
 ) -> None:
     """Put the keys of a split, from the record and key in `state` on, until `limit` numbers are in use.
 
-    `units` begins with number `base`; their words are as the file has them, or native without `file_order`. `state`
+    `units` begins with number `base`; their words are as the file has them, the slots native. `state`
     (int64[STATE_SIZE]) begins with number 1 and the end time of the file before in STATE_BEGIN, and carries the
-    header's values along. Ends with STATE_RECORD at the split's size when all was put. `take`: see `add_wanted`.
+    header's values along. Ends with STATE_RECORD at the split's size when all was put. `take`
+    (uint8): TAKE_NOTHING, TAKE_KEYS or TAKE_ALL of each record, or one of them for all.
     """
     limit = min(limit, base + units.shape[0])
-    kind = np.dtype(">i4" if file_order else "=i4")
-    words = units.view(kind)
+    words = units.view(">i4")
     row, key, number, at = (int(state[it]) for it in (STATE_RECORD, STATE_KEY, STATE_NUMBER, STATE_HASH))
     wanted = wanted_of(records, take).tolist()
     while row < records.size:
@@ -278,22 +253,6 @@ def put_keys(
     state[STATE_RECORD], state[STATE_KEY], state[STATE_HASH], state[STATE_NUMBER] = row, key, at, number
 
 
-@kernel(records=_RECORDS, take=_TAKE, span=Array(np.int64, out=True, least=SPAN), returns=None)
-def add_wanted(records: Any, take: Any, span: Any) -> None:
-    """Add to `span` (int64[SPAN]) what the records of a split should have.
-
-    `take` (uint8): TAKE_NOTHING, TAKE_KEYS or TAKE_ALL of each record, or one of them for all.
-    """
-    wanted = wanted_of(records, take)
-    offsets = records["phy_offset"][wanted > 0]
-    if offsets.size:
-        span[SPAN_UNITS] += wanted.sum()
-        span[SPAN_RECORDS] += offsets.size
-        span[SPAN_LAST] = offsets[-1]
-        if span[SPAN_FIRST] < 0:
-            span[SPAN_FIRST] = offsets[0]
-
-
 @kernel(records=_RECORDS, found=_BYTES, take=_TAKE, missing=Array(np.int32, out=True), returns=INT)
 def count_missing(records: Any, found: Any, take: Any, missing: Any) -> int:
     """How many units each record lacks, into `missing` (int32); how many units the split should have."""
@@ -305,48 +264,3 @@ def count_missing(records: Any, found: Any, take: Any, missing: Any) -> int:
     last = bits.size
     missing[: wanted.size] = wanted - (seen[np.minimum(firsts + wanted, last)] - seen[np.minimum(firsts, last)])
     return int(wanted.sum())
-
-
-@kernel(
-    units=_BYTES, count=INT, number=INT, begin=INT, records=_RECORDS, hashes=_HASHES, found=_BYTES_OUT,
-    tag_states=_BYTES_OUT, heads=_HEADS, state=Array(np.int64, out=True, least=STATE), returns=INT,
-)
-def follow_units(
-    units: Any, count: int, number: int, begin: int, records: Any, hashes: Any, found: Any,
-    tag_states: Any, heads: Any, state: Any,
-) -> int:
-    """Take the units of a block while each is the next key of a record, right in every field and in its chain.
-
-    `units` (uint8) holds `count` of them as the file has them, the first with that `number`; `begin` is the time (ms)
-    that differences count from. Records (RECORD) and hashes are those of one split. `heads` (int32, one a slot, zero at
-    first) are the chains so far. Sets bits of `found` (one a hash) and `tag_states` (uint8 a record). `state`
-    (int64[STATE], zero at first) is carried along: set AT_UNIT to 0 for another block, and the others for another
-    split. Returns MORE_UNITS, MORE_RECORDS, or UNLIKE. It may only say yes; as Python it says UNLIKE.
-    """
-    return UNLIKE
-
-
-@kernel(
-    records=_RECORDS, found=_BYTES, tag_states=_BYTES_OUT, state=Array(np.int64, out=True, least=STATE), returns=None,
-)
-def end_units(records: Any, found: Any, tag_states: Any, state: Any) -> None:
-    """No unit follows: it cannot be known of the last record whether its tag unit was still to come."""
-    if state[IS_OPEN]:
-        row, keys = int(state[AT_ROW]), int(records["hashes"][state[AT_ROW]])
-        has_tags = keys and records["bits"][row] & BIT_HAS_TAGS
-        present = has_tags and _Found(found).has(int(state[AT_HASH]) + keys - 1)
-        tag_states[row] = TAG_PRESENT if present else TAG_UNKNOWN
-
-
-@kernel(raw=_BYTES, first=INT, count=INT, heads=_HASHES, returns=INT)
-def slots_in_use(raw: Any, first: int, count: int, heads: Any) -> int:
-    """How many of the slots [first, first + count) are in use; -1 if one is not the head of its chain.
-
-    `raw` (uint8) are the slots as the file has them.
-    """
-    if first < 0 or count < 0 or count > raw.size // 4 or first > heads.size - count:
-        return -1
-    own = heads[first : first + count]
-    if (raw[: count * 4].view(">i4") != own).any():
-        return -1
-    return int(np.count_nonzero(own > 0))

@@ -35,16 +35,15 @@ typedef struct { const record_row *at; int64_t size; } rows_view;
 /* Constants that have a name in Python; tests hold each to it. */
 enum {
     BIT_HAS_TAGS = 1, BIT_DELAY = 2, BIT_LMQ = 4, BIT_PROP_CRC = 8, BIT_V2 = 16, BIT_GHOST = 32, BIT_SUPERSEDED = 64,
-    BIT_HAS_UNIQ = 128, BIT_FILLER = 256, BIT_MARKER = 512, BIT_INNER_BATCH = 1024, BIT_STRAY = 2048,
+    BIT_HAS_UNIQ = 128, BIT_FILLER = 256, BIT_MARKER = 512, BIT_INNER_BATCH = 1024, BIT_MISNUMBERED = 2048,
     BIT_CONTRADICTED_FLAG = 4096, BIT_UNSERVED = 8192,
-    NO_PLACE = BIT_GHOST | BIT_SUPERSEDED | BIT_STRAY,
+    NOT_IN_QUEUE = BIT_GHOST | BIT_SUPERSEDED | BIT_MISNUMBERED,
     NO_MESSAGE = BIT_GHOST | BIT_SUPERSEDED | BIT_FILLER | BIT_MARKER,
     STAND_IN = BIT_FILLER | BIT_MARKER, UNINDEXED = BIT_GHOST | STAND_IN,
     TRANSACTION = 0x00C, TRANSACTION_NOT = 0, TRANSACTION_COMMIT = 8, TRANSACTION_ROLLBACK = 0x00C,
     NEED_MORE = 0, AT_BLANK = 1, DISLIKED = 2, OUTPUT_FULL = 3,
     QUEUE_COLUMNS = 3,
     TAKE_NOTHING = 0, TAKE_KEYS = 1, TAKE_ALL = 2,
-    SPAN_UNITS = 0, SPAN_RECORDS, SPAN_FIRST, SPAN_LAST, SPAN,
 };
 
 /* Numbers at any byte, in the order of a file (big-endian). */
@@ -54,8 +53,6 @@ PART uint64_t u64_at(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return __
 PART int64_t i16_at(const uint8_t *p) { return (int16_t)u16_at(p); }
 PART int64_t i32_at(const uint8_t *p) { return (int32_t)u32_at(p); }
 PART int64_t i64_at(const uint8_t *p) { return (int64_t)u64_at(p); }
-PART void put_i32(uint8_t *p, int32_t value) { uint32_t v = __builtin_bswap32((uint32_t)value); memcpy(p, &v, 4); }
-PART void put_i64(uint8_t *p, int64_t value) { uint64_t v = __builtin_bswap64((uint64_t)value); memcpy(p, &v, 8); }
 
 PART int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 PART int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -123,21 +120,7 @@ KERNEL void mq_tally_rows(const record_row *records, int64_t rows, int64_t *last
                           int64_t lowest_size, int64_t *highest, int64_t highest_size, int64_t *totals,
                           int64_t totals_size);
 
-/* queues.c */
-KERNEL int64_t mq_classify_units(
-    const int64_t *phy_offsets, int64_t cells, const int32_t *sizes, int64_t sizes_size, const int64_t *tags_codes,
-    int64_t tags_size, int64_t first_index, int64_t min_offset, int64_t log_end, const int64_t *damage_starts,
-    int64_t damages, const int64_t *damage_stops, int64_t stops_size, const int64_t *row_index, int64_t rows,
-    const int64_t *row_offset, int64_t row_offsets, const int32_t *row_size, int64_t row_sizes,
-    const int64_t *row_tags, int64_t row_tags_size, const bool *row_lost, int64_t row_losts, int64_t bridged,
-    uint8_t *classes, int64_t classes_size, bool *missing, int64_t missing_size);
-KERNEL int64_t mq_put_rows(const expected_row *rows, int64_t count, const int64_t *tags_codes, int64_t tags_size,
-                           int64_t first, uint8_t *units, int64_t size);
-
 /* index.c */
-KERNEL int64_t mq_last_written(const int32_t *units, int64_t unit_rows);
-KERNEL int64_t mq_is_ascending(const int32_t *units, int64_t unit_rows, int64_t count);
-KERNEL void mq_phy_offsets(const int32_t *units, int64_t unit_rows, int64_t count, int64_t *out, int64_t room);
 KERNEL void mq_match_records(
     const int32_t *units, int64_t unit_rows, int64_t count, const int64_t *order, int64_t order_size, int64_t ordered,
     int64_t *state, int64_t state_size, const record_row *records, int64_t rows, const int32_t *hashes,
@@ -147,22 +130,12 @@ KERNEL int64_t mq_check_chains(const int32_t *units, int64_t unit_rows, int64_t 
                                int64_t slot_count, uint8_t *classes, int64_t classes_size, int32_t *heads,
                                int64_t heads_size, uint8_t *slot_flags, int64_t flags_size);
 KERNEL int64_t mq_link_units(int32_t *units, int64_t unit_rows, int64_t count, int32_t *slots, int64_t slot_count);
-KERNEL void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int64_t file_order, int32_t *slots,
+KERNEL void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots,
                         int64_t slot_count, const record_row *records, int64_t rows, const int32_t *hashes,
                         int64_t hash_count, const uint8_t *take, int64_t takes, int64_t limit, int64_t *state,
                         int64_t state_size);
-KERNEL void mq_add_wanted(const record_row *records, int64_t rows, const uint8_t *take, int64_t takes, int64_t *span,
-                          int64_t span_size);
 KERNEL int64_t mq_count_missing(const record_row *records, int64_t rows, const uint8_t *found, int64_t found_size,
                                 const uint8_t *take, int64_t takes, int32_t *missing, int64_t missing_size);
-KERNEL int64_t mq_follow_units(const uint8_t *units, int64_t size, int64_t count, int64_t number, int64_t begin,
-                               const record_row *records, int64_t rows, const int32_t *hashes, int64_t hash_count,
-                               uint8_t *found, int64_t found_size, uint8_t *tag_states, int64_t tag_states_size,
-                               int32_t *heads, int64_t heads_size, int64_t *state, int64_t state_size);
-KERNEL void mq_end_units(const record_row *records, int64_t rows, const uint8_t *found, int64_t found_size,
-                         uint8_t *tag_states, int64_t tag_states_size, int64_t *state, int64_t state_size);
-KERNEL int64_t mq_slots_in_use(const uint8_t *raw, int64_t size, int64_t first, int64_t count, const int32_t *heads,
-                               int64_t heads_size);
 
 /* lines.c */
 KERNEL void mq_write_lines(const uint8_t *data, int64_t size, const int64_t *starts, int64_t count,

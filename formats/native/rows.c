@@ -26,7 +26,7 @@ int64_t mq_order_rows(const record_row *records, int64_t rows, int64_t first, co
     for (int64_t row = 0; row < rows; row++) {
         const record_row *it = records + row;
         int32_t queue = it->queue;
-        if (!is_index(queue, queues) || !wanted[queue] || it->bits & NO_PLACE || !is_numbered(it->sys_flag, it->bits))
+        if (!is_index(queue, queues) || !wanted[queue] || it->bits & NOT_IN_QUEUE || !is_numbered(it->sys_flag, it->bits))
             continue;
         if (next_place[queue] >= stops[queue] || !is_index(next_place[queue], order_size)) return 0;
         order[next_place[queue]++] = first + row;
@@ -78,7 +78,7 @@ void mq_tally_rows(const record_row *records, int64_t rows, int64_t *last_offset
         messages += (bits & NO_MESSAGE) == 0;
         all_bits |= bits;
         all_flags |= it->sys_flag;
-        if (numbered && !(bits & BIT_STRAY)) {
+        if (numbered && !(bits & BIT_MISNUMBERED)) {
             if (offset < lowest[queue]) lowest[queue] = offset;
             if (offset > highest[queue]) highest[queue] = offset;
             counts[queue]++;

@@ -12,11 +12,11 @@ from formats.record.rows import (
     BIT_FILLER,
     BIT_GHOST,
     BIT_MARKER,
-    BIT_STRAY,
+    BIT_MISNUMBERED,
     BIT_SUPERSEDED,
     EXPECTED,
     NO_MESSAGE,
-    NO_PLACE,
+    NOT_IN_QUEUE,
     RECORD,
 )
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
@@ -69,7 +69,7 @@ def order_rows(records: Any, first: int, wanted: Any, next_place: Any, stops: An
     `order` (int64) the number of a queue's next row goes, and is updated; `stops` where its room ends. False when that
     is too small.
     """
-    placed = numbered(records) & (records["bits"] & NO_PLACE == 0)
+    placed = numbered(records) & (records["bits"] & NOT_IN_QUEUE == 0)
     for number in np.flatnonzero(placed).tolist():
         queue = int(records["queue"][number])
         if 0 <= queue < min(wanted.size, next_place.size, stops.size) and wanted[queue]:
@@ -123,7 +123,7 @@ def tally_rows(
     rows = records[(records["bits"] & BIT_GHOST == 0) & (records["queue"] >= 0) & (records["queue"] < queues)]
     bits = rows["bits"]
     live = bits & BIT_SUPERSEDED == 0
-    placed = live & (bits & BIT_STRAY == 0)
+    placed = live & (bits & BIT_MISNUMBERED == 0)
     in_queue = numbered(rows)
     for queue, offset, has_place in zip(
         rows["queue"][in_queue].tolist(), rows["queue_offset"][in_queue].tolist(), placed[in_queue].tolist(),

@@ -43,7 +43,7 @@ BIT_HAS_UNIQ = 128
 BIT_FILLER = 256
 BIT_MARKER = 512
 BIT_INNER_BATCH = 1024
-BIT_STRAY = 2048
+BIT_MISNUMBERED = 2048
 BIT_CONTRADICTED_FLAG = 4096
 """The body is not what the sysFlag says of it (`formats.sysflag.contradicted_by`), and no checksum covers that."""
 BIT_UNSERVED = 8192
@@ -51,7 +51,7 @@ BIT_UNSERVED = 8192
 BITS_REJECTED = BIT_CONTRADICTED_FLAG | BIT_UNSERVED
 
 STALE = BIT_GHOST | BIT_SUPERSEDED
-NO_PLACE = STALE | BIT_STRAY
+NOT_IN_QUEUE = STALE | BIT_MISNUMBERED
 """Rows with any of these stand for nothing in a queue; what a scan of one file cannot tell yet."""
 NO_MESSAGE = STALE | BIT_FILLER | BIT_MARKER
 """Rows with any of these are no message that a consumer could be given."""

@@ -12,12 +12,11 @@ from formats.config.json import Json, Style, dumps
 from formats.config.tables import BACKUP_SUFFIX, missing_keys, read_consumer_offsets, read_delay_offsets
 from formats.consumequeue import CQ_UNIT, is_valid
 from formats.names import is_legal_topic
-from formats.native.queues import EXPIRED
 from formats.record import TOPIC_SCHEDULE
 from recover.broker.delays import SCHEDULE_TOPIC
 from recover.broker.versions import BrokerVersion
 from recover.check.survey import Survey
-from recover.derived.expected import QueueKey
+from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, finding
 from recover.log.scan import LogView
 from recover.store.config_files import (

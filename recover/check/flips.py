@@ -42,7 +42,7 @@ from recover.store.mapped_files import MappedFile
 from recover.store.store import Store
 
 if TYPE_CHECKING:
-    from recover.derived.index_file_check import IndexReport
+    from recover.derived.index_check import IndexReport
 
 _THROWN = "throw, and drop what comes with it"
 _AS_IT_IS = "are given what is compressed"

@@ -25,7 +25,7 @@ from recover.change.lock import UNKNOWN_HOLDER, holder_text, probe
 from recover.check.log import needs_newer_broker
 from recover.check.survey import Survey
 from recover.check.timer import check_timer
-from recover.derived.index_file_check import IndexReport
+from recover.derived.index_check import IndexReport
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.evidence.lost import record_count
 from recover.findings.model import Finding, finding

@@ -37,8 +37,7 @@ from recover.check.parts import (
 )
 from recover.check.survey import ScanOptions, Survey, not_looked_at, survey
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint
-from recover.derived.index_check import check_index
-from recover.derived.index_file_check import IndexReport
+from recover.derived.index_check import IndexReport, check_index
 from recover.evidence.edits import Edit
 from recover.evidence.places import misnumbered
 from recover.findings.model import Finding, FindingList, finding
@@ -191,7 +190,7 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
 
 def _flipped_properties(look: Survey, index: IndexReport | None, known: list[Rejected]) -> list[Edit]:
     wrong = look.queues is not None and any(verdict.wrong for verdict in look.queues.verdicts.values())
-    if not wrong and (index is None or not index.wrong):
+    if not wrong and (index is None or not index.total("wrong")):
         return []
     return [*flipped_properties(look, index, [item.edit for item in known if item.edit])]
 

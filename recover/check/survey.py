@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
-from formats.native.queues import RIGHT
 from recover.broker.delays import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.check.log import is_end_mark_only
-from recover.derived.expected import ConsumeQueueReport, Expectation, expect
+from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, expect
 from recover.evidence.beyond import file_named_elsewhere, named_behind, note_damage_behind
 from recover.evidence.edits import Edit
 from recover.evidence.last_numbers import correct_generations_by_units

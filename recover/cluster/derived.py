@@ -1,7 +1,7 @@
 """On executors: packed chunks of queues and of index files on their way, and the files that come of them.
 
 Nothing here imports pyspark. What a queue shall hold is decided by `recover.derived.queues`, how an index file
-looks by `recover.derived.index_build`: the code that builds them without Spark, with rows that came by a shuffle.
+looks by `recover.derived.index_image`: the code that builds them without Spark, with rows that came by a shuffle.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from recover.change import disk
 from recover.change.content import Content, Spool, padded
 from recover.change.model import Install, Step
 from recover.cluster.packing import pack_numbers, unpack_numbers
+from recover.cluster.views import Seen
 from recover.derived.expected import QueueKey
-from recover.derived.index_build import FileHead, build_file
-from recover.derived.index_files import file_chunks
-from recover.derived.index_stream import IndexStream, TagHistory
+from recover.derived.index_image import FileHead, IndexImage
+from recover.derived.index_keys import IndexStream, KeyPart, TagHistory
 from recover.derived.queues import QueueBuilder, fresh_files, repaired_steps
 from recover.store.columns import Rows, Split
 from recover.store.derived_files import ExtFiles, QueueFiles
-from recover.store.reading import crc32c, crc_with_zeros
+from recover.store.reading import Piece, crc32c, crc_with_zeros, in_order
 from recover.store.store import Store
 
 # --- On executors: files put into a staging folder. A name is there when the file is whole; what went wrong is a
@@ -43,8 +43,8 @@ from recover.store.store import Store
 
 _MODE = 0o600
 
-Wanted = tuple[Any, Iterable[Buffer]]
-"""Which content, and its bytes."""
+Wanted = tuple[Any, Iterable[Piece]]
+"""Which content, and its bytes in any order."""
 
 
 class Staged(Struct, frozen=True):
@@ -74,7 +74,7 @@ class Stager(Struct, frozen=True):
 
     def __call__(self, contents: Iterable[Wanted]) -> Iterator[Staged | NotStaged]:
         """A line for each file that was wanted; the first that fails ends the task."""
-        for key, chunks in contents:
+        for key, pieces in contents:
             name = self.names.get(key)
             if name is None:
                 continue
@@ -82,7 +82,7 @@ class Stager(Struct, frozen=True):
             path = Path(self.folder, name)
             own = path.with_name(f"{name}.{uuid.uuid4().hex}")
             try:
-                size, crc = disk.create_file(own, chunks, _MODE, sync=self.sync)
+                size, crc = disk.create_from_pieces(own, pieces, _MODE, sync=self.sync)
                 os.replace(own, path)
             except OSError as error:
                 own.unlink(missing_ok=True)
@@ -161,16 +161,16 @@ class OtherView(Struct, frozen=True):
     folder: str
 
 
-def announced(product: Product | OtherView) -> Product | OtherView:
+def announced(product: Product | OtherView | Seen) -> Product | OtherView | Seen:
     """The product without its bytes."""
-    return product if isinstance(product, OtherView) else structs.replace(product, data=b"")
+    return structs.replace(product, data=b"") if isinstance(product, Product) else product
 
 
-def contents(rdd: int, products: Iterable[Product | OtherView]) -> Iterator[Wanted]:
+def contents(rdd: int, products: Iterable[Product | OtherView | Seen]) -> Iterator[Wanted]:
     """Whole files among the products of one RDD, as a stager takes them."""
     for product in products:
         if isinstance(product, Product) and product.file:
-            yield (rdd, product.queue, product.number), padded(product.data, product.size)
+            yield (rdd, product.queue, product.number), in_order(padded(product.data, product.size))
 
 
 class _Carried(Struct, frozen=True):
@@ -279,8 +279,8 @@ class IndexChunks(Struct, frozen=True):
             )))
 
 
-def _keys(chunks: Iterable[tuple[int, bytes]]) -> Iterator[tuple[Rows, Rows, Rows]]:
-    """(records, hashes, take) as a file is built from, one chunk after the other in log order."""
+def _keys(chunks: Iterable[tuple[int, bytes]]) -> Iterator[KeyPart]:
+    """What a file is built from, one chunk after the other in log order."""
     for _, content in sorted(chunks):
         packed, hashes = pickle.loads(content)
         columns = unpack_numbers(packed)
@@ -304,5 +304,5 @@ class IndexFileTask(Struct, frozen=True):
             number = own[0][0]
             head, count = self.files[number]
             keys = _keys(chunk for _, chunk in own)
-            image = build_file(self.geometry, head, keys, count, counts_entries=self.counts_entries)
-            yield number, file_chunks(image)
+            image = IndexImage(self.geometry, head, keys, count)
+            yield number, image.pieces(counts_entries=self.counts_entries)

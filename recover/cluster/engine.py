@@ -7,16 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 from msgspec import Struct, structs
 
 from formats.native.walk import crc_name
 from recover.cluster.jobs import ScanTask, check_executors, invisible, run_job, scan_splits, watch
 from recover.cluster.making import SparkMaker, seen_elsewhere
-from recover.cluster.packing import Identity, Kept, Unopened, unpack
+from recover.cluster.packing import Kept, Unopened, unpack
 from recover.cluster.session import Session, SparkSettings, session_for
+from recover.cluster.views import Views
 from recover.derived.maker import Maker
-from recover.findings.refusal import Refusal
 from recover.log.file_scan import FileScan, ProgressCallback, SplitRange, SplitScan
 from recover.log.scan import LogView, assemble
 from recover.log.split_scan import FileJoin, OpenError, splits_of
@@ -36,8 +35,7 @@ class SparkEngine:
     settings: SparkSettings
     keeps: bool = False
     kept: Kept = field(default_factory=Kept, compare=False, repr=False)
-    hosts: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
-    """Who read each file of the log last."""
+    views: Views = field(default_factory=lambda: Views(time.time()), compare=False, repr=False)
 
     def scan_log(
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
@@ -53,8 +51,9 @@ class SparkEngine:
         check_executors(session, [queue.files[0].path, queue.files[-1].path])
         self.kept.forget()
         kept = self.kept if self.keeps else None
-        scan = _Scan(session, queue, ColumnStore(memory), progress, open_error, kept, self.hosts)
+        scan = _Scan(session, queue, ColumnStore(memory), progress, open_error, kept, self.views)
         log = assemble(queue, scan.run(self.settings.split_size))
+        self.views.check_damage(log)
         self.kept.settle(log)
         return log
 
@@ -64,6 +63,10 @@ class SparkEngine:
         if not self.kept.rdds or seen is None or any(url_of(scan.mapped_file.path) for scan in log.files):
             return None
         return SparkMaker(session_for(self.settings), self.kept, seen, log)
+
+    def confirm(self) -> None:
+        """See `Engine`: read here what workers read, unless they are this machine's and have its mounts."""
+        self.views.confirm()
 
     def json(self) -> dict[str, Any]:
         """Name, master, and which CRC routine this machine has."""
@@ -77,9 +80,8 @@ class _Scan(Struct):
     progress: ProgressCallback | None
     open_error: OpenError | None
     kept: Kept | None
-    hosts: dict[str, str]
+    views: Views
     unopened: dict[MappedFile, Unopened] = {}
-    begin: float = msgspec.field(default_factory=time.time)
 
     def run(self, split_size: int) -> list[FileScan]:
         """The scans of all files that could be opened, in name order."""
@@ -126,27 +128,16 @@ class _Scan(Struct):
                 if isinstance(packed, Unopened):
                     self.unopened.setdefault(part.mapped_file, packed)
                     continue
-                if packed.identity is not None:
-                    self._compare(packed.identity, part)
+                if not self.session.settings.is_local:
+                    self.views.take(packed.seen)
                 scan = unpack(packed, part, self.columns)
                 if self.kept is not None:
+                    self.kept.digests[number] = packed.seen.digest
                     for split in scan.scan.splits:
                         self.kept.note(split, number)
                 meter.records += scan.scan.record_count
                 yield scan
             meter.end()
-
-    def _compare(self, identity: Identity, part: SplitRange) -> None:
-        """`Refusal` (8) if a worker read another file than this machine sees, and nobody wrote to it meanwhile."""
-        path = part.mapped_file.path
-        self.hosts[str(path.absolute())] = identity.host
-        own = Identity.of(part)
-        if not identity.is_same(own) and own.mtime < int(self.begin):
-            raise Refusal(
-                f"host {identity.host} reads another file as {path} than this machine does",
-                "Mount the same store on every worker, or use --engine local.", host=identity.host, file=str(path),
-                start=part.start, stop=part.stop,
-            )
 
     def _report_unopened(self) -> None:
         for file, problem in sorted(self.unopened.items(), key=lambda item: item[0].file_from_offset):

@@ -13,10 +13,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from recover.cluster.packing import Identity, PackedSplit, Unopened, pack
+from recover.cluster.packing import PackedSplit, Unopened, pack
 from recover.cluster.session import Session
+from recover.cluster.views import Seen
 from recover.findings.refusal import Refusal
 from recover.log.file_scan import SplitRange, scan_split
+from recover.store.reads import recorded
 from recover.store.source import url_of
 
 _names = itertools.count(1)
@@ -230,7 +232,8 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[tuple[int, PackedSplit | 
     enter()
     for task in tasks:
         try:
-            identity = Identity.of(task.part) if url_of(task.part.mapped_file.path) is None else None
-            yield task.number, pack(scan_split(task.part, task.entry), identity)
+            with recorded() as files:
+                scan = scan_split(task.part, task.entry)
+            yield task.number, pack(scan, Seen(files))
         except OSError as error:
             yield task.number, Unopened.of(error)

@@ -37,14 +37,15 @@ from recover.cluster.derived import (
 from recover.cluster.jobs import enter, invisible, watch
 from recover.cluster.packing import Kept, KeptPiece, PackedSplit, pack_rows, rows_of, unpack_rows
 from recover.cluster.session import Session
+from recover.cluster.views import Seen, confirm
 from recover.derived.expected import Expectation, QueueKey
-from recover.derived.index_build import FileBuilder, RebuiltIndexFile
-from recover.derived.index_layout import Target
-from recover.derived.index_stream import IndexStream
+from recover.derived.index_keys import IndexStream
+from recover.derived.index_rebuild import FileBuilder, RebuiltIndexFile, Target
 from recover.derived.queues import QueueBuilder
 from recover.findings.refusal import Interrupted, Refusal
 from recover.log.scan import LogView
 from recover.store.columns import Rows, Split
+from recover.store.reads import recorded
 from recover.store.store import Store
 
 # --- The functions of the jobs that make files: what `recover.cluster.derived` does, over the elements of an RDD.
@@ -66,11 +67,12 @@ class SentSplit(Struct, frozen=True):
 
 
 def pack_elements(
-    pieces: dict[int, list[KeptPiece]], numbers: dict[tuple[bytes, int], int], pack: Pack, elements: Iterable[Any],
+    pieces: dict[int, list[KeptPiece]], digests: dict[int, int], numbers: dict[tuple[bytes, int], int], pack: Pack,
+    elements: Iterable[Any],
 ) -> Iterator[Chunk]:
     """Chunks of what executors kept (see `pieces`, by task) and of splits that were sent; chunks stay what they are.
 
-    `numbers` are those of the queues of the log.
+    `digests`: what each task read for the driver; `numbers` are those of the queues of the log.
     """
     enter()
     for element in elements:
@@ -79,6 +81,8 @@ def pack_elements(
             continue
         task, packed = element
         if isinstance(packed, PackedSplit):
+            if packed.seen.digest != digests[task]:
+                raise RuntimeError(f"host {packed.seen.host} reads other files of the log than the first scan did")
             for number, split in rows_of(packed, pieces.get(task, []), numbers):
                 yield from pack(number, split)
         elif isinstance(packed, tuple):
@@ -87,10 +91,12 @@ def pack_elements(
             raise RuntimeError("a file of the log went away while files were made from it")
 
 
-def make_queues(task: QueueFilesTask, chunks: Iterable[Chunk]) -> Iterator[Product | OtherView]:
-    """What one group of queues comes to."""
+def make_queues(task: QueueFilesTask, chunks: Iterable[Chunk]) -> Iterator[Product | OtherView | Seen]:
+    """What one group of queues comes to, and what was read of their files for it."""
     enter()
-    yield from task(chunks)
+    with recorded() as files:
+        yield from task(chunks)
+    yield Seen(files)
 
 
 def stage_products(stager: Stager, number: int, products: Iterable[Any]) -> Iterator[Staged | NotStaged]:
@@ -155,6 +161,10 @@ class SparkMaker:
         for product in watch(self.session, run, "queues"):
             if isinstance(product, OtherView):
                 raise invisible(product.host, product.folder)
+            if isinstance(product, Seen):
+                for path, reads in product.files.items() if not self.session.settings.is_local else ():
+                    confirm(path, product.host, reads)
+                continue
             found[product.queue][product.number] = product
         for n in chosen:
             products = found[n]
@@ -242,7 +252,7 @@ class SparkMaker:
             # serialized as what executors keep is, or a union would have them do that anew
             rdds.append(context.parallelize([*more, *sent], min(len(more) + 1, self.session.cores)).mapPartitions(iter))
         # one step from what is kept to the shuffle: each further one would take a Python worker of its own
-        packing = partial(pack_elements, self.sources.pieces, self.numbers, pack)
+        packing = partial(pack_elements, self.sources.pieces, self.kept.digests, self.numbers, pack)
         return context.union(rdds).mapPartitions(packing).partitionBy(partitions, int)
 
     def _groups(self, chosen: list[int], counts: Rows) -> tuple[Rows, int]:

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct, field, structs
+from msgspec import Struct, field
 
-from formats.record.rows import NO_PLACE, RECORD
+from formats.record.rows import NOT_IN_QUEUE, RECORD
+from recover.cluster.views import Seen
 from recover.log.file_scan import FileScan, Hole, SplitRange, SplitScan
 from recover.log.scan import LogView
 from recover.log.split_scan import one_split
 from recover.store.columns import ColumnStore, Rows, Split
-from recover.store.reader import FileReader, ReadFailure
-from recover.store.reading import crc32c
+from recover.store.reader import ReadFailure
 
 _COLUMNS = pa.schema([(name, pa.from_numpy_dtype(RECORD[name])) for name in RECORD.names or ()])
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -41,40 +41,10 @@ class Unopened(Struct, frozen=True):
         return OSError(self.number, self.text, str(path))
 
 
-_HEAD = 64
-_BORDER = 4096
-
-
-class Identity(Struct, frozen=True):
-    """What tells two views of a file apart: size, mtime (s), head, and CRC-32C of 4 KiB at both borders of a split.
-
-    `host` is who looked.
-    """
-
-    host: str
-    size: int
-    mtime: int
-    head: bytes
-    borders: tuple[int, int]
-
-    @classmethod
-    def of(cls, part: SplitRange) -> Identity:
-        """As this process sees the file now. `OSError`."""
-        status = os.stat(part.mapped_file.path)
-        with FileReader(part.mapped_file.path) as reader:
-            borders = [reader.read(max(0, at), _BORDER) for at in (part.start, part.stop - _BORDER)]
-            return cls(socket.gethostname(), status.st_size, int(status.st_mtime), reader.read(0, _HEAD),
-                       (crc32c(borders[0]), crc32c(borders[1])))
-
-    def is_same(self, other: Identity) -> bool:
-        """Whether both are views of one file."""
-        return structs.replace(self, host="") == structs.replace(other, host="")
-
-
 class PackedSplit(Struct, frozen=True):
     """One split without what the driver knows: file and range. `columns` and `hashes` are Arrow IPC and int32 bytes.
 
-    `identity` says which file was read, None for one of an object store.
+    `seen` is what was read for it.
     """
 
     columns: bytes
@@ -91,16 +61,16 @@ class PackedSplit(Struct, frozen=True):
     last_data: int
     over_record: bool
     unreadable: list[tuple[int, int, int, int, str]] = field(default_factory=list)
-    identity: Identity | None = None
+    seen: Seen = field(default_factory=lambda: Seen({}))
 
 
-def pack(scan: SplitScan, identity: Identity | None = None) -> PackedSplit:
+def pack(scan: SplitScan, seen: Seen) -> PackedSplit:
     """The split as a task returns it."""
     found, rows = scan.scan, one_split(scan.scan.splits)
     return PackedSplit(
         pack_rows(rows.records), rows.hashes.tobytes(), found.queues, found.holes, found.blank, found.blank_size,
         found.end, scan.entry, scan.enters_at, scan.crossed, scan.open_hole, scan.last_data, found.over_record,
-        [(f.offset, f.wanted, f.got, f.errno or 0, f.strerror or "") for f in found.unreadable], identity,
+        [(f.offset, f.wanted, f.got, f.errno or 0, f.strerror or "") for f in found.unreadable], seen,
     )
 
 
@@ -209,6 +179,8 @@ class Kept(Struct):
     """The persisted RDDs of one scan, and which split of the log came from which task, ascending by phy offset."""
 
     rdds: list[Any] = field(default_factory=list)
+    digests: dict[int, int] = field(default_factory=dict)
+    """What each task read: one that runs again for an executor that was lost has to read the same."""
     _noted: dict[int, tuple[Split, int]] = field(default_factory=dict)
     _splits: list[tuple[Split, int]] = field(default_factory=list)
     _count: int = 0
@@ -233,7 +205,7 @@ class Kept(Struct):
         for rdd in self.rdds:
             with suppress(Exception):  # a Spark that is gone keeps nothing
                 rdd.unpersist()
-        self.rdds, self._noted, self._splits, self._count = [], {}, [], 0
+        self.rdds, self.digests, self._noted, self._splits, self._count = [], {}, {}, [], 0
 
     def sources(self, log: LogView) -> Sources:
         """Where the rows of a log are; splits are numbered in its order, those without rows left out."""
@@ -262,12 +234,12 @@ def _traced(number: int, split: Split, kept: Split) -> KeptPiece | None:
         part = others[start:stop]
         if part.size != records.size or any((records[name] != part[name]).any() for name in _TRACED):
             return None
-        if ((records["bits"] ^ part["bits"]) & ~np.uint16(NO_PLACE)).any():
+        if ((records["bits"] ^ part["bits"]) & ~np.uint16(NOT_IN_QUEUE)).any():
             return None
         first = int(kept.records["hashes"][:start].astype(np.int64).sum())
         if not np.array_equal(split.hashes, kept.hashes[first : first + split.hashes.size]):
             return None
-    changed = np.flatnonzero((records["bits"] & NO_PLACE) != 0).astype(np.int32)
+    changed = np.flatnonzero((records["bits"] & NOT_IN_QUEUE) != 0).astype(np.int32)
     return KeptPiece(number, start, stop, changed, records["bits"][changed])
 
 

@@ -10,7 +10,6 @@ from msgspec import Struct, field
 
 from formats import properties as props
 from formats.errors import FormatError
-from formats.native.queues import BEYOND_LOG, EXPIRED, HOLE, LOST, RIGHT, WRONG
 from formats.native.rows import order_rows, take_rows
 from formats.record import Record
 from formats.record.rows import BIT_LMQ, BIT_MARKER, EXPECTED, FILLER_TOPIC
@@ -25,6 +24,9 @@ from recover.store.config_files import LMQ_PREFIX, Topics, is_folder_name, topic
 _NOTED = 4_000_000
 _TAKEN = 700_000
 _LMQ_LIMIT = 10_000
+
+NOTHING, HOLE, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG = range(7)
+"""Classes of a cell of a queue."""
 
 
 class QueueKey(NamedTuple):

@@ -1,141 +1,416 @@
-"""The index against the log, both ways: every unit judged, every key looked for."""
+"""The index against the log, both ways: every unit judged, every key looked for.
+
+A file that holds what the log calls for, byte for byte, is right, and nothing else is asked of it. Any other is read
+whole and judged: its units against the log, its chains against the hashes, its header against both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from formats.checkpoint import CHECKPOINT, Checkpoint, decode
 from formats.errors import FormatError
-from formats.index import IndexGeometry
+from formats.index import INDEX_HEADER, INDEX_UNIT, MAX_TIME_DIFF, IndexGeometry, IndexHeader, time_diff
+from formats.layout import Buffer
+from formats.native.index import (
+    BEYOND_LOG,
+    CHAIN_LOOP,
+    CLASS,
+    DUPLICATE,
+    EXPIRED,
+    LOST,
+    NO_RECORD,
+    OTHER_KEY,
+    RIGHT,
+    SLOT_OUT_OF_RANGE,
+    SLOT_WRONG,
+    TAKE_ALL,
+    TAKE_KEYS,
+    WRONG_CHAIN,
+    WRONG_TIME,
+    check_chains,
+    match_records,
+    phy_offsets,
+)
+from formats.native.walk import last_nonzero
 from recover.broker.versions import TAG_INDEX, BrokerVersion
-from recover.derived.index_file_check import IndexFileVerdict, IndexReport, check_file, follow_file
-from recover.derived.index_files import IndexFileName, index_geometry, list_index_files, read_words
-from recover.derived.index_stream import IndexStream, TagHistory
+from recover.derived.index_files import (
+    IndexFileName,
+    IndexListing,
+    IndexWords,
+    index_geometry,
+    list_index_files,
+    read_words,
+)
+from recover.derived.index_image import CHUNK, FileHead, IndexImage
+from recover.derived.index_keys import IndexStream, Place, TagHistory, TagRun, tag_runs
 from recover.findings.model import Finding, finding
 from recover.log.scan import LogView
 from recover.store.columns import Rows
-from recover.store.reader import FileReader, ReadFailure, read_small
+from recover.store.reader import FileReader, ReadFailure, read_small, spend
+from recover.store.reading import in_order
 from recover.store.store import Store
 
-if TYPE_CHECKING:
-    from recover.derived.index_file_check import IndexReport
-
-
-def look_for_missing(report: IndexReport, store: Store) -> None:
-    """Count what is expected and what is missing of it into the report, with a finding for each run of messages."""
-    wanted = None if report.verdicts or report.unreadable else report.stream.all_wanted()
-    if wanted is None:
-        _look_at_each(report, store)
-        return
-    report.expected, records, first, last = wanted
-    if records:
-        report.missing = report.expected
-        report.findings.append(_missing_units(None, first, last, records, report.expected))
-
-
-def _look_at_each(report: IndexReport, store: Store) -> None:
-    stream = report.stream
-    blind = _blind_ranges(report)
-    spans = _Spans(report.verdicts)
-    run = _MissingRun(report, store)
-    for number, (expected, missing) in enumerate(stream.each(stream.missing)):
-        report.expected += expected
-        if missing is None:
-            if expected:
-                run.close()
-            continue
-        offsets = stream.splits[number].records["phy_offset"]
-        for low, high in blind:
-            missing[(offsets >= low) & (offsets <= high)] = 0
-        asked = np.flatnonzero(stream.wanted(number, stream.take(number)))
-        run.extend(offsets[asked], missing[asked], spans.of(offsets[asked]))
-    run.close()
-
-
-def _blind_ranges(report: IndexReport) -> list[tuple[int, int]]:
-    """What files that could not be read may cover: from the file before to the file after."""
-    verdicts = report.verdicts
-    ranges = []
-    for place in report.unreadable.values():
-        before = [v.last_right for v in verdicts[:place] if v.last_right is not None]
-        behind = [v.first_right[1] for v in verdicts[place:] if v.first_right is not None]
-        ranges.append((max(before, default=0), min(behind, default=1 << 62)))
-    return ranges
-
-
-class _Spans:
-    """Which index file covers a phy offset, by the messages that its units name."""
-
-    def __init__(self, verdicts: list[IndexFileVerdict]) -> None:
-        with_units = [(v.first_right[1], i) for i, v in enumerate(verdicts) if v.first_right is not None]
-        with_units.sort()
-        self.numbers = np.array([i for _, i in with_units], dtype=np.int64)
-        self.lows = np.array([low for low, _ in with_units], dtype=np.int64)
-        last = (max(verdicts[i].last_right or 0, verdicts[i].header.end_phy_offset) for _, i in with_units)
-        self.highs = np.array(list(last), dtype=np.int64)
-
-    def of(self, offsets: Rows) -> Rows:
-        """Numbers of the verdicts (int64), -1 where no file covers the offset."""
-        if not self.lows.size:
-            return np.full(offsets.size, -1, dtype=np.int64)
-        at = np.searchsorted(self.lows, offsets, side="right") - 1
-        inside = (at >= 0) & (offsets <= self.highs[np.maximum(at, 0)])
-        return np.where(inside, self.numbers[np.maximum(at, 0)], -1)
-
-
-def _missing_units(name: str | None, first: int, last: int, records: int, count: int) -> Finding:
-    return finding("index-missing-units", name, None, first=first, last=last, records=records, count=count)
-
-
-class _MissingRun:
-    """Merges neighbouring messages that lack units, over all splits."""
-
-    def __init__(self, report: IndexReport, store: Store) -> None:
-        self.report = report
-        self.store = store
-        self.open = False
-        self.file = -1
-        self.first = self.last = self.records = self.count = 0
-
-    def extend(self, offsets: Rows, missing: Rows, files: Rows) -> None:
-        """Take messages in log order: phy offset, how many units each lacks, the file that covers each."""
-        if not offsets.size:
-            return
-        lacking = missing > 0
-        if not lacking.any():
-            self.close()
-            return
-        key = np.where(lacking, files, -2)
-        cuts = np.flatnonzero(key[1:] != key[:-1]) + 1
-        for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), offsets.size], strict=True):
-            if not lacking[start]:
-                self.close()
-                continue
-            if self.open and self.file != int(files[start]):
-                self.close()
-            if not self.open:
-                self.open, self.file, self.first = True, int(files[start]), int(offsets[start])
-            self.last = int(offsets[stop - 1])
-            self.records += stop - start
-            self.count += int(missing[start:stop].sum())
-
-    def close(self) -> None:
-        """Report the run that is open, if one is."""
-        if self.open:
-            covering = None if self.file < 0 else self.report.verdicts[self.file].file.path
-            name = None if covering is None else self.store.relative(covering)
-            self.report.missing += self.count
-            self.report.findings.append(_missing_units(name, self.first, self.last, self.records, self.count))
-        self.open = False
-        self.records = self.count = 0
-
-
+_FLAWS = WRONG_TIME | WRONG_CHAIN | CHAIN_LOOP
+_UNIT_CODES = ((CHAIN_LOOP, "index-chain-loop"), (WRONG_CHAIN, "index-wrong-chain"), (WRONG_TIME, "index-wrong-time"))
+_SLOT_CODES = ((SLOT_OUT_OF_RANGE, "index-slot-out-of-range"), (SLOT_WRONG, "index-wrong-slot"))
+_MOST_OTHERS = 100
+_MOST_RUNS = 10_000
 _NEAR_EMPTY_PART = 100
 _NEAR_EMPTY_FILES = 3
+
+
+class IndexFileVerdict(Struct):
+    """What one index file holds. Counts are units; `end` is the number after the last unit.
+
+    `first_right` is (number, phy offset, key hash) of its first unit that names a live message, no
+    earlier unit having done so, and `last_right` the phy offset of its last; None without one.
+    `wrong_before` counts wrong units before `first_right`, `expired_before` the expired ones
+    before the first of a live message, as far as their times can be trusted. `header` is what the
+    file says, `counts_entries` true when its hash_slot_count counts units, as brokers up to 4.7.0 do.
+    `other_keys` are (phy offset, key hash) of units in their right chains that name a record without that key.
+    """
+
+    file: IndexFileName
+    header: IndexHeader
+    end: int = 1
+    right: int = 0
+    wrong: int = 0
+    expired: int = 0
+    lost: int = 0
+    duplicates: int = 0
+    first_right: tuple[int, int, int] | None = None
+    last_right: int | None = None
+    wrong_before: int = 0
+    expired_before: int = 0
+    counts_entries: bool | None = None
+    other_keys: list[tuple[int, int]] = field(default_factory=list)
+    tag_runs: list[TagRun] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def units(self) -> int:
+        """Units in use."""
+        return self.end - 1
+
+    @property
+    def sound(self) -> bool:
+        """True when nothing in the file needs to change; units that it lacks are not asked for."""
+        return all(item.severity == "info" for item in self.findings)
+
+
+class IndexReport(Struct):
+    """All index files. Counts are units; `stream` knows which keys of the log were found.
+
+    `switched_off`: there is no index and there seems never to have been one; nothing is expected then.
+    """
+
+    listing: IndexListing
+    geometry: IndexGeometry | None
+    stream: IndexStream
+    verdicts: list[IndexFileVerdict] = field(default_factory=list)
+    expected: int = 0
+    missing: int = 0
+    switched_off: bool = False
+    findings: list[Finding] = field(default_factory=list)
+    unreadable: dict[str, int] = field(default_factory=dict)
+
+    def total(self, name: str) -> int:
+        """The sum of a count of the verdicts."""
+        return sum(getattr(verdict, name) for verdict in self.verdicts)
+
+    def json(self) -> dict[str, int]:
+        """The `index` object of the verify document."""
+        return {
+            "files": len(self.listing.files), "entries": self.total("units"), "expected": self.expected,
+            "missing": self.missing, "wrong": self.total("wrong"), "expired": self.total("expired"),
+            "lost": self.total("lost"),
+        }
+
+
+# --- A file that is as the log has it. -------------------------------------------------------------------------------
+
+
+def compare_file(
+    file: IndexFileName, reader: FileReader, geometry: IndexGeometry, stream: IndexStream,
+    previous: IndexFileVerdict | None,
+) -> IndexFileVerdict | None:
+    """The verdict on a file that holds, byte for byte, what the log calls for from its first unit on; None for others.
+
+    Notes in `stream` which keys were found. `previous` is the verdict on the file loaded before it. `ReadFailure` when
+    a part of it cannot be read.
+    """
+    head = reader.read(0, INDEX_HEADER.size)
+    first = reader.read(geometry.unit_offset(1), INDEX_UNIT.size)
+    if file.length != geometry.size or len(first) < INDEX_UNIT.size:
+        return None
+    header, unit = INDEX_HEADER.decode(head), INDEX_UNIT.decode(first)
+    place, begin = stream.place(unit.phy_offset, unit.key_hash), stream.timestamp(unit.phy_offset)
+    if place is None or begin is None or not 2 <= header.index_count <= geometry.entries:
+        return None
+    if not 0 <= unit.time_diff <= _most_seconds(previous, begin):
+        return None
+    start = FileHead(begin - 1000 * unit.time_diff if unit.time_diff else 0)
+    for rule in (TAKE_KEYS, TAKE_ALL):
+        parts = stream.parts(place.split, rule)
+        image = IndexImage(geometry, start, parts, header.index_count - 1, place)
+        if _holds(reader, image, header):
+            return _verdict_of(file, header, image, place, rule, stream, unit.key_hash)
+    return None
+
+
+def _most_seconds(previous: IndexFileVerdict | None, begin: int) -> int:
+    """The most that the first unit of a file may count: from the end of the file that a broker had before it."""
+    if previous is None or not previous.sound or not previous.units:
+        return MAX_TIME_DIFF
+    return time_diff(previous.header.end_timestamp, begin)
+
+
+def _holds(reader: FileReader, image: IndexImage, header: IndexHeader) -> bool:
+    """Whether a file has the bytes of an image, its `header` counting slots or units, and nothing after the units."""
+    geometry, room = image.geometry, np.empty(CHUNK, dtype=np.uint8)
+
+    def is_there(at: int, content: Buffer) -> bool:
+        size = len(content)
+        spend(size)
+        there = reader.read_into(memoryview(room.data)[:size], at) == size
+        return there and np.array_equal(room[:size], np.frombuffer(content, dtype=np.uint8))
+
+    if not all(is_there(at, content) for at, content in in_order(image.units(), geometry.units_offset)):
+        return False
+    made = image.header()
+    counts = made.hash_slot_count <= header.hash_slot_count < made.index_count
+    if not counts or made._replace(hash_slot_count=header.hash_slot_count) != header:
+        return False
+    if not all(is_there(at, content) for at, content in in_order(image.slots(), geometry.slots_offset)):
+        return False
+    for start, stop in reader.data_ranges(geometry.unit_offset(header.index_count), geometry.size):
+        for at in range(start, stop, CHUNK):
+            if not is_there(at, bytes(min(CHUNK, stop - at))):
+                return False
+    return True
+
+
+def _verdict_of(
+    file: IndexFileName, header: IndexHeader, image: IndexImage, first: Place, rule: int, stream: IndexStream,
+    key_hash: int,
+) -> IndexFileVerdict:
+    units = header.index_count - 1
+    verdict = IndexFileVerdict(file, header, units + 1, right=units)
+    verdict.first_right, verdict.last_right = (1, header.begin_phy_offset, key_hash), header.end_phy_offset
+    if (used := image.header().hash_slot_count) < units:
+        verdict.counts_entries = header.hash_slot_count > used
+    tagged = []
+    for number, taken in enumerate(image.taken, start=first.split):
+        tagged.append(stream.mark(number, taken, rule))
+    offsets = np.concatenate(tagged)
+    if rule == TAKE_KEYS:  # nobody knows whether the tag unit of the last record was still to come
+        offsets = offsets[offsets != header.end_phy_offset]
+    if offsets.size:
+        verdict.tag_runs = [TagRun(int(offsets[0]), offsets.size, rule == TAKE_ALL)]
+    return verdict
+
+
+# --- Any other file. -------------------------------------------------------------------------------------------------
+
+
+class _Judge:
+    """Judges one file that was read; `name` is what findings call it, `previous` the verdict on the one before it.
+
+    Notes in `stream`, that of `log`, which keys were found.
+    """
+
+    def __init__(
+        self, file: IndexFileName, name: str, image: IndexWords, log: LogView, stream: IndexStream,
+        previous: IndexFileVerdict | None,
+    ) -> None:
+        self.verdict = IndexFileVerdict(file, image.header)
+        self.name = name
+        self.image = image
+        self.log = log
+        self.stream = stream
+        self.previous = previous
+        self.geometry = image.geometry
+        units = image.units
+        self.written = max(0, last_nonzero(units.view(np.uint8).reshape(-1), 0, units.nbytes)) // INDEX_UNIT.size + 1
+        counted = max(1, image.header.index_count)  # IndexFile.load takes a count below 1 as 1
+        self.counted = counted
+        self.verdict.end = self.end = min(counted, self.written)
+        self.offsets = phy_offsets(units[: self.end])
+        self.classes = np.zeros(self.end, dtype=np.uint8)
+
+    def run(self) -> IndexFileVerdict:
+        """The verdict, with its findings."""
+        if self.counted != self.written:
+            header = self.image.header.index_count
+            self._report("index-count-wrong", 36, header=header, written=self.written - 1)
+        if self.end > 1:
+            self._match()
+            self._classify_rest()
+            self._check_first_time()
+        used = self._check_chains()
+        self._check_header(used)
+        self._count()
+        return self.verdict
+
+    def _report(self, code: str, offset: int | None, **facts: Any) -> None:
+        self.verdict.findings.append(finding(code, self.name, offset, **facts))
+
+    def _match(self) -> None:
+        offsets, order = self.offsets[1:], np.empty(0, dtype=np.int64)
+        ordered = bool((offsets[1:] >= offsets[:-1]).all())
+        if not ordered:
+            order = np.argsort(offsets, kind="stable") + 1
+        # differences count from the time of the first unit's message, if it is there
+        timestamp = self.stream.timestamp(int(offsets[0]))
+        begin = self.verdict.header.begin_timestamp if timestamp is None else timestamp
+        state = np.array([1, 0], dtype=np.int64)
+        for number in self.stream.overlapping(int(offsets.min()), int(offsets.max())):
+            split = self.stream.splits[number]
+            records, hashes = np.asarray(split.records), np.asarray(split.hashes)
+            tag_states = np.zeros(records.size, dtype=np.uint8)
+            match_records(
+                self.image.units, self.end, order, ordered, state, records, hashes, self.stream.found(number),
+                self.classes, begin, tag_states,
+            )
+            self.verdict.tag_runs.extend(tag_runs(records, tag_states))
+            if state[0] >= self.end:
+                break
+
+    def _classify_rest(self) -> None:
+        """Units that no record took: expired, in damage, after the end, or wrong."""
+        rest = np.flatnonzero(self.classes[1:] == NO_RECORD) + 1
+        units, offsets = self.image.units[rest], self.offsets[rest]
+        kinds = np.full(rest.size, NO_RECORD, dtype=np.uint8)
+        kinds[offsets >= self.log.log_end] = BEYOND_LOG
+        kinds[self.log.in_damage(offsets)] = LOST
+        kinds[is_expired(units, self.log.min_offset)] = EXPIRED
+        if not self.log.files:
+            kinds[:] = LOST
+        kinds[~units.any(axis=1)] = NO_RECORD
+        self.classes[rest] = kinds
+
+    def _check_first_time(self) -> None:
+        """Unit 1 counts from the end of the file that was before it when the broker made this one."""
+        if int(self.classes[1]) & CLASS in (RIGHT, DUPLICATE):
+            most = _most_seconds(self.previous, self.stream.timestamp(int(self.offsets[1])) or 0)
+            if not 0 <= int(self.image.units[1, 3]) <= most:
+                self.classes[1] |= WRONG_TIME
+
+    def _check_chains(self) -> int:
+        """Flag units and report slots; the number of slots in use."""
+        slots = self.image.slots
+        heads = np.zeros(slots.size, dtype=np.int32)
+        flags = np.zeros(slots.size, dtype=np.uint8)
+        used = int(check_chains(self.image.units, self.end, slots, self.classes, heads, flags))
+        # a wrong count explains slots that name units after it
+        named = min(max(self.counted, self.written), self.geometry.entries)
+        if named > self.end:
+            flags[(slots >= self.end) & (slots < named)] = 0
+        in_use = np.flatnonzero((heads != 0) | (slots != 0) | (flags != 0)) if flags.any() else flags[:0]
+        for kind, code in _SLOT_CODES:
+            flagged = np.flatnonzero(flags[in_use] == kind)
+            for start, stop in _runs(flagged):
+                first, last = int(in_use[flagged[start]]), int(in_use[flagged[stop - 1]])
+                self._report(code, self.geometry.slot_offset(first), first=first, last=last, count=stop - start)
+        return used
+
+    def _check_header(self, used: int) -> None:
+        header, end, count_fits = self.verdict.header, self.end, self.counted == self.written
+        wrong = []
+        if end > 1:
+            wrong += self._wrong_end(1, header.begin_timestamp, header.begin_phy_offset, "begin")
+            if count_fits and int(self.classes[1]) & CLASS == EXPIRED and header.begin_timestamp > header.end_timestamp:
+                wrong.append("begin_timestamp")
+            if count_fits:
+                wrong += self._wrong_end(end - 1, header.end_timestamp, header.end_phy_offset, "end")
+        elif header.begin_phy_offset != header.end_phy_offset or header.begin_timestamp != header.end_timestamp:
+            wrong += ["begin", "end"]
+        # 4.7.0 and before count every unit, later brokers each slot once; a file can have been written by both
+        broken = bool((self.classes & _FLAWS).any()) or bool(self._astray().any())
+        if count_fits and not (0 if broken else used) <= header.hash_slot_count <= end - 1:
+            wrong.append("hash_slot_count")
+        elif count_fits and not broken and used < end - 1:
+            self.verdict.counts_entries = header.hash_slot_count > used
+        if wrong:
+            self._report("index-header-wrong", 0, fields=", ".join(wrong))
+
+    def _wrong_end(self, number: int, timestamp: int, phy_offset: int, which: str) -> list[str]:
+        kind, offset = int(self.classes[number]) & CLASS, int(self.offsets[number])
+        if kind in (NO_RECORD, OTHER_KEY):
+            return []
+        true_time = self.stream.timestamp(offset) if kind in (RIGHT, DUPLICATE) else None
+        wrong = [f"{which}_timestamp"] if true_time not in (None, timestamp) else []
+        return [*wrong, f"{which}_phy_offset"] if offset != phy_offset else wrong
+
+    def _astray(self) -> Rows:
+        """Units that name no record with their key (bool array)."""
+        mask = np.isin(self.classes & CLASS, (NO_RECORD, OTHER_KEY, BEYOND_LOG))
+        mask[0] = False
+        return mask
+
+    def _count(self) -> None:
+        verdict, classes, kinds = self.verdict, self.classes, self.classes & CLASS
+        # bincount would make an int64 of each byte first
+        counts = [int(np.count_nonzero(kinds[1:] == kind)) for kind in range(CLASS + 1)]
+        verdict.right, verdict.duplicates = counts[RIGHT], counts[DUPLICATE]
+        verdict.expired, verdict.lost = counts[EXPIRED], counts[LOST]
+        named = (kinds == RIGHT) | (kinds == DUPLICATE)
+        astray = self._astray()
+        verdict.wrong = int((astray | (named & ((classes & _FLAWS) != 0))).sum())
+        if verdict.right:
+            live = kinds == RIGHT
+            first = int(live.argmax())
+            verdict.first_right = first, int(self.offsets[first]), int(self.image.units[first, 0])
+            verdict.last_right = int(self.offsets[kinds.size - 1 - int(live[::-1].argmax())])
+            verdict.wrong_before = int(astray[:first].sum())
+        off_time = int((named & ((classes & WRONG_TIME) != 0)).sum())
+        if 0 < verdict.header.begin_timestamp <= verdict.header.end_timestamp and off_time * 2 <= int(named.sum()):
+            first_live = int(named.argmax()) if named.any() else self.end
+            verdict.expired_before = int((kinds[:first_live] == EXPIRED).sum())
+        others = np.flatnonzero((classes & ~np.uint8(WRONG_TIME)) == OTHER_KEY)
+        if others.size <= _MOST_OTHERS:
+            verdict.other_keys = [(int(self.offsets[n]), int(self.image.units[n, 0])) for n in others.tolist()]
+        self._report_units(astray & (kinds != BEYOND_LOG), "index-wrong-units")
+        self._report_units(kinds == BEYOND_LOG, "index-beyond-log", log_end=self.log.log_end)
+        if self.log.files:
+            self._report_units(kinds == LOST, "index-lost-units")
+        for flaw, code in _UNIT_CODES:
+            self._report_units((classes & flaw) != 0, code)
+
+    def _report_units(self, mask: Rows, code: str, **facts: Any) -> None:
+        numbers = np.flatnonzero(mask)
+        for start, stop in _runs(numbers):
+            first, last = int(numbers[start]), int(numbers[stop - 1])
+            self._report(code, self.geometry.unit_offset(first), first=first, last=last, count=stop - start,
+                         phy_offset=int(self.offsets[first]), **facts)
+
+
+def is_expired(units: Rows, min_offset: int) -> Rows:
+    """Rows that name a message before the log's first file, and could be a unit (bool array)."""
+    offsets = phy_offsets(units)
+    return np.asarray((offsets >= 0) & (offsets < min_offset) & (units[:, 0] >= 0) & units[:, :4].any(axis=1))
+
+
+def _runs(numbers: Rows) -> Iterator[tuple[int, int]]:
+    """[start, stop) places in `numbers` (ascending) of neighbours; what is after _MOST_RUNS is one with the last.
+
+    A file of noise has millions.
+    """
+    return _parted(np.flatnonzero(np.diff(numbers) != 1)[: _MOST_RUNS - 1] + 1, numbers.size)
+
+
+def _parted(cuts: Rows, size: int) -> Iterator[tuple[int, int]]:
+    """[0, size) cut there: [start, stop) of each part."""
+    return zip([0, *cuts.tolist()], [*cuts.tolist(), size], strict=True) if size else iter(())
+
+
+# --- All files, and what none of them has. ---------------------------------------------------------------------------
 
 
 def check_index(
@@ -197,7 +472,8 @@ class _Check:
         for file in report.listing.files:
             if not file.is_time:
                 self._add(file.path, "index-odd-name", None, name=file.name)
-            self._check_file(file)
+            if report.geometry is not None:
+                self._check_file(file, report.geometry)
             if self.tick is not None:
                 self.tick()
         runs = [run for verdict in report.verdicts for run in verdict.tag_runs]
@@ -206,42 +482,47 @@ class _Check:
             report.switched_off = True
             report.findings.append(finding("index-switched-off", self.folder))
         else:
-            look_for_missing(report, self.store)
+            self._look_for_missing()
         if report.geometry is None:
             report.findings.append(finding("index-sizes-unknown", self.folder))
-        self._note_near_empty()
+        else:
+            self._note_near_empty(report.geometry)
         if self.store.has_abort:
             self._note_newer(checkpoint_time or 0)
         for verdict in report.verdicts:
             report.findings.extend(verdict.findings)
 
-    def _add(self, path: Path, code: str, offset: int | None, **facts: Any) -> None:
-        self.report.findings.append(finding(code, self.store.relative(path), offset, **facts))
+    def _add(self, path: Path | None, code: str, offset: int | None, **facts: Any) -> None:
+        name = None if path is None else self.store.relative(path)
+        self.report.findings.append(finding(code, name, offset, **facts))
 
-    def _check_file(self, file: IndexFileName) -> None:
-        geometry, report = self.report.geometry, self.report
-        if geometry is None:
-            return
+    def _check_file(self, file: IndexFileName, geometry: IndexGeometry) -> None:
+        report = self.report
         previous = report.verdicts[-1] if report.verdicts else None
+        image = None
         try:
             with FileReader(file.path) as reader:
-                verdict, failure = self._follow(file, reader, geometry, previous)
-                image = None if verdict is not None else read_words(reader, geometry)
+                try:
+                    verdict, failures = compare_file(file, reader, geometry, self.stream, previous), []
+                except ReadFailure as once:
+                    verdict, failures = None, [once]
+                if verdict is None:
+                    image = read_words(reader, geometry)
         except OSError as error:
             report.unreadable[file.name] = len(report.verdicts)
             self._add(file.path, "index-unreadable", 0, wanted=file.length, error=error.strerror)
             return
-        if image is not None and failure is not None and not image.failures:
+        if image is not None:
             # what could not be read once is not sound, even if it can be read now
-            image.failures.append(failure)
-        if image is not None and image.failures:
+            failures = image.failures or failures
+        if failures:
             report.unreadable[file.name] = len(report.verdicts)
-            for failure in image.failures:
+            for failure in failures:
                 self._add(file.path, "index-unreadable", failure.offset, wanted=failure.wanted, error=failure.strerror)
             return
-        if verdict is None:
-            assert image is not None
-            verdict = check_file(file, self.store.relative(file.path), image, self.log, self.stream, previous)
+        if image is not None:
+            verdict = _Judge(file, self.store.relative(file.path), image, self.log, self.stream, previous).run()
+        assert verdict is not None
         if file.length != geometry.size:
             verdict.findings.append(finding(
                 "index-file-length", self.store.relative(file.path), min(file.length, geometry.size),
@@ -249,18 +530,39 @@ class _Check:
             ))
         report.verdicts.append(verdict)
 
-    def _follow(
-        self, file: IndexFileName, reader: FileReader, geometry: IndexGeometry, previous: IndexFileVerdict | None
-    ) -> tuple[IndexFileVerdict | None, ReadFailure | None]:
-        try:
-            return follow_file(file, reader, geometry, self.stream, previous), None
-        except ReadFailure as failure:
-            return None, failure
+    def _look_for_missing(self) -> None:
+        """Count what is expected and what is missing of it, with a finding for each run of messages in one file."""
+        report, stream = self.report, self.stream
+        blind, spans = _blind_ranges(report), _Spans(report.verdicts)
+        runs: list[_Run] = []
+        passed = 0
+        for number, (expected, missing) in enumerate(stream.each(stream.missing)):
+            report.expected += expected
+            if missing is None:
+                passed += expected
+                continue
+            offsets = stream.splits[number].records["phy_offset"]
+            for low, high in blind:
+                missing[(offsets >= low) & (offsets <= high)] = 0
+            asked = np.flatnonzero(stream.wanted(number, stream.take(number)))
+            lacking = np.flatnonzero(missing[asked])
+            offsets, missing = offsets[asked[lacking]], missing[asked[lacking]]
+            files = spans.of(offsets)
+            for start, stop in _parted(np.flatnonzero((np.diff(lacking) != 1) | (np.diff(files) != 0)) + 1, files.size):
+                file, first, place = int(files[start]), int(offsets[start]), passed + int(lacking[start])
+                if not runs or (runs[-1].file, runs[-1].end) != (file, place):
+                    runs.append(_Run(file, first))
+                runs[-1].last, runs[-1].end = int(offsets[stop - 1]), place + stop - start
+                runs[-1].records += stop - start
+                runs[-1].count += int(missing[start:stop].sum())
+            passed += asked.size
+        for run in runs:
+            report.missing += run.count
+            path = None if run.file < 0 else report.verdicts[run.file].file.path
+            self._add(path, "index-missing-units", None, first=run.first, last=run.last, records=run.records,
+                      count=run.count)
 
-    def _note_near_empty(self) -> None:
-        geometry = self.report.geometry
-        if geometry is None:
-            return
+    def _note_near_empty(self, geometry: IndexGeometry) -> None:
         empty = [v for v in self.report.verdicts[:-1] if v.units * _NEAR_EMPTY_PART < geometry.capacity]
         if len(empty) >= _NEAR_EMPTY_FILES:
             self._add(empty[0].file.path, "index-near-empty-files", None, first=empty[0].file.name,
@@ -271,3 +573,45 @@ class _Check:
         if newer:
             self._add(newer[0].file.path, "index-newer-than-checkpoint", None, first=newer[0].file.name,
                       last=newer[-1].file.name, count=len(newer), more=len(newer) - 1, checkpoint=checkpoint_time)
+
+
+class _Run(Struct):
+    """Messages that lack units, one after the other, in one file by its number, -1 for none: phy offsets of the first
+    and the last, how many messages and units. `end`: the place after it, in a count of what has units."""
+
+    file: int
+    first: int
+    last: int = 0
+    records: int = 0
+    count: int = 0
+    end: int = 0
+
+
+def _blind_ranges(report: IndexReport) -> list[tuple[int, int]]:
+    """What files that could not be read may cover: from the file before to the file after."""
+    verdicts = report.verdicts
+    ranges = []
+    for place in report.unreadable.values():
+        before = [v.last_right for v in verdicts[:place] if v.last_right is not None]
+        after = [v.first_right[1] for v in verdicts[place:] if v.first_right is not None]
+        ranges.append((max(before, default=0), min(after, default=1 << 62)))
+    return ranges
+
+
+class _Spans:
+    """Which index file covers a phy offset, by the messages that its units name."""
+
+    def __init__(self, verdicts: list[IndexFileVerdict]) -> None:
+        spans = sorted(
+            (v.first_right[1], number, max(v.last_right or 0, v.header.end_phy_offset))
+            for number, v in enumerate(verdicts) if v.first_right is not None
+        )
+        self.lows, self.numbers, self.highs = np.array(spans, dtype=np.int64).reshape(-1, 3).T
+
+    def of(self, offsets: Rows) -> Rows:
+        """Numbers of the verdicts (int64), -1 where no file covers the offset."""
+        if not self.lows.size:
+            return np.full(offsets.size, -1, dtype=np.int64)
+        at = np.searchsorted(self.lows, offsets, side="right") - 1
+        inside = (at >= 0) & (offsets <= self.highs[np.maximum(at, 0)])
+        return np.where(inside, self.numbers[np.maximum(at, 0)], -1)

@@ -208,11 +208,6 @@ class IndexWords(Struct):
         return rows
 
 
-def blank_words(geometry: IndexGeometry) -> IndexWords:
-    """An image without a unit. Pages are taken from the system only where something is put."""
-    return IndexWords(geometry, IndexHeader(0, 0, 0, 0, 0, 0), np.zeros(geometry.size // _WORD, dtype=np.int32))
-
-
 def load_words(path: Path, geometry: IndexGeometry) -> IndexWords:
     """Read a file as `read_words` does. `OSError` when it cannot be opened."""
     with FileReader(path) as reader:
@@ -251,14 +246,6 @@ def _room(words: int) -> Rows:
             return mapped(file, 0, size).view(np.int32)
         except OSError:
             return np.zeros(words, dtype=np.int32)
-
-
-def file_chunks(image: IndexWords) -> Iterator[bytes]:
-    """The bytes of the file, in pieces; the image stays as it is, and so do pages that nothing was put in."""
-    step = _CHUNK // _WORD
-    for at in range(0, image.words.size, step):
-        piece = image.words[at : at + step].astype(">i4").tobytes()
-        yield INDEX_HEADER.encode(image.header) + piece[INDEX_HEADER.size :] if at == 0 else piece
 
 
 def _swap(words: Rows) -> None:
@@ -321,6 +308,17 @@ def index_geometry(store: Store, listing: IndexListing | None = None) -> IndexGe
         return max(found, key=lambda g: (_is_ever_full(g, listing), 4 * g.slots == g.entries))
     # no unit to try: at least the length is that of a likely shape
     return next((g for length in lengths for g in _likely(length)), None)
+
+
+def proven_geometry(path: Path, length: int) -> IndexGeometry | None:
+    """The geometry under which the units of one whole file hang in their chains; None where none does."""
+    found = _voted([IndexFileName(path, length, True)], _likely(length))
+    return found if found is not None and found.size == length else None
+
+
+def file_geometry(path: Path, length: int) -> IndexGeometry | None:
+    """The proven geometry of one file, or else, as for one without a unit, that of brokers for its length, if any."""
+    return proven_geometry(path, length) or next(iter(_likely(length)), None)
 
 
 def _of_length(listing: IndexListing, length: int) -> list[IndexFileName]:

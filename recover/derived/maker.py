@@ -13,8 +13,7 @@ from recover.log.scan import LogView
 from recover.store.store import Store
 
 if TYPE_CHECKING:
-    from recover.derived.index_build import FileBuilder, RebuiltIndexFile
-    from recover.derived.index_layout import Target
+    from recover.derived.index_rebuild import FileBuilder, RebuiltIndexFile, Target
     from recover.derived.queues import QueueBuilder
 
 

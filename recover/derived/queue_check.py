@@ -11,10 +11,22 @@ from msgspec import Struct
 
 from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK
 from formats.names import offset_in_name, offset_to_name
-from formats.native.queues import BEYOND_LOG, EXPIRED, HOLE, LOST, NOTHING, RIGHT, WRONG, classify_units
 from formats.record.rows import BIT_DELAY, BIT_MARKER, EXPECTED
 from recover.broker.delays import DelayTable, is_delayed
-from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, QueueVerdict, is_lost
+from recover.derived.expected import (
+    BEYOND_LOG,
+    EXPIRED,
+    HOLE,
+    LOST,
+    NOTHING,
+    RIGHT,
+    WRONG,
+    ConsumeQueueReport,
+    Expectation,
+    QueueKey,
+    QueueVerdict,
+    is_lost,
+)
 from recover.findings.model import Finding, finding
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
@@ -79,6 +91,61 @@ def broken_finding(stretch: Stretch, files: ExtFiles, start: int, stop: int) -> 
         topic=files.topic, queue=files.queue_id, first=stretch.first_index + start, last=stretch.first_index + stop - 1,
         count=stop - start, phy_offset=int(stretch.phy_offset[start]), address=address,
     )
+
+
+def classify_units(
+    first_index: int, phy_offsets: Rows, sizes: Rows, tags_codes: Rows, rows: Rows, row_tags: Rows,
+    bounds: tuple[int, int, Rows, Rows], *, bridged: bool,
+) -> tuple[Rows, Rows]:
+    """The class (uint8) of every cell of a stretch of one queue, and which rows have no unit (bool array).
+
+    The cells start at queue offset `first_index`. `rows` (EXPECTED, with the tags codes that their units carry) are
+    the positions that should be held, ascending, all inside or after the stretch; the cell of a lost message may name
+    the marker or repeat a neighbour. A unit of an expired message where a live one is expected, or between live ones,
+    is wrong. A cell that no record claims may repeat a neighbour too, between live ones or, with `bridged`, where the
+    log is damaged or was, anywhere. `bounds`: physical offsets where the log begins and ends, where its damage begins
+    and ends. The first cell with size <= 0 ends the queue: it and everything after it is NOTHING.
+    """
+    min_offset, log_end, starts, stops = bounds
+    ended = np.flatnonzero(sizes <= 0)
+    used = int(ended[0]) if ended.size else sizes.size
+    same = (phy_offsets[1:] == phy_offsets[:-1]) & (sizes[1:] == sizes[:-1])
+    repeats = (np.r_[False, same] | np.r_[same, False])[:used]
+    offset, size, tags = phy_offsets[:used], sizes[:used].astype(np.int64), tags_codes[:used]
+    index = np.arange(first_index, first_index + used)
+    at = np.searchsorted(rows["queue_offset"], index)
+
+    def of_rows(values: Rows) -> Rows:
+        """What the next row from each cell on has; 0 after the last."""
+        return np.asarray(np.append(values, 0)[at])
+
+    inside = (at > 0) & (at < rows.size)
+    expected = (at < rows.size) & (of_rows(rows["queue_offset"]) == index)
+    lost = expected & (of_rows(is_lost(rows)) != 0)
+    named = expected & (offset == of_rows(rows["phy_offset"])) & (size == of_rows(rows["size"]))
+    hole = (offset == PRE_BLANK.phy_offset) & (size == PRE_BLANK.size) & (tags == PRE_BLANK.tags_code)
+    damage = np.searchsorted(starts, offset, side="right") - 1
+    damaged = (damage >= 0) & (offset < np.append(stops, 0)[damage])
+    right = named & (tags == of_rows(row_tags))
+    classes = np.zeros(sizes.size, dtype=np.uint8)
+    classes[:used] = np.select(
+        [
+            hole,
+            offset < 0,  # no broker writes one, and ConsumeQueue.recover takes it for the end of the queue
+            (offset < min_offset) & ~(expected & ~lost) & ~inside,
+            lost & (named | repeats),
+            lost,
+            offset > log_end - size,
+            ~expected & damaged,
+            right,
+            ~expected & (bridged | inside) & repeats,
+        ],
+        [*np.array([HOLE, WRONG, EXPIRED, LOST, WRONG, BEYOND_LOG, LOST, RIGHT, LOST], dtype=np.uint8)],
+        np.uint8(WRONG),
+    )
+    missing = ~is_lost(rows)
+    missing[at[expected & ~hole]] = False
+    return classes, missing
 
 
 _LISTED = 10_000
@@ -321,14 +388,13 @@ class _Checker:
             tags, broken = verdict.tags_codes, verdict.broken
         else:
             self._learn(stretch, rows, tags)
-        classes = np.zeros(stretch.held, dtype=np.uint8)
-        used = classify_units(
-            stretch.phy_offset, stretch.size, tags, stretch.first_index, self.log.min_offset, self.log.log_end,
-            self.starts, self.stops, np.ascontiguousarray(rows["queue_offset"]),
-            np.ascontiguousarray(rows["phy_offset"]), np.ascontiguousarray(rows["size"]),
-            self.delays.tags_codes(rows), lost, self.stands_in, classes, missing,
+        bounds = self.log.min_offset, self.log.log_end, self.starts, self.stops
+        classes, lacking = classify_units(
+            stretch.first_index, stretch.phy_offset, stretch.size, tags, rows, self.delays.tags_codes(rows), bounds,
+            bridged=self.stands_in,
         )
-        return classes, int(used), broken
+        missing[:] = lacking
+        return classes, int(np.count_nonzero(classes)), broken
 
     def _learn(self, stretch: Stretch, rows: Rows, tags: Rows) -> None:
         """Let the delay table see the units that stand where a delayed message's unit belongs."""

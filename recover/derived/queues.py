@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -10,7 +11,6 @@ from msgspec import Struct
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
 from formats.layout import Buffer
 from formats.names import offset_to_name
-from formats.native.queues import put_rows
 from formats.record.rows import EXPECTED
 from recover.broker.delays import DelayTable
 from recover.change.content import Spool
@@ -21,6 +21,7 @@ from recover.derived.queue_ext import ExtImage, ExtRows, end_of, ext_steps, fres
 from recover.log.scan import LogView
 from recover.store.columns import Rows
 from recover.store.derived_files import UNIT_SIZE, ExtFiles, QueueFiles, addresses_of, cut_off, is_address, positions_of
+from recover.store.reader import read_small
 from recover.store.store import CONSUMEQUEUE, CONSUMEQUEUE_EXT, Store
 
 
@@ -82,7 +83,8 @@ def queue_steps(files: QueueFiles, queue: QueueCells, spool: Spool) -> Iterator[
         if mapped_file is None or mapped_file.length != size:
             yield Install(f"{folder}/{offset_to_name(offset)}", spool.padded(content, size))
         else:
-            yield from patches(store.relative(mapped_file.path), mapped_file.path.read_bytes(), bytes(content))
+            before = read_small(mapped_file.path, size)
+            yield from patches(store.relative(mapped_file.path), before, bytes(content))
     for offset, mapped_file in on_disk.items():
         if offset not in contents:
             yield Retire(store.relative(mapped_file.path))
@@ -206,22 +208,20 @@ class QueueBuilder:
         self, key: QueueKey, first: int, count: int, rows: Rows, old: QueueCells | None, *, from_nothing: bool = False
     ) -> QueueCells:
         cells = np.empty(count, dtype=CQ_UNIT.dtype)
+        cells[:] = PRE_BLANK
         evidence = np.zeros(count, dtype=bool)
-        at = rows["queue_offset"] - first
+        if old is not None:
+            self._keep_old(cells, evidence, first, old, rows)
+        at: Any = rows["queue_offset"] - first
+        if rows.size and int(at[-1]) - int(at[0]) == rows.size - 1:
+            at = slice(int(at[0]), int(at[-1]) + 1)
         tags_codes = self.delays.tags_codes(rows)
-        plain = old is None and put_rows(rows, tags_codes, first, cells.view(np.uint8))
-        if not plain:
-            cells[:] = PRE_BLANK
-            if old is not None:
-                self._keep_old(cells, evidence, first, old, rows)
-            for name, values in (("phy_offset", rows["phy_offset"]), ("size", rows["size"]), ("tags_code", tags_codes)):
-                cells[name][at] = values
+        for name, values in (("phy_offset", rows["phy_offset"]), ("size", rows["size"]), ("tags_code", tags_codes)):
+            cells[name][at] = values
         ext = None
         had_ext = old is not None and bool(is_address(old.cells["tags_code"]).any())
         if from_nothing or had_ext or self._ext_on_disk(key):
-            ext = self._ext(key, cells, at, rows, tags_codes, from_nothing)
-        if plain:
-            return QueueCells(key, first, cells, ext)
+            ext = self._ext(key, cells, rows["queue_offset"] - first, rows, tags_codes, from_nothing)
         first_live = int(rows["queue_offset"][0]) if rows.size else first + cells.size
         lost = np.zeros(cells.size, dtype=bool)
         lost[at] = is_lost(rows)

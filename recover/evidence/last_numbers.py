@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import structs
 
-from formats.record.rows import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED
+from formats.record.rows import BIT_GHOST, BIT_MISNUMBERED, BIT_SUPERSEDED
 from recover.log.generations import numbered
 from recover.log.scan import LogView, tally
 from recover.store.config_files import is_folder_name, topic_text
@@ -29,7 +29,7 @@ def correct_generations_by_units(log: LogView, store: Store) -> LogView:
     if log.superseded and _without_false_restarts(log, store):
         superseded = sum(int(((split.records["bits"] & BIT_SUPERSEDED) != 0).sum()) for split in log.splits())
         log = structs.replace(log, tally=tally(log.files, len(log.queues)), superseded=superseded)
-    if log.tally.bits & BIT_STRAY and _with_true_jumps(log, store):
+    if log.tally.bits & BIT_MISNUMBERED and _with_true_jumps(log, store):
         log = structs.replace(log, tally=tally(log.files, len(log.queues)))
     return log
 
@@ -40,7 +40,7 @@ def _without_false_restarts(log: LogView, store: Store) -> bool:
     older: dict[int, np.void] = {}
     newer: dict[int, np.void] = {}
     for split in log.splits() if alone.size else ():
-        wanted = np.isin(split.records["queue"], alone) & ((split.records["bits"] & (BIT_GHOST | BIT_STRAY)) == 0)
+        wanted = np.isin(split.records["queue"], alone) & ((split.records["bits"] & (BIT_GHOST | BIT_MISNUMBERED)) == 0)
         records = split.records[wanted & numbered(split.records)]
         stale = (records["bits"] & BIT_SUPERSEDED) != 0
         for rows, last in ((records[stale], older), (records[~stale], newer)):
@@ -54,7 +54,7 @@ def _without_false_restarts(log: LogView, store: Store) -> bool:
     for split in log.splits() if false else ():
         bits, offsets = split.records["bits"], split.records["phy_offset"]
         bits[np.isin(split.records["queue"], [*false])] &= np.uint16(~BIT_SUPERSEDED & 0xFFFF)
-        bits[np.isin(offsets, [*false.values()])] |= BIT_STRAY
+        bits[np.isin(offsets, [*false.values()])] |= BIT_MISNUMBERED
     return bool(false)
 
 
@@ -62,11 +62,11 @@ def _with_true_jumps(log: LogView, store: Store) -> bool:
     """Whether the unit of the place that it names for itself bears any misnumbered last record out."""
     cleared = False
     for split in log.splits():
-        for at in np.flatnonzero((split.records["bits"] & BIT_STRAY) != 0).tolist():
+        for at in np.flatnonzero((split.records["bits"] & BIT_MISNUMBERED) != 0).tolist():
             row = split.records[at]
             place = int(row["queue_offset"])
             if place > int(log.tally.most[int(row["queue"])]) and _is_named(log, store, row, place):
-                split.records["bits"][at] &= np.uint16(~BIT_STRAY & 0xFFFF)
+                split.records["bits"][at] &= np.uint16(~BIT_MISNUMBERED & 0xFFFF)
                 cleared = True
     return cleared
 

@@ -86,6 +86,11 @@ class LostPosition(Struct, frozen=True):
     size: int | None
 
     @property
+    def place(self) -> tuple[QueueKey, int]:
+        """Queue and queue offset."""
+        return self.key, self.queue_offset
+
+    @property
     def start(self) -> int:
         """Physical offset of its record, -1 where no unit says so."""
         return -1 if self.phy_offset is None else self.phy_offset

@@ -15,13 +15,13 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.record.rows import BIT_STRAY, BIT_SUPERSEDED, STALE
+from formats.record.rows import BIT_SUPERSEDED, STALE
 from recover.claims import Claim, believed
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
 from recover.evidence.lost import LostPosition, named_by_units, not_held
 from recover.log.file_scan import FileScan, Hole
 from recover.log.generations import numbered
-from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble, without_rows
+from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble, kept_rows
 from recover.store.columns import ColumnStore, Rows, Split
 from recover.store.config_files import topic_text
 from recover.store.mapped_files import MappedFile
@@ -90,7 +90,7 @@ def without(log: LogView, stretches: Collection[Range], *, memory: int) -> LogVi
     for scan in log.files:
         own = [part for part in stretches if scan.mapped_file.file_from_offset <= part[0] < scan.file_end]
         whole = (scan.mapped_file.file_from_offset, scan.file_end) in own
-        copy = scan.copied([_cut(split, own, columns) for split in scan.splits])
+        copy = scan.copied([kept_rows(split, _inside(split, own), columns) for split in scan.splits])
         copy.queues = log.queues
         if whole:
             copy.blank, copy.blank_size, copy.end, copy.doubted = None, 0, scan.mapped_file.file_from_offset, []
@@ -110,13 +110,6 @@ def _inside(split: Split, stretches: Collection[Range]) -> Rows:
     for start, stop in stretches:
         inside |= (split.records["phy_offset"] >= start) & (split.records["phy_offset"] < stop)
     return inside
-
-
-def _cut(split: Split, stretches: Collection[Range], columns: ColumnStore) -> Split:
-    left = without_rows(split, _inside(split, stretches))
-    kept = columns.keep(left.records, left.hashes)
-    kept.records["bits"] &= np.uint16(~(STALE | BIT_STRAY) & 0xFFFF)
-    return kept
 
 
 def _foreign_files(

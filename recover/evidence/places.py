@@ -22,7 +22,7 @@ from msgspec import structs
 
 from formats import sysflag
 from formats.record import Record
-from formats.record.rows import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED, EXPECTED, row_of
+from formats.record.rows import BIT_GHOST, BIT_MISNUMBERED, BIT_SUPERSEDED, EXPECTED, row_of
 from recover.claims import Claim, believed
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, lmq_targets
 from recover.evidence.edits import Edit, Place, between, property_bit
@@ -116,7 +116,7 @@ def _contradicted(
             if record is not None and record.property_crc is None:
                 place = expectation.keys[int(row["queue"])], int(row["queue_offset"])
                 others = [(key, queue_offset) for key, queue_offset, _ in dict.fromkeys(own)]
-                asked.append(_Asked(record, place, others, bool(int(row["bits"]) & BIT_STRAY)))
+                asked.append(_Asked(record, place, others, bool(int(row["bits"]) & BIT_MISNUMBERED)))
     beside = _beside(expectation, asked)
     found: list[Edit | None] = []
     for item in asked:
@@ -181,7 +181,7 @@ def _judged(
             claims.append(Claim("neighbours", place, log.neighbours))
     place = believed(claims, asked.own)
     if place != asked.own:
-        return _moved(asked.record, *place)
+        return moved(asked.record, *place)
     sources = {claim.source for claim in claims if claim.weight}
     if asked.record.sys_flag & sysflag.TRANSACTION_PREPARED and {"unit", "neighbours"} <= sources:
         # half messages of brokers have no number in a queue
@@ -192,14 +192,18 @@ def _judged(
     return None
 
 
-def _moved(record: Record, key: QueueKey, queue_offset: int) -> Edit | None:
+def moved(record: Record, key: QueueKey, queue_offset: int) -> Edit | None:
+    """The edit that puts a record at this place, None if more than one field is in the way, or none."""
     fields = {
         "topic": (record.topic_name, key.topic), "queue_id": (record.queue_id, key.queue_id),
         "queue_offset": (record.queue_offset, queue_offset),
     }
-    (name, (stored, told)), *more = ((name, values) for name, values in fields.items() if values[0] != values[1])
+    differing = [(name, stored, told) for name, (stored, told) in fields.items() if stored != told]
+    if len(differing) != 1:
+        return None
+    ((name, stored, told),) = differing
     right = structs.replace(record, **{name: key.topic.encode() if name == "topic" else told})
-    if more or len(right.topic) != len(record.topic):
+    if len(right.topic) != len(record.topic):
         return None
     return between("place", record, right, name, (str(stored), str(told)), ((key, queue_offset),))
 
@@ -278,8 +282,8 @@ def names_again(
 def misnumbered(log: LogView, expectation: Expectation) -> dict[QueueKey, list[Unit]]:
     """The misnumbered records by the queue that they name, in log order: the number they give, phy_offset, size."""
     found: dict[QueueKey, list[Unit]] = {}
-    for split in log.splits() if log.tally.bits & BIT_STRAY else ():
-        for row in split.records[(split.records["bits"] & BIT_STRAY) != 0]:
+    for split in log.splits() if log.tally.bits & BIT_MISNUMBERED else ():
+        for row in split.records[(split.records["bits"] & BIT_MISNUMBERED) != 0]:
             found.setdefault(expectation.keys[int(row["queue"])], []).append(_unit_of(row))
     return found
 
@@ -464,7 +468,7 @@ def relocated(log: LogView, edits: Collection[Edit], *, memory: int) -> LogView:
 
 def _with_rows(split: Split, right: dict[int, tuple[np.ndarray, np.ndarray]], columns: ColumnStore) -> Split:
     rows, hashes = np.array(split.records), np.array(split.hashes)
-    rows["bits"] &= np.uint16(~(BIT_STRAY | BIT_SUPERSEDED) & 0xFFFF)
+    rows["bits"] &= np.uint16(~(BIT_MISNUMBERED | BIT_SUPERSEDED) & 0xFFFF)
     ends = np.cumsum(rows["hashes"].astype(np.int64))
     for at in np.flatnonzero(np.isin(rows["phy_offset"], [*right])).tolist():
         row, keys = right[int(rows["phy_offset"][at])]

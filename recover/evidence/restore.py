@@ -33,6 +33,7 @@ from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTHS
 from formats.sysflag import HOSTS_V6
 from recover.evidence.edits import Edit, only
 from recover.evidence.lost import Losses, LostPosition
+from recover.evidence.places import moved
 from recover.evidence.policy import POLICIES
 from recover.log.judge import LARGEST, LogReader
 from recover.log.scan import DENIED, Damage, LogView
@@ -59,8 +60,7 @@ def flipped_bits(log: LogView, losses: Losses) -> Iterator[Edit]:
             # bytes that are hardly records are not read
             content = content_of(reader, damage) if _begins_with_record(reader, damage) else None
             found = [] if content is None else put_back(content, damage.start, lost, bits=True)
-            if any(edit.kind == "bit" for edit in found):
-                yield from (edit for edit in found if edit.bit is not None)
+            yield from (edit for edit in found if edit.kind == "bit")
 
 
 def content_of(reader: LogReader, damage: Damage) -> bytes | None:
@@ -104,7 +104,7 @@ def _each(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits
     found: list[Edit] = []
     at = 0
     while at < len(damaged):
-        if len(found) == most:
+        if len(found) >= most:
             return []
         size = int.from_bytes(damaged[at : at + _SIZE_BYTES], "big")
         if not MIN_RECORD_SIZE < size <= len(damaged) - at:
@@ -115,11 +115,22 @@ def _each(damaged: bytes, phy_offset: int, lost: Sequence[LostPosition], *, bits
         if restored is None and size < len(damaged) and len(own) <= most:
             # beside others, a field that one place alone fixes is as sure as a bit
             restored = restore(piece, phy_offset + at, own)
-        if restored is None:
+        edits = [restored] if restored else _bit_and_place(piece, phy_offset + at, own) if bits else []
+        if not edits:
             return []
-        found.append(restored)
+        found += edits
         at += size
     return found
+
+
+def _bit_and_place(damaged: bytes, phy_offset: int, own: Sequence[LostPosition]) -> list[Edit]:
+    """The bit that a checksum names, and another that puts the record where the one unit that names it stands."""
+    edit = turned_back(damaged, phy_offset, [])
+    if edit is None or edit.record.property_crc is not None:
+        return []
+    moves = [moved(edit.record, *each.place) for each in own if (each.start, each.stop) == (phy_offset, edit.stop)]
+    by_a_bit = [move for move in moves if move is not None and move.bit is not None]
+    return [edit, *by_a_bit] if len(by_a_bit) == 1 else []
 
 
 def restore(damaged: bytes, phy_offset: int, lost: Iterable[LostPosition]) -> Edit | None:

@@ -33,6 +33,9 @@ class Engine(Protocol):
         log says.
         """
 
+    def confirm(self) -> None:
+        """`Refusal` (8) where this process sees other bytes of the log than its scans were made of."""
+
     def json(self) -> dict[str, Any]:
         """The `engine` object of the documents."""
 
@@ -52,6 +55,9 @@ class LocalEngine(Struct, frozen=True):
             queue, threads=self.threads, memory=memory, progress=progress, open_error=open_error,
             with_keys=with_keys, split_size=self.split_size,
         )
+
+    def confirm(self) -> None:
+        """See `Engine`: this process has scanned."""
 
     def json(self) -> dict[str, Any]:
         """Name, threads, and which CRC routine."""
@@ -88,6 +94,10 @@ class KnownLog(Struct, frozen=True):
         if progress is not None:
             progress(sum(mapped_file.length for mapped_file in queue.files), self.log.messages)
         return self.log
+
+    def confirm(self) -> None:
+        """See `Engine`."""
+        self.engine.confirm()
 
     def json(self) -> dict[str, Any]:
         """The engine that scanned, or would scan."""

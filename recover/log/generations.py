@@ -15,7 +15,7 @@ import numpy as np
 
 from formats.native.rows import note_last
 from formats.record import MIN_RECORD_SIZE
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED, NO_PLACE
+from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MISNUMBERED, BIT_SUPERSEDED, NOT_IN_QUEUE
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 from recover.log.file_scan import FileScan
 from recover.log.judge import LogReader, without_place
@@ -40,7 +40,7 @@ def counted(records: Rows) -> Rows:
 
 def with_place(records: Rows) -> Rows:
     """Those that hold a position of their queue (bool array): neither ghosts nor superseded, and not misnumbered."""
-    return np.asarray(numbered(records) & ((records["bits"] & NO_PLACE) == 0))
+    return np.asarray(numbered(records) & ((records["bits"] & NOT_IN_QUEUE) == 0))
 
 
 def misnumbered_among(offsets: Rows) -> Rows:
@@ -98,11 +98,11 @@ def _is_repeated(values: list[int], at: int, before: int) -> bool:
 
 
 def mark_jumps(scans: list[FileScan], gapped: list[int]) -> int:
-    """Set BIT_STRAY on the last records of queues that leave out more messages than the log before can have held.
+    """Set BIT_MISNUMBERED on the last records of queues that leave out more messages than the log before can have held.
 
     `gapped` are the queues that leave out any. How many were marked.
     """
-    return _mark(scans, [places[_jumps(places, offsets)] for places, offsets in _ends(scans, gapped)], BIT_STRAY)
+    return _mark(scans, [places[_jumps(places, offsets)] for places, offsets in _ends(scans, gapped)], BIT_MISNUMBERED)
 
 
 def _ends(scans: list[FileScan], queues: list[int]) -> Iterator[tuple[Rows, Rows]]:
@@ -216,8 +216,8 @@ def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
     """Set BIT_SUPERSEDED on records whose queue offset a later record of their queue took again; how many.
 
     `fallen` are the queues whose offsets fall back somewhere along the log. A record that steps out of its
-    queue's order while its neighbours go on is no new generation: it gets BIT_STRAY, for its own queue offset is what
-    is wrong.
+    queue's order while its neighbours go on is no new generation: it gets BIT_MISNUMBERED, for its own queue offset is
+    wrong.
     """
     wrong: list[Rows] = []
     older: list[Rows] = []
@@ -230,7 +230,7 @@ def mark_superseded(scans: list[FileScan], fallen: list[int]) -> int:
         wrong.append(places[misnumbered])
         places, offsets = places[~misnumbered], offsets[~misnumbered]
         older.append(places[_taken_again(offsets)])
-    _mark(scans, wrong, BIT_STRAY)
+    _mark(scans, wrong, BIT_MISNUMBERED)
     return _mark(scans, older, BIT_SUPERSEDED)
 
 

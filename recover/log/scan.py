@@ -21,7 +21,7 @@ from formats.native.rows import (
     tally_rows,
 )
 from formats.record import Record
-from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, NO_MESSAGE, STALE
+from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, NO_MESSAGE, NOT_IN_QUEUE, STALE
 from recover.claims import Claim, believed
 from recover.log.file_scan import FileScan, Hole
 from recover.log.generations import mark_ghosts, mark_jumps, mark_superseded
@@ -193,7 +193,15 @@ class LogView(Struct):
 def without_rows(split: Split, drop: Rows) -> Split:
     """A split without some of its rows (bool array) and their hashes."""
     keep_hashes = np.repeat(~drop, split.records["hashes"].astype(np.int64))
-    return Split(split.records[~drop], split.hashes[keep_hashes])
+    return Split(split.records[~drop], split.hashes[keep_hashes] if split.hashes.size else split.hashes)
+
+
+def kept_rows(split: Split, drop: Rows, columns: ColumnStore) -> Split:
+    """A copy without some rows (bool array), and without the marks that are found again in what is left."""
+    left = without_rows(split, drop) if drop.any() else split
+    kept = columns.keep(left.records, left.hashes)
+    kept.records["bits"] &= np.uint16(~NOT_IN_QUEUE & 0xFFFF)
+    return kept
 
 
 def tally(scans: Iterable[FileScan], queues: int) -> Tally:

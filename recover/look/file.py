@@ -17,9 +17,10 @@ from formats.config.tables import BACKUP_SUFFIX, BY_NAME, TEMPORARY_SUFFIX, miss
 from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
 from formats.consumequeue_ext import CQ_EXT_HEAD, units
 from formats.errors import FormatError
-from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, IndexGeometry, infer_geometry
+from formats.index import INDEX_HEADER, IndexGeometry
 from formats.names import is_index_name, offset_in_name
 from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, decode
+from recover.derived.index_files import file_geometry, proven_geometry
 from recover.findings.refusal import NotAStore, UsageRefusal
 from recover.look.items import (
     TABLES,
@@ -187,7 +188,7 @@ def _is_index(sample: bytes, reader: FileReader) -> bool:
     header = INDEX_HEADER.decode(sample)
     if header.index_count < 2 or not _EARLIEST_MS < header.begin_timestamp <= header.end_timestamp + 1 < _LATEST_MS:
         return False
-    return infer_geometry(reader.read(0, reader.length)) is not None
+    return proven_geometry(reader.path, reader.length) is not None
 
 
 def _is_checkpoint(sample: bytes, reader: FileReader) -> bool:
@@ -299,11 +300,7 @@ def _items(
 
 
 def _index(report: FileReport, reader: FileReader, start: int, geometry: IndexGeometry | None) -> Iterator[Item]:
-    found = geometry
-    if found is None and reader.length == DEFAULT_GEOMETRY.size:
-        found = DEFAULT_GEOMETRY
-    if found is None and INDEX_HEADER.size < reader.length <= _SMALL:
-        found = infer_geometry(reader.read(0, reader.length))
+    found = geometry or file_geometry(reader.path, reader.length)
     if found is None or found.size != reader.length:
         report.facts["geometry"] = "unknown: name --index-slots and --index-entries"
         content = reader.read(0, INDEX_HEADER.size)

@@ -11,12 +11,11 @@ import numpy as np
 from msgspec import Struct, structs
 
 from formats.config.tables import read_consumer_offsets
-from formats.native.queues import EXPIRED
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import OVERFLOW_TO_FIRST
 from recover.check.config import MAPPING_FILE, OFFSET_FILES, check_config
 from recover.check.survey import Survey
-from recover.derived.expected import QueueKey
+from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding
 from recover.predict.dispatch import Key
 from recover.predict.loading import BrokerLog

@@ -13,18 +13,17 @@ import numpy as np
 from msgspec import Struct, structs
 
 from formats.record import Record
-from formats.record.rows import BIT_GHOST, BIT_STRAY, BIT_SUPERSEDED, row_of
+from formats.record.rows import BIT_GHOST, row_of
 from recover.broker.delays import DelayTable
 from recover.check.config import ConfigReport, check_config
 from recover.check.report import VerifyReport
 from recover.check.survey import Survey
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint
 from recover.derived.expected import expect
-from recover.derived.index_check import check_index
-from recover.derived.index_file_check import IndexReport
+from recover.derived.index_check import IndexReport, check_index
 from recover.derived.queue_check import check_consumequeue
 from recover.log.file_scan import FileScan, Hole
-from recover.log.scan import LogView, assemble
+from recover.log.scan import LogView, assemble, kept_rows
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.store import Store
@@ -133,14 +132,8 @@ class _Ranges:
 def _live(splits: Iterable[Split], ranges: _Ranges, columns: ColumnStore) -> Iterator[Split]:
     """Copies without ghosts and replaced records, and without marks that are found again in what is left."""
     for split in splits:
-        ghosts = ((split.records["bits"] & BIT_GHOST) != 0) | ranges.hold(split.records["phy_offset"])
-        if ghosts.any():
-            counts = split.records["hashes"].astype(np.int64)
-            kept = columns.keep(split.records[~ghosts], split.hashes[np.repeat(~ghosts, counts)])
-        else:
-            kept = columns.keep(split.records, split.hashes)
-        kept.records["bits"] &= np.uint16(~(BIT_SUPERSEDED | BIT_STRAY) & 0xFFFF)
-        yield kept
+        ghosts = (split.records["bits"] & BIT_GHOST) != 0
+        yield kept_rows(split, ghosts | ranges.hold(split.records["phy_offset"]), columns)
 
 
 def _insert(splits: Iterable[Split], new: list[Split]) -> Iterator[Split]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct, field
 
-from formats.errors import FormatError
-from formats.record import BLANK_SIZE, decode_blank
 from formats.record.rows import NO_MESSAGE
-from recover.change.model import InPlace, Install, Plan, Step
+from recover.change.model import Install, Plan
 from recover.check.log import NOT_A_FILE
 from recover.check.parts import FOREIGN, MOSTLY_GONE, NOT_SUPPORTED, OTHER_LOG
 from recover.check.report import VerifyReport
@@ -21,14 +18,10 @@ from recover.derived.expected import QueueKey
 from recover.evidence.lost import Surroundings, record_count, was_a_message
 from recover.findings.model import Finding
 from recover.findings.refusal import Refusal
-from recover.log.engine import Engine, LocalEngine
-from recover.log.file_scan import FileScan, Hole, SplitRange, scan_split
-from recover.log.scan import DENIED, MISSING_FILE, LogView
-from recover.log.split_scan import past_mark, take_past_mark
+from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import NO_LOG
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
-from recover.store.reader import FileReader
 from recover.store.store import COMMITLOG, Store
 
 if TYPE_CHECKING:
@@ -81,10 +74,7 @@ def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]], begin: int =
 
     A message of which nothing tells the queue has an entry without topic and queue.
     """
-    restored = {
-        (b["topic"], b["queue"], b["queue_offset"]) for b in bridged if b["kind"] == "restored"
-    }
-    # a record put back stands in every queue again that it names
+    # the records of a damage are put back all or none, and stand in every queue again that they name
     whole_again = {b["start"] for b in bridged if b["kind"] == "restored"}
     statement = Statement()
     surroundings = Surroundings(look.log)
@@ -93,9 +83,7 @@ def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]], begin: int =
             continue
         times = surroundings.times(damage)
         for position in positions:
-            key = position.key
-            if (key.topic, key.queue_id, position.queue_offset) not in restored:
-                statement.add(*key, (position.queue_offset, position.queue_offset), times, damage.reason)
+            statement.add(*position.key, (position.queue_offset, position.queue_offset), times, damage.reason)
         if not positions and number not in look.end_marks and was_a_message(damage):
             statement.add(None, None, None, times, damage.reason)
     return statement.entries()
@@ -159,89 +147,6 @@ def loss_of_rows(log: LogView, cut_from: int) -> list[dict[str, Any]]:
 
 def _span(values: Rows) -> tuple[int, int]:
     return int(values.min()), int(values.max())
-
-
-# --- Every range of the log that a plan overwrites, read and judged once more by the process that will write it.
-#
-# A cluster's workers may see other files under the same names: another host's store, a stale mount, a replica. What
-# they called damage is damage only if it is so in the files that are changed.
-
-
-_FIELDS = ["phy_offset", "size", "queue_offset", "store_timestamp", "sys_flag"]
-REMEDY = (
-    "The worker reads other files than this machine does. Mount the same store on every worker, or use --engine local."
-)
-
-
-def look_again(store: Store, log: LogView, steps: Iterable[Step], engine: Engine) -> None:
-    """`Refusal` (8) where our own view of a range to be overwritten is not what a scan elsewhere returned.
-
-    A scan of this process has read with our own view already.
-    """
-    if isinstance(engine, LocalEngine):
-        return
-    scans = {str(store.path(store.relative(scan.mapped_file.path))): scan for scan in log.files}
-    for step in steps:
-        scan = scans.get(str(store.path(step.file)))
-        if scan is None:
-            continue
-        length = min(scan.mapped_file.length, scan.file_size)
-        start, stop = (step.start, min(step.stop, length)) if isinstance(step, InPlace) else (0, length)
-        if start < stop and not _agrees(scan, start, stop):
-            raise disagreement(store.relative(scan.mapped_file.path), scan.mapped_file.path, start, stop, engine)
-
-
-def disagreement(name: str, path: Path, start: int, stop: int, engine: Engine) -> Refusal:
-    """The refusal of a range [start, stop) of a file that a worker saw otherwise; its host if that is known."""
-    host = getattr(engine, "hosts", {}).get(str(path.absolute()))
-    return Refusal(
-        f"{host or 'a worker'} reads something else in {name} from {start} to {stop} than this machine does",
-        REMEDY, file=name, start=start, stop=stop, host=host,
-    )
-
-
-def _agrees(scan: FileScan, start: int, stop: int) -> bool:
-    base = scan.mapped_file.file_from_offset
-    if scan.blank is not None and base + start > scan.blank:
-        # nobody looks after an end mark, and it is still one
-        return _is_end_mark(scan, scan.blank - base)
-    rows, holes = _rows(scan, base + start, base + stop), _holes(scan.holes, base + start, base + stop)
-    begins = bool(rows.size and rows["phy_offset"][0] == base + start) or any(at == base + start for at, _ in holes)
-    part = SplitRange(scan.mapped_file, scan.file_size, start, stop)
-    seen = scan_split(part, start if begins else None, with_keys=False)
-    while scan.doubted and (past := past_mark(seen.scan)) is not None:
-        if not take_past_mark(seen.scan, scan_split(past, with_keys=False)):
-            break
-    own = [*seen.scan.holes, *([] if seen.open_hole is None else [seen.open_hole])]
-    return bool(np.array_equal(rows, _rows(seen.scan, base + start, base + stop))) and (
-        not begins or holes == _holes(own, base + start, base + stop)
-    )
-
-
-def _is_end_mark(scan: FileScan, position: int) -> bool:
-    with FileReader(scan.mapped_file.path) as reader:
-        try:
-            return decode_blank(reader.read(position, BLANK_SIZE)).size == scan.blank_size
-        except FormatError:
-            return False
-
-
-def _rows(scan: FileScan, start: int, stop: int) -> Rows:
-    parts = list(_found(scan, start, stop))
-    rows = np.concatenate(parts) if parts else np.empty(0, dtype=[("phy_offset", np.int64)])
-    return rows[np.argsort(rows["phy_offset"], kind="stable")]
-
-
-def _found(scan: FileScan, start: int, stop: int) -> Iterator[Rows]:
-    for split in (*scan.splits, *scan.set_aside):
-        records = split.records
-        chosen = records[(records["phy_offset"] >= start) & (records["phy_offset"] < stop)]
-        if chosen.size:
-            yield chosen[_FIELDS].copy()
-
-
-def _holes(holes: Iterable[Hole], start: int, stop: int) -> list[tuple[int, str]]:
-    return [(hole.start, hole.reason) for hole in holes if start <= hole.start < stop and hole.reason not in DENIED]
 
 
 # --- No change is planned on what could not be read, where a second try might show intact messages, nor without a

@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 
 from formats.names import offset_to_name
 from formats.record import encode_blank
-from formats.record.rows import BIT_FILLER, BIT_PROP_CRC, NO_PLACE
+from formats.record.rows import BIT_FILLER, BIT_PROP_CRC, NOT_IN_QUEUE
 from formats.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from recover.change import disk
 from recover.change.carry_out import apply_plan
@@ -141,7 +141,7 @@ class _Log:
     def _placed(rows: Rows) -> Rows:
         """Those with a place in a queue: no old ones, no filler, no half messages of old releases, no rollbacks."""
         kinds = rows["sys_flag"] & TRANSACTION_ROLLBACK
-        fits = ((rows["bits"] & (NO_PLACE | BIT_FILLER)) == 0) & ((kinds == 0) | (kinds == TRANSACTION_COMMIT))
+        fits = ((rows["bits"] & (NOT_IN_QUEUE | BIT_FILLER)) == 0) & ((kinds == 0) | (kinds == TRANSACTION_COMMIT))
         return np.asarray(rows[fits])
 
     def _lost(self) -> dict[int, list[LostPosition]]:

@@ -21,10 +21,9 @@ from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
 from recover.derived.checkpoint import check_checkpoint, right_checkpoint
 from recover.derived.expected import QueueKey
-from recover.derived.index_check import check_index
-from recover.derived.index_file_check import IndexReport
+from recover.derived.index_check import IndexReport, check_index
 from recover.derived.index_files import index_geometry
-from recover.derived.index_plan import IndexRebuild, rebuild_index
+from recover.derived.index_rebuild import IndexRebuild, rebuild_index
 from recover.derived.maker import Maker, maker_for
 from recover.derived.queue_check import check_consumequeue
 from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_files, fresh_queues
@@ -83,8 +82,11 @@ def plan_rebuild(store: Store, options: RebuildOptions, before: VerifyReport | N
     wanted = chosen_queues(before.survey, options)
     seen = before.survey
     drops_units = CONSUMEQUEUE in options.parts
+    steps = list(_steps(before, options, wanted))
+    if steps:
+        seen.options.scanner.confirm()
     plan = Plan.of(
-        options.command, replacing(_steps(before, options, wanted)),
+        options.command, replacing(steps),
         loss=loss_of_unproven(seen, wanted) if drops_units else [],
         summary=summary(before, options), parts=store.folders_elsewhere,
     )
@@ -169,7 +171,7 @@ def _steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] 
         )
     # what is not asked for is not imported
     if INDEX in options.parts and index_needs_work(before.index, options):
-        from recover.derived.index_plan import rebuild_index
+        from recover.derived.index_rebuild import rebuild_index
 
         before.index.geometry = before.index.geometry or DEFAULT_GEOMETRY
         yield from rebuild_index(store, log, report=before.index, zone=options.zone, maker=maker).steps(store)
@@ -214,6 +216,7 @@ def write_rebuild(
     seen = _log_files(store)
     before = look(store, options)
     wanted = chosen_queues(before.survey, options)
+    before.survey.options.scanner.confirm()
     made = not output.exists()
     writer = _Writer(output, interrupted, progress)
     try:

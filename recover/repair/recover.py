@@ -18,7 +18,7 @@ from recover.check.log import damaged_messages
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
 from recover.derived.checkpoint import checkpoint_steps
-from recover.derived.index_plan import rebuild_index
+from recover.derived.index_rebuild import rebuild_index
 from recover.derived.maker import maker_for
 from recover.derived.queues import NO_EVIDENCE, consumequeue_steps
 from recover.evidence.edits import Edit
@@ -35,7 +35,6 @@ from recover.repair.config import repair_config
 from recover.repair.log_changes import LogChanges, Lost, cut_log, keep_everything
 from recover.repair.losses import (
     RecoverPlan,
-    look_again,
     loss_of_damage,
     loss_of_rows,
     loss_of_unproven,
@@ -124,7 +123,6 @@ def plan_from_changes(
 ) -> RecoverPlan:
     """The whole plan: the log first, then what derives from it as it will be, checkpoint, config, abort last."""
     look = before.survey
-    look_again(store, look.log, changes.steps, look.options.scanner)
     if changes.bridged:
         # the units of lost positions have to lead past the bridge
         refuse_unread(before, (CONSUMEQUEUE,))
@@ -141,10 +139,13 @@ def plan_from_changes(
         )
     config: list[dict[str, Any]] = []
     steps = list(_in_order(store, before, changes, after, options, config, prediction))
+    if steps:
+        look.options.scanner.confirm()
     cut = changes.cut_from if changes.cuts_only else None
     loss = [*loss_of_damage(look, changes.bridged, cut or 0), *loss_of_unproven(look)]
     loss += loss_of_rows(look.log, changes.cut_from) if dropped else []
-    damaged = max(0, before.damaged_messages - sum(1 for b in changes.bridged if b["kind"] == "restored"))
+    restored = {b["start"] for b in changes.bridged if b["kind"] == "restored"}
+    damaged = max(0, before.damaged_messages - len(restored))
     unproven = record_count(look.losses.unproven)
     summary = {"lost_messages": dropped, "damaged_messages": damaged, "unproven_messages": unproven,
                "bridged": changes.bridged[:1000], "valid_to": after.valid_to, "config": config}

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from recover.store.reads import reads_of
 from recover.store.source import ReadFailure, Source, missing, open_source
 
 __all__ = ["FileReader", "Pace", "ReadAhead", "ReadFailure", "opened_once", "read_small", "set_rate", "spend"]
@@ -220,6 +221,7 @@ class FileReader:
         self._path = path
         self._kept = _kept if again else None
         self.source = open_source(path) if self._kept is None else self._kept.take(path)
+        self._reads = reads_of(str(path), self.length) if self.descriptor >= 0 else None
 
     @property
     def path(self) -> Path:
@@ -249,19 +251,34 @@ class FileReader:
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes at `offset`: fewer only at the end of the file. `ReadFailure` on an I/O error."""
-        return self.source.read(offset, length)
+        content = self.source.read(offset, length)
+        if self._reads is not None:
+            self._reads.note(offset, len(content), content)
+        return content
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill `buffer` from `offset`; bytes read, fewer only at the end of the file. `ReadFailure` on an I/O error."""
-        return self.source.read_into(buffer, offset)
+        got = self.source.read_into(buffer, offset)
+        if self._reads is not None:
+            self._reads.note(offset, got, buffer)
+        return got
 
     def come_to(self, start: int, stop: int) -> None:
         """All of [start, stop) is read next, in this order; nothing before it is needed any more."""
         self.source.come_to(start, stop)
 
-    def data_ranges(self, start: int, stop: int) -> list[tuple[int, int]]:
+    def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The parts of [start, stop) that are stored; the holes between them read as zeros."""
-        return self.source.stored(start, stop)
+        at = start
+        for first, last in self.source.stored(start, stop):
+            self._note_hole(at, first)
+            yield first, last
+            at = last
+        self._note_hole(at, min(stop, self.length))
+
+    def _note_hole(self, start: int, stop: int) -> None:
+        if self._reads is not None and start < stop:
+            self._reads.note(start, stop - start)
 
     def salvage_into(self, buffer: memoryview, offset: int) -> tuple[int, list[ReadFailure]]:
         """Fill `buffer` from `offset` with what can be read, and with zeros where blocks of 4 KiB cannot.

@@ -1,42 +1,25 @@
-"""Real services and clients: push consumers, full replay, message IDs, and the lock."""
+"""Real services: push consumers behind gaps and what was lost, and full replay by a broker."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import random
 import re
 import shutil
-import struct
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from fixtures.damage import damage
-from fixtures.lab.client import taken
 from fixtures.lab.packed import WHOLE_BROKER, made, readers, settings
-from fixtures.lab.report import OracleReport
 from fixtures.lab.units import Units, queue_units
 from fixtures.lab.whole import Received, Subscription, WholeBroker
-from formats import sysflag
-from formats.errors import FormatError
-from formats.index import IndexGeometry, IndexUnit, decode
-from formats.record import BLANK_SIZE, HEAD, check_strict
+from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexUnit
+from formats.record import HEAD
 from tests.broker.cases import marked, one_deep
 from tests.broker.gaps import REPLAY, deliveries, prepare, recovered, some_records, spoil
 from tests.broker.judge import FILLER, REFUSED, broker_options, mqtool, parts
 from tests.broker.progress import await_offset, delivered, end_of, taken_up
 from tests.support.brokers import VERSIONS, oracle, require_lab
-from tests.support.commitlog import Placed, kinds, placed_records, uncovered
-from tests.support.counts import Count
-from tests.support.plans import count_operations, killed_at
-from tests.support.stores import EXPECTED, STORES, copy_store, real_store
-from tests.support.trees import assert_unchanged
+from tests.support.stores import copy_store, real_store
 
 # --- A bridged gap as whole brokers and their consumers see it: by push and by pop, filtered, and inside system topics.
 
@@ -219,8 +202,12 @@ def index_units(root: Path, store: str) -> list[list[IndexUnit]]:
     """The entries of every index file, files in the order of their names, entries in the order they were written."""
     conf = settings(store)
     geometry = IndexGeometry(int(str(conf["maxHashSlotNum"])), int(str(conf["maxIndexNum"])))
-    images = [decode(path.read_bytes(), geometry) for path in sorted((root / "index").glob("*"))]
-    return [[IndexUnit._make(row.item()) for row in image.units[1 : image.used]] for image in images if image.used > 1]
+    files = [path.read_bytes() for path in sorted((root / "index").glob("*"))]
+    units = [
+        [INDEX_UNIT.decode(content, geometry.unit_offset(number)) for number in range(1, header.index_count)]
+        for content in files for header in [INDEX_HEADER.decode(content)]
+    ]
+    return [each for each in units if each]
 
 
 def _without_delivery_times(queues: Units) -> Units:
@@ -240,174 +227,3 @@ def _differences(ours: Units, theirs: Units) -> list[str]:
             at = odd[0]
             wrong.append(f"{name}: {len(odd)} units differ, first at {at}: {mine.get(at)} / {other.get(at)}")
     return wrong
-
-
-# --- What verify takes for intact released clients can unpack: with each bit turned over, and noise, but in the body.
-
-
-_NOISE = 1000
-_DEEP = {("clean-5.3.3", "5.5.0"), ("clean-4.5.1", "4.9.7")}
-_PAIRS = [
-    pytest.param(store, version, marks=pytest.mark.deep if (store, version) in _DEEP else [])
-    for store, version in product(STORES, VERSIONS) if not ("v2" in store and version.startswith("4."))
-]
-
-
-class Struck(NamedTuple):
-    """A record that is not what it was, and that verify would take for intact."""
-
-    old: Placed
-    content: bytes
-    what: tuple[int, ...]
-
-
-def _is_intact(content: bytes, phy_offset: int) -> bool:
-    try:
-        record = check_strict(content, 0, len(content) + BLANK_SIZE, phy_offset)
-    except FormatError:
-        return False
-    return record.property_crc is not None or not sysflag.contradicted_by(record.sys_flag, record.body)
-
-
-def _struck(it: Placed, rng: random.Random) -> Iterator[Struck]:
-    places = uncovered(it.record)
-    changes = [(at, bytes([it.raw[at] ^ 1 << bit])) for at in places for bit in range(8)]
-    changes += [(at, rng.randbytes(rng.randint(1, 8))) for at in rng.choices(places, k=_NOISE)]
-    for at, change in changes:
-        content = (it.raw[:at] + change + it.raw[at + len(change) :])[: len(it.raw)]
-        if content != it.raw and _is_intact(content, it.phy_offset):
-            yield Struck(it, content, (at, *change))
-
-
-def _may_differ(struck: Struck) -> bool:
-    """Whether nothing tells any more that the body is compressed: clients are given it as it is."""
-    record = check_strict(struck.content, 0, len(struck.content) + BLANK_SIZE, struck.old.phy_offset)
-    was = bool(struck.old.record.sys_flag & sysflag.COMPRESSED)
-    return was and not record.sys_flag & (sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE)
-
-
-@pytest.mark.parametrize(("store", "version"), _PAIRS)
-def test_clients_unpack_whatever_verify_takes_for_intact(store: str, version: str) -> None:
-    """And what stands after it in the same answer."""
-    toolchain, rng = oracle(version).toolchain, random.Random(f"{store} {version}")
-    some, behind = kinds(store), placed_records(store)[0].raw
-    usual = dict(zip(some, taken(toolchain, [it.raw + behind for it in some]), strict=True))
-    assert {one.messages for one in usual.values()} == {2}
-    struck = [one for it in some for one in _struck(it, rng)]
-    assert len(struck) > 1000
-    found = taken(toolchain, [one.content + behind for one in struck])
-    for one, seen in zip(struck, found, strict=True):
-        told = (one.old.phy_offset, one.old.record.topic_name, one.what, seen)
-        assert seen.messages == 2, told
-        assert seen == usual[one.old] or _may_differ(one), told
-
-
-# --- One at a time: no broker starts while the lock is ours, and we keep off while a broker runs.
-
-
-every_version = pytest.mark.parametrize("version", one_deep(VERSIONS, "5.3.3"))
-
-_FLOCK = "hhqqi4x"
-_REFUSAL = "Lock failed"
-
-
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """An exclusive lock on the first byte of the file, owned by the open file as mqtool's is."""
-    with path.open("r+b") as handle:
-        fcntl.fcntl(handle, 37, struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 1, 0))  # 37: F_OFD_SETLK, nameless in 3.11
-        yield
-
-
-@every_version
-def test_broker_does_not_start_while_the_lock_is_held(version: str, tmp_path: Path) -> None:
-    store = real_store("clean-4.5.1", tmp_path)
-    with held(store / "lock"):
-        seen = oracle(version).start(store)
-    assert seen.loaded and not seen.started
-    assert _REFUSAL in (seen.error or "")
-    assert oracle(version).start(store).starts
-
-
-@every_version
-def test_broker_has_cut_the_log_before_it_asks_for_the_lock(version: str, tmp_path: Path) -> None:
-    """Why a broker must not even be tried while mqtool works: docs/broker-start.md says so."""
-    store = real_store("clean-4.5.1", tmp_path)
-    damage("crash-bit-without-checkpoint", store, 0)
-    end = EXPECTED["clean-4.5.1"]["log_end"]
-    with held(store / "lock"):
-        seen = oracle(version).start(store)
-    assert seen.loaded and not seen.started
-    assert seen.after_load is not None and seen.after_load.max_phy < end
-    assert any(path.startswith("commitlog") for path in seen.deleted_files)
-
-
-@every_version
-def test_broker_does_not_start_while_a_change_is_on_its_way(
-    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """mqtool stops at its first write to a data file until a broker has tried to start on the store."""
-    store = real_store("clean-4.5.1", tmp_path)
-    damage("queue-file-zeroed", store, 0)
-    tried: list[OracleReport] = []
-    sync = os.fsync
-
-    def try_a_start(descriptor: int) -> None:
-        sync(descriptor)
-        if not tried and "consumequeue" in os.readlink(f"/proc/self/fd/{descriptor}"):
-            tried.append(oracle(version).start(store))
-
-    monkeypatch.setattr(os, "fsync", try_a_start)
-    answer = mqtool("recover", store, "--yes")
-    assert answer.document["applied"] and not answer.code & REFUSED
-    assert [(seen.loaded, seen.started) for seen in tried] == [(True, False)]
-    assert _REFUSAL in (tried[0].error or "")
-    assert oracle(version).start(store).starts
-
-
-@every_version
-def test_a_real_broker_between_kill_and_resume_is_noticed(version: str, tmp_path: Path, count: Count) -> None:
-    """recover is killed half way, and somebody starts a broker on what it left."""
-    store = real_store("clean-4.5.1", tmp_path)
-    damage("queue-file-zeroed", store, 0)
-    damage("checkpoint-zero", store, 0)
-    copy = copy_store(store, tmp_path / "copy")
-    operations = len(count_operations(lambda: mqtool("recover", copy, "--yes")))
-    # before the first file is changed, between two of them, and after the last
-    for stop in (operations * 3 // 5, operations * 3 // 4, operations * 9 // 10):
-        root = copy_store(store, tmp_path / str(stop))
-        assert killed_at(stop, lambda root=root: mqtool("recover", root, "--yes"))  # type: ignore[misc]
-        assert [run["state"] for run in mqtool("journal", root).document["runs"]] == ["unfinished"]
-        assert oracle(version).start(root).loaded
-        with assert_unchanged(root):
-            assert mqtool("resume", root, "--yes").code & REFUSED
-        count("starts of a real broker between kill and resume refused", 1)
-
-
-@every_version
-def test_changing_commands_refuse_while_a_broker_runs(version: str, tmp_path: Path) -> None:
-    store = real_store("clean-4.5.1", tmp_path)
-    with oracle(version).running(store):
-        answer = mqtool("recover", store, "--yes")
-        assert answer.code & REFUSED
-        assert not (store / ".mqtool").exists()
-    assert oracle(version).start(store).starts
-
-
-@every_version
-def test_inspect_names_the_broker_that_holds_the_lock(version: str, tmp_path: Path) -> None:
-    store = real_store("clean-4.5.1", tmp_path)
-    with oracle(version).running(store) as pid:
-        answer = mqtool("inspect", store)
-    assert str(pid) in str(answer.document)
-
-
-@every_version
-def test_reading_a_live_store_changes_nothing_in_it(version: str, tmp_path: Path) -> None:
-    store = real_store("clean-4.5.1", tmp_path)
-    with (
-        oracle(version).running(store),
-        assert_unchanged(store / "commitlog"),
-        assert_unchanged(store / "consumequeue"),
-    ):
-        mqtool("verify", store)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -15,7 +13,6 @@ from typing import Any
 import pytest
 
 from fixtures.synth import synth_store
-from mqtool import exits
 from recover.cluster import making as makers
 from recover.cluster.engine import SparkEngine
 from recover.cluster.making import SparkMaker
@@ -24,11 +21,10 @@ from recover.log.scan import scan_log
 from recover.log.split_scan import one_split
 from recover.store.store import Store
 from tests.cli.runner import mqtool
-from tests.cluster.cluster import Cluster, can_mount, cluster
+from tests.cluster.cluster import Cluster, cluster
 from tests.cluster.twice import needs_spark, plain
-from tests.support.plain_reader import chain
 from tests.support.stores import real_store
-from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
+from tests.support.trees import assert_unchanged, contents, tree_digest
 
 pytestmark = [pytest.mark.deep, *needs_spark]
 
@@ -72,45 +68,6 @@ def test_executors_that_do_not_see_the_store_are_named_before_anything_starts(
     assert result.code == 8
     assert "cannot see /proc/self/cwd/clean-5.3.3/commitlog/" in result.document["error"]["message"]
     assert "same path on every worker" in result.document["error"]["remedy"]
-
-
-@pytest.mark.skipif(not can_mount(), reason="NOT RUN: no process with mounts of its own can be started here")
-def test_a_worker_that_sees_other_files_is_refused_by_host_and_file_every_time(tmp_path: Path) -> None:
-    root, other = real_store("clean-5.3.3", tmp_path / "a"), real_store("clean-5.3.3", tmp_path / "b")
-    before = tree_digest(root)
-    sound = {path: path.read_bytes() for path in (other / "commitlog").iterdir()}
-    try:
-        with cluster(tmp_path / "cluster", (other, root)) as running:
-            for seed in range(TRIES):
-                for path, content in sound.items():
-                    _strike_every_split(path, content, random.Random(seed))
-                    shutil.copystat(root / "commitlog" / path.name, path)
-                done = mqtool("recover", root, "--yes", "--json", *running.line(
-                    f"mqtool.splitSize={SPLIT}", "spark.scheduler.minRegisteredResourcesRatio=1.0",
-                    "spark.scheduler.maxRegisteredResourcesWaitingTime=120s",
-                ))
-                assert done.code & exits.OPERATIONAL, f"try {seed}: {done.stdout}{done.stderr}"
-                said = done.document["error"]["message"]
-                assert f"{socket.gethostname()} reads" in said and "commitlog/0000" in said, said
-                assert_same_tree(before, tree_digest(root))
-    finally:
-        stop_session()
-
-
-def _strike_every_split(path: Path, content: bytes, dice: random.Random) -> None:
-    """Break a record in each split of a file, which stays the same file; where none begins, change any byte.
-
-    A byte that no checksum covers, away from the split's borders, is not noticed: the log is left alone, but what
-    derives from it may be made of the other file's bytes (docs/spark.md).
-    """
-    struck = bytearray(content)
-    magics = [record.phy_offset - int(path.name) + 4 for record in chain(content, int(path.name))]
-    for start in range(0, len(content), SPLIT):
-        stop = min(start + SPLIT, len(content))
-        inside = [at for at in magics if start + 4 <= at < stop]
-        struck[dice.choice(inside) if inside else dice.randrange(start, stop)] ^= 1 << dice.randrange(8)
-    with path.open("r+b") as file:
-        file.write(struck)
 
 
 def test_a_worker_and_its_executor_that_are_killed_cost_time_and_nothing_else(running: Cluster, tmp_path: Path) -> None:

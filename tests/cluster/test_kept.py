@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from fixtures.synth import synth_store
 from formats.record.rows import BIT_SUPERSEDED
+from recover.cluster.making import pack_elements
 from recover.cluster.packing import Kept, PackedSplit, pack, pack_numbers, rows_of, unpack, unpack_numbers
+from recover.cluster.views import Seen
 from recover.log.file_scan import FileScan, scan_split
 from recover.log.scan import LogView, assemble
 from recover.log.split_scan import FileJoin, one_split, splits_of
@@ -31,7 +33,7 @@ class Scanned:
             parts = splits_of(file, queue.file_size, 20_011)
             scans = []
             for task, part in enumerate(parts, self.kept.tasks(len(parts))):
-                self.packed[task] = pack(scan_split(part))
+                self.packed[task] = pack(scan_split(part), Seen({}))
                 scans.append(unpack(self.packed[task], part, store))
                 for split in scans[-1].scan.splits:
                     self.kept.note(split, task)
@@ -92,3 +94,10 @@ def test_rows_that_no_scan_found_are_sent(scanned: Scanned) -> None:
 def test_numbers_come_back_whatever_they_are(values: list[int]) -> None:
     column = np.array(values, dtype=np.int64)
     assert unpack_numbers(pack_numbers({"a": column, "b": column[::-1]}))["a"].tolist() == values
+
+
+def test_nothing_is_made_of_a_split_that_was_scanned_again_from_another_file(scanned: Scanned) -> None:
+    task, packed = next(iter(scanned.packed.items()))
+    pieces = scanned.kept.sources(scanned.log).pieces
+    with pytest.raises(RuntimeError, match=r"host .* reads other files of the log than the first scan did"):
+        list(pack_elements(pieces, {task: packed.seen.digest + 1}, {}, lambda _number, _split: (), [(task, packed)]))

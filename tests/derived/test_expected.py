@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from formats.record.rows import BIT_STRAY
+from formats.record.rows import BIT_MISNUMBERED
 from recover.check.survey import ScanOptions, survey
 from recover.derived import expected
 from recover.derived.expected import Expectation, QueueKey
@@ -46,7 +46,7 @@ def test_the_rows_are_those_that_a_look_at_every_record_finds(name: str) -> None
     columns = ("queue_offset", "phy_offset", "tags_code", "store_timestamp", "size", "queue", "bits")
     for split in seen.log.live():
         rows = split.records[numbered(split.records)]
-        for row in rows[(rows["bits"] & BIT_STRAY) == 0]:
+        for row in rows[(rows["bits"] & BIT_MISNUMBERED) == 0]:
             if not seen.skipped[row["queue"]]:
                 found.setdefault(int(row["queue"]), []).append(tuple(int(row[column]) for column in columns))
     for row in seen.lmq_rows:

@@ -10,9 +10,8 @@ import pytest
 
 from fixtures.damage import damage
 from recover.change.content import pieces_of
-from recover.derived import index_build as index_builder
-from recover.derived.index_build import ahead
-from recover.derived.index_plan import rebuild_index
+from recover.derived import index_image
+from recover.derived.index_rebuild import ahead, rebuild_index
 from recover.store.reading import Piece
 from tests.support.indexes import opened
 from tests.support.stores import STORES, unpacked
@@ -32,8 +31,8 @@ def test_blocks_of_every_size_make_the_bytes_of_the_whole_file(
 ) -> None:
     store, log = opened(unpacked(name))
     made = rebuild_index(store, log, fresh=True).files
-    monkeypatch.setattr(index_builder, "_UNITS", units)
-    monkeypatch.setattr(index_builder, "CHUNK", 1024)
+    monkeypatch.setattr(index_image, "_UNITS", units)
+    monkeypatch.setattr(index_image, "CHUNK", 1024)
     for file in made:
         whole = b"".join(file.content.chunks())
         assert _put_together(pieces_of(file.content), file.content.size) == whole

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from formats.index import DEFAULT_GEOMETRY, IndexGeometry
-from recover.derived.index_files import index_geometry, list_index_files
+from recover.derived.index_files import file_geometry, index_geometry, list_index_files, proven_geometry
 from recover.findings.refusal import UsageRefusal
 from recover.store.store import Store, StoreOptions
 from tests.support.indexes import opened, write
@@ -28,11 +28,26 @@ def test_geometry_of_a_brokers_files_is_found(name: str) -> None:
     assert geometry(unpacked(name)) == GEOMETRY
 
 
+@pytest.mark.parametrize("name", STORES)
+def test_geometry_of_each_file_alone_is_proven_by_its_units(name: str) -> None:
+    for path in (unpacked(name) / "index").iterdir():
+        assert proven_geometry(path, path.stat().st_size) == file_geometry(path, path.stat().st_size) == GEOMETRY
+
+
+@pytest.mark.parametrize(("length", "found"), [(42040, GEOMETRY), (42044, None), (10, None)])
+def test_file_without_a_unit_has_the_geometry_of_brokers_for_its_length(
+    length: int, found: IndexGeometry | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "20261121015608999"
+    path.write_bytes(bytes(length))
+    assert (proven_geometry(path, length), file_geometry(path, length)) == (None, found)
+
+
 @pytest.mark.parametrize(("slots", "entries"), [(77, 1233), (1000, 1800), (3, 400), (2005, 1599), (1, 2399)])
 def test_odd_split_is_told_apart_from_others_of_the_same_length(
     slots: int, entries: int, tmp_path: Path
 ) -> None:
-    from recover.derived.index_plan import rebuild_index
+    from recover.derived.index_rebuild import rebuild_index
 
     source, log = opened(unpacked("killed-5.5.0"))
     options = StoreOptions(index=_empty(tmp_path / "none"), index_slots=slots, index_entries=entries)

@@ -5,22 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from fixtures.damage import NotApplicable, damage, of_area
 from fixtures.lab.packed import WHOLE_BROKER, made, settings
-from formats.consumequeue import CQ_UNIT, PRE_BLANK
+from formats.consumequeue import CQ_UNIT
 from formats.names import offset_to_name
-from formats.native.queues import put_rows
-from formats.record.rows import BIT_MARKER, EXPECTED
 from recover.change.carry_out import apply_plan
 from recover.change.content import LazyContent, Spool, padded
 from recover.change.preconditions import seal
 from recover.check.survey import ScanOptions, Survey
-from recover.derived import queues as rebuild_consumequeue
 from recover.derived.expected import QueueKey
 from recover.derived.queues import QueueBuilder, queue_steps
 from recover.repair.rebuild import RebuildOptions, plan_rebuild
@@ -201,46 +197,3 @@ def test_zeros_do_not_stand_in_for_content_that_comes_up_short() -> None:
     short = LazyContent(4, lambda: [b"un"])
     with pytest.raises(RuntimeError, match="2 bytes instead of 4"):
         list(padded(short, 64))
-
-
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_the_compiled_way_makes_the_cells_that_the_reference_makes(
-    name: str, store: Copy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, seen = looked_at(store(name))
-    compiled = [builder(seen).fresh(key, rows).cells for key, rows in seen.expectation.grouped()]
-    monkeypatch.setattr(rebuild_consumequeue, "put_rows", lambda *_: False)
-    reference = [builder(seen).fresh(key, rows).cells for key, rows in seen.expectation.grouped()]
-    assert [cells.tobytes() for cells in compiled] == [cells.tobytes() for cells in reference]
-
-
-def expected(*places: int) -> np.ndarray[Any, Any]:
-    rows = np.zeros(len(places), dtype=EXPECTED)
-    rows["queue_offset"], rows["size"] = places, 100
-    rows["phy_offset"] = 100 * np.arange(len(places))
-    return rows
-
-
-def put(rows: np.ndarray[Any, Any], first: int, count: int) -> np.ndarray[Any, Any] | None:
-    cells = np.empty(count, dtype=CQ_UNIT.dtype)
-    tags_codes = np.arange(rows.size, dtype=np.int64) - 1
-    return cells if put_rows(rows, tags_codes, first, cells.view(np.uint8)) else None
-
-
-def test_pre_blanks_stand_in_front_of_the_first_row() -> None:
-    cells = put(expected(7, 8), 5, 4)
-    assert cells is not None
-    assert cells.tolist() == [PRE_BLANK, PRE_BLANK, (0, 100, -1), (100, 100, 0)]
-
-
-@pytest.mark.parametrize("places", [(7, 9), (8, 7), (7, 7), (6, 7), (8, 9), (5, 6, 7, 8, 9)])
-def test_rows_that_are_not_the_last_places_of_a_queue_are_left_to_the_reference(places: tuple[int, ...]) -> None:
-    assert put(expected(*places), 5, 4) is None
-
-
-def test_a_lost_message_is_left_to_the_reference() -> None:
-    rows = expected(7, 8)
-    rows["bits"][1] = BIT_MARKER
-    assert put(rows, 5, 4) is None

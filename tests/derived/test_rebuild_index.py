@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage import damage
-from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, decode
+from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry
 from recover.change.model import Install, Retire
 from recover.findings.refusal import Refusal
 from recover.store.store import Store
@@ -91,9 +91,9 @@ def test_file_that_lacks_the_newest_messages_is_continued(store: StoreCopy) -> N
     last = sorted((root / "index").iterdir())[-1]
     shutil.copy(last, root / "kept")
     geometry = IndexGeometry(500, 2000)
-    image = decode(last.read_bytes(), geometry)
-    units = [image.units[number].tobytes() for number in range(1, 1001)]
-    short = _file(geometry, image.header, units)
+    content = last.read_bytes()
+    units = [content[geometry.unit_offset(number) :][: INDEX_UNIT.size] for number in range(1, 1001)]
+    short = _file(geometry, INDEX_HEADER.decode(content), units)
     last.write_bytes(short)
     assert set(warnings(checked(root))) == {"index-missing-units"}
     plan = rebuilt(root)
@@ -161,7 +161,7 @@ def test_switched_off_index_can_still_be_built(store: StoreCopy) -> None:
     root = store("clean-plain-4.9.7")
     own = index_bytes(root)
     shutil.rmtree(root / "index")
-    from recover.derived.index_plan import rebuild_index
+    from recover.derived.index_rebuild import rebuild_index
 
     plan = rebuild_index(*opened(root, index_slots=500, index_entries=2000))
     write(plan, root / "index")

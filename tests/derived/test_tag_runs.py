@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from formats.native.index import TAG_ABSENT, TAG_PRESENT, TAG_UNKNOWN
 from formats.record.rows import RECORD
-from recover.derived.index_stream import TagRun, tag_runs
+from recover.derived.index_keys import TagRun, tag_runs
 
 
 @given(st.lists(st.sampled_from([TAG_UNKNOWN, TAG_ABSENT, TAG_PRESENT]), max_size=12))

@@ -14,10 +14,9 @@ import pytest
 
 from fixtures.damage import damage
 from recover.derived import index_check as verify_index
-from recover.derived import index_file_check as index_file
 from recover.derived import index_files as index_image
 from recover.derived.index_check import check_index
-from recover.derived.index_stream import IndexStream, TagHistory, TagRun
+from recover.derived.index_keys import TagHistory, TagRun
 from recover.store.reader import FileReader
 from tests.support.indexes import checked, opened, rebuilt, warnings, write
 from tests.support.stores import EXPECTED, STORES, unpacked
@@ -70,7 +69,7 @@ def test_damage_is_found_and_named(recipe: str, name: str, store: StoreCopy) -> 
     if "slot" in done.facts and recipe != "index-chain-cycle":
         assert [item.facts["first"] for item in report.findings if item.severity == "warning"] == [done.facts["slot"]]
     if "number" in done.facts:
-        assert (report.wrong, report.missing) == (1, 1)
+        assert (report.total("wrong"), report.missing) == (1, 1)
         (wrong,) = [item for item in report.findings if item.code == "index-wrong-units"]
         assert (wrong.facts["first"], wrong.offset) == (done.facts["number"], UNITS + 20 * done.facts["number"])
 
@@ -83,7 +82,7 @@ def test_every_key_is_either_found_or_missing(store: StoreCopy) -> None:
     report = checked(root)
     right = sum(verdict.right for verdict in report.verdicts)
     assert right + report.missing == report.expected == 9566
-    assert report.wrong == report.missing > 4
+    assert report.total("wrong") == report.missing > 4
 
 
 def test_neighbouring_messages_without_units_are_one_finding(store: StoreCopy) -> None:
@@ -121,7 +120,7 @@ def test_upgrade_in_the_middle_of_a_file_is_seen(store: StoreCopy) -> None:
     write(rebuilt(unpacked("killed-5.5.0"), report=report, fresh=True), root / "index")
     after = checked(root)
     assert warnings(after) == []
-    assert after.entries == after.expected < 9566
+    assert after.total("units") == after.expected < 9566
     assert [present for _, present in after.stream.tags.changes] == [False, True]
 
 
@@ -141,7 +140,7 @@ def test_units_put_twice_are_not_wrong(store: StoreCopy) -> None:
     shutil.copy(first, first.with_name("20261121015608999"))
     report = checked(root)
     assert warnings(report) == []
-    assert (report.entries, report.missing, report.wrong) == (5108 + 1999, 0, 0)
+    assert (report.total("units"), report.missing, report.total("wrong")) == (5108 + 1999, 0, 0)
 
 
 def test_units_behind_the_end_of_the_log_are_told_from_lost_ones(store: StoreCopy) -> None:
@@ -152,7 +151,7 @@ def test_units_behind_the_end_of_the_log_are_told_from_lost_ones(store: StoreCop
     lost = damage("bit-in-body", root).lost
     report = checked(root)
     assert warnings(report) == []
-    assert len(lost) == 1 and report.lost > 0 and report.wrong == report.missing == 0
+    assert len(lost) == 1 and report.total("lost") > 0 and report.total("wrong") == report.missing == 0
 
 
 def test_wrong_time_is_found(store: StoreCopy) -> None:
@@ -163,7 +162,7 @@ def test_wrong_time_is_found(store: StoreCopy) -> None:
     path.write_bytes(content)
     report = checked(root)
     assert warnings(report) == ["index-wrong-time"]
-    assert (report.wrong, report.missing) == (1, 0)
+    assert (report.total("wrong"), report.missing) == (1, 0)
 
 
 def test_first_unit_may_count_from_the_end_of_a_file_that_is_gone(store: StoreCopy) -> None:
@@ -187,7 +186,7 @@ def test_nearly_empty_files_by_the_hundred_are_one_info(store: StoreCopy) -> Non
         (root / "index" / f"20261121015609{number:03d}").write_bytes(bytes(42040))
     report = checked(root)
     assert [(item.code, item.facts["count"]) for item in report.findings] == [("index-near-empty-files", 120)]
-    assert report.files == 123
+    assert len(report.listing.files) == 123
 
 
 def test_unreadable_file_is_not_taken_for_missing_units(store: StoreCopy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +208,7 @@ def test_unreadable_file_is_not_taken_for_missing_units(store: StoreCopy, monkey
 
 def test_expired_units_are_counted_and_left_alone() -> None:
     report = checked(unpacked("clean-expired-5.5.0"))
-    assert (report.entries, report.expected, report.expired) == (3300, 1746, 1554)
+    assert (report.total("units"), report.expected, report.total("expired")) == (3300, 1746, 1554)
     assert warnings(report) == []
 
 
@@ -229,18 +228,18 @@ def test_random_bytes_are_judged_without_a_crash(seed: int, store: StoreCopy) ->
 
 @pytest.mark.parametrize("tags", [False, True])
 @pytest.mark.parametrize("name", ["clean-4.5.1", "killed-5.5.0", "killed-v2-ipv6-5.3.3", "killed-lmq-4.9.7"])
-def test_what_a_log_without_index_files_lacks_is_counted_as_record_by_record(
-    name: str, tags: bool, store: StoreCopy, monkeypatch: pytest.MonkeyPatch
+def test_what_a_log_without_index_files_lacks_is_one_finding_of_all_of_its_messages(
+    name: str, tags: bool, store: StoreCopy
 ) -> None:
     root = store(name)
     shutil.rmtree(root / "index")
     (root / "checkpoint").unlink()
     opened_store, log = opened(root)
-    at_once = check_index(opened_store, log, tags=tags)
-    monkeypatch.setattr(IndexStream, "all_wanted", lambda _: None)
-    one_by_one = check_index(opened_store, log, tags=tags, threads=3)
-    assert [item.json() for item in at_once.findings] == [item.json() for item in one_by_one.findings]
-    assert at_once.json() == one_by_one.json() and at_once.missing > 0
+    one, three = (check_index(opened_store, log, tags=tags, threads=threads) for threads in (1, 3))
+    assert [item.json() for item in one.findings] == [item.json() for item in three.findings]
+    assert one.json() == three.json() and one.missing == one.expected > 0
+    (lack,) = [item for item in one.findings if item.code == "index-missing-units"]
+    assert (lack.facts["count"], lack.facts["last"] < log.log_end) == (one.missing, True)
 
 
 def test_a_file_of_noise_is_told_in_so_many_findings(store: StoreCopy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +248,7 @@ def test_a_file_of_noise_is_told_in_so_many_findings(store: StoreCopy, monkeypat
     content = path.read_bytes()
     path.write_bytes(content[:40] + random.Random(7).randbytes(len(content) - 40))
     every = checked(root)
-    monkeypatch.setattr(index_file, "_MOST_RUNS", 5)
+    monkeypatch.setattr(verify_index, "_MOST_RUNS", 5)
     some = checked(root)
     codes = {item.code for item in every.findings}
     assert {item.code for item in some.findings} == codes and some.json() == every.json()

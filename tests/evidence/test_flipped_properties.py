@@ -94,13 +94,14 @@ def test_a_flipped_property_is_told_and_put_back_when_asked_for(name: str, tmp_p
     assert mqtool("verify", store).code == 0
 
 
-@pytest.mark.parametrize("fields", [("TAGS", "KEYS"), ("TAGS", "queue_offset"), ("KEYS", "queue_offset", "TAGS")])
+@pytest.mark.parametrize("fields", [("TAGS", "KEYS"), ("TAGS", "queue_offset"), ("KEYS", "queue_offset", "TAGS"),
+                                    ("body", "queue_offset")])
 def test_several_wrong_bits_of_one_record_take_one_run(fields: tuple[str, ...], tmp_path: Path) -> None:
     store = real_store(STORE, tmp_path)
     sound, hit = contents(store), _with("KEYS")
-    number = hit.phy_offset + HEAD.offset("queue_offset") + 6
+    places = {"queue_offset": hit.phy_offset + HEAD.offset("queue_offset") + 6, "body": hit.phy_offset + HEAD.size + 2}
     for field in fields:
-        flip_bit(store, store / LOG, number if field == "queue_offset" else _value_at(hit, field) + 1, 1)
+        flip_bit(store, store / LOG, places.get(field) or _value_at(hit, field) + 1, 1)
     assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
     assert contents(store) == sound
 

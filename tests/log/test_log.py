@@ -11,7 +11,7 @@ import pytest
 from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import StoreWriter, synth_store
 from formats.record import HEAD, Record, encode, make_record
-from formats.record.rows import BIT_STRAY
+from formats.record.rows import BIT_MISNUMBERED
 from recover.broker.versions import BrokerVersion
 from recover.check.survey import ScanOptions, Survey, survey
 from recover.log.judge import LogReader
@@ -124,10 +124,10 @@ def test_one_record_out_of_order_is_no_new_generation(tmp_path: Path, value: int
     _with_queue_offset(tmp_path, records[10], value)
     look = _look(tmp_path)
     assert look.log.superseded == 0
-    rows = [row for split in _log(tmp_path).splits() for row in split.records if row["bits"] & BIT_STRAY]
+    rows = [row for split in _log(tmp_path).splits() for row in split.records if row["bits"] & BIT_MISNUMBERED]
     assert [int(row["phy_offset"]) for row in rows] == [records[10].phy_offset]
     rows = [row for split in look.log.splits() for row in split.records if row["phy_offset"] == records[10].phy_offset]
-    assert [(row["queue_offset"], row["bits"] & BIT_STRAY) for row in rows] == [(10, 0)], "its place is what it is"
+    assert [(row["queue_offset"], row["bits"] & BIT_MISNUMBERED) for row in rows] == [(10, 0)], "it has its place"
     assert [(c.start, c.field, c.place[1]) for c in look.contradictions] == [
         (records[10].phy_offset, "queue_offset", 10)
     ]

@@ -23,8 +23,8 @@ from formats.record.rows import (
     BIT_FILLER,
     BIT_GHOST,
     BIT_MARKER,
+    BIT_MISNUMBERED,
     BIT_PROP_CRC,
-    BIT_STRAY,
     BIT_SUPERSEDED,
     NO_MESSAGE,
     RECORD,
@@ -125,7 +125,7 @@ def test_old_generations_are_those_of_each_queue_by_itself(
     for queue in range(3):
         own = np.flatnonzero(counted & (records["queue"] == queue))
         stray = generations.misnumbered_among(records["queue_offset"][own])
-        expected[own[stray]] |= BIT_STRAY
+        expected[own[stray]] |= BIT_MISNUMBERED
         own = own[~stray]
         offsets = records["queue_offset"][own].tolist()
         for at, offset in enumerate(offsets):

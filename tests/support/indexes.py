@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from recover.derived.index_check import check_index
-from recover.derived.index_file_check import IndexReport
-from recover.derived.index_plan import IndexRebuild, rebuild_index
+from recover.derived.index_check import IndexReport, check_index
+from recover.derived.index_rebuild import IndexRebuild, rebuild_index
 from recover.log.scan import LogView, scan_log
 from recover.store.store import Store, StoreOptions
 

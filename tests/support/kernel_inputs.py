@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from formats.consumequeue import CQ_UNIT
 from formats.record.rows import EXPECTED, RECORD
 
 Inputs = Callable[[random.Random], list[Any]]
@@ -54,39 +53,6 @@ def _numbers(dice: random.Random, low: int = 0, high: int = 25, size: int = _QUE
 
 def _truths(dice: random.Random, size: int) -> Any:
     return array(dice, np.bool_, size, 0, 2)
-
-
-def _units_of(dice: random.Random, rows: Any) -> Any:
-    """Consume queue units as they are on disk: those of the rows, with something else here and there."""
-    units = np.zeros(rows.size, dtype=CQ_UNIT.dtype)
-    for name in ("phy_offset", "size", "tags_code"):
-        units[name] = rows[name]
-    return units
-
-
-def _classify(dice: random.Random) -> list[Any]:
-    cells, first = dice.randrange(30), dice.randrange(10)
-    offsets = np.sort(_numbers(dice, -20 if not dice.randrange(5) else 0, 900, cells))
-    sizes = array(dice, np.int32, cells, 1 if dice.randrange(4) else 0, 4)
-    tags = array(dice, np.int64, cells, 0, 2)
-    for cell in range(cells):
-        if not dice.randrange(6):
-            offsets[cell], sizes[cell], tags[cell] = 0, 0x7FFFFFFF, 0
-        elif cell and not dice.randrange(5):
-            offsets[cell], sizes[cell] = offsets[cell - 1], sizes[cell - 1]
-    live = sorted(dice.sample(range(first, first + cells + 4), dice.randrange(cells + 4)))
-    at = np.array([index - first for index in live], dtype=np.int64)
-    inside = np.minimum(at, max(cells - 1, 0))
-    row_offset = offsets[inside] if cells else _numbers(dice, size=len(live))
-    row_size = sizes[inside] if cells else array(dice, np.int32, len(live), 1, 4)
-    row_tags = tags[inside] if cells else _numbers(dice, size=len(live))
-    starts = np.sort(_numbers(dice, 0, 900, dice.randrange(4)))
-    lost = _truths(dice, len(live)) & _truths(dice, len(live))
-    return [
-        offsets, sizes, tags, first, dice.choice((0, 100, 300)), dice.choice((500, 900, 2000)), starts, starts + 40,
-        np.array(live, dtype=np.int64), row_offset, row_size, row_tags, lost, bool(dice.randrange(2)),
-        np.zeros(cells, np.uint8), np.zeros(len(live), np.bool_),
-    ]
 
 
 def _index_units(dice: random.Random, rows: Any, hashes: Any, begin: int) -> Any:
@@ -136,24 +102,6 @@ def _chains(dice: random.Random) -> list[Any]:
             np.zeros(slots.size, np.uint8)]
 
 
-def _follow_units(dice: random.Random) -> list[Any]:
-    rows = rows_of(dice)
-    hashes = hashes_of(dice, rows)
-    begin = 1_600_000_000_000
-    units, slots = _index_units(dice, rows, hashes, begin), dice.randrange(1, 9)
-    if dice.randrange(3):
-        clean = np.zeros(slots, np.int32)
-        for number in range(1, len(units)):
-            slot = max(int(units[number, 0]), 0) % slots
-            units[number, 4], clean[slot] = clean[slot], number
-    else:
-        _chained(dice, units, slots)
-    raw = np.frombuffer(bytearray(units[1:].astype(">i4").tobytes()), np.uint8)
-    found = np.zeros(hashes.size // 8 + 1, np.uint8)
-    return [raw, len(units) - 1, 1, begin, rows, hashes, found, np.zeros(rows.size, np.uint8),
-            np.zeros(slots, np.int32), np.zeros(5, np.int64)]
-
-
 def _put_keys(dice: random.Random) -> list[Any]:
     rows = rows_of(dice)
     hashes = hashes_of(dice, rows)
@@ -161,8 +109,8 @@ def _put_keys(dice: random.Random) -> list[Any]:
     state = np.zeros(9, np.int64)
     state[0], state[5] = 1, dice.choice((0, 1_599_999_990_000))
     take = array(dice, np.uint8, dice.choice((1, max(rows.size, 1))), 0, 3)
-    return [np.zeros((room, 5), np.int32), 1, bool(dice.randrange(2)), np.zeros(dice.randrange(1, 9), np.int32), rows,
-            hashes, take, dice.randrange(1, room + 2), state]
+    return [np.zeros((room, 5), np.int32), 1, np.zeros(dice.randrange(1, 9), np.int32), rows, hashes,
+            take, dice.randrange(1, room + 2), state]
 
 
 def _take(dice: random.Random, rows: Any) -> Any:
@@ -218,32 +166,6 @@ def _zeros(dice: random.Random) -> list[Any]:
     return [data, dice.randrange(-2, 200), dice.randrange(-2, 260)]
 
 
-def _put_rows(dice: random.Random) -> list[Any]:
-    rows = np.zeros(dice.randrange(12), EXPECTED)
-    blanks = dice.randrange(5)
-    rows["queue_offset"] = np.arange(rows.size) + 7 + blanks
-    rows["phy_offset"], rows["size"] = 100 * np.arange(rows.size), 100
-    if rows.size and not dice.randrange(4):
-        rows["bits"][0] = 512
-    units = np.zeros((rows.size + blanks) * 20, np.uint8)
-    return [rows, _numbers(dice, size=rows.size), 7 + dice.choice((0, 0, 1)), units]
-
-
-def _end_units(dice: random.Random) -> list[Any]:
-    rows = rows_of(dice, dice.randrange(1, 9))
-    row = dice.randrange(rows.size)
-    state = np.array([0, row, int(rows["hashes"][:row].sum()), 0, dice.randrange(2)], np.int64)
-    return [rows, array(dice, np.uint8, 9, 0, 256), np.zeros(rows.size, np.uint8), state]
-
-
-def _slots(dice: random.Random) -> list[Any]:
-    heads = array(dice, np.int32, dice.randrange(20), -1, 4)
-    raw = np.frombuffer(bytearray(heads.astype(">i4").tobytes()), np.uint8)
-    if raw.size and not dice.randrange(3):
-        raw[dice.randrange(raw.size)] ^= 1
-    return [raw, 0, heads.size, heads]
-
-
 def _units(dice: random.Random) -> Any:
     units = array(dice, np.int32, 5 * dice.randrange(1, 20), -1, 3).reshape(-1, 5)
     units[dice.randrange(len(units)) :] = 0
@@ -273,27 +195,13 @@ INPUTS: dict[str, Inputs] = {
     "order_rows": _order,
     "take_rows": _take_rows,
     "tally_rows": _tally,
-    "classify_units": _classify,
-    "last_written": lambda dice: [_units(dice)],
-    "is_ascending": lambda dice: [units := _units(dice), dice.randrange(len(units) + 1)],
-    "phy_offsets": lambda dice: [units := _units(dice), len(units), np.zeros(len(units) - 1, np.int64)],
     "match_records": _match,
     "check_chains": _chains,
     "link_units": lambda dice: [units := _units(dice), len(units), np.zeros(dice.randrange(1, 7), np.int32)],
     "put_keys": _put_keys,
-    "add_wanted": lambda dice: [rows := rows_of(dice), _take(dice, rows), _numbers(dice, -1, 5, 4)],
     "count_missing": _missing,
-    "end_units": _end_units,
-    "slots_in_use": _slots,
     "find_record_head": _search,
     "find_blank": lambda dice: [*(given := _search(dice)), given[3] + dice.choice((900, 100))],
     "last_nonzero": _zeros,
     "bits_that_change": _bits,
 }
-"""Kernels of which both ways give the same."""
-
-YES_ONLY: dict[str, Inputs] = {
-    "put_rows": _put_rows,
-    "follow_units": _follow_units,
-}
-"""Kernels that may only say yes: as Python they say no."""

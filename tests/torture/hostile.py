@@ -84,7 +84,7 @@ CODECS: dict[str, Codec] = {
     "units": consumequeue.valid_units,
     "ext units": _each(consumequeue_ext.units),
     "batch units": batchconsumequeue.valid_units,
-    "index": index.infer_geometry,
+    "index header": index.INDEX_HEADER.decode,
     "checkpoint": checkpoint.decode,
     "abort": abort.decode,
     "json": fastjson.loads,

@@ -19,7 +19,7 @@ from formats.record.grammar import RANGE_COLUMNS, range_table
 from formats.record.rows import RECORD
 from tests.formats.test_native import KERNELS
 from tests.support.counts import Count
-from tests.support.kernel_inputs import INPUTS, YES_ONLY
+from tests.support.kernel_inputs import INPUTS
 from tests.support.stores import unpacked
 from tests.torture.guarded import guarded_bytes, in_a_child
 
@@ -87,7 +87,7 @@ def run_all(library_path: str, rounds: int, guard: bool) -> None:
         run = KERNELS[name].native(found)
         for seed in range(rounds):
             dice = random.Random(f"{name} {seed}")
-            arguments = _hostile(dice, KERNELS[name], {**INPUTS, **YES_ONLY}[name](dice))
+            arguments = _hostile(dice, KERNELS[name], INPUTS[name](dice))
             run(*(_guarded(it) if guard and isinstance(it, np.ndarray) else it for it in arguments))
     run, fill, write = (KERNELS[name].native(found) for name in ("walk_records", "fill_slots", "write_lines"))
     for seed in range(rounds):

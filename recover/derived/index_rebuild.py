@@ -1,0 +1,410 @@
+"""Index files computed from the log: which keys go into which file, its name, and its bytes as a broker writes them.
+
+In place, sound files stay, others are built again from where they began, and what no file covers gets files of its
+own.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from msgspec import Struct
+
+from formats.errors import FormatError
+from formats.index import INDEX_UNIT, IndexGeometry
+from formats.layout import Buffer
+from formats.names import index_name, parse_index_name
+from recover.change.content import Content, LazyContent
+from recover.change.model import Install, Retire, Step
+from recover.derived.index_check import IndexFileVerdict, IndexReport, check_index, is_expired
+from recover.derived.index_files import load_words
+from recover.derived.index_image import FileHead, IndexImage
+from recover.derived.index_keys import IndexStream, KeyNumbers
+from recover.derived.maker import Maker
+from recover.findings.refusal import Refusal
+from recover.log.scan import LogView
+from recover.store.reading import Piece
+from recover.store.store import Store
+
+_QUARTER_HOUR = 900_000
+_WIDEST_ZONE = 4 * 18
+_AHEAD = 4
+
+
+class Names:
+    """Names for new index files, unique and sorting where they belong."""
+
+    def __init__(self, zone: datetime.tzinfo | None, taken: Iterable[str] = ()) -> None:
+        self.zone = zone
+        self.taken = set(taken)
+
+    def new(self, timestamp: int, after: str | None, before: str | None) -> str:
+        """A name made at `timestamp` (ms), moved by as many ms as it takes to lie between two others in order."""
+        name = self._at(timestamp)
+        if before is not None and after is not None and after >= before:
+            before = None
+        if before is not None and name >= before:
+            name = self._later(before, -1)
+        if after is not None and name <= after:
+            name = self._later(after, 1)
+        while name in self.taken:
+            name = self._later(name, 1)
+        self.taken.add(name)
+        return name
+
+    def _at(self, timestamp: int) -> str:
+        try:
+            return index_name(timestamp, self._zone(timestamp))
+        except FormatError:
+            return index_name(0, datetime.UTC)
+
+    def _zone(self, timestamp: int) -> datetime.tzinfo:
+        if self.zone is not None:
+            return self.zone
+        try:
+            local = datetime.datetime.fromtimestamp(timestamp / 1000).astimezone().tzinfo
+        except (OverflowError, OSError, ValueError):
+            local = None
+        return local or datetime.UTC
+
+    @staticmethod
+    def _later(name: str, by: int) -> str:
+        try:
+            return index_name(parse_index_name(name, datetime.UTC) + by, datetime.UTC)
+        except FormatError:
+            return str(max(0, int(name) + by)).zfill(len(name))
+
+
+def zone_of(verdicts: Iterable[IndexFileVerdict]) -> datetime.tzinfo | None:
+    """The broker's distance from UTC, from the names of its files and the times in them; None if nothing tells."""
+    votes: Counter[int] = Counter()
+    for verdict in verdicts:
+        if verdict.sound and verdict.units and verdict.file.is_time:
+            made = parse_index_name(str(int(verdict.file.name)), datetime.UTC)
+            distance = round((made - verdict.header.begin_timestamp) / _QUARTER_HOUR)
+            if abs(distance) <= _WIDEST_ZONE:
+                votes[distance] += 1
+    if not votes:
+        return None
+    return datetime.timezone(datetime.timedelta(milliseconds=votes.most_common(1)[0][0] * _QUARTER_HOUR))
+
+
+class Target(Struct, frozen=True):
+    """One file to build: keys [start, stop). `previous_end` is the end time (ms) of the file before, 0 for none.
+
+    `expired_from` is a file whose first units, of messages that the log lost to its retention, come first.
+    """
+
+    name: str
+    start: int
+    stop: int
+    previous_end: int
+    replaces: bool = False
+    expired_from: IndexFileVerdict | None = None
+
+
+class Layout(Struct):
+    """Files to build in order, names of files that stay as they are, names of files that nothing is left for."""
+
+    targets: list[Target]
+    kept: list[str]
+    retired: list[str]
+
+
+def fresh_layout(numbers: KeyNumbers, capacity: int, names: Names) -> Layout:
+    """All keys from the first on, each file filled before the next begins."""
+    builder = _Builder(numbers, capacity, names)
+    builder.fill(0, numbers.total, [], None, None)
+    return Layout(builder.targets, [], [])
+
+
+def layout_in_place(
+    numbers: KeyNumbers, capacity: int, names: Names, verdicts: list[IndexFileVerdict]
+) -> Layout:
+    """Sound files stay; others are built again from where they began; what no file covers gets files of its own."""
+    return _InPlace(numbers, capacity, names, verdicts).run()
+
+
+class _Builder:
+    def __init__(self, numbers: KeyNumbers, capacity: int, names: Names) -> None:
+        self.numbers = numbers
+        self.capacity = capacity
+        self.names = names
+        self.targets: list[Target] = []
+
+    def add(
+        self, name: str, start: int, stop: int, *, replaces: bool, previous_end: int = 0,
+        expired_from: IndexFileVerdict | None = None,
+    ) -> None:
+        """One file of the keys [start, stop)."""
+        if start > 0:
+            previous_end = self.numbers.timestamp(start - 1)
+        self.targets.append(Target(name, start, stop, previous_end, replaces, expired_from))
+
+    def fill(
+        self, start: int, stop: int, spare: list[IndexFileVerdict], after: str | None, before: str | None
+    ) -> None:
+        """Files for the keys [start, stop): first those of `spare` anew (they are used up), then new ones."""
+        while start < stop:
+            old = spare.pop(0) if spare else None
+            kept = old.expired_before if old is not None and old.expired_before < self.capacity else 0
+            end = min(stop, start + self.capacity - kept)
+            after = old.file.name if old else self.names.new(self.numbers.timestamp(start), after, before)
+            self.add(after, start, end, replaces=old is not None, expired_from=old if kept else None)
+            start = end
+
+
+class _Anchor(Struct):
+    """A file whose place in the log is known, and those between the anchor before and it, free to be built anew."""
+
+    verdict: IndexFileVerdict
+    start: int
+    spare: list[IndexFileVerdict]
+
+
+class _InPlace:
+    def __init__(
+        self, numbers: KeyNumbers, capacity: int, names: Names, verdicts: list[IndexFileVerdict]
+    ) -> None:
+        self.numbers = numbers
+        self.capacity = capacity
+        self.verdicts = verdicts
+        self.missing = numbers.missing()
+        self.builder = _Builder(numbers, capacity, names)
+        self.layout = Layout(self.builder.targets, [], [])
+
+    def run(self) -> Layout:
+        anchors, spare = self._anchors()
+        position = 0
+        after: str | None = None
+        for number, anchor in enumerate(anchors):
+            name = anchor.verdict.file.name
+            self.builder.fill(position, anchor.start, anchor.spare, after, name)
+            self._leave(anchor.spare)
+            last = number + 1 == len(anchors)
+            limit = self.numbers.total if last else anchors[number + 1].start
+            position = self._place(anchor, limit)
+            after = name
+        self.builder.fill(position, self.numbers.total, spare, after, None)
+        self._leave(spare)
+        return self.layout
+
+    def _anchors(self) -> tuple[list[_Anchor], list[IndexFileVerdict]]:
+        """Files in the order of their messages, which is not that of the names where clocks went back."""
+        anchors: dict[int, _Anchor] = {}
+        spare: list[IndexFileVerdict] = []
+        for verdict in self.verdicts:
+            start = self._start(verdict)
+            if start is not None and start not in anchors:
+                anchors[start] = _Anchor(verdict, start, spare)
+                spare = []
+            elif verdict.units == 0 or not verdict.sound:
+                spare.append(verdict)
+            else:
+                self.layout.kept.append(verdict.file.name)
+        return [anchors[start] for start in sorted(anchors)], spare
+
+    def _start(self, verdict: IndexFileVerdict) -> int | None:
+        if verdict.first_right is None:
+            return None
+        _, phy_offset, key_hash = verdict.first_right
+        number = self.numbers.find(phy_offset, key_hash)
+        return None if number is None else max(0, number - verdict.wrong_before)
+
+    def _place(self, anchor: _Anchor, limit: int) -> int:
+        """Keep or build the anchor's file; the number of the key that comes next."""
+        verdict, start = anchor.verdict, anchor.start
+        covered = start + verdict.right
+        full = verdict.units >= self.capacity
+        if verdict.sound and not self._lacks(start, covered) and (covered >= limit or full):
+            self.layout.kept.append(verdict.file.name)
+            return max(covered, start)
+        stop = min(limit, start + self.capacity - verdict.expired_before)
+        self.builder.add(
+            verdict.file.name, start, stop, replaces=True, previous_end=self._end_before(verdict),
+            expired_from=verdict if verdict.expired_before else None,
+        )
+        return stop
+
+    def _lacks(self, start: int, stop: int) -> bool:
+        """Whether a key in [start, stop) is missing from all files."""
+        if not self.missing.size:
+            return False
+        at = int(np.searchsorted(self.missing[:, 1], start, side="right"))
+        return at < len(self.missing) and int(self.missing[at, 0]) < stop
+
+    def _end_before(self, verdict: IndexFileVerdict) -> int:
+        """End time of the file that a broker had before this one; counts only when its messages are gone."""
+        before = self.verdicts[: self.verdicts.index(verdict)]
+        return before[-1].header.end_timestamp if before and before[-1].sound else 0
+
+    def _leave(self, spare: list[IndexFileVerdict]) -> None:
+        """Files that were not needed: an empty one can stay, a broken one has to go."""
+        for verdict in spare:
+            (self.layout.kept if verdict.sound else self.layout.retired).append(verdict.file.name)
+        spare.clear()
+
+
+class RebuiltIndexFile(Struct, frozen=True):
+    """One index file to write. Its bytes are made when they are asked for, one file in memory at a time.
+
+    `first` and `last` are the phy offsets of the messages of its first and last unit,
+    `begin_timestamp` and `end_timestamp` (ms) their times. `replaces`: a file of that name is there.
+    """
+
+    name: str
+    content: Content
+    units: int
+    first: int
+    last: int
+    begin_timestamp: int
+    end_timestamp: int
+    replaces: bool
+
+
+class FileBuilder:
+    """Builds index files of one log, which begins at `min_offset`. `counts_entries`: the header counts units instead of
+    slots."""
+
+    def __init__(
+        self, stream: IndexStream, numbers: KeyNumbers, geometry: IndexGeometry, counts_entries: bool, min_offset: int
+    ) -> None:
+        self.stream = stream
+        self.numbers = numbers
+        self.geometry = geometry
+        self.counts_entries = counts_entries
+        self.min_offset = min_offset
+
+    def describe(self, target: Target) -> RebuiltIndexFile:
+        """The file that a target stands for, its content not yet made."""
+        head = self.head(target)
+        units = target.stop - target.start + len(head.expired)
+        used = self.geometry.units_offset + (units + 1) * INDEX_UNIT.size
+        content = LazyContent(
+            self.geometry.size, lambda: self._chunks(target, head), allocated=used,
+            pieces=lambda: ahead(self._pieces(target, head)),
+        )
+        numbers, last = self.numbers, target.stop - 1
+        return RebuiltIndexFile(
+            target.name, content, units, numbers.phy_offset(target.start), numbers.phy_offset(last),
+            numbers.timestamp(target.start), numbers.timestamp(last), target.replaces,
+        )
+
+    def head(self, target: Target) -> FileHead:
+        """What comes first, read now: when the file is built, the old one may be missing."""
+        old = target.expired_from
+        if old is None:
+            return FileHead(target.previous_end)
+        units = load_words(old.file.path, self.geometry).units[1 : old.end]
+        expired = units[is_expired(units, self.min_offset)][: old.expired_before]
+        return FileHead(target.previous_end, np.array(expired), old.header.begin_timestamp)
+
+    def _pieces(self, target: Target, head: FileHead) -> Iterator[Piece]:
+        first = self.numbers.place(target.start)
+        image = IndexImage(self.geometry, head, self.stream.parts(first.split), target.stop - target.start, first)
+        return image.pieces(counts_entries=self.counts_entries)
+
+    def _chunks(self, target: Target, head: FileHead) -> Iterator[Buffer]:
+        """The file from its beginning on: made twice, for header and slots come of the units after them."""
+        units = self.geometry.units_offset
+        yield from (piece for at, piece in self._pieces(target, head) if at < units)
+        yield from (piece for at, piece in self._pieces(target, head) if at >= units)
+
+
+def ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """The same pieces, made on a thread of their own while those before them are used."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = deque(pool.submit(next, pieces, None) for _ in range(_AHEAD))
+        try:
+            while (piece := waiting.popleft().result()) is not None:
+                waiting.append(pool.submit(next, pieces, None))
+                yield piece
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+class IndexRebuild(Struct, frozen=True):
+    """What rebuilding the index comes to. `kept` files stay as they are, `retired` ones have nothing to hold.
+
+    `zone` is where new names come from: None is this machine's local time. `end_timestamp` is that
+    of the newest message in any file, 0 without one; a start after a kill deletes files that end
+    after the checkpoint's index time.
+    """
+
+    geometry: IndexGeometry
+    files: tuple[RebuiltIndexFile, ...]
+    kept: tuple[str, ...]
+    retired: tuple[str, ...]
+    zone: datetime.tzinfo | None
+    end_timestamp: int
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """True when the files on disk are what a rebuild would write."""
+        return not self.files and not self.retired
+
+    def steps(self, store: Store) -> Iterator[Step]:
+        """The steps that change `store` in place."""
+        for name in self.retired:
+            yield Retire(store.relative(store.index_dir / name))
+        for file in self.files:
+            yield Install(store.relative(store.index_dir / file.name), file.content)
+
+
+def rebuild_index(
+    store: Store, log: LogView, *, fresh: bool = False, report: IndexReport | None = None,
+    zone: datetime.tzinfo | None = None, excluded: Collection[int] = (), tags: bool | None = None,
+    counts_entries: bool | None = None, maker: Maker | None = None,
+) -> IndexRebuild:
+    """Plan the index files that `log` calls for; nothing is written.
+
+    In place (not `fresh`), sound files stay and others keep their name and where they begin. `fresh`
+    builds all of them. `report` is a check of this store and log, made here if not given.
+    `zone` names new files; without it the broker's own, as far as its files tell. `tags` and
+    `counts_entries` (the header counts units instead of slots: brokers up to 4.7.0) decide where
+    the files on disk do not. `maker` makes the files, if given. `Refusal` when a file cannot be read, or nothing tells
+    the sizes.
+    """
+    report = report or check_index(store, log, excluded=excluded, tags=tags)
+    geometry = report.geometry
+    if geometry is None:
+        raise Refusal("nothing tells how many slots and entries the index files have",
+                      "Say it: --index-slots N --index-entries N")
+    if report.unreadable and not fresh:
+        raise Refusal(f"index files that cannot be read cannot be rebuilt: {', '.join(report.unreadable)}",
+                      "Move them out of the store, or rebuild with --output.")
+    numbers = KeyNumbers(report.stream)
+    zone = zone or zone_of(report.verdicts)
+    layout = _layout(report, numbers, geometry, zone, fresh)
+    builder = FileBuilder(report.stream, numbers, geometry, _counts_entries(report, counts_entries), log.min_offset)
+    files = tuple(builder.describe(target) for target in layout.targets)
+    if maker is not None:
+        files = tuple(maker.index_files(builder, layout.targets, files))
+    kept = [v for v in report.verdicts if v.file.name in layout.kept and v.units]
+    ends = [file.end_timestamp for file in files] + [v.header.end_timestamp for v in kept]
+    return IndexRebuild(geometry, files, tuple(layout.kept), tuple(layout.retired), zone, max(ends, default=0))
+
+
+def _layout(
+    report: IndexReport, numbers: KeyNumbers, geometry: IndexGeometry, zone: datetime.tzinfo | None, fresh: bool
+) -> Layout:
+    if fresh:
+        return fresh_layout(numbers, geometry.capacity, Names(zone))
+    taken = [file.name for file in report.listing.files] + [odd.path.name for odd in report.listing.odd]
+    layout = layout_in_place(numbers, geometry.capacity, Names(zone, taken), report.verdicts)
+    # files that no size could be told for have no verdict; beside new files they would be wrong ones
+    judged = {verdict.file.name for verdict in report.verdicts}
+    layout.retired += [file.name for file in report.listing.files if file.name not in judged]
+    return layout
+
+
+def _counts_entries(report: IndexReport, given: bool | None) -> bool:
+    """What hash_slot_count counts: as most files have it."""
+    seen = [verdict.counts_entries for verdict in report.verdicts if verdict.counts_entries is not None]
+    if seen:
+        return seen.count(True) * 2 > len(seen)
+    return bool(given)

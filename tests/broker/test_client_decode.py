@@ -1,0 +1,76 @@
+"""What verify takes for intact released clients can unpack: with each bit turned over, and noise, but in the body."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+
+from fixtures.lab.client import taken
+from formats import sysflag
+from formats.errors import FormatError
+from formats.record import BLANK_SIZE, check_strict
+from tests.support.brokers import VERSIONS, oracle
+from tests.support.commitlog import Placed, kinds, placed_records, uncovered
+from tests.support.stores import STORES
+
+pytestmark = pytest.mark.broker
+
+_NOISE = 1000
+_DEEP = {("clean-5.3.3", "5.5.0"), ("clean-4.5.1", "4.9.7")}
+_PAIRS = [
+    pytest.param(store, version, marks=pytest.mark.deep if (store, version) in _DEEP else [])
+    for store, version in product(STORES, VERSIONS) if not ("v2" in store and version.startswith("4."))
+]
+
+
+class Struck(NamedTuple):
+    """A record that is not what it was, and that verify would take for intact."""
+
+    old: Placed
+    content: bytes
+    what: tuple[int, ...]
+
+
+def _is_intact(content: bytes, phy_offset: int) -> bool:
+    try:
+        record = check_strict(content, 0, len(content) + BLANK_SIZE, phy_offset)
+    except FormatError:
+        return False
+    return record.property_crc is not None or not sysflag.contradicted_by(record.sys_flag, record.body)
+
+
+def _struck(it: Placed, rng: random.Random) -> Iterator[Struck]:
+    places = uncovered(it.record)
+    changes = [(at, bytes([it.raw[at] ^ 1 << bit])) for at in places for bit in range(8)]
+    changes += [(at, rng.randbytes(rng.randint(1, 8))) for at in rng.choices(places, k=_NOISE)]
+    for at, change in changes:
+        content = (it.raw[:at] + change + it.raw[at + len(change) :])[: len(it.raw)]
+        if content != it.raw and _is_intact(content, it.phy_offset):
+            yield Struck(it, content, (at, *change))
+
+
+def _may_differ(struck: Struck) -> bool:
+    """Whether nothing tells any more that the body is compressed: clients are given it as it is."""
+    record = check_strict(struck.content, 0, len(struck.content) + BLANK_SIZE, struck.old.phy_offset)
+    was = bool(struck.old.record.sys_flag & sysflag.COMPRESSED)
+    return was and not record.sys_flag & (sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE)
+
+
+@pytest.mark.parametrize(("store", "version"), _PAIRS)
+def test_clients_unpack_whatever_verify_takes_for_intact(store: str, version: str) -> None:
+    """And what stands after it in the same answer."""
+    toolchain, rng = oracle(version).toolchain, random.Random(f"{store} {version}")
+    some, behind = kinds(store), placed_records(store)[0].raw
+    usual = dict(zip(some, taken(toolchain, [it.raw + behind for it in some]), strict=True))
+    assert {one.messages for one in usual.values()} == {2}
+    struck = [one for it in some for one in _struck(it, rng)]
+    assert len(struck) > 1000
+    found = taken(toolchain, [one.content + behind for one in struck])
+    for one, seen in zip(struck, found, strict=True):
+        told = (one.old.phy_offset, one.old.record.topic_name, one.what, seen)
+        assert seen.messages == 2, told
+        assert seen == usual[one.old] or _may_differ(one), told
