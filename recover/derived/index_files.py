@@ -286,7 +286,7 @@ def list_index_files(directory: Path) -> IndexListing:
         if entry.is_file and name.isdecimal() and int(name) < 1 << 63:
             files.append(IndexFileName(path, entry.length, is_index_name(str(int(name)))))
         else:
-            odd.append(OddName(path, entry.is_folder, entry.length))
+            odd.append(OddName(path, entry.kind, entry.length))
     return IndexListing(directory, tuple(files), tuple(odd))
 
 

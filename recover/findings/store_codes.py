@@ -9,9 +9,18 @@ DUE_AGAIN = (
     "config/timercheck aside before the start: the broker then reads its timer queue from the beginning again."
 )
 
+FIND_CONFIG = (
+    "Copy it from the source of this copy, a file backup or the other broker of the group. mqtool never makes it up: "
+    "to go on without it, start the broker and set what it held by hand (`mqadmin resetOffsetByTime` for offsets)."
+)
+TOPICS_GUESSED = (
+    "Find it first: the source of this copy, a file backup, the other broker of the group. Else mqtool recover {store} "
+    "makes a topics.json from queues and log, marked as a guess; it cannot make consumer offsets."
+)
+
 PARTS_CODES: tuple[Code, ...] = (
     Code(
-        "abort-present", "warning", "the abort file is present: {detail}", "mqtool recover {store}",
+        "abort-present", "warning", "the abort file is present: {detail}", "mqtool recover {store} --dry-run",
         meaning="A broker makes this file at the end of its start and removes it at the end of a clean stop.",
         cause="The broker was killed or crashed, or it stopped with messages that were not dispatched yet.",
         broker="It runs its abnormal recovery: from the file that the checkpoint suggests it reads the log and fills "
@@ -217,7 +226,7 @@ PARTS_CODES: tuple[Code, ...] = (
 # --- Findings about the files in config/.
 
 
-_RECOVER = "mqtool recover {store}"
+_RECOVER = "mqtool recover {store} --dry-run"
 _PERSISTED = (
     "A power cut or a crash while the broker wrote the file: up to 5.3 it writes in place and without fsync, and a "
     "shorter text over a longer one leaves the end of the old one."
@@ -281,8 +290,9 @@ CONFIG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "config-unreadable", "error", "{name} could not be read: {error}",
-        "Check the disk and the permissions, then run again.",
-        meaning="The operating system refused to read the file.",
+        "Check the disk and the permissions, or move it out of the store by hand if it is no file; then: mqtool verify "
+        "{store}",
+        meaning="The operating system refused to read the file, or it is no file.",
         cause="A failing disk, a lost mount, or missing permission.",
         broker="It treats the file as broken.",
         action="Make the file readable and run again; nothing is decided without it.",
@@ -291,7 +301,7 @@ CONFIG_CODES: tuple[Code, ...] = (
     Code(
         "consumer-offset-above-max", "warning",
         "group {group} of topic {topic}: the offset lies after the end of the queue in {count} queues: {detail}",
-        "mqtool recover {store} --clamp-offsets",
+        "mqtool recover {store} --clamp-offsets --dry-run",
         one="group {group} of topic {topic}: the offset lies after the end of the queue in one queue: {detail}",
         meaning="The group says it has consumed messages that the queue does not have.",
         cause="The log or the queue lost its end, the topic was made again, or the file is of another broker.",
@@ -322,7 +332,7 @@ CONFIG_CODES: tuple[Code, ...] = (
     Code(
         "delay-offset-above-max", "warning",
         "delay level {level} was delivered up to {value}, but its queue ends at {end}",
-        "mqtool recover {store} --clamp-offsets",
+        "mqtool recover {store} --clamp-offsets --dry-run",
         meaning="delayOffset.json says that delayed messages were delivered that the queue does not have.",
         cause="The log or the queue lost its end, or the file is of another broker.",
         broker="Older releases wait until the queue has grown past the offset, so that new delayed messages of this "
@@ -471,7 +481,7 @@ PREDICT_CODES: tuple[Code, ...] = (
     Code(
         "start-drops-index", "warning",
         "broker {broker} would delete index files and not index {first} to {last} of the log again",
-        "mqtool rebuild-index {store} after the start, or mqtool recover {store} before it",
+        "mqtool rebuild-index {store} after the start, or mqtool recover {store} --dry-run before it",
         meaning="Queries by key find nothing for messages of that range.",
         cause="After a crash a start deletes every index file that is newer than the checkpoint's index time, and "
         "indexes only what it dispatches.",
@@ -479,8 +489,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Recover removes the abort file once everything is right, and then no index file is deleted.",
     ),
     Code(
-        "start-forgets-config", "error", "broker {broker} would start without what {file} held: {lost}",
-        "mqtool verify {store}",
+        "start-forgets-config", "error", "broker {broker} would start without what {file} held: {lost}", FIND_CONFIG,
         meaning="Neither the file nor its backup can be read, or the file is missing or empty although the store shows that it "
         "was not. The broker takes that for an empty one.",
         cause="A power cut while the file was written; releases before 5.4 write in place. Or a copy without config/.",

@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from formats.names import offset_in_name
+from recover.store.reading import DANGLING, FILE, FOLDER
 from recover.store.source import entries
 
 
@@ -32,16 +33,30 @@ class MappedFile(Struct, frozen=True):
 
 
 class OddName(Struct, frozen=True):
-    """Something in a data folder that is not a mapped file: a directory, or a name that is not 20 digits."""
+    """Something in a data folder that does not belong there. `kind` is "a file", "a folder", "a pipe" and so on."""
 
     path: Path
-    is_directory: bool
+    kind: str
     length: int
+
+    @property
+    def is_directory(self) -> bool:
+        return self.kind == FOLDER
 
     @property
     def stands_for_a_file(self) -> bool:
         """True when its name is that of a mapped file: a folder, a pipe or a link to nothing is where one should be."""
         return offset_in_name(self.path.name) is not None
+
+    @property
+    def by_hand(self) -> bool:
+        """True for what no plan moves: a pipe, a socket, a device, and a folder in the place of a mapped file."""
+        return self.stands_for_a_file if self.is_directory else not self.is_file
+
+    @property
+    def is_file(self) -> bool:
+        """True for a file, or a link to nothing: a plan puts it aside."""
+        return self.kind in (FILE, DANGLING)
 
 
 class MappedFileQueue(Struct):
@@ -79,7 +94,7 @@ class MappedFileQueue(Struct):
         for entry in entries(directory):
             offset = offset_in_name(entry.name)
             if offset is None or not entry.is_file:
-                self.odd.append(OddName(directory / entry.name, entry.is_folder, entry.length))
+                self.odd.append(OddName(directory / entry.name, entry.kind, entry.length))
             else:
                 yield MappedFile(directory / entry.name, offset, entry.length)
 

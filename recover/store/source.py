@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from recover.findings.refusal import NotAStore, Refusal
-from recover.store.reading import data_extents, open_file
+from recover.store.reading import DANGLING, data_extents, kind_of, open_file
 
 
 class ReadFailure(OSError):  # noqa: N818 - the house word; what it is not is a bug
@@ -133,6 +133,11 @@ class Entry(NamedTuple):
     def is_folder(self) -> bool:
         """Whether it is a folder."""
         return self.status is not None and stat.S_ISDIR(self.status.st_mode)
+
+    @property
+    def kind(self) -> str:
+        """What it is, in words."""
+        return DANGLING if self.status is None else kind_of(self.status.st_mode)
 
     @property
     def length(self) -> int:

@@ -424,7 +424,7 @@ def test_without_an_index_it_says_to_scan_and_what_is_not_there_leads_to_a_scan(
     root = store("clean-5.3.3")
     none = mqtool("trace", "no-such-key", root, "--json")
     assert (none.code, none.document["lives"]) == (0, [])
-    assert none.document["next"][0]["command"] == f"mqtool trace no-such-key {root} --scan"
+    assert none.document["next"][0]["command"] == f"mqtool trace {root} no-such-key --scan"
     shutil.rmtree(root / "index")
     result = mqtool("trace", "tx12", root, "--json")
     assert result.code == 8

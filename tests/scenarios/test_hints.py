@@ -5,8 +5,10 @@ A hint that is no command of ours ("start the broker", "mount the disk") is an e
 
 from __future__ import annotations
 
+import os
 import random
 import shlex
+import shutil
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -182,3 +184,57 @@ def test_all_that_was_given_about_the_store_is_in_the_next_command(tmp_path: Pat
         steps = mqtool(name, root, *given, "--json").document["next"]
         assert shlex.split(steps[0]["command"]) == ["mqtool", then, str(root), *given]
     assert mqtool("verify", root, *given).stdout.count("next: ") == 1
+
+
+@pytest.mark.parametrize(("place", "kind"), [
+    ("consumequeue/Orders-2026/0", "a pipe"), ("consumequeue/Orders-2026/0", "a folder"), ("commitlog", "a pipe"),
+    ("commitlog", "a folder"), ("index", "a pipe"),
+])
+def test_what_stands_in_the_place_of_a_file_is_moved_by_hand_first(place: str, kind: str, tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    path = max((root / place).iterdir())
+    path.unlink()
+    if kind == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    file = str(path.relative_to(root))
+    commands = [("verify",), ("predict", "--broker", "5.3.3"), ("recover", "--dry-run"), ("rebuild", "--dry-run")]
+    if place == "index":
+        del commands[2:]  # these do their work beside it
+    for name, *more in commands:
+        done = mqtool(name, root, *more, "--json").document
+        first = done["error"]["remedy"] if "error" in done else done["next"][0]["command"]
+        assert f"{file} out of the store" in first and f"mqtool verify {root}" in first, (name, first)
+
+
+def test_a_link_to_nothing_in_the_place_of_a_queue_file_is_replaced_and_undone(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    path = max((root / "consumequeue/Orders-2026/0").iterdir())
+    path.unlink()
+    path.symlink_to("/mnt/not-mounted/file")
+    assert mqtool("predict", root, "--broker", "5.3.3", "--json").code == exits.MESSAGES
+    assert mqtool("recover", root, "--yes").code == exits.CORRECTED
+    assert mqtool("verify", root).code == exits.CLEAN
+    assert mqtool("undo", root, "--yes").code == exits.CLEAN
+    assert path.is_symlink() and not path.exists()
+
+
+@pytest.mark.parametrize("place", ["checkpoint", "config/topics.json", "index/20300101000000000"])
+def test_what_a_start_makes_of_a_pipe_is_not_foretold(place: str, tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    (root / place).unlink(missing_ok=True)
+    os.mkfifo(root / place)
+    done = mqtool("predict", root, "--broker", "5.3.3", "--json")
+    assert done.code & exits.UNSUPPORTED and "by hand" in done.document["next"][0]["command"]
+
+
+@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-5.5.0"])
+def test_a_config_folder_that_is_missing_is_looked_for_first(name: str, tmp_path: Path) -> None:
+    root = real_store(name, tmp_path)
+    shutil.rmtree(root / "config")
+    for command in ("verify", "predict"):
+        steps = [step["command"] for step in mqtool(command, root, "--json").document["next"]]
+        assert steps[0].startswith("Find it first"), (command, steps)
+        assert f"mqtool recover {root}" in " ".join(steps), (command, steps)
+    assert mqtool("verify", root, "--json").document["next"][-1]["command"] == f"mqtool recover {root} --dry-run"
