@@ -318,6 +318,9 @@ class Command:
     def __call__(self, out: Printer, name: str, values: dict[str, Any]) -> int:
         """Run with one value for each parameter; the exit code."""
         output = OutputOptions(**structs.asdict(_gather(OutputChoice, values)))
+        if name == "trace" and values["store"] and (is_remote(values["name"]) or Path(values["name"]).exists()):
+            # STORE first, as everywhere; it may be left out, so ID comes first where one word is given
+            values = {**values, "store": values["name"], "name": values["store"]}
         if StoreChoice in self._groups.values() and not values["store"]:
             out.command, out.options = name, output
             values = {**values, "store": _store_of_conf(values)}

@@ -30,6 +30,7 @@ from recover.change.model import (
     changed_file,
     resolve,
 )
+from recover.findings.code import BY_HAND
 from recover.findings.refusal import Refusal
 from recover.store.memo import Stamp, stamp_of
 from recover.store.reading import READ, crc32c, data_extents, file_crc, kind_of, open_file
@@ -150,7 +151,7 @@ def observe(root: Path, file: str, *, folder: bool = False) -> FileState:
         raise _unreadable(file, error) from error
     if not stat.S_ISREG(status.st_mode):
         raise Refusal(f"{file} is no file but {kind_of(status.st_mode)}",
-                      "move it out of the store, then run the command again", file=file)
+                      BY_HAND.replace("{file}", file), file=file)
     if _is_own_lock(root, file):
         return FileState(file, False)
     return FileState(file, True, status.st_size, status.st_mtime_ns)

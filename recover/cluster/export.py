@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 
 from recover.cluster.jobs import enter, run_job
 from recover.cluster.session import SparkSettings, session_for
+from recover.export.messages import Counts
 from recover.export.select import Choice, Scanned, Wanted
 from recover.export.write import PART, LineMaker, Table, Written, near
 from recover.findings.refusal import Refusal
@@ -45,7 +46,7 @@ class ExportTask(Struct, frozen=True):
 def export_on_spark(
     settings: SparkSettings, scanned: Scanned, wanted: Wanted, output: Path, *, note: Callable[[str], None],
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[Counter[str], int]:
+) -> tuple[Counts, int]:
     """Write every wanted message to `output`, a new folder; (messages by topic, bytes of their records).
 
     `Refusal` (8) where the folder cannot be made, or where executors write to another one of that name.
@@ -58,7 +59,7 @@ def export_on_spark(
         part.mkdir()
     except OSError as error:
         raise Refusal(f"{part} cannot be made: {error.strerror}", "Choose another place.", path=str(part)) from error
-    topics: Counter[str] = Counter()
+    topics: Counts = Counter()
     size = number = 0
     tasks = list(_tasks(scanned, wanted, part))
     for first in range(0, len(tasks), _WAVE):

@@ -22,6 +22,7 @@ from recover.findings.refusal import UsageRefusal
 from recover.store.columns import Rows, mapped, scratch_file
 from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure, spend
+from recover.store.reading import DANGLING, kind_of
 from recover.store.store import Store
 
 # --- How an index file's bytes divide into slots and units, found out from its content alone.
@@ -285,13 +286,13 @@ def list_index_files(directory: Path) -> IndexListing:
         try:
             status = path.stat()
         except FileNotFoundError:
-            odd.append(OddName(path, False, 0))
+            odd.append(OddName(path, DANGLING, 0))
             continue
         # Long.parseLong takes the digits of every script; a name beyond 19 digits is no number to it
         if stat.S_ISREG(status.st_mode) and name.isdecimal() and int(name) < 1 << 63:
             files.append(IndexFileName(path, status.st_size, is_index_name(str(int(name)))))
         else:
-            odd.append(OddName(path, stat.S_ISDIR(status.st_mode), status.st_size))
+            odd.append(OddName(path, kind_of(status.st_mode), status.st_size))
     return IndexListing(directory, tuple(files), tuple(odd))
 
 

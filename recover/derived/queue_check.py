@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK
-from formats.names import offset_in_name, offset_to_name
+from formats.names import offset_to_name
 from formats.record.rows import BIT_DELAY, BIT_MARKER, EXPECTED
 from recover.broker.delays import DelayTable, is_delayed
 from recover.derived.expected import (
@@ -27,6 +27,7 @@ from recover.derived.expected import (
     QueueVerdict,
     is_lost,
 )
+from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
@@ -41,9 +42,16 @@ from recover.store.derived_files import (
     is_address,
     positions_of,
 )
-from recover.store.mapped_files import MappedFileQueue
+from recover.store.mapped_files import MappedFileQueue, OddName
 from recover.store.reader import FileReader, ReadFailure, is_elsewhere, spend
 from recover.store.store import Store
+
+
+def odd_queue_name(store: Store, odd: OddName) -> Finding:
+    """What does not belong among the files of a queue."""
+    why = f"it is {odd.kind}" if odd.stands_for_a_file else "the name is not 20 digits"
+    return finding("consumequeue-odd-name", store.relative(odd.path), name=odd.path.name, why=why,
+                   remedy=BY_HAND if odd.by_hand else None)
 
 
 class ExtVerdict(Struct, frozen=True):
@@ -314,11 +322,7 @@ class _Checker:
                 "consumequeue-bad-file-length", self.store.relative(wrong.path), 0, **facts, length=wrong.length,
                 expected=queue.file_size,
             ))
-        for odd in queue.odd:
-            why = "the name is not 20 digits" if offset_in_name(odd.path.name) is None else "it is not a regular file"
-            verdict.findings.append(finding(
-                "consumequeue-odd-name", self.store.relative(odd.path), name=odd.path.name, why=why,
-            ))
+        verdict.findings += [odd_queue_name(self.store, odd) for odd in queue.odd]
         for start, stop in queue.gaps() if gaps else ():
             verdict.findings.append(finding(
                 "consumequeue-missing-file", self.store.relative(queue.directories[0]), **facts,

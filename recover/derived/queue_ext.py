@@ -263,7 +263,7 @@ def ext_steps(files: ExtFiles, image: ExtImage, spool: Spool) -> Iterator[Step]:
         else:
             yield from _empty(store.relative(folder / offset_to_name(base)), base, image, size, spool)
     for odd in files.mapped_files.odd:
-        if not odd.is_directory:
+        if odd.is_file:
             yield Retire(store.relative(odd.path))
 
 

@@ -89,7 +89,7 @@ def queue_steps(files: QueueFiles, queue: QueueCells, spool: Spool) -> Iterator[
         if offset not in contents:
             yield Retire(store.relative(mapped_file.path))
     for odd in files.mapped_files.odd:
-        if not odd.is_directory:
+        if odd.is_file:
             yield Retire(store.relative(odd.path))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from formats.names import offset_in_name
+from recover.store.reading import DANGLING, FILE, FOLDER, kind_of
 
 
 class MappedFile(Struct, frozen=True):
@@ -33,16 +34,30 @@ class MappedFile(Struct, frozen=True):
 
 
 class OddName(Struct, frozen=True):
-    """Something in a data folder that is not a mapped file: a directory, or a name that is not 20 digits."""
+    """Something in a data folder that does not belong there. `kind` is "a file", "a folder", "a pipe" and so on."""
 
     path: Path
-    is_directory: bool
+    kind: str
     length: int
+
+    @property
+    def is_directory(self) -> bool:
+        return self.kind == FOLDER
 
     @property
     def stands_for_a_file(self) -> bool:
         """True when its name is that of a mapped file: a folder, a pipe or a link to nothing is where one should be."""
         return offset_in_name(self.path.name) is not None
+
+    @property
+    def by_hand(self) -> bool:
+        """True for what no plan moves: a pipe, a socket, a device, and a folder in the place of a mapped file."""
+        return self.stands_for_a_file if self.is_directory else not self.is_file
+
+    @property
+    def is_file(self) -> bool:
+        """True for a file, or a link to nothing: a plan puts it aside."""
+        return self.kind in (FILE, DANGLING)
 
 
 class MappedFileQueue(Struct):
@@ -84,12 +99,12 @@ class MappedFileQueue(Struct):
                 except FileNotFoundError:
                     # a link to nothing; anything else was deleted by a live broker since the listing
                     if entry.is_symlink():
-                        self.odd.append(OddName(directory / entry.name, False, 0))
+                        self.odd.append(OddName(directory / entry.name, DANGLING, 0))
                     continue
                 offset = offset_in_name(entry.name)
                 path = directory / entry.name
                 if offset is None or not stat.S_ISREG(status.st_mode):
-                    self.odd.append(OddName(path, stat.S_ISDIR(status.st_mode), status.st_size))
+                    self.odd.append(OddName(path, kind_of(status.st_mode), status.st_size))
                 else:
                     yield MappedFile(path, offset, status.st_size)
 

@@ -53,9 +53,12 @@ def not_a_file(path: Path | str, mode: int) -> OSError:
     return OSError(errno.EINVAL, f"it is no file but {kind_of(mode)}", os.fspath(path))
 
 
+FILE, FOLDER, DANGLING = "a file", "a folder", "a link to nothing"
+
+
 def kind_of(mode: int) -> str:
     """What a mode of the system says that something is."""
-    kinds = {stat.S_IFREG: "a file", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe",
+    kinds = {stat.S_IFREG: FILE, stat.S_IFDIR: FOLDER, stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe",
              stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
     return kinds.get(stat.S_IFMT(mode), "something else")
 
