@@ -155,7 +155,7 @@ class _InPlace(Work[InPlace]):
         block = status.st_blksize or 4096
         low, high = step.start // block * block, -(-step.stop // block) * block
         with FileReader(self.path, again=False) as reader:
-            extents = reader.data_ranges(low, min(high, status.st_size))
+            extents = [*reader.data_ranges(low, min(high, status.st_size))]
         disk.unlink(self.preimage)
         saved = disk.create_file(self.preimage, read_chunks(self.path, step.start, stop), sync=False)
         if saved != (max(0, stop - step.start), self.sealed.crc32c):
