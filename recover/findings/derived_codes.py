@@ -114,7 +114,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     Code(
         "topic-deleted", "info",
         "deleted topics with records left in the log ({count}): {names}", "",
-        meaning="Neither topics.json nor consumequeue/ knows the topic, so its old records are nobody's.",
+        meaning="Neither topics.json nor consumequeue/ knows the topic, and no queue leads to its old records.",
         cause="The topic was deleted; its records stay until their log files expire.",
         broker="A full replay makes the queues of deleted topics again.",
         action="Nothing. `--include-deleted` brings the queues back.",
@@ -372,7 +372,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
         "the checkpoint's logics_physical_offset is {value}, where no record starts (the log ends at {log_end})",
         _RECOVER,
         meaning="Since 5.5.0 this field names the last record that has a flushed queue unit.",
-        cause="The log was cut after the checkpoint's back, or damaged bytes.",
+        cause="The log was cut after the checkpoint was written, or bytes of it are damaged.",
         broker="5.5 chooses the start file of an abnormal recovery by it alone, and can begin too late.",
         action="Recover: the field is set to the last record, or to 0.",
     ),
@@ -380,7 +380,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
         "checkpoint-unreadable", "error", "the checkpoint could not be read: {error}",
         "Check the disk and the permissions, or move it out of the store by hand if it is no file; then: mqtool verify "
         "{store}",
-        meaning="The operating system refused to read the file, or it is no file.",
+        meaning="The operating system refused to read the file, or a folder, a pipe or the like stands in its place.",
         cause="A failing disk, a lost mount, or missing permission.",
         broker="It does not start.",
         action="Make the file readable, or move it aside: recover writes a new one.",

@@ -113,7 +113,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="The log lost its end, or was cut, and the timerlog was not.",
         broker="At the due time it finds nothing there, or another message that was written since; some releases try "
         "again without end.",
-        action="Nothing that recover could do. Watch the broker's log for the timer's errors after the start.",
+        action="mqtool changes nothing of the timer. Watch the broker's log for the timer's errors after the start.",
     ),
     Code(
         "timer-wrong-record", "warning",
@@ -143,7 +143,7 @@ PARTS_CODES: tuple[Code, ...] = (
         DUE_AGAIN,
         one="the pending timer message at {first} of the log has no unit in the timerlog (it ends at {end})",
         meaning="config/timercheck says that the broker took them up, and they are not due yet. They are intact in the log.",
-        cause="The timerlog is gone, was cut, or was not copied with the rest; or config/timercheck is wrong.",
+        cause="The timerlog is missing, was cut, or was not copied with the rest; or config/timercheck is wrong.",
         broker="It never delivers them.",
         action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
     ),
@@ -292,7 +292,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         "config-unreadable", "error", "{name} could not be read: {error}",
         "Check the disk and the permissions, or move it out of the store by hand if it is no file; then: mqtool verify "
         "{store}",
-        meaning="The operating system refused to read the file, or it is no file.",
+        meaning="The operating system refused to read the file, or a folder, a pipe or the like stands in its place.",
         cause="A failing disk, a lost mount, or missing permission.",
         broker="It treats the file as broken.",
         action="Make the file readable and run again; nothing is decided without it.",
@@ -427,10 +427,11 @@ PREDICT_CODES: tuple[Code, ...] = (
     Code(
         "start-cannot-say", "warning", "what broker {broker} makes of {part}: mqtool does not emulate it and cannot say",
         "Try the start on a copy of the store.",
-        meaning="The answer would need a part of the store, or a setting, that predict does not follow.",
-        cause="The store keeps its log in a DLedger, queues in RocksDB or in batch queues, or the settings say so.",
-        broker="It starts from that part.",
-        action="Take nothing that predict says for the whole answer. Copy the store and start a broker on the copy.",
+        meaning="The answer depends on a part of the store, or on a setting, that predict does not follow.",
+        cause="The log is in a DLedger, queues are in RocksDB or batch queues, or the settings say so. Or a part that predict does not "
+        "play is damaged or missing (the timer, a RocksDB, a compacted topic), or a pipe or the like stands in the place of a file.",
+        broker="It reads that part at its start, and its answer can differ from the rest of the prediction.",
+        action="Repair or restore the part first if verify reports it. Then copy the store and start a broker on the copy.",
         bits=BIT_UNSUPPORTED,
     ),
     Code(
@@ -441,7 +442,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         "and files that begin after it are deleted from disk.",
         cause="Damage in the range that the start reads, a record that this release cannot read, or a setting like "
         "forceVerifyPropCRC over records that were written without it.",
-        broker="It says `recover physics file end` and nothing about a loss.",
+        broker="It logs `recover physics file end` and nothing about a loss.",
         action="`mqtool recover` keeps what lies after the damage.",
     ),
     Code(

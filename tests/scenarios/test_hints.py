@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shlex
 import shutil
 from itertools import product
@@ -238,3 +239,47 @@ def test_a_config_folder_that_is_missing_is_looked_for_first(name: str, tmp_path
         assert steps[0].startswith("Find it first"), (command, steps)
         assert f"mqtool recover {root}" in " ".join(steps), (command, steps)
     assert mqtool("verify", root, "--json").document["next"][-1]["command"] == f"mqtool recover {root} --dry-run"
+
+
+def test_what_only_an_option_repairs_is_named_with_it_alone(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    damage("consumer-offset-above-max", root, 27)
+    steps = [step["command"] for step in mqtool("verify", root, "--json").document["next"]]
+    assert steps == [f"mqtool recover {root} --clamp-offsets --dry-run"]
+
+
+def test_a_saved_plan_comes_after_mend_bits_that_saves_more(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    damage("bit-in-body", root, 3)
+    plan = tmp_path / "p.json"
+    steps = mqtool("recover", root, "--dry-run", "--plan-out", plan, "--json").document["next"]
+    assert "--mend-bits" in steps[0]["command"] and steps[1]["command"] == f"mqtool apply {plan}"
+
+
+def test_a_loss_counts_messages_and_undo_restores_them(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    damage("log-last-missing", root, 27)
+    lost = re.search(r"(\d+) messages of theirs", mqtool("recover", root, "--yes").stderr)
+    assert lost is not None
+    done = mqtool("recover", root, "--max-loss", "all", "--yes")
+    assert f"what is lost: {int(lost[1]):,} messages" in done.stdout and " near 20" in done.stdout
+    undone = mqtool("undo", root, "--yes").stdout
+    assert "what is lost" not in undone and f"what that plan gave up, {int(lost[1]):,} messages, is restored" in undone
+
+
+def test_a_release_that_nobody_knows_is_refused_and_a_newer_patch_starts_like_the_nearest(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    refused = mqtool("predict", root, "--broker", "9.9")
+    assert refused.code == exits.USAGE and "5.3.3" in refused.stderr
+    newer = mqtool("predict", root, "--broker", "5.4.9", "--json").document
+    assert any("like 5.4.0" in line for line in newer["assumptions"])
+    known = mqtool("predict", root, "--broker", "5.3.1", "--json").document
+    assert not any("not known" in line for line in known["assumptions"])
+
+
+def test_a_config_file_that_names_nothing_is_not_whole(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    for name in ("topics.json", "topics.json.bak"):
+        (root / "config" / name).write_text("{}")
+    states = {item["name"]: item["state"] for item in mqtool("inspect", root, "--json").document["config"]}
+    assert states["topics.json"] == "names nothing" and states["consumerFilter.json"] == "whole"
