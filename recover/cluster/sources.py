@@ -24,7 +24,7 @@ from recover.cluster.fleet import named_stores
 from recover.cluster.jobs import enter
 from recover.cluster.source_rows import Filters
 from recover.findings.refusal import UsageRefusal
-from recover.store.remote import is_remote
+from recover.store.source import is_remote
 from recover.store.store import Store, StoreOptions
 
 if TYPE_CHECKING:
