@@ -79,15 +79,11 @@ class Given(Struct, frozen=True):
         """The broker's configuration file, "" if none was named."""
         return dict(self.options).get("broker_conf", "")
 
-    def line(self, command: str, *more: object, before: str | None = None) -> str:
-        """A complete command line about the store; what changes a remote one is done to a copy, made first.
-
-        `before`: a word that stands before the store.
-        """
+    def line(self, command: str, *more: object) -> str:
+        """A complete command line about the store; what changes a remote one is done to a copy, made first."""
         remote = "://" in self.store and command not in _READS
         words = [] if remote else self.words(command)
-        first = [] if before is None else [before]
-        typed = shlex.join(["mqtool", command, *first, _COPY if remote else self.store, *words, *map(str, more)])
+        typed = shlex.join(["mqtool", command, _COPY if remote else self.store, *words, *map(str, more)])
         return f"{copy_command(self.store)} && {typed}" if remote else typed
 
     def words(self, command: str) -> list[str]:
@@ -166,25 +162,35 @@ class Scene(Struct):
 
     def repairs(self) -> list[Finding]:
         """What recover repairs, as the findings' remedies say."""
-        return [item for item in self.wrong if item.remedy.startswith("mqtool re")]
+        return [item for item in self.wrong if item.remedy.startswith("mqtool re")
+                or (item.code in LOOK_FIRST and "mqtool re" in item.remedy)]
 
-    def by_hand(self) -> list[Step]:
-        """Remedies that are work for a person, one of a code."""
-        first = {item.code: item for item in reversed(self.wrong) if not item.remedy.startswith("mqtool re")}
-        worst_first = sorted(reversed(first.values()), key=lambda item: item.severity != "error")
+    def needs(self, option: str) -> list[Finding]:
+        """What only this option of recover repairs."""
+        return [item for item in self.findings if item.remedy.startswith("mqtool re") and option in item.remedy]
+
+    def by_hand(self, *codes: str) -> list[Step]:
+        """Remedies that are work for a person, one of a code; those of some codes, or all."""
+        first = {item.code: item for item in reversed(self.wrong) if not item.remedy.startswith("mqtool re")
+                 and (not codes or item.code in codes)}
+        worst_first = sorted(reversed(first.values()), key=lambda item: (
+            not CODES[item.code].exit_bits & exits.OPERATIONAL, item.severity != "error"))
         done = [(item.remedy or CODES[item.code].action, item.message) for item in worst_first]
         return [Step(self.given.fill(remedy), self.given.fill(message)) for remedy, message in done]
 
 
 STOPS = frozenset({
     "commitlog-empty-queues-left", "commitlog-mostly-gone", "commitlog-foreign", "commitlog-missing-file",
-    "commitlog-other-log",
+    "commitlog-other-log", "commitlog-odd-name", "consumequeue-odd-name", "index-odd-name",
 })
-"""Findings on which recover refuses, beside those of exit bit 8."""
+"""Findings on which recover refuses, beside those of exit bit 8, unless their remedy is recover."""
+LOOK_FIRST = frozenset({
+    "config-missing", "config-lost", "part-missing", "part-damaged", "timer-check-wrong", "start-forgets-config",
+})
+"""Findings of what a person looks for first, where the remedy is not recover: a repair at best guesses it."""
 SETTINGS = frozenset({"settings-contradict-files", "settings-would-truncate", "start-needs-newer-broker"})
 """Findings of which the remedy is another setting or another release: no repair of the store helps."""
-_CLAMPED = ("consumer-offset-above-max", "delay-offset-above-max")
-_FLIPPED = ("commitlog-flipped-bit", "commitlog-flipped-field", "commitlog-flipped-property")
+_MEND, _CLAMP = "--mend-bits", "--clamp-offsets"
 _LEFT_BY_A_KILL = {"abort-present"}
 _STORES = 10
 _ASKS = "commitlog-begins-late"
@@ -192,7 +198,8 @@ _ASKS = "commitlog-begins-late"
 
 
 def _stopped(scene: Scene) -> bool:
-    return any(item.code in STOPS or CODES[item.code].exit_bits & exits.OPERATIONAL for item in scene.wrong)
+    return any(item.code in STOPS or CODES[item.code].exit_bits & exits.OPERATIONAL for item in scene.wrong
+               if item not in scene.repairs())
 
 
 def _resume(scene: Scene) -> list[Step]:
@@ -226,14 +233,23 @@ def _start(scene: Scene) -> list[Step]:
 
 def _dry_runs(scene: Scene) -> list[Step]:
     line = scene.given.line
-    steps = [Step(line("recover", "--dry-run"), "what a repair would change, and what is lost; nothing is written")]
-    if scene.named(*_FLIPPED):
-        steps.insert(0, Step(line("recover", "--mend-bits", "--dry-run"),
-                             "one flipped bit explains damage of messages: with --mend-bits these are saved"))
-    if scene.named(*_CLAMPED):
-        steps.append(Step(line("recover", "--clamp-offsets", "--dry-run"),
+    steps = []
+    if scene.needs(_MEND):
+        steps.append(Step(line("recover", _MEND, "--dry-run"),
+                          "one flipped bit explains damage of messages: with --mend-bits these are saved"))
+    # what only an option repairs is none of a plain run
+    if scene.phase == "predicted" or any(item not in scene.needs(_MEND) + scene.needs(_CLAMP)
+                                         for item in scene.repairs()):
+        steps.append(Step(line("recover", "--dry-run"),
+                          "what a repair would change, and what is lost; nothing is written"))
+    if scene.needs(_CLAMP):
+        steps.append(Step(line("recover", _CLAMP, "--dry-run"),
                           "the same, and consumer offsets after the end of their queue are lowered to it"))
     return steps
+
+
+def _look_first(scene: Scene) -> list[Step]:
+    return scene.by_hand(*LOOK_FIRST) + (_dry_runs(scene) if scene.repairs() else [])
 
 
 def _predict(scene: Scene) -> list[Step]:
@@ -245,7 +261,7 @@ def _go(scene: Scene) -> list[Step]:
     typed = scene.typed
     steps = [Step(shlex.join(["mqtool", *typed]), "the same, carried out")]
     if scene.mendable:
-        more = Step(shlex.join(["mqtool", *typed, "--mend-bits"]),
+        more = Step(shlex.join(["mqtool", *typed, _MEND]),
                     f"the same, and messages that one flipped bit explains are saved ({scene.mendable})")
         steps.insert(0, more)
     return steps
@@ -254,8 +270,8 @@ def _go(scene: Scene) -> list[Step]:
 def _apply(scene: Scene) -> list[Step]:
     steps = [Step(shlex.join(["mqtool", "apply", str(scene.plan), *scene.given.words("apply")]), "run this very plan")]
     if scene.mendable:
-        steps.append(Step(scene.given.line("recover", "--mend-bits", "--dry-run"),
-                          f"another plan, which also saves messages that one flipped bit explains ({scene.mendable})"))
+        more = f"another plan, which also saves messages that one flipped bit explains ({scene.mendable})"
+        steps.insert(0, Step(scene.given.line("recover", _MEND, "--dry-run"), more))
     return steps
 
 
@@ -263,11 +279,11 @@ def _after_repair(scene: Scene) -> list[Step]:
     hands = [step for step in scene.by_hand() if not step.command.startswith("mqtool")]
     not_yet = any(item.code.startswith("config-") and not item.remedy.startswith("mqtool re") for item in scene.wrong)
     steps = hands if not_yet else [*_start(scene), *hands]
-    if scene.named(*_FLIPPED) and "--mend-bits" not in scene.typed:
-        steps.append(Step(scene.given.line("recover", "--mend-bits", "--dry-run"),
+    if scene.needs(_MEND) and _MEND not in scene.typed:
+        steps.append(Step(scene.given.line("recover", _MEND, "--dry-run"),
                           "turn back the one flipped bit of messages that no client or service can read"))
-    if scene.named(*_CLAMPED) and "--clamp-offsets" not in scene.typed:
-        steps.append(Step(scene.given.line("recover", "--clamp-offsets", "--dry-run"),
+    if scene.needs(_CLAMP) and _CLAMP not in scene.typed:
+        steps.append(Step(scene.given.line("recover", _CLAMP, "--dry-run"),
                           "lower consumer offsets that are after the end of their queue"))
     return steps
 
@@ -304,6 +320,9 @@ STATES: tuple[State, ...] = (
     # the name of a log file is repaired whatever else cannot be said of the start
     State("predicted", lambda it: bool(it.named("commitlog-misnamed-file")), _dry_runs),
     State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _by_hand),
+    State("checked predicted",
+          lambda it: bool(it.by_hand(*LOOK_FIRST)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),
+          _look_first),
     State("checked", lambda it: {item.code for item in it.wrong} <= _LEFT_BY_A_KILL, _predict),
     State("checked", lambda it: bool(it.repairs()), _dry_runs),
     State("checked", lambda it: True, _by_hand),

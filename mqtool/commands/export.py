@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+import fnmatch
+import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,11 +15,13 @@ from msgspec import Struct, structs
 
 from formats.record import TOPIC_OP_HALF
 from mqtool import exits
+from mqtool.next_steps import Step
 from mqtool.options import PARTS, BrokerChoice, EngineChoice, PartsChoice, argument, command, flag, option, parse_size
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
 from recover.check.survey import ScanOptions, survey
 from recover.export.damaged import damaged_messages
+from recover.export.messages import Counts, count_key
 from recover.export.select import (
     FOREVER,
     KINDS,
@@ -36,6 +41,7 @@ from recover.look.store import settings_of
 from recover.predict.start import predict
 from recover.repair.new_store import write_store
 from recover.store.columns import DEFAULT_MEMORY
+from recover.store.config_files import topic_text
 
 _WHAT, _HOW = "Which messages (all that are intact, without a filter)", "How"
 _SHOWN = 20
@@ -264,6 +270,14 @@ class Reading:
             return FOREVER
         return prediction.max_phy
 
+    def topics(self) -> set[str]:
+        """The topics that the scanned logs hold records of."""
+        return {topic_text(topic) for scanned in self._scanned.values() for topic, _ in scanned.log.queues}
+
+    def stores(self) -> list[str]:
+        """The scanned sources that are stores."""
+        return [name for name, scanned in self._scanned.items() if scanned.source.store is not None]
+
     def missed(self, note: str) -> None:
         """Note what could not be read."""
         self.incomplete = True
@@ -275,7 +289,7 @@ class _Export:
 
     def __init__(self, reading: Reading, format: str) -> None:
         self.reading, self.out, self.format = reading, reading.out, format
-        self.topics: Counter[str] = Counter()
+        self.counts: Counts = Counter()
         self.size = 0
 
     def write(self, sources: list[Source], writer: Writer) -> None:
@@ -287,11 +301,11 @@ class _Export:
                 with self.out.progress("exporting", source.size) as progress:
                     topics, size = export_lines(scanned, wanted, writer, threads=reading.engine.thread_count,
                                                 note=reading.missed, progress=progress)
-                self.topics.update(topics)
+                self.counts.update(topics)
                 self.size += size
             return
         for item in reading.all(sources):
-            self.topics[item.message.topic] += 1
+            self.counts[count_key(item.message)] += 1
             self.size += item.message.size or 0
             writer.write(item)
 
@@ -306,7 +320,7 @@ class _Export:
                 raise UsageRefusal(f"{what} with Parquet written by executors", "Use --engine local.")
         scanned, wanted = reading.looked_at(sources[0])
         with self.out.progress("exporting", sources[0].size) as progress:
-            self.topics, self.size = export_on_spark(
+            self.counts, self.size = export_on_spark(
                 reading.engine.spark_settings(), scanned, wanted, target, note=reading.missed, progress=progress)
 
     def write_store(self, sources: list[Source], target: Path) -> None:
@@ -322,27 +336,48 @@ class _Export:
         with self.out.progress("exporting", sources[0].size) as progress, exits.between_steps() as interrupted:
             made = write_store(scanned, wanted, target, scan, note=reading.missed, progress=progress,
                                interrupted=interrupted)
-        self.topics, self.size = made.topics, made.size
+        self.counts, self.size = made.topics, made.size
         if made.bridged:
             reading.notes.append(f"{count(made.bridged, 'place')} of messages that are left out or lost: markers keep "
                                  "them, and consumers get the message before once more")
         self.out.answer(bridged=made.bridged, verify={**made.report.json(), "exit_code": made.report.exit_code})
 
+    def _unknown_topics(self, written: Collection[str]) -> list[Step]:
+        """A note for each --topic that fits none, and where to look for the names."""
+        known = {*written, *self.reading.topics()}
+        steps: list[Step] = []
+        for pattern in self.reading.wanted.topics:
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in known):
+                near = difflib.get_close_matches(pattern, known, 1, 0.5)
+                self.reading.notes.append(f"the log holds no message of a topic that fits {pattern}"
+                                          + (f"; the nearest is {near[0]}" if near else ""))
+                steps = [Step(f"mqtool inspect {shlex.quote(name)}", "which topics there are")
+                         for name in self.reading.stores()]
+        return steps
+
     def conclude(self, target: Path | None) -> int:
         """The document, the counts and the exit code."""
-        reading, total = self.reading, self.topics.total()
+        reading, total = self.reading, self.counts.total()
+        topics: dict[str, dict[str, int]] = {}
+        for (topic, kind), number in sorted(self.counts.items()):
+            topics.setdefault(topic, {})[kind] = number
+        steps = self._unknown_topics(topics)
         if reading.damaged_ranges and not reading.damaged:
             reading.notes.append(f"{count(reading.damaged_ranges, 'damaged range')} of the log: --damaged exports what "
                                  "is legible there")
         self.out.answer(
             output=None if target is None else str(target), format=self.format, messages=total, bytes=self.size,
-            topics=dict(sorted(self.topics.items())), complete=not reading.incomplete, notes=reading.notes,
+            topics={topic: sum(kinds.values()) for topic, kinds in topics.items()}, kinds=topics,
+            complete=not reading.incomplete, notes=reading.notes,
             damaged_ranges=reading.damaged_ranges, assumptions=reading.assumed,
         )
-        if self.topics:
-            self.out.show(table("messages by topic", ["topic", ">messages"], self.topics.most_common(), most=_SHOWN))
+        if topics:
+            kinds = sorted({kind for _, kind in self.counts}, key=lambda kind: (kind != "ordinary", kind))
+            most_first = sorted(topics, key=lambda topic: -sum(topics[topic].values()))
+            rows = [(topic, *(topics[topic].get(kind, 0) for kind in kinds)) for topic in most_first]
+            self.out.show(table("messages by topic", ["topic", *(f">{kind}" for kind in kinds)], rows, most=_SHOWN))
         for note in reading.notes:
             self.out.say(note)
         self.out.summary(f"{count(total, 'message')} ({human_size(self.size)} of log) written to {target or 'stdout'}"
-                         + (", but NOT everything could be read" if reading.incomplete else ""))
+                         + (", but NOT everything could be read" if reading.incomplete else ""), steps)
         return exits.OPERATIONAL if reading.incomplete else exits.CLEAN

@@ -29,7 +29,7 @@ from recover.export.write import output_file, writer_for
 from recover.findings.model import Finding, FindingList
 from recover.findings.refusal import UsageRefusal
 from recover.log.engine import KnownLog, stamps_of
-from recover.look.store import log_is_gone, settings_of
+from recover.look.store import NO_LOG, log_is_gone, settings_of
 from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets
 from recover.predict.start import predict as predict_start
 
@@ -225,8 +225,10 @@ def groups(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
         out.say(note)
     code = FindingList(found.findings).bits
     codes, steps = {item.code for item in found.findings}, []
+    if NO_LOG in codes:
+        steps += Scene("checked", out.given, code, found.findings).by_hand(NO_LOG)
     if "consumer-offset-above-max" in codes:
-        steps.append(Step(out.given.line("recover", "--clamp-offsets"),
+        steps.append(Step(out.given.line("recover", "--clamp-offsets", "--dry-run"),
                           "lower the offsets that are above the end of their queues"))
     if codes & {"start-lowers-queues", "start-refused", "start-cannot-say", "start-forgets-config"}:
         steps.append(Step(out.given.line("predict"), "everything that the start would do"))
@@ -238,8 +240,12 @@ def _groups_line(found: Groups) -> str:
     groups = count(len({row.group for row in found.rows}), "group") if found.rows else "no group"
     skips, again, lag = (sum(getattr(row, name) or 0 for row in found.rows) for name in ("skips", "again", "lag"))
     text = f"{groups}, {count(lag, 'message')} not consumed yet"
+    if found.rows and all(row.lag is None for row in found.rows):
+        text = f"{groups}; what is not consumed yet is not known: the log that holds the messages is not here"
     if not found.prediction.starts:
         return f"{text}; broker {found.prediction.broker} would not start: {found.prediction.reason}"
     unknown = sum(row.skips is None for row in found.rows)
+    if unknown and unknown == len(found.rows):
+        return text
     text += f"; after a start of {found.prediction.broker} {count(skips, 'message')} skipped, {again:,} consumed again"
     return text + (f"; of {count(unknown, 'offset')} that cannot be said" if unknown else "")

@@ -193,15 +193,15 @@ def _next(out: Printer, answer: Answer, search: Search, way: str) -> list[Step]:
 
 @command(
     examples=[
-        ("order-4711 /data/store", "the messages with this key: where each was, and where it is now"),
-        ("7F00000100002A9F0000000000000000 /data/store", "by message id, or by unique key"),
-        ("order-4711 /data/store --scan", "without trusting the index"),
+        ("/data/store order-4711", "the messages with this key: where each was, and where it is now"),
+        ("/data/store 7F00000100002A9F0000000000000000", "by message id, or by unique key"),
+        ("/data/store order-4711 --scan", "without trusting the index"),
     ],
     bits=(),
 )
 def trace(
     out: Printer,
-    name: Annotated[str, argument("ID", "A message id, unique key, or key.")],
+    name: Annotated[str, argument("ID", "A message id, unique key, or key; before or after STORE.")],
     store: StoreChoice, broker: BrokerChoice, engine: EngineChoice,
     scan: Annotated[bool, flag(
         "--scan", "Look through the whole log instead of the index.", "What")] = False,
@@ -231,7 +231,7 @@ def trace(
         last = lives[0].events[-1]
         steps = [Step(out.given.line("query", "--phy-offset", last.phy_offset, "--body"), "the last record, with body")]
     elif not lives and not scan:
-        steps = [Step(out.given.line("trace", "--scan", before=name), "the index has no hit: look through the log")]
+        steps = [Step(out.given.line("trace", name, "--scan"), "the index has no hit: look through the log")]
     text = f"{lives[0].topic}: {lives[0].ended}" if len(lives) == 1 else \
         count(len(lives), "message") if lives else "no message found"
     out.summary(text + ("" if found.complete else f", but the search was NOT complete: {found.notes[-1]}"), steps)

@@ -30,7 +30,7 @@ from recover.export.damaged import damaged_messages
 from recover.export.messages import Message
 from recover.export.write import output_file
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
-from recover.look.store import ExitState, exit_state, settings_of
+from recover.look.store import NO_LOG, ExitState, exit_state, settings_of
 from recover.predict.groups import Groups, groups_of
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
@@ -38,12 +38,13 @@ from recover.repair.losses import RecoverPlan, loss_of_damage, loss_of_unproven
 from recover.repair.never_worse import refuse_worse
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.memo import Evidence, evidence
-from recover.store.store import Store
+from recover.store.store import COMMITLOG, Store
 
 _KINDS = {".html": "html", ".htm": "html", ".md": "md"}
 _MESSAGES, _GROUPS, _FINDINGS, _RUNS, _FILES = 50, 40, 5, 20, 60
 _LISTED = 10_000
 _PANEL = "The page"
+_NOT_KNOWN = "not known: the log that holds the messages is not here"
 
 
 class PageChoice(Struct, frozen=True, kw_only=True):
@@ -94,6 +95,11 @@ class Facts(Struct, kw_only=True):
     traffic: Traffic
     stretches: list[Stretch]
     evidence: Evidence
+
+    @property
+    def without_log(self) -> bool:
+        """Whether the log is elsewhere, or not mounted: nothing is known of its messages."""
+        return COMMITLOG in self.before.survey.elsewhere or any(item.code == NO_LOG for item in self.before.findings)
 
     @property
     def loss(self) -> Sequence[dict[str, Any]]:
@@ -248,6 +254,8 @@ def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
 def _lost_card(found: Facts, document: dict[str, Any]) -> list[Shown]:
     damaged = document["commitlog"]["damaged_messages"]
     played = found.prediction
+    if found.without_log:
+        return [facts("", [("damaged or missing", Text(_NOT_KNOWN, style="red"))])]
     rows: list[tuple[str, object]] = [
         ("damaged or missing", Text(f"{damaged:,}", style="red" if damaged else "green")),
         (f"a start of {played.broker} loses", _of_start(played)),
@@ -315,7 +323,8 @@ def _sections(out: Printer, found: Facts, document: dict[str, Any]) -> Iterator[
                   "the same stand together.", [table("", ["releases", "*what its start does", ">exit code"], starts),
                                            *(Text(f"Assumed: {line}", style="dim") for line in found.assumed)])
     yield Section("What recover would do", "", _plan_shown(out, found))
-    yield Section("What is lost", "", [loss_statement(found.loss), *_lost_messages(out, found)])
+    lost = Text(_NOT_KNOWN, style="red") if found.without_log else loss_statement(found.loss)
+    yield Section("What is lost", "", [lost, *_lost_messages(out, found)])
     wrong = sorted((item for item in found.before.findings.sorted() if item.severity != "info"),
                    key=lambda item: item.severity)
     notes = [item for item in found.before.findings.sorted() if item.severity == "info"]

@@ -10,7 +10,7 @@ from mqtool.changing import BITS, ask, conclude, options_of, step_by_step
 from mqtool.next_steps import Given, Scene, Step, next_steps, undo_step
 from mqtool.options import ConsentChoice, EngineChoice, PartsChoice, argument, command
 from mqtool.printer import Printer, Text, table
-from mqtool.screens.plan import lost_by, plan_document, show_plan
+from mqtool.screens.plan import lost_by, plan_document, show_plan, steps_table
 from mqtool.text import clean, count, human_time
 from recover.change.carry_out import apply_plan, check_for_apply, would_resume
 from recover.change.carry_out import resume as resume_run
@@ -143,8 +143,10 @@ def undo(
         out.given = Given.of_plan(store, options_of(last.plan, parts))
         out.answer(plan=info.plan_id, run=info.id, restored=[])
         what = clean(f"run {info.id}: {info.command}, {info.state}, {human_time(info.started_ms)}")
-        out.show(Text(what, style="bold"))
-        show_plan(out, last.plan)
+        back = f"; what that plan gave up, {count(lost_by(last.plan.loss), 'message')}, is restored as it was" \
+            if last.plan.loss else ""
+        out.show(Text(what, style="bold"), Text(f"undo reverts these steps, last one first{back}"))
+        out.show(steps_table(last.plan.steps))
     if consent.dry_run:
         out.summary(f"Dry run: run {would_undo(root, parts.parts).id} would be reverted",
                     [Step(out.given.line("undo"), "the same, carried out")])

@@ -10,6 +10,7 @@ from mqtool.printer import Printer, Shown, Table, Text, table
 from mqtool.text import count, human_size, human_time
 from recover.change.model import Plan, Step
 from recover.repair.losses import RecoverPlan
+from recover.store.config_files import LMQ_PREFIX
 
 _WORDS = {
     "zero-range": "zero a range", "write-range": "overwrite", "install": "install", "write-file": "write a small file",
@@ -71,8 +72,15 @@ def loss_statement(loss: Sequence[dict[str, Any]]) -> Shown:
 
 
 def lost_by(loss: Sequence[dict[str, Any]]) -> int:
-    """How many messages a loss statement counts."""
-    return sum(int(item.get("messages", 0)) for item in loss)
+    """How many messages a loss statement counts; the places of light queues are further ones of the same messages."""
+    own = light = 0
+    for item in loss:
+        messages = int(item.get("messages", 0))
+        if str(item.get("topic")).startswith(LMQ_PREFIX):
+            light = max(light, messages)
+        else:
+            own += messages
+    return max(own, light)
 
 
 def _offsets(item: dict[str, Any]) -> str:
@@ -84,7 +92,8 @@ def _span(item: dict[str, Any]) -> str:
     begin, end = item.get("begin") or 0, item.get("end") or 0
     if not begin and not end:
         return "unknown"
-    return human_time(begin) if begin == end else f"{human_time(begin)} to {human_time(end)}"
+    # times are those of the records around: with one neighbour it is no span
+    return f"near {human_time(begin)}" if begin == end else f"{human_time(begin)} to {human_time(end)}"
 
 
 def losses(made: RecoverPlan, mendable: str = "--mend-bits would restore") -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from mqtool.next_steps import Scene, next_steps
 from mqtool.options import BrokerChoice, StoreChoice
 from mqtool.printer import Printer, Table, Text, facts, table
@@ -26,6 +28,10 @@ def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
     store = choice.open(broker)
     report = inspect_store(store, versions)
     found = FindingList(first_findings(store, report))
+    # a whole text that names nothing, although the store shows that it did, is not what the broker had
+    problems = {item.file: str(item.facts["problem"]) for item in found if "problem" in item.facts}
+    report.config = [structs.replace(item, state=problems[f"config/{item.name}"])
+                     if item.state == "whole" and f"config/{item.name}" in problems else item for item in report.config]
     out.answer(**report.json())
     out.found(found)
     for item in (_head(report), _parts(report), _pointers(report)):

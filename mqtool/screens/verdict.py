@@ -13,7 +13,7 @@ _DAMAGED = 20
 _QUEUES = ("queues", "units", "expected", "right", "missing", "wrong", "lost", "beyond_log", "expired", "holes")
 _INDEX = ("files", "entries", "expected", "missing", "wrong", "expired")
 _LOG = ("files", "min_offset", "valid_to", "log_end", "messages", "damaged_messages", "ghosts", "superseded")
-_TITLES = {"min_offset": "from", "damaged_messages": "damaged", "fillers": "filler"}
+_TITLES = {"ghosts": "stale", "min_offset": "from", "damaged_messages": "damaged", "fillers": "filler"}
 _BAD = {"missing": "bold yellow", "wrong": "bold yellow", "beyond_log": "bold yellow", "ghosts": "bold yellow",
         "lost": "bold red", "damaged_messages": "bold red"}
 _GROUP_COLUMNS = (
@@ -89,7 +89,7 @@ def start_line(document: dict[str, Any]) -> str:
     if not document["starts"]:
         return f"{who} would not start: {document['reason']}"
     if document["reason"]:
-        who = f"Do not start it: {document['reason']}. {who}"
+        who = f"Do not start it: {document['reason'].rstrip('.?')}. {who}"
     costs = []
     if document["lost_messages"]:
         costs.append(f"cut off {count(document['lost_messages'], 'intact message')}")

@@ -27,7 +27,18 @@ class BrokerVersion(Struct, frozen=True, order=True):
         found = _VERSION.fullmatch(text.strip())
         if found is None:
             raise UsageRefusal(f"{text!r} is no broker version", "Name a release, for example --broker 5.3.3.")
+        if found[1] not in ("4", "5"):
+            known = ", ".join(map(str, NEWEST_OF_LINES))
+            raise UsageRefusal(f"nothing is known of broker {text}", f"Known are 4.1 to 5.5, up to these: {known}.")
         return cls(int(found[1]), int(found[2]), int(found[3] or 0))
+
+    @property
+    def nearest(self) -> BrokerVersion:
+        """This release if it is known, else the newest known one before it (of those before all, the oldest)."""
+        for newest in NEWEST_OF_LINES:
+            if (newest.major, newest.minor) == (self.major, self.minor) and self <= newest:
+                return self
+        return max((newest for newest in NEWEST_OF_LINES if newest < self), default=OLDEST_COMPARED)
 
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}.{self.patch}"
@@ -164,8 +175,12 @@ OVERFLOW_TO_FIRST = _behaviour(
 BEHAVIOURS: tuple[Behaviour, ...] = tuple(_ALL)
 BY_NAME = {behaviour.name: behaviour for behaviour in BEHAVIOURS}
 
-OLDEST_COMPARED = BrokerVersion(4, 1, 0)
-NEWEST_COMPARED = BrokerVersion(5, 5, 0)
+NEWEST_OF_LINES = tuple(map(BrokerVersion.parse, (
+    "4.1.0", "4.2.0", "4.3.2", "4.4.0", "4.5.2", "4.6.1", "4.7.1", "4.8.0", "4.9.8", "5.0.0", "5.1.4", "5.2.0", "5.3.3",
+    "5.4.0", "5.5.0",
+)))
+"""Of each line of releases the newest that is known."""
+OLDEST_COMPARED, NEWEST_COMPARED = NEWEST_OF_LINES[0], NEWEST_OF_LINES[-1]
 
 
 def boundaries() -> tuple[BrokerVersion, ...]:

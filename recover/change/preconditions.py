@@ -30,9 +30,11 @@ from recover.change.model import (
     changed_file,
     resolve,
 )
+from recover.findings.code import BY_HAND
 from recover.findings.refusal import Refusal
 from recover.store.memo import Stamp, stamp_of
-from recover.store.reading import READ, crc32c, data_extents, file_crc, kind_of, open_file
+from recover.store.reader import FileReader
+from recover.store.reading import READ, crc32c, file_crc, kind_of
 
 
 def detach(plan: Plan, root: Path) -> Plan:
@@ -65,12 +67,9 @@ def _shared(path: Path) -> bool:
 
 
 def _patched(path: Path, steps: list[InPlace]) -> LazyContent:
-    fd = open_file(path)
-    try:
-        old = os.fstat(fd).st_size
-        data = sum(last - first for first, last in data_extents(fd, 0, old))
-    finally:
-        os.close(fd)
+    with FileReader(path, again=False) as reader:
+        old = reader.length
+        data = sum(last - first for first, last in reader.data_ranges(0, old))
     written = sum(step.stop - step.start for step in steps if step.content is not None)
     return changed_file(path, max(old, *(step.stop for step in steps)), steps, allocated=data + written + READ)
 
@@ -150,7 +149,7 @@ def observe(root: Path, file: str, *, folder: bool = False) -> FileState:
         raise _unreadable(file, error) from error
     if not stat.S_ISREG(status.st_mode):
         raise Refusal(f"{file} is no file but {kind_of(status.st_mode)}",
-                      "move it out of the store, then run the command again", file=file)
+                      BY_HAND.replace("{file}", file), file=file)
     if _is_own_lock(root, file):
         return FileState(file, False)
     return FileState(file, True, status.st_size, status.st_mtime_ns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from recover.broker.versions import BrokerVersion
 from recover.check.survey import Survey
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding, finding
+from recover.findings.store_codes import FIND_CONFIG, TOPICS_GUESSED
 from recover.log.scan import LogView
 from recover.store.config_files import (
     LMQ_PREFIX,
@@ -31,6 +31,7 @@ from recover.store.config_files import (
     topic_text,
 )
 from recover.store.reader import read_small
+from recover.store.source import names_in
 from recover.store.store import CONFIG, Store
 
 # --- Consumer offsets and delay offsets against the queues they count in.
@@ -315,7 +316,7 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, 
             shown[name] = f"there were the groups {_list(groups)}"
         elif users and not any(pair.present and not is_guess(pair) for pair in topics.pairs):
             shown[name] = "nothing that a broker wrote is left in config/"
-    kept = set(os.listdir(store.config_dir)) if store.config_dir.is_dir() else set()
+    kept = set(names_in(store.config_dir))
     return {name: text for name, text in shown.items() if not kept & _IN_ROCKSDB.get(name, set())}
 
 
@@ -361,12 +362,6 @@ def _list(names: list[str]) -> str:
 
 
 _NAMED_CONFIG = 20
-_NOT_MADE_UP = (
-    "Copy it from the source of this copy, a file backup or the other broker of the group. mqtool never makes it up: "
-    "to go on without it, start the broker and set what it held by hand (`mqadmin resetOffsetByTime` for offsets)."
-)
-
-
 def check_config(store: Store, look: Survey) -> ConfigReport:
     """Judge every config file, its backup, and the offsets against the queues."""
     report = ConfigReport(judged_pairs(store, look.topics, look.log))
@@ -390,8 +385,7 @@ def _all_gone(store: Store, topics: Topics, log: LogView | None, pairs: list[Con
         "config-missing", CONFIG, None, name=f"{CONFIG}/", problem=STATE_TEXT["missing"],
         outcome=f"{pair.shown}, and their settings, the consumer groups and consumer offsets are not here",
         topics=len(guess.topics), names=", ".join(sorted(guess.topics)[:_NAMED_CONFIG]),
-        remedy="Find it first: the source of this copy, a file backup, the other broker of the group. mqtool recover "
-        "{store} makes a topics.json from queues and log, marked as a guess; it cannot make consumer offsets.",
+        remedy=TOPICS_GUESSED,
     )
 
 
@@ -417,7 +411,7 @@ def _judge(store: Store, topics: Topics, log: LogView | None, pair: ConfigPair) 
     elif not pair.present or (main.emptied and pair.backup.state in ("missing", "emptied")):
         if pair.shown:
             yield finding("config-missing", file, None, **facts, shown=pair.shown, outcome=f"{pair.shown}; lost is "
-                          f"{pair.known.lost}", remedy=_NOT_MADE_UP, **pair.difference())
+                          f"{pair.known.lost}", remedy=FIND_CONFIG, **pair.difference())
     else:
         readable = len(main.table) or len(backup.table)
         start = "a broker starts without it" if pair.starts else "no broker starts with the two as they are"

@@ -16,10 +16,12 @@ from recover.broker.versions import IPV6_HOSTS, V2_RECORDS
 from recover.evidence.edits import Edit
 from recover.evidence.lost import Losses, record_count, was_a_message
 from recover.evidence.policy import POLICIES
+from recover.findings.code import BY_HAND, Severity
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, Damage, LogView
 from recover.store.mapped_files import MappedFile, OddName
+from recover.store.reading import FILE
 from recover.store.store import Store
 
 if TYPE_CHECKING:
@@ -119,10 +121,15 @@ def _utc(milliseconds: int) -> str:
         return str(milliseconds)
 
 
-def _what_is(odd: OddName) -> str:
-    if odd.path.is_file():
-        return "a file at an offset that is no multiple of the file size"
-    return "a folder" if odd.is_directory else "a special file" if odd.path.exists() else "a link to nothing"
+def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -> Finding:
+    """What does not belong among the log's files; `severity` None: as its code has it."""
+    file, name = store.relative(odd.path), odd.path.name
+    # an empty file at an odd offset is no part of the log, whatever it was made for
+    if odd.stands_for_a_file and (odd.length or odd.kind != FILE):
+        where = " at an offset that is no multiple of the file size" if odd.kind == FILE else ""
+        return finding(NOT_A_FILE, file, None, name=name, what=odd.kind + where)
+    return finding("commitlog-odd-name", file, None, severity=severity, name=name, is_directory=odd.is_directory,
+                   remedy=BY_HAND if odd.by_hand else None)
 
 
 def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
@@ -131,15 +138,9 @@ def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
         yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size)
     for odd in queue.odd:
-        # an empty file at an odd offset is no part of the log, whatever it was made for
-        if odd.stands_for_a_file and (odd.length or not odd.path.is_file()):
-            what = _what_is(odd)
-            yield finding(NOT_A_FILE, store.relative(odd.path), None, name=odd.path.name, what=what)
-            continue
         # brokers from 5.1.0 on pass over folders, and they alone read V2 records: it is no more than untidy there
         skipped = odd.is_directory and bool(log.tally.bits & BIT_V2)
-        yield finding("commitlog-odd-name", store.relative(odd.path), None, severity="info" if skipped else None,
-                      name=odd.path.name, is_directory=odd.is_directory)
+        yield odd_log_name(store, odd, "info" if skipped else None)
     for twin in queue.duplicates:
         kept = next(f for f in queue.files if f.file_from_offset == twin.file_from_offset)
         yield finding("commitlog-duplicate-file", store.relative(twin.path), 0, name=twin.name,

@@ -16,13 +16,13 @@ from msgspec import Struct, structs
 
 from recover.cluster.jobs import enter, run_job
 from recover.cluster.session import SparkSettings, session_for
+from recover.export.messages import Counts
 from recover.export.select import Choice, Scanned, Wanted
 from recover.export.write import PART, LineMaker, Table, Written, near
 from recover.findings.refusal import Refusal
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader
-from recover.store.remote import serve, url_of
 
 _STRETCH = 64 << 20
 _TABLE = 64 << 20
@@ -31,7 +31,7 @@ _MOST_FOLDERS = 1 << 20
 
 
 class ExportTask(Struct, frozen=True):
-    """The rows of one stretch of a file, and the folder that their table goes to; `url` as for `ScanTask`."""
+    """The rows of one stretch of a file, and the folder that their table goes to."""
 
     number: int
     mapped_file: MappedFile
@@ -39,13 +39,12 @@ class ExportTask(Struct, frozen=True):
     rows: Rows
     wanted: Wanted
     folder: str
-    url: str | None
 
 
 def export_on_spark(
     settings: SparkSettings, scanned: Scanned, wanted: Wanted, output: Path, *, note: Callable[[str], None],
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[Counter[str], int]:
+) -> tuple[Counts, int]:
     """Write every wanted message to `output`, a new folder; (messages by topic, bytes of their records).
 
     `Refusal` (8) where the folder cannot be made, or where executors write to another one of that name.
@@ -58,7 +57,7 @@ def export_on_spark(
         part.mkdir()
     except OSError as error:
         raise Refusal(f"{part} cannot be made: {error.strerror}", "Choose another place.", path=str(part)) from error
-    topics: Counter[str] = Counter()
+    topics: Counts = Counter()
     size = number = 0
     tasks = list(_tasks(scanned, wanted, part))
     for first in range(0, len(tasks), _WAVE):
@@ -85,7 +84,7 @@ def _tasks(scanned: Scanned, wanted: Wanted, folder: Path) -> Iterator[ExportTas
         path = scan.mapped_file.path.absolute()
         for stretch in near(rows, _STRETCH):
             yield ExportTask(number, structs.replace(scan.mapped_file, path=path), log.queues, stretch, wanted,
-                             str(folder), url_of(scan.mapped_file.path))
+                             str(folder))
             number += 1
 
 
@@ -93,8 +92,6 @@ def export_parts(tasks: Iterable[ExportTask]) -> Iterator[tuple[Written, list[st
     """Write the tables of some stretches: what they hold, and the files that were made."""
     enter()
     for task in tasks:
-        if task.url is not None:
-            serve(task.mapped_file.path, task.url)
         whole = Written()
         files: list[str] = []
         tables: list[Any] = []

@@ -49,11 +49,13 @@ from recover.derived.index_files import (
 )
 from recover.derived.index_image import CHUNK, FileHead, IndexImage
 from recover.derived.index_keys import IndexStream, Place, TagHistory, TagRun, tag_runs
+from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
 from recover.log.scan import LogView
 from recover.store.columns import Rows
+from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure, read_small, spend
-from recover.store.reading import in_order
+from recover.store.reading import FILE, in_order
 from recover.store.store import Store
 
 _FLAWS = WRONG_TIME | WRONG_CHAIN | CHAIN_LOOP
@@ -413,6 +415,15 @@ def _parted(cuts: Rows, size: int) -> Iterator[tuple[int, int]]:
 # --- All files, and what none of them has. ---------------------------------------------------------------------------
 
 
+def odd_index_name(store: Store, odd: OddName) -> Finding:
+    """What does not belong in the index folder. A broker passes over a file with another name."""
+    file, name = store.relative(odd.path), odd.path.name
+    if odd.kind == FILE:
+        return finding("index-odd-name", file, name=name, why="the name is not 17 digits")
+    return finding("index-odd-name", file, severity="warning", name=name, why=f"it is {odd.kind}",
+                   remedy="mqtool recover {store} --dry-run" if odd.is_directory else BY_HAND)
+
+
 def check_index(
     store: Store, log: LogView, *, excluded: Collection[int] = (), tags: bool | None = None,
     tick: Callable[[], None] | None = None, threads: int = 1,
@@ -463,15 +474,10 @@ class _Check:
 
     def run(self, tags: bool, checkpoint_time: int | None) -> None:
         report = self.report
-        for odd in report.listing.odd:
-            special = odd.path.exists() and not odd.path.is_file() and not odd.is_directory
-            self._add(
-                odd.path, "index-odd-name", None, severity="warning" if odd.is_directory or special else "info",
-                name=odd.path.name, remedy="Move {file} out of the store: it is no file." if special else None,
-            )
+        report.findings += [odd_index_name(self.store, odd) for odd in report.listing.odd]
         for file in report.listing.files:
             if not file.is_time:
-                self._add(file.path, "index-odd-name", None, name=file.name)
+                report.findings.append(odd_index_name(self.store, OddName(file.path, FILE, file.length)))
             if report.geometry is not None:
                 self._check_file(file, report.geometry)
             if self.tick is not None:

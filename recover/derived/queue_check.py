@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK
-from formats.names import offset_in_name, offset_to_name
+from formats.names import offset_to_name
 from formats.record.rows import BIT_DELAY, BIT_MARKER, EXPECTED
 from recover.broker.delays import DelayTable, is_delayed
 from recover.derived.expected import (
@@ -27,6 +27,7 @@ from recover.derived.expected import (
     QueueVerdict,
     is_lost,
 )
+from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
@@ -41,9 +42,17 @@ from recover.store.derived_files import (
     is_address,
     positions_of,
 )
-from recover.store.mapped_files import MappedFileQueue
-from recover.store.reader import FileReader, ReadFailure, is_elsewhere, spend
+from recover.store.mapped_files import MappedFileQueue, OddName
+from recover.store.reader import FileReader, ReadFailure, spend
+from recover.store.source import expect
 from recover.store.store import Store
+
+
+def odd_queue_name(store: Store, odd: OddName) -> Finding:
+    """What does not belong among the files of a queue."""
+    why = f"it is {odd.kind}" if odd.stands_for_a_file else "the name is not 20 digits"
+    return finding("consumequeue-odd-name", store.relative(odd.path), name=odd.path.name, why=why,
+                   remedy=BY_HAND if odd.by_hand else None)
 
 
 class ExtVerdict(Struct, frozen=True):
@@ -210,16 +219,16 @@ class _Checker:
         self.stops = np.array([d.stop for d in log.damaged], dtype=np.int64)
         # what a rebuild puts at a position that only damage or a bridge accounts for
         self.stands_in = log.fillers + log.markers > 0 or bool(log.damaged)
-        self.listed = self._list() if log.files and not is_elsewhere(store.consumequeue_dir) else {}
+        self.listed = self._list() if log.files else {}
         self.failure: ReadFailure | None = None
 
-    def _list(self) -> dict[QueueKey, tuple[str, list[tuple[int, str, int]]]]:
+    def _list(self) -> dict[QueueKey, tuple[Path, list[tuple[int, str, int]]]]:
         """Folder and files (offset, name, length) of each queue with nothing else in its folder."""
         try:
             return {
-                QueueKey(folder.topic, folder.queue_id): (folder.place, files)
+                QueueKey(folder.topic, folder.queue_id): (folder.path, files)
                 for folder, files in self.store.list_queues()
-                if files and folder.place.endswith(f"{os.sep}{folder.queue_id}")
+                if files and folder.path.name == str(folder.queue_id)
             }
         except OSError:
             return {}  # the look at each queue says which it is
@@ -229,6 +238,8 @@ class _Checker:
     ) -> Iterator[tuple[QueueKey, QueueVerdict]]:
         """The verdict on each queue, by its number in the log, -1 for one without a row there."""
         rows = expectation.of(number for number, _ in members if number >= 0)
+        expect(place / name for number, key in members if number >= 0
+               for place, files in [self.listed.get(key, (Path(), []))] for _, name, _ in files)
         for number, key in members:
             own = next(rows)[1] if number >= 0 else np.empty(0, dtype=EXPECTED)
             try:
@@ -244,7 +255,7 @@ class _Checker:
 
         Before the units of its rows only units of expired messages may stand, and after them zeros.
         """
-        place, files = self.listed.get(key, ("", []))
+        place, files = self.listed.get(key, (Path(), []))
         size, places = self.store.queue_file_size, rows["queue_offset"]
         in_line = all(file[::2] == (files[0][0] + n * size, size) for n, file in enumerate(files))
         if not files or not in_line or size % UNIT_SIZE or files[0][0] % UNIT_SIZE:
@@ -261,7 +272,7 @@ class _Checker:
             base = offset // UNIT_SIZE
             own = rows[max(base - live, 0) : max(base + size // UNIT_SIZE - live, 0)]
             lead = min(max(live - base, 0), size // UNIT_SIZE) * UNIT_SIZE
-            content, stop = self._stored(f"{place}{os.sep}{name}"), lead + own.size * UNIT_SIZE
+            content, stop = self._stored(place / name), lead + own.size * UNIT_SIZE
             if not stop or stop > content.size or (lead and not self._are_expired(content[:lead].view(_UNIT))):
                 return None
             if not np.array_equal(content[lead:stop], _units_of(own).view(np.uint8)) or content[stop:].any():
@@ -271,7 +282,7 @@ class _Checker:
         counts = {kind: count for kind, count in ((EXPIRED, live - first), (RIGHT, rows.size)) if count}
         return QueueVerdict(key, end - first, rows.size, counts, end=end, min_index=first)
 
-    def _stored(self, path: str) -> Rows:
+    def _stored(self, path: Path) -> Rows:
         """The bytes (uint8) of a file up to where it has only zeros; none where they are many or not in one piece."""
         with FileReader(path, again=False) as reader:
             ranges = [*reader.data_ranges(0, self.store.queue_file_size)]
@@ -314,11 +325,7 @@ class _Checker:
                 "consumequeue-bad-file-length", self.store.relative(wrong.path), 0, **facts, length=wrong.length,
                 expected=queue.file_size,
             ))
-        for odd in queue.odd:
-            why = "the name is not 20 digits" if offset_in_name(odd.path.name) is None else "it is not a regular file"
-            verdict.findings.append(finding(
-                "consumequeue-odd-name", self.store.relative(odd.path), name=odd.path.name, why=why,
-            ))
+        verdict.findings += [odd_queue_name(self.store, odd) for odd in queue.odd]
         for start, stop in queue.gaps() if gaps else ():
             verdict.findings.append(finding(
                 "consumequeue-missing-file", self.store.relative(queue.directories[0]), **facts,

@@ -71,8 +71,9 @@ def note_damage_behind(log: LogView, named: list[LostPosition], last_time: int, 
     indexed = any(position.start == last_indexed for position in named)
     witness = indexed or last_time > log.newest_timestamp or _queues_adjoin(named)
     # without an end mark before it there was no file after the last one
-    gone = _files_gone(log, named) if witness or log.files[-1].blank is not None else ()
-    found = [*_ranges_in_files(log, named, witness), *gone]
+    may_be_missing = witness or log.files[-1].blank is not None
+    ends = [position.stop for position in named if position.start >= log.files[-1].file_end and may_be_missing]
+    found = [*_ranges_in_files(log, named, witness), *([_missing_files(log, max(ends) - 1)] if ends else ())]
     for damage in found:
         tail = log.tail
         if tail is not None and tail.mapped_file == damage.mapped_file and damage.start <= tail.start < damage.stop:
@@ -129,15 +130,10 @@ def file_named_elsewhere(
     if not said:
         return None
     # how many files are missing nobody can say for sure: a wrong offset names one far away
-    nearest = min(said)
-    files = (nearest - start) // log.queue.file_size + 1
-    return Damage(start, start + files * log.queue.file_size, MISSING_FILE, 0, "next-file", False, None)
+    return _missing_files(log, min(said))
 
 
-def _files_gone(log: LogView, named: list[LostPosition]) -> Iterator[Damage]:
-    """The files after the last one that is there, as far as messages in them are named."""
+def _missing_files(log: LogView, last: int) -> Damage:
+    """The files after the last one that is there, up to the one with the physical offset `last`."""
     start, size = log.files[-1].file_end, log.queue.file_size
-    stops = [position.stop for position in named if position.start >= start]
-    if stops:
-        files = -((start - max(stops)) // size)
-        yield Damage(start, start + files * size, MISSING_FILE, 0, "next-file", False, None)
+    return Damage(start, start + ((last - start) // size + 1) * size, MISSING_FILE, 0, "next-file", False, None)

@@ -250,31 +250,22 @@ def _field(name: str, value: int) -> tuple[str, int, bytes]:
 
 
 def _suspects(record: Record, damaged: bytes) -> Iterator[tuple[int, int]]:
-    """(byte, bit) of each bit of a record that alone makes its outer checksum right."""
+    """(byte, bit) of each bit of a record, or of its outer checksum, that alone makes that checksum right."""
     # the outermost covers all others
     for checksum in grammar.checksums(record)[-1:]:
-        right = checksum.encode(crc31(damaged[checksum.start : checksum.stop]))
-        stored = damaged[checksum.at : checksum.at + len(right)]
+        right = crc31(damaged[checksum.start : checksum.stop])
+        written = checksum.encode(right)
+        stored = damaged[checksum.at : checksum.at + len(written)]
         said = checksum.decode(stored)
-        if said is not None:
-            change = said ^ crc31(damaged[checksum.start : checksum.stop])
-            yield from _of_text(checksum.start, checksum.stop - checksum.start, change)
-        yield from _of_field(checksum.at, len(right), int.from_bytes(stored, "big") ^ int.from_bytes(right, "big"))
-
-
-def _of_text(start: int, length: int, change: int) -> Iterator[tuple[int, int]]:
-    """Bits of what a checksum covers."""
-    found = np.zeros(_MOST_SUSPECTS, dtype=np.int64)
-    count = bits_that_change(length, change, found) if 0 < change <= CRC31_MASK else 0
-    for number in found[:count].tolist() if count <= _MOST_SUSPECTS else ():
-        yield start + number // 8, number % 8
-
-
-def _of_field(start: int, size: int, change: int) -> Iterator[tuple[int, int]]:
-    """The bit of the checksum itself, if it differs in one."""
-    if change.bit_count() == 1:
-        number = change.bit_length() - 1
-        yield start + size - 1 - number // 8, number % 8
+        change = 0 if said is None else said ^ right
+        found = np.zeros(_MOST_SUSPECTS, dtype=np.int64)
+        count = bits_that_change(checksum.stop - checksum.start, change, found) if 0 < change <= CRC31_MASK else 0
+        numbers = found[:count].tolist() if count <= _MOST_SUSPECTS else []
+        yield from ((checksum.start + number // 8, number % 8) for number in numbers)
+        change = int.from_bytes(stored, "big") ^ int.from_bytes(written, "big")
+        if change.bit_count() == 1:
+            number = change.bit_length() - 1
+            yield checksum.at + len(written) - 1 - number // 8, number % 8
 
 
 def _part(record: Record, position: int) -> str:

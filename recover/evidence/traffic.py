@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct, field, structs
 
 from formats.record.rows import NO_MESSAGE
-from recover.derived.expected import ConsumeQueueReport, QueueKey
+from recover.derived.expected import ConsumeQueueReport, QueueKey, QueueVerdict
 from recover.evidence.lost import Losses, Surroundings
 from recover.log.scan import MISSING_FILE, LogView
 from recover.store.columns import Rows
@@ -83,19 +83,19 @@ def traffic(log: LogView, losses: Losses, queues: ConsumeQueueReport | None) -> 
     result = Traffic()
     if last:
         result.begin, result.step = first, (last - first) // BINS + 1
-    topics: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for key, held, size in zip(names, messages.tolist(), sizes.tolist(), strict=True):
-        if held:
-            topics[key.topic][0] += held
-            topics[key.topic][1] += size
-    ranked = sorted(topics.items(), key=lambda item: (-item[1][0], item[0]))
-    result.topics = [(topic, held, size) for topic, (held, size) in ranked[:_TOPICS]]
+    held: Counter[str] = Counter()
+    taken: Counter[str] = Counter()
+    for key, count, size in zip(names, messages.tolist(), sizes.tolist(), strict=True):
+        held[key.topic] += count
+        taken[key.topic] += size
+    ranked = sorted(+held, key=lambda topic: (-held[topic], topic))
+    result.topics = [(topic, held[topic], taken[topic]) for topic in ranked[:_TOPICS]]
     result.more_topics = max(0, len(ranked) - _TOPICS)
     _choose_queues(result, dict(zip(names, messages.tolist(), strict=True)), lost, queues)
     _fill(result, log, {key: number for number, key in enumerate(names)})
     for queue in result.queues:
-        for begin in lost.get(QueueKey(queue.topic, queue.queue), ()):
-            queue.lost[_bin(result, begin)] += 1
+        for time in lost.get(QueueKey(queue.topic, queue.queue), ()):
+            queue.lost[min(BINS - 1, max(0, (time - result.begin) // result.step))] += 1
     return result
 
 
@@ -124,37 +124,29 @@ def _choose_queues(
 ) -> None:
     verdicts = {} if queues is None else queues.verdicts
     bad: Counter[QueueKey] = Counter({key: len(times) for key, times in lost.items()})
-    for key, verdict in verdicts.items():
-        if verdict.missing or verdict.wrong:
-            bad[key] += verdict.missing + len(verdict.wrong)
-    keys = sorted({*messages, *bad}, key=lambda key: (-bad[key], -messages.get(key, 0), key.topic, key.queue_id))
+    bad.update({key: verdict.missing + len(verdict.wrong) for key, verdict in verdicts.items()})
+    keys = sorted({*messages, *+bad}, key=lambda key: (-bad[key], -messages.get(key, 0), key.topic, key.queue_id))
     for key in keys[:_QUEUES]:
-        known = verdicts.get(key)
-        facts = (0, 0, 0) if known is None else (known.expected, known.missing, len(known.wrong))
+        known = verdicts.get(key, QueueVerdict(key))
+        facts = known.expected, known.missing, len(known.wrong)
         result.queues.append(QueueTraffic(key.topic, key.queue_id, [0] * BINS, [0] * BINS, *facts))
     result.more_queues = max(0, len(keys) - _QUEUES)
 
 
 def _fill(result: Traffic, log: LogView, numbers: dict[QueueKey, int]) -> None:
-    shown = np.full(len(log.queues), -1, dtype=np.int64)
+    # queues that are not shown share one row more
+    shown = np.full(len(log.queues), len(result.queues), dtype=np.int64)
     for row, queue in enumerate(result.queues):
         if (number := numbers.get(QueueKey(queue.topic, queue.queue))) is not None:
             shown[number] = row
-    messages, sizes = np.zeros(BINS, dtype=np.int64), np.zeros(BINS, dtype=np.int64)
-    cells = np.zeros(len(result.queues) * BINS, dtype=np.int64)
+    cells, sizes = np.zeros((len(result.queues) + 1) * BINS, dtype=np.int64), np.zeros(BINS, dtype=np.int64)
     for rows in _messages(log):
         at = (rows["store_timestamp"] - result.begin) // result.step
-        messages += np.bincount(at, minlength=BINS)
         sizes += np.bincount(at, weights=rows["size"], minlength=BINS).astype(np.int64)
-        row = shown[rows["queue"]]
-        cells += np.bincount((row * BINS + at)[row >= 0], minlength=cells.size)
-    result.messages, result.sizes = messages.tolist(), sizes.tolist()
-    for row, queue in enumerate(result.queues):
-        queue.messages = cells[row * BINS : (row + 1) * BINS].tolist()
-
-
-def _bin(result: Traffic, time: int) -> int:
-    return min(BINS - 1, max(0, (time - result.begin) // result.step))
+        cells += np.bincount(shown[rows["queue"]] * BINS + at, minlength=cells.size)
+    result.messages, result.sizes = cells.reshape(-1, BINS).sum(axis=0).tolist(), sizes.tolist()
+    for queue, own in zip(result.queues, cells.reshape(-1, BINS).tolist(), strict=False):
+        queue.messages = own
 
 
 def stretches(log: LogView) -> list[Stretch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import struct
+from collections import Counter
 from collections.abc import Iterator
 
 from msgspec import Struct, field, structs
@@ -76,6 +77,15 @@ class Message(Struct):
     body_problem: str | None = None
     damage: str | None = None
     doubtful: list[str] = field(default_factory=list)
+
+
+Counts = Counter[tuple[str, str]]
+"""Messages by topic and by what they are: see `count_key`."""
+
+
+def count_key(message: Message) -> tuple[str, str]:
+    """Topic, and "ordinary" or what else a message is: its state if it is not live, else the kind of copy."""
+    return message.topic, message.kind or "ordinary" if message.state == "live" else message.state
 
 
 COLUMNS = tuple(item.name for item in structs.fields(Message))

@@ -179,7 +179,8 @@ def _event(store: Store, record: Record) -> Event:
     if topic == TOPIC_HALF:
         event.stage = "half"
         checks = values.get(props.TRANSACTION_CHECK_TIMES)
-        event.note = f"producer group {values.get(props.PGROUP)}" + (f", checked {checks} times" if checks else "")
+        often = f", checked {checks} time{'' if checks == '1' else 's'}" if checks else ""
+        event.note = f"producer group {values.get(props.PGROUP)}{often}"
     elif topic == TOPIC_SCHEDULE:
         event.stage, event.note = "waiting", f"delay level {values.get(props.DELAY)}"
         event.due = deliver_time(store, topic, record.queue_id, record.queue_offset)

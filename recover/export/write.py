@@ -17,7 +17,7 @@ import numpy as np
 
 from formats.native.lines import write_lines
 from formats.record.rows import BIT_INNER_BATCH, STALE
-from recover.export.messages import COLUMNS, Message, real_place
+from recover.export.messages import COLUMNS, Counts, Message, count_key, real_place
 from recover.export.select import Choice, Scanned, Selected, Wanted, contents
 from recover.findings.refusal import Refusal, UsageRefusal
 from recover.store.columns import Rows
@@ -238,7 +238,7 @@ class Written(msgspec.Struct):
 
     lines: bytes = b""
     table: Any = None
-    topics: Counter[str] = msgspec.field(default_factory=Counter)
+    topics: Counts = msgspec.field(default_factory=Counter)
     size: int = 0
     notes: list[str] = msgspec.field(default_factory=list)
 
@@ -246,9 +246,9 @@ class Written(msgspec.Struct):
 def export_lines(
     scanned: Scanned, wanted: Wanted, writer: Ndjson | Table, *, threads: int, note: Callable[[str], None],
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[Counter[str], int]:
-    """Write every wanted message in log order; (messages by topic, bytes of their records). For filters `by_rows`."""
-    topics: Counter[str] = Counter()
+) -> tuple[Counts, int]:
+    """Write every wanted message in log order; (their counts, bytes of their records). For filters `by_rows`."""
+    topics: Counts = Counter()
     size = 0
     choice = Choice(scanned.log.queues, scanned.log.files, wanted)
     maker = LineMaker(choice, writer if isinstance(writer, Table) else None)
@@ -346,11 +346,11 @@ class LineMaker:
                 at += 1
         queues, counts = np.unique(rows["queue"][by_kernel], return_counts=True)
         for queue, number in zip(queues.tolist(), counts.tolist(), strict=True):
-            written.topics[self.choice.names[queue][0]] += number
+            written.topics[self.choice.names[queue][0], "ordinary"] += number
         written.size += int(rows["size"][by_kernel].sum())
 
     def _reference(self, written: Written, row: Rows, record: bytes) -> Iterator[bytes]:
         for item in self.choice.messages(record, int(row["bits"]), int(row["phy_offset"]), written.notes.append):
             yield line_of(item.message, flat=self.tables is not None)
-            written.topics[item.message.topic] += 1
+            written.topics[count_key(item.message)] += 1
             written.size += item.message.size or 0

@@ -16,6 +16,10 @@ BIT_UNSUPPORTED = 64
 SEVERITY_BITS = {"info": 0, "warning": BIT_DERIVED, "error": BIT_MESSAGES}
 
 
+BY_HAND = "Move {file} out of the store by hand, then: mqtool verify {store}"
+"""The remedy for a pipe, a socket, a device, or a folder in the place of a file: no plan moves these."""
+
+
 class Code(Struct, frozen=True):
     """A kind of finding: what it is called, how bad it is, and what `explain` says of it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recover.findings.code import BIT_OPERATIONAL, Code
 
-_REBUILD = "mqtool recover {store}   (or: mqtool rebuild-consumequeue {store} --topic {topic} --queue {queue})"
+_REBUILD = "mqtool recover {store} --dry-run   (or: mqtool rebuild-consumequeue {store} --topic {topic} --queue {queue} --dry-run)"
 
 CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     Code(
@@ -87,11 +87,12 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-odd-name", "warning",
-        "{name} is not a queue file ({why})", "Move it out of the store, then run mqtool verify {store} again.",
+        "{name} is not a queue file ({why})", "mqtool recover {store} --dry-run",
         meaning="Queue files are regular files, named by 20 digits; anything else does not belong in a queue folder.",
         cause="A backup or an editor left it there.",
         broker="Most releases fail on its length or its name and do not start; `mqtool predict` plays it.",
-        action="Recover quarantines a regular file. A folder, pipe, socket or device is moved by hand.",
+        action="Recover quarantines a regular file, and a folder whose name is no offset. Move a pipe, a socket, a device, or "
+        "a folder in the place of a queue file out of the store by hand.",
     ),
     Code(
         "consumequeue-missing-file", "warning",
@@ -103,7 +104,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-unreadable", "error",
-        "{topic}/{queue}: {wanted} bytes could not be read: {error}", "Check the disk; copy what can be read elsewhere first.",
+        "{topic}/{queue}: {wanted} bytes could not be read: {error}", "Copy the store with a tool that reads on past errors, such as ddrescue, and work on the copy.",
         meaning="The operating system refused to read this part.",
         cause="A failing disk, a lost mount, or missing permission.",
         broker="It dies at the first touch of that page.",
@@ -113,7 +114,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     Code(
         "topic-deleted", "info",
         "deleted topics with records left in the log ({count}): {names}", "",
-        meaning="Neither topics.json nor consumequeue/ knows the topic, so its old records are nobody's.",
+        meaning="Neither topics.json nor consumequeue/ knows the topic, and no queue leads to its old records.",
         cause="The topic was deleted; its records stay until their log files expire.",
         broker="A full replay makes the queues of deleted topics again.",
         action="Nothing. `--include-deleted` brings the queues back.",
@@ -140,52 +141,52 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
 # --- Findings about index files.
 
 
-_INDEX_REBUILD = "mqtool recover {store}   (or: mqtool rebuild-index {store})"
+_INDEX_REBUILD = "mqtool recover {store} --dry-run   (or: mqtool rebuild-index {store} --dry-run)"
 _QUERIES = "Only queries by key, unique key and tag read the index; consuming does not."
 
 INDEX_CODES: tuple[Code, ...] = (
     Code(
         "index-missing-units", "warning",
-        "{records} messages from {first} to {last} lack {count} units in the index", _INDEX_REBUILD,
-        one="the message at {first} lacks a unit in the index",
+        "{records} messages from {first} to {last} lack {count} entries in the index", _INDEX_REBUILD,
+        one="the message at {first} lacks an entry in the index",
         meaning="The messages are in the commitlog, but a query by one of their keys does not find them.",
         cause="An unclean start deleted the newest index file, the broker died before it dispatched the messages, or a "
         "file was lost.",
-        broker="It fills up only what its recovery dispatches again; units of a deleted file further back stay away.",
+        broker="It fills up only what its recovery dispatches again; entries of a deleted file further back stay away.",
         action="Rebuild the index: keys are computed from the log. " + _QUERIES,
     ),
     Code(
         "index-wrong-units", "warning",
-        "{count} units, number {first} to {last}, name no message, or one without that key", _INDEX_REBUILD,
-        one="unit number {first} names no message, or one without that key",
-        meaning="A unit's hash and position do not belong together: no record starts there, it has other keys, or "
-        "the place of the unit is blank.",
+        "{count} entries, number {first} to {last}, name no message, or one without that key", _INDEX_REBUILD,
+        one="entry number {first} names no message, or one without that key",
+        meaning="An entry's hash and position do not belong together: no record starts there, it has other keys, or "
+        "the place of the entry is blank.",
         cause="Damage, a page that never reached the disk, or a log that was written anew from an earlier place.",
         broker="It returns whatever stands at the position, or stops the search there.",
         action="Rebuild the index. " + _QUERIES,
     ),
     Code(
         "index-beyond-log", "warning",
-        "{count} units from number {first} to {last} point after the end of the log ({log_end})", _INDEX_REBUILD,
-        one="unit number {first} points after the end of the log ({log_end})",
-        meaning="The units name messages that the log does not hold (any more).",
+        "{count} entries from number {first} to {last} point after the end of the log ({log_end})", _INDEX_REBUILD,
+        one="entry number {first} points after the end of the log ({log_end})",
+        meaning="The entries name messages that the log does not hold (any more).",
         cause="The log was truncated. Brokers truncate queues with it, but never index files.",
         broker="Messages stored later at these positions are not indexed before the log has passed the last one.",
         action="Rebuild the index.",
     ),
     Code(
         "index-lost-units", "info",
-        "{count} units from number {first} to {last} name messages that are damaged", "",
-        one="unit number {first} names a message that is damaged",
-        meaning="The unit points into a damaged range of the log, or at a record that stands for a lost message.",
+        "{count} entries from number {first} to {last} name messages that are damaged", "",
+        one="entry number {first} names a message that is damaged",
+        meaning="The entry points into a damaged range of the log, or at a record that stands for a lost message.",
         cause="The damage itself is reported with the commitlog.",
         broker="A query finds nothing at the position.",
         action="Nothing of its own.",
     ),
     Code(
         "index-wrong-time", "warning",
-        "{count} units from number {first} to {last} have another time than their message", _INDEX_REBUILD,
-        one="unit number {first} has another time than its message",
+        "{count} entries from number {first} to {last} have another time than their message", _INDEX_REBUILD,
+        one="entry number {first} has another time than its message",
         meaning="The difference to the file's begin time does not give the store timestamp of the message.",
         cause="Damage, or a tool that wrote the file.",
         broker="A query with a time span can pass over the message.",
@@ -193,28 +194,28 @@ INDEX_CODES: tuple[Code, ...] = (
     ),
     Code(
         "index-chain-loop", "warning",
-        "{count} units from number {first} to {last} lead to a unit that is not older: a chain that may never end",
+        "{count} entries from number {first} to {last} lead to an entry that is not older: a chain that may never end",
         _INDEX_REBUILD,
-        one="unit number {first} leads to a unit that is not older: a chain that may never end",
-        meaning="Each unit names the unit before it in its hash slot; a number that is not smaller can make a circle.",
+        one="entry number {first} leads to an entry that is not older: a chain that may never end",
+        meaning="Each entry names the entry before it in its hash slot; a number that is not smaller can make a circle.",
         cause="Damage, or two broker processes that wrote one file.",
-        broker="A query that gets there never ends and keeps a thread busy; only a unit that names itself is noticed.",
+        broker="A query that gets there never ends and keeps a thread busy; only an entry that names itself is noticed.",
         action="Do not query by key before the index is rebuilt.",
     ),
     Code(
         "index-wrong-chain", "warning",
-        "{count} units from number {first} to {last} name another unit than the one before them in their slot",
+        "{count} entries from number {first} to {last} name another entry than the one before them in their slot",
         _INDEX_REBUILD,
-        one="unit number {first} names another unit than the one before it in its slot",
-        meaning="The chain skips units of its slot, so their messages are not found by key.",
+        one="entry number {first} names another entry than the one before it in its slot",
+        meaning="The chain skips entries of its slot, so their messages are not found by key.",
         cause="Damage, or a page that never reached the disk.",
         broker="It follows the chain as it is.",
         action="Rebuild the index.",
     ),
     Code(
         "index-slot-out-of-range", "warning",
-        "{count} slots from {first} to {last} name units that the file does not have", _INDEX_REBUILD,
-        one="slot {first} names a unit that the file does not have",
+        "{count} slots from {first} to {last} name entries that the file does not have", _INDEX_REBUILD,
+        one="slot {first} names an entry that the file does not have",
         meaning="The head of a chain is no number in use.",
         cause="Damage.",
         broker="It takes the slot for empty: nothing of the chain is found, and the next put cuts it off for good.",
@@ -222,26 +223,26 @@ INDEX_CODES: tuple[Code, ...] = (
     ),
     Code(
         "index-wrong-slot", "warning",
-        "{count} slots from {first} to {last} do not name the newest unit of their chain", _INDEX_REBUILD,
-        one="slot {first} does not name the newest unit of its chain",
-        meaning="Newer units of the slot, or all, are not reached by a query.",
+        "{count} slots from {first} to {last} do not name the newest entry of their chain", _INDEX_REBUILD,
+        one="slot {first} does not name the newest entry of its chain",
+        meaning="Newer entries of the slot, or all, are not reached by a query.",
         cause="Damage, or a page that never reached the disk.",
         broker="It follows the chain from the wrong head.",
         action="Rebuild the index.",
     ),
     Code(
         "index-count-wrong", "warning",
-        "the header counts {header} units, {written} are written", _INDEX_REBUILD,
-        meaning="indexCount is not the number of the next unit.",
-        cause="The header's page and the units' pages did not reach the disk together, or damage.",
-        broker="Too small: slots count as empty and units are overwritten. Too large: the file counts as full, "
+        "the header counts {header} entries, {written} are written", _INDEX_REBUILD,
+        meaning="indexCount is not the number of the next entry.",
+        cause="The header's page and the entries' pages did not reach the disk together, or damage.",
+        broker="Too small: slots count as empty and entries are overwritten. Too large: the file counts as full, "
         "or puts go after a gap.",
         action="Rebuild the index.",
     ),
     Code(
         "index-header-wrong", "warning",
-        "the header's {fields} do not fit the first and last unit", _INDEX_REBUILD,
-        meaning="Times and positions in the header are those of the first and of the last unit.",
+        "the header's {fields} do not fit the first and last entry", _INDEX_REBUILD,
+        meaning="Times and positions in the header are those of the first and of the last entry.",
         cause="The header's page did not reach the disk, or damage.",
         broker="Queries by time pass over the file; messages below endPhyOffset are not indexed again.",
         action="Rebuild the index.",
@@ -258,14 +259,14 @@ INDEX_CODES: tuple[Code, ...] = (
     Code(
         "index-sizes-unknown", "warning",
         "the number of slots and entries of the index files is unknown", "Name them: --index-slots N --index-entries N",
-        meaning="The length of a file does not tell, and no file has a sound unit to try it with.",
+        meaning="The length of a file does not tell, and no file has a sound entry to try it with.",
         cause="All index files are empty, cut or damaged.",
         broker="It takes its configuration (maxHashSlotNum, maxIndexNum).",
         action="Give the sizes, or rebuild the index with them.",
     ),
     Code(
         "index-odd-name", "info",
-        "{name} is not an index file (the name is not 17 digits)", "",
+        "{name} is not an index file ({why})", "",
         meaning="Index files are named by the time at which they were made, in 17 digits.",
         cause="A backup or an editor left it there.",
         broker="It skips a file whose name is no number, after it may have made it as long as an index file; a folder "
@@ -275,7 +276,7 @@ INDEX_CODES: tuple[Code, ...] = (
     Code(
         "index-unreadable", "error",
         "{wanted} bytes cannot be read: {error}", "Check permissions and the disk, then run again.",
-        meaning="What the file holds there is not known; units there are not judged and not reported as missing.",
+        meaning="What the file holds there is not known; entries there are not judged and not reported as missing.",
         cause="No permission, or a failing disk.",
         broker="It fails to load the file, and 5.x then does not start.",
         action="Copy the store to a sound disk first.",
@@ -314,7 +315,7 @@ INDEX_CODES: tuple[Code, ...] = (
 # --- Findings about the checkpoint.
 
 
-_RECOVER = "mqtool recover {store}"
+_RECOVER = "mqtool recover {store} --dry-run"
 _PAGE = "It records how far log, queues and index were flushed; only a start after an unclean stop uses it."
 
 CHECKPOINT_CODES: tuple[Code, ...] = (
@@ -371,14 +372,15 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
         "the checkpoint's logics_physical_offset is {value}, where no record starts (the log ends at {log_end})",
         _RECOVER,
         meaning="Since 5.5.0 this field names the last record that has a flushed queue unit.",
-        cause="The log was cut after the checkpoint's back, or damaged bytes.",
+        cause="The log was cut after the checkpoint was written, or bytes of it are damaged.",
         broker="5.5 chooses the start file of an abnormal recovery by it alone, and can begin too late.",
         action="Recover: the field is set to the last record, or to 0.",
     ),
     Code(
         "checkpoint-unreadable", "error", "the checkpoint could not be read: {error}",
-        "Check the disk and the permissions, then run again.",
-        meaning="The operating system refused to read the file.",
+        "Check the disk and the permissions, or move it out of the store by hand if it is no file; then: mqtool verify "
+        "{store}",
+        meaning="The operating system refused to read the file, or a folder, a pipe or the like stands in its place.",
         cause="A failing disk, a lost mount, or missing permission.",
         broker="It does not start.",
         action="Make the file readable, or move it aside: recover writes a new one.",

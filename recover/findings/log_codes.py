@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from recover.findings.code import Code
 
-_RECOVER = "mqtool recover {store}"
-_MEND = "mqtool recover {store} --mend-bits"
+_RECOVER = "mqtool recover {store} --dry-run"
+_MEND = "mqtool recover {store} --mend-bits --dry-run"
 _CUTS = (
     "Its recovery stops at the first bad record of the files it reads: everything after is cut, and later files are "
     "deleted from disk. If its start file lies after the damage it starts and never notices."
@@ -204,7 +204,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-not-a-file", "error",
         "{name} has the name of a log file, but it is {what}",
-        "Put the log file back (is its disk mounted?), or move this out of the store; then verify again.",
+        "Put the log file back (is its disk mounted?), or move {file} out of the store by hand; then: mqtool verify {store}",
         meaning="It cannot be read as a log file, so that part of the log is not checked.",
         cause="A link whose disk is not mounted, a folder that a container made for a missing mount, a file that was renamed.",
         broker="It does not start, or goes on without that part (from 5.1.0 on, folders are passed over).",
@@ -240,7 +240,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-unreadable", "error", "{wanted} bytes could not be read: {error}",
-        "Check the disk; copy what can be read elsewhere first.",
+        "Copy the store with a tool that reads on past errors, such as ddrescue, and work on the copy.",
         meaning="The operating system refused to read this range; it counts as damaged.",
         cause="A failing disk, a lost mount, or missing permission.",
         broker="It dies at the first touch of that page.",
@@ -370,7 +370,7 @@ _ALL = (
            "It passes over the gap; what the file held cannot be consumed.",
            "Find the file: another path, the source of this copy, a replica, a backup. Then `mqtool verify` again."),
     Reason("unreadable", "The operating system refused to read the bytes.", "A failing disk, a lost mount, or missing permission.",
-           "It dies at the first touch of that page.", "Check the disk; copy what can be read elsewhere first."),
+           "It dies at the first touch of that page.", "Copy the store with a tool that reads on past errors, such as ddrescue, and work on the copy."),
     Reason("unread", "The bytes were a record by the time that they were looked at again.", "A broker writes to the store.",
            "Nothing.", "Run the command again, on a copy or with the broker stopped."),
     Reason("overwritten", "Older records stand here, whole and with the right own offset, but queue units name other messages here, which "

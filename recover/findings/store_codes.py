@@ -9,9 +9,18 @@ DUE_AGAIN = (
     "config/timercheck aside before the start: the broker then reads its timer queue from the beginning again."
 )
 
+FIND_CONFIG = (
+    "Copy it from the source of this copy, a file backup or the other broker of the group. mqtool never makes it up: "
+    "to go on without it, start the broker and set what it held by hand (`mqadmin resetOffsetByTime` for offsets)."
+)
+TOPICS_GUESSED = (
+    "Find it first: the source of this copy, a file backup, the other broker of the group. Else mqtool recover {store} "
+    "makes a topics.json from queues and log, marked as a guess; it cannot make consumer offsets."
+)
+
 PARTS_CODES: tuple[Code, ...] = (
     Code(
-        "abort-present", "warning", "the abort file is present: {detail}", "mqtool recover {store}",
+        "abort-present", "warning", "the abort file is present: {detail}", "mqtool recover {store} --dry-run",
         meaning="A broker makes this file at the end of its start and removes it at the end of a clean stop.",
         cause="The broker was killed or crashed, or it stopped with messages that were not dispatched yet.",
         broker="It runs its abnormal recovery: from the file that the checkpoint suggests it reads the log and fills "
@@ -104,7 +113,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="The log lost its end, or was cut, and the timerlog was not.",
         broker="At the due time it finds nothing there, or another message that was written since; some releases try "
         "again without end.",
-        action="Nothing that recover could do. Watch the broker's log for the timer's errors after the start.",
+        action="mqtool changes nothing of the timer. Watch the broker's log for the timer's errors after the start.",
     ),
     Code(
         "timer-wrong-record", "warning",
@@ -134,7 +143,7 @@ PARTS_CODES: tuple[Code, ...] = (
         DUE_AGAIN,
         one="the pending timer message at {first} of the log has no unit in the timerlog (it ends at {end})",
         meaning="config/timercheck says that the broker took them up, and they are not due yet. They are intact in the log.",
-        cause="The timerlog is gone, was cut, or was not copied with the rest; or config/timercheck is wrong.",
+        cause="The timerlog is missing, was cut, or was not copied with the rest; or config/timercheck is wrong.",
         broker="It never delivers them.",
         action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
     ),
@@ -217,7 +226,7 @@ PARTS_CODES: tuple[Code, ...] = (
 # --- Findings about the files in config/.
 
 
-_RECOVER = "mqtool recover {store}"
+_RECOVER = "mqtool recover {store} --dry-run"
 _PERSISTED = (
     "A power cut or a crash while the broker wrote the file: up to 5.3 it writes in place and without fsync, and a "
     "shorter text over a longer one leaves the end of the old one."
@@ -281,8 +290,9 @@ CONFIG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "config-unreadable", "error", "{name} could not be read: {error}",
-        "Check the disk and the permissions, then run again.",
-        meaning="The operating system refused to read the file.",
+        "Check the disk and the permissions, or move it out of the store by hand if it is no file; then: mqtool verify "
+        "{store}",
+        meaning="The operating system refused to read the file, or a folder, a pipe or the like stands in its place.",
         cause="A failing disk, a lost mount, or missing permission.",
         broker="It treats the file as broken.",
         action="Make the file readable and run again; nothing is decided without it.",
@@ -291,7 +301,7 @@ CONFIG_CODES: tuple[Code, ...] = (
     Code(
         "consumer-offset-above-max", "warning",
         "group {group} of topic {topic}: the offset lies after the end of the queue in {count} queues: {detail}",
-        "mqtool recover {store} --clamp-offsets",
+        "mqtool recover {store} --clamp-offsets --dry-run",
         one="group {group} of topic {topic}: the offset lies after the end of the queue in one queue: {detail}",
         meaning="The group says it has consumed messages that the queue does not have.",
         cause="The log or the queue lost its end, the topic was made again, or the file is of another broker.",
@@ -322,7 +332,7 @@ CONFIG_CODES: tuple[Code, ...] = (
     Code(
         "delay-offset-above-max", "warning",
         "delay level {level} was delivered up to {value}, but its queue ends at {end}",
-        "mqtool recover {store} --clamp-offsets",
+        "mqtool recover {store} --clamp-offsets --dry-run",
         meaning="delayOffset.json says that delayed messages were delivered that the queue does not have.",
         cause="The log or the queue lost its end, or the file is of another broker.",
         broker="Older releases wait until the queue has grown past the offset, so that new delayed messages of this "
@@ -417,10 +427,11 @@ PREDICT_CODES: tuple[Code, ...] = (
     Code(
         "start-cannot-say", "warning", "what broker {broker} makes of {part}: mqtool does not emulate it and cannot say",
         "Try the start on a copy of the store.",
-        meaning="The answer would need a part of the store, or a setting, that predict does not follow.",
-        cause="The store keeps its log in a DLedger, queues in RocksDB or in batch queues, or the settings say so.",
-        broker="It starts from that part.",
-        action="Take nothing that predict says for the whole answer. Copy the store and start a broker on the copy.",
+        meaning="The answer depends on a part of the store, or on a setting, that predict does not follow.",
+        cause="The log is in a DLedger, queues are in RocksDB or batch queues, or the settings say so. Or a part that predict does not "
+        "play is damaged or missing (the timer, a RocksDB, a compacted topic), or a pipe or the like stands in the place of a file.",
+        broker="It reads that part at its start, and its answer can differ from the rest of the prediction.",
+        action="Repair or restore the part first if verify reports it. Then copy the store and start a broker on the copy.",
         bits=BIT_UNSUPPORTED,
     ),
     Code(
@@ -431,7 +442,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         "and files that begin after it are deleted from disk.",
         cause="Damage in the range that the start reads, a record that this release cannot read, or a setting like "
         "forceVerifyPropCRC over records that were written without it.",
-        broker="It says `recover physics file end` and nothing about a loss.",
+        broker="It logs `recover physics file end` and nothing about a loss.",
         action="`mqtool recover` keeps what lies after the damage.",
     ),
     Code(
@@ -471,7 +482,7 @@ PREDICT_CODES: tuple[Code, ...] = (
     Code(
         "start-drops-index", "warning",
         "broker {broker} would delete index files and not index {first} to {last} of the log again",
-        "mqtool rebuild-index {store} after the start, or mqtool recover {store} before it",
+        "mqtool rebuild-index {store} after the start, or mqtool recover {store} --dry-run before it",
         meaning="Queries by key find nothing for messages of that range.",
         cause="After a crash a start deletes every index file that is newer than the checkpoint's index time, and "
         "indexes only what it dispatches.",
@@ -479,8 +490,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         action="Recover removes the abort file once everything is right, and then no index file is deleted.",
     ),
     Code(
-        "start-forgets-config", "error", "broker {broker} would start without what {file} held: {lost}",
-        "mqtool verify {store}",
+        "start-forgets-config", "error", "broker {broker} would start without what {file} held: {lost}", FIND_CONFIG,
         meaning="Neither the file nor its backup can be read, or the file is missing or empty although the store shows that it "
         "was not. The broker takes that for an empty one.",
         cause="A power cut while the file was written; releases before 5.4 write in place. Or a copy without config/.",

@@ -12,6 +12,7 @@ from recover.claims import Claim, believed
 from recover.log.file_scan import scan_file
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reader import FileReader
+from recover.store.reading import FILE
 
 MAGICS = (MAGIC_V1, MAGIC_V2)
 _MAGIC_AT = HEAD.offset("magic")
@@ -45,7 +46,7 @@ def rightly_placed(queue: MappedFileQueue) -> tuple[MappedFileQueue, list[tuple[
     if not wrong and not odd:
         return queue, []
     files.sort(key=lambda f: f.file_from_offset)
-    names = [*queue.odd, *(OddName(mapped_file.path, False, mapped_file.length) for mapped_file in odd)]
+    names = [*queue.odd, *(OddName(mapped_file.path, FILE, mapped_file.length) for mapped_file in odd)]
     return MappedFileQueue(queue.directories, size, files, names, queue.duplicates), wrong
 
 

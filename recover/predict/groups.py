@@ -17,6 +17,7 @@ from recover.check.config import MAPPING_FILE, OFFSET_FILES, check_config
 from recover.check.survey import Survey
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding
+from recover.look.store import log_is_gone
 from recover.predict.dispatch import Key
 from recover.predict.loading import BrokerLog
 from recover.predict.prediction import STAND_INS, Prediction, right_units
@@ -25,7 +26,7 @@ from recover.predict.start import predict
 from recover.store.columns import Rows
 from recover.store.config_files import ConfigPair
 from recover.store.derived_files import ExtFiles
-from recover.store.store import CONFIG, Store
+from recover.store.store import COMMITLOG, CONFIG, Store
 
 _OF_START = frozenset({"start-cannot-say", "start-refused", "start-lowers-queues", "start-forgets-config"})
 _OFFSET_PLACES = frozenset(f"config/{name}{end}" for name in OFFSET_FILES for end in ("", ".bak")) | {CONFIG}
@@ -103,9 +104,14 @@ def groups_of(
         queues.update(states)
 
     prediction = predict(look.store, look.by_names, settings, started=started)
+    gone = list(log_is_gone(look.store))
     if prediction.starts and not prediction.says_nothing and look.queues is not None:
         _once_started(look, by_queue, queues, prediction.max_phy, settings)
-    found = [item for item in config.findings if item.file in _OFFSET_PLACES and _fits(item, group, topic)]
+    if gone or COMMITLOG in look.elsewhere:
+        # messages are counted in the log: without it nothing is known of them
+        for row in rows:
+            row.lag = row.skips = row.again = None
+    found = gone + [item for item in config.findings if item.file in _OFFSET_PLACES and _fits(item, group, topic)]
     found += [item for item in prediction.findings() if item.code in _OF_START]
     return Groups(rows, found, prediction, unread)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,28 +19,34 @@ from recover.broker.versions import (
     INDEX_LOAD_COUNTS,
     WRONG_LENGTH_REFUSED,
 )
+from recover.check.log import odd_log_name
+from recover.derived.index_check import odd_index_name
+from recover.derived.index_files import list_index_files
+from recover.derived.queue_check import odd_queue_name
+from recover.findings.model import Finding
 from recover.log.scan import LogView
 from recover.predict.queues import QueueFile, QueueState
 from recover.store.columns import Rows
-from recover.store.mapped_files import MappedFile
+from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reader import FileReader
+from recover.store.reading import FILE, FOLDER
 from recover.store.store import Store
 
 
 class Loaded(Struct):
-    """What is in the broker's memory after loading: `refusal` is None if it goes on to recover."""
+    """What is in the broker's memory after loading: `refusal` is None if it goes on to recover.
+
+    `by_hand`: what stands in the place of a mapped file, and no repair moves; of these and of `odd_index`, links, pipes
+    and the like among index files, a broker's answer is known only for mapped files.
+    """
 
     log: list[MappedFile] = field(default_factory=list)
     queues: dict[tuple[str, int], QueueState] = field(default_factory=dict)
     deleted: list[Path] = field(default_factory=list)
     ignored: list[Path] = field(default_factory=list)
     refusal: str | None = None
-
-
-class _Item(Struct, frozen=True):
-    path: Path
-    is_directory: bool
-    length: int
+    by_hand: list[Finding] = field(default_factory=list)
+    odd_index: list[Finding] = field(default_factory=list)
 
 
 class _Loader:
@@ -50,9 +55,12 @@ class _Loader:
         self.version = settings.version
         self.loaded = Loaded()
 
-    def load_files(self, directories: Sequence[Path], size: int) -> list[MappedFile] | None:
+    def load_files(
+        self, directories: Sequence[Path], size: int, odd_name: Callable[[Store, OddName], Finding]
+    ) -> list[MappedFile] | None:
         """The mapped files of one queue; None when the broker refuses, with the reason in `loaded`."""
         items = sorted(_items(directories), key=lambda item: item.path.name)
+        self.loaded.by_hand += [odd_name(self.store, item) for item in items if item.by_hand]
         last = items[-1:]
         if self.version.has(DIRECTORIES_SKIPPED):
             items = [item for item in items if not item.is_directory]
@@ -74,13 +82,13 @@ class _Loader:
             files.append(MappedFile(item.path, number, item.length))
         return files
 
-    def _refuse(self, item: _Item, size: int) -> None:
+    def _refuse(self, item: OddName, size: int) -> None:
         if item.is_directory:
             self.loaded.refusal = f"{self._name(item)} is a folder among mapped files"
         else:
             self.loaded.refusal = f"{self._name(item)} has {item.length} bytes, the broker's setting says {size}"
 
-    def _name(self, item: _Item) -> str:
+    def _name(self, item: OddName) -> str:
         return self.store.relative(item.path)
 
 
@@ -88,23 +96,24 @@ def load(store: Store, settings: BrokerSettings) -> Loaded:
     """Load log, queues and index as the broker of these settings does; sizes not given are those of the files."""
     loader = _Loader(store, settings)
     loaded = loader.loaded
-    log = loader.load_files(store.commitlog_dirs, mapped_file_size(store, settings))
+    log = loader.load_files(store.commitlog_dirs, mapped_file_size(store, settings), odd_log_name)
     if log is None:
         return loaded
     loaded.log = _one_a_name(log)
     size = queue_file_size(store, settings)
     for folder in store.queue_folders:
-        files = loader.load_files([folder.path], size)
+        files = loader.load_files([folder.path], size, odd_queue_name)
         if files is None:
             return loaded
         state = QueueState(
             folder.topic, folder.queue_id, size, [QueueFile(f.file_from_offset, size, f.path) for f in files], settings
         )
         loaded.queues[folder.topic, folder.queue_id] = state
-    if settings.version.has(INDEX_LOAD_COUNTS) and store.index_dir.is_dir():
-        for item in sorted(_items([store.index_dir]), key=lambda found: found.path.name):
-            if item.is_directory and _java_long(item.path.name) is not None:
-                loaded.refusal = f"{store.relative(item.path)} is a folder among index files"
+    for odd in list_index_files(store.index_dir).odd:
+        if odd.kind not in (FILE, FOLDER):
+            loaded.odd_index.append(odd_index_name(store, odd))
+        if odd.is_directory and _java_long(odd.path.name) is not None and settings.version.has(INDEX_LOAD_COUNTS):
+            loaded.refusal = f"{store.relative(odd.path)} is a folder among index files"
     return loaded
 
 
@@ -124,14 +133,10 @@ def _one_a_name(files: list[MappedFile]) -> list[MappedFile]:
     return [f for index, f in enumerate(files) if index == 0 or f.file_from_offset != files[index - 1].file_from_offset]
 
 
-def _items(directories: Sequence[Path]) -> Iterator[_Item]:
-    for directory in directories:
-        if not directory.is_dir():
-            continue
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                is_directory = entry.is_dir()
-                yield _Item(Path(entry.path), is_directory, 0 if is_directory else entry.stat().st_size)
+def _items(directories: Sequence[Path]) -> Iterator[OddName]:
+    for queue in (MappedFileQueue.load([directory], 1) for directory in directories):
+        yield from queue.odd
+        yield from (OddName(mapped_file.path, FILE, mapped_file.length) for mapped_file in queue.files)
 
 
 def _java_long(name: str) -> int | None:

@@ -16,6 +16,7 @@ from recover.broker.recovery import Mode
 from recover.derived.expected import expect
 from recover.findings.code import BIT_DERIVED, BIT_MESSAGES, BIT_UNSUPPORTED
 from recover.findings.model import Finding, finding
+from recover.findings.store_codes import TOPICS_GUESSED
 from recover.log.scan import LogView
 from recover.predict.dispatch import Key
 from recover.predict.queues import UNIT, QueueState
@@ -69,6 +70,7 @@ class Prediction(Struct):
     search_limited: bool = False
     not_emulated: list[str] = field(default_factory=list)
     incomplete: list[Finding] = field(default_factory=list)
+    by_hand: list[Finding] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
@@ -101,7 +103,7 @@ class Prediction(Struct):
     def findings(self) -> list[Finding]:
         """The costs as findings."""
         broker = self.broker
-        found = [finding("start-cannot-say", part=part, broker=broker) for part in self.unsupported]
+        found = [*self.by_hand, *(finding("start-cannot-say", part=part, broker=broker) for part in self.unsupported)]
         if not self.starts:
             found.append(finding("start-refused", broker=broker, reason=self.reason))
         found += self.incomplete
@@ -135,7 +137,8 @@ class Prediction(Struct):
 def _forgets(broker: str, name: str) -> Finding:
     known = BY_NAME[name.rsplit("/", 1)[-1]]
     return finding("start-forgets-config", name, broker=broker, lost=known.lost,
-                   severity="warning" if known.comes_back else "error")
+                   severity="warning" if known.comes_back else "error",
+                   remedy=TOPICS_GUESSED if known.name == "topics.json" else None)
 
 
 # --- What a start costs: messages that left the log, messages that no unit leads to, queue offsets given out again.

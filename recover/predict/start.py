@@ -35,6 +35,7 @@ from recover.predict.surroundings import (
     refused_by,
     timer_left_out,
     unread_beside,
+    unreadable,
 )
 from recover.store.config_files import Topics
 from recover.store.reader import read_small
@@ -69,6 +70,9 @@ def predict(
     loaded = load(store, settings)
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
     prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
+    unread = [*loaded.odd_index, *unreadable(store, configs)]
+    prediction.by_hand = [*loaded.by_hand, *unread]
+    prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
     if prediction.incomplete:
         prediction.reason = prediction.incomplete[0].message
     refusal = loaded.refusal or config_refusal(configs) or refused_by(store, settings, needed)
@@ -231,7 +235,7 @@ class _Start:
             more = sum(before - after for _, before, after in prediction.lowered_queues)
             cuts = prediction.max_phy < self.log.view.log_end
             prediction.reason = (
-                f"queues name {more} messages after {prediction.max_phy}, where "
+                f"queues name {more} message{'' if more == 1 else 's'} after {prediction.max_phy}, where "
                 + ("its recovery cuts the log" if cuts else "the log ends: its end is missing")
             )
         made_again = self._names_made()

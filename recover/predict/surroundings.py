@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
+from formats.checkpoint import FILE_SIZE
 from recover.broker.settings import KNOWN, BrokerSettings
-from recover.broker.versions import COMBINED_QUEUES, NEWEST_COMPARED, OLDEST_COMPARED, BrokerVersion
+from recover.broker.versions import COMBINED_QUEUES, BrokerVersion
 from recover.check.config import judged_pairs
 from recover.check.log import first_file_findings, misnamed_findings
 from recover.check.parts import Needed, has_timer, start_refusals
@@ -20,7 +21,8 @@ from recover.log.scan import MISSING_FILE, LogView
 from recover.look.pointers import index_ends, read_checkpoint
 from recover.look.store import log_is_gone
 from recover.store.config_files import ConfigPair, Topics
-from recover.store.store import COMMITLOG, Store
+from recover.store.reader import read_small
+from recover.store.store import CHECKPOINT, COMMITLOG, CONFIG, Store
 from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, unread_parts
 
 _FIRST_WITH_ALL = BrokerVersion(5, 0, 0)
@@ -46,6 +48,18 @@ def config_refusal(pairs: list[ConfigPair]) -> str | None:
         if not pair.starts:
             return f"config/{pair.name} and its backup are not valid JSON"
     return None
+
+
+def unreadable(store: Store, pairs: list[ConfigPair]) -> Iterator[Finding]:
+    """Of checkpoint and config files what cannot be read, or is no file: nobody can say what a start makes of it."""
+    for copy in (copy for pair in pairs for copy in (pair.main, pair.backup) if copy.state == "unreadable"):
+        yield finding("config-unreadable", f"{CONFIG}/{copy.path.name}", name=copy.path.name, error=copy.error)
+    try:
+        read_small(store.checkpoint_path, FILE_SIZE)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        yield finding("checkpoint-unreadable", CHECKPOINT, error=error.strerror)
 
 
 def config_lost(pairs: list[ConfigPair]) -> list[str]:
@@ -134,10 +148,8 @@ def timer_left_out(store: Store, settings: BrokerSettings, log: LogView) -> Iter
 def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterator[str]:
     """What is taken for granted of release, settings, files and the beginning of the log."""
     version = settings.version
-    if version > NEWEST_COMPARED:
-        yield f"{version} is taken to start like {NEWEST_COMPARED}, the newest release that was compared"
-    if version < OLDEST_COMPARED:
-        yield f"{version} is taken to start like {OLDEST_COMPARED}, the oldest release that was compared"
+    if version.nearest != version:
+        yield f"{version} is not known, and taken to start like {version.nearest}, the nearest release that is"
     sizes = {
         "mappedFileSizeCommitLog": store.mapped_file_size,
         "mappedFileSizeConsumeQueue": store.queue_file_size,

@@ -265,7 +265,7 @@ def _mend_files(store: Store, log: LogView, changes: LogChanges) -> None:
         else:
             _write_anew(changes, name, name, mapped_file.path, size)
     for odd in log.queue.odd:
-        if not odd.is_directory:
+        if odd.is_file:
             changes.steps.append(Retire(store.relative(odd.path)))
     for twin in log.queue.duplicates:
         changes.steps.append(Retire(store.relative(twin.path)))

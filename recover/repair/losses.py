@@ -166,8 +166,7 @@ def refuse_unreadable(report: VerifyReport) -> None:
     found = next((item for item in report.findings.sorted() if item.code in _CODES), None)
     if found is not None:
         raise Refusal(
-            f"{found.file} could not be read whole: {found.facts.get('error', 'I/O error')}",
-            "Copy the store with a tool that reads on past errors, such as ddrescue, and recover the copy.",
+            f"{found.file} could not be read whole: {found.facts.get('error', 'I/O error')}", found.remedy,
             file=found.file, offset=found.offset,
         )
 

@@ -32,6 +32,7 @@ from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions
 from recover.derived.expected import QueueKey, expect
 from recover.evidence.lost import LostPosition, lost_positions
+from recover.export.messages import Counts, count_key
 from recover.export.select import Scanned, Wanted, selected
 from recover.findings.refusal import Interrupted, Refusal
 from recover.log.file_scan import FileScan
@@ -54,7 +55,7 @@ _TIMER_CHECK = "timercheck"
 class NewStore(Struct, frozen=True):
     """What was written: messages by topic, their bytes, places that bridges stand for, and how a verify finds it."""
 
-    topics: Counter[str]
+    topics: Counts
     size: int
     bridged: int
     report: VerifyReport
@@ -97,12 +98,12 @@ class _Log:
     def __init__(self, scanned: Scanned, wanted: Wanted, note: Callable[[str], None]) -> None:
         self.log = scanned.log
         self.store = scanned.source.store
-        self.topics: Counter[str] = Counter()
+        self.topics: Counts = Counter()
         self.size = self.bridged = 0
         offsets = array("q")
         for item in selected(scanned, wanted, note):
             offsets.append(item.message.phy_offset)
-            self.topics[item.message.topic] += 1
+            self.topics[count_key(item.message)] += 1
             self.size += item.message.size
         if not offsets:
             raise Refusal("no message fits, and a store without any would be none", "Look at the filters.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,6 +11,8 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from formats.names import offset_in_name
+from recover.store.reading import DANGLING, FILE, FOLDER
+from recover.store.source import entries
 
 
 class MappedFile(Struct, frozen=True):
@@ -33,16 +33,30 @@ class MappedFile(Struct, frozen=True):
 
 
 class OddName(Struct, frozen=True):
-    """Something in a data folder that is not a mapped file: a directory, or a name that is not 20 digits."""
+    """Something in a data folder that does not belong there. `kind` is "a file", "a folder", "a pipe" and so on."""
 
     path: Path
-    is_directory: bool
+    kind: str
     length: int
+
+    @property
+    def is_directory(self) -> bool:
+        return self.kind == FOLDER
 
     @property
     def stands_for_a_file(self) -> bool:
         """True when its name is that of a mapped file: a folder, a pipe or a link to nothing is where one should be."""
         return offset_in_name(self.path.name) is not None
+
+    @property
+    def by_hand(self) -> bool:
+        """True for what no plan moves: a pipe, a socket, a device, and a folder in the place of a mapped file."""
+        return self.stands_for_a_file if self.is_directory else not self.is_file
+
+    @property
+    def is_file(self) -> bool:
+        """True for a file, or a link to nothing: a plan puts it aside."""
+        return self.kind in (FILE, DANGLING)
 
 
 class MappedFileQueue(Struct):
@@ -77,21 +91,12 @@ class MappedFileQueue(Struct):
         return queue
 
     def _list(self, directory: Path) -> Iterable[MappedFile]:
-        with os.scandir(directory) as entries:
-            for entry in sorted(entries, key=lambda e: e.name):
-                try:
-                    status = entry.stat()
-                except FileNotFoundError:
-                    # a link to nothing; anything else was deleted by a live broker since the listing
-                    if entry.is_symlink():
-                        self.odd.append(OddName(directory / entry.name, False, 0))
-                    continue
-                offset = offset_in_name(entry.name)
-                path = directory / entry.name
-                if offset is None or not stat.S_ISREG(status.st_mode):
-                    self.odd.append(OddName(path, stat.S_ISDIR(status.st_mode), status.st_size))
-                else:
-                    yield MappedFile(path, offset, status.st_size)
+        for entry in entries(directory):
+            offset = offset_in_name(entry.name)
+            if offset is None or not entry.is_file:
+                self.odd.append(OddName(directory / entry.name, entry.kind, entry.length))
+            else:
+                yield MappedFile(directory / entry.name, offset, entry.length)
 
     @property
     def min_offset(self) -> int:
@@ -122,13 +127,6 @@ class MappedFileQueue(Struct):
     def wrong_lengths(self) -> list[MappedFile]:
         """Files that a broker would refuse: their length is not the file size."""
         return [f for f in self.files if f.length != self.file_size]
-
-    def by_time(self, modified_ms: int) -> MappedFile | None:
-        """First file modified at or after `modified_ms`, else the last (MappedFileQueue.getMappedFileByTime)."""
-        for mapped_file in self.files:
-            if mapped_file.path.stat().st_mtime_ns // 1_000_000 >= modified_ms:
-                return mapped_file
-        return self.files[-1] if self.files else None
 
 
 def infer_file_size(files: Sequence[MappedFile]) -> int:

@@ -93,7 +93,7 @@ def test_generations_begin_where_behaviours_change() -> None:
     assert list(firsts) == sorted(set(firsts))
     assert {V("4.5.0"), V("5.0.0"), V("5.1.3"), V("5.3.2"), V("5.4.0"), V("5.5.0")} <= set(firsts)
     assert generation_of(V("5.3.3")) == V("5.3.2")
-    assert generation_of(V("3.5.8")) == OLDEST_COMPARED and generation_of(NEWEST_COMPARED) == V("5.5.0")
+    assert generation_of(BrokerVersion(3, 5, 8)) == OLDEST_COMPARED and generation_of(NEWEST_COMPARED) == V("5.5.0")
 
 
 def test_old_spelling_of_mapped_counts() -> None:

@@ -249,7 +249,19 @@ def test_counts_are_those_of_the_lines(tmp_path: Path) -> None:
     result: Result = mqtool("export", unpacked(STORE), "-o", tmp_path / "out.ndjson", "--json")
     lines = [json.loads(line) for line in (tmp_path / "out.ndjson").read_bytes().splitlines()]
     assert result.document["topics"] == dict(sorted(Counter(line["topic"] for line in lines).items()))
+    kinds = Counter((line["topic"], line["kind"] or "ordinary") for line in lines)
+    counts = result.document["kinds"]
+    assert {(topic, kind): number for topic in counts for kind, number in counts[topic].items()} == kinds
+    sent = mqtool("send", tmp_path / "out.ndjson", "--endpoints", "127.0.0.1:1", "--dry-run", "--json").document
+    assert sent["topics"] == {topic: n for (topic, kind), n in sorted(kinds.items()) if kind == "ordinary"}
     assert len(exported(tmp_path / "three.ndjson", unpacked(STORE), "--limit", 3)) == 3
+
+
+def test_a_topic_that_no_message_has_is_named_with_the_nearest(tmp_path: Path) -> None:
+    result = mqtool("export", unpacked(STORE), "-o", tmp_path / "none.ndjson", "--topic", "TopicZ")
+    assert result.code == 0 and "no message of a topic that fits TopicZ; the nearest is Topic" in result.stderr
+    assert f"next: mqtool inspect {unpacked(STORE)}" in result.stdout
+    assert "nearest" not in mqtool("export", unpacked(STORE), "-o", tmp_path / "a.ndjson", "--topic", "*A").stderr
 
 
 def test_the_messages_inside_a_batch_come_out_one_by_one(tmp_path: Path) -> None:

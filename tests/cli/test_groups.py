@@ -183,6 +183,19 @@ def test_predict_and_recover_list_the_same_rows(
         assert sum(row["skips"] for row in document["groups_after"]) <= skipped
 
 
+def test_without_the_log_nothing_is_known_of_messages(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    for file in (root / "commitlog").iterdir():
+        file.unlink()
+    done = mqtool("groups", root, "--json")
+    assert done.code & exits.MESSAGES and "commitlog-empty-queues-left" in done.document["finding_counts"]
+    assert {(row["lag"], row["skips"], row["again"]) for row in done.document["groups"]} == {(None, None, None)}
+    assert "not known" in done.document["summary"] and "disk" in done.document["next"][0]["command"]
+    page = tmp_path / "page.md"
+    mqtool("report", root, "-o", page)
+    assert "No message is lost" not in page.read_text() and "not known: the log" in page.read_text()
+
+
 # --- mqtool report: one page that says what the other commands say, that is harmless, and that changes nothing.
 
 

@@ -424,7 +424,7 @@ def test_without_an_index_it_says_to_scan_and_what_is_not_there_leads_to_a_scan(
     root = store("clean-5.3.3")
     none = mqtool("trace", "no-such-key", root, "--json")
     assert (none.code, none.document["lives"]) == (0, [])
-    assert none.document["next"][0]["command"] == f"mqtool trace no-such-key {root} --scan"
+    assert none.document["next"][0]["command"] == f"mqtool trace {root} no-such-key --scan"
     shutil.rmtree(root / "index")
     result = mqtool("trace", "tx12", root, "--json")
     assert result.code == 8
@@ -458,3 +458,10 @@ def test_damage_is_passed_over_and_told(recipe: str, store: Callable[[str], Path
         for life in result.document.get("lives", ()):
             assert {event["phy_offset"] for event in life["events"] if event["stage"] != "op"} <= {
                 record.phy_offset for record in whole[life["unique_key"]]}
+
+
+def test_a_trace_takes_the_store_first_or_last() -> None:
+    root = unpacked("clean-5.3.3")
+    words = [root, "no-such-key"]
+    first, last = (mqtool("trace", *order, "--json").document for order in (words, words[::-1]))
+    assert first["store"] == last["store"] == str(root) and first["next"] == last["next"]

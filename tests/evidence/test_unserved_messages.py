@@ -125,7 +125,7 @@ def test_a_message_that_is_rejected_twice_is_mended_in_one_run(tmp_path: Path) -
     flip_bit(store, log, _value_at(hit, "REAL_QID"), 6)
     told = mqtool("verify", store, "--json")
     assert len(_told(told)) == 1 and len(_told(told, BIT)) == 2
-    assert _told(told)[0]["remedy"] == f"mqtool recover {store} --mend-bits"
+    assert _told(told)[0]["remedy"] == f"mqtool recover {store} --mend-bits --dry-run"
     assert mqtool("recover", store, "--mend-bits", "--yes").code == 1
     assert contents(store) == sound
 

@@ -5,8 +5,11 @@ A hint that is no command of ours ("start the broker", "mount the disk") is an e
 
 from __future__ import annotations
 
+import os
 import random
+import re
 import shlex
+import shutil
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -182,3 +185,101 @@ def test_all_that_was_given_about_the_store_is_in_the_next_command(tmp_path: Pat
         steps = mqtool(name, root, *given, "--json").document["next"]
         assert shlex.split(steps[0]["command"]) == ["mqtool", then, str(root), *given]
     assert mqtool("verify", root, *given).stdout.count("next: ") == 1
+
+
+@pytest.mark.parametrize(("place", "kind"), [
+    ("consumequeue/Orders-2026/0", "a pipe"), ("consumequeue/Orders-2026/0", "a folder"), ("commitlog", "a pipe"),
+    ("commitlog", "a folder"), ("index", "a pipe"),
+])
+def test_what_stands_in_the_place_of_a_file_is_moved_by_hand_first(place: str, kind: str, tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    path = max((root / place).iterdir())
+    path.unlink()
+    if kind == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    file = str(path.relative_to(root))
+    commands = [("verify",), ("predict", "--broker", "5.3.3"), ("recover", "--dry-run"), ("rebuild", "--dry-run")]
+    if place == "index":
+        del commands[2:]  # these do their work beside it
+    for name, *more in commands:
+        done = mqtool(name, root, *more, "--json").document
+        first = done["error"]["remedy"] if "error" in done else done["next"][0]["command"]
+        assert f"{file} out of the store" in first and f"mqtool verify {root}" in first, (name, first)
+
+
+def test_a_link_to_nothing_in_the_place_of_a_queue_file_is_replaced_and_undone(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    path = max((root / "consumequeue/Orders-2026/0").iterdir())
+    path.unlink()
+    path.symlink_to("/mnt/not-mounted/file")
+    assert mqtool("predict", root, "--broker", "5.3.3", "--json").code == exits.MESSAGES
+    assert mqtool("recover", root, "--yes").code == exits.CORRECTED
+    assert mqtool("verify", root).code == exits.CLEAN
+    assert mqtool("undo", root, "--yes").code == exits.CLEAN
+    assert path.is_symlink() and not path.exists()
+
+
+@pytest.mark.parametrize("place", ["checkpoint", "config/topics.json", "index/20300101000000000"])
+def test_what_a_start_makes_of_a_pipe_is_not_foretold(place: str, tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    (root / place).unlink(missing_ok=True)
+    os.mkfifo(root / place)
+    done = mqtool("predict", root, "--broker", "5.3.3", "--json")
+    assert done.code & exits.UNSUPPORTED and "by hand" in done.document["next"][0]["command"]
+
+
+@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-5.5.0"])
+def test_a_config_folder_that_is_missing_is_looked_for_first(name: str, tmp_path: Path) -> None:
+    root = real_store(name, tmp_path)
+    shutil.rmtree(root / "config")
+    for command in ("verify", "predict"):
+        steps = [step["command"] for step in mqtool(command, root, "--json").document["next"]]
+        assert steps[0].startswith("Find it first"), (command, steps)
+        assert f"mqtool recover {root}" in " ".join(steps), (command, steps)
+    assert mqtool("verify", root, "--json").document["next"][-1]["command"] == f"mqtool recover {root} --dry-run"
+
+
+def test_what_only_an_option_repairs_is_named_with_it_alone(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    damage("consumer-offset-above-max", root, 27)
+    steps = [step["command"] for step in mqtool("verify", root, "--json").document["next"]]
+    assert steps == [f"mqtool recover {root} --clamp-offsets --dry-run"]
+
+
+def test_a_saved_plan_comes_after_mend_bits_that_saves_more(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    damage("bit-in-body", root, 3)
+    plan = tmp_path / "p.json"
+    steps = mqtool("recover", root, "--dry-run", "--plan-out", plan, "--json").document["next"]
+    assert "--mend-bits" in steps[0]["command"] and steps[1]["command"] == f"mqtool apply {plan}"
+
+
+def test_a_loss_counts_messages_and_undo_restores_them(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    damage("log-last-missing", root, 27)
+    lost = re.search(r"(\d+) messages of theirs", mqtool("recover", root, "--yes").stderr)
+    assert lost is not None
+    done = mqtool("recover", root, "--max-loss", "all", "--yes")
+    assert f"what is lost: {int(lost[1]):,} messages" in done.stdout and " near 20" in done.stdout
+    undone = mqtool("undo", root, "--yes").stdout
+    assert "what is lost" not in undone and f"what that plan gave up, {int(lost[1]):,} messages, is restored" in undone
+
+
+def test_a_release_that_nobody_knows_is_refused_and_a_newer_patch_starts_like_the_nearest(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    refused = mqtool("predict", root, "--broker", "9.9")
+    assert refused.code == exits.USAGE and "5.3.3" in refused.stderr
+    newer = mqtool("predict", root, "--broker", "5.4.9", "--json").document
+    assert any("like 5.4.0" in line for line in newer["assumptions"])
+    known = mqtool("predict", root, "--broker", "5.3.1", "--json").document
+    assert not any("not known" in line for line in known["assumptions"])
+
+
+def test_a_config_file_that_names_nothing_is_not_whole(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    for name in ("topics.json", "topics.json.bak"):
+        (root / "config" / name).write_text("{}")
+    states = {item["name"]: item["state"] for item in mqtool("inspect", root, "--json").document["config"]}
+    assert states["topics.json"] == "names nothing" and states["consumerFilter.json"] == "whole"

@@ -82,7 +82,7 @@ def test_an_empty_file_at_an_odd_offset_is_put_aside(drill: Start) -> None:
         assert not path.exists()
 
 
-@pytest.mark.parametrize("what", ["a folder", "a link to nothing", "a special file"])
+@pytest.mark.parametrize("what", ["a folder", "a link to nothing", "a pipe"])
 @pytest.mark.parametrize("offset", [0, 65536, 131072, 196608])
 def test_what_has_the_name_of_a_log_file_and_is_none_is_8_and_nothing_is_changed(
     drill: Start, what: str, offset: int
@@ -92,7 +92,7 @@ def test_what_has_the_name_of_a_log_file_and_is_none_is_8_and_nothing_is_changed
     path.unlink(missing_ok=True)
     if what == "a folder":
         path.mkdir()
-    elif what == "a special file":
+    elif what == "a pipe":
         os.mkfifo(path)
     else:
         path.symlink_to("/mnt/not-mounted/" + path.name)
