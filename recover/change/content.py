@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +18,7 @@ from formats.layout import Buffer
 from formats.native.walk import last_nonzero
 from recover.change import disk
 from recover.findings.refusal import Refusal
-from recover.store.columns import scratch_file
+from recover.store.columns import Scratch
 from recover.store.reading import Piece, crc32c, crc_of, in_order, read_chunks, zeros
 
 INLINE_LIMIT = 64 << 10
@@ -181,54 +181,25 @@ def content_from_json(value: dict[str, Any], sidecar: Path) -> Content:
 
 
 IN_MEMORY = 128 << 20
-_CHUNK = 1 << 20
-
-
-class SpooledContent(Struct, frozen=True):
-    """Bytes [start, start + size) of the scratch file."""
-
-    file: IO[bytes]
-    start: int
-    size: int
-    crc32c: int
-
-    def chunks(self) -> Iterator[bytes]:
-        """The bytes in pieces of at most 1 MiB."""
-        for at in range(0, self.size, _CHUNK):
-            yield os.pread(self.file.fileno(), min(_CHUNK, self.size - at), self.start + at)
 
 
 class Spool:
-    """Keeps contents in memory up to a limit, the rest on disk."""
+    """Keeps contents in memory up to a limit, the rest on disk, for as long as the plan lives."""
 
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
-        self._left = in_memory
-        self._file: IO[bytes] | None = None
-        self._end = 0
-
-    def keep(self, content: Buffer) -> Content:
-        """The content, for as long as the plan lives."""
-        if len(content) <= self._left:
-            self._left -= len(content)
-            return BytesContent(content)
-        if self._file is None:
-            self._file = scratch_file()
-        start, self._end = self._end, self._end + len(content)
-        self._file.seek(start)
-        self._file.write(content)
-        self._file.flush()
-        return SpooledContent(self._file, start, len(content), crc32c(content))
+        self._kept = Scratch(in_memory)
 
     def padded(self, content: Buffer, size: int) -> Content:
         """The content followed by zeros up to `size` bytes; the zeros take no room."""
-        data = content[: last_nonzero(np.frombuffer(content, dtype=np.uint8), 0, len(content)) + 1]
-        return LazyContent(size, partial(padded, self.keep(data), size), allocated=len(data))
+        data = np.frombuffer(content, dtype=np.uint8)
+        kept = BytesContent(self._kept.copied(data[: last_nonzero(data, 0, data.size) + 1]).data)
+        return LazyContent(size, partial(padded, kept, size), allocated=kept.size)
 
 
 # --- Content that is made elsewhere, by executors: they write it into a folder here, and a manifest says what came
 # out.
 #
-# A plan holds such content like any other. When it is wanted on disk, its maker writes all of it at once into a
+# A plan holds such content like any other. When it is wanted on disk, its producer writes all of it at once into a
 # staging
 # folder on the file system that it is for; what is whole, by name, length and CRC-32C, gets its place from there.
 
@@ -237,10 +208,10 @@ Manifest = dict[str, tuple[int, int]]
 """File name -> (length in bytes, CRC-32C)."""
 
 
-class MadeElsewhere(Struct, frozen=True, eq=False):
-    """Content that `maker` knows under `key`. `crc32c` is None as long as it was not made."""
+class DeferredContent(Struct, frozen=True, eq=False):
+    """Content that `producer` knows under `key`. `crc32c` is None as long as it was not made."""
 
-    maker: Writes
+    producer: Writes
     key: Any
     size: int
     allocated: int
@@ -248,18 +219,18 @@ class MadeElsewhere(Struct, frozen=True, eq=False):
 
     def chunks(self) -> Iterator[Buffer]:
         """The bytes, fetched: for the few readers that want one content by itself."""
-        return self.maker.chunks(self)
+        return self.producer.chunks(self)
 
 
 class Writes(Protocol):
     """Something that has made content elsewhere, or will, and writes it where it is wanted."""
 
     def write(
-        self, folder: Path, contents: Mapping[str, MadeElsewhere], interrupted: Callable[[], bool]
+        self, folder: Path, contents: Mapping[str, DeferredContent], interrupted: Callable[[], bool]
     ) -> Manifest:
         """Write each content into the folder under its name. `OSError` where a disk fails, `Interrupted`."""
 
-    def chunks(self, content: MadeElsewhere) -> Iterator[Buffer]:
+    def chunks(self, content: DeferredContent) -> Iterator[Buffer]:
         """The bytes of one content."""
 
 
@@ -269,18 +240,18 @@ def make(
 ) -> dict[Path, tuple[int, int]]:
     """Have what is made elsewhere written to its paths; (length, CRC-32C) of each. The rest is the caller's.
 
-    `folder`, new and on the file system of the paths, is where makers write to; it is removed in any case, so that a
-    maker which is late finds no place. `Refusal` when what came is not what was announced; `OSError` from the disk.
+    `folder`, new and on the file system of the paths, is where producers write to; it is removed in any case, so that a
+    producer which is late finds no place. `Refusal` when what came is not what was announced; `OSError` from the disk.
     """
-    wanted = {path: content for path, content in contents.items() if isinstance(content, MadeElsewhere)}
+    wanted = {path: content for path, content in contents.items() if isinstance(content, DeferredContent)}
     if not wanted:
         return {}
     made: dict[Path, tuple[int, int]] = {}
     try:
         disk.mkdir(folder, like)
-        for maker in {id(content.maker): content.maker for content in wanted.values()}.values():
-            own = {f"{n:06d}": item for n, item in enumerate(wanted.items()) if item[1].maker is maker}
-            manifest = maker.write(folder, {name: content for name, (_, content) in own.items()}, interrupted)
+        for producer in {id(content.producer): content.producer for content in wanted.values()}.values():
+            own = {f"{n:06d}": item for n, item in enumerate(wanted.items()) if item[1].producer is producer}
+            manifest = producer.write(folder, {name: content for name, (_, content) in own.items()}, interrupted)
             for name, (path, content) in own.items():
                 made[path] = _checked(folder / name, content, manifest.get(name))
                 disk.rename(folder / name, path)
@@ -290,7 +261,7 @@ def make(
     return made
 
 
-def _checked(path: Path, content: MadeElsewhere, said: tuple[int, int] | None) -> tuple[int, int]:
+def _checked(path: Path, content: DeferredContent, said: tuple[int, int] | None) -> tuple[int, int]:
     """What the manifest says of a file, if the file is there and it is what was wanted."""
     fits = said is not None and said[0] == content.size == path.stat().st_size
     if said is None or not fits or content.crc32c not in (None, said[1]):

@@ -11,17 +11,17 @@ from msgspec import Struct, structs
 
 from formats.native.walk import crc_name
 from recover.cluster.jobs import ScanTask, check_executors, invisible, run_job, scan_splits, watch
-from recover.cluster.making import SparkMaker, seen_elsewhere
+from recover.cluster.making import SparkProducer, seen_elsewhere
 from recover.cluster.packing import Kept, Unopened, unpack
 from recover.cluster.session import Session, SparkSettings, session_for
 from recover.cluster.views import Views
-from recover.derived.maker import Maker
+from recover.derived.producer import Producer
 from recover.log.file_scan import FileScan, ProgressCallback, SplitRange, SplitScan
 from recover.log.scan import LogView, assemble
 from recover.log.split_scan import FileJoin, OpenError, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.remote import url_of
+from recover.store.source import url_of
 from recover.store.store import Store
 
 _WAVE = 16
@@ -57,12 +57,12 @@ class SparkEngine:
         self.kept.settle(log)
         return log
 
-    def maker(self, store: Store, log: LogView) -> Maker | None:
-        """See `recover.derived.maker.MakesElsewhere`: executors, if they kept the scan and see the store as we do."""
+    def producer(self, store: Store, log: LogView) -> Producer | None:
+        """See `recover.derived.producer.HasProducer`: executors, if they kept the scan and see the store as we do."""
         seen = seen_elsewhere(store)
         if not self.kept.rdds or seen is None or any(url_of(scan.mapped_file.path) for scan in log.files):
             return None
-        return SparkMaker(session_for(self.settings), self.kept, seen, log)
+        return SparkProducer(session_for(self.settings), self.kept, seen, log)
 
     def confirm(self) -> None:
         """See `Engine`: read here what workers read, unless they are this machine's and have its mounts."""
@@ -117,7 +117,7 @@ class _Scan(Struct):
             base = 0 if self.kept is None else self.kept.tasks(len(chosen))
             meter = _Meter(chosen, self.progress if counted else None)
             tasks = [
-                ScanTask(number, _absolute(part), entry, url_of(part.mapped_file.path))
+                ScanTask(number, _absolute(part), entry)
                 for number, (part, entry) in enumerate(chosen, base)
             ]
             rdds = None if self.kept is None else self.kept.rdds

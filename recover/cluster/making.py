@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from formats.layout import Buffer
-from recover.change.content import Content, MadeElsewhere, Manifest, allocated, padded
+from recover.change.content import Content, DeferredContent, Manifest, allocated, padded
 from recover.change.model import Install, Step
 from recover.cluster.derived import (
     Chunk,
@@ -121,8 +121,8 @@ _TASKS_A_CORE = 2
 _LAST = 1 << 40
 
 
-class SparkMaker:
-    """See `recover.derived.maker.Maker`. `store` is as executors can open it; `log` what files are made for."""
+class SparkProducer:
+    """See `recover.derived.producer.Producer`. `store` is as executors can open it; `log` what files are made for."""
 
     def __init__(self, session: Session, kept: Kept, store: Store, log: LogView) -> None:
         self.session = session
@@ -136,7 +136,7 @@ class SparkMaker:
     def queues(
         self, builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey] | None, *, fresh: bool
     ) -> Iterator[tuple[QueueKey, list[Step]]]:
-        """See `Maker`: a job that shuffles positions by groups of queues, whose products executors keep."""
+        """See `Producer`: a job that shuffles positions by groups of queues, whose products executors keep."""
         keys, counts = expectation.keys, expectation.counts
         chosen = [n for n, key in enumerate(keys) if counts[n] and (wanted is None or key in wanted)]
         if not chosen:
@@ -177,17 +177,17 @@ class SparkMaker:
     def index_files(
         self, builder: FileBuilder, targets: Iterable[Target], files: Iterable[RebuiltIndexFile]
     ) -> Iterator[RebuiltIndexFile]:
-        """See `Maker`: nothing is made yet; how many keys there are says which go to which file."""
+        """See `Producer`: nothing is made yet; how many keys there are says which go to which file."""
         for target, file in zip(targets, files, strict=True):
             number = len(self._index)
             self._index[number] = builder, target, file.content
-            content = MadeElsewhere(self, ("index", number), file.content.size, allocated(file.content))
+            content = DeferredContent(self, ("index", number), file.content.size, allocated(file.content))
             yield structs.replace(file, content=content)
 
     def write(
-        self, folder: Path, contents: Mapping[str, MadeElsewhere], interrupted: Callable[[], bool]
+        self, folder: Path, contents: Mapping[str, DeferredContent], interrupted: Callable[[], bool]
     ) -> Manifest:
-        """See `Maker`: one job that builds index files and writes the products that are kept."""
+        """See `Producer`: one job that builds index files and writes the products that are kept."""
         names = {content.key: name for name, content in contents.items()}
         index = {key[1]: name for key, name in names.items() if key[0] == "index"}
         stager = Stager(str(folder.absolute()), names, sync=not self.session.settings.is_local)
@@ -197,8 +197,8 @@ class SparkMaker:
             jobs.append((partial(stage_products, stager, number), self._products[number]))
         return self._staged(jobs, interrupted)
 
-    def chunks(self, content: MadeElsewhere) -> Iterator[Buffer]:
-        """See `Maker`."""
+    def chunks(self, content: DeferredContent) -> Iterator[Buffer]:
+        """See `Producer`."""
         kind, *place = content.key
         if kind == "index":
             yield from self._index[place[0]][2].chunks()
@@ -273,7 +273,7 @@ class SparkMaker:
         if product.step is not None:
             return product.step
         key = number, product.queue, product.number
-        return Install(product.file, MadeElsewhere(self, key, product.size, product.allocated, product.crc32c))
+        return Install(product.file, DeferredContent(self, key, product.size, product.allocated, product.crc32c))
 
 
 def seen_elsewhere(store: Store) -> Store | None:

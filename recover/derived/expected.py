@@ -193,7 +193,7 @@ def lmq_targets(record: Record | None) -> list[tuple[QueueKey, int]]:
 
 
 def is_lost(rows: Rows) -> Rows:
-    """Positions that a marker stands for: their message is gone (bool array)."""
+    """Positions that a marker stands for: their message is lost (bool array)."""
     return np.asarray((rows["bits"] & BIT_MARKER) != 0)
 
 

@@ -24,7 +24,7 @@ from recover.derived.index_check import IndexFileVerdict, IndexReport, check_ind
 from recover.derived.index_files import load_words
 from recover.derived.index_image import FileHead, IndexImage
 from recover.derived.index_keys import IndexStream, KeyNumbers
-from recover.derived.maker import Maker
+from recover.derived.producer import Producer
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
 from recover.store.reading import Piece
@@ -238,7 +238,7 @@ class _InPlace:
         return at < len(self.missing) and int(self.missing[at, 0]) < stop
 
     def _end_before(self, verdict: IndexFileVerdict) -> int:
-        """End time of the file that a broker had before this one; counts only when its messages are gone."""
+        """End time of the file that a broker had before this one; counts only when its messages are missing."""
         before = self.verdicts[: self.verdicts.index(verdict)]
         return before[-1].header.end_timestamp if before and before[-1].sound else 0
 
@@ -358,7 +358,7 @@ class IndexRebuild(Struct, frozen=True):
 def rebuild_index(
     store: Store, log: LogView, *, fresh: bool = False, report: IndexReport | None = None,
     zone: datetime.tzinfo | None = None, excluded: Collection[int] = (), tags: bool | None = None,
-    counts_entries: bool | None = None, maker: Maker | None = None,
+    counts_entries: bool | None = None, producer: Producer | None = None,
 ) -> IndexRebuild:
     """Plan the index files that `log` calls for; nothing is written.
 
@@ -366,8 +366,8 @@ def rebuild_index(
     builds all of them. `report` is a check of this store and log, made here if not given.
     `zone` names new files; without it the broker's own, as far as its files tell. `tags` and
     `counts_entries` (the header counts units instead of slots: brokers up to 4.7.0) decide where
-    the files on disk do not. `maker` makes the files, if given. `Refusal` when a file cannot be read, or nothing tells
-    the sizes.
+    the files on disk do not. `producer` makes the files, if given. `Refusal` when a file cannot be read, or nothing
+    tells the sizes.
     """
     report = report or check_index(store, log, excluded=excluded, tags=tags)
     geometry = report.geometry
@@ -382,8 +382,8 @@ def rebuild_index(
     layout = _layout(report, numbers, geometry, zone, fresh)
     builder = FileBuilder(report.stream, numbers, geometry, _counts_entries(report, counts_entries), log.min_offset)
     files = tuple(builder.describe(target) for target in layout.targets)
-    if maker is not None:
-        files = tuple(maker.index_files(builder, layout.targets, files))
+    if producer is not None:
+        files = tuple(producer.index_files(builder, layout.targets, files))
     kept = [v for v in report.verdicts if v.file.name in layout.kept and v.units]
     ends = [file.end_timestamp for file in files] + [v.header.end_timestamp for v in kept]
     return IndexRebuild(geometry, files, tuple(layout.kept), tuple(layout.retired), zone, max(ends, default=0))

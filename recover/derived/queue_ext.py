@@ -79,8 +79,8 @@ def wants_ext(rows: Rows, found: Rows, tags_codes: Rows, *, by_default: bool) ->
     if not found.any():
         return np.full(rows.size, by_default)
     numbers = np.arange(rows.size)
-    in_front = np.maximum.accumulate(np.where(found, numbers, -1))
-    source = np.where(in_front >= 0, in_front, int(np.flatnonzero(found)[0]))
+    before = np.maximum.accumulate(np.where(found, numbers, -1))
+    source = np.where(before >= 0, before, int(np.flatnonzero(found)[0]))
     return np.asarray(is_address(tags_codes)[source])
 
 
@@ -110,7 +110,7 @@ def repaired_ext(rows: ExtRows, files: ExtFiles, floor: int | None) -> ExtImage:
     layout = _Layout(rows, files, start)
     if kept:
         last = int(known.find(rows.position[kept - 1 : kept])[0])
-        layout.go_behind(last)
+        layout.go_after(last)
     positions = rows.position.copy()
     for number in range(kept, rows.size):
         positions[number] = layout.place(number)
@@ -203,7 +203,7 @@ class _Layout:
         self._next = self._unit_at(start)
         self._passed = 0
 
-    def go_behind(self, unit: int) -> None:
+    def go_after(self, unit: int) -> None:
         """Continue after a unit on disk."""
         self.writer.position = int(self.known.position[unit] + self.known.size[unit])
         self._next = self._unit_at(self.writer.position)
@@ -212,7 +212,7 @@ class _Layout:
         """The position of a row's unit, which is put if it is not there."""
         unit = self._ahead(number)
         if unit is not None:
-            self.go_behind(unit)
+            self.go_after(unit)
             return int(self.known.position[unit])
         place = self.writer.put(_intact(self.rows, number, self.files))
         self._next = self._unit_at(self.writer.position)
@@ -268,6 +268,6 @@ def ext_steps(files: ExtFiles, image: ExtImage, spool: Spool) -> Iterator[Step]:
 
 
 def _empty(file: str, base: int, image: ExtImage, size: int, spool: Spool) -> Iterable[Step]:
-    """A file of a wrong length with nothing in it: gone if no file before needs it to be there."""
+    """A file of a wrong length with nothing in it: removed if no file before needs it to be there."""
     needed = bool(image.positions.size) and base < int(image.positions.max()) // size * size
     return [Install(file, spool.padded(b"", size))] if needed else [Retire(file)]

@@ -16,7 +16,7 @@ from recover.broker.delays import DelayTable
 from recover.change.content import Spool
 from recover.change.model import Install, Retire, Step, patches
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, is_lost
-from recover.derived.maker import Maker
+from recover.derived.producer import Producer
 from recover.derived.queue_ext import ExtImage, ExtRows, end_of, ext_steps, fresh_ext, repaired_ext, wants_ext
 from recover.log.scan import LogView
 from recover.store.columns import Rows
@@ -295,10 +295,10 @@ def _is_hole(cells: Rows) -> Rows:
 def _repeat_neighbours(cells: Rows, missing: Rows, good: Rows) -> None:
     """Fill missing cells from the nearest good one before, or after where there is none."""
     at = np.where(good, np.arange(cells.size), -1)
-    in_front = np.maximum.accumulate(at) if at.size else at
-    behind = np.where(at < 0, cells.size, at)
-    behind = np.minimum.accumulate(behind[::-1])[::-1] if at.size else behind
-    source = np.where(in_front >= 0, in_front, np.where(behind < cells.size, behind, -1))
+    before = np.maximum.accumulate(at) if at.size else at
+    after = np.where(at < 0, cells.size, at)
+    after = np.minimum.accumulate(after[::-1])[::-1] if at.size else after
+    source = np.where(before >= 0, before, np.where(after < cells.size, after, -1))
     usable = missing & (source >= 0)
     cells[usable] = cells[source[usable]]
 
@@ -335,11 +335,11 @@ def fresh_queues(
 def consumequeue_steps(
     store: Store, log: LogView, expectation: Expectation, queues: ConsumeQueueReport, spool: Spool,
     *, visible: bool = False, wanted: set[QueueKey] | None = None, evidence: Evidence = NO_EVIDENCE,
-    maker: Maker | None = None,
+    producer: Producer | None = None,
 ) -> Iterator[Step]:
     """Steps that repair every unsound queue (of `wanted`, if given); units that are `evidence` stay.
 
-    `maker` makes those that the log fills, if given.
+    `producer` makes those that the log fills, if given.
     """
     unsound = {key for key, verdict in queues.verdicts.items() if not verdict.sound}
     if wanted is not None:
@@ -347,8 +347,8 @@ def consumequeue_steps(
     builder = QueueBuilder(
         store, queues.delays, log.min_offset, log.log_end, visible=visible, evidence=evidence, bridge=log.stand_in(),
     )
-    if maker is not None:
-        for key, steps in maker.queues(builder, expectation, unsound.copy(), fresh=False):
+    if producer is not None:
+        for key, steps in producer.queues(builder, expectation, unsound.copy(), fresh=False):
             unsound.discard(key)
             yield from steps
     else:

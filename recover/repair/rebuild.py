@@ -24,7 +24,7 @@ from recover.derived.expected import QueueKey
 from recover.derived.index_check import IndexReport, check_index
 from recover.derived.index_files import index_geometry
 from recover.derived.index_rebuild import IndexRebuild, rebuild_index
-from recover.derived.maker import Maker, maker_for
+from recover.derived.producer import Producer, producer_for
 from recover.derived.queue_check import check_consumequeue
 from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_files, fresh_queues
 from recover.evidence.lost import record_count
@@ -162,19 +162,19 @@ def _steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] 
     seen = before.survey
     store, log = seen.store, seen.log
     assert before.index is not None and before.checkpoint is not None
-    maker = maker_for(seen.options.scanner, store, log)
+    producer = producer_for(seen.options.scanner, store, log)
     if CONSUMEQUEUE in options.parts and seen.queues is not None:
         yield from consumequeue_steps(
             store, log, seen.expectation, seen.queues, Spool(), wanted=wanted,
             # a rebuild does not mend the log, so it must not remove what tells recover how
-            evidence=evidence_of(seen.log.damaged), maker=maker,
+            evidence=evidence_of(seen.log.damaged), producer=producer,
         )
     # what is not asked for is not imported
     if INDEX in options.parts and index_needs_work(before.index, options):
         from recover.derived.index_rebuild import rebuild_index
 
         before.index.geometry = before.index.geometry or DEFAULT_GEOMETRY
-        yield from rebuild_index(store, log, report=before.index, zone=options.zone, maker=maker).steps(store)
+        yield from rebuild_index(store, log, report=before.index, zone=options.zone, producer=producer).steps(store)
     if CHECKPOINT in options.parts and not before.checkpoint.sound:
         from recover.derived.checkpoint import checkpoint_steps
 
@@ -311,19 +311,19 @@ def _write_parts(
 ) -> None:
     index = None
     seen = before.survey
-    maker = maker_for(seen.options.scanner, seen.store, seen.log)
+    producer = producer_for(seen.options.scanner, seen.store, seen.log)
     if CONSUMEQUEUE in options.parts:
-        _write_queues(writer, seen, wanted, maker)
+        _write_queues(writer, seen, wanted, producer)
     if INDEX in options.parts:
-        index = _write_index(writer, before, options, maker)
+        index = _write_index(writer, before, options, producer)
     if CHECKPOINT in options.parts:
         writer.write(CHECKPOINT_FILE, in_order([_checkpoint(before.survey, index)]))
 
 
-def _write_queues(writer: _Writer, seen: Survey, wanted: set[QueueKey] | None, maker: Maker | None) -> None:
+def _write_queues(writer: _Writer, seen: Survey, wanted: set[QueueKey] | None, producer: Producer | None) -> None:
     builder = QueueBuilder(seen.store, seen.delays, seen.log.min_offset, seen.log.log_end)
-    if maker is not None:
-        queues = maker.queues(builder, seen.expectation, wanted, fresh=True)
+    if producer is not None:
+        queues = producer.queues(builder, seen.expectation, wanted, fresh=True)
         writer.take({step.file: step.content for _, steps in queues for step in steps if step.content is not None})
         return
     for queue in fresh_queues(builder, seen.expectation, wanted):
@@ -332,16 +332,16 @@ def _write_queues(writer: _Writer, seen: Survey, wanted: set[QueueKey] | None, m
 
 
 def _write_index(
-    writer: _Writer, before: VerifyReport, options: RebuildOptions, maker: Maker | None
+    writer: _Writer, before: VerifyReport, options: RebuildOptions, producer: Producer | None
 ) -> IndexRebuild:
     report = before.index
     assert report is not None
     report.geometry = report.geometry or DEFAULT_GEOMETRY
     rebuilt = rebuild_index(
-        before.survey.store, before.survey.log, fresh=True, report=report, zone=options.zone, maker=maker
+        before.survey.store, before.survey.log, fresh=True, report=report, zone=options.zone, producer=producer
     )
     files = {f"{INDEX}/{file.name}": file.content for file in rebuilt.files}
-    if maker is not None:
+    if producer is not None:
         writer.take(files)
         return rebuilt
     for name, content in files.items():

@@ -19,7 +19,7 @@ from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
 from recover.derived.checkpoint import checkpoint_steps
 from recover.derived.index_rebuild import rebuild_index
-from recover.derived.maker import maker_for
+from recover.derived.producer import producer_for
 from recover.derived.queues import NO_EVIDENCE, consumequeue_steps
 from recover.evidence.edits import Edit
 from recover.evidence.last_numbers import correct_generations_by_units
@@ -187,17 +187,17 @@ def _in_order(
     yield from map(RetireFolder, movable)
     judged = judge_against(store, before, after, rewritten=bool(changes.replaced or changes.dropped))
     as_broker = options.policy == "broker"
-    maker = maker_for(look.options.scanner, store, after)
+    producer = producer_for(look.options.scanner, store, after)
     if judged.look.queues is not None:
         yield from consumequeue_steps(
             store, after, judged.look.expectation, judged.look.queues, spool, visible=options.lost == "visible",
             # a broker leaves the units alone of what its check passed, or what it never looked at
-            evidence=evidence_of(after.damaged) if as_broker else NO_EVIDENCE, maker=maker,
+            evidence=evidence_of(after.damaged) if as_broker else NO_EVIDENCE, producer=producer,
         )
     index = judged.index
     if any(item.severity != "info" for item in index.findings):
         index.geometry = index.geometry or DEFAULT_GEOMETRY
-        yield from rebuild_index(store, after, report=index, zone=options.zone, maker=maker).steps(store)
+        yield from rebuild_index(store, after, report=index, zone=options.zone, producer=producer).steps(store)
     if not judged.checkpoint.sound:
         yield from checkpoint_steps(store, after)
     repair = repair_config(store, judged.look, judged.config, clamp_offsets=options.clamp_offsets)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from fixtures.synth import synth_store
-from recover.cluster import making as makers
+from recover.cluster import making
 from recover.cluster.engine import SparkEngine
-from recover.cluster.making import SparkMaker
+from recover.cluster.making import SparkProducer
 from recover.cluster.session import spark_settings, stop_session
 from recover.log.scan import scan_log
 from recover.log.split_scan import one_split
@@ -115,8 +115,8 @@ def test_a_worker_that_is_killed_while_files_are_made_changes_none_of_them(
             shutil.rmtree(root / part)
             (root / part).mkdir()
     kill = _Killing(running)
-    monkeypatch.setattr(makers, "stage_products", slow)
-    monkeypatch.setattr(SparkMaker, "write", kill.write)
+    monkeypatch.setattr(making, "stage_products", slow)
+    monkeypatch.setattr(SparkProducer, "write", kill.write)
     spark = running.line("mqtool.splitSize=100003")
     for name, line in (("local", ()), ("spark", spark)):
         result = mqtool("recover", tmp_path / name, "--yes", "--json", *line)
@@ -133,11 +133,11 @@ class _Killing:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.killed: list[int] = []
-        self._write = SparkMaker.write
+        self._write = SparkProducer.write
 
     @property
     def write(self) -> Any:
-        def write(maker: SparkMaker, folder: Path, contents: Any, interrupted: Any) -> Any:
+        def write(producer: SparkProducer, folder: Path, contents: Any, interrupted: Any) -> Any:
             def watch() -> None:
                 end = time.monotonic() + 120
                 while time.monotonic() < end and not list(folder.glob("*")):
@@ -148,7 +148,7 @@ class _Killing:
             thread = threading.Thread(target=watch)
             thread.start()
             try:
-                return self._write(maker, folder, contents, interrupted)
+                return self._write(producer, folder, contents, interrupted)
             finally:
                 thread.join()
 

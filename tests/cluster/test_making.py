@@ -15,8 +15,8 @@ import pytest
 from fixtures.synth import synth_store
 from recover.change.carry_out import apply_plan
 from recover.change.plan_file import load_plan
-from recover.cluster import making as makers
-from recover.cluster.making import SparkMaker
+from recover.cluster import making
+from recover.cluster.making import SparkProducer
 from recover.cluster.session import stop_session
 from tests.cli.runner import Result, mqtool
 from tests.cluster.twice import needs_spark, plain, same_changes
@@ -46,14 +46,14 @@ def bare(folder: Path, name: str = "s") -> Path:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that executors wrote so far."""
     names: list[str] = []
-    write = SparkMaker.write
+    write = SparkProducer.write
 
-    def noting(maker: SparkMaker, folder: Path, contents: Any, interrupted: Callable[[], bool]) -> Any:
-        manifest = write(maker, folder, contents, interrupted)
+    def noting(producer: SparkProducer, folder: Path, contents: Any, interrupted: Callable[[], bool]) -> Any:
+        manifest = write(producer, folder, contents, interrupted)
         names.extend(manifest)
         return manifest
 
-    monkeypatch.setattr(SparkMaker, "write", noting)
+    monkeypatch.setattr(SparkProducer, "write", noting)
     return names
 
 
@@ -125,7 +125,7 @@ def test_a_worker_that_dies_while_it_writes_is_replaced(folder: Path, monkeypatc
         if product.number == 0 and context.partitionId() == 1 and context.attemptNumber() < 2:
             system._exit(9)
 
-    monkeypatch.setattr(makers, "stage_products", broken(dies))
+    monkeypatch.setattr(making, "stage_products", broken(dies))
     assert_as_without_spark(bare(folder), folder)
 
 
@@ -135,7 +135,7 @@ def test_a_worker_that_always_dies_leaves_the_store_alone(folder: Path, monkeypa
 
         system._exit(9)
 
-    monkeypatch.setattr(makers, "stage_products", broken(dies))
+    monkeypatch.setattr(making, "stage_products", broken(dies))
     root = bare(folder)
     with assert_unchanged(root):
         result = mqtool("recover", root, "--yes", "--json", *SPARK)
@@ -150,7 +150,7 @@ def test_a_disk_that_takes_no_more_leaves_the_store_alone(folder: Path, monkeypa
         resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
     stop_session()  # its workers would keep the limit
-    monkeypatch.setattr(makers, "stage_products", broken(fills))
+    monkeypatch.setattr(making, "stage_products", broken(fills))
     root = bare(folder)
     with assert_unchanged(root):
         result = mqtool("recover", root, "--yes", "--json", *SPARK)
@@ -179,15 +179,15 @@ def test_an_output_disk_that_is_full_is_said_and_nothing_stays(folder: Path, mad
 def test_a_log_file_that_goes_before_files_are_made_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = bare(folder)
     last = sorted((root / "commitlog").iterdir())[-1]
-    queues = SparkMaker.queues
+    queues = SparkProducer.queues
 
-    def vanishing(maker: SparkMaker, *arguments: Any, **more: Any) -> Any:
+    def vanishing(producer: SparkProducer, *arguments: Any, **more: Any) -> Any:
         last.unlink()
-        for rdd in maker.kept.rdds:
+        for rdd in producer.kept.rdds:
             rdd.unpersist(True)
-        return queues(maker, *arguments, **more)
+        return queues(producer, *arguments, **more)
 
-    monkeypatch.setattr(SparkMaker, "queues", vanishing)
+    monkeypatch.setattr(SparkProducer, "queues", vanishing)
     before = contents(root)
     result = mqtool("recover", root, "--yes", "--json", *SPARK)
     assert result.code & 8
@@ -204,7 +204,7 @@ def test_what_was_not_made_as_announced_is_refused(folder: Path, monkeypatch: py
 
         yield from right(stager, number, (structs.replace(p, data=b"\x01" * len(p.data)) for p in products))
 
-    monkeypatch.setattr(makers, "stage_products", wrong)
+    monkeypatch.setattr(making, "stage_products", wrong)
     root = bare(folder)
     with assert_unchanged(root):
         result = mqtool("recover", root, "--yes", "--json", *SPARK)

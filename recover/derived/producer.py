@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from recover.derived.queues import QueueBuilder
 
 
-class Maker(Writes, Protocol):
+class Producer(Writes, Protocol):
     """Something that makes the derived files of one log elsewhere."""
 
     def queues(
@@ -32,13 +32,13 @@ class Maker(Writes, Protocol):
 
 
 @runtime_checkable
-class MakesElsewhere(Protocol):
+class HasProducer(Protocol):
     """An engine that can make files, too."""
 
-    def maker(self, store: Store, log: LogView) -> Maker | None:
+    def producer(self, store: Store, log: LogView) -> Producer | None:
         """Who makes the derived files of a log that this engine scanned; None where that is not possible."""
 
 
-def maker_for(engine: Engine, store: Store, log: LogView) -> Maker | None:
+def producer_for(engine: Engine, store: Store, log: LogView) -> Producer | None:
     """Who makes the derived files of `log` elsewhere; None when this process does."""
-    return engine.maker(store, log) if isinstance(engine, MakesElsewhere) else None
+    return engine.producer(store, log) if isinstance(engine, HasProducer) else None
