@@ -44,7 +44,6 @@ DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.task.maxFailures": str(_RETRIES),
-    "spark.app.name": "mqtool",
 }
 LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false",
@@ -279,12 +278,15 @@ class Session:
                 defaults["spark.python.unix.domain.socket.dir"] = "/tmp"
             for key, value in defaults.items():
                 conf.setIfMissing(key, value)
+            if conf.get("spark.app.name") == "pyspark-shell":
+                conf.set("spark.app.name", "mqtool")
             self.context = SparkContext(conf=conf, gateway=self._gateway)
         self.context.setLogLevel("ERROR")
 
     def _launched_with(self, java: Java) -> dict[str, str]:
         """The environment of our own JVM and its workers: what they take where the site's files say nothing."""
-        place = str(self.folder / _SCRATCH).replace("\\", "\\\\").replace('"', '\\"')
+        # in this variable nothing escapes: a double quote stands between single ones
+        place = str(self.folder / _SCRATCH).replace('"', '"\'"\'"')
         options = f'"-Djava.io.tmpdir={place}" {os.environ.get("JDK_JAVA_OPTIONS", "")}'.strip()
         environment = spark_environment(java, self.folder / "java") | {
             "MASTER": f"local[{self.settings.threads},{_RETRIES}]",
