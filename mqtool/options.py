@@ -29,7 +29,7 @@ from recover.check.survey import ScanOptions
 from recover.findings.refusal import UsageRefusal
 from recover.log.engine import Engine, LocalEngine
 from recover.store.reader import set_rate
-from recover.store.remote import is_remote, local_root, refuse_change
+from recover.store.source import is_remote, refuse_change, remote_root
 from recover.store.store import Store, StoreOptions
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ class StoreChoice(PartsChoice, frozen=True, kw_only=True):
 
     @property
     def root(self) -> Path:
-        """The store root; for a store on s3:// or hdfs:// the folder of this process that stands for it."""
-        return local_root(self.store) if is_remote(self.store) else Path(self.store)
+        """The store root; one on s3:// or hdfs:// is read where it is."""
+        return remote_root(self.store) if is_remote(self.store) else Path(self.store)
 
     def options(self) -> StoreOptions:
         """The same for `recover`."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +18,7 @@ from formats.layout import Buffer
 from formats.native.walk import last_nonzero
 from recover.change import disk
 from recover.findings.refusal import Refusal
-from recover.store.columns import scratch_file
+from recover.store.columns import Scratch
 from recover.store.reading import Piece, crc32c, crc_of, in_order, read_chunks, zeros
 
 INLINE_LIMIT = 64 << 10
@@ -181,48 +181,19 @@ def content_from_json(value: dict[str, Any], sidecar: Path) -> Content:
 
 
 IN_MEMORY = 128 << 20
-_CHUNK = 1 << 20
-
-
-class SpooledContent(Struct, frozen=True):
-    """Bytes [start, start + size) of the scratch file."""
-
-    file: IO[bytes]
-    start: int
-    size: int
-    crc32c: int
-
-    def chunks(self) -> Iterator[bytes]:
-        """The bytes in pieces of at most 1 MiB."""
-        for at in range(0, self.size, _CHUNK):
-            yield os.pread(self.file.fileno(), min(_CHUNK, self.size - at), self.start + at)
 
 
 class Spool:
-    """Keeps contents in memory up to a limit, the rest on disk."""
+    """Keeps contents in memory up to a limit, the rest on disk, for as long as the plan lives."""
 
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
-        self._left = in_memory
-        self._file: IO[bytes] | None = None
-        self._end = 0
-
-    def keep(self, content: Buffer) -> Content:
-        """The content, for as long as the plan lives."""
-        if len(content) <= self._left:
-            self._left -= len(content)
-            return BytesContent(content)
-        if self._file is None:
-            self._file = scratch_file()
-        start, self._end = self._end, self._end + len(content)
-        self._file.seek(start)
-        self._file.write(content)
-        self._file.flush()
-        return SpooledContent(self._file, start, len(content), crc32c(content))
+        self._kept = Scratch(in_memory)
 
     def padded(self, content: Buffer, size: int) -> Content:
         """The content followed by zeros up to `size` bytes; the zeros take no room."""
-        data = content[: last_nonzero(np.frombuffer(content, dtype=np.uint8), 0, len(content)) + 1]
-        return LazyContent(size, partial(padded, self.keep(data), size), allocated=len(data))
+        data = np.frombuffer(content, dtype=np.uint8)
+        kept = BytesContent(self._kept.copied(data[: last_nonzero(data, 0, data.size) + 1]).data)
+        return LazyContent(size, partial(padded, kept, size), allocated=kept.size)
 
 
 # --- Content that is made elsewhere, by executors: they write it into a folder here, and a manifest says what came

@@ -24,7 +24,9 @@ from recover.change.places import Places
 from recover.change.plan_file import canonical, load_plan
 from recover.findings.model import Finding, finding
 from recover.findings.refusal import Refusal
+from recover.store.reader import read_small
 from recover.store.reading import crc32c
+from recover.store.source import url_of
 from recover.store.store import JOURNAL_DIR, check_journal_folder
 
 State = Literal["applied", "unfinished", "undone", "undoing"]
@@ -211,7 +213,7 @@ def open_run(root: Path, path: Path, parts: Iterable[Path | str] = ()) -> Run:
     run = Run(root, path, tuple(map(str, parts)))
     try:
         _check_shape(path)
-        for record in decode_records(run.journal.read_bytes()):
+        for record in decode_records(read_small(run.journal, run.journal.stat().st_size)):
             run.add(record)
         if not run.records or run.header["event"] != "start":
             raise Refusal("it has no start")
@@ -234,7 +236,7 @@ def _check_shape(path: Path) -> None:
     """`Refusal` if a run's folder, or one in it, or its two documents are links or something else."""
     for name in ("", "staged", "preimages", "retired", "plan.json", "journal.ndjson"):
         is_document = "." in name
-        mode = os.lstat(path / name).st_mode
+        mode = (path / name).lstat().st_mode
         if not (stat.S_ISREG(mode) if is_document else stat.S_ISDIR(mode)):
             raise Refusal(f"{name or path.name} is no {'file' if is_document else 'folder'}")
 
@@ -268,7 +270,8 @@ def run_findings(root: Path, parts: Iterable[Path | str] = ()) -> list[Finding]:
     found = []
     try:
         for run in open_runs(root, parts):
-            _ = run.plan  # nobody is sent to resume or undo what they would refuse
+            if url_of(root) is None:
+                _ = run.plan  # nobody is sent to resume or undo what they would refuse
             info = run.info()
             found.append(finding(
                 "run-unfinished", info.plan_path, run=info.id, command=info.command, state=info.state,

@@ -17,6 +17,7 @@ from types import TracebackType
 
 from recover.change import disk
 from recover.findings.refusal import Refusal
+from recover.store.source import StorePath
 from recover.store.store import check_journal_folder
 
 _FLOCK = struct.Struct("hhqqi")
@@ -31,8 +32,10 @@ UNKNOWN_HOLDER = -1
 def probe(store: Path) -> int | None:
     """Pid of the process that holds the store, `UNKNOWN_HOLDER`, or None if nobody does. Creates and locks nothing.
 
-    `Refusal` if the lock file is there but cannot be read.
+    `Refusal` if the lock file is there but cannot be read. None of a store on a server, which knows no locks.
     """
+    if isinstance(store, StorePath):
+        return None
     try:
         fd = os.open(store / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):

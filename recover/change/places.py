@@ -20,7 +20,7 @@ from recover.change.content import allocated
 from recover.change.model import InPlace, Plan, RetireFolder, Step, existing_folders, resolve
 from recover.findings.model import Finding
 from recover.findings.refusal import Refusal
-from recover.store.reading import data_extents, open_file
+from recover.store.reader import FileReader
 from recover.store.store import JOURNAL_DIR, Store
 
 _PARTS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config")
@@ -237,11 +237,8 @@ def check_space(root: Path, plan: Plan) -> None:
 
 
 def _data_bytes(path: Path, start: int, stop: int) -> int:
-    fd = open_file(path)
-    try:
-        return sum(last - first for first, last in data_extents(fd, start, min(stop, os.fstat(fd).st_size)))
-    finally:
-        os.close(fd)
+    with FileReader(path, again=False) as reader:
+        return sum(last - first for first, last in reader.data_ranges(start, min(stop, reader.length)))
 
 
 def _free(path: Path) -> int:

@@ -33,7 +33,8 @@ from recover.change.model import (
 from recover.findings.code import BY_HAND
 from recover.findings.refusal import Refusal
 from recover.store.memo import Stamp, stamp_of
-from recover.store.reading import READ, crc32c, data_extents, file_crc, kind_of, open_file
+from recover.store.reader import FileReader
+from recover.store.reading import READ, crc32c, file_crc, kind_of
 
 
 def detach(plan: Plan, root: Path) -> Plan:
@@ -66,12 +67,9 @@ def _shared(path: Path) -> bool:
 
 
 def _patched(path: Path, steps: list[InPlace]) -> LazyContent:
-    fd = open_file(path)
-    try:
-        old = os.fstat(fd).st_size
-        data = sum(last - first for first, last in data_extents(fd, 0, old))
-    finally:
-        os.close(fd)
+    with FileReader(path, again=False) as reader:
+        old = reader.length
+        data = sum(last - first for first, last in reader.data_ranges(0, old))
     written = sum(step.stop - step.start for step in steps if step.content is not None)
     return changed_file(path, max(old, *(step.stop for step in steps)), steps, allocated=data + written + READ)
 

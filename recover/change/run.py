@@ -7,7 +7,6 @@ dressed for its place, before the run exists.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import pwd
@@ -56,16 +55,6 @@ def record_all(run: Run, event: str, facts: Iterable[dict[str, Any]]) -> None:
             raise
     for body in bodies:
         run.add(body)
-
-
-def write_report(root: Path, run_id: str, report: dict[str, Any]) -> None:
-    """Keep what the command reported at the end of a run, as `report.json` in the run's folder."""
-    path = root / JOURNAL_DIR / "runs" / run_id / "report.json"
-    temporary = path.with_suffix(".new")
-    disk.unlink(temporary)
-    disk.create_file(temporary, [json.dumps(report, indent=1).encode("ascii") + b"\n"])
-    disk.rename(temporary, path)
-    disk.fsync_dir(path.parent)
 
 
 def tidy(root: Path) -> None:

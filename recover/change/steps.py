@@ -24,7 +24,8 @@ from recover.change.journal import Run
 from recover.change.model import InPlace, Replace, RetireFolder, Step, resolve
 from recover.change.preconditions import observe
 from recover.findings.refusal import Refusal
-from recover.store.reading import READ, data_extents, exists, file_crc, gaps, open_file, read_chunks, zeros
+from recover.store.reader import FileReader
+from recover.store.reading import READ, exists, file_crc, gaps, read_chunks, zeros
 
 LARGEST = 512
 """Steps in a batch."""
@@ -153,11 +154,8 @@ class _InPlace(Work[InPlace]):
         # the blocks whose allocation the step can change
         block = status.st_blksize or 4096
         low, high = step.start // block * block, -(-step.stop // block) * block
-        fd = open_file(self.path)
-        try:
-            extents = data_extents(fd, low, min(high, status.st_size))
-        finally:
-            os.close(fd)
+        with FileReader(self.path, again=False) as reader:
+            extents = [*reader.data_ranges(low, min(high, status.st_size))]
         disk.unlink(self.preimage)
         saved = disk.create_file(self.preimage, read_chunks(self.path, step.start, stop), sync=False)
         if saved != (max(0, stop - step.start), self.sealed.crc32c):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from recover.store.config_files import (
     topic_text,
 )
 from recover.store.reader import read_small
+from recover.store.source import names_in
 from recover.store.store import CONFIG, Store
 
 # --- Consumer offsets and delay offsets against the queues they count in.
@@ -316,7 +316,7 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, 
             shown[name] = f"there were the groups {_list(groups)}"
         elif users and not any(pair.present and not is_guess(pair) for pair in topics.pairs):
             shown[name] = "nothing that a broker wrote is left in config/"
-    kept = set(os.listdir(store.config_dir)) if store.config_dir.is_dir() else set()
+    kept = set(names_in(store.config_dir))
     return {name: text for name, text in shown.items() if not kept & _IN_ROCKSDB.get(name, set())}
 
 

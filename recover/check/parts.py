@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -37,6 +36,7 @@ from recover.store import unread as rocksdb
 from recover.store.config_files import Topics, topic_text
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader, read_small
+from recover.store.source import files_below
 from recover.store.store import ABORT, COMMITLOG, CONSUMEQUEUE, INDEX, LOCK, Store, has_journal
 from recover.store.unread import (
     Elsewhere,
@@ -243,14 +243,9 @@ def check_owners(store: Store) -> Iterator[Finding]:
 
 
 def _files(part: Path) -> Iterator[tuple[Path, _Rights]]:
-    for folder, _, names in os.walk(part):
-        for name in names:
-            try:
-                status = os.lstat(path := Path(folder, name))
-            except OSError:
-                continue
-            if stat.S_ISREG(status.st_mode):
-                yield path, _Rights(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
+    for path, status in files_below(part):
+        if stat.S_ISREG(status.st_mode):
+            yield path, _Rights(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
 
 
 def _usual(rights: list[_Rights]) -> _Rights | None:

@@ -21,7 +21,7 @@ from recover.log.scan import LogView, assemble
 from recover.log.split_scan import FileJoin, OpenError, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.remote import url_of
+from recover.store.source import url_of
 from recover.store.store import Store
 
 _WAVE = 16
@@ -117,7 +117,7 @@ class _Scan(Struct):
             base = 0 if self.kept is None else self.kept.tasks(len(chosen))
             meter = _Meter(chosen, self.progress if counted else None)
             tasks = [
-                ScanTask(number, _absolute(part), entry, url_of(part.mapped_file.path))
+                ScanTask(number, _absolute(part), entry)
                 for number, (part, entry) in enumerate(chosen, base)
             ]
             rdds = None if self.kept is None else self.kept.rdds

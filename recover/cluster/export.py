@@ -23,7 +23,6 @@ from recover.findings.refusal import Refusal
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader
-from recover.store.remote import serve, url_of
 
 _STRETCH = 64 << 20
 _TABLE = 64 << 20
@@ -32,7 +31,7 @@ _MOST_FOLDERS = 1 << 20
 
 
 class ExportTask(Struct, frozen=True):
-    """The rows of one stretch of a file, and the folder that their table goes to; `url` as for `ScanTask`."""
+    """The rows of one stretch of a file, and the folder that their table goes to."""
 
     number: int
     mapped_file: MappedFile
@@ -40,7 +39,6 @@ class ExportTask(Struct, frozen=True):
     rows: Rows
     wanted: Wanted
     folder: str
-    url: str | None
 
 
 def export_on_spark(
@@ -86,7 +84,7 @@ def _tasks(scanned: Scanned, wanted: Wanted, folder: Path) -> Iterator[ExportTas
         path = scan.mapped_file.path.absolute()
         for stretch in near(rows, _STRETCH):
             yield ExportTask(number, structs.replace(scan.mapped_file, path=path), log.queues, stretch, wanted,
-                             str(folder), url_of(scan.mapped_file.path))
+                             str(folder))
             number += 1
 
 
@@ -94,8 +92,6 @@ def export_parts(tasks: Iterable[ExportTask]) -> Iterator[tuple[Written, list[st
     """Write the tables of some stretches: what they hold, and the files that were made."""
     enter()
     for task in tasks:
-        if task.url is not None:
-            serve(task.mapped_file.path, task.url)
         whole = Written()
         files: list[str] = []
         tables: list[Any] = []

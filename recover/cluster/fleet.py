@@ -35,7 +35,7 @@ from recover.cluster.jobs import check_executors, enter, run_job
 from recover.cluster.session import SparkSettings, session_for
 from recover.findings.model import Finding
 from recover.findings.refusal import Refusal, UsageRefusal
-from recover.store.remote import drop_roots, is_remote, list_remote, local_root
+from recover.store.source import is_remote, list_remote, remote_root
 from recover.store.store import Store
 
 SPLIT_ABOVE = 64 << 30
@@ -146,8 +146,9 @@ def listed(place: str, rules: str) -> Listed:
 
 
 def _remote_lines(place: str) -> Iterator[tuple[bytes, int, int]]:
-    for info in sorted(list_remote(place)[2], key=lambda item: str(item.path)):
-        yield f"{info.path}\0{info.size}\0{info.mtime_ns}\n".encode(), info.size or 0, info.mtime_ns or 0
+    for name, status in list_remote(place):
+        line = f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape")
+        yield line, status.st_size, status.st_mtime_ns
 
 
 def _lines(root: Path) -> Iterator[tuple[bytes, int, int]]:
@@ -338,7 +339,6 @@ def _apart(item: Listed, rules: str) -> _Judged:
             ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
             if os.getppid() == parent:
                 answer = pickle.dumps(_judged(item, rules, ScanOptions()))
-                drop_roots()
                 with open(write, "wb") as pipe:
                     pipe.write(answer)
                 os._exit(0)
@@ -366,7 +366,7 @@ def _judged(item: Listed, rules: str, options: ScanOptions) -> _Judged:
         if item.fingerprint and listed(item.place, rules).fingerprint != item.fingerprint:
             raise Refusal(f"host {row.host} lists other files than the driver did: the store changed, or another "
                           "folder is mounted there")
-        root = local_root(item.place) if is_remote(item.place) else Path(item.place)
+        root = remote_root(item.place) if is_remote(item.place) else Path(item.place)
         report = verify(Store.open(root), options)
         log = report.json()
         row.messages, row.valid_to = log["commitlog"]["messages"], log["commitlog"]["valid_to"]

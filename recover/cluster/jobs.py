@@ -19,7 +19,7 @@ from recover.cluster.views import Seen
 from recover.findings.refusal import Refusal
 from recover.log.file_scan import SplitRange, scan_split
 from recover.store.reads import recorded
-from recover.store.remote import serve, url_of
+from recover.store.source import url_of
 
 _names = itertools.count(1)
 _EVERY = 0.2
@@ -212,12 +212,11 @@ _state = {"frozen": False}
 
 
 class ScanTask(Struct, frozen=True):
-    """One split to scan; `number` says which, for the driver. `url`: where the bytes are if not at the file's path."""
+    """One split to scan; `number` says which, for the driver."""
 
     number: int
     part: SplitRange
     entry: int | None = None
-    url: str | None = None
 
 
 def enter() -> None:
@@ -232,8 +231,6 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[tuple[int, PackedSplit | 
     """Scan the splits of one task. A file that cannot be opened is an answer: trying again would not help."""
     enter()
     for task in tasks:
-        if task.url is not None:
-            serve(task.part.mapped_file.path, task.url)
         try:
             with recorded() as files:
                 scan = scan_split(task.part, task.entry)

@@ -6,8 +6,6 @@ the slots that their hashes name. Sources: broker classes IndexService, IndexFil
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -22,7 +20,7 @@ from recover.findings.refusal import UsageRefusal
 from recover.store.columns import Rows, mapped, scratch_file
 from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure, spend
-from recover.store.reading import DANGLING, kind_of
+from recover.store.source import entries
 from recover.store.store import Store
 
 # --- How an index file's bytes divide into slots and units, found out from its content alone.
@@ -223,6 +221,7 @@ def read_words(reader: FileReader, geometry: IndexGeometry) -> IndexWords:
     """
     image = IndexWords(geometry, IndexHeader(0, 0, 0, 0, 0, 0), _room(geometry.size // _WORD))
     raw = image.words.data.cast("B")
+    reader.come_to(0, min(reader.length, geometry.size))
     for start, stop in reader.data_ranges(0, min(reader.length, geometry.size)):
         for at in range(start, stop, _CHUNK):
             spend(min(_CHUNK, stop - at))
@@ -281,18 +280,13 @@ def list_index_files(directory: Path) -> IndexListing:
     """List the folder without opening a file; a folder that is missing counts as empty. `OSError` from listing."""
     files: list[IndexFileName] = []
     odd: list[OddName] = []
-    for name in sorted(os.listdir(directory)) if directory.is_dir() else ():
-        path = directory / name
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            odd.append(OddName(path, DANGLING, 0))
-            continue
+    for entry in entries(directory) if directory.is_dir() else ():
+        path, name = directory / entry.name, entry.name
         # Long.parseLong takes the digits of every script; a name beyond 19 digits is no number to it
-        if stat.S_ISREG(status.st_mode) and name.isdecimal() and int(name) < 1 << 63:
-            files.append(IndexFileName(path, status.st_size, is_index_name(str(int(name)))))
+        if entry.is_file and name.isdecimal() and int(name) < 1 << 63:
+            files.append(IndexFileName(path, entry.length, is_index_name(str(int(name)))))
         else:
-            odd.append(OddName(path, kind_of(status.st_mode), status.st_size))
+            odd.append(OddName(path, entry.kind, entry.length))
     return IndexListing(directory, tuple(files), tuple(odd))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,8 @@ from recover.store.derived_files import (
     positions_of,
 )
 from recover.store.mapped_files import MappedFileQueue, OddName
-from recover.store.reader import FileReader, ReadFailure, is_elsewhere, spend
+from recover.store.reader import FileReader, ReadFailure, spend
+from recover.store.source import expect
 from recover.store.store import Store
 
 
@@ -218,16 +219,16 @@ class _Checker:
         self.stops = np.array([d.stop for d in log.damaged], dtype=np.int64)
         # what a rebuild puts at a position that only damage or a bridge accounts for
         self.stands_in = log.fillers + log.markers > 0 or bool(log.damaged)
-        self.listed = self._list() if log.files and not is_elsewhere(store.consumequeue_dir) else {}
+        self.listed = self._list() if log.files else {}
         self.failure: ReadFailure | None = None
 
-    def _list(self) -> dict[QueueKey, tuple[str, list[tuple[int, str, int]]]]:
+    def _list(self) -> dict[QueueKey, tuple[Path, list[tuple[int, str, int]]]]:
         """Folder and files (offset, name, length) of each queue with nothing else in its folder."""
         try:
             return {
-                QueueKey(folder.topic, folder.queue_id): (folder.place, files)
+                QueueKey(folder.topic, folder.queue_id): (folder.path, files)
                 for folder, files in self.store.list_queues()
-                if files and folder.place.endswith(f"{os.sep}{folder.queue_id}")
+                if files and folder.path.name == str(folder.queue_id)
             }
         except OSError:
             return {}  # the look at each queue says which it is
@@ -237,6 +238,8 @@ class _Checker:
     ) -> Iterator[tuple[QueueKey, QueueVerdict]]:
         """The verdict on each queue, by its number in the log, -1 for one without a row there."""
         rows = expectation.of(number for number, _ in members if number >= 0)
+        expect(place / name for number, key in members if number >= 0
+               for place, files in [self.listed.get(key, (Path(), []))] for _, name, _ in files)
         for number, key in members:
             own = next(rows)[1] if number >= 0 else np.empty(0, dtype=EXPECTED)
             try:
@@ -252,7 +255,7 @@ class _Checker:
 
         Before the units of its rows only units of expired messages may stand, and after them zeros.
         """
-        place, files = self.listed.get(key, ("", []))
+        place, files = self.listed.get(key, (Path(), []))
         size, places = self.store.queue_file_size, rows["queue_offset"]
         in_line = all(file[::2] == (files[0][0] + n * size, size) for n, file in enumerate(files))
         if not files or not in_line or size % UNIT_SIZE or files[0][0] % UNIT_SIZE:
@@ -269,7 +272,7 @@ class _Checker:
             base = offset // UNIT_SIZE
             own = rows[max(base - live, 0) : max(base + size // UNIT_SIZE - live, 0)]
             lead = min(max(live - base, 0), size // UNIT_SIZE) * UNIT_SIZE
-            content, stop = self._stored(f"{place}{os.sep}{name}"), lead + own.size * UNIT_SIZE
+            content, stop = self._stored(place / name), lead + own.size * UNIT_SIZE
             if not stop or stop > content.size or (lead and not self._are_expired(content[:lead].view(_UNIT))):
                 return None
             if not np.array_equal(content[lead:stop], _units_of(own).view(np.uint8)) or content[stop:].any():
@@ -279,7 +282,7 @@ class _Checker:
         counts = {kind: count for kind, count in ((EXPIRED, live - first), (RIGHT, rows.size)) if count}
         return QueueVerdict(key, end - first, rows.size, counts, end=end, min_index=first)
 
-    def _stored(self, path: str) -> Rows:
+    def _stored(self, path: Path) -> Rows:
         """The bytes (uint8) of a file up to where it has only zeros; none where they are many or not in one piece."""
         with FileReader(path, again=False) as reader:
             ranges = [*reader.data_ranges(0, self.store.queue_file_size)]

@@ -79,6 +79,7 @@ class Window:
         self._wanted = min(most, max(needed, self.stop + _BEHIND - position, _BEHIND))
         self.start = position
         self._ahead.come_to(position, self._wanted)
+        self.reader.come_to(position, max(position + self._wanted, self.stop))
         spend(self._wanted)
         # what cannot be read counts as zeros: a gap of the log, not the end of the scan
         self.filled, failures = self.reader.salvage_into(memoryview(self.data.data)[: self._wanted], position)

@@ -29,7 +29,7 @@ from recover.log.file_scan import (
 )
 from recover.store.columns import Rows, Split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
-from recover.store.reader import FileReader, is_elsewhere
+from recover.store.reader import FileReader
 
 SPLIT_SIZE = 128 << 20
 
@@ -212,7 +212,7 @@ def parts_of(queue: MappedFileQueue, threads: int) -> list[list[SplitRange]]:
     for mapped_file in queue.files:
         whole = splits_of(mapped_file, queue.file_size, WHOLE)
         at, stop = 0, whole[0].stop
-        if threads < 2 or stop < 2 * _LEAST or is_elsewhere(mapped_file.path.parent):
+        if threads < 2 or stop < 2 * _LEAST:
             parts.append(whole)
             left -= stop
             continue

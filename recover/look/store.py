@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from msgspec import Struct
@@ -25,6 +25,7 @@ from recover.look.pointers import Pointers, find_pointers, read_checkpoint
 from recover.store.config_files import ConfigText, read_config
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import read_small
+from recover.store.source import files_below, names_in
 from recover.store.store import COMMITLOG, Store
 from recover.store.unread import (
     held_elsewhere,
@@ -83,7 +84,7 @@ class Part(Struct, frozen=True):
 
 def list_parts(store: Store) -> list[Part]:
     """All parts: the known ones first, then whatever else stands in the root. `OSError` from the root itself."""
-    names = set(os.listdir(store.root))
+    names = set(names_in(store.root))
     elsewhere: dict[str, Iterable[Path]] = {
         "commitlog": store.commitlog_dirs, "consumequeue": (store.consumequeue_dir,), "index": (store.index_dir,),
     }
@@ -114,19 +115,10 @@ def _describe(name: str, path: Path) -> tuple[str, str]:
 
 def _files(path: Path) -> Iterator[int]:
     """Lengths of the files below; a folder that may not be listed counts as empty."""
-    if not path.is_dir():
+    if path.is_dir():
+        yield from (status.st_size for _, status in islice(files_below(path), _COUNTED))
+    else:
         yield path.stat().st_size
-        return
-    seen = 0
-    for folder, _, files in os.walk(path):
-        for name in files:
-            try:
-                yield os.stat(os.path.join(folder, name), follow_symlinks=False).st_size
-            except OSError:
-                continue
-            seen += 1
-            if seen >= _COUNTED:
-                return
 
 
 class ExitState(Struct, frozen=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from recover.broker.settings import BrokerSettings
 from recover.broker.versions import DEDUPE_BY_START, EMPTY_LAST_QUEUE_FILE_BREAKS, MIN_BY_BISECTION
 from recover.store.columns import Rows
 from recover.store.reader import FileReader, read_small
+from recover.store.source import names_in
 
 # --- One consume queue file in the memory of a broker: bytes of the disk, overlaid by what was appended since.
 
@@ -321,7 +321,7 @@ def deleted_index_files(directory: Path, index_msg_timestamp: int) -> list[tuple
     """The files that a start after a crash deletes, (path, first and last physical offset): all that end later
     than the checkpoint's index time (ms)."""
     found = []
-    for name in sorted(os.listdir(directory)) if directory.is_dir() else []:
+    for name in names_in(directory):
         path = directory / name
         if not name.isdecimal() or not path.is_file():
             continue

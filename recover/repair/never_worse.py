@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
+import stat
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MARKER
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import NEWEST_COMPARED
 from recover.change.content import pieces_of
-from recover.change.model import InPlace, Install, Step, WriteRange
+from recover.change.model import InPlace, Install, RetireFolder, Step, WriteRange
 from recover.findings.model import FindingList, finding
 from recover.findings.refusal import Refusal
 from recover.log.file_scan import FileScan
@@ -39,34 +40,35 @@ from recover.predict.start import predict
 from recover.repair.losses import RecoverPlan, Statement
 from recover.store.columns import Rows, Split
 from recover.store.config_files import LMQ_PREFIX, topic_text
-from recover.store.reader import Elsewhere, FileReader, read_elsewhere, read_here
+from recover.store.source import Entry, LocalFile, Source, Tree, entries, missing, mount, status_of, unmount
 from recover.store.store import JOURNAL, Store
 
-Names = dict[Path, list[Step]]
 
-
-class Overlaid(Elsewhere):
+class _Overlaid(Source):
     """A file with changes laid over it; those that do not bear on what is read are not looked at."""
 
     def __init__(self, path: Path, changes: Iterable[InPlace]) -> None:
-        self.changes = sorted(changes, key=lambda change: change.start)
-        self._reader = FileReader(path)
-        self.length = max([self._reader.length, *(change.stop for change in self.changes)])
+        self._changes = sorted(changes, key=lambda change: change.start)
+        self._below = LocalFile(path)
 
-    def read_at(self, length: int, offset: int) -> bytes:
-        """See `Elsewhere`."""
+    @property
+    def length(self) -> int:
+        """See `Source`."""
+        return max(self._below.length, *(change.stop for change in self._changes))
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `Source`."""
         stop = min(offset + length, self.length)
-        found = bytearray(self._reader.read(offset, max(0, stop - offset)).ljust(max(0, stop - offset), b"\0"))
-        for change in self.changes:
+        found = bytearray(self._below.read(offset, max(0, stop - offset)).ljust(max(0, stop - offset), b"\0"))
+        for change in self._changes:
             first, last = max(offset, change.start), min(stop, change.stop)
             if first < last:
-                content = _bytes(change, first, last)
-                found[first - offset : last - offset] = content
+                found[first - offset : last - offset] = _bytes(change, first, last)
         return bytes(found)
 
     def close(self) -> None:
-        """See `Elsewhere`."""
-        self._reader.__exit__(None, None, None)
+        """See `Source`."""
+        self._below.close()
 
 
 def _bytes(change: InPlace, first: int, last: int) -> bytes:
@@ -75,77 +77,103 @@ def _bytes(change: InPlace, first: int, last: int) -> bytes:
     return b"".join(change.content.chunks())[first - change.start : last - change.start]
 
 
+class _Planned(Tree):
+    """The files of this machine as steps would leave them; new ones are written below `scratch` when they are opened.
+
+    Names are paths from the root of the file system on.
+    """
+
+    def __init__(self, changed: Mapping[Path, list[Step]], scratch: Path) -> None:
+        self._changed = changed
+        self._scratch = scratch
+        self._written: dict[Path, Path] = {}
+        self._inside: dict[Path, set[str]] = defaultdict(set)
+        for path in changed:
+            for inner, folder in zip((path, *path.parents), path.parents, strict=False):
+                self._inside[folder].add(inner.name)
+        self._retired = {path for path, steps in changed.items() if path not in self._inside
+                         and any(isinstance(step, RetireFolder) for step in steps)}
+
+    def _steps(self, name: str) -> tuple[Path, Install | None, list[InPlace]]:
+        """The path, what is installed there, and what is changed in place. `OSError` for one that goes."""
+        path = Path("/", name)
+        steps = self._changed.get(path, [])
+        within = [step for step in steps if isinstance(step, InPlace)]
+        installed = next((step for step in steps if isinstance(step, Install)), None)
+        goes = installed is None and len(within) < len(steps) and path not in self._inside
+        if goes or not self._retired.isdisjoint(path.parents):
+            raise missing(path)
+        return path, installed, within
+
+    def status(self, name: str) -> os.stat_result:
+        """See `Tree`."""
+        path, installed, within = self._steps(name)
+        if installed is not None:
+            return status_of(stat.S_IFREG | 0o644, installed.content.size, time.time_ns())
+        if path in self._inside and not path.exists():
+            return status_of(stat.S_IFDIR | 0o755, 0, 0)
+        status = os.stat(path)
+        if not within:
+            return status
+        return status_of(status.st_mode, max(status.st_size, *(step.stop for step in within)), status.st_mtime_ns)
+
+    def entries(self, name: str) -> list[Entry]:
+        """See `Tree`."""
+        path, _, _ = self._steps(name)
+        touched = self._inside.get(path, set())
+        found = [entry for entry in (entries(path) if path.is_dir() or not touched else ())
+                 if entry.name not in touched and entry.name != JOURNAL]
+        for inner in touched:
+            with suppress(FileNotFoundError):
+                found.append(Entry(inner, self.status(f"{name}/{inner}")))
+        return found
+
+    def open(self, name: str) -> Source:
+        """See `Tree`. `Refusal` (8) where the scratch folder has no room."""
+        path, installed, within = self._steps(name)
+        if installed is None:
+            return _Overlaid(path, within) if within else LocalFile(path)
+        if path not in self._written:
+            target = self._scratch / str(len(self._written))
+            try:
+                with target.open("wb") as file:
+                    for at, piece in pieces_of(installed.content):
+                        if bytes(piece).strip(b"\0"):
+                            file.seek(at)
+                            file.write(piece)
+                    file.truncate(installed.content.size)
+            except OSError as error:
+                raise Refusal(f"no room to look at the store as the plan would leave it: {error.strerror}",
+                              "Set TMPDIR to a larger disk.") from error
+            self._written[path] = target
+        return LocalFile(self._written[path])
+
+
 @contextmanager
-def as_planned(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, dict[Path, Path]]]:
-    """The store after these steps, and for each log file of the store that is only changed in place its stand-in."""
-    changed: Names = defaultdict(list)
+def as_planned(store: Store, steps: Iterable[Step]) -> Iterator[tuple[Store, Callable[[Path], Path]]]:
+    """The store after these steps, and what a path of the store is called there."""
+    changed: dict[Path, list[Step]] = defaultdict(list)
     for step in steps:
         path = store.path(step.file)
         if not path.is_relative_to(store.index_dir):
-            changed[path].append(step)
-    with tempfile.TemporaryDirectory(prefix="mqtool-planned-") as place, ExitStack() as stack:
-        scratch = _Scratch(Path(place), changed, stack)
-        root = Path(place, "store")
-        scratch.folder(store.root, root)
-        parts = {path: root / f".part-{number}" for number, path in enumerate(
-            (*store.options.commitlog, *filter(None, (store.options.consumequeue, store.options.index)))
-        )}
-        try:
-            for source, target in parts.items():
-                scratch.folder(source, target)
-        except OSError as error:
-            raise Refusal(f"no room to look at the store as the plan would leave it: {error.strerror}",
-                          "Set TMPDIR to a larger disk.") from error
+            changed[path.absolute()].append(step)
+    with tempfile.TemporaryDirectory(prefix="mqtool-planned-") as scratch:
+        top = mount(_Planned(changed, Path(scratch)))
+
+        def planned(path: Path) -> Path:
+            return top.joinpath(*path.absolute().parts[1:])
+
         given = store.options
         options = structs.replace(
-            given, commitlog=tuple(parts[path] for path in given.commitlog),
-            consumequeue=given.consumequeue and parts[given.consumequeue], index=given.index and parts[given.index],
+            given, commitlog=tuple(map(planned, given.commitlog)),
+            consumequeue=given.consumequeue and planned(given.consumequeue), index=given.index and planned(given.index),
         )
-        planned = Store.open(root, options)
-        planned.commitlog.file_size = store.mapped_file_size
-        yield planned, scratch.stand_ins
-
-
-class _Scratch:
-    def __init__(self, place: Path, changed: Names, stack: ExitStack) -> None:
-        self.changed = changed
-        self.stack = stack
-        self.stand_ins: dict[Path, Path] = {}
-        self._above = {parent for path in changed for parent in path.parents}
-
-    def folder(self, source: Path, target: Path) -> None:
-        """The folder `source` as it would be."""
-        target.mkdir(parents=True)
-        names = set(os.listdir(source)) if source.is_dir() else set()
-        names |= {path.relative_to(source).parts[0] for path in self.changed if path.is_relative_to(source)}
-        for name in sorted(names - {JOURNAL}):
-            path = source / name
-            if path in self._above:
-                self.folder(path, target / name)
-            elif path in self.changed:
-                self._file(path, target / name, self.changed[path])
-            else:
-                (target / name).symlink_to(path.absolute())
-
-    def _file(self, source: Path, target: Path, steps: list[Step]) -> None:
-        installs = [step for step in steps if isinstance(step, Install)]
-        if installs:
-            with target.open("wb") as file:
-                for at, piece in pieces_of(installs[0].content):
-                    if bytes(piece).strip(b"\0"):
-                        file.seek(at)
-                        file.write(piece)
-                file.truncate(installs[0].content.size)
-            return
-        within = [step for step in steps if isinstance(step, InPlace)]
-        if len(within) < len(steps):
-            return  # it goes
-        with target.open("wb") as file:
-            file.truncate(max([source.stat().st_size, *(step.stop for step in within)]))
-        shutil.copystat(source, target)
-        read_elsewhere(target, lambda: Overlaid(source, within))
-        self.stack.callback(read_here, target)
-        self.stand_ins[source] = target
+        try:
+            opened = Store.open(planned(store.root), options)
+            opened.commitlog.file_size = store.mapped_file_size
+            yield opened, planned
+        finally:
+            unmount(top)
 
 
 _STAND_INS = BIT_FILLER | BIT_MARKER
@@ -176,9 +204,9 @@ def refuse_worse(
     missed: dict[tuple[str, int, int], Missed] = {}
     releases = {str(version): structs.replace(settings, version=version)
                 for version in (settings.version, NEWEST_COMPARED)}
-    with as_planned(store, steps) as (planned, stand_ins):
+    with as_planned(store, steps) as (planned, path_in):
         view = made.before.survey.log
-        after_view = _changed(view, stand_ins, steps, store)
+        after_view = _changed(view, path_in, steps, store)
         for release in releases.values():
             for item in missed_between(store, view, planned, after_view, release):
                 missed[item.topic, item.queue, item.queue_offset] = item
@@ -257,7 +285,7 @@ def _bears(store: Store, step: Step) -> bool:
     return any(path.is_relative_to(folder) for folder in (*store.commitlog_dirs, store.consumequeue_dir))
 
 
-def _changed(view: LogView, stand_ins: dict[Path, Path], steps: Iterable[Step], store: Store) -> LogView:
+def _changed(view: LogView, path_in: Callable[[Path], Path], steps: Iterable[Step], store: Store) -> LogView:
     """The rows of what stays as it is; brokers' own check judges the rest."""
     within: dict[Path, list[tuple[int, int]]] = {}
     gone: set[Path] = set()
@@ -274,7 +302,7 @@ def _changed(view: LogView, stand_ins: dict[Path, Path], steps: Iterable[Step], 
         if path not in within:
             files.append(scan)
             continue
-        kept = FileScan(structs.replace(scan.mapped_file, path=stand_ins.get(path, path)), scan.file_size)
+        kept = FileScan(structs.replace(scan.mapped_file, path=path_in(path)), scan.file_size)
         for split in scan.splits:
             rows = split.records
             begin = rows["phy_offset"] - scan.mapped_file.file_from_offset

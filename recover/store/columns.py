@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
@@ -48,7 +49,6 @@ DEFAULT_MEMORY = 256 << 20
 _ALIGNMENT = 64
 BLOCK = 32 << 20
 _PAGE = mmap.ALLOCATIONGRANULARITY
-_LARGE = 1 << 20
 _HASH = np.dtype(np.int32)
 
 
@@ -68,61 +68,29 @@ class Split(Struct):
         return np.cumsum(counts) - counts
 
 
-class ColumnStore:
-    """Takes splits; those beyond `memory` bytes go to a scratch file and come back as read-write maps of it.
+class Scratch:
+    """Keeps bytes in memory; those beyond `memory` bytes in a scratch file, as read-write maps of it.
 
-    Several threads may keep rows at once.
+    Several threads may keep some at once.
     """
 
-    def __init__(self, memory: int = DEFAULT_MEMORY) -> None:
+    def __init__(self, memory: int) -> None:
         self._left = memory
         self._file: Any = None
         self._end = 0
-        self._rest_of_map = np.empty(0, dtype=np.uint8)
-        self._block = np.empty(0, dtype=np.uint8)
-        self._next = _LARGE
         self._lock = threading.Lock()
+        # for large blocks the system hands out large pages; of maps a process has some ten thousand at most
+        self._in_memory = _Blocks(lambda size: np.empty(size, np.uint8))
+        self._in_file = _Blocks(self._map)
 
-    def keep(self, records: Rows, hashes: Rows) -> Split:
-        """A copy of the rows that stays valid when the scan reuses its buffers."""
+    def copied(self, data: Rows) -> Rows:
+        """A copy (uint8) of some bytes or rows."""
         with self._lock:
-            in_memory = records.nbytes + hashes.nbytes <= self._left
-            if not in_memory:
-                return Split(self._spill(records, RECORD), self._spill(hashes, _HASH))
-            self._left -= records.nbytes + hashes.nbytes
-            places = self._take(records.nbytes), self._take(hashes.nbytes)
-        for place, rows in zip(places, (records, hashes), strict=True):
-            # as bytes: rows would be copied column by column
-            place[:] = np.ascontiguousarray(rows).view(np.uint8)
-        return Split(places[0].view(RECORD), places[1].view(_HASH))
-
-    def _take(self, size: int) -> Rows:
-        """`size` bytes of a block: for large blocks the system hands out large pages, and fewer of them."""
-        taken = -(-size // _ALIGNMENT) * _ALIGNMENT
-        if taken > self._block.size:
-            self._block = np.empty(max(self._next, taken), np.uint8)
-            self._next = min(2 * self._next, BLOCK)
-        place, self._block = self._block[:size], self._block[taken:]
-        return place
-
-    def _spill(self, rows: Rows, dtype: np.dtype[Any]) -> Rows:
-        if rows.size == 0:
-            return np.empty(0, dtype=dtype)
-        place = self._mapped(rows.nbytes)
-        place[:] = np.ascontiguousarray(rows).view(np.uint8)
-        return place.view(dtype)
-
-    def _mapped(self, size: int) -> Rows:
-        """`size` bytes of the scratch file; small pieces share a map, of which a process has some ten thousand at most.
-
-        Splits are small, and many, where there is much damage.
-        """
-        if size >= _LARGE:
-            return self._map(size)[:size]
-        taken = -(-size // _ALIGNMENT) * _ALIGNMENT
-        if taken > self._rest_of_map.size:
-            self._rest_of_map = self._map(max(taken, min(_LARGE, self._end // 4)))
-        place, self._rest_of_map = self._rest_of_map[:size], self._rest_of_map[taken:]
+            blocks = self._in_memory if data.nbytes <= self._left else self._in_file
+            self._left -= data.nbytes if blocks is self._in_memory else 0
+            place = blocks.take(data.nbytes)
+        # as bytes: rows would be copied column by column
+        place[:] = np.ascontiguousarray(data).view(np.uint8)
         return place
 
     def _map(self, size: int) -> Rows:
@@ -131,3 +99,32 @@ class ColumnStore:
         place = mapped(self._file, self._end, -(-size // _PAGE) * _PAGE)
         self._end += place.size
         return place
+
+
+class _Blocks:
+    """Hands out bytes of blocks: each as large as a quarter of all before it, up to `BLOCK`."""
+
+    def __init__(self, allocate: Callable[[int], Rows]) -> None:
+        self._allocate = allocate
+        self._rest = np.empty(0, dtype=np.uint8)
+        self._total = 0
+
+    def take(self, size: int) -> Rows:
+        """`size` bytes (uint8)."""
+        taken = -(-size // _ALIGNMENT) * _ALIGNMENT
+        if taken > self._rest.size:
+            self._rest = self._allocate(max(taken, min(BLOCK, self._total // 4)))
+            self._total += self._rest.size
+        place, self._rest = self._rest[:size], self._rest[taken:]
+        return place
+
+
+class ColumnStore(Scratch):
+    """Takes splits."""
+
+    def __init__(self, memory: int = DEFAULT_MEMORY) -> None:
+        super().__init__(memory)
+
+    def keep(self, records: Rows, hashes: Rows) -> Split:
+        """A copy of the rows that stays valid when the scan reuses its buffers."""
+        return Split(self.copied(records).view(RECORD), self.copied(hashes).view(_HASH))

@@ -9,7 +9,6 @@ nothing; so it does with an empty table. Whether the table was ever anything els
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +21,7 @@ from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES, ConfigFile, flipp
 from formats.names import is_safe_directory_name
 from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE
 from recover.store.reader import read_small
+from recover.store.source import names_in
 from recover.store.store import Store
 
 State = Literal[
@@ -296,7 +296,7 @@ class Topics(Struct, dict=True):
             if isinstance(settings, dict) and "BatchCQ" in json.dumps(settings.get("attributes", ""))
         }
         directory = self.store.batchconsumequeue_dir
-        return frozenset(named | (set(os.listdir(directory)) if directory.is_dir() else set()))
+        return frozenset(named.union(names_in(directory)))
 
     def is_deleted(self, topic: str) -> bool:
         """True for a topic that neither topics.json nor consumequeue/ knows any more."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,7 +11,8 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from formats.names import offset_in_name
-from recover.store.reading import DANGLING, FILE, FOLDER, kind_of
+from recover.store.reading import DANGLING, FILE, FOLDER
+from recover.store.source import entries
 
 
 class MappedFile(Struct, frozen=True):
@@ -92,21 +91,12 @@ class MappedFileQueue(Struct):
         return queue
 
     def _list(self, directory: Path) -> Iterable[MappedFile]:
-        with os.scandir(directory) as entries:
-            for entry in sorted(entries, key=lambda e: e.name):
-                try:
-                    status = entry.stat()
-                except FileNotFoundError:
-                    # a link to nothing; anything else was deleted by a live broker since the listing
-                    if entry.is_symlink():
-                        self.odd.append(OddName(directory / entry.name, DANGLING, 0))
-                    continue
-                offset = offset_in_name(entry.name)
-                path = directory / entry.name
-                if offset is None or not stat.S_ISREG(status.st_mode):
-                    self.odd.append(OddName(path, kind_of(status.st_mode), status.st_size))
-                else:
-                    yield MappedFile(path, offset, status.st_size)
+        for entry in entries(directory):
+            offset = offset_in_name(entry.name)
+            if offset is None or not entry.is_file:
+                self.odd.append(OddName(directory / entry.name, entry.kind, entry.length))
+            else:
+                yield MappedFile(directory / entry.name, offset, entry.length)
 
     @property
     def min_offset(self) -> int:
@@ -137,13 +127,6 @@ class MappedFileQueue(Struct):
     def wrong_lengths(self) -> list[MappedFile]:
         """Files that a broker would refuse: their length is not the file size."""
         return [f for f in self.files if f.length != self.file_size]
-
-    def by_time(self, modified_ms: int) -> MappedFile | None:
-        """First file modified at or after `modified_ms`, else the last (MappedFileQueue.getMappedFileByTime)."""
-        for mapped_file in self.files:
-            if mapped_file.path.stat().st_mtime_ns // 1_000_000 >= modified_ms:
-                return mapped_file
-        return self.files[-1] if self.files else None
 
 
 def infer_file_size(files: Sequence[MappedFile]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import stat
 import zlib
@@ -16,6 +17,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from recover.store.reader import FileReader, ReadFailure, spend
+from recover.store.reading import power, times
 from recover.store.store import JOURNAL, Store
 
 
@@ -31,7 +33,7 @@ class Stamp(NamedTuple):
 def stamp_of(path: Path) -> Stamp | None:
     """The stamp of a file or folder, or of what a link leads to; None where there is nothing."""
     try:
-        status = os.stat(path)
+        status = path.stat()
     except OSError:
         return None
     return Stamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
@@ -50,42 +52,37 @@ class Seen(Struct, frozen=True):
 def seen_now(store: Store) -> Seen:
     """The store as it is; topics and queues that are links are followed."""
     queues = store.consumequeue_dir, store.consumequeue_ext_dir
-    listed = [entry for top in queues for entry in _walk(top, 2)]
+    listed = [each for top in queues for each in _walk(top, links=2)]
     for top in (*store.commitlog_dirs, store.index_dir, store.config_dir):
-        listed += _walk(top, 0)
-    files = [Path(directory, name) for directory, names in listed for name in names]
+        listed += _walk(top)
+    files = [Path(folder, name) for folder, names in listed for name in names]
     return Seen(
         _stamps(store, [*files, store.checkpoint_path, store.abort_path]),
-        _stamps(store, [Path(directory) for directory, _ in listed]),
+        _stamps(store, [Path(folder) for folder, _ in listed]),
     )
 
 
-def _walk(top: Path, links: int) -> Iterator[tuple[str, list[str]]]:
-    """Each folder below `top` with its files; links in the uppermost `links` levels are followed as deep as these."""
-    found = [*os.walk(top)]
-    walked = {directory for directory, _, _ in found}
-    for directory, folders, names in found:
-        yield directory, names
-        level = directory.count(os.sep) - str(top).count(os.sep) + 1
-        for name in folders if level <= links else ():
-            path = os.path.join(directory, name)
-            if path not in walked:
-                yield from _behind_link(path, links - level)
+def _walk(top: Path | str, links: int = 0, deep: float = math.inf) -> Iterator[tuple[str, list[str]]]:
+    """Each folder with its files, down to `deep` levels below the first.
 
-
-def _behind_link(path: str, levels: int) -> Iterator[tuple[str, list[str]]]:
-    """A folder with its files, and as many `levels` of folders below: a link may lead anywhere."""
-    folders: list[str] = []
+    Links in the uppermost `links` levels are followed, and as deep as these: a link may lead anywhere.
+    """
+    folders: list[tuple[str, float]] = []
     names: list[str] = []
     try:
-        with os.scandir(path) as entries:
-            for entry in entries:
-                (folders if entry.is_dir() else names).append(entry.name)
+        with os.scandir(top) as listed:
+            for entry in listed:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append((entry.path, deep - 1))
+                elif not (entry.is_symlink() and os.path.isdir(entry.path)):
+                    names.append(entry.name)
+                elif links > 0:
+                    folders.append((entry.path, links - 1))
     except OSError:
         return
-    yield path, names
-    for name in folders if levels else ():
-        yield from _behind_link(os.path.join(path, name), levels - 1)
+    yield str(top), names
+    for folder, levels in folders if deep > 0 else ():
+        yield from _walk(folder, links - 1, levels)
 
 
 def _stamps(store: Store, paths: Iterable[Path]) -> dict[str, Stamp]:
@@ -209,8 +206,7 @@ Numbers = np.ndarray[Any, Any]
 _BLOCK = 4096
 _STEP = 64
 _AT_ONCE = 1 << 20
-_POLYNOMIAL = 0xEDB88320
-_ONE = 1 << 31
+_CRC32 = 0xEDB88320
 
 
 class RangeSums:
@@ -236,7 +232,7 @@ class RangeSums:
     def crc(self, start: int, stop: int) -> int:
         """CRC-32 of the bytes [start, stop)."""
         self._begin_before(start)
-        return self._up_to(stop) ^ _times(self._up_to(start), _power(stop - start))
+        return self._up_to(stop) ^ times(self._up_to(start), power(stop - start, _CRC32), _CRC32)
 
     def crcs(self, starts: Numbers, stops: Numbers, at: int, content: Numbers) -> Numbers:
         """CRC-32 of many ranges (uint32) that begin within `content`, the bytes from `at` on (uint8)."""
@@ -274,45 +270,6 @@ class RangeSums:
         return self.read(start, length).ljust(length, b"\0")
 
 
-def _times(a: int, b: int) -> int:
-    """Product of two polynomials modulo that of CRC-32, bits reflected."""
-    product = 0
-    while a:
-        if a & _ONE:
-            product ^= b
-        a = (a << 1) & 0xFFFFFFFF
-        b = (b >> 1) ^ (_POLYNOMIAL if b & 1 else 0)
-    return product
-
-
-def _power(count: int) -> int:
-    """x to the 8 * count."""
-    return _times(_coarse(count // _BLOCK), _fine(count % _BLOCK))
-
-
-@lru_cache(maxsize=_BLOCK)
-def _fine(count: int) -> int:
-    """x to the 8 * count, of less than a block."""
-    return _product(count, _ONE >> 8)
-
-
-@lru_cache(maxsize=_BLOCK)
-def _coarse(blocks: int) -> int:
-    """x to the 8 * blocks * _BLOCK."""
-    return _product(blocks, _product(_BLOCK, _ONE >> 8))
-
-
-def _product(count: int, base: int) -> int:
-    """`base` multiplied with itself so many times."""
-    result = _ONE
-    while count:
-        if count & 1:
-            result = _times(result, base)
-        base = _times(base, base)
-        count >>= 1
-    return result
-
-
 def _up_to_each(content: Numbers, positions: Numbers, seed: int) -> Numbers:
     """The sums up to each of some positions in the content, where that up to its begin is `seed`."""
     sums = [seed]
@@ -331,18 +288,18 @@ def _up_to_each(content: Numbers, positions: Numbers, seed: int) -> Numbers:
 
 
 def _times_each(a: Numbers, b: Numbers) -> Numbers:
-    """`_times` of each pair (uint32)."""
+    """`times` of each pair (uint32)."""
     a, b = a.copy(), b.copy()
     product = np.zeros_like(a)
     for _ in range(32):
         product ^= b * (a >> 31)
         a <<= 1
-        b = (b >> 1) ^ (b & 1) * np.uint32(_POLYNOMIAL)
+        b = (b >> 1) ^ (b & 1) * np.uint32(_CRC32)
     return product
 
 
 def _powers(counts: Numbers) -> Numbers:
-    """`_power` of each count (uint32)."""
+    """`power` of each count (uint32)."""
     product: Numbers = _byte_powers(0)[counts & 0xFF]
     for number in range(1, 4):
         digits = (counts >> (8 * number)) & 0xFF
@@ -354,10 +311,7 @@ def _powers(counts: Numbers) -> Numbers:
 @lru_cache(maxsize=4)
 def _byte_powers(number: int) -> Numbers:
     """x to the 8 * count * 256^number, of each count below 256."""
-    base, found = _product(256**number, _ONE >> 8), [_ONE]
-    for _ in range(255):
-        found.append(_times(found[-1], base))
-    return np.array(found, dtype=np.uint32)
+    return np.array([power(count * 256**number, _CRC32) for count in range(256)], dtype=np.uint32)
 
 
 @lru_cache(maxsize=1)

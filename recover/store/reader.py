@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import time
@@ -11,8 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from recover.store.reading import open_file
 from recover.store.reads import reads_of
+from recover.store.source import ReadFailure, Source, missing, open_source
+
+__all__ = ["FileReader", "Pace", "ReadAhead", "ReadFailure", "opened_once", "read_small", "set_rate", "spend"]
 
 _BURST_SECONDS = 0.05
 
@@ -134,19 +135,6 @@ class ReadAhead:
             self._works = False
 
 
-class ReadFailure(OSError):  # noqa: N818 - the house word; what it is not is a bug
-    """A range that could not be read whole: `path`, `offset` and `wanted` in bytes, `got` bytes read."""
-
-    def __init__(self, path: Path, offset: int, wanted: int, got: int, cause: OSError | None = None) -> None:
-        text = cause.strerror if cause is not None else f"only {got} of {wanted} bytes came"
-        super().__init__(cause.errno if cause is not None else 0, f"{text} at {offset}", str(path))
-        self.path = path
-        self.offset = offset
-        self.wanted = wanted
-        self.got = got
-        self.cause = cause
-
-
 _BLOCK = 4096
 _MOST_KEPT = 64
 
@@ -159,95 +147,47 @@ def _joined(failures: list[ReadFailure], behind: list[ReadFailure]) -> list[Read
     return [*failures[:-1], joined, *behind[1:]]
 
 
-class Elsewhere:
-    """The bytes of a file that are not on this machine; `length` of them."""
-
-    length: int
-
-    def read_at(self, length: int, offset: int) -> bytes:
-        """Up to `length` bytes at `offset`: fewer only at the end."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Let go of it."""
-        raise NotImplementedError
-
-
-class Held(Elsewhere):
-    """Bytes of a file that were read before."""
-
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-        self.length = len(content)
-
-    def read_at(self, length: int, offset: int) -> bytes:
-        """See `Elsewhere`."""
-        return self.content[offset : offset + length]
-
-    def close(self) -> None:
-        """See `Elsewhere`."""
-
-
-_elsewhere: dict[str, Callable[[], Elsewhere]] = {}
-
-
-def read_elsewhere(path: Path, source: Callable[[], Elsewhere]) -> None:
-    """Let every `FileReader` of `path` read what `source` opens instead."""
-    _elsewhere[os.fspath(path)] = source
-
-
-def read_here(path: Path) -> None:
-    """Let a `FileReader` of `path` read the file itself again."""
-    _elsewhere.pop(os.fspath(path), None)
-
-
-def is_elsewhere(folder: Path) -> bool:
-    """Whether any file below a folder is read from another machine."""
-    below = os.path.join(folder, "")
-    return any(path.startswith(below) for path in _elsewhere)
-
-
 class _KeptOpen:
-    """Descriptors of files that nobody reads at the moment, and paths where no file was."""
+    """Files that nobody reads at the moment, and paths where no file was."""
 
     def __init__(self) -> None:
-        self._descriptors: dict[str, int] = {}
+        self._sources: dict[str, Source] = {}
         self._missing: set[str] = set()
         self._is_over = False
         self._lock = threading.Lock()
 
-    def take(self, path: Path) -> int:
-        """A descriptor that is nobody else's."""
-        name = os.fspath(path)
+    def take(self, path: Path | str) -> Source:
+        """A source that is nobody else's."""
+        name = str(path)
         with self._lock:
-            descriptor = self._descriptors.pop(name, None)
-            if descriptor is not None:
-                return descriptor
+            source = self._sources.pop(name, None)
+            if source is not None:
+                return source
             if name in self._missing:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+                raise missing(name)
         try:
-            return open_file(path)
+            return open_source(path)
         except FileNotFoundError:
             self._missing.add(name)
             raise
 
-    def give(self, path: Path, descriptor: int) -> None:
+    def give(self, path: Path | str, source: Source) -> None:
         """It is not read any more."""
         with self._lock:
-            if self._is_over or os.fspath(path) in self._descriptors:
-                os.close(descriptor)
+            if self._is_over or str(path) in self._sources:
+                source.close()
                 return
-            self._descriptors[os.fspath(path)] = descriptor
-            if len(self._descriptors) > _MOST_KEPT:
-                os.close(self._descriptors.pop(next(iter(self._descriptors))))
+            self._sources[str(path)] = source
+            if len(self._sources) > _MOST_KEPT:
+                self._sources.pop(next(iter(self._sources))).close()
 
     def end(self) -> None:
         """Close what is open, and what is given back from now on."""
         with self._lock:
             self._is_over = True
-            for descriptor in self._descriptors.values():
-                os.close(descriptor)
-            self._descriptors.clear()
+            for source in self._sources.values():
+                source.close()
+            self._sources.clear()
 
 
 _kept: _KeptOpen | None = None
@@ -272,25 +212,21 @@ def opened_once() -> Iterator[None]:
 
 
 class FileReader:
-    """One file opened for reading only. Never maps, never locks, never creates.
+    """One file of a store, opened for reading only. Never maps, never locks, never creates.
 
-    `again`: it may be wanted again soon, so within `opened_once` it stays open. With a `source` that is read instead.
+    `again`: it may be wanted again soon, so within `opened_once` it stays open.
     """
 
-    def __init__(self, path: Path | str, *, again: bool = True, source: Elsewhere | None = None) -> None:
+    def __init__(self, path: Path | str, *, again: bool = True) -> None:
         self._path = path
-        elsewhere = _elsewhere.get(os.fspath(path)) if _elsewhere else None
-        self._source = elsewhere() if source is None and elsewhere is not None else source
         self._kept = _kept if again else None
-        self._descriptor = -1
-        if self._source is None:
-            self._descriptor = open_file(path) if self._kept is None else self._kept.take(Path(path))
-        self._reads = reads_of(os.fspath(path), self.length) if self._source is None else None
+        self.source = open_source(path) if self._kept is None else self._kept.take(path)
+        self._reads = reads_of(str(path), self.length) if self.descriptor >= 0 else None
 
     @property
     def path(self) -> Path:
         """The file's path as it was given."""
-        return Path(self._path)
+        return self._path if isinstance(self._path, Path) else Path(self._path)
 
     def __enter__(self) -> FileReader:
         return self
@@ -298,63 +234,51 @@ class FileReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._source is not None:
-            self._source.close()
-        elif self._kept is not None:
-            self._kept.give(self.path, self._descriptor)
+        if self._kept is not None:
+            self._kept.give(self._path, self.source)
         else:
-            os.close(self._descriptor)
+            self.source.close()
 
     @property
     def descriptor(self) -> int:
         """The open file's descriptor, for advice to the system; -1 where there is none."""
-        return self._descriptor
+        return self.source.descriptor
 
     @property
     def length(self) -> int:
         """The file's length now, in bytes."""
-        if self._source is not None:
-            return self._source.length
-        return os.fstat(self._descriptor).st_size
+        return self.source.length
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes at `offset`: fewer only at the end of the file. `ReadFailure` on an I/O error."""
-        if self._source is not None:
-            return self._source.read_at(length, offset)
-        parts = []
-        got = 0
-        while got < length:
-            try:
-                part = os.pread(self._descriptor, length - got, offset + got)
-            except OSError as error:
-                raise ReadFailure(self.path, offset, length, got, error) from error
-            if not part:
-                break
-            parts.append(part)
-            got += len(part)
-        content = parts[0] if len(parts) == 1 else b"".join(parts)
+        content = self.source.read(offset, length)
         if self._reads is not None:
-            self._reads.note(offset, got, content)
+            self._reads.note(offset, len(content), content)
         return content
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill `buffer` from `offset`; bytes read, fewer only at the end of the file. `ReadFailure` on an I/O error."""
-        if self._source is not None:
-            content = self._source.read_at(len(buffer), offset)
-            buffer[: len(content)] = content
-            return len(content)
-        got = 0
-        while got < len(buffer):
-            try:
-                count = os.preadv(self._descriptor, [buffer[got:]], offset + got)
-            except OSError as error:
-                raise ReadFailure(self.path, offset, len(buffer), got, error) from error
-            if count == 0:
-                break
-            got += count
+        got = self.source.read_into(buffer, offset)
         if self._reads is not None:
             self._reads.note(offset, got, buffer)
         return got
+
+    def come_to(self, start: int, stop: int) -> None:
+        """All of [start, stop) is read next, in this order; nothing before it is needed any more."""
+        self.source.come_to(start, stop)
+
+    def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The parts of [start, stop) that are stored; the holes between them read as zeros."""
+        at = start
+        for first, last in self.source.stored(start, stop):
+            self._note_hole(at, first)
+            yield first, last
+            at = last
+        self._note_hole(at, min(stop, self.length))
+
+    def _note_hole(self, start: int, stop: int) -> None:
+        if self._reads is not None and start < stop:
+            self._reads.note(start, stop - start)
 
     def salvage_into(self, buffer: memoryview, offset: int) -> tuple[int, list[ReadFailure]]:
         """Fill `buffer` from `offset` with what can be read, and with zeros where blocks of 4 KiB cannot.
@@ -374,48 +298,6 @@ class FileReader:
             return filled, failures
         more, behind = self.salvage_into(buffer[middle:], offset + middle)
         return filled + more, _joined(failures, behind)
-
-    def data_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """The parts of [start, stop) that the file system stores; the holes between them read as zeros."""
-        position = start
-        if self._source is not None:
-            yield start, stop
-            return
-        while position < stop:
-            try:
-                first = os.lseek(self._descriptor, position, os.SEEK_DATA)
-                last = os.lseek(self._descriptor, first, os.SEEK_HOLE)
-            except OSError:
-                # ENXIO: nothing but a hole is left; anything else: this file system cannot tell
-                if position == start and not _seek_data_works(self._descriptor):
-                    yield start, stop
-                else:
-                    self._note_hole(position, min(stop, self.length))
-                return
-            self._note_hole(position, min(first, stop))
-            if first >= stop:
-                return
-            yield first, min(last, stop)
-            position = last
-
-    def _note_hole(self, start: int, stop: int) -> None:
-        if self._reads is not None and start < stop:
-            self._reads.note(start, stop - start)
-
-
-def _seek_data_works(descriptor: int) -> bool:
-    try:
-        os.lseek(descriptor, 0, os.SEEK_HOLE)
-    except OSError:
-        return False
-    return True
-
-
-@contextmanager
-def open_reader(path: Path) -> Iterator[FileReader]:
-    """A `FileReader` for the length of a with block."""
-    with FileReader(path) as reader:
-        yield reader
 
 
 def read_small(path: Path, limit: int) -> bytes:

@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 from crc32c import crc32c as computed_crc32c
@@ -157,45 +157,48 @@ def _crc_of_part(fd: int, start: int, stop: int, extents: Iterable[tuple[int, in
     return max(0, stop - start), crc_with_zeros(crc, stop - position)
 
 
-_POLYNOMIAL = 0x82F63B78
+_CRC32C = 0x82F63B78
 _ONE = 1 << 31
+_BLOCK = 4096
 
 
 def crc_with_zeros(crc: int, count: int) -> int:
     """The CRC-32C of some bytes followed by `count` zeros, from that of the bytes, without looking at the zeros."""
-    return _times(crc ^ 0xFFFFFFFF, _power(count)) ^ 0xFFFFFFFF if count > 0 else crc
+    return times(crc ^ 0xFFFFFFFF, power(count)) ^ 0xFFFFFFFF if count > 0 else crc
 
 
 def crc_joined(first: int, second: int, length: int) -> int:
     """The CRC-32C of some bytes followed by `length` others, from that of each."""
-    return _times(first, _power(length)) ^ second
+    return times(first, power(length)) ^ second
 
 
-@lru_cache(maxsize=256)
-def _power(count: int) -> int:
-    """x to the 8 * count, modulo the CRC-32C polynomial, bits reflected."""
-    result = _ONE
-    for bit in range(count.bit_length()):
-        if count >> bit & 1:
-            result = _times(result, _square(bit))
-    return result
-
-
-@cache
-def _square(bit: int) -> int:
-    """x to the 8 * 2**bit."""
-    return _times(_square(bit - 1), _square(bit - 1)) if bit else _ONE >> 8
-
-
-def _times(a: int, b: int) -> int:
-    """Product of two polynomials modulo the CRC-32C polynomial, bits reflected."""
+def times(a: int, b: int, polynomial: int = _CRC32C) -> int:
+    """The product of two polynomials modulo that of a CRC, bits reflected."""
     product = 0
     while a:
         if a & _ONE:
             product ^= b
         a = (a << 1) & 0xFFFFFFFF
-        b = (b >> 1) ^ (_POLYNOMIAL if b & 1 else 0)
+        b = (b >> 1) ^ (polynomial if b & 1 else 0)
     return product
+
+
+def power(count: int, polynomial: int = _CRC32C) -> int:
+    """x to the 8 * count: what `count` more bytes do to a sum, modulo the polynomial of a CRC."""
+    return times(_power_of(_BLOCK, count // _BLOCK, polynomial), _power_of(1, count % _BLOCK, polynomial), polynomial)
+
+
+@lru_cache(maxsize=2 * _BLOCK)
+def _power_of(size: int, count: int, polynomial: int) -> int:
+    """x to the 8 * size * count."""
+    base = _ONE >> 8 if size == 1 else _power_of(1, size, polynomial)
+    result = _ONE
+    while count:
+        if count & 1:
+            result = times(result, base, polynomial)
+        base = times(base, base, polynomial)
+        count >>= 1
+    return result
 
 
 def zeros(size: int) -> Iterator[bytes]:
@@ -212,15 +215,6 @@ def in_order(chunks: Iterable[Buffer], start: int = 0) -> Iterator[Piece]:
     for chunk in chunks:
         yield start, chunk
         start += len(chunk)
-
-
-def identity(path: Path) -> tuple[int, ...]:
-    """What a file keeps under another name, and loses when it is written to: device, inode, size, mtime (ns).
-
-    `OSError` where there is none.
-    """
-    status = os.lstat(path)
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def exists(path: Path) -> bool:

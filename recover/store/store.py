@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from formats.consumequeue import file_size_for
+from formats.consumequeue import CQ_UNIT, file_size_for
 from formats.names import offset_in_name
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
 from recover.store.mapped_files import MappedFileQueue, infer_file_size
+from recover.store.source import StorePath, entries, names_in
 
 COMMITLOG = "commitlog"
 CONSUMEQUEUE = "consumequeue"
@@ -62,7 +63,7 @@ class StoreOptions(Struct, frozen=True):
     def folders(self) -> tuple[str, ...]:
         """Absolute paths of the parts that the user named: there, and below the root, a command may write."""
         named = (*self.commitlog, *(part for part in (self.consumequeue, self.index) if part is not None))
-        return tuple(os.path.abspath(part) for part in named)
+        return tuple(os.path.abspath(part) for part in named if not isinstance(part, StorePath))
 
 
 class QueueFolder(NamedTuple):
@@ -70,12 +71,7 @@ class QueueFolder(NamedTuple):
 
     topic: str
     queue_id: int
-    place: str
-
-    @property
-    def path(self) -> Path:
-        """Where it is."""
-        return Path(self.place)
+    path: Path
 
 
 class Store:
@@ -83,7 +79,7 @@ class Store:
 
     def __init__(self, root: Path, options: StoreOptions) -> None:
         self.root = root
-        self._prefix = os.path.join(root, "")
+        self._prefix = os.path.join(str(root), "")
         self.options = options
         self.commitlog_dirs = options.commitlog or (root / COMMITLOG,)
         self.consumequeue_dir = options.consumequeue or root / CONSUMEQUEUE
@@ -123,7 +119,7 @@ class Store:
         return store
 
     def _check_shape(self) -> None:
-        os.listdir(self.root)
+        names_in(self.root)
         signs = [name for name in _SIGNS if (self.root / name).exists()]
         signs += [name for name in _CONFIG_SIGNS if (self.config_dir / name).exists()]
         folders = () if self.options.log_of_conf else self.options.commitlog
@@ -185,9 +181,7 @@ class Store:
     @property
     def queue_file_size_is_told(self) -> bool:
         """False when `queue_file_size` is the brokers' default for want of any file and setting."""
-        if self._configured("mappedFileSizeConsumeQueue", 0):
-            return True
-        return any(length > 0 and length % 20 == 0 for length in _lengths(self.queue_folders))
+        return bool(self._configured("mappedFileSizeConsumeQueue", 0)) or self.queue_size_of_files is not None
 
     def list_queues(self) -> Iterator[tuple[QueueFolder, list[tuple[int, str, int]] | None]]:
         """Each queue folder with (offset, name, length in bytes) of its files, ascending, as they are now.
@@ -197,32 +191,30 @@ class Store:
         is_settled = "queue_file_size" in self.__dict__
         lengths: Counter[int] = Counter()
         for folder in self.queue_folders:
-            yield folder, _list_queue(folder.place, lengths)
+            listed = entries(folder.path)
+            lengths.update(entry.length for entry in listed if entry.is_file)
+            # a name in digits of another script can stand for an offset that has a file already
+            files = [(offset, entry.name, entry.length) for entry in listed if entry.is_file and entry.name.isascii()
+                     and (offset := offset_in_name(entry.name)) is not None]
+            yield folder, sorted(files) if len(files) == len(listed) else None
         if not is_settled:
             self.queue_file_size = self.queue_file_size_of(lengths)
 
     @property
     def queue_size_of_files(self) -> int | None:
         """Consume queue file size in bytes as most of the files have it; None without files."""
-        lengths = _lengths(self.queue_folders)
-        fitting = {length: count for length, count in lengths.items() if length and not length % 20}
-        return max(fitting, key=lambda length: (fitting[length], length)) if fitting else None
+        return _most(_lengths(self.queue_folders), CQ_UNIT.size)
 
     def queue_file_size_of(self, lengths: Mapping[int, int]) -> int:
         """What `queue_file_size` is if its files have these lengths (bytes -> how many files)."""
-        fitting = {length: count for length, count in lengths.items() if length > 0 and length % 20 == 0}
-        if not fitting:
-            return file_size_for(self._configured("mappedFileSizeConsumeQueue", DEFAULT_QUEUE_FILE_SIZE))
-        return max(fitting, key=lambda length: (fitting[length], length))
+        configured = self._configured("mappedFileSizeConsumeQueue", DEFAULT_QUEUE_FILE_SIZE)
+        return _most(lengths, CQ_UNIT.size) or file_size_for(configured)
 
     @cached_property
     def ext_file_size(self) -> int:
         """Length of a consumequeue_ext file in bytes: the most frequent one; without files as configured."""
         lengths = _lengths(_queue_folders(self.consumequeue_ext_dir))
-        del lengths[0]
-        if not lengths:
-            return self._configured("mappedFileSizeConsumeQueueExt", DEFAULT_EXT_FILE_SIZE)
-        return max(lengths, key=lambda length: (lengths[length], length))
+        return _most(lengths) or self._configured("mappedFileSizeConsumeQueueExt", DEFAULT_EXT_FILE_SIZE)
 
     def _configured(self, setting: str, default: int) -> int:
         """A size that the user gave as a broker setting; the default for none, or none that could be true."""
@@ -252,62 +244,23 @@ class Store:
         return self.root / name
 
 
-def _list_queue(place: str, lengths: Counter[int]) -> list[tuple[int, str, int]] | None:
-    """(offset, name, length) of the files in a queue's folder, ascending; None where something else is among them.
-
-    Their lengths are counted in `lengths` in any case. A name in digits of another script can stand for an offset that
-    has a file already: it counts as something else here.
-    """
-    files: list[tuple[int, str, int]] = []
-    only_files = True
-    with os.scandir(place) as entries:
-        for entry in entries:
-            status = _status(entry)
-            if status is None or not stat.S_ISREG(status.st_mode):
-                only_files = False
-                continue
-            lengths[status.st_size] += 1
-            offset = offset_in_name(entry.name) if entry.name.isascii() else None
-            if offset is None:
-                only_files = False
-            else:
-                files.append((offset, entry.name, status.st_size))
-    return sorted(files) if only_files else None
-
-
-def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """What a name stands for; None if that is gone, or a link leads nowhere."""
-    try:
-        return entry.stat()
-    except FileNotFoundError:
-        return None
-
-
 def _lengths(folders: Iterable[QueueFolder]) -> Counter[int]:
-    lengths: Counter[int] = Counter()
-    for folder in folders:
-        with os.scandir(folder.path) as entries:
-            lengths.update(entry.stat().st_size for entry in entries if entry.is_file())
-    return lengths
+    return Counter(entry.length for folder in folders for entry in entries(folder.path) if entry.is_file)
+
+
+def _most(lengths: Mapping[int, int], unit: int = 1) -> int | None:
+    """The most frequent length (bytes) of some units, the largest of several; None where no file has one."""
+    fitting = [(count, length) for length, count in lengths.items() if length > 0 and length % unit == 0]
+    return max(fitting)[1] if fitting else None
 
 
 def _queue_folders(directory: Path) -> Iterator[QueueFolder]:
-    if not directory.is_dir():
-        return
-    for topic in sorted(os.listdir(directory)):
-        topic_path = directory / topic
-        if not topic_path.is_dir():
-            continue
-        with os.scandir(topic_path) as entries:
-            numbers = [(int(entry.name), entry.path) for entry in entries
-                       if entry.name.isascii() and entry.name.isdecimal() and _is_folder(entry)]
-        for number, path in sorted(numbers, key=itemgetter(0)):
-            yield QueueFolder(topic, number, path)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    # of most entries the listing says it, without another call
-    return Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir()
+    for topic in entries(directory) if directory.is_dir() else ():
+        path = directory / topic.name
+        numbers = [(int(entry.name), path / entry.name) for entry in (entries(path) if topic.is_folder else ())
+                   if entry.name.isascii() and entry.name.isdecimal() and entry.is_folder]
+        for number, folder in sorted(numbers, key=itemgetter(0)):
+            yield QueueFolder(topic.name, number, folder)
 
 
 # --- Where a store keeps what was done to it, and whether anything was.
@@ -319,7 +272,7 @@ JOURNAL_DIR = ".mqtool"
 def has_journal(root: Path) -> bool:
     """False only where nothing has that name; one that cannot be looked at is for `recover.change.journal` to judge."""
     try:
-        os.lstat(root / JOURNAL_DIR)
+        (root / JOURNAL_DIR).lstat()
     except FileNotFoundError:
         return False
     except OSError:
@@ -331,7 +284,7 @@ def check_journal_folder(root: Path) -> None:
     """`Refusal` where the journal's folder, or that of its runs, is a link or no folder: it would lead elsewhere."""
     for name in (JOURNAL_DIR, f"{JOURNAL_DIR}/runs"):
         try:
-            mode = os.lstat(root / name).st_mode
+            mode = (root / name).lstat().st_mode
         except OSError:
             return
         if not stat.S_ISDIR(mode):

@@ -6,7 +6,6 @@ read otherwise (`held_elsewhere`): the log of a DLedger group, and consume queue
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -17,8 +16,9 @@ from formats.config.tables import BY_NAME
 from formats.errors import FormatError
 from formats.names import OFFSET_DIGITS
 from recover.store.config_files import read_config
-from recover.store.reader import read_small
+from recover.store.reader import FileReader, read_small
 from recover.store.reading import crc32c
+from recover.store.source import entries, files_below, names_in
 from recover.store.store import CHECKPOINT, COMMITLOG, CONSUMEQUEUE, INDEX, Store
 
 ROCKSDB_QUEUES = "defaultRocksDB"
@@ -126,11 +126,7 @@ def rocksdb_queue_folders(store: Store) -> list[Path]:
 
 def has_rocksdb(path: Path) -> bool:
     """Whether a folder holds a RocksDB, be it without CURRENT, whose loss is damage."""
-    try:
-        return any(name == _CURRENT or name.startswith("MANIFEST-") or name.endswith(".sst")
-                   for name in os.listdir(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    return any(name == _CURRENT or name.startswith("MANIFEST-") or name.endswith(".sst") for name in names_in(path))
 
 
 def _tiered(store: Store, settings: dict[str, str]) -> Iterator[Path]:
@@ -139,7 +135,7 @@ def _tiered(store: Store, settings: dict[str, str]) -> Iterator[Path]:
 
 
 def _dledger(store: Store, settings: dict[str, str]) -> Iterator[Path]:
-    for name in sorted(os.listdir(store.root)):
+    for name in names_in(store.root):
         if name.startswith(_DLEDGER_PREFIX) and (store.root / name).is_dir():
             yield store.root / name
     given = settings.get(_DLEDGER_PATH)
@@ -150,12 +146,11 @@ def _dledger(store: Store, settings: dict[str, str]) -> Iterator[Path]:
 def rocksdb_data(path: Path) -> str:
     """What entries a RocksDB folder holds: tables, or a log that is not empty. "" for none."""
     tables = bytes_logged = 0
-    for name in os.listdir(path):
-        length = (path / name).stat().st_size
-        if name.endswith(".sst") and length:
+    for entry in entries(path):
+        if entry.name.endswith(".sst") and entry.length:
             tables += 1
-        elif name.endswith(".log") and name[:-4].isdecimal():
-            bytes_logged += length
+        elif entry.name.endswith(".log") and entry.name[:-4].isdecimal():
+            bytes_logged += entry.length
     if tables or bytes_logged:
         return f"{tables} tables, {bytes_logged} bytes in its write-ahead log"
     return ""
@@ -169,7 +164,7 @@ def mapped_data(path: Path) -> str:
 
 def any_file(path: Path) -> str:
     """How many files below a folder are not empty. "" for none."""
-    used = sum(1 for file in islice(_files(path), _LISTED) if file.stat().st_size)
+    used = sum(1 for _, status in islice(files_below(path, strict=True), _LISTED) if status.st_size)
     return f"{used} {'file' if used == 1 else 'files'}" if used else ""
 
 
@@ -179,19 +174,9 @@ def _tiered_table(path: Path) -> str:
 
 
 def _mapped_files(path: Path) -> Iterator[Path]:
-    for file in _files(path):
+    for file, _ in files_below(path, strict=True):
         if len(file.name) == OFFSET_DIGITS and file.name.isdecimal():
             yield file
-
-
-def _files(path: Path) -> Iterator[Path]:
-    """All files below; `OSError` for a folder that cannot be listed."""
-    def refuse(error: OSError) -> None:
-        raise error
-
-    for folder, _, names in os.walk(path, onerror=refuse):
-        for name in names:
-            yield Path(folder) / name
 
 
 # --- A RocksDB folder looked at from outside: does its manifest read, and are the files that it names there?
@@ -260,9 +245,8 @@ def _of_table(table: Path, size: int) -> Iterator[Problem]:
     if length != size:
         yield Problem(f"{table.name} has {length} bytes instead of {size}")
         return
-    with table.open("rb") as file:
-        file.seek(max(0, size - _MAGIC_SIZE))
-        if int.from_bytes(file.read(_MAGIC_SIZE), "little") not in _TABLE_MAGICS:
+    with FileReader(table) as reader:
+        if int.from_bytes(reader.read(max(0, size - _MAGIC_SIZE), _MAGIC_SIZE), "little") not in _TABLE_MAGICS:
             yield Problem(f"{table.name} does not end like a table")
 
 

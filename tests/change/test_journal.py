@@ -11,7 +11,6 @@ from recover.change.carry_out import apply_plan, resume
 from recover.change.journal import decode_records, encode_record, journal, run_findings
 from recover.change.model import Plan, Retire
 from recover.change.preconditions import seal
-from recover.change.run import write_report
 from recover.change.undo import undo
 from recover.findings.refusal import Interrupted, Refusal
 from tests.support.plans import INDEX, QUEUE, sealed, small_store
@@ -120,12 +119,3 @@ def test_staged_content_that_went_bad_is_not_installed(tmp_path: Path) -> None:
         resume(store)
     undo(store)
     assert_same_tree(before, tree_digest(store))
-
-
-def test_the_report_is_kept_with_the_run(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
-    result = apply_plan(store, sealed("in-place", store))
-    assert result.run is not None
-    write_report(store, result.run.id, {"exit_code": 1})
-    write_report(store, result.run.id, {"exit_code": 3})
-    assert json.loads((store / str(result.journal) / "report.json").read_text()) == {"exit_code": 3}

@@ -1,0 +1,559 @@
+"""Where the bytes of a store come from: files of this machine, objects on s3:// and hdfs://, a store as planned.
+
+A `Source` is one file and one way to its bytes, `read(offset, length)`. What is not a file of this machine has a
+`StorePath`: the system's own calls refuse it, so nobody opens something else by mistake. Its tree lists and opens it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from fnmatch import fnmatchcase
+from functools import cache, cached_property
+from itertools import chain, count
+from pathlib import Path, PosixPath, PurePosixPath
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from recover.findings.refusal import NotAStore, Refusal
+from recover.store.reading import DANGLING, data_extents, kind_of, open_file
+
+
+class ReadFailure(OSError):  # noqa: N818 - the house word; what it is not is a bug
+    """A range that could not be read whole: `path`, `offset` and `wanted` in bytes, `got` bytes read."""
+
+    def __init__(self, path: Path, offset: int, wanted: int, got: int, cause: OSError | None = None) -> None:
+        text = cause.strerror if cause is not None else f"only {got} of {wanted} bytes came"
+        super().__init__(cause.errno if cause is not None else 0, f"{text} at {offset}", str(path))
+        self.path = path
+        self.offset = offset
+        self.wanted = wanted
+        self.got = got
+        self.cause = cause
+
+
+class Source:
+    """One open file. `descriptor` is -1 where the system has none for it."""
+
+    descriptor = -1
+
+    @property
+    def length(self) -> int:
+        """The file's length now, in bytes."""
+        raise NotImplementedError
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes at `offset`: fewer only at the end of the file. `ReadFailure` on an I/O error."""
+        raise NotImplementedError
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill `buffer` from `offset`; bytes read, fewer only at the end of the file. `ReadFailure` on an I/O error."""
+        content = self.read(offset, len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def stored(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The parts of [start, stop) that are stored; the holes between them read as zeros."""
+        return [(start, stop)] if start < stop else []
+
+    def come_to(self, start: int, stop: int) -> None:
+        """All of [start, stop) is read next, in this order; nothing before it is needed any more."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class LocalFile(Source):
+    """A regular file of this machine. `OSError` where there is none, or something else."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = path
+        self.descriptor = open_file(path)
+
+    @property
+    def length(self) -> int:
+        """See `Source`."""
+        return os.fstat(self.descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `Source`."""
+        parts: list[bytes] = []
+        got = 0
+        while got < length:
+            try:
+                part = os.pread(self.descriptor, length - got, offset + got)
+            except OSError as error:
+                raise ReadFailure(Path(self._path), offset, length, got, error) from error
+            if not part:
+                break
+            parts.append(part)
+            got += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """See `Source`."""
+        got = 0
+        while got < len(buffer):
+            try:
+                size = os.preadv(self.descriptor, [buffer[got:]], offset + got)
+            except OSError as error:
+                raise ReadFailure(Path(self._path), offset, len(buffer), got, error) from error
+            if size == 0:
+                break
+            got += size
+        return got
+
+    def stored(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """See `Source`."""
+        return data_extents(self.descriptor, start, stop)
+
+    def close(self) -> None:
+        """See `Source`."""
+        os.close(self.descriptor)
+
+
+# --- Paths that are not of this machine, and the trees that they are in.
+
+
+class Entry(NamedTuple):
+    """One name in a folder. `status`: what it stands for, None for a link that leads nowhere."""
+
+    name: str
+    status: os.stat_result | None
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a regular file."""
+        return self.status is not None and stat.S_ISREG(self.status.st_mode)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder."""
+        return self.status is not None and stat.S_ISDIR(self.status.st_mode)
+
+    @property
+    def kind(self) -> str:
+        """What it is, in words."""
+        return DANGLING if self.status is None else kind_of(self.status.st_mode)
+
+    @property
+    def length(self) -> int:
+        """Bytes; 0 where there is nothing."""
+        return 0 if self.status is None else self.status.st_size
+
+
+class Tree:
+    """Files and folders under one root; names are relative to it, "" is the root itself."""
+
+    def status(self, name: str) -> os.stat_result:
+        """What a name stands for; `OSError` for nothing."""
+        raise NotImplementedError
+
+    def entries(self, name: str) -> list[Entry]:
+        """What is in a folder, in any order. `OSError`."""
+        raise NotImplementedError
+
+    def open(self, name: str) -> Source:
+        """One file. `OSError`."""
+        raise NotImplementedError
+
+
+class StorePath(PosixPath):
+    """A path in a tree: its first part tells which, as the remaining parts are the name there."""
+
+    def __fspath__(self) -> str:
+        raise TypeError(f"{self} is no file of this machine; it is read through a Source")
+
+    @property
+    def tree(self) -> Tree:
+        """The tree of the first part. A remote store is known by its address, in each process."""
+        key = self.parts[0] if self.parts else ""
+        if key not in _trees and "://" not in unquote(key):
+            raise missing(self)  # forgotten, or no path of a tree
+        return _trees[key] if key in _trees else _remote_tree(unquote(key))
+
+    def __truediv__(self, other: str | os.PathLike[str]) -> Any:
+        """A path below; one from the root of the file system on, as settings name it, is of this machine."""
+        return Path(other) if PurePosixPath(other).is_absolute() else super().__truediv__(other)
+
+    @property
+    def within(self) -> str:
+        """The name in the tree."""
+        return "/".join(self.parts[1:])
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Length and times, as far as the tree knows them. `OSError`."""
+        return self.tree.status(self.within)
+
+    def lstat(self) -> os.stat_result:
+        """A tree has no links of its own."""
+        return self.stat()
+
+    def _mode(self) -> int:
+        try:
+            return self.stat().st_mode
+        except OSError:
+            return 0
+
+    def exists(self, **_: Any) -> bool:
+        """Whether there is anything of that name."""
+        return bool(self._mode())
+
+    def is_dir(self, **_: Any) -> bool:
+        """Whether it is a folder."""
+        return stat.S_ISDIR(self._mode())
+
+    def is_file(self, **_: Any) -> bool:
+        """Whether it is a regular file."""
+        return stat.S_ISREG(self._mode())
+
+    def is_symlink(self) -> bool:
+        """Never."""
+        return False
+
+    def iterdir(self) -> Iterator[StorePath]:  # type: ignore[override]
+        """What is in the folder. `OSError`."""
+        yield from [self / entry.name for entry in self.tree.entries(self.within)]
+
+    def glob(self, pattern: str, **_: Any) -> Iterator[StorePath]:  # type: ignore[override]
+        """What fits a pattern of names, without `**`."""
+        head, _slash, rest = pattern.rstrip("/").partition("/")
+        for path in self.iterdir() if self.is_dir() else ():
+            if fnmatchcase(path.name, head):
+                if rest:
+                    yield from path.glob(rest)
+                elif not pattern.endswith("/") or path.is_dir():
+                    yield path
+
+    def absolute(self) -> StorePath:
+        """Itself: it does not depend on the working directory."""
+        return self
+
+
+_trees: dict[str, Tree] = {}
+_numbers = count(1)
+
+
+def mount(tree: Tree) -> StorePath:
+    """The root of a tree, under a name of its own, until `unmount`."""
+    key = f"tree:{next(_numbers)}"
+    _trees[key] = tree
+    return StorePath(key)
+
+
+def unmount(root: StorePath) -> None:
+    """Forget a tree. Nothing of it can be opened any more."""
+    del _trees[root.parts[0]]
+
+
+def status_of(mode: int, size: int, mtime_ns: int) -> os.stat_result:
+    """The status of something that the system has no status of; what is not known is 0."""
+    seconds = mtime_ns // 1_000_000_000
+    times = {"st_atime_ns": mtime_ns, "st_mtime_ns": mtime_ns, "st_ctime_ns": mtime_ns}
+    return os.stat_result((mode, 0, 0, 1, 0, 0, size, seconds, seconds, seconds), times)
+
+
+def missing(path: object) -> FileNotFoundError:
+    """The error for a name that does not exist."""
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+
+def open_source(path: Path | str) -> Source:
+    """The file at a path, wherever that leads. `OSError`, `Refusal` (8) for a server that cannot be reached."""
+    return path.tree.open(path.within) if isinstance(path, StorePath) else LocalFile(path)
+
+
+# --- Listing.
+
+
+def entries(folder: Path) -> list[Entry]:
+    """What is in a folder, by name, without what a live broker deleted since the listing. `OSError`."""
+    if isinstance(folder, StorePath):
+        return sorted(folder.tree.entries(folder.within), key=lambda entry: entry.name)
+    found = []
+    with os.scandir(folder) as listed:
+        for item in listed:
+            try:
+                found.append(Entry(item.name, item.stat()))
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ELOOP):
+                    raise
+                if item.is_symlink():
+                    found.append(Entry(item.name, None))
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names in a folder, sorted; none for a folder that is missing. `OSError`."""
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def files_below(top: Path, *, strict: bool = False) -> Iterator[tuple[Path, os.stat_result]]:
+    """Everything below a folder but folders, with its own status; links are not followed.
+
+    A folder that cannot be listed counts as empty, unless `strict`: then `OSError`.
+    """
+    def refuse(error: OSError) -> None:
+        if strict:
+            raise error
+
+    path: Path
+    if isinstance(top, StorePath):
+        for path in sorted(top.iterdir()) if top.is_dir() else ():
+            yield from files_below(path) if path.is_dir() else [(path, path.stat())]
+        return
+    for folder, _, names in os.walk(top, onerror=refuse):
+        for name in names:
+            path = Path(folder, name)
+            try:
+                yield path, path.lstat()
+            except OSError:
+                continue
+
+
+# --- Stores on s3:// and hdfs://. Nothing is fetched that is not read; what is read in one go comes in large ranges,
+# several at a time.
+
+
+SCHEMES = ("s3://", "s3a://", "s3n://", "hdfs://")
+_RANGE = 8 << 20
+_AT_ONCE = 4
+_FILES_AT_ONCE = 8
+_TREES = 16
+
+
+def is_remote(place: str) -> bool:
+    """True for what is no path of this machine."""
+    return place.startswith(SCHEMES)
+
+
+def refuse_change(place: str) -> None:
+    """`Refusal` (8): nothing is changed in place on an object store, which knows neither locks nor renames."""
+    raise Refusal(f"{place}: a store on s3:// or hdfs:// is read, but never changed",
+                  "Copy it to a disk, change it there, and copy it back while no broker uses it.")
+
+
+def remote_root(place: str) -> Path:
+    """The root of a remote store, which is listed anew; nothing is asked yet."""
+    url = _normal(place)
+    _remote_tree(url, fresh=True)
+    return StorePath(quote(url, safe=":?=&"))
+
+
+def list_remote(place: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Name and status of every file and folder below a place as it is now, by folder and name. As `RemoteTree`."""
+    for folder, inside in sorted(RemoteTree(_normal(place)).listed.items()):
+        for name, status in sorted(inside.items()):
+            yield f"{folder}/{name}", status
+
+
+def _normal(place: str) -> str:
+    """The place with the scheme that pyarrow knows: s3a and s3n are Hadoop's names for s3."""
+    scheme, _, rest = place.partition("://")
+    return f"{'s3' if scheme in ('s3a', 's3n') else scheme}://{rest}"
+
+
+def url_of(path: Path) -> str | None:
+    """The address of a file of a remote store; None for files of this machine."""
+    if not isinstance(path, StorePath) or not isinstance(tree := path.tree, RemoteTree):
+        return None
+    return tree.url_of(path.within)
+
+
+class RemoteTree(Tree):
+    """All objects below an address, listed once.
+
+    `NotAStore` (16) when there is nothing at that place, `Refusal` (8) when it cannot be reached.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._expected: Iterator[str] = iter(())
+        self._coming: dict[str, Future[RemoteFile]] = {}
+
+    @cached_property
+    def _system(self) -> tuple[Any, str]:
+        """The file system of pyarrow, and the root there."""
+        from pyarrow.fs import FileSystem
+
+        try:
+            files, root = FileSystem.from_uri(self._url)
+        except (OSError, ValueError) as error:
+            raise _unreachable(self._url, error) from error
+        return files, root
+
+    @cached_property
+    def listed(self) -> dict[str, dict[str, os.stat_result]]:
+        """Folder -> name -> status; folders are those that have something in them, and those that the server names."""
+        from pyarrow.fs import FileSelector, FileType
+
+        files, root = self._system
+        try:
+            found = files.get_file_info(FileSelector(root, recursive=True))
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) or "NO_SUCH_BUCKET" in str(error):
+                raise NotAStore(f"{self._url.partition('?')[0]} does not exist",
+                                "Give the store root: the prefix below which commitlog/ is.") from error
+            raise _unreachable(self._url, error) from error
+        listed: dict[str, dict[str, os.stat_result]] = {"": {}}
+        for info in found:
+            is_folder = info.type == FileType.Directory
+            name = PurePosixPath(info.path[len(root) :].strip("/"))
+            mode = stat.S_IFDIR if is_folder else stat.S_IFREG
+            status = status_of(mode, 0 if is_folder else info.size, info.mtime_ns or 0)
+            if is_folder:
+                listed.setdefault(_text(name), {})
+            for inner, folder in zip((name, *name.parents), name.parents, strict=False):
+                listed.setdefault(_text(folder), {}).setdefault(inner.name, status)
+                status = status_of(stat.S_IFDIR, 0, 0)
+        return listed
+
+    def status(self, name: str) -> os.stat_result:
+        """See `Tree`."""
+        if name in self.listed:
+            return status_of(stat.S_IFDIR, 0, 0)
+        folder, _, own = name.rpartition("/")
+        if own not in self.listed.get(folder, {}):
+            raise missing(name)
+        return self.listed[folder][own]
+
+    def entries(self, name: str) -> list[Entry]:
+        """See `Tree`."""
+        if name not in self.listed:
+            raise missing(name)
+        return [Entry(*item) for item in self.listed[name].items()]
+
+    def expect(self, names: Iterator[str]) -> None:
+        """See the function `expect`."""
+        self._expected = names
+        self._ask()
+
+    def _ask(self) -> None:
+        while len(self._coming) < _FILES_AT_ONCE and (name := next(self._expected, None)) is not None:
+            self._coming[name] = _pool().submit(self._begun, name)
+
+    def _begun(self, name: str) -> RemoteFile:
+        file = self._opened(name)
+        file.come_to(0, file.length)
+        return file
+
+    def open(self, name: str) -> Source:
+        """See `Tree`."""
+        coming = self._coming.pop(name, None)
+        self._ask()
+        return self._opened(name) if coming is None else coming.result()
+
+    def _opened(self, name: str) -> RemoteFile:
+        try:
+            files, root = self._system
+            return RemoteFile(self.url_of(name), files.open_input_file(f"{root.rstrip('/')}/{name}"))
+        except FileNotFoundError:
+            raise missing(name) from None
+        except OSError as error:
+            raise _unreachable(self.url_of(name), error) from error
+
+    def url_of(self, name: str) -> str:
+        """The address of one object."""
+        base, question, query = self._url.partition("?")
+        return f"{base.rstrip('/')}/{quote(name)}{question}{query}"
+
+
+_remote: dict[str, RemoteTree] = {}
+
+
+def _remote_tree(url: str, *, fresh: bool = False) -> RemoteTree:
+    """The tree at an address; those that were wanted last are kept."""
+    if fresh or url not in _remote:
+        _remote.pop(url, None)
+        while len(_remote) >= _TREES:
+            del _remote[next(iter(_remote))]
+        _remote[url] = RemoteTree(url)
+    return _remote[url]
+
+
+def expect(paths: Iterable[Path]) -> None:
+    """Those of these files that are on a server are read whole, in this order: several come at once."""
+    first = next(paths := iter(paths), None)
+    if isinstance(first, StorePath) and isinstance(tree := first.tree, RemoteTree):
+        tree.expect(path.within for path in chain([first], paths) if isinstance(path, StorePath))
+
+
+def _text(path: PurePosixPath) -> str:
+    return "" if path == PurePosixPath(".") else str(path)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(2 * _AT_ONCE, thread_name_prefix="mqtool-fetch")
+
+
+class RemoteFile(Source):
+    """One object, read by ranges. A network that fails is no bad sector: `Refusal` (8), not zeros."""
+
+    def __init__(self, url: str, file: Any) -> None:
+        self._url, self._file = url, file
+        self._length = int(file.size())
+        self._coming: dict[tuple[int, int], Future[bytes]] = {}
+
+    @property
+    def length(self) -> int:
+        """See `Source`."""
+        return self._length
+
+    def come_to(self, start: int, stop: int) -> None:
+        """See `Source`: ask for the next ranges."""
+        for span in [span for span in self._coming if span[1] <= start]:
+            self._coming.pop(span).cancel()
+        at = max([start, *(last for _, last in self._coming)])
+        stop = min(stop, self._length)
+        while at < stop and len(self._coming) < _AT_ONCE:
+            # the rest, too, if it would be less than a range of its own
+            last = stop if stop - at < 2 * _RANGE else at + _RANGE
+            self._coming[at, last] = _pool().submit(self._fetch, at, last)
+            at = last
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `Source`."""
+        parts: list[bytes] = []
+        at, stop = offset, min(offset + length, self._length)
+        while at < stop:
+            span = next((span for span in self._coming if span[0] <= at < span[1]), None)
+            if span is None:
+                last = min([stop, *(first for first, _ in self._coming if first > at)])
+                parts.append(self._fetch(at, last))
+            else:
+                last = min(stop, span[1])
+                parts.append(self._coming[span].result()[at - span[0] : last - span[0]])
+            at = last
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        try:
+            content = bytes(self._file.read_at(stop - start, start))
+        except OSError as error:
+            raise _unreachable(self._url, error) from error
+        if len(content) != stop - start:
+            raise Refusal(f"{self._url.partition('?')[0]} became shorter while it was read",
+                          "Run the command again when nobody writes there.")
+        return content
+
+    def close(self) -> None:
+        """See `Source`."""
+        for coming in self._coming.values():
+            coming.cancel()
+        for coming in self._coming.values():
+            if not coming.cancelled():
+                coming.exception()  # a range on its way ends before its file is closed
+        self._file.close()
+
+
+def _unreachable(place: str, error: Exception) -> Refusal:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    return Refusal(
+        f"{place.partition('?')[0]} cannot be read: {reason}",
+        "Credentials and region come from the environment (AWS_ACCESS_KEY_ID, AWS_REGION), another endpoint from the "
+        "place: s3://bucket/store?endpoint_override=host:9000&scheme=http. hdfs:// needs libhdfs and CLASSPATH.",
+    )
