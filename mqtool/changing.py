@@ -147,7 +147,8 @@ def conclude(
     document = {**report.json(), "exit_code": report.exit_code}
     out.answer(verify=document)
     code = report.exit_code | (exits.CORRECTED if corrected else 0)
-    scene = Scene("changed", out.given, code, list(out.findings), typed, changes=plan.command)
+    assumed = tuple(text.partition(":")[0] for text in plan.summary.get("assumptions", ()) if text.startswith("mapped"))
+    scene = Scene("changed", out.given, code, list(out.findings), typed, changes=plan.command, assumed=assumed)
     out.summary(f"{done}. {verify_line(document, code)}", next_steps(scene), undo_step(out.given) if undo else None)
     # messages that the plan gave up are no damage to a verify afterwards
     return code | (exits.MESSAGES if plan.loss else 0)

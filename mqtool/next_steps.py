@@ -137,7 +137,7 @@ class Scene(Struct):
     """Where somebody stands: after which `phase`, with which exit code and findings.
 
     `typed`: the words of the command line without --dry-run. `plan`: the file that --plan-out or apply named.
-    `damaged`: the log has damage before intact messages.
+    `damaged`: the log has damage before intact messages. `assumed`: settings that what was written depends on.
     `mendable`: messages that --mend-bits would save. `changes`: which command made the plan.
     """
 
@@ -150,6 +150,7 @@ class Scene(Struct):
     mendable: int = 0
     damaged: bool = False
     changes: str = "recover"
+    assumed: tuple[str, ...] = ()
 
     def named(self, *codes: str) -> list[Finding]:
         """The findings of these codes."""
@@ -193,6 +194,9 @@ SETTINGS = frozenset({"settings-contradict-files", "settings-would-truncate", "s
 _MEND, _CLAMP = "--mend-bits", "--clamp-offsets"
 _LEFT_BY_A_KILL = {"abort-present"}
 _STORES = 10
+OWNERS = "file-owner-or-mode"
+_BEFORE_START = re.compile(r"before the start|Do not start")
+"""How a remedy says that it comes before a start of the broker."""
 _ASKS = "commitlog-begins-late"
 """A question that only a person answers: whether the log is meant to begin there."""
 
@@ -218,6 +222,7 @@ def _start(scene: Scene) -> list[Step]:
     with_conf = f"with {scene.given.conf}" if scene.given.conf else "with the configuration that it had"
     lines = [f"{item.facts['setting']}={item.facts['right']}" for item in scene.named("settings-leave-out-size")]
     with_conf += f" and {' '.join(lines)}, which it lacks" if lines else ""
+    with_conf += f", if it has {' '.join(scene.assumed)}" if scene.assumed else ""
     last = "nothing else is left to do"
     if scene.named(_ASKS):
         last = "if its log is meant to begin where it does"
@@ -277,7 +282,8 @@ def _apply(scene: Scene) -> list[Step]:
 
 def _after_repair(scene: Scene) -> list[Step]:
     hands = [step for step in scene.by_hand() if not step.command.startswith("mqtool")]
-    not_yet = any(item.code.startswith("config-") and not item.remedy.startswith("mqtool re") for item in scene.wrong)
+    not_yet = [step for step in hands if _BEFORE_START.search(step.command)] or any(
+        item.code.startswith("config-") and not item.remedy.startswith("mqtool re") for item in scene.wrong)
     steps = hands if not_yet else [*_start(scene), *hands]
     if scene.needs(_MEND) and _MEND not in scene.typed:
         steps.append(Step(scene.given.line("recover", _MEND, "--dry-run"),
@@ -313,6 +319,8 @@ STATES: tuple[State, ...] = (
     State(_CHECKED, lambda it: bool(it.named("run-unfinished")), _resume),
     State("checked predicted nothing changed", _stopped, _by_hand),
     State("predicted checked changed nothing", lambda it: bool(it.named(*SETTINGS)), _settings),
+    State("predicted nothing", lambda it: bool(it.named("broker-running") and not it.code), lambda it: []),
+    State("predicted", lambda it: bool(it.named(OWNERS)) and not it.code & exits.MESSAGES, _by_hand),
     State("planned", lambda it: it.plan is not None, _apply),
     State("planned checked", lambda it: bool(it.named("broker-running") and it.code),
           lambda it: [Step(STOP_BROKER, "nothing is changed while it runs, and what it writes may show as findings")]),

@@ -229,6 +229,14 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 
         return spark_settings(self.master, self.conf or (), self.threads)
 
+    def _start_spark(self, out: Printer) -> None:
+        from recover.cluster.session import session_for
+
+        out.say("starting Spark")
+        session = session_for(self.spark_settings())
+        page = f", {session.context.uiWebUrl}" if session.context.uiWebUrl else ""
+        out.say(f"Spark application {session.context.applicationId} on {session.master}{page}")
+
     @contextmanager
     def scan(
         self, out: Printer, store: Store, *, title: str = "scanning", include_deleted: bool = False,
@@ -240,6 +248,8 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
             out.say(f"{human_size(total)} of log: a cluster that sees the same path can scan it with "
                     f"{shlex.join(['mqtool', *out.arguments, '--master', 'spark://HOST:7077'])}")
         engine = self.scanner(rebuilds=rebuilds)
+        if self.on_spark and total:
+            self._start_spark(out)
         options = ScanOptions(
             threads=self.thread_count, engine=engine if known is None else known(engine),
             include_deleted=include_deleted, settings=dict(store.options.settings),

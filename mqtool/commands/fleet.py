@@ -61,7 +61,7 @@ def fleet(out: Printer, which: Fleet) -> int:
     messages are damaged or missing in at least one of them. A store that cannot be verified is a row with its error.
     """
     from recover.cluster.fleet import SPLIT_ABOVE, named_stores, verify_fleet
-    from recover.cluster.session import spark_settings
+    from recover.cluster.session import running_session, spark_settings
 
     if which.into is None:
         raise UsageRefusal("--into DIR is needed", "Name the folder of the tables; later runs read the last one there.")
@@ -86,7 +86,9 @@ def fleet(out: Printer, which: Fleet) -> int:
         "bytes": sum(row.bytes for row in rows), "findings": sum(row.findings for row in rows),
     }
     tables = {name: str((which.into / name / f"run={run}").absolute()) for name in ("stores", "findings")}
-    out.answer(run=run, engine={"name": "spark", "master": settings.master}, total=total, tables=tables,
+    session = running_session()
+    master = settings.master if session is None else session.master
+    out.answer(run=run, engine={"name": "spark", "master": master}, total=total, tables=tables,
                stores=[structs.asdict(row) for row in bad[:_SHOWN]], stores_truncated=len(bad) > _SHOWN)
     if out.options.json or out.options.findings_out:
         out.found(found)

@@ -14,9 +14,13 @@ from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, opt
 from mqtool.printer import Printer, Text, facts, outside_store, table
 from mqtool.screens.verdict import groups_table, start_line
 from mqtool.text import count
+from recover.change.lock import probe
+from recover.check.log import first_file_findings
 from recover.check.parts import (
+    check_owners,
     contradicted_settings,
     earlier_runs,
+    lock_findings,
     remains_findings,
     settings_findings,
     too_old_for,
@@ -123,7 +127,11 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     found = prediction.findings()
     if not prediction.unsupported:
         found += log_is_gone(opened)
-    contradicted = list(contradicted_settings(opened, settings.given))
+    # a first file that begins late is asked for, as nobody but a person knows whether the log is meant to begin there
+    found += [structs.replace(item, severity="info", bits=0)
+              for item in first_file_findings(opened, view, settings.given) if item.severity != "info"]
+    found += lock_findings(opened, probe(opened.root), with_abort=False)
+    contradicted = [*contradicted_settings(opened, settings.given), *check_owners(opened)]
     found += [*remains, *contradicted]
     found += settings_findings(view, settings.given)
     if prediction.lost_messages:

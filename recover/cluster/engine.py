@@ -13,7 +13,7 @@ from formats.native.walk import crc_name
 from recover.cluster.jobs import ScanTask, check_executors, invisible, run_job, scan_splits, watch
 from recover.cluster.making import SparkProducer, seen_elsewhere
 from recover.cluster.packing import Kept, Unopened, unpack
-from recover.cluster.session import Session, SparkSettings, session_for
+from recover.cluster.session import Session, SparkSettings, running_session, session_for
 from recover.cluster.views import Views
 from recover.derived.producer import Producer
 from recover.log.file_scan import FileScan, ProgressCallback, SplitRange, SplitScan
@@ -43,7 +43,7 @@ class SparkEngine:
     ) -> LogView:
         """See `recover.log.engine.Engine`; `Refusal` (8) when Spark does not start or a task fails for good.
 
-        All rows have their keys even if nobody asks for them: splits are scanned in one way only.
+        What executors keep to make files of has its keys even if nobody asks for them here.
         """
         if not queue.files:
             return assemble(queue, [])
@@ -51,8 +51,10 @@ class SparkEngine:
         check_executors(session, [queue.files[0].path, queue.files[-1].path])
         self.kept.forget()
         kept = self.kept if self.keeps else None
-        scan = _Scan(session, queue, ColumnStore(memory), progress, open_error, kept, self.views)
+        with_keys |= self.keeps
+        scan = _Scan(session, queue, ColumnStore(memory), progress, open_error, kept, self.views, with_keys)
         log = assemble(queue, scan.run(self.settings.split_size))
+        log.has_keys = with_keys
         self.views.check_damage(log)
         self.kept.settle(log)
         return log
@@ -69,8 +71,10 @@ class SparkEngine:
         self.views.confirm()
 
     def json(self) -> dict[str, Any]:
-        """Name, master, and which CRC routine this machine has."""
-        return {"name": "spark", "master": self.settings.master, "crc": crc_name()}
+        """Name, which CRC routine this machine has, and what the session says of itself, if one runs."""
+        session = running_session()
+        own = {"name": "spark", "master": self.settings.master, "crc": crc_name()}
+        return own if session is None else own | session.json()
 
 
 class _Scan(Struct):
@@ -81,6 +85,7 @@ class _Scan(Struct):
     open_error: OpenError | None
     kept: Kept | None
     views: Views
+    with_keys: bool
     unopened: dict[MappedFile, Unopened] = {}
 
     def run(self, split_size: int) -> list[FileScan]:
@@ -110,14 +115,17 @@ class _Scan(Struct):
     def _scan(
         self, parts: Sequence[tuple[SplitRange, int | None]], *, counted: bool = True
     ) -> Iterator[SplitScan]:
-        wave = max(_WAVE, 2 * watch(self.session, lambda: self.session.cores, "how many cores")) if parts else _WAVE
-        for first in range(0, len(parts), wave):
+        first = 0
+        while first < len(parts):
+            # more executors may have come since the last wave
+            wave = max(_WAVE, 2 * watch(self.session, lambda: self.session.cores, "how many cores"))
             chosen = parts[first : first + wave]
+            first += wave
             # a number of its own for each task of the scan, by which what executors keep of it is found again
             base = 0 if self.kept is None else self.kept.tasks(len(chosen))
             meter = _Meter(chosen, self.progress if counted else None)
             tasks = [
-                ScanTask(number, _absolute(part), entry)
+                ScanTask(number, _absolute(part), entry, self.with_keys, self.session.attempts)
                 for number, (part, entry) in enumerate(chosen, base)
             ]
             rdds = None if self.kept is None else self.kept.rdds
@@ -128,7 +136,7 @@ class _Scan(Struct):
                 if isinstance(packed, Unopened):
                     self.unopened.setdefault(part.mapped_file, packed)
                     continue
-                if not self.session.settings.is_local:
+                if not self.session.is_local:
                     self.views.take(packed.seen)
                 scan = unpack(packed, part, self.columns)
                 if self.kept is not None:
@@ -136,6 +144,8 @@ class _Scan(Struct):
                     for split in scan.scan.splits:
                         self.kept.note(split, number)
                 meter.records += scan.scan.record_count
+                self.session.tasks += 1
+                self.session.size += part.stop - part.start
                 yield scan
             meter.end()
 

@@ -122,7 +122,7 @@ def check_executors(session: Session, paths: Sequence[Path]) -> None:
 
     Local executors are this machine's; there is nothing to ask.
     """
-    if session.settings.is_local or not paths:
+    if session.is_local or not paths:
         return
     names = [url_of(path) or str(path.absolute()) for path in paths]
     probe = _probe(names)
@@ -205,7 +205,7 @@ def _pack_code(target: Path) -> Path:
     return target
 
 
-# --- What runs on executors. Nothing here imports pyspark, holds a lock, or writes into a store.
+# --- What runs on executors. Nothing here holds a lock, or writes into a store.
 
 
 _state = {"frozen": False}
@@ -217,6 +217,8 @@ class ScanTask(Struct, frozen=True):
     number: int
     part: SplitRange
     entry: int | None = None
+    with_keys: bool = True
+    attempts: int = 1
 
 
 def enter() -> None:
@@ -228,12 +230,23 @@ def enter() -> None:
 
 
 def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[tuple[int, PackedSplit | Unopened]]:
-    """Scan the splits of one task. A file that cannot be opened is an answer: trying again would not help."""
+    """Scan the splits of one task. What cannot be read is an answer only the last time: another host may read it."""
     enter()
     for task in tasks:
         try:
             with recorded() as files:
-                scan = scan_split(task.part, task.entry)
+                scan = scan_split(task.part, task.entry, with_keys=task.with_keys)
+            if scan.scan.unreadable and _is_tried_again(task.attempts):
+                raise scan.scan.unreadable[0]
             yield task.number, pack(scan, Seen(files))
         except OSError as error:
+            if _is_tried_again(task.attempts):
+                raise
             yield task.number, Unopened.of(error)
+
+
+def _is_tried_again(attempts: int) -> bool:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() + 1 < attempts

@@ -142,7 +142,7 @@ class SparkProducer:
         if not chosen:
             return
         groups, count = self._groups(chosen, counts)
-        listed = {} if self.session.settings.is_local else {keys[n]: listing(self.store, keys[n]) for n in chosen}
+        listed = {} if self.session.is_local else {keys[n]: listing(self.store, keys[n]) for n in chosen}
         task = QueueFilesTask(_elsewhere(builder, self.store), keys, fresh, listed)
         plain = groups.copy()
         plain[: expectation.skipped.size][expectation.skipped] = -1
@@ -162,7 +162,7 @@ class SparkProducer:
             if isinstance(product, OtherView):
                 raise invisible(product.host, product.folder)
             if isinstance(product, Seen):
-                for path, reads in product.files.items() if not self.session.settings.is_local else ():
+                for path, reads in product.files.items() if not self.session.is_local else ():
                     confirm(path, product.host, reads)
                 continue
             found[product.queue][product.number] = product
@@ -190,7 +190,7 @@ class SparkProducer:
         """See `Producer`: one job that builds index files and writes the products that are kept."""
         names = {content.key: name for name, content in contents.items()}
         index = {key[1]: name for key, name in names.items() if key[0] == "index"}
-        stager = Stager(str(folder.absolute()), names, sync=not self.session.settings.is_local)
+        stager = Stager(str(folder.absolute()), names, sync=not self.session.is_local)
         # index files first: of the tasks that follow the shuffle theirs are the longest
         jobs = [self._index_job(structs.replace(stager, names=index))] if index else []
         for number in sorted({key[0] for key in names if key[0] != "index"}):

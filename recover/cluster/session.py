@@ -6,7 +6,7 @@ import atexit
 import os
 import re
 import shutil
-import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.split_scan import SPLIT_SIZE
@@ -31,59 +31,52 @@ _RETRIES = 4
 _OWN = "mqtool."
 SPLIT_SETTING = "mqtool.splitSize"
 
-COMMON = {
-    # 8 instead of 69 ms a task, together with gc.freeze in the workers
-    "spark.python.unix.domain.socket.enabled": "true",
+# what answers depend on, whatever a site has
+FIXED = {
     # one action is one job: what progress counts
     "spark.sql.adaptive.enabled": "false",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.python.worker.faulthandler.enabled": "true",
-    "spark.driver.memory": "2g",
-    "spark.driver.maxResultSize": "0",
-    "spark.task.maxFailures": str(_RETRIES),
-    "spark.app.name": "mqtool",
 }
-LOCAL_ONLY = {
-    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
-    # the JVM only hands bytes on: what the second compiler takes is never earned back within one command
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+# where neither the command line nor the site says anything
+DEFAULTS = {
+    # 8 instead of 69 ms a task, together with gc.freeze in the workers
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.task.maxFailures": str(_RETRIES),
+}
+LOCAL_DEFAULTS = {
+    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false",
     # what a task sends home goes straight to the driver, which is in the same JVM, and not through its block store
     "spark.task.maxDirectResultSize": "64m",
 }
+_HEAP = "2g"
 
 
 class SparkSettings(Struct, frozen=True):
-    """A master URL, Spark's settings, and the size of a split in bytes."""
+    """What the command line says: master (None: the site's, else `threads` of this machine), Spark's settings, and the
+    size of a split in bytes."""
 
-    master: str
+    master: str | None
     conf: tuple[tuple[str, str], ...]
     split_size: int = SPLIT_SIZE
-
-    @property
-    def is_local(self) -> bool:
-        """True when the executors are threads of this machine's JVM."""
-        return self.master.startswith("local")
+    threads: int = 1
 
 
 def spark_settings(master: str | None, conf: Iterable[str] = (), threads: int | None = None) -> SparkSettings:
     """What --master and --conf K=V come to. `UsageRefusal` (16) for what Spark could not mean."""
-    chosen = _master(master, threads or len(os.sched_getaffinity(0)))
-    given = dict(_pair(item) for item in conf)
+    given = _without_own(dict(_pair(item) for item in conf))
     split_size = int(given.pop(SPLIT_SETTING, SPLIT_SIZE))
-    base = COMMON | (LOCAL_ONLY if chosen.startswith("local") else {})
-    return SparkSettings(chosen, tuple(sorted((base | _without_own(given)).items())), split_size)
+    threads = threads or len(os.sched_getaffinity(0))
+    return SparkSettings(_master(master), tuple(sorted(given.items())), split_size, threads)
 
 
-def _master(text: str | None, threads: int) -> str:
-    """The master; a local one with retries, which Spark's own `local[N]` does not have."""
-    if text is None:
-        return f"local[{threads},{_RETRIES}]"
-    local = _LOCAL.fullmatch(text)
+def _master(text: str | None) -> str | None:
+    """The master that was named; a local one with retries, which Spark's own `local[N]` does not have."""
+    local = None if text is None else _LOCAL.fullmatch(text)
     if local is not None:
         return f"local[{local[1] or 1},{local[2] or _RETRIES}]"
-    if not text.startswith(_MASTERS):
+    if text is not None and not text.startswith(_MASTERS):
         raise UsageRefusal(f"--master {text}: no master that Spark knows",
                            "Write local[2], local[*], spark://host:7077, yarn or k8s://host:443.")
     return text
@@ -101,7 +94,7 @@ def _pair(item: str) -> tuple[str, str]:
 
 
 def _without_own(given: Mapping[str, str]) -> dict[str, str]:
-    unknown = [key for key in given if key.startswith(_OWN)]
+    unknown = [key for key in given if key.startswith(_OWN) and key != SPLIT_SETTING]
     if unknown:
         raise UsageRefusal(f"--conf {unknown[0]}: there is no such setting", f"mqtool knows {SPLIT_SETTING}.")
     return dict(given)
@@ -206,68 +199,125 @@ _LONGEST_OF_SOCKETS = 60
 """Bytes of a folder's path; a socket in it has a UUID for its name, and the system takes 107 for both."""
 _CODE = Path(__file__).resolve().parents[2]
 _SESSION_SECONDS = 20
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_REACH_SECONDS = 5
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set in what spark-submit runs: there is a JVM, with the site's and the submitter's settings."""
 
 
 class Session:
     """A running Spark: `context` is pyspark's, `log` in its `folder` is where the JVM and its local workers write.
 
-    `failed` keeps the log for a person to read; `shipped`: the executors were sent our code.
+    `failed` keeps the log for a person to read; `shipped`: the executors were sent our code; `is_local`: they are
+    threads of this machine's JVM; `tasks` and `size` (bytes of files) are what was scanned so far.
     """
 
     def __init__(self, settings: SparkSettings) -> None:
         self.settings = settings
-        self.failed = False
-        self.shipped = False
+        self.failed = self.shipped = False
+        self.master = settings.master or ""
+        self.tasks = self.size = 0
         self.folder = Path(tempfile.mkdtemp(prefix="mqtool-spark-"))
         self.log = self.folder / LOG
         self._gateway: Any = None
         self.context: Any = None
+        errors: list[BaseException] = []
+
+        def start() -> None:
+            try:
+                self._start()
+            except BaseException as error:
+                errors.append(error)
+
+        # Ctrl-C is answered here: what starts is let come to an end, so that there is something to stop
+        starting = threading.Thread(target=start, daemon=True)
+        starting.start()
         try:
-            self._start()
-        except BaseException as error:
-            self.failed = isinstance(error, Exception)
+            while starting.is_alive():
+                starting.join(0.1)
+        except BaseException:
+            starting.join(_SESSION_SECONDS)
             self.stop()
-            if not self.failed or isinstance(error, Refusal):
-                raise
-            raise Refusal(f"Spark did not start with master {settings.master}: {first_line(error)}",
-                          f"Spark's own log: {self.log}") from error
+            raise
+        if errors:
+            self.failed = True
+            self.stop()
+            if isinstance(errors[0], Refusal):
+                raise errors[0]
+            raise Refusal(f"Spark did not start with master {self.master}: {first_line(errors[0])}",
+                          f"Spark's own log: {self.log}") from errors[0]
+
+    @property
+    def is_local(self) -> bool:
+        """True when the executors are threads of this machine's JVM."""
+        return self.master.startswith("local")
 
     def _start(self) -> None:
+        """Start a JVM, or take spark-submit's; the command line's settings before the site's, and those before ours."""
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
 
         warnings.filterwarnings("ignore", module="pyspark")
-        java = find_java()
-        conf = SparkConf(loadDefaults=False).setMaster(self.settings.master)
-        conf.setAll([*self.settings.conf])
-        self._set_scratch(conf, str(conf.get(_JAVA_OPTIONS) or ""))
-        java_home = spark_environment(java, self.folder / "java")
-        with _environment(java_home | self._python()), _signals_kept(), self.log.open("wb") as noise:
+        reach(self.master)
+        (self.folder / _SCRATCH).mkdir()
+        given = dict(self.settings.conf)
+        if self.settings.master is not None:
+            given["spark.master"] = self.settings.master
+        own = {} if _SUBMITTED in os.environ else self._launched_with(find_java())
+        with _environment(own), self.log.open("wb") as noise:
             # a session of its own: Ctrl-C is for us to answer, not for the JVM and its workers
             streams = {"stdout": noise, "stderr": noise, "start_new_session": True}
-            self._gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
+            launch = SparkConf(loadDefaults=False).setAll([*given.items()])
+            self._gateway = launch_gateway(launch, streams)  # type: ignore[no-untyped-call]
+            conf = SparkConf(_jvm=self._gateway.jvm).setAll([*given.items(), *FIXED.items()])
+            self.master = str(conf.get("spark.master"))
+            if self.master != self.settings.master:
+                reach(self.master)
+            defaults = DEFAULTS | (LOCAL_DEFAULTS if self.is_local else {})
+            defaults["spark.driver.maxResultSize"] = str(conf.get("spark.driver.memory", _HEAP))
+            if len(os.fsencode(self.folder / _SCRATCH)) > _LONGEST_OF_SOCKETS:
+                defaults["spark.python.unix.domain.socket.dir"] = "/tmp"
+            for key, value in defaults.items():
+                conf.setIfMissing(key, value)
+            if conf.get("spark.app.name") == "pyspark-shell":
+                conf.set("spark.app.name", "mqtool")
             self.context = SparkContext(conf=conf, gateway=self._gateway)
         self.context.setLogLevel("ERROR")
 
-    def _set_scratch(self, conf: Any, options: str) -> None:
-        """Java's temporary files are this session's, beside its other `options`: it removes none where it is killed."""
-        folder = self.folder / _SCRATCH
-        folder.mkdir()
-        place = str(folder).replace("\\", "\\\\").replace('"', '\\"')
-        # before what the user says, who may want another place
-        conf.set(_JAVA_OPTIONS, f'"-Djava.io.tmpdir={place}" {options}'.strip())
-        if len(os.fsencode(folder)) > _LONGEST_OF_SOCKETS:
-            conf.setIfMissing("spark.python.unix.domain.socket.dir", "/tmp")
+    def _launched_with(self, java: Java) -> dict[str, str]:
+        """The environment of our own JVM and its workers: what they take where the site's files say nothing."""
+        # in this variable nothing escapes: a double quote stands between single ones
+        place = str(self.folder / _SCRATCH).replace('"', '"\'"\'"')
+        options = f'"-Djava.io.tmpdir={place}" {os.environ.get("JDK_JAVA_OPTIONS", "")}'.strip()
+        environment = spark_environment(java, self.folder / "java") | {
+            "MASTER": f"local[{self.settings.threads},{_RETRIES}]",
+            "SPARK_DRIVER_MEMORY": os.environ.get("SPARK_DRIVER_MEMORY", _HEAP),
+            # Java's temporary files are this session's: it removes none where it is killed
+            "JDK_JAVA_OPTIONS": options,
+            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+        # local workers are plain interpreters: what this one imports from a checkout, they find by the path
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_CODE), os.environ.get("PYTHONPATH", "")]))
+        if self.master.startswith("local"):
+            environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+            # the JVM only hands bytes on: what the second compiler takes is never earned back within one command
+            environment["JDK_JAVA_OPTIONS"] += " -XX:TieredStopAtLevel=1"
+        return environment
 
-    def _python(self) -> dict[str, str]:
-        if self.settings.is_local:
-            # workers are plain interpreters: what this one imports from a checkout, they find by the path
-            path = os.pathsep.join(filter(None, [str(_CODE), os.environ.get("PYTHONPATH", "")]))
-            return {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
-                    "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path}
-        return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-                "PYSPARK_DRIVER_PYTHON": sys.executable}
+    def json(self) -> dict[str, Any]:
+        """Application, address of Spark's own pages, executors, and what they scanned."""
+        executors = 0
+        with suppress(Exception):
+            # the driver is one of them, but for a local master, where it is the only one
+            executors = max(1, len(self.context._jsc.sc().statusTracker().getExecutorInfos()) - 1)
+        return {"master": self.master, "application": self.context.applicationId, "ui": self.context.uiWebUrl,
+                "executors": executors, "tasks": self.tasks, "bytes": self.size}
+
+    @property
+    def attempts(self) -> int:
+        """How often a task is tried."""
+        local = _LOCAL.fullmatch(self.master)
+        return int((local[2] or 1) if local else self.context.getConf().get("spark.task.maxFailures"))
 
     @property
     def cores(self) -> int:
@@ -295,7 +345,7 @@ class Session:
             if self.context is not None:
                 self.context.stop()
         with suppress(Exception):
-            if gateway is not None:
+            if process is not None:  # spark-submit ends its own
                 gateway.shutdown()
         self.context = None
         _forget_gateway()
@@ -320,8 +370,8 @@ def session_for(settings: SparkSettings) -> Session:
     """
     with _lock:
         if _current and not _current[0].failed:
-            own = _current[0].settings
-            if (own.master, own.conf) == (settings.master, settings.conf):
+            own = structs.replace(_current[0].settings, split_size=settings.split_size)
+            if own == settings:
                 return _current[0]
         stop_session()
         _current.append(Session(settings))
@@ -383,14 +433,19 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-@contextmanager
-def _signals_kept() -> Iterator[None]:
-    """pyspark takes SIGINT for itself; how a command ends is decided elsewhere."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
+def reach(master: str) -> None:
+    """`Refusal` (8) if nobody answers at a master's address: Spark tries for a minute, and then says nothing of it."""
+    hosts = re.sub(r"^(?:spark|k8s)://(?:https?://)?", "", master).rstrip("/")
+    if hosts == master.rstrip("/"):
         return
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    problem = ""
+    for address in hosts.split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _REACH_SECONDS / (hosts.count(",") + 1)).close()
+        except (OSError, ValueError) as error:
+            problem = getattr(error, "strerror", None) or str(error)
+        else:
+            return
+    raise Refusal(f"no Spark master answers at {master}: {problem}",
+                  "Check the address, and that the master runs.", master=master)

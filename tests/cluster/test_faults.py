@@ -66,6 +66,39 @@ def test_a_worker_that_dies_is_replaced(root: Path, monkeypatch: pytest.MonkeyPa
     assert one_split(found.splits()).records.tolist() == one_split(local.splits()).records.tolist()
 
 
+def stale() -> Any:
+    """The task of a scan on a host that cannot read the log the first time."""
+
+    def scan(tasks: Iterable[Any]) -> Iterator[Any]:
+        import errno
+
+        from pyspark import TaskContext
+
+        from recover.cluster import jobs
+
+        real = jobs.scan_split
+
+        def failing(*arguments: Any, **how: Any) -> Any:
+            if TaskContext.get().attemptNumber() == 0:
+                raise OSError(errno.ESTALE, "Stale file handle")
+            return real(*arguments, **how)
+
+        jobs.scan_split = failing
+        try:
+            yield from jobs.scan_splits(tasks)
+        finally:
+            jobs.scan_split = real
+
+    return scan
+
+
+def test_what_one_host_cannot_read_is_tried_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "scan_splits", stale())
+    queue = Store.open(root).commitlog
+    found, local = SparkEngine(SETTINGS).scan_log(queue), scan_log(queue)
+    assert one_split(found.splits()).records.tolist() == one_split(local.splits()).records.tolist()
+
+
 def test_a_worker_that_dies_every_time_ends_the_command_and_names_the_log(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fixtures.synth import synth_store
 from formats.record.rows import BIT_SUPERSEDED
+from recover.cluster.jobs import ScanTask, scan_splits
 from recover.cluster.making import pack_elements
 from recover.cluster.packing import Kept, PackedSplit, pack, pack_numbers, rows_of, unpack, unpack_numbers
 from recover.cluster.views import Seen
@@ -101,3 +102,11 @@ def test_nothing_is_made_of_a_split_that_was_scanned_again_from_another_file(sca
     pieces = scanned.kept.sources(scanned.log).pieces
     with pytest.raises(RuntimeError, match=r"host .* reads other files of the log than the first scan did"):
         list(pack_elements(pieces, {task: packed.seen.digest + 1}, {}, lambda _number, _split: (), [(task, packed)]))
+
+
+def test_a_scan_that_nobody_wants_keys_of_sends_no_hash_home(tmp_path: Path) -> None:
+    queue = Store.open(synth_store(tmp_path / "s", messages=300).root).commitlog
+    part = splits_of(queue.files[0], queue.file_size)[0]
+    (_, whole), (_, narrow) = scan_splits([ScanTask(0, part), ScanTask(1, part, with_keys=False)])
+    assert isinstance(whole, PackedSplit) and isinstance(narrow, PackedSplit)
+    assert whole.hashes and not narrow.hashes and len(narrow.columns) < len(whole.columns)

@@ -10,6 +10,8 @@ import random
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -283,3 +285,55 @@ def test_a_config_file_that_names_nothing_is_not_whole(tmp_path: Path) -> None:
         (root / "config" / name).write_text("{}")
     states = {item["name"]: item["state"] for item in mqtool("inspect", root, "--json").document["config"]}
     assert states["topics.json"] == "names nothing" and states["consumerFilter.json"] == "whole"
+
+
+def test_no_start_comes_before_what_has_to_be_done_first(tmp_path: Path) -> None:
+    root = real_store("kinds/clean-pop-5.5.0", tmp_path)
+    conf = broker_conf("kinds/clean-pop-5.5.0", root, tmp_path / "broker.conf")
+    shutil.rmtree(root / "kvStore")
+    steps = mqtool("recover", root, "--broker-conf", conf, "--dry-run", "--json").document["next"]
+    assert [step["command"].partition(" before")[0] for step in steps] == ["Do not start the broker"]
+
+
+def test_no_start_is_named_beside_a_running_broker(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    with subprocess.Popen([sys.executable, "-c", _HOLDER, str(root / "lock")], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline()
+        for line in (("predict",), ("recover", "--dry-run")):
+            done = mqtool(line[0], root, *line[1:], "--json")
+            assert (done.code, done.document["next"]) == (0, [])
+            assert "broker-running" in {item["code"] for item in done.document["findings"]}
+        holder.communicate(b"")
+
+
+_HOLDER = """
+import fcntl, sys
+lock = open(sys.argv[1], "r+")
+fcntl.lockf(lock, fcntl.LOCK_EX, 1, 0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_start_rests_on_what_was_assumed(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    shutil.rmtree(root / "consumequeue")
+    step = mqtool("recover", root, "--yes", "--json").document["next"][0]
+    assert step["command"] == START_BROKER and "if it has mappedFileSizeConsumeQueue=6000000" in step["why"]
+
+
+def test_predict_asks_whether_a_log_is_meant_to_begin_late(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    min((root / "commitlog").iterdir()).unlink()
+    played = mqtool("predict", root, "--broker", "5.3.3", "--json")
+    assert "if its log is meant to begin where it does" in played.document["next"][0]["why"]
+    assert "commitlog-begins-late" in {item["code"] for item in played.document["findings"]}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root gives files away")
+def test_predict_names_files_that_a_broker_may_not_read(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    os.chown(min((root / "commitlog").iterdir()), 12345, 12345)
+    played = mqtool("predict", root, "--broker", "5.3.3", "--json")
+    assert played.code == 2 and played.document["next"][0]["command"].startswith("chown")

@@ -1,0 +1,124 @@
+"""A session: whose settings hold, what it says of itself, and that nothing is left of one that is stopped early."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+from recover.cluster.session import find_java, session_for, spark_environment, spark_settings, stop_session
+from recover.findings.refusal import Refusal
+from tests.cli.runner import mqtool
+from tests.cluster.cluster import free_port
+from tests.cluster.twice import needs_spark
+from tests.support.stores import real_store
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return dict(os.environ) | spark_environment(find_java(), folder / "java") | {
+        "TMPDIR": str(folder), "PYTHONPATH": os.getcwd(), "PYSPARK_PYTHON": sys.executable,
+    }
+
+
+@pytest.mark.parametrize("master", ["spark://127.0.0.1:{port}", "spark://127.0.0.1:{port},127.0.0.1:{port}",
+                                    "k8s://https://127.0.0.1:{port}"])
+def test_a_master_that_nobody_answers_at_is_refused_at_once(tmp_path: Path, master: str) -> None:
+    begun = time.monotonic()
+    result = mqtool("verify", real_store("clean-5.3.3", tmp_path), "--json", "--master",
+                    master.format(port=free_port()))
+    assert result.code == 8 and time.monotonic() - begun < 15
+    assert "no Spark master answers at" in result.document["error"]["message"]
+    assert "refused" in result.document["error"]["message"]
+
+
+def test_one_of_several_masters_that_answers_is_enough() -> None:
+    from recover.cluster.session import reach
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        reach(f"spark://127.0.0.1:{free_port()},127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(Refusal, match="no Spark master answers"):
+            reach(f"spark://127.0.0.1:{free_port()}")
+
+
+@pytest.mark.deep
+class TestStarted:
+    pytestmark = needs_spark
+
+    def test_what_spark_submit_says_holds(self, tmp_path: Path) -> None:
+        root = real_store("clean-5.3.3", tmp_path / "s")
+        script = tmp_path / "main.py"
+        script.write_text("import sys\nfrom mqtool.cli import main\nsys.exit(main())\n")
+        submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+        done = subprocess.run(
+            [submit, "--master", "local[1]", "--driver-memory", "512m", script, "verify", root, "--engine", "spark",
+             "--json"], env=_environment(tmp_path), capture_output=True, text=True, timeout=200, check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        answer = done.stdout[done.stdout.index("{\n"):]
+        assert json.JSONDecoder().raw_decode(answer)[0]["engine"]["master"] == "local[1]"
+
+    def test_the_site_s_defaults_hold_and_the_command_line_comes_before_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stop_session()
+        (tmp_path / "spark-defaults.conf").write_text(
+            "spark.master local[1]\nspark.driver.memory 600m\nspark.driver.maxResultSize 123m\nspark.app.name theirs\n"
+        )
+        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+        try:
+            session = session_for(spark_settings(None, ["spark.app.name=ours"]))
+            conf = session.context.getConf()
+            assert session.master == session.context.master == "local[1]" and session.is_local
+            found = [conf.get(f"spark.{name}") for name in ("driver.memory", "driver.maxResultSize", "app.name")]
+            assert found == ["600m", "123m", "ours"]
+        finally:
+            stop_session()
+
+    def test_the_answer_says_where_it_was_computed(self, tmp_path: Path) -> None:
+        root = real_store("clean-5.3.3", tmp_path)
+        result = mqtool("verify", root, "--json", "--master", "local[2]", "--conf", "spark.driver.memory=512m",
+                        "--conf", "mqtool.splitSize=400009")
+        engine: dict[str, Any] = result.document["engine"]
+        stop_session()
+        size = sum(path.stat().st_size for path in (root / "commitlog").iterdir())
+        assert engine["application"].startswith("local-") and engine["executors"] == 1
+        assert engine["bytes"] == size and engine["tasks"] >= size // 400009
+        assert f"Spark application {engine['application']} on local[2,4]" in result.stderr
+
+    @pytest.mark.parametrize("seconds", [0.5, 1.5, 2.5, 4.0])
+    def test_ctrl_c_while_spark_starts_leaves_no_process(self, tmp_path: Path, seconds: float) -> None:
+        root = real_store("clean-5.3.3", tmp_path / "s")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mqtool", "verify", root, "--master", "local[1]"], env=_environment(tmp_path),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        process.wait(120)
+        end = time.monotonic() + 20
+        while left := _processes_of(tmp_path):
+            assert time.monotonic() < end, left
+            time.sleep(0.2)
+
+
+def _processes_of(folder: Path) -> list[str]:
+    """Process ids of those whose temporary folder is this one."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (place / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if f"TMPDIR={folder}".encode() in environment and place.name != str(os.getpid()):
+            found.append(place.name)
+    return found
