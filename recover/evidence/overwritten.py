@@ -87,7 +87,8 @@ def without(log: LogView, stretches: Collection[Range], *, memory: int) -> LogVi
     """The log with these stretches of records as damage. Its rows are copies, `memory` bytes of them in memory."""
     columns = ColumnStore(memory)
     scans = []
-    for scan in log.files:
+    # without these records an end mark may be believed no more
+    for scan in (scan.unweighed or scan for scan in log.files):
         own = [part for part in stretches if scan.mapped_file.file_from_offset <= part[0] < scan.file_end]
         whole = (scan.mapped_file.file_from_offset, scan.file_end) in own
         copy = scan.copied([kept_rows(split, _inside(split, own), columns) for split in scan.splits])

@@ -278,8 +278,8 @@ class Hole(Struct):
 class FileScan:
     """What one mapped file holds. `blank` is the physical offset of its end mark, `blank_size` what it says.
 
-    `doubted` are end marks that a record stands after, and how many of the splits are before each; `over_record`: what
-    stands after the eight bytes of the end mark is the rest of a record's head, with the own offset of this place.
+    `doubted` are end marks that a record stands after, and how many of the splits are before each; `unweighed`: the
+    scan before one of them was believed. `over_record`: what stands after the eight bytes of the end mark is the rest of a record's head, with the own offset of this place.
     `set_aside`: rows of records that the scan took, and that are damage by what units say.
     """
 
@@ -294,6 +294,7 @@ class FileScan:
         self.end = 0
         self.unreadable: list[ReadFailure] = []
         self.doubted: list[tuple[int, int]] = []
+        self.unweighed: FileScan | None = None
         self.over_record = False
         self.set_aside: list[Split] = []
 
@@ -309,7 +310,7 @@ class FileScan:
     def copied(self, splits: list[Split]) -> FileScan:
         """The same with other rows."""
         other = copy(self)
-        other.splits = splits
+        other.splits, other.unweighed = splits, None
         return other
 
 

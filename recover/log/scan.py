@@ -268,6 +268,7 @@ def _weigh_marks(scan: FileScan) -> int:
             Claim("records after it", "goes on", sum(records.size for records in behind) - stale),
         ]
         if believed(claims, "ends") == "ends":
+            scan.unweighed = scan.copied(scan.splits)
             scan.splits, scan.doubted = scan.splits[:splits], scan.doubted[:number]
             scan.holes = [hole for hole in scan.holes if hole.start < mark]
             scan.blank, scan.blank_size, scan.end = mark, scan.file_end - mark, mark
