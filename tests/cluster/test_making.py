@@ -65,7 +65,8 @@ def broken(work: Callable[[Any], None]) -> Any:
 
         def watched() -> Iterator[Any]:
             for product in products:
-                work(product)
+                if hasattr(product, "data"):  # the others say what was read
+                    work(product)
                 yield product
 
         yield from stage_products(stager, number, watched())
@@ -202,7 +203,8 @@ def test_what_was_not_made_as_announced_is_refused(folder: Path, monkeypatch: py
 
         from recover.cluster.making import stage_products as right
 
-        yield from right(stager, number, (structs.replace(p, data=b"\x01" * len(p.data)) for p in products))
+        files = (product for product in products if hasattr(product, "data"))
+        yield from right(stager, number, (structs.replace(p, data=b"\x01" * len(p.data)) for p in files))
 
     monkeypatch.setattr(making, "stage_products", wrong)
     root = bare(folder)
