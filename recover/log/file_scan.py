@@ -279,7 +279,8 @@ class FileScan:
     """What one mapped file holds. `blank` is the physical offset of its end mark, `blank_size` what it says.
 
     `doubted` are end marks that a record stands after, and how many of the splits are before each; `unweighed`: the
-    scan before one of them was believed. `over_record`: what stands after the eight bytes of the end mark is the rest of a record's head, with the own offset of this place.
+    scan before one of them was believed. `over_record`: what stands after the eight bytes of the end mark is the rest
+    of a record's head, with the own offset of this place.
     `set_aside`: rows of records that the scan took, and that are damage by what units say.
     """
 
