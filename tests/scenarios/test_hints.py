@@ -258,7 +258,8 @@ def test_a_saved_plan_comes_after_mend_bits_that_saves_more(tmp_path: Path) -> N
     assert "--mend-bits" in steps[0]["command"] and steps[1]["command"] == f"mqtool apply {plan}"
 
 
-def test_a_loss_counts_messages_and_undo_restores_them(tmp_path: Path) -> None:
+def test_a_loss_counts_messages_and_undo_restores_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")  # one of several workers sees 80, where a time takes two lines
     root = real_store("clean-5.3.3", tmp_path)
     damage("log-last-missing", root, 27)
     lost = re.search(r"(\d+) messages of theirs", mqtool("recover", root, "--yes").stderr)
