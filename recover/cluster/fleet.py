@@ -301,12 +301,14 @@ _Judged = tuple[StoreRow, list[dict[str, Any]]]
 def verify_stores(tasks: Iterable[FleetTask]) -> Iterator[tuple[StoreRow, str]]:
     """The rows of all stores of some tasks, each with the file that holds its findings.
 
-    Each store has a process of its own: one that is killed or runs out of memory costs its own row only.
+    Each store of a file system has a process of its own: one that is killed or runs out of memory costs its own row
+    only. What reads from a server has threads, which no fork has: such a store is verified in the task's process.
     """
     enter()
     for task in tasks:
-        yield from _write_findings(
-            Path(task.folder), f"part-{task.number:06d}.parquet", (_apart(item, task.rules) for item in task.stores))
+        judged = (_judged(item, task.rules, ScanOptions()) if is_remote(item.place) else _apart(item, task.rules)
+                  for item in task.stores)
+        yield from _write_findings(Path(task.folder), f"part-{task.number:06d}.parquet", judged)
 
 
 def _write_findings(folder: Path, name: str, judged: Iterable[_Judged]) -> list[tuple[StoreRow, str]]:
