@@ -16,7 +16,7 @@ from mqtool import exits
 from mqtool.next_steps import NOT_OF_A_COPY, Given, Scene, Step, next_steps, undo_step
 from mqtool.options import BrokerChoice, ConsentChoice, EngineChoice, PartsChoice, StoreChoice, option
 from mqtool.printer import Printer, make_console, outside_store
-from mqtool.screens.plan import losses, plan_document, show_plan
+from mqtool.screens.plan import losses, plan_document, show_plan, sizes_of
 from mqtool.screens.verdict import verify_line
 from mqtool.text import clean, count
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
@@ -147,7 +147,7 @@ def conclude(
     document = {**report.json(), "exit_code": report.exit_code}
     out.answer(verify=document)
     code = report.exit_code | (exits.CORRECTED if corrected else 0)
-    assumed = tuple(text.partition(":")[0] for text in plan.summary.get("assumptions", ()) if text.startswith("mapped"))
+    assumed = sizes_of(plan.summary.get("assumptions", ()))
     scene = Scene("changed", out.given, code, list(out.findings), typed, changes=plan.command, assumed=assumed)
     out.summary(f"{done}. {verify_line(document, code)}", next_steps(scene), undo_step(out.given) if undo else None)
     # messages that the plan gave up are no damage to a verify afterwards

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -150,7 +150,7 @@ class Scene(Struct):
     mendable: int = 0
     damaged: bool = False
     changes: str = "recover"
-    assumed: tuple[str, ...] = ()
+    assumed: Sequence[str] = ()
 
     def named(self, *codes: str) -> list[Finding]:
         """The findings of these codes."""
@@ -195,8 +195,8 @@ _MEND, _CLAMP = "--mend-bits", "--clamp-offsets"
 _LEFT_BY_A_KILL = {"abort-present"}
 _STORES = 10
 OWNERS = "file-owner-or-mode"
-_BEFORE_START = re.compile(r"before the start|Do not start")
-"""How a remedy says that it comes before a start of the broker."""
+_READ_AT_START = ("config-", "part-", "timer-")
+"""Families of findings about what a start reads and goes on without: what no repair restores comes before it."""
 _ASKS = "commitlog-begins-late"
 """A question that only a person answers: whether the log is meant to begin there."""
 
@@ -282,8 +282,8 @@ def _apply(scene: Scene) -> list[Step]:
 
 def _after_repair(scene: Scene) -> list[Step]:
     hands = [step for step in scene.by_hand() if not step.command.startswith("mqtool")]
-    not_yet = [step for step in hands if _BEFORE_START.search(step.command)] or any(
-        item.code.startswith("config-") and not item.remedy.startswith("mqtool re") for item in scene.wrong)
+    not_yet = any(item.code.startswith(_READ_AT_START) and not item.remedy.startswith("mqtool re")
+                  for item in scene.wrong)
     steps = hands if not_yet else [*_start(scene), *hands]
     if scene.needs(_MEND) and _MEND not in scene.typed:
         steps.append(Step(scene.given.line("recover", _MEND, "--dry-run"),

@@ -298,9 +298,11 @@ class OutputChoice(Struct, frozen=True, kw_only=True):
 class Command:
     """A function of (Printer, groups of options, own options), its examples, and the exit bits that it can end with."""
 
-    def __init__(self, function: Callable[..., int], examples: list[tuple[str, str]], bits: tuple[int, ...]) -> None:
+    def __init__(
+        self, function: Callable[..., int], examples: list[tuple[str, str]], bits: tuple[int, ...], beside_store: str,
+    ) -> None:
         self.__doc__ = function.__doc__
-        self.examples, self.bits = examples, bits
+        self.examples, self.bits, self._beside_store = examples, bits, beside_store
         self._function = function
         hints = get_type_hints(function, include_extras=True)
         self._groups = {name: hint for name, hint in hints.items()
@@ -328,9 +330,9 @@ class Command:
     def __call__(self, out: Printer, name: str, values: dict[str, Any]) -> int:
         """Run with one value for each parameter; the exit code."""
         output = OutputOptions(**structs.asdict(_gather(OutputChoice, values)))
-        if name == "trace" and values["store"] and (is_remote(values["name"]) or Path(values["name"]).exists()):
-            # STORE first, as everywhere; it may be left out, so ID comes first where one word is given
-            values = {**values, "store": values["name"], "name": values["store"]}
+        beside = values.get(self._beside_store)
+        if beside and values["store"] and (is_remote(beside) or Path(beside).exists()):
+            values = {**values, "store": beside, self._beside_store: values["store"]}
         if StoreChoice in self._groups.values() and not values["store"]:
             out.command, out.options = name, output
             values = {**values, "store": _store_of_conf(values)}
@@ -367,7 +369,13 @@ def _store_of_conf(values: dict[str, Any]) -> str:
     raise UsageRefusal("no store is named", "Give STORE, or a --broker-conf with storePathRootDir.")
 
 
-def command(examples: list[tuple[str, str]], bits: tuple[int, ...] = ()) -> Callable[[Callable[..., int]], Command]:
-    """Make a function of (Printer, option groups, own options) a command; it returns the exit bits."""
+def command(
+    examples: list[tuple[str, str]], bits: tuple[int, ...] = (), *, beside_store: str = "",
+) -> Callable[[Callable[..., int]], Command]:
+    """Make a function of (Printer, option groups, own options) a command; it returns the exit bits.
+
+    `beside_store`: an argument that may stand before STORE or after it. STORE may be left out, so the parser takes
+    this one first.
+    """
     ends = (exits.CLEAN, *bits, exits.OPERATIONAL, exits.USAGE, exits.INTERRUPTED, exits.BUG)
-    return lambda function: Command(function, examples, ends)
+    return lambda function: Command(function, examples, ends, beside_store)

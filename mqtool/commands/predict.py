@@ -127,7 +127,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     found = prediction.findings()
     if not prediction.unsupported:
         found += log_is_gone(opened)
-    # a first file that begins late is asked for, as nobody but a person knows whether the log is meant to begin there
+    # whether a log is meant to begin late is a question for a person: it is no cost of the start
     found += [structs.replace(item, severity="info", bits=0)
               for item in first_file_findings(opened, view, settings.given) if item.severity != "info"]
     found += lock_findings(opened, probe(opened.root), with_abort=False)

@@ -197,7 +197,7 @@ def _next(out: Printer, answer: Answer, search: Search, way: str) -> list[Step]:
         ("/data/store 7F00000100002A9F0000000000000000", "by message id, or by unique key"),
         ("/data/store order-4711 --scan", "without trusting the index"),
     ],
-    bits=(),
+    bits=(), beside_store="name",
 )
 def trace(
     out: Printer,
