@@ -313,6 +313,8 @@ def _limited(kind: int, limit: int, work: Callable[[], object]) -> int:
         code = 1
         try:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            # what earlier tests of this process hold open is none of the work's
+            os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
             resource.setrlimit(kind, (limit, resource.getrlimit(kind)[1]))
             code = 8 if refused(work) else 0
         finally:
