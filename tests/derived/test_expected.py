@@ -24,15 +24,14 @@ def plain(groups: Iterable[tuple[QueueKey, Rows]]) -> list[tuple[QueueKey, bytes
     return [(key, rows.tobytes()) for key, rows in groups]
 
 
-@pytest.mark.parametrize(("noted", "taken"), [(1, 1), (100, 1), (100, 40), (1000, 100)])
+@pytest.mark.parametrize("at_once", [1, 40, 1000])
 @pytest.mark.parametrize("name", STORES)
 def test_it_does_not_matter_how_many_rows_are_taken_at_once(
-    name: str, noted: int, taken: int, monkeypatch: pytest.MonkeyPatch
+    name: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = expectation(name)
     whole = plain(seen.grouped())
-    monkeypatch.setattr(expected, "_NOTED", noted)
-    monkeypatch.setattr(expected, "_TAKEN", taken)
+    monkeypatch.setattr(expected, "_AT_ONCE", at_once)
     assert plain(seen.grouped()) == whole
     # two that are gone through at once do not share their room
     pairs = zip(seen.grouped(), seen.grouped(), strict=True)
