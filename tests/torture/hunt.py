@@ -219,8 +219,8 @@ def judged(outcome: Outcome, root: Path, *, brokers: bool = False) -> None:
             return
         outcome.end = BY_CONTRACT
         # what the refusal says the plan would cost is given up by accepting it
-        listed = [item["facts"]["count"] for item in done.document["findings"] if item["code"] == "plan-loses-delivered"]
-        given_up = sum(listed)
+        told = done.document["findings"]
+        given_up = sum(item["facts"]["count"] for item in told if item["code"] == "plan-loses-delivered")
         done = run("recover", "--yes", "--max-loss", "all")
         if done.code & exits.OPERATIONAL:
             same("a refused recover")
