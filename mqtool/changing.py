@@ -16,7 +16,7 @@ from mqtool import exits
 from mqtool.next_steps import NOT_OF_A_COPY, Given, Scene, Step, next_steps, undo_step
 from mqtool.options import BrokerChoice, ConsentChoice, EngineChoice, PartsChoice, StoreChoice, option
 from mqtool.printer import Printer, make_console, outside_store
-from mqtool.screens.plan import losses, plan_document, show_plan, sizes_of
+from mqtool.screens.plan import losses, plan_document, show_plan
 from mqtool.screens.verdict import verify_line
 from mqtool.text import clean, count
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
@@ -113,7 +113,8 @@ def ask(question: str, *, yes: bool) -> None:
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise Refusal("not a terminal: add --yes to confirm", "Look at the plan with --dry-run, then add --yes.")
+        raise Refusal("not a terminal: add --yes to confirm",
+                      "`{typed} --dry-run` shows the plan, `{typed} --yes` carries it out.")
     make_console("auto", stderr=True).print(f"{question} [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refusal("not confirmed; nothing was changed")
@@ -147,8 +148,9 @@ def conclude(
     document = {**report.json(), "exit_code": report.exit_code}
     out.answer(verify=document)
     code = report.exit_code | (exits.CORRECTED if corrected else 0)
-    assumed = sizes_of(plan.summary.get("assumptions", ()))
-    scene = Scene("changed", out.given, code, list(out.findings), typed, changes=plan.command, assumed=assumed)
+    assumed = [f"{name}={value}" for name, value in plan.summary.get("assumed_settings", {}).items()]
+    scene = Scene("changed", out.given, code, list(out.findings), typed, changes=plan.command, assumed=assumed,
+                  mendable=plan.summary.get("mendable_messages", 0))
     out.summary(f"{done}. {verify_line(document, code)}", next_steps(scene), undo_step(out.given) if undo else None)
     # messages that the plan gave up are no damage to a verify afterwards
     return code | (exits.MESSAGES if plan.loss else 0)
@@ -238,7 +240,12 @@ class Change(Struct):
             steps = tuple(step for step in plan.steps if step.file != store.relative(store.abort_path))
             plan = structs.replace(plan, steps=steps)
             out.say("a broker runs on this store: its abort file belongs there, and nothing is changed meanwhile")
-        made.assumptions += assumed_sizes(store, plan)
+        made.assumed_settings = assumed_sizes(store, plan)
+        made.assumptions += [
+            f"{name}={size}: no queue file and no setting tells it, and a broker with another value does not start on "
+            f"queue files of {size} bytes; --broker-conf FILE or --set names it"
+            for name, size in made.assumed_settings.items()
+        ]
         # apply and resume look at the same parts, by the same settings
         said = {
             "commitlog": [str(path.absolute()) for path in options.commitlog],
@@ -247,7 +254,10 @@ class Change(Struct):
             "mapped_file_size": options.mapped_file_size, "index_slots": options.index_slots,
             "index_entries": options.index_entries, "broker": options.broker, "settings": dict(options.settings),
         }
-        plan = structs.replace(plan, summary={**plan.summary, "assumptions": made.assumptions, "store_options": said})
+        plan = structs.replace(plan, summary={
+            **plan.summary, "assumptions": made.assumptions, "assumed_settings": made.assumed_settings,
+            "mendable_messages": made.mendable_messages, "store_options": said,
+        })
         plan = seal(plan, store.root.absolute(), seen={**seen.files, **seen.folders})
         out.answer(
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,

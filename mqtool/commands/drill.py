@@ -61,9 +61,9 @@ def drill(
         out.summary(f"{count(len(DRILLS), 'drill')}")
         return exits.CLEAN
     if name is None or store is None or copy_to is None:
-        raise UsageRefusal("NAME, STORE and --copy-to DIR are needed", "mqtool drill --list shows the names.")
+        raise UsageRefusal("NAME, STORE and --copy-to DIR are needed", "`mqtool drill --list` shows the names.")
     if name not in DRILLS:
-        raise UsageRefusal(f"there is no drill named {name}", "mqtool drill --list shows the names.")
+        raise UsageRefusal(f"there is no drill named {name}", "`mqtool drill --list` shows the names.")
     choice = StoreChoice(store=store, **structs.asdict(parts))
     note = copy_to.absolute().with_name(copy_to.absolute().name + ".drill.json")
     done = _copied(out, choice, broker, engine, name, seed, copy_to, note)

@@ -93,6 +93,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         broker="Most releases fail on its length or its name and do not start; `mqtool predict` plays it.",
         action="Recover quarantines a regular file, and a folder whose name is no offset. Move a pipe, a socket, a device, or "
         "a folder in the place of a queue file out of the store by hand.",
+        leads="stop",
     ),
     Code(
         "consumequeue-missing-file", "warning",
@@ -272,6 +273,7 @@ INDEX_CODES: tuple[Code, ...] = (
         broker="It skips a file whose name is no number, after it may have made it as long as an index file; a folder "
         "stops 5.x brokers at start, and on a pipe, socket or device a start can wait or fail.",
         action="`mqtool recover` puts a folder aside; move anything else out of the store.",
+        leads="stop",
     ),
     Code(
         "index-unreadable", "error",

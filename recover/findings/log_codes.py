@@ -117,6 +117,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         action="Look for the files before anything else: another folder of a multi-path commitlog, the source of the copy, a "
         "replica, a backup. If they are lost for good, `mqtool recover --max-loss N` goes on without them: it lays filler where a "
         "file is missing between others, and says which messages are given up.",
+        leads="stop",
     ),
     Code(
         "commitlog-mostly-gone", "error",
@@ -128,6 +129,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         cause="A wrong or empty disk is mounted, a copy stopped half way, or the files were overwritten.",
         broker="It takes what it can read for the whole log, deletes the rest, and cuts the queues to fit.",
         action="Keep the queues until the log is found. Recover refuses unless --max-loss allows for what is gone.",
+        leads="stop",
     ),
     Code(
         "commitlog-foreign", "error",
@@ -137,6 +139,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         cause="Another program's file, a wrong disk, an encrypted or compressed copy, or a log that was overwritten.",
         broker="It finds no record in it and writes its own from the first byte on.",
         action="Identify the file before any change. Recover refuses until then.",
+        leads="stop",
     ),
     Code(
         "commitlog-other-log", "error",
@@ -148,6 +151,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         cause="A copy that mixed two stores, or a disk of another broker.",
         broker="It delivers the other log's messages where queues lead to them, and what was here cannot be consumed.",
         action="Put the right file in its place. Without it: `mqtool recover --max-loss N` bridges the file and keeps a copy of it.",
+        leads="stop",
     ),
     Code(
         "commitlog-torn-tail", "warning",
@@ -200,6 +204,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         broker="It does not start: the name or the length is refused (from 5.1.0 on, folders are passed over).",
         action="`mqtool recover` puts it aside. A folder on a disk of its own that is not empty stays, and `abort` with "
         "it: move it by hand.",
+        leads="stop",
     ),
     Code(
         "commitlog-not-a-file", "error",

@@ -45,6 +45,7 @@ PARTS_CODES: tuple[Code, ...] = (
         broker="It starts, deletes all queue files, and begins a new log at offset 0. When the disk comes back, two "
         "logs claim the same offsets.",
         action="Find the log. Only if it is lost for good: move consumequeue/ and index/ out of the store.",
+        leads="stop",
     ),
     Code(
         "part-not-supported", "warning",
@@ -67,6 +68,7 @@ PARTS_CODES: tuple[Code, ...] = (
         broker="It makes a new, empty one without a word, or does not start: of a compacted topic logs and queues have "
         "to match. What a clean start does not dispatch again is never delivered.",
         action="Put the part back. mqtool does not read what it holds, and makes none.",
+        leads="find",
     ),
     Code(
         "part-damaged", "warning", "{part} ({what}): {problem}",
@@ -78,6 +80,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "goes on with an older state.",
         action="Restore the part. Databases of queues and index derive from the log; how a release fills one again, try on "
         "a copy of the store.",
+        leads="find",
     ),
     Code(
         "part-recognised", "info", "{part}: {what} ({detail})", "",
@@ -114,6 +117,7 @@ PARTS_CODES: tuple[Code, ...] = (
         broker="At the due time it finds nothing there, or another message that was written since; some releases try "
         "again without end.",
         action="mqtool changes nothing of the timer. Watch the broker's log for the timer's errors after the start.",
+        leads="find",
     ),
     Code(
         "timer-wrong-record", "warning",
@@ -125,6 +129,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="Rotten bits in the timerlog, a log that was cut and written on, or a timerlog of another life of the store.",
         broker="At the due time it reads whatever stands there, finds no message of that size, and delivers nothing.",
         action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
+        leads="find",
     ),
     Code(
         "timer-wrong-units", "warning",
@@ -136,6 +141,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="Rotten bits in the timerlog.",
         broker="It delivers the message at another time, or not, or loses the rest of the chain.",
         action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
+        leads="find",
     ),
     Code(
         "timer-units-missing", "warning",
@@ -146,6 +152,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="The timerlog is missing, was cut, or was not copied with the rest; or config/timercheck is wrong.",
         broker="It never delivers them.",
         action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
+        leads="find",
     ),
     Code(
         "timer-check-wrong", "warning", "config/timercheck {problem}",
@@ -156,6 +163,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "future what is due before then is passed over, and never delivered.",
         action="Restore it from a copy. Where messages that come twice do less harm than lost ones, move timerlog, timerwheel* and "
         "config/timercheck aside together: the broker then reads its timer queue from the beginning again.",
+        leads="find",
     ),
     Code(
         "timer-log-stops", "info", "the timerlog stops at {position}: {reason} ({behind} whole units follow)", "",
@@ -164,6 +172,7 @@ PARTS_CODES: tuple[Code, ...] = (
         broker="It cuts the timerlog there at start, and never delivers what only later units name.",
         action="Without units after it nothing. Else restore the timerlog from a copy, or have the broker read its timer queue again: "
         "move timerlog, timerwheel* and config/timercheck aside.",
+        leads="find",
     ),
     Code(
         "timer-log-bad-length", "warning", "{file} is {length} bytes long instead of {expected}",
@@ -173,6 +182,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="A copy that stopped, a file system without room, or another setting than the one it was written with.",
         broker="From 5.0.0 on it does not start, unless timerWheelEnable is false.",
         action="mqtool changes nothing of the timer. Which of the two ways is better depends on whether duplicates do harm.",
+        leads="find",
     ),
     Code(
         "timer-wheel-bad-length", "warning", "{name} is {length} bytes long instead of {expected}",
@@ -181,6 +191,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="A crash while the file was made, or a copy that stopped.",
         broker="With another length than 0 it does not start.",
         action="Move the file aside. Timer messages that the timerlog's last files do not name can be late or lost.",
+        leads="find",
     ),
     Code(
         "settings-contradict-files", "warning",
@@ -191,6 +202,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="Another broker's configuration, or a size that was changed over an existing store.",
         broker="It refuses files of another length than the setting says, and looks in the wrong slots of index files.",
         action="Correct the configuration. Nothing is wrong with the store, and no repair of it helps.",
+        leads="setting",
     ),
     Code(
         "settings-leave-out-size", "info",
@@ -209,6 +221,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="A downgrade of the broker, or a start with the wrong release.",
         broker="It takes the first such record for damage, and cuts the log there.",
         action="Use the release that wrote the store. No repair makes the records readable for older ones.",
+        leads="setting",
     ),
     Code(
         "settings-would-truncate", "warning",
@@ -219,6 +232,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="The setting was turned on over a log that was begun without it.",
         broker="Its recovery stops at the first such record that it reads, cuts the log there and deletes later files.",
         action="Do not start with it. `mqtool predict` with the same settings shows what would be lost.",
+        leads="setting",
     ),
 )
 
@@ -256,6 +270,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         broker=_LOAD,
         action="Recover keeps every member that can still be read, and takes a backup away that would stop the start. "
         "It never makes up offsets.",
+        leads="find",
     ),
     Code(
         "config-missing", "warning", "{name} {problem}: {outcome}", _RECOVER,
@@ -269,6 +284,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         action="Find the file: another path, the source of this copy, a file backup, the other broker of the group. Recover puts a "
         "sound backup in its place, and makes topics.json from queues and log, marked as a guess. It never makes up offsets: where "
         "they are gone for good, start the broker and set them by hand.",
+        leads="find",
     ),
     Code(
         "config-topics-guessed", "warning", "topics.json {problem} and no sound backup is there; {topics} topics can "
@@ -497,6 +513,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         broker="It starts with an empty table, and saves that a few seconds later.",
         action="Recover restores the file from a sound copy, or makes topics.json from queues and log. Consumer offsets come only "
         "from a copy of the file: another path, the source of this copy, a file backup, the other broker of the group.",
+        leads="find",
     ),
     Code(
         "start-deletes-files", "info", "broker {broker} would delete {count} files", "",

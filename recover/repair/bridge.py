@@ -95,7 +95,7 @@ def build_bridge(gap: Gap, lost: Iterable[LostPosition], *, with_markers: bool =
         elif not filler:
             raise Refusal(
                 f"{rest} bytes at {gap.start} between two intact records are too few for a bridge",
-                "Look at both records with `mqtool inspect`; `mqtool truncate` would cut the log there.",
+                "Look at both records with mqtool inspect on their file; mqtool truncate would cut the log there.",
                 start=gap.start,
             )
         position = gap.stop

@@ -107,7 +107,7 @@ def _check_allowed(damage: Damage, bridge: bool) -> None:
         raise Refusal(
             f"the log is damaged from {damage.start} to {damage.stop}, and bridging is switched off: a cut there would "
             f"lose the {damage.intact_after} intact messages after it",
-            "Run recover without --no-bridge, or `mqtool truncate` with --max-loss to cut.",
+            "`mqtool recover {store} --dry-run` bridges it; mqtool truncate with --max-loss cuts the log.",
             start=damage.start, stop=damage.stop, intact_after=damage.intact_after,
         )
 

@@ -139,7 +139,7 @@ def chosen_queues(look: Survey, options: RebuildOptions) -> set[QueueKey] | None
 
 def _refuse_topic(look: Survey, topic: str) -> None:
     if topic in look.expectation.deleted:
-        raise UsageRefusal(f"topic {topic} is deleted", "--include-deleted brings its queues back.")
+        raise UsageRefusal(f"topic {topic} is deleted", "`{typed} --include-deleted` brings its queues back.")
     if topic in look.expectation.unsafe:
         raise UsageRefusal(f"{topic!r} cannot be the name of a folder", "Such queues are not rebuilt.")
     if topic in look.topics.batch:
@@ -147,7 +147,7 @@ def _refuse_topic(look: Survey, topic: str) -> None:
                       "Let a broker do it: it does so after an unclean stop.", topic=topic)
     raise UsageRefusal(
         f"neither the log nor consumequeue/ knows topic {topic}",
-        "`mqtool inspect` lists the topics. An LMQ queue whose folder is gone needs --include-deleted.",
+        "`mqtool inspect {store}` lists the topics. An LMQ queue whose folder is gone needs --include-deleted.",
     )
 
 

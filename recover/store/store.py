@@ -104,7 +104,8 @@ class Store:
             raise NotAStore(f"{root} does not exist", "Give the store root: the folder that holds commitlog/.")
         if not root.is_dir():
             raise NotAStore(
-                f"{root} is a file, not a store", "Give the store root; `mqtool inspect FILE` looks at single files."
+                f"{root} is a file, not a store",
+                "Give the store root. `mqtool inspect {store}` looks at the file alone.",
             )
         store = cls(root, options)
         try:
