@@ -13,6 +13,7 @@ import pytest
 
 from fixtures.lab.observe import OBSERVED, SOUND
 from fixtures.lab.packed import settings as packed_settings
+from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
 from recover.log.scan import scan_log
@@ -20,6 +21,8 @@ from recover.predict.outlook import releases_that_cut
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
 from recover.store.store import Store
+from tests.cli.runner import mqtool
+from tests.support import plain_reader as plain
 from tests.support.sampling import chosen
 from tests.support.stores import EXPECTED, STORES, real_store, struck_store
 from tests.support.trees import assert_unchanged
@@ -334,3 +337,19 @@ def test_prediction_agrees_with_brokers(name: str, recipe: str, tmp_path: Path) 
         untold = UNTOLD.get((name, recipe), set())
         observed = {key: value for key, value in observed.items() if key in predicted and key not in untold}
         assert {key: predicted[key] for key in observed} == observed, version
+
+
+def test_a_start_that_finds_only_filler_left_to_dispatch_goes_on(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    before, last = [record for base, file in plain.log_files(root).items() for record in plain.chain(file, base)][-2:]
+    path = max((root / "commitlog").iterdir())
+    content = bytearray(path.read_bytes())
+    for at in (95, 96):
+        content[before.phy_offset - int(path.name) + at] ^= 0xFF
+    path.write_bytes(content)
+    assert mqtool("recover", root, "--yes", "--lost", "gap").code == exits.CORRECTED | exits.MESSAGES
+    cut = mqtool("truncate", root, "--to", last.phy_offset, "--max-loss", 1, "--yes")
+    assert cut.code == exits.CORRECTED | exits.MESSAGES
+    for version in readers("clean-5.3.3"):
+        found = ask(root, version)
+        assert (found.starts, found.exit_code, found.max_phy) == (True, 0, last.phy_offset), version

@@ -160,6 +160,16 @@ def test_t16_missing_middle_file_is_a_gap_and_both_sides_stay(drill: Start) -> N
     assert store.run("recover", "--max-loss", len(store.lost) - 1, "--yes").code & exits.OPERATIONAL
 
 
+def test_t16_the_only_log_file_that_is_left_gets_its_name_back(drill: Start) -> None:
+    store = drill("clean-propcrc-5.3.3")
+    folder = store.root / "commitlog"
+    (folder / file_name(0)).unlink()
+    (folder / file_name(131072)).rename(folder / file_name(133667))
+    store.struck()
+    with store.recovered(exits.DERIVED):
+        assert [path.name for path in folder.iterdir()] == [file_name(131072)]
+
+
 @pytest.mark.parametrize("files", [1, 3])
 def test_t16_missing_middle_files_are_given_up_when_the_loss_is_allowed(drill: Start, files: int) -> None:
     store = drill(MANY_FILES)
