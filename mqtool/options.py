@@ -354,7 +354,7 @@ class Command:
 
 
 def _is_place(word: str) -> bool:
-    return is_remote(word) or bool(word) and Path(word).exists()
+    return is_remote(word) or (bool(word) and Path(word).exists())
 
 
 def _fields(group: type[Struct]) -> list[Parameter]:
