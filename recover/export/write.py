@@ -352,7 +352,7 @@ class LineMaker:
         while at < rows.size:
             done, used = write_lines(data, starts, sizes, at, self.tables is not None, room)
             by_kernel[at:done] = True
-            yield memoryview(room[:used]) if done == rows.size else room[:used].tobytes()
+            yield room[:used].data if done == rows.size else room[:used].tobytes()
             at = done
             if at < rows.size and not (sizes[at] and used):
                 start = int(starts[at])
