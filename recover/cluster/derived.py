@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 from formats.index import IndexGeometry
 from formats.layout import Buffer
 from formats.native.index import TAKE_ALL
-from formats.native.rows import order_rows, take_rows
+from formats.native.rows import group_rows
 from formats.native.walk import last_nonzero
 from formats.record.rows import EXPECTED, RECORD
 from recover.change import disk
@@ -108,12 +108,10 @@ class QueueChunks(Struct, frozen=True):
         wanted = self.groups >= 0
         stops = np.cumsum(np.where(wanted, np.bincount(records["queue"], minlength=wanted.size), 0))
         starts = np.r_[0, stops[:-1]]
-        places, order = starts.copy(), np.empty(int(stops[-1]) if stops.size else 0, dtype=np.int64)
-        fits = order_rows(records, 0, wanted, places, stops, order)
+        places, rows = starts.copy(), np.empty(int(stops[-1]) if stops.size else 0, dtype=EXPECTED)
+        fits = group_rows(records, wanted, places, stops, rows)
         assert fits, "every row has room"
         filled = np.flatnonzero(places > starts)
-        rows = np.empty(order.size, dtype=EXPECTED)
-        take_rows(records, 0, filled, starts.copy(), places, order, 0, rows)
         for group in np.unique(self.groups[filled]).tolist():
             queues = filled[self.groups[filled] == group]
             parts = [rows[starts[queue] : places[queue]] for queue in queues.tolist()]

@@ -22,7 +22,6 @@ from formats.native.index import (
     STATE_RECORD,
     STATE_SIZE,
     STATE_USED_SLOTS,
-    link_units,
     put_keys,
 )
 from recover.derived.index_keys import KeyPart, Place, Taken
@@ -71,12 +70,22 @@ class IndexImage:
         state, expired = self._state, self._head.expired
         kept = np.concatenate([np.zeros((1, 5), dtype=np.int32), expired])
         if len(expired):
-            state[STATE_USED_SLOTS] = link_units(kept, len(kept), self._slots)
+            state[STATE_USED_SLOTS] = self._link(kept)
             state[STATE_NUMBER], state[STATE_BEGIN] = len(kept), self._head.begin_timestamp
             state[STATE_BEGIN_OFFSET] = (int(expired[0, 1]) << 32) | (int(expired[0, 2]) & 0xFFFFFFFF)
         for at in range(0, len(kept), _UNITS):
             yield kept[at : at + _UNITS].astype(">i4").tobytes()
         yield from self._of_keys(len(kept))
+
+    def _link(self, units: Rows) -> int:
+        """Chain units that stand there without their slots, from number 1 on; the number of slots in use."""
+        heads = np.maximum(units[1:, 0], 0) % self._slots.size
+        order = np.argsort(heads, kind="stable")
+        follows = np.r_[False, heads[order[1:]] == heads[order[:-1]]]
+        units[order + 1, 4] = np.where(follows, np.r_[0, order[:-1] + 1], 0)
+        # of several to one slot the last stays, which is the newest
+        self._slots[heads] = np.arange(1, len(units))
+        return int(np.count_nonzero(~follows))
 
     def _of_keys(self, base: int) -> Iterator[bytes]:
         state = self._state

@@ -15,7 +15,6 @@ from formats.native.index import (
     TAKE_KEYS,
     TAKE_NOTHING,
     UNINDEXED,
-    count_missing,
     wanted_of,
 )
 from formats.record.rows import BIT_GHOST, BIT_HAS_TAGS
@@ -222,11 +221,13 @@ class IndexStream:
         return side_by_side(look, len(self.splits), self.threads)
 
     def missing(self, number: int) -> tuple[int, Rows | None]:
-        """How many units a split should have; how many of each record were not found (int32), None for none at all."""
-        records = np.asarray(self.splits[number].records)
-        missing = np.zeros(records.size, dtype=np.int32)
-        expected = int(count_missing(records, self.found(number), self.take(number), missing))
-        return expected, missing if missing.any() else None
+        """How many units a split should have; how many of each record were not found (int64), None for none at all."""
+        records = self.splits[number].records
+        wanted = wanted_of(records, self.take(number))
+        firsts = np.cumsum(records["hashes"], dtype=np.int64) - records["hashes"]
+        found = np.r_[0, np.cumsum(np.unpackbits(self.found(number), bitorder="little"), dtype=np.int64)]
+        missing = wanted - (found[firsts + wanted] - found[firsts])
+        return int(wanted.sum()), missing if missing.any() else None
 
 
 def _asked(records: Rows, take: Rows) -> Rows:

@@ -160,6 +160,16 @@ def test_t16_missing_middle_file_is_a_gap_and_both_sides_stay(drill: Start) -> N
     assert store.run("recover", "--max-loss", len(store.lost) - 1, "--yes").code & exits.OPERATIONAL
 
 
+def test_t16_the_only_log_file_that_is_left_gets_its_name_back(drill: Start) -> None:
+    store = drill("clean-propcrc-5.3.3")
+    folder = store.root / "commitlog"
+    (folder / file_name(0)).unlink()
+    (folder / file_name(131072)).rename(folder / file_name(133667))
+    store.struck()
+    with store.recovered(exits.DERIVED):
+        assert [path.name for path in folder.iterdir()] == [file_name(131072)]
+
+
 @pytest.mark.parametrize("files", [1, 3])
 def test_t16_missing_middle_files_are_given_up_when_the_loss_is_allowed(drill: Start, files: int) -> None:
     store = drill(MANY_FILES)
@@ -376,9 +386,3 @@ def test_changed_file_holds_what_changes_in_place_would_leave(
         room = max(0, min(stop, size) - start)
         expected[start : start + room] = content[:room]
     assert b"".join(changed_file(path, size, changes[::-1]).chunks()) == expected
-
-
-def test_changes_of_the_same_bytes_are_no_file(tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("changed") / "file"
-    with pytest.raises(ValueError, match="overlap"):
-        changed_file(path, 10, [ZeroRange("file", 0, 5), ZeroRange("file", 4, 8)])

@@ -70,12 +70,3 @@ def test_another_byte_is_another_digest(tmp_path: Path) -> None:
         (tmp_path / "f").write_bytes(content)
         assert (digest() == before) is same
         before = digest()
-
-
-def test_nothing_is_noted_outside_of_the_block(tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(b"abc")
-    with recorded() as files:
-        pass
-    with FileReader(tmp_path / "f") as reader:
-        reader.read(0, 3)
-    assert files == {}
