@@ -27,10 +27,9 @@ from formats.record import (
 )
 from formats.record.codec import with_property_crc
 from formats.record.grammar import ALWAYS, INNER_BATCH, NEVER, Candidate, results
-from recover.broker.record_check import LARGEST_JAVA_ARRAY, Checked, CheckRules, check_bytes
+from recover.broker.record_check import LARGEST_JAVA_ARRAY, CheckRules, check_bytes
 from recover.broker.settings import KNOWN, BrokerSettings, canonical, load_settings
 from recover.broker.versions import (
-    BEHAVIOURS,
     BY_NAME,
     LAST_THREE_FILES,
     NEWEST_COMPARED,
@@ -70,22 +69,12 @@ def test_other_words_are_no_release(text: str) -> None:
         V(text)
 
 
-def test_releases_are_ordered_by_number_not_by_text() -> None:
-    assert V("4.9.10") > V("4.9.9") and V("5.10.0") > V("5.9.9") and str(V("5.3")) == "5.3.0"
-
-
 def test_behaviours_hold_from_their_release_up_to_the_next_change() -> None:
     assert not V("4.4.0").has(REPUT_FROM_QUEUES)
     assert V("4.5.0").has(REPUT_FROM_QUEUES) and V("4.9.8").has(REPUT_FROM_QUEUES)
     assert not V("5.0.0").has(REPUT_FROM_QUEUES)
     assert V("5.3.1").has(LAST_THREE_FILES) and not V("5.3.2").has(LAST_THREE_FILES)
     assert not V("5.3.1").has(NORMAL_DISPATCHES) and V("5.5.0").has(NORMAL_DISPATCHES)
-
-
-def test_behaviours_have_names_of_their_own_and_say_something() -> None:
-    assert len({behaviour.name for behaviour in BEHAVIOURS}) == len(BEHAVIOURS)
-    assert all(behaviour.what and (behaviour.until is None or behaviour.since < behaviour.until)
-               for behaviour in BEHAVIOURS)
 
 
 def test_generations_begin_where_behaviours_change() -> None:
@@ -100,10 +89,6 @@ def test_old_spelling_of_mapped_counts() -> None:
     settings = load_settings(V("4.5.1"), sets=["mapedFileSizeCommitLog=1048576"])
     assert canonical("mapedFileSizeConsumeQueue") == "mappedFileSizeConsumeQueue"
     assert settings.stated_number("mappedFileSizeCommitLog") == 1048576
-
-
-def test_sizes_that_nobody_gave_are_not_taken_from_defaults() -> None:
-    assert BrokerSettings(V("5.3.3")).stated_number("mappedFileSizeCommitLog") is None
 
 
 def test_options_win_over_the_file_and_unknown_keys_are_kept(tmp_path: Path) -> None:
@@ -132,11 +117,6 @@ def test_numbers_that_are_none_leave_the_default_as_in_the_broker(tmp_path: Path
 def test_options_without_a_meaning_are_refused(option: str) -> None:
     with pytest.raises(UsageRefusal):
         load_settings(V("5.3.3"), sets=[option])
-
-
-def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageRefusal):
-        load_settings(V("5.3.3"), tmp_path / "none.conf")
 
 
 def test_defaults_are_those_of_the_broker() -> None:
@@ -187,11 +167,6 @@ def _refused(content: bytes, record: Record, bits: int) -> list[tuple[bytes, str
 def test_no_release_refuses_what_verify_takes_for_intact(store: str) -> None:
     for it in kinds(store):
         assert _refused(it.raw, it.record, 1) == []
-
-
-def test_nor_a_record_with_a_batch_inside() -> None:
-    record = make_record("T", b"body", BATCH, store_timestamp=1_700_000_000_000)
-    assert _refused(encode(record), record, 8) == []
 
 
 @pytest.mark.parametrize(("name", "value"), [
@@ -445,12 +420,6 @@ def test_old_parser_drops_values_with_a_separator_up_to_4_9_0() -> None:
     content = record(properties=b"TAGS\x01Tag\x01A\x02") + ROOM
     assert check_bytes(content, rules("4.9.0")).tags_code == 0
     assert check_bytes(content, rules("4.9.1")).tags_code == tags_code("Tag\x01A")
-
-
-def test_a_position_inside_a_file_is_judged_from_there() -> None:
-    content = bytes(50) + record() + ROOM
-    assert check_bytes(content, rules("5.3.3"), 50) == check_bytes(content[50:], rules("5.3.3"))
-    assert isinstance(check_bytes(b"", rules("5.3.3")), Checked)
 
 
 def _head_field(name: str, value: int) -> bytes:

@@ -27,12 +27,6 @@ def _stopped(store: Path, batches: int) -> None:
         )
 
 
-def test_a_store_that_was_never_changed_has_none(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
-    with assert_unchanged(store):
-        assert journal(store) == [] and run_findings(store) == []
-
-
 def test_runs_are_told_oldest_first(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
     apply_plan(store, seal(Plan.of("truncate", [Retire(INDEX)]), store))

@@ -16,7 +16,6 @@ from fixtures.lab.packed import settings as packed_settings
 from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
-from recover.findings.store_codes import PREDICT_CODES
 from recover.log.scan import scan_log
 from recover.predict.outlook import releases_that_cut
 from recover.predict.prediction import Prediction
@@ -25,7 +24,7 @@ from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 from tests.support.sampling import chosen
-from tests.support.stores import CLEAN, EXPECTED, KILLED, STORES, real_store, struck_store
+from tests.support.stores import EXPECTED, STORES, real_store, struck_store
 from tests.support.trees import assert_unchanged
 
 # --- What a start would do and cost, on real stores and damaged copies of them.
@@ -59,11 +58,6 @@ def test_sound_store_costs_nothing_and_is_not_touched(store: Callable[[str], Pat
             found = ask(root, version)
             assert (found.starts, found.exit_code, found.max_phy) == (True, 0, EXPECTED[name]["log_end"]), version
             assert sum(high - low for low, high in found.queues.values()) == EXPECTED[name]["units"]
-
-
-@pytest.mark.parametrize("name", CLEAN + KILLED)
-def test_abort_decides_the_mode(store: Callable[[str], Path], name: str) -> None:
-    assert ask(store(name)).mode == ("normal" if name in CLEAN else "abnormal")
 
 
 def test_document_has_the_keys_that_scripts_rely_on(store: Callable[[str], Path]) -> None:
@@ -150,13 +144,6 @@ def test_folder_among_log_files_stops_the_start_up_to_5_0(
     assert ask(root, version).starts is starts
 
 
-def test_stray_file_stops_every_start(store: Callable[[str], Path]) -> None:
-    root = store("clean-5.3.3")
-    shutil.copy(log_file(root, 0), root / "commitlog" / "backup.bak")
-    for version in ("4.5.1", "4.9.7", "5.3.3", "5.5.0"):
-        assert not ask(root, version).starts
-
-
 def test_another_file_size_in_the_settings_stops_the_start(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     found = ask(root, "5.3.3", mappedFileSizeCommitLog="1073741824")
@@ -170,14 +157,6 @@ def test_no_log_deletes_all_queues(store: Callable[[str], Path]) -> None:
     found = ask(root)
     assert (found.min_phy, found.max_phy, found.start_file) == (-1, 0, None)
     assert len(found.deleted_files) == 31 and set(map(tuple, found.queues.values())) == {(0, 0)}
-
-
-def test_new_crc_settings_over_an_old_store_cut_it(store: Callable[[str], Path]) -> None:
-    root = store("clean-5.3.3")
-    found = ask(root, "5.3.3", forceVerifyPropCRC="true")
-    assert (found.exit_code, found.max_phy, found.end_reason) == (4, MIB, "no-property-crc")
-    assert any("forceVerifyPropCRC" in text for text in found.assumptions)
-    assert ask(root, "5.3.3", enabledAppendPropCRC="true").exit_code == 0
 
 
 def test_crash_without_checkpoint_reads_everything_and_finds_old_damage(store: Callable[[str], Path]) -> None:
@@ -259,36 +238,10 @@ def test_config_that_is_missing_or_names_nothing_is_forgotten(
     assert [item.file for item in found.findings() if item.code == "start-forgets-config"] == named
 
 
-def test_config_that_is_gone_is_forgotten_with_all_that_it_held(store: Callable[[str], Path]) -> None:
-    root = store("clean-restarts-4.9.7")
-    assert ask(root).exit_code == 0
-    shutil.rmtree(root / "config")
-    found = ask(root)
-    assert (found.config_lost, found.exit_code) == (["config/topics.json", "config/consumerOffset.json"], 4)
-
-
-def test_queues_in_rocksdb_are_said_not_to_be_read(store: Callable[[str], Path]) -> None:
-    root = store("clean-5.3.3")
-    (root / "consumequeue" / "000012.sst").write_bytes(b"data")
-    found = ask(root)
-    assert found.unsupported and found.exit_code & 64
-
-
 def test_later_and_earlier_releases_than_were_compared_are_an_assumption(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     assert any("like 5.5.0" in text for text in ask(root, "5.6.0").assumptions)
     assert any("like 4.1.0" in text for text in ask(root, "4.0.0").assumptions)
-
-
-def test_findings_are_of_registered_codes() -> None:
-    everything = Prediction(
-        "5.3.3", "normal", starts=False, reason="why", lost_messages=1, unreachable_messages=1, duplicated_offsets=1,
-        deleted_files=["x"], index_gap=(0, 1), config_lost=["config/topics.json"], end_reason="bad-magic",
-        unsupported=["batchconsumequeue: batch consume queues"],
-        lowered_queues=[("T/0", 5, 3)],
-    )
-    assert {found.code for found in everything.findings()} == {code.name for code in PREDICT_CODES}
-    assert everything.exit_code == 4 | 64 and Prediction("5.3.3", "normal").exit_code == 0
 
 
 def test_releases_that_would_cut_the_log_are_named(store: Callable[[str], Path]) -> None:

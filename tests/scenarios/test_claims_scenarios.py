@@ -138,24 +138,6 @@ def test_what_one_record_name_or_mark_claims_against_all_others_is_taken_back(
         assert queue_bytes(store.root) == before
 
 
-@pytest.mark.parametrize("adjoining", [False, True])
-def test_two_early_end_marks_in_one_file_hide_nothing(drill: Start, *, adjoining: bool) -> None:
-    store = drill("killed-manyfiles-5.5.0")
-    before, log = queue_bytes(store.root), log_bytes(store.root)
-    path = store.root / "commitlog" / file_name(9 * 65536)
-    content = bytearray(path.read_bytes())
-    records = list(plain.chain(bytes(content), int(path.name)))
-    for record in records[20:22] if adjoining else (records[10], records[60]):
-        at = record.phy_offset - int(path.name)
-        content[at:at + 8] = (len(content) - at).to_bytes(4, "big") + plain.BLANK.to_bytes(4, "big")
-    path.write_bytes(content)
-    store.struck()
-    with store.recovered():
-        if not adjoining:
-            assert log_bytes(store.root) == log
-            assert queue_bytes(store.root) == before
-
-
 @pytest.mark.parametrize("torn", [False, True])
 def test_old_records_after_a_full_queue_file_let_every_reader_start(drill: Start, *, torn: bool) -> None:
     store = drill("killed-lmq-4.9.7")  # its queues end with full files: 5.3.3 would make empty ones, and fail on them

@@ -386,9 +386,3 @@ def test_changed_file_holds_what_changes_in_place_would_leave(
         room = max(0, min(stop, size) - start)
         expected[start : start + room] = content[:room]
     assert b"".join(changed_file(path, size, changes[::-1]).chunks()) == expected
-
-
-def test_changes_of_the_same_bytes_are_no_file(tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("changed") / "file"
-    with pytest.raises(ValueError, match="overlap"):
-        changed_file(path, 10, [ZeroRange("file", 0, 5), ZeroRange("file", 4, 8)])

@@ -146,16 +146,6 @@ def test_t22_truncate_states_what_it_gives_up_and_leaves_other_damage(drill: Sta
     assert f"{gone} messages of missing log files given up" in first["summary"]
 
 
-def test_t22_one_field_alone_shows_no_missing_end(drill: Start) -> None:
-    store = drill(MANY_FILES)
-    used = [file for file in walk.log_files(store.root) if next(walk.records_of(file), None)]
-    content = bytearray((store.root / "checkpoint").read_bytes())
-    content[1] ^= 4
-    (store.root / "checkpoint").write_bytes(content)
-    store.struck()
-    assert used and store.found("commitlog-missing-file") == []
-
-
 @pytest.mark.parametrize("kind", ["zeros", "noise"])
 @pytest.mark.parametrize("files", [1, 3])
 def test_t22_messages_of_overwritten_last_files_are_lost_and_named(drill: Start, kind: str, files: int) -> None:
@@ -248,16 +238,6 @@ def test_t18_log_of_zeros_or_noise_is_given_up_when_the_loss_is_allowed(drill: S
         assert (done["damaged_messages"], stated(done)) == (542, lost_by_queue(store))
 
 
-def test_t18_few_messages_left_of_many_are_refused_without_a_limit(drill: Start) -> None:
-    store = drill(MANY_FILES)
-    overwrite_log(store, "zeros", slice(1, None))
-    assert len(store.lost) > 10 * len(store.intact) > 0
-    assert store.run("recover", "--yes").code & GONE == GONE
-    with store.recovered(0, "--max-loss", len(store.lost)) as done:
-        assert stated(done) == lost_by_queue(store)
-        assert messages(store.root) == store.intact
-
-
 def test_t18_index_alone_shows_that_the_log_is_gone(drill: Start) -> None:
     store = drill(PLAIN)
     overwrite_log(store, "zeros")
@@ -288,18 +268,6 @@ def test_t38_foreign_bytes_as_the_only_log_file_are_not_zeroed(folder: Path, kin
     assert store.verify().code == 6
     with store.recovered(0, "--max-loss", "all"):
         assert messages(root) == set()
-
-
-@pytest.mark.parametrize("kept", [3, 8, 60])
-def test_t38_first_write_of_a_broker_that_was_torn_is_no_foreign_file(drill: Start, folder: Path, kept: int) -> None:
-    first = drill(PLAIN).records()[0].file.read()[:kept]
-    root = folder / "s"
-    (root / "commitlog").mkdir(parents=True)
-    (root / "commitlog" / file_name(0)).write_bytes(first.ljust(65536, b"\0"))
-    store = Drill.of(root)
-    store.finds("commitlog-torn-tail", f"commitlog/{file_name(0)}", 0, exit_code=2)
-    with store.recovered() as done:
-        assert done["plan"]["loss"] == []
 
 
 @pytest.mark.parametrize("release", ["4.9.7", "5.3.3"])

@@ -65,13 +65,6 @@ def test_folder_among_files_of_a_queue_or_of_the_index_is_put_aside(drill: Start
         assert queue_bytes(store.root) == before
 
 
-def test_a_file_at_an_odd_offset_is_called_what_it_is(drill: Start) -> None:
-    store = drill("clean-plain-4.9.7")
-    (store.root / "commitlog" / file_name((50 << 20) + 4096)).write_bytes(bytes(4096))
-    said = [item["message"] for item in store.verify().document["findings"] if item["code"] == "commitlog-not-a-file"]
-    assert len(said) == 1 and "it is a file at an offset that is no multiple of the file size" in said[0]
-
-
 def test_an_empty_file_at_an_odd_offset_is_put_aside(drill: Start) -> None:
     store = drill("clean-plain-4.9.7")
     path = store.root / "commitlog" / file_name((50 << 20) + 4096)
