@@ -34,11 +34,27 @@ class Finding(Struct, frozen=True):
         }
 
 
+def count(number: int, noun: str, plural: str = "") -> str:
+    """`1 message`, `2,974 messages`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+class _Number(int):
+    """A number in a template: `{lost:message}` is "1 message" or "2 messages", `{n:entry|entries}` names the plural."""
+
+    def __format__(self, spec: str) -> str:
+        return count(int(self), *spec.split("|")) if spec else str(int(self))
+
+
 class _Facts(dict[str, Any]):
     """Facts for message templates: an unknown name stays visible instead of failing."""
 
     def __missing__(self, key: str) -> str:
         return "{" + key + "}"
+
+    def __getitem__(self, key: str) -> Any:
+        value = super().__getitem__(key)
+        return _Number(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
 
 
 def finding(
