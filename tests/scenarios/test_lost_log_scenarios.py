@@ -272,9 +272,14 @@ def test_t38_foreign_bytes_as_the_only_log_file_are_not_zeroed(folder: Path, kin
 
 
 @pytest.mark.parametrize("release", ["4.9.7", "5.3.3"])
-def test_a_renamed_log_file_is_no_missing_one_for_predict_and_report(drill: Start, release: str) -> None:
-    store = drill("clean-5.3.3")
-    (store.root / "commitlog" / file_name(1 << 20)).rename(store.root / "commitlog" / file_name((1 << 20) + 1))
+@pytest.mark.parametrize(("name", "right", "wrong"), [
+    ("clean-5.3.3", 1 << 20, (1 << 20) + 1), ("clean-plain-4.9.7", 0, 39448), ("clean-plain-4.9.7", 0, 7620),
+])
+def test_a_renamed_log_file_is_no_missing_one_for_predict_and_report(
+    drill: Start, name: str, right: int, wrong: int, release: str
+) -> None:
+    store = drill(name)
+    (store.root / "commitlog" / file_name(right)).rename(store.root / "commitlog" / file_name(wrong))
     played = store.run("predict", "--broker", release)
     assert played.code & exits.MESSAGES and played.document["reason"]
     codes = {item["code"] for item in played.document["findings"]}
