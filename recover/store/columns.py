@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+from contextlib import suppress
 from typing import IO, Any
 
 import numpy as np
@@ -35,12 +36,12 @@ def mapped(file: IO[bytes], start: int, size: int) -> np.ndarray[Any, Any]:
 
 
 def roomy(count: int, dtype: Any) -> np.ndarray[Any, Any]:
-    """An array of `count` values, not set; one of more than 64 MiB lies in a scratch file, not in memory."""
+    """Zeros: more than 64 MiB of them in a scratch file, where there is room for one, for memory may be short."""
     size = count * np.dtype(dtype).itemsize
-    if size <= _LARGEST:
-        return np.empty(count, dtype=dtype)
-    with scratch_file() as file:
-        return mapped(file, 0, size).view(dtype)
+    if size > _LARGEST:
+        with suppress(OSError), scratch_file() as file:
+            return mapped(file, 0, size).view(dtype)
+    return np.zeros(count, dtype=dtype)
 
 
 Rows = np.ndarray[Any, Any]
