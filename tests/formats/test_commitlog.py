@@ -100,6 +100,13 @@ def test_every_record_of_a_real_store_is_written_back(name: str) -> None:
     assert [it.phy_offset for it in placed if encode(it.record) != it.raw] == []
 
 
+@pytest.mark.parametrize("name", STORES)
+def test_keys_of_a_real_store_are_as_many_as_its_index_entries(name: str) -> None:
+    tags = EXPECTED[name]["broker"] >= "5.4.0"
+    assert sum(len(list(iter_index_keys(it.record, tags))) for it in placed_records(name)) == (
+        EXPECTED[name]["index_entries"])
+
+
 i32 = st.integers(-(2**31), 2**31 - 1)
 i64 = st.integers(-(2**63), 2**63 - 1)
 hosts = st.tuples(st.sampled_from([4, 16]).flatmap(lambda n: st.binary(min_size=n, max_size=n)), i32)
@@ -222,6 +229,10 @@ def _record(topic: str = "T", sys_flag: int = 0, **properties: str) -> Record:
 def test_index_keys_are_the_unique_key_then_the_words_then_the_tags() -> None:
     record = _record(KEYS="a b", TAGS="x||y", UNIQ_KEY="U")
     assert list(iter_index_keys(record, tags=True)) == ["T#U", "T#a", "T#b", "T#T#x||y"]
+
+
+def test_tags_are_no_index_key_before_5_4_0() -> None:
+    assert list(iter_index_keys(_record(TAGS="x", UNIQ_KEY="U"), tags=False)) == ["T#U"]
 
 
 def test_words_are_split_at_single_spaces_with_duplicates_kept_and_empty_ones_skipped() -> None:
