@@ -29,7 +29,7 @@ from tests.support.stores import unpacked
 
 Copies = Callable[[str], Path]
 STORES = (*WHOLE_BROKER, *made())
-SIZES = (1_500, 30_011)
+SIZES = (1_500,)
 NUMBERS = ("positions", "least", "most", "fallen")
 
 
