@@ -260,7 +260,7 @@ class IndexChunks(Struct, frozen=True):
             return
         stream = IndexStream([split], self.excluded)
         stream.tags = self.tags
-        wanted = stream.wanted(0, stream.take(0))
+        wanted = stream.wanted(0)
         for span in spans:
             rows = slice(span.first, span.last + 1)
             counts, starts = wanted[rows].copy(), split.first_hash[rows].copy()

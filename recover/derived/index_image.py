@@ -24,7 +24,7 @@ from formats.native.index import (
     STATE_USED_SLOTS,
     put_keys,
 )
-from recover.derived.index_keys import KeyPart, Place, Taken
+from recover.derived.index_keys import KeyPart, Place
 from recover.store.columns import Rows
 from recover.store.reading import Piece, in_order, zeros
 
@@ -55,8 +55,6 @@ class IndexImage:
     ) -> None:
         self.geometry = geometry
         self.stop = len(head.expired) + 1 + count
-        self.taken: list[Taken] = []
-        """The keys of each part that was used."""
         self._head = head
         self._parts = parts
         self._slots = np.zeros(geometry.slots, dtype=np.int32)
@@ -92,7 +90,6 @@ class IndexImage:
         # used again for each block: units are put more slowly into memory that no cache holds than copied there
         block = np.zeros((min(self.stop - base, _UNITS), INDEX_UNIT.size // 4), dtype=np.int32)
         for records, hashes, take in self._parts:
-            row, first_hash, key = state[[STATE_RECORD, STATE_HASH, STATE_KEY]].tolist()
             while state[STATE_NUMBER] < self.stop:
                 limit = min(self.stop, base + len(block))
                 put_keys(block, base, self._slots, records, hashes, take, limit, state)
@@ -101,9 +98,6 @@ class IndexImage:
                     base = limit
                 if state[STATE_RECORD] == records.size:
                     break
-            last_row, stop, last_key = state[[STATE_RECORD, STATE_HASH, STATE_KEY]].tolist()
-            last_row += last_key > 0
-            self.taken.append(Taken(row, first_hash, first_hash + key, last_row, stop + last_key))
             if state[STATE_NUMBER] == self.stop:
                 return
             state[STATE_RECORD] = state[STATE_KEY] = state[STATE_HASH] = 0

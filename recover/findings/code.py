@@ -24,9 +24,9 @@ BY_HAND = "Move {file} out of the store by hand, then: mqtool verify {store}"
 class Code(Struct, frozen=True):
     """A kind of finding: what it is called, how bad it is, and what `explain` says of it.
 
-    `message` and `remedy` are format strings over the finding's facts (`{store}` is the store
-    path, filled in by whoever prints). `one` is said instead of `message` where the fact `count` is 1. `bits` overrides
-    the exit bits that severity implies.
+    `message` and `remedy` are format strings over the finding's facts; `{lost:message}` counts messages (`{store}` is
+    the store path, filled in by whoever prints). `one` is said instead of `message` where the fact `count` is 1.
+    `bits` overrides the exit bits that severity implies.
 
     `leads` is where a finding whose remedy is not recover leads, beside what its remedy says:
     "stop": recover refuses on it, so nothing else comes next (so does every finding of exit bit 8);

@@ -37,7 +37,7 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-empty-queues-left", "error",
-        "there is no commitlog, but {queue_files} queue files and {index_files} index files are left: do not start the "
+        "there is no commitlog, but {queue_files:queue file} and {index_files:index file} are left: do not start the "
         "broker, is the log's disk mounted?",
         "Mount the disk, or name the folder: mqtool verify {store} --commitlog DIR",
         meaning="Queues and index name messages, and the log that holds them is not where it should be.",
@@ -126,7 +126,7 @@ PARTS_CODES: tuple[Code, ...] = (
         one="the pending unit of the timerlog at {first} points where no message of its size starts",
         meaning="Log offset or size in the unit differ from every record. The timer message itself may well be intact in the "
         "log; then it is `timer-units-missing`, too.",
-        cause="Rotten bits in the timerlog, a log that was cut and written on, or a timerlog of another life of the store.",
+        cause="Rotten bits in the timerlog, a log that was cut and written on, or a timerlog of another generation of the store.",
         broker="At the due time it reads whatever stands there, finds no message of that size, and delivers nothing.",
         action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
         leads="find",
@@ -175,7 +175,7 @@ PARTS_CODES: tuple[Code, ...] = (
         leads="find",
     ),
     Code(
-        "timer-log-bad-length", "warning", "{file} is {length} bytes long instead of {expected}",
+        "timer-log-bad-length", "warning", "{file} is {length:byte} long instead of {expected}",
         "Restore {file} from a copy before the start. Without one, move timerlog, timerwheel* and config/timercheck aside: the "
         "broker then reads its timer queue from the beginning again, and delivers some delayed messages twice.",
         meaning="Files of the timerlog have a fixed length, mappedFileSizeTimerLog.",
@@ -185,7 +185,7 @@ PARTS_CODES: tuple[Code, ...] = (
         leads="find",
     ),
     Code(
-        "timer-wheel-bad-length", "warning", "{name} is {length} bytes long instead of {expected}",
+        "timer-wheel-bad-length", "warning", "{name} is {length:byte} long instead of {expected}",
         "Move it aside before the start: the broker makes a new one and fills it from the end of the timerlog.",
         meaning="The wheel has a fixed length.",
         cause="A crash while the file was made, or a copy that stopped.",
@@ -287,7 +287,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         leads="find",
     ),
     Code(
-        "config-topics-guessed", "warning", "topics.json {problem} and no sound backup is there; {topics} topics can "
+        "config-topics-guessed", "warning", "topics.json {problem} and no sound backup is there; {topics:topic} can "
         "be guessed from the queues and the log: {names}",
         _RECOVER,
         meaning="Names come from folders and records, queue numbers from the highest queue in use. Permissions are set "
@@ -452,7 +452,7 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-loses-messages", "error",
-        "broker {broker} would cut the log at {offset_cut} ({reason}) and lose {lost} intact messages",
+        "broker {broker} would cut the log at {offset_cut} ({reason}) and lose {lost:intact message}",
         "Do not start it. mqtool recover {store} --dry-run",
         meaning="The recovery of a start ends at the first record that fails its check; everything after is cut off, "
         "and files that begin after it are deleted from disk.",
@@ -486,9 +486,9 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-lowers-queues", "error",
-        "broker {broker} would end {count} queues below where they end now, and give {offsets} queue offsets out again",
+        "broker {broker} would end {count} queues below where they end now, and give {offsets:queue offset} out again",
         "mqtool verify {store}",
-        one="broker {broker} would end one queue below where it ends now, and give {offsets} queue offsets out again",
+        one="broker {broker} would end one queue below where it ends now, and give {offsets:queue offset} out again",
         meaning="Units at the end of these queues name messages that the log does not hold. The next messages get their "
         "queue offsets, and groups that consumed the first ones skip them.",
         cause="The end of the log is missing: files that were not copied, a disk that is not mounted, damage that is cut.",

@@ -16,7 +16,7 @@ from recover.check.report import VerifyReport
 from recover.check.survey import Survey
 from recover.derived.expected import QueueKey
 from recover.evidence.lost import Surroundings, record_count, was_a_message
-from recover.findings.model import Finding
+from recover.findings.model import Finding, count
 from recover.findings.refusal import Refusal
 from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import NO_LOG
@@ -215,16 +215,17 @@ def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: in
         for damage, positions in zip(report.survey.log.damaged, report.survey.losses.by_damage, strict=True)
         if damage.reason == MISSING_FILE
     ]
-    total = sum(count for _, count in missing)
+    total = sum(messages for _, messages in missing)
     if max_loss is not None and total > max_loss:
         ranges = ", ".join(f"{damage.start} to {damage.stop}" for damage, _ in missing[:_NAMED])
         raise Refusal(
-            f"log files are missing ({ranges}): {total} messages of theirs are known of, --max-loss allows {max_loss}",
+            f"log files are missing ({ranges}): they held at least {count(total, 'message')}, and "
+            f"--max-loss allows {max_loss}",
             "Find them: another path (--commitlog DIR), the source of this copy, a replica, a backup. If they are gone "
             f"for good: `{{typed}} --max-loss {total}` goes on without them.",
             lost_messages=total, max_loss=max_loss,
         )
-    return sum(count for damage, count in missing if damage.start >= cut)
+    return sum(messages for damage, messages in missing if damage.start >= cut)
 
 
 def _allowed(item: Finding, max_loss: int | None) -> bool:

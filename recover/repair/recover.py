@@ -25,6 +25,7 @@ from recover.evidence.edits import Edit
 from recover.evidence.last_numbers import correct_generations_by_units
 from recover.evidence.lost import record_count
 from recover.findings.code import BIT_UNSUPPORTED
+from recover.findings.model import count
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
 from recover.predict.outlook import limited_search_cuts
@@ -133,7 +134,7 @@ def plan_from_changes(
     dropped = max(0, look.log.messages - after.messages)
     if options.max_loss is not None and dropped > options.max_loss:
         raise Refusal(
-            f"this would drop {dropped} intact messages, and --max-loss allows {options.max_loss}",
+            f"this would drop {count(dropped, 'intact message')}, and --max-loss allows {options.max_loss}",
             f"If that is what you want: `{{typed}} --max-loss {dropped}`. A recover with --policy keep drops none.",
             lost_messages=dropped, max_loss=options.max_loss,
         )

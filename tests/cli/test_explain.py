@@ -96,12 +96,20 @@ def test_what_explain_says_of_a_code_has_no_gaps() -> None:
 
 @pytest.mark.parametrize("code", [code for code in CODES.values() if code.one is not None], ids=lambda code: code.name)
 def test_a_finding_of_one_says_so_without_a_range(code: Code) -> None:
-    known = {name for _, name, _, _ in Formatter().parse(f"{code.message}{code.one}") if name}
-    facts = {name: name.upper() for name in known}
+    known = {name: spec for _, name, spec, _ in Formatter().parse(f"{code.message}{code.one}") if name}
+    facts = {name: 7 if spec else name.upper() for name, spec in known.items()}
     one, two = finding(code.name, **facts | {"count": 1}), finding(code.name, **facts | {"count": 2})
     assert "{" not in one.message + two.message
     assert "LAST" not in one.message and one.message != two.message
     assert (one.bits, one.remedy) == (two.bits, two.remedy.replace("--max-loss 2", "--max-loss 1"))
+
+
+def test_findings_count_in_singular_and_plural() -> None:
+    said = [finding("commitlog-damaged-record", start=9, reason="bad-magic", intact_after=n).message for n in (1, 2974)]
+    assert said[0].endswith("; 1 intact message lies after it")
+    assert said[1].endswith("; 2,974 intact messages lie after it")
+    unknown = finding("commitlog-missing-file", start=0, stop=9, intact_after="not counted:").message
+    assert unknown.endswith("; not counted: intact messages lie after")
 
 
 def test_every_reason_that_a_judge_of_the_log_can_give_is_explained() -> None:

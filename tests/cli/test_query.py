@@ -401,8 +401,16 @@ def test_what_is_not_read_is_told() -> None:
         assert "dledger-n0" in result.document["notes"][-1]
 
 
-def test_a_trace_takes_the_store_first_or_last() -> None:
+def test_a_trace_takes_the_store_first_or_last_or_from_the_configuration(tmp_path: Path) -> None:
     root = unpacked("clean-5.3.3")
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathRootDir={root}\n")
     words = [root, "no-such-key"]
     first, last = (mqtool("trace", *order, "--json").document for order in (words, words[::-1]))
     assert first["store"] == last["store"] == str(root) and first["next"] == last["next"]
+    alone = mqtool("trace", "no-such-key", "--broker-conf", conf, "--json")
+    assert (alone.code, alone.document["store"]) == (0, str(root))
+    for missing in ([root], ["no-such-key"], []):
+        assert mqtool("trace", *missing).code == 16
+    usage = next(line for line in mqtool("trace", "--help").stdout.splitlines() if "Usage" in line)
+    assert usage.split()[-2:] == ["[STORE]", "[ID]"]

@@ -67,7 +67,7 @@ def test_missing_file_comes_back_under_a_name_of_its_time(recipe: str, name: str
     gone = damage(recipe, root).facts["file"]
     plan = rebuilt(root)
     (file,) = plan.files
-    assert not file.replaces and abs(int(file.name) - int(gone)) < 100
+    assert abs(int(file.name) - int(gone)) < 100
     write(plan, root / "index")
     assert list(index_bytes(root).values()) == list(index_bytes(unpacked(name)).values())
     assert warnings(checked(root)) == []

@@ -293,7 +293,7 @@ def test_a_loss_counts_messages_and_undo_restores_them(tmp_path: Path, monkeypat
     monkeypatch.setenv("COLUMNS", "160")  # one of several workers sees 80, where a time takes two lines
     root = real_store("clean-5.3.3", tmp_path)
     damage("log-last-missing", root, 27)
-    lost = re.search(r"(\d+) messages of theirs", mqtool("recover", root, "--yes").stderr)
+    lost = re.search(r"at least (\d+) messages", mqtool("recover", root, "--yes").stderr)
     assert lost is not None
     done = mqtool("recover", root, "--max-loss", "all", "--yes")
     assert f"what is lost: {int(lost[1]):,} messages" in done.stdout and " near 20" in done.stdout
