@@ -14,12 +14,7 @@ from formats.errors import FormatError
 from formats.properties import PARSER_NEW, PARSER_OLD
 from formats.record import Record, decode, delay_level, encode, make_record, tags_code
 from formats.record.codec import Blank, decode_blank, encode_blank, with_property_crc
-from formats.record.layout import (
-    HEAD_SIZE,
-    OFFSET_BODY_LENGTH,
-    OFFSET_QUEUE_ID,
-    OFFSET_TOTAL_SIZE,
-)
+from formats.record.layout import HEAD_SIZE, OFFSET_BODY_LENGTH, OFFSET_QUEUE_ID, OFFSET_TOTAL_SIZE
 from formats.record.message import inner_batch, iter_index_keys
 from tests.support.commitlog import placed_records
 from tests.support.stores import EXPECTED, STORES

@@ -14,16 +14,7 @@ from hypothesis import strategies as st
 import formats
 from formats.config import json as fastjson
 from formats.config import tables as config
-from formats.config.json import (
-    Json,
-    Parsed,
-    Style,
-    detect_style,
-    dumps,
-    loads,
-    parse,
-    salvage,
-)
+from formats.config.json import Json, Parsed, Style, detect_style, dumps, loads, parse, salvage
 from formats.errors import FormatError
 from formats.layout import Layout
 from formats.registry import FORMATS, Format

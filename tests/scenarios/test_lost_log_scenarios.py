@@ -270,7 +270,7 @@ def test_t38_foreign_bytes_as_the_only_log_file_are_not_zeroed(folder: Path, kin
         assert messages(root) == set()
 
 
-@pytest.mark.parametrize("release", ["4.9.7", "5.3.3"])
+@pytest.mark.parametrize("release", ["5.3.3", pytest.param("4.9.7", marks=pytest.mark.long)])
 def test_a_renamed_log_file_is_no_missing_one_for_predict_and_report(drill: Start, release: str) -> None:
     store = drill("clean-5.3.3")
     (store.root / "commitlog" / file_name(1 << 20)).rename(store.root / "commitlog" / file_name((1 << 20) + 1))
