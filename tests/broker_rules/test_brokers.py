@@ -28,7 +28,7 @@ from formats.record import (
 from formats.record.codec import with_property_crc
 from formats.record.grammar import ALWAYS, INNER_BATCH, NEVER, Candidate, results
 from recover.broker.record_check import LARGEST_JAVA_ARRAY, CheckRules, check_bytes
-from recover.broker.settings import KNOWN, BrokerSettings, canonical, load_settings
+from recover.broker.settings import BrokerSettings, canonical, load_settings
 from recover.broker.versions import (
     BY_NAME,
     LAST_THREE_FILES,
@@ -106,24 +106,10 @@ def test_a_setting_that_came_later_is_ignored_and_named() -> None:
     assert set(settings.too_new) == {"forceVerifyPropCRC", "commitLogRecoverMaxNum"}
 
 
-def test_numbers_that_are_none_leave_the_default_as_in_the_broker(tmp_path: Path) -> None:
-    conf = tmp_path / "broker.conf"
-    conf.write_text("commitLogRecoverMaxNum=many")
-    settings = load_settings(V("5.4.0"), conf)
-    assert settings.number("commitLogRecoverMaxNum") == 10
-
-
 @pytest.mark.parametrize("option", ["checkCRCOnRecover", "=true", "messageDelayLevel=1s 2x"])
 def test_options_without_a_meaning_are_refused(option: str) -> None:
     with pytest.raises(UsageRefusal):
         load_settings(V("5.3.3"), sets=[option])
-
-
-def test_defaults_are_those_of_the_broker() -> None:
-    settings = BrokerSettings(V("5.5.0"))
-    assert settings.flag("checkCRCOnRecover") and not settings.flag("forceVerifyPropCRC")
-    assert settings.delay_table[1] == 1000 and settings.delay_table[18] == 7_200_000
-    assert all(setting.what for setting in KNOWN.values())
 
 
 # --- What verify takes for intact is a message to every release: with bits turned over everywhere but in the body.

@@ -123,8 +123,7 @@ def _named_rows(scan: FileScan) -> list[tuple[Any, tuple[bytes, int]]]:
 SIZE = 1 << 20
 
 
-@pytest.mark.parametrize("step", [24, 128])
-@pytest.mark.parametrize("window", [8 << 10, 64 << 10])
+@pytest.mark.parametrize(("step", "window"), [(24, 64 << 10), (128, 8 << 10)])
 def test_intact_records_among_nested_heads_are_found(tmp_path: Path, step: int, window: int) -> None:
     size = 96 << 10
     content = bytearray(nested_heads(size, max(step, HEAD_SIZE + ENDS)))
