@@ -113,6 +113,13 @@ def test_config_that_brokers_take_for_something_else_is_listed(tmp_path: Path) -
     assert {state for name, state in states.items() if name[0] in "cs"} == {"whole"}
 
 
+def test_t18_queues_without_a_log_warn_of_a_start(tmp_path: Path) -> None:
+    store = real_store("clean-5.3.3", tmp_path)
+    for path in (store / "commitlog").iterdir():
+        path.unlink()
+    assert "Do not start the broker" in mqtool("inspect", store).stdout
+
+
 def test_running_broker_is_named(tmp_path: Path) -> None:
     store = real_store("clean-5.3.3", tmp_path)
     script = (
