@@ -14,7 +14,7 @@ from msgspec import Struct, field, structs
 from formats.index import DEFAULT_GEOMETRY
 from recover.change import disk
 from recover.change.content import Content, Spool, make, padded, pieces_of
-from recover.change.copy_store import check_target, remove_copy
+from recover.change.copy_store import check_target, new_folder
 from recover.change.model import Plan, Step, replacing
 from recover.change.preconditions import STALE
 from recover.check.report import VerifyReport, verify
@@ -217,23 +217,13 @@ def write_rebuild(
     before = look(store, options)
     wanted = chosen_queues(before.survey, options)
     before.survey.options.scanner.confirm()
-    made = not output.exists()
     writer = _Writer(output, interrupted, progress)
-    try:
-        disk.mkdir(output)
+    with new_folder(output):
         _write_parts(writer, before, options, wanted)
         writer.sync()
         checked = _check(store, before.survey, options, wanted, output)
         if _log_files(store) != seen:
             raise Refusal("the log changed while it was read; what was written was removed", STALE)
-    except (OSError, Refusal) as error:
-        remove_copy(output, made)
-        if isinstance(error, Refusal):
-            raise
-        raise Refusal(
-            f"the rebuilt files cannot be written: {error.strerror} ({error.filename}); they were removed",
-            "make room, or choose another place", errno=error.errno,
-        ) from error
     derived = [item for item in before.findings if _is_derived(item, options)]
     findings = FindingList(item for item in before.findings if item not in derived)
     findings.extend(checked)
