@@ -45,7 +45,7 @@ def sizes(store: Drill) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.deep]) for name in WHOLE
+    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in WHOLE
 ])
 def test_t19_all_queues_missing_come_back_as_the_broker_wrote_them(drill: Start, name: str) -> None:
     store = drill(name)
