@@ -34,7 +34,7 @@ from recover.log.engine import Engine, KnownLog, stamps_of
 from recover.look.store import settings_of
 from recover.repair.losses import RecoverPlan, assumed_sizes
 from recover.repair.never_worse import refuse_worse
-from recover.store.memo import Seen, seen_now
+from recover.store.memo import Stamp, seen_now
 from recover.store.store import Store, StoreOptions
 
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
@@ -131,7 +131,7 @@ def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
 def conclude(
     out: Printer, store: Store, engine: EngineChoice, plan: Plan, done: str, *, corrected: bool = True,
     known: Callable[[Engine], Engine] | None = None, looked: Callable[[Survey], None] | None = None,
-    undo: bool = True, typed: tuple[str, ...] = (),
+    undo: bool = True,
 ) -> int:
     """Verify the result and end: its findings take the place of the earlier ones. The exit code.
 
@@ -149,7 +149,7 @@ def conclude(
     out.answer(verify=document)
     code = report.exit_code | (exits.CORRECTED if corrected else 0)
     assumed = [f"{name}={value}" for name, value in plan.summary.get("assumed_settings", {}).items()]
-    scene = Scene("changed", out.given, code, list(out.findings), typed, changes=plan.command, assumed=assumed,
+    scene = Scene("changed", out.given, code, list(out.findings), out.typed, changes=plan.command, assumed=assumed,
                   mendable=plan.summary.get("mendable_messages", 0))
     out.summary(f"{done}. {verify_line(document, code)}", next_steps(scene), undo_step(out.given) if undo else None)
     # messages that the plan gave up are no damage to a verify afterwards
@@ -214,7 +214,7 @@ class Change(Struct):
         return conclude(
             out, store, self.engine, plan,
             f"{count(len(plan.steps), 'step')} done, {losses(made, 'undo and --mend-bits would restore')}",
-            corrected=bool(plan.steps), looked=self.looked, undo=self.output is None, typed=self._typed,
+            corrected=bool(plan.steps), looked=self.looked, undo=self.output is None,
             known=lambda engine: KnownLog(made.before.survey.log, stamps, engine),
         )
 
@@ -233,7 +233,7 @@ class Change(Struct):
                 return made
             return refuse_worse(store, made, settings_of(store, *self.broker.said)[0], self.max_loss, out.findings)
 
-    def _stated(self, store: Store, made: RecoverPlan, seen: Seen) -> Plan:
+    def _stated(self, store: Store, made: RecoverPlan, seen: dict[str, Stamp]) -> Plan:
         """The plan with what it was made from, in the document and in the file of --plan-out."""
         out, options, plan = self.out, store.options, made.plan
         if self.output is None and any(item.code == "broker-running" for item in made.before.findings):
@@ -258,7 +258,7 @@ class Change(Struct):
             **plan.summary, "assumptions": made.assumptions, "assumed_settings": made.assumed_settings,
             "mendable_messages": made.mendable_messages, "store_options": said,
         })
-        plan = seal(plan, store.root.absolute(), seen={**seen.files, **seen.folders})
+        plan = seal(plan, store.root.absolute(), seen=seen)
         out.answer(
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
             lost_messages=made.lost_messages, damaged_messages=made.damaged_messages,
@@ -288,11 +288,7 @@ class Change(Struct):
         out.answer(output=str(target))
         return copied, seal(moved, target.absolute())
 
-    @property
-    def _typed(self) -> tuple[str, ...]:
-        return tuple(item for item in self.out.arguments if item not in ("--dry-run", "--json"))
-
     def _steps(self, phase: str, code: int, mendable: int = 0) -> list[Step]:
-        return next_steps(Scene(phase, self.out.given, code, list(self.out.findings), self._typed,
+        return next_steps(Scene(phase, self.out.given, code, list(self.out.findings), self.out.typed,
                                 self.consent.plan_out, mendable, changes=self.out.command))
 

@@ -141,7 +141,7 @@ def copy_command(place: str) -> str:
 class Scene(Struct):
     """Where somebody stands: after which `phase`, with which exit code and findings.
 
-    `typed`: the words of the command line without --dry-run. `plan`: the file that --plan-out or apply named.
+    `typed`: the words of the command line. `plan`: the file that --plan-out or apply named.
     `damaged`: the log has damage before intact messages. `assumed`: settings that what was written depends on.
     `mendable`: messages that --mend-bits would save, or would have saved. `changes`: which command made the plan.
     """
@@ -150,7 +150,7 @@ class Scene(Struct):
     given: Given
     code: int = 0
     findings: list[Finding] = field(default_factory=list)
-    typed: tuple[str, ...] = ()
+    typed: Sequence[str] = ()
     plan: Path | None = None
     mendable: int = 0
     damaged: bool = False
@@ -259,7 +259,7 @@ def _predict(scene: Scene) -> list[Step]:
 
 
 def _go(scene: Scene) -> list[Step]:
-    typed = scene.typed
+    typed = [word for word in scene.typed if word != "--dry-run"]
     steps = [Step(shlex.join(["mqtool", *typed]), "the same, carried out")]
     if scene.mendable:
         more = Step(shlex.join(["mqtool", *typed, _MEND]),

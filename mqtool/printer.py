@@ -197,6 +197,11 @@ class Printer:
         self._said: set[str] = set()
         self._ended = False
 
+    @property
+    def typed(self) -> list[str]:
+        """The words of the command line, without the one for scripts."""
+        return [item for item in self.arguments if item != "--json"]
+
     def begin(
         self, command: str, options: OutputOptions, store: str | None, parts: Iterable[Path] = (),
         given: Given = NOTHING_GIVEN,
@@ -315,8 +320,7 @@ class Printer:
             raise exits.StdoutClosedError from error
 
     def _complete(self, text: str) -> str:
-        typed = [item for item in self.arguments if item != "--json"]
-        return self.given.fill(text, shlex.join(["mqtool", *typed]))
+        return self.given.fill(text, shlex.join(["mqtool", *self.typed]))
 
     def _filled(self, item: Finding) -> dict[str, Any]:
         return {**item.json(), "message": self.given.fill(item.message), "remedy": self.given.fill(item.remedy)}

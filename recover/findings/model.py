@@ -39,11 +39,19 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-class _Number(int):
-    """A number in a template: `{lost:message}` is "1 message" or "2 messages", `{n:entry|entries}` names the plural."""
+class _Fact(Struct):
+    """A fact in a template: `{lost:message}` is "1 message" or "2 messages", `{n:entry|entries}` names the plural.
+
+    What is no number, such as "an unknown number of", has the plural.
+    """
+
+    value: Any
 
     def __format__(self, spec: str) -> str:
-        return count(int(self), *spec.split("|")) if spec else str(int(self))
+        if not spec:
+            return str(self.value)
+        one, _, many = spec.partition("|")
+        return count(self.value, one, many) if hasattr(self.value, "__index__") else f"{self.value} {many or one + 's'}"
 
 
 class _Facts(dict[str, Any]):
@@ -53,8 +61,7 @@ class _Facts(dict[str, Any]):
         return "{" + key + "}"
 
     def __getitem__(self, key: str) -> Any:
-        value = super().__getitem__(key)
-        return _Number(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
+        return _Fact(super().__getitem__(key))
 
 
 def finding(

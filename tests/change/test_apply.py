@@ -19,17 +19,7 @@ from recover.change.model import Install, Plan, Retire, WriteFile, WriteRange, Z
 from recover.change.preconditions import seal
 from recover.change.undo import undo
 from recover.findings.refusal import Interrupted, Refusal
-from tests.support.plans import (
-    INDEX,
-    LOG,
-    LOG_SIZE,
-    NEW_QUEUE,
-    NEXT_LOG,
-    QUEUE,
-    make_old,
-    sealed,
-    small_store,
-)
+from tests.support.plans import INDEX, LOG, LOG_SIZE, NEW_QUEUE, NEXT_LOG, QUEUE, make_old, sealed, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 
 

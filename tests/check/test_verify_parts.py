@@ -13,7 +13,7 @@ import pytest
 from formats.batchconsumequeue import BATCH_CQ_UNIT, BatchCqUnit
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
 from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
-from formats.timer import TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, TimerLogUnit, encode_blank, encode_check
+from formats.timer import TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, TimerLogUnit, encode_check
 from mqtool import exits
 from recover.check.parts import ALL_PARTS, check_parts
 from recover.findings.model import Finding
@@ -103,15 +103,6 @@ def _unit(phy_offset: int, size: int, due: int = 1 << 41) -> bytes:
 def _timer(root: Path, content: bytes) -> None:
     put(root / "config" / "timercheck", encode_check(TimerCheck(0, 0, 0, 0, 0, 0, 0)))
     put(root / "timerlog" / FIRST, content.ljust(52 * 20 + 16, b"\0"))
-
-
-def test_the_end_mark_of_a_full_timerlog_is_no_unit(store: Make) -> None:
-    root = store("clean-4.5.1")
-    row = next(iter(looked_at(root)[1].log.live())).records[0]
-    good = _unit(int(row["phy_offset"]), int(row["size"]))
-    _timer(root, good * 20 + encode_blank(16))
-    put(root / "timerlog" / str(52 * 20 + 16).zfill(20), good.ljust(52 * 20 + 16, b"\0"))
-    assert [item for item in findings(root) if item.code != "part-recognised"] == []
 
 
 def test_a_pending_unit_that_names_another_message_is_found_and_a_delivered_one_is_not(store: Make) -> None:

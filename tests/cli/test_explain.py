@@ -108,6 +108,8 @@ def test_findings_count_in_singular_and_plural() -> None:
     said = [finding("commitlog-damaged-record", start=9, reason="bad-magic", intact_after=n).message for n in (1, 2974)]
     assert said[0].endswith("; 1 intact message lies after it")
     assert said[1].endswith("; 2,974 intact messages lie after it")
+    unknown = finding("commitlog-missing-file", start=0, stop=9, intact_after="not counted:").message
+    assert unknown.endswith("; not counted: intact messages lie after")
 
 
 def test_every_reason_that_a_judge_of_the_log_can_give_is_explained() -> None:

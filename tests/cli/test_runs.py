@@ -49,24 +49,6 @@ def test_journal_tells_what_was_done(store: Path) -> None:
     assert "mqtool undo" in mqtool("journal", store).stdout
 
 
-def test_undo_brings_the_tree_back(store: Path) -> None:
-    before = tree_digest(store)
-    apply_plan(store, harmless(store))
-    result = mqtool("undo", store, "--yes", "--json")
-    assert result.code == 0, result.stderr
-    assert result.document["plan"]
-    assert CHECKPOINT in result.document["restored"]
-    assert_same_tree(before, tree_digest(store))
-    assert [run["state"] for run in mqtool("journal", store, "--json").document["runs"]] == ["undone"]
-
-
-@pytest.mark.parametrize("command", ["undo", "resume"])
-def test_nothing_to_take_back_or_complete_is_refused(store: Path, command: str) -> None:
-    with assert_unchanged(store):
-        assert mqtool(command, store, "--yes").code == 8
-        assert mqtool(command, store, "--dry-run").code == 8
-
-
 def test_no_terminal_and_no_yes_is_refused(store: Path) -> None:
     apply_plan(store, harmless(store))
     with assert_unchanged(store):

@@ -23,7 +23,7 @@ from formats.errors import FormatError
 from mqtool import exits
 from mqtool.commands import COMMANDS, HELP, Entry
 from mqtool.next_steps import Given
-from mqtool.options import command, parse_size
+from mqtool.options import command
 from mqtool.printer import OutputOptions, Printer
 from mqtool.progress import Progress, Steps
 from mqtool.text import clean
@@ -83,10 +83,6 @@ def test_every_command_has_help_with_examples_and_exit_codes(name: str) -> None:
     assert result.code == 0
     assert f"mqtool {name}" in result.stdout.split("Examples")[1]
     assert "a bug in mqtool" in result.stdout.split("Exit codes")[1]
-
-
-def test_version_is_printed() -> None:
-    assert mqtool("--version").stdout.startswith("mqtool ")
 
 
 @pytest.mark.parametrize("line", [["nonsense"], ["explain", "--nonsense"], ["exit-codes", "too", "many"],
@@ -197,12 +193,6 @@ def test_no_color_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[3" not in mqtool("exit-codes").stdout
 
 
-@pytest.mark.parametrize(("text", "size"), [("1", 1), ("64K", 65536), ("1M", 1 << 20), ("1G", 1 << 30),
-                                            ("2MiB", 2 << 20)])
-def test_sizes_take_suffixes(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
 @pytest.mark.parametrize(("words", "number", "offered"), [
     ("mqtool re", 1, "recover"), ("mqtool explain commitlog-damaged-r", 2, "commitlog-damaged-record"),
     ("mqtool recover --pol", 2, "--policy"), ("mqtool verify --only ch", 3, "checkpoint"),
@@ -213,12 +203,6 @@ def test_shell_completion_offers_commands_options_and_codes(words: str, number: 
     assert done.returncode == 0
     assert offered in done.stdout.split()
     assert done.stderr == ""
-
-
-def test_completion_script_is_shown() -> None:
-    done = process("--show-completion", env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"})
-    assert done.returncode in (0, 16)
-    assert "Traceback" not in done.stderr
 
 
 def test_every_code_can_be_explained() -> None:

@@ -82,15 +82,6 @@ def test_an_index_that_is_switched_off_is_made_only_on_demand(store: Copy) -> No
     assert [step.kind for step in plan_of(root, parts=(INDEX,)).steps] == ["install"]
 
 
-def test_unknown_topics_and_queues_are_usage_errors(store: Copy) -> None:
-    root = store("clean-5.3.3")
-    for options in ({"topic": "NoSuchTopic"}, {"topic": "TopicA", "queue": 4}):
-        with pytest.raises(UsageRefusal) as refused:
-            plan_of(root, parts=(CONSUMEQUEUE,), **options)
-        assert refused.value.exit_code == 16
-    assert "0, 1, 2, 3" in refused.value.remedy
-
-
 def test_a_deleted_topic_is_not_rebuilt_unless_asked_for(store: Copy) -> None:
     root = store("clean-5.3.3")
     shutil.rmtree(root / "consumequeue" / "TopicA")

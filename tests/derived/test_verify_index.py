@@ -16,7 +16,7 @@ from fixtures.damage import damage
 from recover.derived import index_check as verify_index
 from recover.derived import index_files as index_image
 from recover.derived.index_check import check_index
-from recover.derived.index_keys import TagHistory, TagRun
+from recover.derived.index_keys import TagHistory
 from tests.support.indexes import checked, opened, rebuilt, warnings, write
 from tests.support.stores import unpacked
 
@@ -72,16 +72,6 @@ def test_upgrade_in_the_middle_of_a_file_is_seen(store: StoreCopy) -> None:
     assert warnings(after) == []
     assert after.total("units") == after.expected < 9566
     assert [present for _, present in after.stream.tags.changes] == [False, True]
-
-
-@pytest.mark.parametrize(("runs", "changes"), [
-    ([], [False]),
-    ([TagRun(0, 9, True)], [True]),
-    ([TagRun(0, 9, True), TagRun(50, 3, False), TagRun(90, 5, False)], [True, False]),
-    ([TagRun(90, 5, True), TagRun(0, 9, False)], [False, True]),
-])
-def test_tag_history_has_as_few_changes_as_possible(runs: list[TagRun], changes: list[bool]) -> None:
-    assert [present for _, present in TagHistory.infer(runs, False).changes] == changes
 
 
 def test_units_put_twice_are_not_wrong(store: StoreCopy) -> None:

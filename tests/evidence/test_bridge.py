@@ -76,12 +76,6 @@ def test_a_narrow_end_of_a_file_gets_a_blank_alone() -> None:
     assert (bridge.markers, bridge.filler, bridge.blank) == ((), (), START)
 
 
-def test_filler_comes_in_pieces_that_a_broker_can_allocate() -> None:
-    bridge = build_bridge(Gap(START, START + 3 * PIECE + 50, False, 5, False), [])
-    assert [record.total_size <= PIECE for record in bridge.filler] == [True] * 4
-    assert tuple(_walk(bridge, START + 3 * PIECE + 50)) == bridge.filler
-
-
 def test_a_bridge_over_a_wide_hole_is_not_in_memory() -> None:
     tracemalloc.start()
     try:
@@ -155,11 +149,3 @@ def test_a_damaged_body_is_not_guessed() -> None:
     damaged[100] ^= 1
     position = LostPosition(QueueKey(record.topic_name, record.queue_id), record.queue_offset, record.phy_offset, None)
     assert restore(bytes(damaged), placed.phy_offset, [position]) is None
-
-
-def test_a_record_of_another_place_is_not_moved_here() -> None:
-    one, other = placed_records("clean-5.3.3")[50], placed_records("clean-5.3.3")[51]
-    position = LostPosition(
-        QueueKey(one.record.topic_name, one.record.queue_id), one.record.queue_offset, one.phy_offset, None
-    )
-    assert restore(other.raw, one.phy_offset, [position]) is None

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import random
-import zlib
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fixtures.damage.patch import flip_bit
-from formats.crc import CRC31_MASK
 from formats.errors import FormatError
-from formats.native.walk import bits_that_change
 from formats.record import BLANK_SIZE, HEAD_SIZE, Record, check_strict, decode, encode, make_record
 from recover.derived.expected import QueueKey
 from recover.evidence.lost import LostPosition
@@ -44,15 +40,6 @@ def _is_intact(content: bytes) -> bool:
     except FormatError:
         return False
     return True
-
-
-@given(st.binary(min_size=1, max_size=300), st.data())
-def test_the_checksum_names_each_bit(text: bytes, data: st.DataObject) -> None:
-    number = data.draw(st.integers(0, 8 * len(text) - 1))
-    change = (zlib.crc32(text) ^ zlib.crc32(_flipped(text, number))) & CRC31_MASK
-    found = np.zeros(4, dtype=np.int64)
-    assert bits_that_change(len(text), change, found) == 1
-    assert found[0] == number
 
 
 @given(st.binary(min_size=1, max_size=300), st.booleans(), st.data())

@@ -14,7 +14,6 @@ from fixtures.damage.patch import flip_bit
 from formats.record import HEADS
 from formats.record.rows import RECORD
 from formats.sysflag import HOSTS_V6
-from recover.evidence.places import placed
 from recover.log.generations import misnumbered_among
 from recover.store.store import Store
 from tests.cli.runner import mqtool
@@ -117,20 +116,6 @@ def test_a_queue_numbered_anew_has_no_stray(generations: list[tuple[int, int]]) 
         first = min(first, offsets[-1] - 1) if offsets else first
         offsets += range(first, first + length)
     assert not misnumbered_among(np.array(offsets)).any()
-
-
-def test_strays_are_placed_by_units_then_by_their_order_or_not_at_all() -> None:
-    one, other = (900, 1000, 90), (7, 1300, 80)
-    assert placed([one], range(7, 8), [], []) == [(7, 1000, 90)]
-    assert placed([one, other], range(7, 9), [], []) == [(7, 1000, 90), (8, 1300, 80)]
-    # a lost message has one of the places, or a unit names one of the two
-    assert placed([one, other], range(7, 10), [(8, 1100, 70)], [1100]) == [(7, 1000, 90), (9, 1300, 80)]
-    assert placed([one, other], range(7, 10), [(9, 1300, 80)], []) == [(7, 1000, 90), (9, 1300, 80)]
-    assert placed([one, other], range(7, 9), [(7, 1300, 80)], []) == []
-    assert placed([one, other], range(7, 9), [(7, 1300, 80), (8, 1000, 90)], []) == []
-    # somebody else holds the only place there is, or there are more strays than places
-    assert placed([one], range(7, 8), [(7, 500, 90)], []) == []
-    assert placed([one, other], range(7, 8), [], []) == []
 
 
 def rows(*times: int) -> np.ndarray:

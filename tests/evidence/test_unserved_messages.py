@@ -75,7 +75,7 @@ def test_the_bit_that_is_turned_back_is_the_one_or_there_is_none(topic: str, dat
 
 
 @pytest.mark.parametrize(("topic", "name"), PROPERTIES)
-@pytest.mark.parametrize("part", ["name", "value"])
+@pytest.mark.parametrize("part", ["value", pytest.param("name", marks=pytest.mark.long)])
 def test_a_flipped_bit_is_told_and_put_back(topic: str, name: str, part: str, tmp_path: Path) -> None:
     store, hit = real_store(STORE[topic], tmp_path), _some(topic)
     sound = contents(store)

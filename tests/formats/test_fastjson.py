@@ -14,16 +14,7 @@ from hypothesis import strategies as st
 import formats
 from formats.config import json as fastjson
 from formats.config import tables as config
-from formats.config.json import (
-    Json,
-    Parsed,
-    Style,
-    detect_style,
-    dumps,
-    loads,
-    parse,
-    salvage,
-)
+from formats.config.json import Json, Parsed, Style, detect_style, dumps, loads, parse, salvage
 from formats.errors import FormatError
 from formats.layout import Layout
 from formats.registry import FORMATS, Format
@@ -62,16 +53,6 @@ def test_every_real_config_file_is_reproduced_byte_for_byte(name: str) -> None:
     for path in config_files(name):
         content = path.read_bytes()
         assert dumps(loads(content), detect_style(content)) == content, path
-
-
-def test_the_styles_are_those_of_the_brokers() -> None:
-    def style(store: str, file: str) -> Style:
-        return detect_style((unpacked(store) / "config" / file).read_bytes())
-
-    assert style("clean-4.5.1", "consumerOffset.json") is Style.FASTJSON1
-    assert style("clean-5.3.3", "delayOffset.json") is Style.FASTJSON1
-    assert style("killed-5.5.0", "delayOffset.json") is Style.FASTJSON2
-    assert style("killed-5.5.0", "timermetrics") is Style.COMPACT
 
 
 def test_unquoted_integer_keys_are_integers_and_quoted_ones_are_not() -> None:
@@ -204,19 +185,7 @@ def test_any_bytes_are_read_as_the_reference_reads_them(data: bytes) -> None:
     agree(data)
 
 
-@given(st.dictionaries(KEYS, VALUES, max_size=6), st.sampled_from(Style), st.data())
-def test_values_and_what_a_changed_byte_makes_of_them(value: fastjson.Json, style: Style, data: st.DataObject) -> None:
-    text = dumps(value, style)
-    agree(text)
-    at = data.draw(st.integers(0, len(text) - 1))
-    agree(text[:at] + data.draw(st.binary(max_size=2)) + text[at + 1 :])
-
-
 # --- The tables of the config files, from real brokers and from hands that slipped.
-
-
-def value_of(store: str, name: str) -> Json:
-    return loads((unpacked(store) / "config" / name).read_bytes())
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -230,20 +199,6 @@ def test_every_real_file_is_known_and_has_its_keys(name: str) -> None:
         assert config.missing_keys(known, value) == ()
         assert isinstance(value, dict)
         assert {str(key) for key in value} <= {*known.required, *known.optional}
-
-
-@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-5.5.0"])
-def test_with_light_queues_all_offsets_are_in_the_other_file(name: str) -> None:
-    assert not (unpacked(name) / "config" / "consumerOffset.json").exists()
-    offsets = config.read_consumer_offsets(value_of(name, "lmqConsumerOffset.json"))
-    assert ("TopicA", "CG_retry") in offsets.offsets
-    assert offsets.lmq_offsets == {}
-    assert offsets.rejected == []
-
-
-def test_delay_levels_of_both_layouts() -> None:
-    assert config.read_delay_offsets(value_of("clean-4.5.1", "delayOffset.json")).levels == {1: 40, 3: 57, 4: 20, 5: 6}
-    assert config.read_delay_offsets(value_of("killed-5.5.0", "delayOffset.json")).levels == {1: 40, 3: 95}
 
 
 def test_one_bad_member_does_not_hide_the_others() -> None:

@@ -85,3 +85,20 @@ def test_a_log_with_damage_is_scanned_again_for_its_meaning_depends_on_the_queue
     known, watched, queue = _known(root)
     assert known.scan_log(queue).damaged
     assert watched.scans == 1
+
+
+def test_a_log_beside_other_names_than_before_is_scanned_again(root: Path) -> None:
+    (root / "commitlog" / "lost+found").mkdir()
+    known, watched, _ = _known(root)
+    (root / "commitlog" / "lost+found").rmdir()
+    assert known.scan_log(Store.open(root).commitlog).queue.odd == []
+    assert watched.scans == 1
+
+
+def test_a_log_without_keys_is_scanned_again_for_those_who_need_them(root: Path) -> None:
+    queue, watched = Store.open(root).commitlog, _Watched()
+    known = KnownLog(LocalEngine().scan_log(queue, with_keys=False), stamps_of(queue), watched)
+    assert known.scan_log(queue, with_keys=False) is known.log
+    assert watched.scans == 0
+    assert known.scan_log(queue).has_keys
+    assert watched.scans == 1

@@ -14,15 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formats.record import Record
-from formats.record.rows import (
-    BIT_FILLER,
-    BIT_GHOST,
-    BIT_MARKER,
-    BIT_MISNUMBERED,
-    BIT_PROP_CRC,
-    BIT_SUPERSEDED,
-    RECORD,
-)
+from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MARKER, BIT_MISNUMBERED, BIT_PROP_CRC, BIT_SUPERSEDED, RECORD
 from recover.evidence import restore as restoring
 from recover.log import generations
 from recover.log.file_scan import FileScan

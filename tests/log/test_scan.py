@@ -20,11 +20,9 @@ from fixtures.synth import synth_store
 from formats.errors import FormatError
 from formats.record import HEAD_SIZE, decode, encode
 from formats.record.codec import make_record
-from formats.record.rows import BIT_DELAY, RECORD, row_of
+from formats.record.rows import row_of
 from recover.log.file_scan import FileScan, scan_file
 from recover.log.judge import envelope_size, judge, reason_of
-from recover.log.scan import scan_log
-from recover.look.items import log_items
 from recover.store.mapped_files import MappedFile
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
@@ -97,19 +95,6 @@ def test_the_hole_before_an_intact_end_mark_ends_at_it(store: Copies) -> None:
     assert (hole.start, hole.stop, hole.ended_by) == (last.offset, last.offset + last.record.total_size, "blank")
 
 
-def test_a_record_longer_than_the_window_is_read_whole(tmp_path: Path) -> None:
-    synth_store(tmp_path / "s", messages=20, body=lambda rng: rng.randbytes(9000), mapped_file_size=256 * 1024)
-    scans = _scans(tmp_path / "s", window=4096)
-    assert sum(scan.record_count for scan in scans) == 20
-
-
-def test_more_queues_than_the_tables_hold_at_first(tmp_path: Path) -> None:
-    written = synth_store(tmp_path / "s", messages=6000, topics=1500, queues=4, body=10, mapped_file_size=4 << 20)
-    (scan,) = _scans(tmp_path / "s")
-    assert len(set(scan.queues)) == len(scan.queues) == len(written.queues)
-    assert scan.record_count == 6000
-
-
 def test_every_record_keeps_its_queue_when_the_first_one_of_a_queue_is_damaged(tmp_path: Path) -> None:
     """Properties are the last thing looked at: a queue that only a refused record names must leave no trace."""
     synth_store(tmp_path / "s", messages=400, mapped_file_size=32 * 1024)
@@ -132,61 +117,13 @@ def _named_rows(scan: FileScan) -> list[tuple[Any, tuple[bytes, int]]]:
     return [(row, scan.queues[row["queue"]]) for split in scan.splits for row in split.records]
 
 
-@pytest.mark.parametrize("name", STORES)
-def test_without_keys_the_rows_are_the_same_but_for_hashes_and_tags_codes(name: str) -> None:
-    queue = opened(unpacked(name)).commitlog
-    whole, bare = scan_log(queue), scan_log(queue, with_keys=False)
-    assert (whole.queues, whole.damaged, whole.tally) == (bare.queues, bare.damaged, bare.tally)
-    rows = np.concatenate([split.records for split in whole.splits()] or [np.empty(0, dtype=RECORD)])
-    without = np.concatenate([split.records for split in bare.splits()] or [np.empty(0, dtype=RECORD)])
-    rows["hashes"] = 0
-    rows["tags_code"][(rows["bits"] & BIT_DELAY) == 0] = 0
-    assert np.array_equal(rows, without)
-    assert not any(split.hashes.size for split in bare.splits())
-
-
 # --- Heads of records within each other's bodies, right but for a checksum: judging them costs what their file costs.
 
 
 SIZE = 1 << 20
-STEP = 128
 
 
-@pytest.mark.parametrize("bad_topic", [False, True])
-def test_nested_heads_are_judged_without_their_bodies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad_topic: bool
-) -> None:
-    path = tmp_path / "00000000000000000000"
-    path.write_bytes(nested_heads(SIZE, STEP, bad_topic))
-    read = 0
-    salvage, plain = FileReader.salvage_into, FileReader.read
-
-    def salvaged(self: FileReader, buffer: memoryview, offset: int) -> object:
-        nonlocal read
-        read += len(buffer)
-        return salvage(self, buffer, offset)
-
-    def counted(self: FileReader, offset: int, length: int) -> bytes:
-        nonlocal read
-        read += min(length, SIZE)
-        return plain(self, offset, length)
-
-    monkeypatch.setattr(FileReader, "salvage_into", salvaged)
-    monkeypatch.setattr(FileReader, "read", counted)
-    found = scan_file(MappedFile(path, 0, SIZE), SIZE, window=64 << 10)
-    (hole,) = found.holes
-    assert (hole.start, hole.stop, hole.envelope) == (0, SIZE, not bad_topic)
-    assert hole.reason == ("bad-topic" if bad_topic else "bad-body-crc")
-    # as many heads as there are, each with its ends and two blocks of sums, is all that is read beside the file
-    assert read < 8 * SIZE + SIZE // STEP * 3 * 4096
-    read = 0
-    with FileReader(path) as reader:
-        assert [item.kind for item in log_items(reader, 0, 0)] == ["damage"]
-    assert read < 8 * SIZE + SIZE // STEP * 3 * 4096
-
-
-@pytest.mark.parametrize("step", [24, 128])
-@pytest.mark.parametrize("window", [8 << 10, 64 << 10])
+@pytest.mark.parametrize(("step", "window"), [(24, 64 << 10), (128, 8 << 10)])
 def test_intact_records_among_nested_heads_are_found(tmp_path: Path, step: int, window: int) -> None:
     size = 96 << 10
     content = bytearray(nested_heads(size, max(step, HEAD_SIZE + ENDS)))

@@ -31,10 +31,6 @@ from tests.support.trees import assert_unchanged
 
 
 MIB = 1 << 20
-CONTRACT_KEYS = [
-    "broker", "starts", "reason", "mode", "start_file", "min_phy", "max_phy", "queues", "deleted_files",
-    "lost_messages", "unreachable_messages", "duplicated_offsets", "assumptions",
-]
 
 
 def ask(root: Path, version: str = "5.3.3", **given: str) -> Prediction:
@@ -58,12 +54,6 @@ def test_sound_store_costs_nothing_and_is_not_touched(store: Callable[[str], Pat
             found = ask(root, version)
             assert (found.starts, found.exit_code, found.max_phy) == (True, 0, EXPECTED[name]["log_end"]), version
             assert sum(high - low for low, high in found.queues.values()) == EXPECTED[name]["units"]
-
-
-def test_document_has_the_keys_that_scripts_rely_on(store: Callable[[str], Path]) -> None:
-    document = ask(store("clean-5.3.3")).json()
-    assert list(document)[: len(CONTRACT_KEYS)] == CONTRACT_KEYS
-    assert document["start_file"] == f"commitlog/{MIB:020d}" and document["queues"]["TopicA/0"] == [0, 161]
 
 
 def test_release_that_cannot_read_the_records_loses_them(store: Callable[[str], Path]) -> None:

@@ -136,16 +136,6 @@ def test_t15_first_message_as_old_as_retention_allows_asks_nothing(
         assert store.run("recover", "--yes", *options).code == result.code
 
 
-def test_t15_log_of_which_the_first_file_was_not_copied_asks_for_it(drill: Start) -> None:
-    store = drill(PLAIN)
-    start = walk.log_files(store.root)[1].file_from_offset
-    store.strike("log-first-missing")
-    store.finds("commitlog-begins-late", f"commitlog/{file_name(start)}", 0, exit_code=exits.DERIVED)
-    assert store.verify().document["next"][0]["command"].startswith("Find them")
-    with assert_unchanged(store.root):
-        assert store.run("recover", "--yes").code == exits.DERIVED
-
-
 def test_t16_missing_middle_file_is_a_gap_and_both_sides_stay(drill: Start) -> None:
     store = drill(MANY_FILES)
     facts = store.strike("log-middle-missing").facts

@@ -293,12 +293,12 @@ def test_a_loss_counts_messages_and_undo_restores_them(tmp_path: Path, monkeypat
     monkeypatch.setenv("COLUMNS", "160")  # one of several workers sees 80, where a time takes two lines
     root = real_store("clean-5.3.3", tmp_path)
     damage("log-last-missing", root, 27)
-    lost = re.search(r"at least (\d+) messages", mqtool("recover", root, "--yes").stderr)
+    lost = re.search(r"at least ([\d,]+) messages", mqtool("recover", root, "--yes").stderr)
     assert lost is not None
     done = mqtool("recover", root, "--max-loss", "all", "--yes")
-    assert f"what is lost: {int(lost[1]):,} messages" in done.stdout and " near 20" in done.stdout
+    assert f"what is lost: {lost[1]} messages" in done.stdout and " near 20" in done.stdout
     undone = mqtool("undo", root, "--yes").stdout
-    assert "what is lost" not in undone and f"what that plan gave up, {int(lost[1]):,} messages, is restored" in undone
+    assert "what is lost" not in undone and f"what that plan gave up, {lost[1]} messages, is restored" in undone
 
 
 def test_a_release_that_nobody_knows_is_refused_and_a_newer_patch_starts_like_the_nearest(tmp_path: Path) -> None:

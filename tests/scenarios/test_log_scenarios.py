@@ -165,16 +165,6 @@ def test_t07_swapped_pages_do_not_stand_where_they_say(drill: Start) -> None:
 # --- T08: stale bytes ---------------------------------------------------------------------------------
 
 
-def test_t08_older_records_behind_the_end_are_no_messages(drill: Start) -> None:
-    store = drill(PLAIN)
-    facts = store.strike("stale-behind-tail").facts
-    store.finds("commitlog-torn-tail", *store.place(facts["phy_offset"]), exit_code=2)
-    assert store.verify().document["commitlog"]["messages"] == len(store.messages)
-    with store.recovered() as done:
-        assert messages(store.root) == store.messages
-        assert done["damaged_messages"] == 0
-
-
 def test_t08_ghosts_in_their_own_place_are_shown_only_when_asked_for(drill: Start) -> None:
     store = drill(PLAIN)
     facts = store.strike("ghosts-behind-tail").facts

@@ -271,7 +271,7 @@ def test_t38_foreign_bytes_as_the_only_log_file_are_not_zeroed(folder: Path, kin
         assert messages(root) == set()
 
 
-@pytest.mark.parametrize("release", ["4.9.7", "5.3.3"])
+@pytest.mark.parametrize("release", ["5.3.3", pytest.param("4.9.7", marks=pytest.mark.long)])
 @pytest.mark.parametrize(("name", "right", "wrong"), [
     ("clean-5.3.3", 1 << 20, (1 << 20) + 1), ("clean-plain-4.9.7", 0, 39448), ("clean-plain-4.9.7", 0, 7620),
 ])

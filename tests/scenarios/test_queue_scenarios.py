@@ -45,7 +45,7 @@ def sizes(store: Drill) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.deep]) for name in WHOLE
+    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in WHOLE
 ])
 def test_t19_all_queues_missing_come_back_as_the_broker_wrote_them(drill: Start, name: str) -> None:
     store = drill(name)
@@ -135,20 +135,6 @@ def test_t23_zero_file_behind_a_full_one_is_no_unit(drill: Start) -> None:
 
 
 # --- T25: other kinds of queues --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["killed-ext-4.5.1", "killed-ext-5.5.0"])
-def test_t25_extension_files_are_made_again(drill: Start, name: str) -> None:
-    store = drill(name)
-    before = queue_bytes(store.root)
-    ext = {path: path.read_bytes() for path in (store.root / "consumequeue_ext").rglob("0*") if path.is_file()}
-    store.strike("ext-missing")
-    broken = store.found("consumequeue-ext-broken")
-    assert sum(item["facts"]["count"] for item in broken) == len(store.messages)
-    assert {item["file"] for item in broken} == {path.relative_to(store.root).as_posix() for path in ext}
-    with store.recovered(0, "--set", "mappedFileSizeConsumeQueueExt=40000"):
-        assert queue_bytes(store.root) == before
-        assert {path: path.read_bytes() for path in ext} == ext
 
 
 def put(path: Path, content: bytes) -> None:

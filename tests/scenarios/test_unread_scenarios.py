@@ -68,16 +68,6 @@ def test_nothing_is_changed_that_a_dledger_answers_for(folder: Path, change: tup
     assert "dledger-n0" in said.document["error"]["message"]
 
 
-@pytest.mark.parametrize("keep", [0, 1])
-def test_predict_cannot_say_what_a_dledger_does(folder: Path, keep: int) -> None:
-    root = to_dledger(real_store(MANY, folder), keep)
-    said = mqtool("predict", root, "--broker", "5.3.3", "--json")
-    assert said.code == UNREAD and said.document["starts"] is None
-    assert {item["code"] for item in said.document["findings"]} == {"start-cannot-say"}
-    line = mqtool("predict", root, "--broker", "5.3.3", "--quiet").stdout
-    assert line.startswith("Cannot say") and "nothing" not in line
-
-
 @pytest.mark.parametrize("search", [
     ("--topic", "none", "--key", "none"), ("--topic", "none", "--key", "none", "--scan"),
     ("--msg-id", "7F00000100002A9F0000000000000000"), ("--phy-offset", "48"),
