@@ -17,6 +17,7 @@ from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
 from recover.findings.store_codes import PREDICT_CODES
 from recover.log.scan import scan_log
+from recover.predict.loading import Stop
 from recover.predict.outlook import releases_that_cut
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
@@ -279,7 +280,8 @@ def test_later_and_earlier_releases_than_were_compared_are_an_assumption(store: 
 
 def test_findings_are_of_registered_codes() -> None:
     everything = Prediction(
-        "5.3.3", "normal", starts=False, reason="why", lost_messages=1, unreachable_messages=1, duplicated_offsets=1,
+        "5.3.3", "normal", starts=False, stop=Stop("why"), lost_messages=1, unreachable_messages=1,
+        duplicated_offsets=1,
         deleted_files=["x"], index_gap=(0, 1), config_lost=["config/topics.json"], end_reason="bad-magic",
         unsupported=["batchconsumequeue: batch consume queues"],
         lowered_queues=[("T/0", 5, 3)],
