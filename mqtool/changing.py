@@ -16,7 +16,7 @@ from mqtool import exits
 from mqtool.next_steps import NOT_OF_A_COPY, Given, Scene, Step, next_steps, undo_step
 from mqtool.options import BrokerChoice, ConsentChoice, EngineChoice, PartsChoice, StoreChoice, option
 from mqtool.printer import Printer, make_console, outside_store
-from mqtool.screens.plan import losses, plan_document, show_plan, sizes_of
+from mqtool.screens.plan import losses, plan_document, show_plan
 from mqtool.screens.verdict import verify_line
 from mqtool.text import clean, count
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
@@ -34,7 +34,7 @@ from recover.log.engine import Engine, KnownLog, stamps_of
 from recover.look.store import settings_of
 from recover.repair.losses import RecoverPlan, assumed_sizes
 from recover.repair.never_worse import refuse_worse
-from recover.store.memo import Seen, seen_now
+from recover.store.memo import Stamp, seen_now
 from recover.store.store import Store, StoreOptions
 
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
@@ -113,7 +113,8 @@ def ask(question: str, *, yes: bool) -> None:
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise Refusal("not a terminal: add --yes to confirm", "Look at the plan with --dry-run, then add --yes.")
+        raise Refusal("not a terminal: add --yes to confirm",
+                      "`{typed} --dry-run` shows the plan, `{typed} --yes` carries it out.")
     make_console("auto", stderr=True).print(f"{question} [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refusal("not confirmed; nothing was changed")
@@ -130,7 +131,7 @@ def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
 def conclude(
     out: Printer, store: Store, engine: EngineChoice, plan: Plan, done: str, *, corrected: bool = True,
     known: Callable[[Engine], Engine] | None = None, looked: Callable[[Survey], None] | None = None,
-    undo: bool = True, typed: tuple[str, ...] = (),
+    undo: bool = True,
 ) -> int:
     """Verify the result and end: its findings take the place of the earlier ones. The exit code.
 
@@ -147,8 +148,9 @@ def conclude(
     document = {**report.json(), "exit_code": report.exit_code}
     out.answer(verify=document)
     code = report.exit_code | (exits.CORRECTED if corrected else 0)
-    assumed = sizes_of(plan.summary.get("assumptions", ()))
-    scene = Scene("changed", out.given, code, list(out.findings), typed, changes=plan.command, assumed=assumed)
+    assumed = [f"{name}={value}" for name, value in plan.summary.get("assumed_settings", {}).items()]
+    scene = Scene("changed", out.given, code, list(out.findings), out.typed, changes=plan.command, assumed=assumed,
+                  mendable=plan.summary.get("mendable_messages", 0))
     out.summary(f"{done}. {verify_line(document, code)}", next_steps(scene), undo_step(out.given) if undo else None)
     # messages that the plan gave up are no damage to a verify afterwards
     return code | (exits.MESSAGES if plan.loss else 0)
@@ -212,7 +214,7 @@ class Change(Struct):
         return conclude(
             out, store, self.engine, plan,
             f"{count(len(plan.steps), 'step')} done, {losses(made, 'undo and --mend-bits would restore')}",
-            corrected=bool(plan.steps), looked=self.looked, undo=self.output is None, typed=self._typed,
+            corrected=bool(plan.steps), looked=self.looked, undo=self.output is None,
             known=lambda engine: KnownLog(made.before.survey.log, stamps, engine),
         )
 
@@ -231,14 +233,19 @@ class Change(Struct):
                 return made
             return refuse_worse(store, made, settings_of(store, *self.broker.said)[0], self.max_loss, out.findings)
 
-    def _stated(self, store: Store, made: RecoverPlan, seen: Seen) -> Plan:
+    def _stated(self, store: Store, made: RecoverPlan, seen: dict[str, Stamp]) -> Plan:
         """The plan with what it was made from, in the document and in the file of --plan-out."""
         out, options, plan = self.out, store.options, made.plan
         if self.output is None and any(item.code == "broker-running" for item in made.before.findings):
             steps = tuple(step for step in plan.steps if step.file != store.relative(store.abort_path))
             plan = structs.replace(plan, steps=steps)
             out.say("a broker runs on this store: its abort file belongs there, and nothing is changed meanwhile")
-        made.assumptions += assumed_sizes(store, plan)
+        made.assumed_settings = assumed_sizes(store, plan)
+        made.assumptions += [
+            f"{name}={size}: no queue file and no setting tells it, and a broker with another value does not start on "
+            f"queue files of {size} bytes; --broker-conf FILE or --set names it"
+            for name, size in made.assumed_settings.items()
+        ]
         # apply and resume look at the same parts, by the same settings
         said = {
             "commitlog": [str(path.absolute()) for path in options.commitlog],
@@ -247,8 +254,11 @@ class Change(Struct):
             "mapped_file_size": options.mapped_file_size, "index_slots": options.index_slots,
             "index_entries": options.index_entries, "broker": options.broker, "settings": dict(options.settings),
         }
-        plan = structs.replace(plan, summary={**plan.summary, "assumptions": made.assumptions, "store_options": said})
-        plan = seal(plan, store.root.absolute(), seen={**seen.files, **seen.folders})
+        plan = structs.replace(plan, summary={
+            **plan.summary, "assumptions": made.assumptions, "assumed_settings": made.assumed_settings,
+            "mendable_messages": made.mendable_messages, "store_options": said,
+        })
+        plan = seal(plan, store.root.absolute(), seen=seen)
         out.answer(
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
             lost_messages=made.lost_messages, damaged_messages=made.damaged_messages,
@@ -278,11 +288,7 @@ class Change(Struct):
         out.answer(output=str(target))
         return copied, seal(moved, target.absolute())
 
-    @property
-    def _typed(self) -> tuple[str, ...]:
-        return tuple(item for item in self.out.arguments if item not in ("--dry-run", "--json"))
-
     def _steps(self, phase: str, code: int, mendable: int = 0) -> list[Step]:
-        return next_steps(Scene(phase, self.out.given, code, list(self.out.findings), self._typed,
+        return next_steps(Scene(phase, self.out.given, code, list(self.out.findings), self.out.typed,
                                 self.consent.plan_out, mendable, changes=self.out.command))
 

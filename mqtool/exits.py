@@ -89,8 +89,8 @@ def failure_of(error: BaseException, found: int = 0) -> Failure:
         return Failure(error.exit_code | bits, kind, error.message, error.remedy)
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
         by = f" by {signal.Signals(error.number).name}" if isinstance(error, Stopped) else ""
-        return Failure(INTERRUPTED, "interrupted", f"stopped{by}", "The change that had begun is completed by: "
-                       "mqtool resume {store}   (or reverted by: mqtool undo {store})")
+        return Failure(INTERRUPTED, "interrupted", f"stopped{by}", "`mqtool resume {store}` completes the "
+                       "change that had begun, `mqtool undo {store}` reverts it.")
     if isinstance(error, MemoryError):
         return Failure(OPERATIONAL | found, "memory", "there is not enough memory",
                        "Lower --threads, or set --memory below what is free.")

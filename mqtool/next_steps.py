@@ -15,6 +15,7 @@ from urllib.parse import parse_qs
 from msgspec import Struct, field, structs
 
 from mqtool import exits
+from mqtool.text import count
 from recover.findings.registry import CODES
 
 if TYPE_CHECKING:
@@ -98,8 +99,12 @@ class Given(Struct, frozen=True):
         folders = options.commitlog if options.log_of_conf else ()
         return structs.replace(self, log_of_conf=tuple(("commitlog", str(folder)) for folder in folders))
 
-    def fill(self, text: str) -> str:
-        """A text of a finding or refusal that names the store as `{store}`, with its commands made complete."""
+    def fill(self, text: str, typed: str = "") -> str:
+        """A text of a finding or refusal that names the store as `{store}`, with its commands made complete.
+
+        `{typed}` in a refusal is the command line that was refused: `typed`, else recover.
+        """
+        text = text.replace("{typed}", typed or self.line("recover"))
         if "{store}" not in text:
             return text
         match = _NAMED.search(text)
@@ -136,16 +141,16 @@ def copy_command(place: str) -> str:
 class Scene(Struct):
     """Where somebody stands: after which `phase`, with which exit code and findings.
 
-    `typed`: the words of the command line without --dry-run. `plan`: the file that --plan-out or apply named.
+    `typed`: the words of the command line. `plan`: the file that --plan-out or apply named.
     `damaged`: the log has damage before intact messages. `assumed`: settings that what was written depends on.
-    `mendable`: messages that --mend-bits would save. `changes`: which command made the plan.
+    `mendable`: messages that --mend-bits would save, or would have saved. `changes`: which command made the plan.
     """
 
     phase: str
     given: Given
     code: int = 0
     findings: list[Finding] = field(default_factory=list)
-    typed: tuple[str, ...] = ()
+    typed: Sequence[str] = ()
     plan: Path | None = None
     mendable: int = 0
     damaged: bool = False
@@ -164,7 +169,7 @@ class Scene(Struct):
     def repairs(self) -> list[Finding]:
         """What recover repairs, as the findings' remedies say."""
         return [item for item in self.wrong if item.remedy.startswith("mqtool re")
-                or (item.code in LOOK_FIRST and "mqtool re" in item.remedy)]
+                or (item.code in FIND and "mqtool re" in item.remedy)]
 
     def needs(self, option: str) -> list[Finding]:
         """What only this option of recover repairs."""
@@ -180,23 +185,12 @@ class Scene(Struct):
         return [Step(self.given.fill(remedy), self.given.fill(message)) for remedy, message in done]
 
 
-STOPS = frozenset({
-    "commitlog-empty-queues-left", "commitlog-mostly-gone", "commitlog-foreign", "commitlog-missing-file",
-    "commitlog-other-log", "commitlog-odd-name", "consumequeue-odd-name", "index-odd-name",
-})
-"""Findings on which recover refuses, beside those of exit bit 8, unless their remedy is recover."""
-LOOK_FIRST = frozenset({
-    "config-missing", "config-lost", "part-missing", "part-damaged", "timer-check-wrong", "start-forgets-config",
-})
-"""Findings of what a person looks for first, where the remedy is not recover: a repair at best guesses it."""
-SETTINGS = frozenset({"settings-contradict-files", "settings-would-truncate", "start-needs-newer-broker"})
-"""Findings of which the remedy is another setting or another release: no repair of the store helps."""
+STOPS, FIND, SETTINGS = (
+    frozenset(code.name for code in CODES.values() if code.leads == leads) for leads in ("stop", "find", "setting"))
 _MEND, _CLAMP = "--mend-bits", "--clamp-offsets"
 _LEFT_BY_A_KILL = {"abort-present"}
 _STORES = 10
 OWNERS = "file-owner-or-mode"
-_READ_AT_START = ("config-", "part-", "timer-")
-"""Families of findings about what a start reads and goes on without: what no repair restores comes before it."""
 _ASKS = "commitlog-begins-late"
 """A question that only a person answers: whether the log is meant to begin there."""
 
@@ -230,6 +224,8 @@ def _start(scene: Scene) -> list[Step]:
         last = "its start costs nothing; whether all else is well is a question for mqtool verify"
     elif scene.wrong:
         last = "then see to what is left"
+    elif scene.mendable:
+        last = f"without {count(scene.mendable, 'damaged message')} that --mend-bits would restore"
     steps = [Step(START_BROKER, f"{with_conf}; {last}")]
     if scene.phase == "predicted" and scene.code:
         steps = [Step(START_BROKER, f"{with_conf}; what the start costs comes back from the log by itself")]
@@ -253,8 +249,8 @@ def _dry_runs(scene: Scene) -> list[Step]:
     return steps
 
 
-def _look_first(scene: Scene) -> list[Step]:
-    return scene.by_hand(*LOOK_FIRST) + (_dry_runs(scene) if scene.repairs() else [])
+def _find(scene: Scene) -> list[Step]:
+    return scene.by_hand(*FIND) + (_dry_runs(scene) if scene.repairs() else [])
 
 
 def _predict(scene: Scene) -> list[Step]:
@@ -263,7 +259,7 @@ def _predict(scene: Scene) -> list[Step]:
 
 
 def _go(scene: Scene) -> list[Step]:
-    typed = scene.typed
+    typed = [word for word in scene.typed if word != "--dry-run"]
     steps = [Step(shlex.join(["mqtool", *typed]), "the same, carried out")]
     if scene.mendable:
         more = Step(shlex.join(["mqtool", *typed, _MEND]),
@@ -282,9 +278,10 @@ def _apply(scene: Scene) -> list[Step]:
 
 def _after_repair(scene: Scene) -> list[Step]:
     hands = [step for step in scene.by_hand() if not step.command.startswith("mqtool")]
-    not_yet = any(item.code.startswith(_READ_AT_START) and not item.remedy.startswith("mqtool re")
-                  for item in scene.wrong)
-    steps = hands if not_yet else [*_start(scene), *hands]
+    steps = hands if scene.by_hand(*FIND) else [*_start(scene), *hands]
+    if scene.mendable:
+        steps.append(Step(f"{scene.given.line('undo')} && {scene.given.line('recover', _MEND)}",
+                          f"messages that one flipped bit explains are restored ({scene.mendable:,}), not bridged"))
     if scene.needs(_MEND) and _MEND not in scene.typed:
         steps.append(Step(scene.given.line("recover", _MEND, "--dry-run"),
                           "turn back the one flipped bit of messages that no client or service can read"))
@@ -330,8 +327,8 @@ STATES: tuple[State, ...] = (
     State("predicted", lambda it: bool(it.named("commitlog-misnamed-file")), _dry_runs),
     State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _by_hand),
     State("checked predicted",
-          lambda it: bool(it.by_hand(*LOOK_FIRST)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),
-          _look_first),
+          lambda it: bool(it.by_hand(*FIND)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),
+          _find),
     State("checked", lambda it: {item.code for item in it.wrong} <= _LEFT_BY_A_KILL, _predict),
     State("checked", lambda it: bool(it.repairs()), _dry_runs),
     State("checked", lambda it: True, _by_hand),

@@ -330,9 +330,10 @@ class Command:
     def __call__(self, out: Printer, name: str, values: dict[str, Any]) -> int:
         """Run with one value for each parameter; the exit code."""
         output = OutputOptions(**structs.asdict(_gather(OutputChoice, values)))
-        beside = values.get(self._beside_store)
-        if beside and values["store"] and (is_remote(beside) or Path(beside).exists()):
-            values = {**values, "store": beside, self._beside_store: values["store"]}
+        if self._beside_store and not _is_place(values["store"]):
+            beside = values[self._beside_store]
+            if not beside or _is_place(beside):
+                values = {**values, "store": beside, self._beside_store: values["store"]}
         if StoreChoice in self._groups.values() and not values["store"]:
             out.command, out.options = name, output
             values = {**values, "store": _store_of_conf(values)}
@@ -350,6 +351,10 @@ class Command:
             if isinstance(choice, EngineChoice):
                 choice.check()
         return out.finish(self._function(out, **groups, **own))
+
+
+def _is_place(word: str) -> bool:
+    return is_remote(word) or (bool(word) and Path(word).exists())
 
 
 def _fields(group: type[Struct]) -> list[Parameter]:
@@ -374,8 +379,7 @@ def command(
 ) -> Callable[[Callable[..., int]], Command]:
     """Make a function of (Printer, option groups, own options) a command; it returns the exit bits.
 
-    `beside_store`: an argument that may stand before STORE or after it. STORE may be left out, so the parser takes
-    this one first.
+    `beside_store`: an argument after STORE, which may also stand before it, or alone where STORE is left out.
     """
     ends = (exits.CLEAN, *bits, exits.OPERATIONAL, exits.USAGE, exits.INTERRUPTED, exits.BUG)
     return lambda function: Command(function, examples, ends, beside_store)

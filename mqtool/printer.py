@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import socket
 import sys
 import time
@@ -30,6 +32,7 @@ from recover.findings.refusal import UsageRefusal
 SCREEN_FINDINGS = 5
 JSON_FINDINGS = 10_000
 _PIPE_WIDTH = 120
+_QUOTED = re.compile(r"`((?:mqtool|\{typed\})[^`]*)`")
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 _CLOCK_OF_FILES = 5
 """CLOCK_REALTIME_COARSE, which Python has no name for: files are stamped with it, others are milliseconds ahead."""
@@ -194,6 +197,11 @@ class Printer:
         self._said: set[str] = set()
         self._ended = False
 
+    @property
+    def typed(self) -> list[str]:
+        """The words of the command line, without the one for scripts."""
+        return [item for item in self.arguments if item != "--json"]
+
     def begin(
         self, command: str, options: OutputOptions, store: str | None, parts: Iterable[Path] = (),
         given: Given = NOTHING_GIVEN,
@@ -264,7 +272,11 @@ class Printer:
     def fail(self, failure: exits.Failure) -> int:
         """End with an error: the document with what is known so far, or a message on stderr."""
         if failure.kind == "interrupted" and not self.writing:
-            failure = failure._replace(remedy="The store was not changed.")
+            failure = failure._replace(remedy="The store was not changed; `{typed}` begins again.")
+        # commands of ours stand in backticks; a remedy without any is work for a person
+        ways = _QUOTED.findall(failure.remedy) or [failure.remedy] * bool(failure.remedy)
+        self._steps = [Step(self._complete(way), failure.message) for way in ways]
+        failure = failure._replace(remedy=self._complete(failure.remedy))
         if self._ended:
             self._complain(failure)
         else:
@@ -300,13 +312,15 @@ class Printer:
         if self._undo is not None:
             (document["undo"],) = as_documents([self._undo])
         if failure is not None:
-            remedy = self.given.fill(failure.remedy)
-            document["error"] = {"kind": failure.kind, "message": failure.message, "remedy": remedy}
+            document["error"] = {"kind": failure.kind, "message": failure.message, "remedy": failure.remedy}
         try:
             sys.stdout.write(to_json(document) + "\n")
             sys.stdout.flush()
         except BrokenPipeError as error:
             raise exits.StdoutClosedError from error
+
+    def _complete(self, text: str) -> str:
+        return self.given.fill(text, shlex.join(["mqtool", *self.typed]))
 
     def _filled(self, item: Finding) -> dict[str, Any]:
         return {**item.json(), "message": self.given.fill(item.message), "remedy": self.given.fill(item.remedy)}
@@ -346,7 +360,7 @@ class Printer:
         name = f"mqtool {self.command}" if self.command else "mqtool"
         lines = [Text.assemble((f"{name}: ", "bold"), (clean(failure.message), "bold red"),
                                (f" (exit {failure.code}: {', '.join(exits.names(failure.code))})", "dim"))]
-        lines += [Text(clean(self.given.fill(failure.remedy)))] if failure.remedy else []
+        lines += [Text(clean(failure.remedy))] if failure.remedy else []
         # the report quotes no content of the store except inside the traceback, so line by line is safe
         lines += [Text(clean(line)) for line in failure.detail.splitlines()]
         for line in lines:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 from datetime import datetime
 
+from recover.findings.model import count as count
+
 # Categories that move the cursor, hide or reorder text: controls, formats (bidi overrides, zero
 # width), surrogates, line and paragraph separators.
 _HARMFUL = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -69,8 +71,3 @@ def human_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def count(number: int, noun: str, plural: str = "") -> str:
-    """`1 message`, `2,974 messages`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -418,5 +418,5 @@ def rehearse(
         # the same places for the same seed, whatever the machine
         changes, facts = DRILLS[name].run(ScannedSite(copy, log), random.Random(f"{name}/{seed}"))
     except NotApplicable as reason:
-        raise Refusal(f"{name}: {reason}", "Choose another drill, or another store: mqtool drill --list.") from reason
+        raise Refusal(f"{name}: {reason}", "Choose another drill, or another store: `mqtool drill --list`.") from reason
     return Rehearsal(name, seed, tuple(changes), facts)

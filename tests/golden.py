@@ -73,6 +73,8 @@ _RELEASE = re.compile(r"(?<=--broker )\S+")
 def normalised(value: Any, folder: str, key: str = "") -> Any:
     """A document without what may differ between two runs, paths below `folder` written `@/...`."""
     if isinstance(value, dict):
+        # what follows a refusal is its remedy once more, in words
+        value = {**value, "next": []} if "error" in value else value
         return {name: normalised(each, folder, name) for name, each in value.items() if name not in _DROPPED}
     if isinstance(value, list):
         return [normalised(each, folder, key) for each in value]

@@ -193,18 +193,6 @@ int64_t mq_check_chains(const int32_t *units, int64_t unit_rows, int64_t count, 
 
 /* --- puts --- */
 
-int64_t mq_link_units(int32_t *units, int64_t unit_rows, int64_t count, int32_t *slots, int64_t slot_count) {
-    int64_t used = 0;
-    if (slot_count < 1) return 0;
-    for (int64_t number = 1; number < least(count, unit_rows); number++) {
-        int32_t *unit = units + number * WORDS, *slot = slots + most(0, unit[KEY_HASH]) % slot_count;
-        used += *slot == 0;
-        unit[PREVIOUS] = *slot;
-        *slot = (int32_t)number;
-    }
-    return used;
-}
-
 void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots,
                  int64_t slot_count, const record_row *records, int64_t rows, const int32_t *hashes,
                  int64_t hash_count, const uint8_t *take, int64_t takes, int64_t limit, int64_t *state,
@@ -247,20 +235,4 @@ void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots
     }
 #undef WORD
     state[RECORD] = row, state[KEY] = key, state[HASH] = at, state[NUMBER] = number, state[USED_SLOTS] = used;
-}
-
-/* --- what records should have --- */
-
-int64_t mq_count_missing(const record_row *records, int64_t rows, const uint8_t *found, int64_t found_size,
-                         const uint8_t *take, int64_t takes, int32_t *missing, int64_t missing_size) {
-    int64_t first = 0, expected = 0;
-    for (int64_t row = 0; row < least(rows, missing_size); row++) {
-        int64_t wanted = wanted_keys(records + row, row, take, takes);
-        int32_t lacking = 0;
-        for (int64_t key = first; key < first + wanted; key++) lacking += key >= found_size * 8 || !is_set(found, key);
-        missing[row] = lacking;
-        expected += wanted;
-        first += records[row].hashes;
-    }
-    return expected;
 }

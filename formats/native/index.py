@@ -41,7 +41,6 @@ _WORDS = 5
 _UNITS = Array(np.int32, _WORDS)
 _RECORDS = Array(RECORD)
 _HASHES = Array(np.int32)
-_BYTES = Array(np.uint8)
 _BYTES_OUT = Array(np.uint8, out=True)
 _TAKE = Array(np.uint8, least=1)
 """The rule of each record of a split, or one for all."""
@@ -195,19 +194,6 @@ def check_chains(units: Any, count: int, slots: Any, classes: Any, heads: Any, s
     return int(np.count_nonzero(heads > 0))
 
 
-@kernel(units=Array(np.int32, _WORDS, out=True), count=INT, slots=_HEADS, returns=INT)
-def link_units(units: Any, count: int, slots: Any) -> int:
-    """Chain units [1, count) that stand there without their slots; the number of slots in use."""
-    used = 0
-    for number, value in enumerate(units[:count, 0].tolist()):
-        if number:
-            slot = max(0, value) % slots.size
-            used += int(slots[slot] == 0)
-            units[number, 4] = slots[slot]
-            slots[slot] = number
-    return used
-
-
 @kernel(
     units=Array(np.int32, _WORDS, out=True, least=1), base=INT, slots=_HEADS, records=_RECORDS,
     hashes=_HASHES, take=_TAKE, limit=INT, state=Array(np.int64, out=True, least=STATE_SIZE), returns=None,
@@ -251,16 +237,3 @@ def put_keys(
         key = 0
         row += 1
     state[STATE_RECORD], state[STATE_KEY], state[STATE_HASH], state[STATE_NUMBER] = row, key, at, number
-
-
-@kernel(records=_RECORDS, found=_BYTES, take=_TAKE, missing=Array(np.int32, out=True), returns=INT)
-def count_missing(records: Any, found: Any, take: Any, missing: Any) -> int:
-    """How many units each record lacks, into `missing` (int32); how many units the split should have."""
-    wanted = wanted_of(records, take)[: missing.size]
-    stops = np.cumsum(records["hashes"], dtype=np.int64)[: missing.size]
-    firsts = stops - records["hashes"][: missing.size]
-    bits = np.unpackbits(found, bitorder="little")
-    seen = np.concatenate(([0], np.cumsum(bits, dtype=np.int64)))
-    last = bits.size
-    missing[: wanted.size] = wanted - (seen[np.minimum(firsts + wanted, last)] - seen[np.minimum(firsts, last)])
-    return int(wanted.sum())

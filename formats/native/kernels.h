@@ -105,16 +105,11 @@ KERNEL int64_t mq_find_blank(const uint8_t *data, int64_t size, int64_t position
 KERNEL int64_t mq_last_nonzero(const uint8_t *data, int64_t size, int64_t start, int64_t stop);
 
 /* rows.c */
-KERNEL void mq_renumber(record_row *records, int64_t rows, const int32_t *numbers, int64_t queues);
 KERNEL void mq_note_last(const record_row *records, int64_t rows, int64_t *last_offset, int64_t queues,
                          int64_t *reached, int64_t reached_size);
-KERNEL int64_t mq_order_rows(const record_row *records, int64_t rows, int64_t first, const bool *wanted,
-                             int64_t queues, int64_t *next_place, int64_t places, const int64_t *stops,
-                             int64_t stops_size, int64_t *order, int64_t order_size);
-KERNEL void mq_take_rows(const record_row *records, int64_t rows, int64_t first, const int64_t *queues,
-                         int64_t queue_count, int64_t *next_place, int64_t places, const int64_t *stops,
-                         int64_t stops_size, const int64_t *order, int64_t order_size, int64_t start,
-                         expected_row *out, int64_t room);
+KERNEL int64_t mq_group_rows(const record_row *records, int64_t rows, const bool *wanted, int64_t queues,
+                             int64_t *next_place, int64_t places, const int64_t *stops, int64_t stops_size,
+                             expected_row *out, int64_t room);
 KERNEL void mq_tally_rows(const record_row *records, int64_t rows, int64_t *last_offset, int64_t queues, bool *fallen,
                           int64_t fallen_size, int64_t *counts, int64_t counts_size, int64_t *lowest,
                           int64_t lowest_size, int64_t *highest, int64_t highest_size, int64_t *totals,
@@ -129,13 +124,10 @@ KERNEL void mq_match_records(
 KERNEL int64_t mq_check_chains(const int32_t *units, int64_t unit_rows, int64_t count, const int32_t *slots,
                                int64_t slot_count, uint8_t *classes, int64_t classes_size, int32_t *heads,
                                int64_t heads_size, uint8_t *slot_flags, int64_t flags_size);
-KERNEL int64_t mq_link_units(int32_t *units, int64_t unit_rows, int64_t count, int32_t *slots, int64_t slot_count);
 KERNEL void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots,
                         int64_t slot_count, const record_row *records, int64_t rows, const int32_t *hashes,
                         int64_t hash_count, const uint8_t *take, int64_t takes, int64_t limit, int64_t *state,
                         int64_t state_size);
-KERNEL int64_t mq_count_missing(const record_row *records, int64_t rows, const uint8_t *found, int64_t found_size,
-                                const uint8_t *take, int64_t takes, int32_t *missing, int64_t missing_size);
 
 /* lines.c */
 KERNEL void mq_write_lines(const uint8_t *data, int64_t size, const int64_t *starts, int64_t count,

@@ -1,10 +1,5 @@
-/* Passes over rows in log order: queues renumbered, where each stands, what the whole log has. */
+/* Passes over rows in log order: queue by queue, where each stands, what the whole log has. */
 #include "kernels.h"
-
-void mq_renumber(record_row *records, int64_t rows, const int32_t *numbers, int64_t queues) {
-    for (int64_t row = 0; row < rows; row++)
-        if (is_index(records[row].queue, queues)) records[row].queue = numbers[records[row].queue];
-}
 
 void mq_note_last(const record_row *records, int64_t rows, int64_t *last_offset, int64_t queues, int64_t *reached,
                   int64_t reached_size) {
@@ -19,36 +14,22 @@ void mq_note_last(const record_row *records, int64_t rows, int64_t *last_offset,
     }
 }
 
-int64_t mq_order_rows(const record_row *records, int64_t rows, int64_t first, const bool *wanted, int64_t queues,
-                      int64_t *next_place, int64_t places, const int64_t *stops, int64_t stops_size, int64_t *order,
-                      int64_t order_size) {
+int64_t mq_group_rows(const record_row *records, int64_t rows, const bool *wanted, int64_t queues, int64_t *next_place,
+                      int64_t places, const int64_t *stops, int64_t stops_size, expected_row *out, int64_t room) {
     queues = least(queues, least(places, stops_size));
     for (int64_t row = 0; row < rows; row++) {
         const record_row *it = records + row;
         int32_t queue = it->queue;
         if (!is_index(queue, queues) || !wanted[queue] || it->bits & NOT_IN_QUEUE || !is_numbered(it->sys_flag, it->bits))
             continue;
-        if (next_place[queue] >= stops[queue] || !is_index(next_place[queue], order_size)) return 0;
-        order[next_place[queue]++] = first + row;
+        int64_t place = next_place[queue];
+        if (place >= stops[queue] || !is_index(place, room)) return 0;
+        out[place] = (expected_row){
+            it->queue_offset, it->phy_offset, it->tags_code, it->store_timestamp, it->size, queue, it->bits,
+        };
+        next_place[queue] = place + 1;
     }
     return 1;
-}
-
-void mq_take_rows(const record_row *records, int64_t rows, int64_t first, const int64_t *queues, int64_t queue_count,
-                  int64_t *next_place, int64_t places, const int64_t *stops, int64_t stops_size, const int64_t *order,
-                  int64_t order_size, int64_t start, expected_row *out, int64_t room) {
-    for (int64_t k = 0; k < queue_count; k++) {
-        int64_t queue = queues[k];
-        if (!is_index(queue, least(places, stops_size))) continue;
-        int64_t place = next_place[queue], stop = least(least(stops[queue], order_size), start + room);
-        for (; place >= most(start, 0) && place < stop && is_index(order[place] - first, rows); place++) {
-            const record_row *it = records + (order[place] - first);
-            out[place - start] = (expected_row){
-                it->queue_offset, it->phy_offset, it->tags_code, it->store_timestamp, it->size, it->queue, it->bits,
-            };
-        }
-        next_place[queue] = place;
-    }
 }
 
 void mq_tally_rows(const record_row *records, int64_t rows, int64_t *last_offset, int64_t queues, bool *fallen,

@@ -1,5 +1,4 @@
-"""Passes over rows in log order: queues renumbered, where each stands, what the whole log has; in C in
-`rows.c`."""
+"""Passes over rows in log order: queue by queue, where each stands, what the whole log has; in C in `rows.c`."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from formats.native.library import BOOL, INT, Array, kernel
+from formats.native.library import BOOL, Array, kernel
 from formats.record.rows import (
     BIT_FILLER,
     BIT_GHOST,
@@ -36,14 +35,6 @@ def numbered(records: Any) -> Any:
     return ordinary & (records["bits"] & BIT_FILLER == 0)
 
 
-@kernel(records=Array(RECORD, out=True), numbers=Array(np.int32), returns=None)
-def renumber(records: Any, numbers: Any) -> None:
-    """Call the queue of each row (RECORD) what `numbers` (int32, one a queue) says that it is called."""
-    queues = records["queue"]
-    known = (queues >= 0) & (queues < numbers.size)
-    records["queue"][known] = numbers[queues[known]]
-
-
 @kernel(records=_RECORDS, last_offset=_NUMBERS_OUT, reached=_NUMBERS_OUT, returns=None)
 def note_last(records: Any, last_offset: Any, reached: Any) -> None:
     """Put the queue offset of each queue's last numbered row into `last_offset` (int64, one a queue).
@@ -59,50 +50,26 @@ def note_last(records: Any, last_offset: Any, reached: Any) -> None:
 
 
 @kernel(
-    records=_RECORDS, first=INT, wanted=Array(np.bool_), next_place=_NUMBERS_OUT, stops=_NUMBERS, order=_NUMBERS_OUT,
+    records=_RECORDS, wanted=Array(np.bool_), next_place=_NUMBERS_OUT, stops=_NUMBERS, out=Array(EXPECTED, out=True),
     returns=BOOL,
 )
-def order_rows(records: Any, first: int, wanted: Any, next_place: Any, stops: Any, order: Any) -> bool:
-    """Note where the live rows are that have a position in a wanted queue (bool, one a queue), queue by queue.
+def group_rows(records: Any, wanted: Any, next_place: Any, stops: Any, out: Any) -> bool:
+    """Copy the live rows that have a position in a wanted queue (bool, one a queue), queue by queue.
 
-    Rows are numbered in log order, the first of `records` is `first`. `next_place` (int64, one a queue) says where in
-    `order` (int64) the number of a queue's next row goes, and is updated; `stops` where its room ends. False when that
-    is too small.
+    `next_place` (int64, one a queue) says where in `out` a queue's next row goes, and is updated; `stops` where its
+    room ends. False when that is too small.
     """
     placed = numbered(records) & (records["bits"] & NOT_IN_QUEUE == 0)
     for number in np.flatnonzero(placed).tolist():
         queue = int(records["queue"][number])
         if 0 <= queue < min(wanted.size, next_place.size, stops.size) and wanted[queue]:
             place = int(next_place[queue])
-            if not 0 <= place < min(int(stops[queue]), order.size):
+            if not 0 <= place < min(int(stops[queue]), out.size):
                 return False
-            order[place] = first + number
+            for name in EXPECTED.names or ():
+                out[name][place] = records[name][number]
             next_place[queue] = place + 1
     return True
-
-
-@kernel(
-    records=_RECORDS, first=INT, queues=_NUMBERS, next_place=_NUMBERS_OUT, stops=_NUMBERS, order=_NUMBERS, start=INT,
-    out=Array(EXPECTED, out=True), returns=None,
-)
-def take_rows(
-    records: Any, first: int, queues: Any, next_place: Any, stops: Any, order: Any, start: int, out: Any
-) -> None:
-    """Copy the rows of `records` that some queues have next in `order`, as `order_rows` has left it.
-
-    What is noted at `start` of `order` goes to the beginning of `out`. `next_place` (int64, one a queue) is updated,
-    `stops` is where the queue's rows end. Rows come split by split, `first` is the number of the first one here.
-    """
-    for queue in queues.tolist():
-        if not 0 <= queue < min(next_place.size, stops.size):
-            continue
-        place = int(next_place[queue])
-        stop = min(int(stops[queue]), order.size, start + out.size)
-        while start <= place < stop and 0 <= order[place] - first < records.size:
-            for name in EXPECTED.names or ():
-                out[name][place - start] = records[name][order[place] - first]
-            place += 1
-        next_place[queue] = place
 
 
 @kernel(

@@ -253,9 +253,8 @@ def _rebuild(
     store, names = choice.open(broker), ", ".join(sorted(options.parts))
     out.answer(plan=None, applied=False, journal=None, output=str(what.output), files=[], bytes=0, verify=None)
     if consent.dry_run:
-        typed = tuple(item for item in out.arguments if item not in ("--dry-run", "--json"))
         out.summary(f"Dry run, nothing was written: {names} would be built in {what.output}",
-                    next_steps(Scene("planned", out.given, typed=typed)))
+                    next_steps(Scene("planned", out.given, typed=out.typed)))
         return exits.CLEAN
     with engine.scan(out, store, include_deleted=what.include_deleted, rebuilds=True) as scan, \
             exits.between_steps() as interrupted:

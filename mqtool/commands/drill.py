@@ -23,7 +23,7 @@ from mqtool.options import (
 from mqtool.printer import Printer, Text, table, to_json
 from mqtool.text import count
 from recover.change import disk
-from recover.change.copy_store import check_target, copy_store, remove_copy, sources_of
+from recover.change.copy_store import check_target, copy_store, new_folder, sources_of
 from recover.drill import DRILLS, Rehearsal, rehearse
 from recover.findings.refusal import Refusal, UsageRefusal
 
@@ -61,9 +61,9 @@ def drill(
         out.summary(f"{count(len(DRILLS), 'drill')}")
         return exits.CLEAN
     if name is None or store is None or copy_to is None:
-        raise UsageRefusal("NAME, STORE and --copy-to DIR are needed", "mqtool drill --list shows the names.")
+        raise UsageRefusal("NAME, STORE and --copy-to DIR are needed", "`mqtool drill --list` shows the names.")
     if name not in DRILLS:
-        raise UsageRefusal(f"there is no drill named {name}", "mqtool drill --list shows the names.")
+        raise UsageRefusal(f"there is no drill named {name}", "`mqtool drill --list` shows the names.")
     choice = StoreChoice(store=store, **structs.asdict(parts))
     note = copy_to.absolute().with_name(copy_to.absolute().name + ".drill.json")
     done = _copied(out, choice, broker, engine, name, seed, copy_to, note)
@@ -88,15 +88,12 @@ def _copied(
     if note.exists():
         raise Refusal(f"{note} exists", "It tells of another drill: move it away, or choose another DIR.")
     check_target(sources, target)
-    made = not target.exists()
-    with out.line() as line, exits.between_steps() as interrupted:
-        copy_store(sources, target, interrupted=interrupted, progress=lambda path, size: line.show(f"copying {path}"))
-    try:
+    with new_folder(target):
+        with out.line() as line, exits.between_steps() as interrupted:
+            copy_store(sources, target, interrupted=interrupted,
+                       progress=lambda path, size: line.show(f"copying {path}"))
         with out.progress("scanning", log_size(opened)) as progress:
             done = rehearse(target.absolute(), name, seed, engine.scanner(), progress)
         kept = {**done.json(), "store": str(choice.root.absolute()), "copy": str(target.absolute()), "tool": version()}
         disk.create_file(note, [(to_json(kept) + "\n").encode()], 0o644)
-    except BaseException:
-        remove_copy(target, made)
-        raise
     return done

@@ -200,9 +200,8 @@ def _next(out: Printer, answer: Answer, search: Search, way: str) -> list[Step]:
     bits=(), beside_store="name",
 )
 def trace(
-    out: Printer,
-    name: Annotated[str, argument("ID", "A message id, unique key, or key; before or after STORE.")],
-    store: StoreChoice, broker: BrokerChoice, engine: EngineChoice,
+    out: Printer, store: StoreChoice, broker: BrokerChoice, engine: EngineChoice,
+    name: Annotated[str, argument("ID", "A message id, unique key, or key.")] = "",
     scan: Annotated[bool, flag(
         "--scan", "Look through the whole log instead of the index.", "What")] = False,
 ) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mqtool.printer import Printer, Shown, Table, Text, table
@@ -112,10 +112,5 @@ def losses(made: RecoverPlan, mendable: str = "--mend-bits would restore") -> st
     if made.unproven_messages:
         parts.append(f"{count(made.unproven_messages, 'message')} lost that only a queue names")
     text = ", ".join(parts) if parts else "0 messages lost"
-    sizes = sizes_of(made.assumptions)
+    sizes = [f"{name}={size}" for name, size in made.assumed_settings.items()]
     return f"{text}, assumed {', '.join(sizes)}" if sizes else text
-
-
-def sizes_of(assumptions: Iterable[str]) -> list[str]:
-    """The lengths of files among a plan's assumptions, as settings."""
-    return [item.partition(":")[0] for item in assumptions if item.startswith("mappedFileSize")]

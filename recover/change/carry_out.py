@@ -136,7 +136,7 @@ def resume(
 
 
 def _nothing_to_resume() -> Refusal:
-    return Refusal("there is no unfinished run", "see what was done with `mqtool journal`")
+    return Refusal("there is no unfinished run", "`mqtool journal {store}` shows what was done.")
 
 
 def refuse_if_unfinished(root: Path, parts: Iterable[Path | str] = ()) -> None:
@@ -148,7 +148,8 @@ def refuse_if_unfinished(root: Path, parts: Iterable[Path | str] = ()) -> None:
 def _unfinished(run: Run) -> Refusal:
     _ = run.plan  # nobody is sent to resume or undo what they would refuse
     return Refusal(
-        f"the run {run.id} ({run.header['command']}) is {run.state}", "run `mqtool resume` or `mqtool undo` first",
+        f"the run {run.id} ({run.header['command']}) is {run.state}",
+        "Complete it (`mqtool resume {store}`), or take it back (`mqtool undo {store}`).",
         run=run.id,
     )
 
@@ -167,7 +168,8 @@ def _check_for_resume(run: Run) -> None:
             continue
         if not is_there or file_crc(staged) != (content.size, content.crc32c):
             raise Refusal(
-                f"the staged content for {step.file} is damaged", "run `mqtool undo`", file=step.file, run=run.id
+                f"the staged content for {step.file} is damaged", "`mqtool undo {store}` takes the run back.",
+                file=step.file, run=run.id,
             )
     check_as_left(run, range(len(steps)))
     check_watched(run.plan, run.root)
@@ -191,7 +193,8 @@ def _carry_out(run: Run, progress: Progress | None, interrupted: Callable[[], bo
                 continue
             if interrupted():
                 raise Interrupted(
-                    f"stopped after {batch[0]} of {len(steps)} steps", "run `mqtool resume` or `mqtool undo`",
+                    f"stopped after {batch[0]} of {len(steps)} steps",
+                    "`mqtool resume {store}` completes the run, `mqtool undo {store}` takes it back.",
                     run=run.id,
                 )
             if progress is not None:
@@ -231,6 +234,6 @@ def _taken_back(run: Run, error: OSError | Refusal) -> Refusal:
     except (OSError, Refusal) as second:
         return Refusal(
             f"{reason}; taking the begun steps back failed too: {second}",
-            "check the disk, then run `mqtool undo`: the saved bytes are in the journal", run=run.id,
+            "Check the disk, then run `mqtool undo {store}`: the saved bytes are in the journal.", run=run.id,
         )
     return Refusal(f"{reason}; the begun steps were taken back, the store is as it was", "check the disk", run=run.id)

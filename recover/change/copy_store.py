@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec import structs
@@ -34,11 +35,9 @@ def copy_store(
     """
     target = target.absolute()
     check_target(sources, target)
-    made = not target.exists()
     names: dict[str, str] = {}
     folders: list[tuple[Path, Path]] = []
-    try:
-        disk.mkdir(target)
+    with new_folder(target):
         for source, name in sources:
             disk.mkdir(target / name)
             folders.append((source, target / name))
@@ -54,15 +53,34 @@ def copy_store(
         for source, copy in reversed(folders):
             disk.copy_metadata(source, copy, os.stat(source), strict=False)
             disk.fsync_dir(copy)
-    except (OSError, Refusal) as error:
-        remove_copy(target, made)
-        if isinstance(error, Refusal):
-            raise
-        raise Refusal(
-            f"the store cannot be copied: {error.strerror} ({error.filename}); the copy was removed",
-            "make room, or choose another place", errno=error.errno,
-        ) from error
     return names
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[None]:
+    """A folder, new or empty, for a block to fill. A block that fails leaves it as it was, as far as the disk lets us.
+
+    An `OSError` becomes a `Refusal`.
+    """
+    made = not target.exists()
+    try:
+        disk.mkdir(target)
+        yield
+    except BaseException as error:
+        with suppress(OSError):
+            for path in target.iterdir() if target.is_dir() else ():
+                if path.is_dir() and not path.is_symlink():
+                    disk.remove_tree(path)
+                else:
+                    disk.unlink(path)
+            if made:
+                disk.rmdir(target)
+        if isinstance(error, OSError):
+            raise Refusal(
+                f"{target} cannot be written: {error.strerror} ({error.filename}); what was written was removed",
+                "Make room, or choose another place.", errno=error.errno,
+            ) from error
+        raise
 
 
 def sources_of(store: Store) -> list[tuple[Path, str]]:
@@ -128,17 +146,3 @@ def _copy(path: Path, copy: Path, folders: list[tuple[Path, Path]]) -> None:
     after = os.stat(path)
     if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
         raise Refusal(f"{path} changed while it was copied", "stop what writes to the store")
-
-
-def remove_copy(target: Path, made: bool) -> None:
-    """Remove a copy that did not come to its end, as far as the disk lets us."""
-    try:
-        for path in target.iterdir() if target.is_dir() else ():
-            if path.is_dir() and not path.is_symlink():
-                disk.remove_tree(path)
-            else:
-                disk.unlink(path)
-        if made:
-            disk.rmdir(target)
-    except OSError:
-        return

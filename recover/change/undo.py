@@ -51,7 +51,7 @@ def store_locked(root: Path, standing: str, again: str) -> Iterator[None]:
         except OSError as error:
             raise Refusal(
                 f"{error.strerror} ({error.filename or 'no file name'}); {standing}",
-                f"check the disk and its free space, then run {again} again", errno=error.errno,
+                f"Check the disk and its free space, then run {again} again.", errno=error.errno,
             ) from error
 
 
@@ -70,8 +70,9 @@ def undo(
     """
     root, parts = root.absolute(), tuple(parts)
     if last_run(root) is None and not has_leftovers(root):
-        raise Refusal("nothing was applied to this store, or all of it was undone", "see `mqtool journal`")
-    with store_locked(root, "the undo is not complete", "`mqtool undo`"):
+        raise Refusal("nothing was applied to this store, or all of it was undone",
+                      "`mqtool journal {store}` shows what was done.")
+    with store_locked(root, "the undo is not complete", "`mqtool undo {store}`"):
         run = last_run(root, parts)
         if run is None:
             raise Refusal("no run had changed this store; what a killed one left behind was removed")
@@ -83,7 +84,7 @@ def would_undo(root: Path, parts: Iterable[Path | str] = ()) -> Run:
     root = root.absolute()
     run = last_run(root, parts)
     if run is None:
-        raise Refusal("there is nothing to take back", "see `mqtool journal`")
+        raise Refusal("there is nothing to take back", "`mqtool journal {store}` shows what was done.")
     refuse_if_held(root)
     check_for_undo(run)
     return run
@@ -160,7 +161,8 @@ def take_back(run: Run, progress: Progress | None, interrupted: Callable[[], boo
         if not left:
             continue
         if interrupted():
-            raise Interrupted("the undo was stopped between two steps", "run `mqtool undo` again", run=run.id)
+            raise Interrupted("the undo was stopped between two steps", "`mqtool undo {store}` goes on with it.",
+                              run=run.id)
         if progress is not None:
             done = sum(statuses[number] == "reverted" for number in begun)
             progress(done, len(begun), f"restore {steps[left[0]].file}")

@@ -90,7 +90,7 @@ def first_file_findings(store: Store, log: LogView, settings: Mapping[str, str])
 
     Only times of messages count: the clock of whoever looks at a copy says nothing.
     """
-    if log.min_offset == 0:
+    if log.min_offset == 0 or not log.files:
         return
     stated = java_integer({**store.options.settings, **settings}.get(_RETENTION, ""))
     hours = int(KNOWN[_RETENTION].default) if stated is None else stated

@@ -114,12 +114,14 @@ def survey(
         gone = file_named_elsewhere(log, index_ends(store), read_checkpoint(store))
         if gone is not None and not any(damage.stop > gone.start for damage in log.damaged):
             log.damaged = [*log.damaged, gone]
+    old = old_end(log, store.queue_file_size)
     denied, losses = misplaced_records(log, expectation, queues, behind)
     if denied:
         # what derives from these records is judged by what they are
         log = correct_generations_by_units(relocated(log, denied, memory=options.memory), store)
         expectation = expect(log, topics, include_deleted=options.include_deleted)
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
+        old = old_end(log, store.queue_file_size)
         losses = lost_positions(log, expectation, queues, behind)
     # Queues that name every message up to the log's end prove that nothing else was lost.
     proven = queues is not None and queues.total(RIGHT) > 0 and not any(v.missing for v in queues.verdicts.values())
@@ -129,7 +131,7 @@ def survey(
     }
     return Survey(
         store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed, by_names,
-        elsewhere, foreign, old_end(log, store.queue_file_size),
+        elsewhere, foreign, old,
     )
 
 

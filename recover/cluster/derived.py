@@ -20,13 +20,13 @@ from msgspec import Struct, structs
 from formats.index import IndexGeometry
 from formats.layout import Buffer
 from formats.native.index import TAKE_ALL
-from formats.native.rows import order_rows, take_rows
+from formats.native.rows import group_rows
 from formats.native.walk import last_nonzero
 from formats.record.rows import EXPECTED, RECORD
 from recover.change import disk
 from recover.change.content import Content, Spool, padded
 from recover.change.model import Install, Step
-from recover.cluster.packing import pack_numbers, unpack_numbers
+from recover.cluster.packing import pack_rows, unpack_rows
 from recover.cluster.views import Seen
 from recover.derived.expected import QueueKey
 from recover.derived.index_image import FileHead, IndexImage
@@ -108,33 +108,20 @@ class QueueChunks(Struct, frozen=True):
         wanted = self.groups >= 0
         stops = np.cumsum(np.where(wanted, np.bincount(records["queue"], minlength=wanted.size), 0))
         starts = np.r_[0, stops[:-1]]
-        places, order = starts.copy(), np.empty(int(stops[-1]) if stops.size else 0, dtype=np.int64)
-        fits = order_rows(records, 0, wanted, places, stops, order)
+        places, rows = starts.copy(), np.empty(int(stops[-1]) if stops.size else 0, dtype=EXPECTED)
+        fits = group_rows(records, wanted, places, stops, rows)
         assert fits, "every row has room"
         filled = np.flatnonzero(places > starts)
-        rows = np.empty(order.size, dtype=EXPECTED)
-        take_rows(records, 0, filled, starts.copy(), places, order, 0, rows)
         for group in np.unique(self.groups[filled]).tolist():
             queues = filled[self.groups[filled] == group]
             parts = [rows[starts[queue] : places[queue]] for queue in queues.tolist()]
-            yield int(group), (number, pack_positions(np.concatenate(parts)))
-
-
-def pack_positions(rows: Rows) -> bytes:
-    """EXPECTED rows of one queue or of several, one after the other."""
-    return pack_numbers({name: rows[name] for name in EXPECTED.names or ()})
+            yield int(group), (number, pack_rows(np.concatenate(parts)))
 
 
 def _positions(chunks: Iterable[tuple[int, bytes]]) -> Rows:
     """The rows of all chunks, in log order within each queue; the queues ascending."""
-    parts = []
-    for _, content in sorted(chunks):
-        columns = unpack_numbers(content)
-        rows = np.empty(columns["queue"].size, dtype=EXPECTED)
-        for name in EXPECTED.names or ():
-            rows[name] = columns[name]
-        parts.append(rows)
-    rows = np.concatenate(parts) if parts else np.empty(0, dtype=EXPECTED)
+    parts = [unpack_rows(content, EXPECTED) for _, content in sorted(chunks)]
+    rows = np.concatenate([np.empty(0, dtype=EXPECTED), *parts])
     return np.asarray(rows[np.argsort(rows["queue"], kind="stable")])
 
 
@@ -262,7 +249,7 @@ class IndexChunks(Struct, frozen=True):
             return
         stream = IndexStream([split], self.excluded)
         stream.tags = self.tags
-        wanted = stream.wanted(0, stream.take(0))
+        wanted = stream.wanted(0)
         for span in spans:
             rows = slice(span.first, span.last + 1)
             counts, starts = wanted[rows].copy(), split.first_hash[rows].copy()
@@ -271,23 +258,18 @@ class IndexChunks(Struct, frozen=True):
             records, kept = split.records[rows], counts > 0
             ends = np.cumsum(counts)
             places = np.arange(int(ends[-1])) + np.repeat(starts - (ends - counts), counts)
-            yield span.file, (number, pickle.dumps((
-                pack_numbers({
-                    "phy_offset": records["phy_offset"][kept], "hashes": counts[kept],
-                    "store_timestamp": records["store_timestamp"][kept],
-                }), split.hashes[places].tobytes(),
-            )))
+            keys = records[kept]
+            keys["hashes"] = counts[kept]
+            packed = pack_rows(keys[["phy_offset", "hashes", "store_timestamp"]])
+            yield span.file, (number, pickle.dumps((packed, split.hashes[places].tobytes())))
 
 
 def _keys(chunks: Iterable[tuple[int, bytes]]) -> Iterator[KeyPart]:
     """What a file is built from, one chunk after the other in log order."""
     for _, content in sorted(chunks):
         packed, hashes = pickle.loads(content)
-        columns = unpack_numbers(packed)
-        records = np.zeros(columns["phy_offset"].size, dtype=RECORD)
-        for name, values in columns.items():
-            records[name] = values
-        yield records, np.frombuffer(hashes, dtype=np.int32).copy(), np.array([TAKE_ALL], dtype=np.uint8)
+        own = np.frombuffer(hashes, dtype=np.int32).copy()
+        yield unpack_rows(packed, RECORD), own, np.array([TAKE_ALL], dtype=np.uint8)
 
 
 class IndexFileTask(Struct, frozen=True):

@@ -223,7 +223,7 @@ def consumequeue_batches(part: QueuesPart, columns: Sequence[str], filters: Filt
 
 
 def _units(files: QueueFiles, filters: Filters) -> Iterator[pa.RecordBatch]:
-    for stretch in files.stretches(whole=False):
+    for stretch in files.stretches():
         _raise_first(files.failures)
         invalid = np.flatnonzero(stretch.size <= 0)
         used = int(invalid[0]) if invalid.size else stretch.held

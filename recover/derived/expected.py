@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from formats import properties as props
 from formats.errors import FormatError
-from formats.native.rows import order_rows, take_rows
+from formats.native.rows import group_rows
 from formats.record import Record
 from formats.record.rows import BIT_LMQ, BIT_MARKER, EXPECTED, FILLER_TOPIC
 from recover.broker.delays import DelayTable
@@ -21,8 +21,7 @@ from recover.log.scan import LogView
 from recover.store.columns import Rows, roomy
 from recover.store.config_files import LMQ_PREFIX, Topics, is_folder_name, topic_text
 
-_NOTED = 4_000_000
-_TAKEN = 700_000
+_AT_ONCE = 1_500_000
 _LMQ_LIMIT = 10_000
 
 NOTHING, HOLE, EXPIRED, BEYOND_LOG, LOST, RIGHT, WRONG = range(7)
@@ -37,7 +36,10 @@ class QueueKey(NamedTuple):
 
 
 class Expectation(Struct):
-    """The queues that a log fills. `keys[i]` is the queue that rows call i; LMQ queues come after those of the log."""
+    """The queues that a log fills. `keys[i]` is the queue that rows call i; LMQ queues come after those of the log.
+
+    `skipped`: for each queue of the log, whether its own records fill nothing (bool array): see `deleted` and `unsafe`.
+    """
 
     log: LogView
     topics: Topics
@@ -46,12 +48,7 @@ class Expectation(Struct):
     lmq_rows: Rows
     deleted: list[str]
     unsafe: list[str]
-    _skip: Rows
-
-    @property
-    def skipped(self) -> Rows:
-        """For each queue of the log, whether its own records fill nothing (bool array): see `deleted` and `unsafe`."""
-        return self._skip
+    skipped: Rows
 
     def queues(self) -> dict[QueueKey, int]:
         """Each queue with at least one expected position, and how many it has."""
@@ -65,57 +62,34 @@ class Expectation(Struct):
     def of(self, numbers: Iterable[int]) -> Iterator[tuple[QueueKey, Rows]]:
         """As `grouped`, the queues of these numbers, which ascend and have a position each."""
         room = np.empty(0, dtype=EXPECTED)
-        for batch in batches(numbers, self.counts, _NOTED):
-            order, starts, stops = self._noted(batch)
-            for few in batches(batch, self.counts, _TAKEN):
-                start, count = int(starts[few[0]]), int(self.counts[few].sum())
-                if count > room.size:
-                    # one room for all: what is made of the rows meanwhile would break up another's place
-                    room = roomy(max(count, min(_TAKEN, order.size)), EXPECTED)
-                rows = room[:count]
-                ends = self._take(few, batch, order, starts, stops, rows)
-                for number in few:
-                    part = rows[starts[number] - start : ends[number] - start]
-                    offsets = part["queue_offset"]
-                    if not (offsets[1:] > offsets[:-1]).all():
-                        part = part[np.lexsort((part["phy_offset"], offsets))]
-                    yield self.keys[number], part
+        for batch in batches(numbers, self.counts, _AT_ONCE):
+            starts = np.zeros(len(self.keys), dtype=np.int64)
+            stops = np.zeros(len(self.keys), dtype=np.int64)
+            stops[batch] = np.cumsum(self.counts[batch])
+            starts[batch] = stops[batch] - self.counts[batch]
+            if stops[batch[-1]] > room.size:
+                # one room for all: what is made of the rows meanwhile would break up another's place
+                room = roomy(int(stops[batch[-1]]), EXPECTED)
+            self._fill(batch, starts, stops, room)
+            for number in batch:
+                part = room[starts[number] : stops[number]]
+                offsets = part["queue_offset"]
+                if not (offsets[1:] > offsets[:-1]).all():
+                    part = part[np.lexsort((part["phy_offset"], offsets))]
+                yield self.keys[number], part
 
-    def _noted(self, batch: list[int]) -> tuple[Rows, Rows, Rows]:
-        """Which rows of the log some queues have, one after the other; where those of each begin and end.
-
-        Between the end of one and the beginning of the next is room for its LMQ rows.
-        """
+    def _fill(self, batch: list[int], starts: Rows, stops: Rows, rows: Rows) -> None:
+        """Put the positions of some queues into `rows`, those of each between its start and its stop."""
         wanted = np.zeros(len(self.keys), dtype=np.bool_)
         wanted[batch] = True
-        room = np.where(wanted, self.counts, 0)
-        stops = np.cumsum(room)
-        starts = stops - room
-        order = roomy(int(room.sum()), np.int64)
+        lmq = self.lmq_rows[wanted[self.lmq_rows["queue"]]]  # ascending by queue
+        wanted[: self.skipped.size] &= ~self.skipped
         places = starts.copy()
-        wanted[: self._skip.size] &= ~self._skip
-        first = 0
         for split in self.log.splits():
-            fits = order_rows(np.asarray(split.records), first, wanted, places, stops, order)
+            fits = group_rows(np.asarray(split.records), wanted, places, stops, rows)
             assert fits, "the rows were counted by the same rule"
-            first += split.records.size
-        return order, starts, places
-
-    def _take(self, few: list[int], batch: list[int], order: Rows, starts: Rows, stops: Rows, rows: Rows) -> Rows:
-        """Fill `rows` with those of queues that stand side by side in `order`, the batch's; where each queue's end."""
-        start = int(starts[few[0]])
-        places = starts.copy()
-        queues = np.array(few, dtype=np.int64)
-        first = 0
-        for split in self.log.splits():
-            take_rows(np.asarray(split.records), first, queues, places, stops, order, start, rows)
-            first += split.records.size
-        if self.lmq_rows.size:
-            lmq = self.lmq_rows[np.isin(self.lmq_rows["queue"], queues)]  # ascending by queue
-            in_queue = np.arange(lmq.size) - np.searchsorted(lmq["queue"], lmq["queue"])
-            rows[places[lmq["queue"]] + in_queue - start] = lmq
-            places += np.bincount(lmq["queue"], minlength=places.size)
-        return places
+        in_queue = np.arange(lmq.size) - np.searchsorted(lmq["queue"], lmq["queue"])
+        rows[places[lmq["queue"]] + in_queue] = lmq
 
 
 def expect(log: LogView, topics: Topics, *, include_deleted: bool = False) -> Expectation:

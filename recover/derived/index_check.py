@@ -207,10 +207,7 @@ def _verdict_of(
     verdict.first_right, verdict.last_right = (1, header.begin_phy_offset, key_hash), header.end_phy_offset
     if (used := image.header().hash_slot_count) < units:
         verdict.counts_entries = header.hash_slot_count > used
-    tagged = []
-    for number, taken in enumerate(image.taken, start=first.split):
-        tagged.append(stream.mark(number, taken, rule))
-    offsets = np.concatenate(tagged)
+    offsets = stream.mark(first, units, rule)
     if rule == TAKE_KEYS:  # nobody knows whether the tag unit of the last record was still to come
         offsets = offsets[offsets != header.end_phy_offset]
     if offsets.size:
@@ -550,7 +547,7 @@ class _Check:
             offsets = stream.splits[number].records["phy_offset"]
             for low, high in blind:
                 missing[(offsets >= low) & (offsets <= high)] = 0
-            asked = np.flatnonzero(stream.wanted(number, stream.take(number)))
+            asked = np.flatnonzero(stream.wanted(number))
             lacking = np.flatnonzero(missing[asked])
             offsets, missing = offsets[asked[lacking]], missing[asked[lacking]]
             files = spans.of(offsets)

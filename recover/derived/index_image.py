@@ -22,10 +22,9 @@ from formats.native.index import (
     STATE_RECORD,
     STATE_SIZE,
     STATE_USED_SLOTS,
-    link_units,
     put_keys,
 )
-from recover.derived.index_keys import KeyPart, Place, Taken
+from recover.derived.index_keys import KeyPart, Place
 from recover.store.columns import Rows
 from recover.store.reading import Piece, in_order, zeros
 
@@ -56,8 +55,6 @@ class IndexImage:
     ) -> None:
         self.geometry = geometry
         self.stop = len(head.expired) + 1 + count
-        self.taken: list[Taken] = []
-        """The keys of each part that was used."""
         self._head = head
         self._parts = parts
         self._slots = np.zeros(geometry.slots, dtype=np.int32)
@@ -71,19 +68,28 @@ class IndexImage:
         state, expired = self._state, self._head.expired
         kept = np.concatenate([np.zeros((1, 5), dtype=np.int32), expired])
         if len(expired):
-            state[STATE_USED_SLOTS] = link_units(kept, len(kept), self._slots)
+            state[STATE_USED_SLOTS] = self._link(kept)
             state[STATE_NUMBER], state[STATE_BEGIN] = len(kept), self._head.begin_timestamp
             state[STATE_BEGIN_OFFSET] = (int(expired[0, 1]) << 32) | (int(expired[0, 2]) & 0xFFFFFFFF)
         for at in range(0, len(kept), _UNITS):
             yield kept[at : at + _UNITS].astype(">i4").tobytes()
         yield from self._of_keys(len(kept))
 
+    def _link(self, units: Rows) -> int:
+        """Chain units that stand there without their slots, from number 1 on; the number of slots in use."""
+        heads = np.maximum(units[1:, 0], 0) % self._slots.size
+        order = np.argsort(heads, kind="stable")
+        follows = np.r_[False, heads[order[1:]] == heads[order[:-1]]]
+        units[order + 1, 4] = np.where(follows, np.r_[0, order[:-1] + 1], 0)
+        # of several to one slot the last stays, which is the newest
+        self._slots[heads] = np.arange(1, len(units))
+        return int(np.count_nonzero(~follows))
+
     def _of_keys(self, base: int) -> Iterator[bytes]:
         state = self._state
         # used again for each block: units are put more slowly into memory that no cache holds than copied there
         block = np.zeros((min(self.stop - base, _UNITS), INDEX_UNIT.size // 4), dtype=np.int32)
         for records, hashes, take in self._parts:
-            row, first_hash, key = state[[STATE_RECORD, STATE_HASH, STATE_KEY]].tolist()
             while state[STATE_NUMBER] < self.stop:
                 limit = min(self.stop, base + len(block))
                 put_keys(block, base, self._slots, records, hashes, take, limit, state)
@@ -92,9 +98,6 @@ class IndexImage:
                     base = limit
                 if state[STATE_RECORD] == records.size:
                     break
-            last_row, stop, last_key = state[[STATE_RECORD, STATE_HASH, STATE_KEY]].tolist()
-            last_row += last_key > 0
-            self.taken.append(Taken(row, first_hash, first_hash + key, last_row, stop + last_key))
             if state[STATE_NUMBER] == self.stop:
                 return
             state[STATE_RECORD] = state[STATE_KEY] = state[STATE_HASH] = 0

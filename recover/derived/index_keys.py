@@ -15,7 +15,6 @@ from formats.native.index import (
     TAKE_KEYS,
     TAKE_NOTHING,
     UNINDEXED,
-    count_missing,
     wanted_of,
 )
 from formats.record.rows import BIT_GHOST, BIT_HAS_TAGS
@@ -35,17 +34,6 @@ class Place(Struct, frozen=True):
     row: int
     key: int
     first_hash: int
-
-
-class Taken(Struct, frozen=True):
-    """Keys of one split that went into a file: rows [row, last_row), the first of which begins at `first_hash` of the
-    split's hashes, and of these [start, stop)."""
-
-    row: int
-    first_hash: int
-    start: int
-    last_row: int
-    stop: int
 
 
 class TagRun(Struct, frozen=True):
@@ -184,13 +172,9 @@ class IndexStream:
             take = self.take(number) if rule is None else np.array([rule], dtype=np.uint8)
             yield np.asarray(self.splits[number].records), np.asarray(self.splits[number].hashes), take
 
-    def wanted(self, number: int, take: Rows) -> Rows:
-        """How many units each record of a split should have, under `take` (int64)."""
-        return np.asarray(wanted_of(self.splits[number].records, take))
-
-    def asked(self, number: int, take: Rows) -> Rows:
-        """Which hashes of a split should have a unit, under `take` (bool array)."""
-        return _asked(self.splits[number].records, take)
+    def wanted(self, number: int) -> Rows:
+        """How many units each record of a split should have (int64)."""
+        return np.asarray(wanted_of(self.splits[number].records, self.take(number)))
 
     def found(self, number: int) -> Rows:
         """The bits (uint8) of split `number`, one a hash."""
@@ -199,37 +183,43 @@ class IndexStream:
             bits = self._found[number] = np.zeros(self.splits[number].hashes.size // 8 + 1, dtype=np.uint8)
         return bits
 
-    def mark(self, number: int, taken: Taken, rule: int) -> Rows:
-        """Mark as found what a rule takes of keys of a split; phy offsets of their records whose tags are among them.
+    def mark(self, first: Place, count: int, rule: int) -> Rows:
+        """Mark so many keys as found that a rule takes, from a place on; phy offsets of their records with tags.
 
-        Tags are among them whether or not the rule takes them.
+        Those that come before the next key are among them, whether or not the rule takes tags.
         """
-        records = self.splits[number].records[taken.row : taken.last_row]
-        ends = taken.first_hash + np.cumsum(records["hashes"], dtype=np.int64)
-        asked = np.flatnonzero(_asked(records, np.array([rule], dtype=np.uint8))) + taken.first_hash
-        # whole bytes of the bits from the first to the last
-        first = taken.start // 8
-        bits = np.zeros(taken.stop - 8 * first, dtype=bool)
-        bits[asked[(asked >= taken.start) & (asked < taken.stop)] - 8 * first] = True
-        packed = np.packbits(bits, bitorder="little")
-        self.found(number)[first : first + packed.size] |= packed
-        has_tags = ((records["bits"] & BIT_HAS_TAGS) != 0) & ((records["bits"] & UNINDEXED) == 0)
-        has_tags &= (records["hashes"] > 0) & (ends > taken.start) & (ends <= taken.stop)
-        return np.asarray(records["phy_offset"][has_tags])
+        tagged, start, number = [], first.first_hash + first.key, first.split
+        while count:
+            records, found = self.splits[number].records, self.found(number)
+            asked = np.flatnonzero(asked_of(records, np.array([rule], dtype=np.uint8)))
+            asked = asked[np.searchsorted(asked, start) :]
+            bits = np.zeros(8 * found.size, dtype=bool)
+            bits[asked[:count]] = True
+            found |= np.packbits(bits, bitorder="little")
+            stop = int(asked[count]) if count < asked.size else bits.size
+            ends = np.cumsum(records["hashes"], dtype=np.int64)
+            has_tags = ((records["bits"] & BIT_HAS_TAGS) != 0) & ((records["bits"] & UNINDEXED) == 0)
+            has_tags &= (records["hashes"] > 0) & (ends > start) & (ends <= stop)
+            tagged.append(records["phy_offset"][has_tags])
+            count, start, number = max(0, count - asked.size), 0, number + 1
+        return np.concatenate(tagged)
 
     def each(self, look: Callable[[int], Result]) -> Iterator[Result]:
         """The result of `look` for each split by its number, in their order."""
         return side_by_side(look, len(self.splits), self.threads)
 
     def missing(self, number: int) -> tuple[int, Rows | None]:
-        """How many units a split should have; how many of each record were not found (int32), None for none at all."""
-        records = np.asarray(self.splits[number].records)
-        missing = np.zeros(records.size, dtype=np.int32)
-        expected = int(count_missing(records, self.found(number), self.take(number), missing))
-        return expected, missing if missing.any() else None
+        """How many units a split should have; how many of each record were not found (int64), None for none at all."""
+        records = self.splits[number].records
+        wanted = self.wanted(number)
+        firsts = np.cumsum(records["hashes"], dtype=np.int64) - records["hashes"]
+        found = np.r_[0, np.cumsum(np.unpackbits(self.found(number), bitorder="little"), dtype=np.int64)]
+        missing = wanted - (found[firsts + wanted] - found[firsts])
+        return int(wanted.sum()), missing if missing.any() else None
 
 
-def _asked(records: Rows, take: Rows) -> Rows:
+def asked_of(records: Rows, take: Rows) -> Rows:
+    """Which hashes of some records should have a unit, under `take` (bool array)."""
     hashes = records["hashes"].astype(np.int64)
     in_record = np.arange(int(hashes.sum())) - np.repeat(np.cumsum(hashes) - hashes, hashes)
     return np.asarray(in_record < np.repeat(wanted_of(records, take), hashes))
@@ -257,7 +247,7 @@ class KeyNumbers:
 
     def __init__(self, stream: IndexStream) -> None:
         self.stream = stream
-        counts = [*stream.each(lambda number: int(self._wanted(number).sum()))]
+        counts = [*stream.each(lambda number: int(stream.wanted(number).sum()))]
         self._starts = np.cumsum([0, *counts], dtype=np.int64)
         self._open: tuple[int, Rows] = (-1, np.empty(0, dtype=np.int64))
 
@@ -286,33 +276,23 @@ class KeyNumbers:
 
     def timestamp(self, number: int) -> int:
         """Store timestamp (ms) of the record of a key."""
-        return self._of_record(number, "store_timestamp")
-
-    def phy_offset(self, number: int) -> int:
-        """Where the record of a key starts."""
-        return self._of_record(number, "phy_offset")
+        place = self.place(number)
+        return int(self.stream.splits[place.split].records["store_timestamp"][place.row])
 
     def missing(self) -> Rows:
         """Ranges [start, stop) of keys that no file has, int64 of shape (n, 2), ascending."""
         parts = [self._missing_of(number) for number in range(len(self.stream.splits))]
         return _joined(np.concatenate([np.empty((0, 2), dtype=np.int64), *parts]))
 
-    def _of_record(self, number: int, name: str) -> int:
-        place = self.place(number)
-        return int(self.stream.splits[place.split].records[name][place.row])
-
     def _missing_of(self, split: int) -> Rows:
-        asked = self.stream.asked(split, self.stream.take(split))
+        asked = asked_of(self.stream.splits[split].records, self.stream.take(split))
         found = np.unpackbits(self.stream.found(split), bitorder="little")[: asked.size].astype(bool)
         missing = np.flatnonzero(~found[asked]) + self._starts[split]
         return _joined(np.stack([missing, missing + 1], axis=1))
 
-    def _wanted(self, split: int) -> Rows:
-        return self.stream.wanted(split, self.stream.take(split))
-
     def _ends(self, split: int) -> Rows:
         if self._open[0] != split:
-            self._open = split, np.cumsum(self._wanted(split))
+            self._open = split, np.cumsum(self.stream.wanted(split))
         return self._open[1]
 
 

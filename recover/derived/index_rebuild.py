@@ -10,6 +10,7 @@ import datetime
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -27,6 +28,7 @@ from recover.derived.index_keys import IndexStream, KeyNumbers
 from recover.derived.producer import Producer
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
+from recover.store.columns import Rows
 from recover.store.reading import Piece
 from recover.store.store import Store
 
@@ -103,59 +105,7 @@ class Target(Struct, frozen=True):
     start: int
     stop: int
     previous_end: int
-    replaces: bool = False
     expired_from: IndexFileVerdict | None = None
-
-
-class Layout(Struct):
-    """Files to build in order, names of files that stay as they are, names of files that nothing is left for."""
-
-    targets: list[Target]
-    kept: list[str]
-    retired: list[str]
-
-
-def fresh_layout(numbers: KeyNumbers, capacity: int, names: Names) -> Layout:
-    """All keys from the first on, each file filled before the next begins."""
-    builder = _Builder(numbers, capacity, names)
-    builder.fill(0, numbers.total, [], None, None)
-    return Layout(builder.targets, [], [])
-
-
-def layout_in_place(
-    numbers: KeyNumbers, capacity: int, names: Names, verdicts: list[IndexFileVerdict]
-) -> Layout:
-    """Sound files stay; others are built again from where they began; what no file covers gets files of its own."""
-    return _InPlace(numbers, capacity, names, verdicts).run()
-
-
-class _Builder:
-    def __init__(self, numbers: KeyNumbers, capacity: int, names: Names) -> None:
-        self.numbers = numbers
-        self.capacity = capacity
-        self.names = names
-        self.targets: list[Target] = []
-
-    def add(
-        self, name: str, start: int, stop: int, *, replaces: bool, previous_end: int = 0,
-        expired_from: IndexFileVerdict | None = None,
-    ) -> None:
-        """One file of the keys [start, stop)."""
-        if start > 0:
-            previous_end = self.numbers.timestamp(start - 1)
-        self.targets.append(Target(name, start, stop, previous_end, replaces, expired_from))
-
-    def fill(
-        self, start: int, stop: int, spare: list[IndexFileVerdict], after: str | None, before: str | None
-    ) -> None:
-        """Files for the keys [start, stop): first those of `spare` anew (they are used up), then new ones."""
-        while start < stop:
-            old = spare.pop(0) if spare else None
-            kept = old.expired_before if old is not None and old.expired_before < self.capacity else 0
-            end = min(stop, start + self.capacity - kept)
-            after = old.file.name if old else self.names.new(self.numbers.timestamp(start), after, before)
-            self.add(after, start, end, replaces=old is not None, expired_from=old if kept else None)
-            start = end
 
 
 class _Anchor(Struct):
@@ -166,38 +116,40 @@ class _Anchor(Struct):
     spare: list[IndexFileVerdict]
 
 
-class _InPlace:
+class Layout:
+    """Which files to build, in order (`targets`), names of those that stay (`kept`), and that nothing is left for
+    (`retired`).
+
+    Sound files of `verdicts` stay; others are built again from where they began; what no file covers gets files of its
+    own, each filled before the next begins.
+    """
+
     def __init__(
         self, numbers: KeyNumbers, capacity: int, names: Names, verdicts: list[IndexFileVerdict]
     ) -> None:
-        self.numbers = numbers
-        self.capacity = capacity
-        self.verdicts = verdicts
-        self.missing = numbers.missing()
-        self.builder = _Builder(numbers, capacity, names)
-        self.layout = Layout(self.builder.targets, [], [])
-
-    def run(self) -> Layout:
+        self.targets: list[Target] = []
+        self.kept: list[str] = []
+        self.retired: list[str] = []
+        self._numbers = numbers
+        self._capacity = capacity
+        self._names = names
+        self._verdicts = verdicts
         anchors, spare = self._anchors()
         position = 0
         after: str | None = None
         for number, anchor in enumerate(anchors):
             name = anchor.verdict.file.name
-            self.builder.fill(position, anchor.start, anchor.spare, after, name)
-            self._leave(anchor.spare)
+            self._fill(position, anchor.start, anchor.spare, after, name)
             last = number + 1 == len(anchors)
-            limit = self.numbers.total if last else anchors[number + 1].start
-            position = self._place(anchor, limit)
+            position = self._place(anchor, numbers.total if last else anchors[number + 1].start)
             after = name
-        self.builder.fill(position, self.numbers.total, spare, after, None)
-        self._leave(spare)
-        return self.layout
+        self._fill(position, numbers.total, spare, after, None)
 
     def _anchors(self) -> tuple[list[_Anchor], list[IndexFileVerdict]]:
         """Files in the order of their messages, which is not that of the names where clocks went back."""
         anchors: dict[int, _Anchor] = {}
         spare: list[IndexFileVerdict] = []
-        for verdict in self.verdicts:
+        for verdict in self._verdicts:
             start = self._start(verdict)
             if start is not None and start not in anchors:
                 anchors[start] = _Anchor(verdict, start, spare)
@@ -205,65 +157,79 @@ class _InPlace:
             elif verdict.units == 0 or not verdict.sound:
                 spare.append(verdict)
             else:
-                self.layout.kept.append(verdict.file.name)
+                self.kept.append(verdict.file.name)
         return [anchors[start] for start in sorted(anchors)], spare
 
     def _start(self, verdict: IndexFileVerdict) -> int | None:
         if verdict.first_right is None:
             return None
         _, phy_offset, key_hash = verdict.first_right
-        number = self.numbers.find(phy_offset, key_hash)
+        number = self._numbers.find(phy_offset, key_hash)
         return None if number is None else max(0, number - verdict.wrong_before)
+
+    def _fill(
+        self, start: int, stop: int, spare: list[IndexFileVerdict], after: str | None, before: str | None
+    ) -> None:
+        """Files for the keys [start, stop): first those of `spare` anew, then new ones.
+
+        Of those that were not needed an empty one can stay, a broken one has to go.
+        """
+        left = iter(spare)
+        while start < stop:
+            old = next(left, None)
+            kept = old.expired_before if old is not None and old.expired_before < self._capacity else 0
+            end = min(stop, start + self._capacity - kept)
+            after = old.file.name if old else self._names.new(self._numbers.timestamp(start), after, before)
+            self._add(after, start, end, 0, old if kept else None)
+            start = end
+        for verdict in left:
+            (self.kept if verdict.sound else self.retired).append(verdict.file.name)
+
+    def _add(self, name: str, start: int, stop: int, previous_end: int, expired_from: IndexFileVerdict | None) -> None:
+        if start > 0:
+            previous_end = self._numbers.timestamp(start - 1)
+        self.targets.append(Target(name, start, stop, previous_end, expired_from))
 
     def _place(self, anchor: _Anchor, limit: int) -> int:
         """Keep or build the anchor's file; the number of the key that comes next."""
         verdict, start = anchor.verdict, anchor.start
         covered = start + verdict.right
-        full = verdict.units >= self.capacity
+        full = verdict.units >= self._capacity
         if verdict.sound and not self._lacks(start, covered) and (covered >= limit or full):
-            self.layout.kept.append(verdict.file.name)
+            self.kept.append(verdict.file.name)
             return max(covered, start)
-        stop = min(limit, start + self.capacity - verdict.expired_before)
-        self.builder.add(
-            verdict.file.name, start, stop, replaces=True, previous_end=self._end_before(verdict),
-            expired_from=verdict if verdict.expired_before else None,
-        )
+        stop = min(limit, start + self._capacity - verdict.expired_before)
+        expired_from = verdict if verdict.expired_before else None
+        self._add(verdict.file.name, start, stop, self._end_before(verdict), expired_from)
         return stop
+
+    @cached_property
+    def _missing(self) -> Rows:
+        return self._numbers.missing()
 
     def _lacks(self, start: int, stop: int) -> bool:
         """Whether a key in [start, stop) is missing from all files."""
-        if not self.missing.size:
+        if not self._missing.size:
             return False
-        at = int(np.searchsorted(self.missing[:, 1], start, side="right"))
-        return at < len(self.missing) and int(self.missing[at, 0]) < stop
+        at = int(np.searchsorted(self._missing[:, 1], start, side="right"))
+        return at < len(self._missing) and int(self._missing[at, 0]) < stop
 
     def _end_before(self, verdict: IndexFileVerdict) -> int:
         """End time of the file that a broker had before this one; counts only when its messages are missing."""
-        before = self.verdicts[: self.verdicts.index(verdict)]
+        before = self._verdicts[: self._verdicts.index(verdict)]
         return before[-1].header.end_timestamp if before and before[-1].sound else 0
-
-    def _leave(self, spare: list[IndexFileVerdict]) -> None:
-        """Files that were not needed: an empty one can stay, a broken one has to go."""
-        for verdict in spare:
-            (self.layout.kept if verdict.sound else self.layout.retired).append(verdict.file.name)
-        spare.clear()
 
 
 class RebuiltIndexFile(Struct, frozen=True):
     """One index file to write. Its bytes are made when they are asked for, one file in memory at a time.
 
-    `first` and `last` are the phy offsets of the messages of its first and last unit,
-    `begin_timestamp` and `end_timestamp` (ms) their times. `replaces`: a file of that name is there.
+    `end_timestamp` (ms) is the time of its last unit's message.
     """
 
     name: str
     content: Content
     units: int
-    first: int
-    last: int
-    begin_timestamp: int
     end_timestamp: int
-    replaces: bool
 
 
 class FileBuilder:
@@ -288,11 +254,7 @@ class FileBuilder:
             self.geometry.size, lambda: self._chunks(target, head), allocated=used,
             pieces=lambda: ahead(self._pieces(target, head)),
         )
-        numbers, last = self.numbers, target.stop - 1
-        return RebuiltIndexFile(
-            target.name, content, units, numbers.phy_offset(target.start), numbers.phy_offset(last),
-            numbers.timestamp(target.start), numbers.timestamp(last), target.replaces,
-        )
+        return RebuiltIndexFile(target.name, content, units, self.numbers.timestamp(target.stop - 1))
 
     def head(self, target: Target) -> FileHead:
         """What comes first, read now: when the file is built, the old one may be missing."""
@@ -393,9 +355,9 @@ def _layout(
     report: IndexReport, numbers: KeyNumbers, geometry: IndexGeometry, zone: datetime.tzinfo | None, fresh: bool
 ) -> Layout:
     if fresh:
-        return fresh_layout(numbers, geometry.capacity, Names(zone))
+        return Layout(numbers, geometry.capacity, Names(zone), [])
     taken = [file.name for file in report.listing.files] + [odd.path.name for odd in report.listing.odd]
-    layout = layout_in_place(numbers, geometry.capacity, Names(zone, taken), report.verdicts)
+    layout = Layout(numbers, geometry.capacity, Names(zone, taken), report.verdicts)
     # files that no size could be told for have no verdict; beside new files they would be wrong ones
     judged = {verdict.file.name for verdict in report.verdicts}
     layout.retired += [file.name for file in report.listing.files if file.name not in judged]

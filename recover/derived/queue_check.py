@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 
 from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK
 from formats.names import offset_to_name
@@ -43,7 +41,6 @@ from recover.store.derived_files import (
     positions_of,
 )
 from recover.store.mapped_files import MappedFileQueue, OddName
-from recover.store.reader import FileReader, ReadFailure, spend
 from recover.store.source import expect
 from recover.store.store import Store
 
@@ -55,16 +52,12 @@ def odd_queue_name(store: Store, odd: OddName) -> Finding:
                    remedy=BY_HAND if odd.by_hand else None)
 
 
-class ExtVerdict(Struct, frozen=True):
-    """`tags_codes`: those of a stretch of queue units, with the addresses of intact ext units replaced by what they
-    hold. `broken`: cells that name the right message, but an ext unit that is none of its own (bool array)."""
+def check_ext(stretch: Stretch, files: ExtFiles, rows: Rows, tags_codes: Rows) -> tuple[Rows, Rows]:
+    """Follow the ext addresses of a stretch. `rows` are the EXPECTED positions with the given tags codes.
 
-    tags_codes: Rows
-    broken: Rows
-
-
-def check_ext(stretch: Stretch, files: ExtFiles, rows: Rows, tags_codes: Rows) -> ExtVerdict:
-    """Follow the ext addresses of a stretch. `rows` are the EXPECTED positions with the given tags codes."""
+    Returns the tags codes of its units, with the addresses of intact ext units replaced by what they hold, and which
+    cells name the right message, but an ext unit that is none of its own (bool array).
+    """
     tags = stretch.tags_code.copy()
     broken = np.zeros(tags.size, dtype=bool)
     known = files.units
@@ -84,7 +77,7 @@ def check_ext(stretch: Stretch, files: ExtFiles, rows: Rows, tags_codes: Rows) -
     intact[intact] = np.diff(np.maximum.accumulate(positions[intact]), prepend=-1) > 0
     tags[cells[intact]] = tags_codes[inside[intact]]
     broken[cells[~intact]] = True
-    return ExtVerdict(tags, broken)
+    return tags, broken
 
 
 def broken_finding(stretch: Stretch, files: ExtFiles, start: int, stop: int) -> Finding:
@@ -157,7 +150,6 @@ def classify_units(
 
 
 _LISTED = 10_000
-_MOST = 64 << 20  # bytes of units that are read at once; a file with more is judged unit by unit
 _UNIT = CQ_UNIT.dtype
 _UNIT_CODES = {
     WRONG: "consumequeue-wrong-units", BEYOND_LOG: "consumequeue-beyond-log", LOST: "consumequeue-lost-units",
@@ -220,15 +212,13 @@ class _Checker:
         # what a rebuild puts at a position that only damage or a bridge accounts for
         self.stands_in = log.fillers + log.markers > 0 or bool(log.damaged)
         self.listed = self._list() if log.files else {}
-        self.failure: ReadFailure | None = None
 
-    def _list(self) -> dict[QueueKey, tuple[Path, list[tuple[int, str, int]]]]:
-        """Folder and files (offset, name, length) of each queue with nothing else in its folder."""
+    def _list(self) -> dict[QueueKey, MappedFileQueue]:
+        """The files of each queue, all listed at once."""
         try:
             return {
-                QueueKey(folder.topic, folder.queue_id): (folder.path, files)
-                for folder, files in self.store.list_queues()
-                if files and folder.path.name == str(folder.queue_id)
+                QueueKey(folder.topic, folder.queue_id): queue
+                for folder, queue in self.store.list_queues().items() if folder.path.name == str(folder.queue_id)
             }
         except OSError:
             return {}  # the look at each queue says which it is
@@ -238,58 +228,43 @@ class _Checker:
     ) -> Iterator[tuple[QueueKey, QueueVerdict]]:
         """The verdict on each queue, by its number in the log, -1 for one without a row there."""
         rows = expectation.of(number for number, _ in members if number >= 0)
-        expect(place / name for number, key in members if number >= 0
-               for place, files in [self.listed.get(key, (Path(), []))] for _, name, _ in files)
+        expect(file.path for number, key in members if number >= 0 and key in self.listed
+               for file in self.listed[key].files)
         for number, key in members:
-            own = next(rows)[1] if number >= 0 else np.empty(0, dtype=EXPECTED)
-            try:
-                verdict = self._compared(key, own) if own.size else None
-            except ReadFailure as failure:
-                self.failure, verdict = failure, None  # what could not be read once is not sound
-            except OSError:
-                verdict = None
-            yield key, verdict or self.check(key, own)
+            yield key, self.check(key, next(rows)[1] if number >= 0 else np.empty(0, dtype=EXPECTED))
 
-    def _compared(self, key: QueueKey, rows: Rows) -> QueueVerdict | None:
+    def _compared(self, key: QueueKey, files: QueueFiles, rows: Rows) -> QueueVerdict | None:
         """The verdict on a queue that holds, byte for byte, what the log calls for; None for any other.
 
         Before the units of its rows only units of expired messages may stand, and after them zeros.
         """
-        place, files = self.listed.get(key, (Path(), []))
-        size, places = self.store.queue_file_size, rows["queue_offset"]
-        in_line = all(file[::2] == (files[0][0] + n * size, size) for n, file in enumerate(files))
-        if not files or not in_line or size % UNIT_SIZE or files[0][0] % UNIT_SIZE:
+        queue, size, places = files.mapped_files, self.store.queue_file_size, rows["queue_offset"]
+        first, cells = queue.min_offset // UNIT_SIZE, size // UNIT_SIZE
+        in_line = all((file.file_from_offset, file.length) == (first * UNIT_SIZE + n * size, size)
+                      for n, file in enumerate(queue.files))
+        if not rows.size or not queue.files or not in_line or queue.odd or queue.duplicates:
             return None
         if self.has_ext and (self.store.consumequeue_ext_dir / key.topic / str(key.queue_id)).is_dir():
             return None
-        first, live, end = files[0][0] // UNIT_SIZE, int(places[0]), int(places[-1]) + 1
+        live, end = int(places[0]), int(places[-1]) + 1
         past = int(rows["phy_offset"][-1]) + int(rows["size"][-1]) > self.log.log_end
-        if live < first or past or not (places[1:] - places[:-1] == 1).all():
+        if live < first or past or not (places[1:] - places[:-1] == 1).all() or end > first + cells * len(queue.files):
             return None
         if np.bitwise_or.reduce(rows["bits"]) & (BIT_DELAY | BIT_MARKER):
             return None
-        for offset, name, _ in files:
-            base = offset // UNIT_SIZE
-            own = rows[max(base - live, 0) : max(base + size // UNIT_SIZE - live, 0)]
-            lead = min(max(live - base, 0), size // UNIT_SIZE) * UNIT_SIZE
-            content, stop = self._stored(place / name), lead + own.size * UNIT_SIZE
-            if not stop or stop > content.size or (lead and not self._are_expired(content[:lead].view(_UNIT))):
+        for number, file in enumerate(queue.files):
+            base = first + number * cells
+            own = rows[max(base - live, 0) : max(base + cells - live, 0)]
+            lead, units = min(max(live - base, 0), cells), files.units(file)
+            stop = lead + own.size
+            if files.failures or not stop or stop > units.size or (lead and not self._are_expired(units[:lead])):
                 return None
-            if not np.array_equal(content[lead:stop], _units_of(own).view(np.uint8)) or content[stop:].any():
+            if not np.array_equal(units[lead:stop].view(np.uint8), _units_of(own).view(np.uint8)):
                 return None
-        if end > base + size // UNIT_SIZE:
-            return None
+            if units[stop:].view(np.uint8).any():
+                return None
         counts = {kind: count for kind, count in ((EXPIRED, live - first), (RIGHT, rows.size)) if count}
         return QueueVerdict(key, end - first, rows.size, counts, end=end, min_index=first)
-
-    def _stored(self, path: Path) -> Rows:
-        """The bytes (uint8) of a file up to where it has only zeros; none where they are many or not in one piece."""
-        with FileReader(path, again=False) as reader:
-            ranges = [*reader.data_ranges(0, self.store.queue_file_size)]
-            stop = ranges[0][1] if len(ranges) == 1 and not ranges[0][0] else 0
-            content = np.empty(stop if stop <= _MOST else 0, dtype=np.uint8)
-            spend(content.size)
-            return content[: reader.read_into(memoryview(content.data), 0)]
 
     def _are_expired(self, units: Rows) -> bool:
         offset, size, tags = units["phy_offset"], units["size"], units["tags_code"]
@@ -298,20 +273,25 @@ class _Checker:
         return bool((before & ~blank).all())
 
     def check(self, key: QueueKey, rows: Rows) -> QueueVerdict:
-        verdict = QueueVerdict(key, expected=int((~is_lost(rows)).sum()))
+        """The verdict on one queue; `rows` are its positions. `Refusal` when a file of it cannot be opened."""
         files = QueueFiles(self.store, key.topic, key.queue_id)
-        ext = ExtFiles(self.store, key.topic, key.queue_id)
+        if key in self.listed:
+            files.mapped_files = self.listed[key]
         try:
-            self._check_files(verdict, files.mapped_files)
-            if self.has_ext:
-                self._check_files(verdict, ext.mapped_files, gaps=False)
-            self._check_units(verdict, files, ext, rows)
+            return self._compared(key, files, rows) or self._judged(key, files, rows)
         except OSError as error:
             raise Refusal(f"cannot read {error.filename}: {error.strerror}", path=str(error.filename)) from error
-        if self.failure is not None and not files.failures:
-            files.failures.append(self.failure)
-        self.failure = None
-        for failure in (*files.failures, *ext.failures):
+
+    def _judged(self, key: QueueKey, files: QueueFiles, rows: Rows) -> QueueVerdict:
+        # what could not be read once is not sound
+        once, files.failures = files.failures[:1], []
+        verdict = QueueVerdict(key, expected=int((~is_lost(rows)).sum()))
+        ext = ExtFiles(self.store, key.topic, key.queue_id)
+        self._check_files(verdict, files.mapped_files)
+        if self.has_ext:
+            self._check_files(verdict, ext.mapped_files, gaps=False)
+        self._check_units(verdict, files, ext, rows)
+        for failure in (*(files.failures or once), *ext.failures):
             verdict.findings.append(finding(
                 "consumequeue-unreadable", self.store.relative(failure.path), failure.offset, topic=key.topic,
                 queue=key.queue_id, wanted=failure.wanted, error=failure.strerror,
@@ -359,7 +339,7 @@ class _Checker:
         taken = 0
         ended = False
         first = True
-        for stretch in files.stretches(whole=False):
+        for stretch in files.stretches():
             if first:
                 verdict.min_index = stretch.first_index
                 first = False
@@ -388,8 +368,7 @@ class _Checker:
         if has_ext(stretch):
             # what delayed messages have in their ext units is what the delay table learns from
             self._learn(stretch, rows, ext.tags_codes(tags))
-            verdict = check_ext(stretch, ext, rows[~lost], self.delays.tags_codes(rows[~lost]))
-            tags, broken = verdict.tags_codes, verdict.broken
+            tags, broken = check_ext(stretch, ext, rows[~lost], self.delays.tags_codes(rows[~lost]))
         else:
             self._learn(stretch, rows, tags)
         bounds = self.log.min_offset, self.log.log_end, self.starts, self.stops

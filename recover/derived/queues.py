@@ -20,7 +20,17 @@ from recover.derived.producer import Producer
 from recover.derived.queue_ext import ExtImage, ExtRows, end_of, ext_steps, fresh_ext, repaired_ext, wants_ext
 from recover.log.scan import LogView
 from recover.store.columns import Rows
-from recover.store.derived_files import UNIT_SIZE, ExtFiles, QueueFiles, addresses_of, cut_off, is_address, positions_of
+from recover.store.derived_files import (
+    UNIT_SIZE,
+    ExtFiles,
+    QueueFiles,
+    Stretch,
+    addresses_of,
+    cut_off,
+    has_ext,
+    is_address,
+    positions_of,
+)
 from recover.store.reader import read_small
 from recover.store.store import CONSUMEQUEUE, CONSUMEQUEUE_EXT, Store
 
@@ -46,15 +56,6 @@ class QueueCells(Struct, frozen=True):
         content = self.cells.view(np.uint8).data
         for start in range(0, max(len(content), 1), file_size):
             yield self.first_index * UNIT_SIZE + start, content[start : start + file_size]
-
-
-def cells_on_disk(files: QueueFiles) -> Iterator[QueueCells]:
-    """The cells on disk over whole files, one stretch for each run of adjoining files."""
-    for stretch in files.stretches():
-        cells = np.zeros(stretch.cells, dtype=CQ_UNIT.dtype)
-        for name in ("phy_offset", "size", "tags_code"):
-            cells[name] = getattr(stretch, name)
-        yield QueueCells(QueueKey(files.topic, files.queue_id), stretch.first_index, cells)
 
 
 def fresh_files(store: Store, queue: QueueCells) -> Iterator[tuple[str, Buffer, int]]:
@@ -99,14 +100,14 @@ class Evidence(Struct, frozen=True):
     starts: Rows
     stops: Rows
 
-    def of(self, old: QueueCells) -> Rows:
-        """Which cells of a queue on disk are evidence (bool array)."""
-        offsets = old.cells["phy_offset"].astype(np.int64)
+    def of(self, units: Rows) -> Rows:
+        """Which units of a queue on disk are evidence (bool array)."""
+        offsets = units["phy_offset"].astype(np.int64)
         at = np.searchsorted(self.starts, offsets, side="right") - 1
         found = np.zeros(offsets.size, dtype=bool)
         if self.starts.size:
             found = (at >= 0) & (offsets < self.stops[np.maximum(at, 0)])
-        return np.asarray(found & (old.cells["size"] > 0) & (old.cells["size"] != PRE_BLANK.size))
+        return np.asarray(found & (units["size"] > 0) & (units["size"] != PRE_BLANK.size))
 
 
 NO_EVIDENCE = Evidence(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
@@ -152,7 +153,7 @@ class QueueBuilder:
 
         None when neither the disk nor the log has anything of it.
         """
-        key, stretches = QueueKey(files.topic, files.queue_id), list(cells_on_disk(files))
+        key, stretches = QueueKey(files.topic, files.queue_id), list(files.stretches())
         if not stretches:
             return self.fresh(key, rows, from_nothing=False) if rows.size else None
         named = [stretch for stretch in stretches if self._inside(stretch, self.log_end).any()] or stretches
@@ -166,34 +167,31 @@ class QueueBuilder:
             return queue
         first_live, last_live = int(rows["queue_offset"][0]), int(rows["queue_offset"][-1])
         first = self.first_in_file(first_live)
-        if old.first_index < first:
-            if self._inside(old, self.min_offset)[: first - old.first_index].any():
-                first = old.first_index
-            else:
-                # files before that keep nothing go: up to the first message there could be millions of places
-                old = QueueCells(key, first, old.cells[first - old.first_index :])
+        # files before that keep nothing go: up to the first message there could be millions of places
+        if old.first_index < first and self._inside(old, self.min_offset)[: first - old.first_index].any():
+            first = old.first_index
         return self._fill(key, first, max(last_live + 1, self._kept_end(old, rows)) - first, rows, old)
 
-    def _inside(self, old: QueueCells, end: int) -> Rows:
+    def _inside(self, old: Stretch, end: int) -> Rows:
         """Which cells in use name something expired, or something before `end` of the log, or are evidence."""
-        offset, size = old.cells["phy_offset"].astype(np.int64), old.cells["size"].astype(np.int64)
+        offset, size = old.phy_offset, old.size.astype(np.int64)
         invalid = np.flatnonzero(size <= 0)
         used = cut_off(offset, size, int(invalid[0]) if invalid.size else size.size, self.min_offset)
         offset, size = offset[:used], size[:used]
         inside = (offset >= 0) & ((offset < self.min_offset) | (offset + size <= end))
         inside &= (size > 0) & (size != PRE_BLANK.size)
-        return np.asarray(inside | self.evidence.of(old)[:used])
+        return np.asarray(inside | self.evidence.of(old.units[:used]))
 
-    def _kept_end(self, old: QueueCells, rows: Rows) -> int:
+    def _kept_end(self, old: Stretch, rows: Rows) -> int:
         """Queue offset after the last cell that stays after those of the queue's own records; 0 for none.
 
         Evidence stays. In a log with a bridge so do places of lost messages, from the last record on without a break.
         Where every record of the log is known, a unit after them names no message: left, it would be one twice.
         """
-        kept = self.evidence.of(old)
+        kept = self.evidence.of(old.units)
         if self.bridge:
             inside = self._inside(old, self.log_end)
-            offset, size = old.cells["phy_offset"][: inside.size], old.cells["size"][: inside.size]
+            offset, size = old.phy_offset[: inside.size], old.size[: inside.size]
             repeats = np.r_[False, (offset[1:] == offset[:-1]) & (size[1:] == size[:-1])][: inside.size]
             # what names a record of the queue that has another place belongs to a queue that was shifted
             stays = inside & (offset >= self.min_offset) & (repeats | ~np.isin(offset, rows["phy_offset"]))
@@ -205,7 +203,7 @@ class QueueBuilder:
         return old.first_index + int(places[-1]) + 1 if places.size else 0
 
     def _fill(
-        self, key: QueueKey, first: int, count: int, rows: Rows, old: QueueCells | None, *, from_nothing: bool = False
+        self, key: QueueKey, first: int, count: int, rows: Rows, old: Stretch | None, *, from_nothing: bool = False
     ) -> QueueCells:
         cells = np.empty(count, dtype=CQ_UNIT.dtype)
         cells[:] = PRE_BLANK
@@ -219,7 +217,7 @@ class QueueBuilder:
         for name, values in (("phy_offset", rows["phy_offset"]), ("size", rows["size"]), ("tags_code", tags_codes)):
             cells[name][at] = values
         ext = None
-        had_ext = old is not None and bool(is_address(old.cells["tags_code"]).any())
+        had_ext = old is not None and has_ext(old)
         if from_nothing or had_ext or self._ext_on_disk(key):
             ext = self._ext(key, cells, rows["queue_offset"] - first, rows, tags_codes, from_nothing)
         first_live = int(rows["queue_offset"][0]) if rows.size else first + cells.size
@@ -236,19 +234,17 @@ class QueueBuilder:
     def _shows_marker(self, key: QueueKey) -> bool:
         return self.visible or key.topic == "RMQ_SYS_TRANS_HALF_TOPIC"
 
-    def _keep_old(self, cells: Rows, evidence: Rows, first: int, old: QueueCells, rows: Rows) -> None:
+    def _keep_old(self, cells: Rows, evidence: Rows, first: int, old: Stretch, rows: Rows) -> None:
         """Take over evidence, where `evidence` becomes true, and expired units, which stand before all others."""
-        start = old.first_index - first
-        count = min(old.cells.size, cells.size - start)
-        if count <= 0:
-            return
-        kept = old.cells[:count]
+        start = max(first, old.first_index)
+        kept = old.units[start - old.first_index :][: max(0, first + cells.size - start)]
+        place = slice(start - first, start - first + kept.size)
         offsets = kept["phy_offset"].astype(np.int64)
         expired = (kept["size"] > 0) & (offsets >= 0) & (offsets < self.min_offset)
-        expired[max(0, int(rows["queue_offset"][0]) - old.first_index) if rows.size else count :] = False
-        evidence[start : start + count] = self.evidence.of(old)[:count]
-        stays = expired | evidence[start : start + count]
-        cells[start : start + count][stays] = kept[stays]
+        expired[max(0, int(rows["queue_offset"][0]) - start) if rows.size else kept.size :] = False
+        evidence[place] = self.evidence.of(kept)
+        stays = expired | evidence[place]
+        cells[place][stays] = kept[stays]
 
     def _ext_on_disk(self, key: QueueKey) -> bool:
         return self.has_ext and (self.store.consumequeue_ext_dir / key.topic / str(key.queue_id)).is_dir()
@@ -309,7 +305,7 @@ def _on_disk(files: QueueFiles, rows: Rows) -> tuple[Rows, Rows]:
     codes = np.zeros(rows.size, dtype=np.int64)
     for stretch in files.stretches() if rows.size else ():
         at = rows["queue_offset"] - stretch.first_index
-        inside = np.flatnonzero((at >= 0) & (at < stretch.cells))
+        inside = np.flatnonzero((at >= 0) & (at < stretch.held))
         at = at[inside]
         same = (stretch.phy_offset[at] == rows["phy_offset"][inside]) & (stretch.size[at] == rows["size"][inside])
         found[inside], codes[inside] = same, stretch.tags_code[at]
@@ -322,14 +318,6 @@ def repaired_steps(builder: QueueBuilder, key: QueueKey, rows: Rows, spool: Spoo
     queue = builder.repaired(files, rows)
     if queue is not None:
         yield from queue_steps(files, queue, spool)
-
-
-def fresh_queues(
-    builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey] | None
-) -> Iterator[QueueCells]:
-    """Each wanted queue (None: all) that the log fills, as a broker would build it from the log alone."""
-    for key, rows in expectation.grouped(wanted):
-        yield builder.fresh(key, rows)
 
 
 def consumequeue_steps(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -123,12 +124,13 @@ class Table:
         if len(self._lines) >= _FLUSH:
             self._take_lines()
 
-    def from_lines(self, lines: bytes) -> Any:
+    def from_lines(self, lines: bytes | memoryview) -> Any:
         """A table of lines as `line_of` makes them `flat`. Any thread may call it."""
         from pyarrow import json as arrow_json
 
         return arrow_json.read_json(
-            self._pa.BufferReader(lines), arrow_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+            self._pa.BufferReader(self._pa.py_buffer(lines)),
+            arrow_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
             arrow_json.ParseOptions(explicit_schema=self._schema),
         )
 
@@ -283,7 +285,7 @@ def export_lines(
             with reader:
                 for rows in (stretch for *_, some in found for stretch in near(some)):
                     waiting.append((pool.submit(maker.make, reader, scan.mapped_file, rows), rows))
-                    if len(waiting) > threads:
+                    if len(waiting) > 2 * threads:
                         take()
                 while waiting:
                     take()
@@ -305,6 +307,7 @@ class LineMaker:
 
     def __init__(self, choice: Choice, tables: Table | None) -> None:
         self.choice, self.tables = choice, tables
+        self._kept = threading.local()
         self.plain = np.array(
             [choice.wanted.by_rows and real_place(name, queue_id, {})[2] is None for name, queue_id in choice.names],
             dtype=bool)
@@ -312,14 +315,25 @@ class LineMaker:
     def make(self, reader: FileReader, mapped_file: MappedFile, rows: Rows) -> Written:
         """The lines of the records of some rows, or the table that they make."""
         written = Written()
-        lines = b"".join(self._lines(written, reader, mapped_file, rows))
+        pieces = list(self._lines(written, reader, mapped_file, rows))
+        lines = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if self.tables is None:
-            written.lines = lines
-        elif lines:
+            written.lines = bytes(lines)
+        elif len(lines):
             written.table = self.tables.from_lines(lines)
         return written
 
-    def _lines(self, written: Written, reader: FileReader, mapped_file: MappedFile, rows: Rows) -> Iterator[bytes]:
+    def _room(self) -> Rows:
+        """Where the kernel writes: one room a thread, for memory that is new costs more than the lines in it."""
+        room: Rows | None = getattr(self._kept, "room", None)
+        if room is None:
+            room = self._kept.room = np.empty(_LINES, dtype=np.uint8)
+        return room
+
+    def _lines(
+        self, written: Written, reader: FileReader, mapped_file: MappedFile, rows: Rows,
+    ) -> Iterator[bytes | memoryview]:
+        """The lines in pieces; the last one may be a view of this thread's room."""
         first = int(rows["phy_offset"][0]) - mapped_file.file_from_offset
         starts = rows["phy_offset"] - rows["phy_offset"][0]
         try:
@@ -332,13 +346,13 @@ class LineMaker:
         data = np.frombuffer(content, dtype=np.uint8)
         plain = self.plain[rows["queue"]] & ((rows["bits"] & _NO_LINE) == 0)
         sizes = np.where(plain, rows["size"], 0).astype(np.int64)
-        room = np.empty(_LINES, dtype=np.uint8)
+        room = self._room()
         at = 0
         by_kernel = np.zeros(rows.size, dtype=bool)
         while at < rows.size:
             done, used = write_lines(data, starts, sizes, at, self.tables is not None, room)
             by_kernel[at:done] = True
-            yield room[:used].tobytes()
+            yield room[:used].data if done == rows.size else room[:used].tobytes()
             at = done
             if at < rows.size and not (sizes[at] and used):
                 start = int(starts[at])

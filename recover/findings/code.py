@@ -8,6 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 Severity = Literal["info", "warning", "error"]
+Leads = Literal["", "find", "setting", "stop"]
 
 BIT_DERIVED = 2
 BIT_MESSAGES = 4
@@ -23,9 +24,14 @@ BY_HAND = "Move {file} out of the store by hand, then: mqtool verify {store}"
 class Code(Struct, frozen=True):
     """A kind of finding: what it is called, how bad it is, and what `explain` says of it.
 
-    `message` and `remedy` are format strings over the finding's facts (`{store}` is the store
-    path, filled in by whoever prints). `one` is said instead of `message` where the fact `count` is 1. `bits` overrides
-    the exit bits that severity implies.
+    `message` and `remedy` are format strings over the finding's facts; `{lost:message}` counts messages (`{store}` is
+    the store path, filled in by whoever prints). `one` is said instead of `message` where the fact `count` is 1.
+    `bits` overrides the exit bits that severity implies.
+
+    `leads` is where a finding whose remedy is not recover leads, beside what its remedy says:
+    "stop": recover refuses on it, so nothing else comes next (so does every finding of exit bit 8);
+    "find": a person looks for what is missing first, before a repair, which at best guesses it, and before a start;
+    "setting": another setting or release is the remedy, and no repair of the store helps.
     """
 
     name: str
@@ -38,6 +44,7 @@ class Code(Struct, frozen=True):
     action: str
     one: str | None = None
     bits: int | None = None
+    leads: Leads = ""
 
     def said_of(self, facts: Mapping[str, Any]) -> str:
         """The format string for a finding with these facts."""

@@ -23,7 +23,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         _REBUILD,
         one="{topic}/{queue}: the unit at queue offset {first} does not name its message",
         meaning="A unit's position, size or tags code is not that of the intact record with this queue offset.",
-        cause="Stale units of an earlier life of the queue, an append at a shifted place, or damage.",
+        cause="Stale units of an earlier generation of the queue, an append at a shifted place, or damage.",
         broker="It trusts every unit with size > 0: consumers get other messages, or the same ones again.",
         action="Recover, or rebuild the queue.",
     ),
@@ -60,7 +60,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-bad-file-length", "warning",
-        "{topic}/{queue}: the file is {length} bytes long, the others {expected}", _REBUILD,
+        "{topic}/{queue}: the file is {length:byte} long, the others {expected}", _REBUILD,
         meaning="A broker maps queue files at their configured size and refuses another length.",
         cause="A crash while the file was made, a copy that stopped, or another mappedFileSizeConsumeQueue.",
         broker="It does not start; from 5.1.3 on it deletes a last file of length 0 and goes on.",
@@ -93,6 +93,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
         broker="Most releases fail on its length or its name and do not start; `mqtool predict` plays it.",
         action="Recover quarantines a regular file, and a folder whose name is no offset. Move a pipe, a socket, a device, or "
         "a folder in the place of a queue file out of the store by hand.",
+        leads="stop",
     ),
     Code(
         "consumequeue-missing-file", "warning",
@@ -104,7 +105,7 @@ CONSUMEQUEUE_CODES: tuple[Code, ...] = (
     ),
     Code(
         "consumequeue-unreadable", "error",
-        "{topic}/{queue}: {wanted} bytes could not be read: {error}", "Copy the store with a tool that reads on past errors, such as ddrescue, and work on the copy.",
+        "{topic}/{queue}: {wanted:byte} could not be read: {error}", "Copy the store with a tool that reads on past errors, such as ddrescue, and work on the copy.",
         meaning="The operating system refused to read this part.",
         cause="A failing disk, a lost mount, or missing permission.",
         broker="It dies at the first touch of that page.",
@@ -147,8 +148,8 @@ _QUERIES = "Only queries by key, unique key and tag read the index; consuming do
 INDEX_CODES: tuple[Code, ...] = (
     Code(
         "index-missing-units", "warning",
-        "{records} messages from {first} to {last} lack {count} entries in the index", _INDEX_REBUILD,
-        one="the message at {first} lacks an entry in the index",
+        "the index lacks {count:entry|entries} of {records:message} from {first} to {last}", _INDEX_REBUILD,
+        one="the index lacks an entry of the message at {first}",
         meaning="The messages are in the commitlog, but a query by one of their keys does not find them.",
         cause="An unclean start deleted the newest index file, the broker died before it dispatched the messages, or a "
         "file was lost.",
@@ -249,7 +250,7 @@ INDEX_CODES: tuple[Code, ...] = (
     ),
     Code(
         "index-file-length", "warning",
-        "the file is {length} bytes long, an index file of {slots} slots and {entries} entries has {expected}",
+        "the file is {length:byte} long, an index file of {slots} slots and {entries} entries has {expected}",
         _INDEX_REBUILD,
         meaning="An index file has its full length from the start.",
         cause="A copy that stopped, a crash while the file was made, or other sizes configured.",
@@ -272,10 +273,11 @@ INDEX_CODES: tuple[Code, ...] = (
         broker="It skips a file whose name is no number, after it may have made it as long as an index file; a folder "
         "stops 5.x brokers at start, and on a pipe, socket or device a start can wait or fail.",
         action="`mqtool recover` puts a folder aside; move anything else out of the store.",
+        leads="stop",
     ),
     Code(
         "index-unreadable", "error",
-        "{wanted} bytes cannot be read: {error}", "Check permissions and the disk, then run again.",
+        "{wanted:byte} could not be read: {error}", "Check permissions and the disk, then run again.",
         meaning="What the file holds there is not known; entries there are not judged and not reported as missing.",
         cause="No permission, or a failing disk.",
         broker="It fails to load the file, and 5.x then does not start.",
@@ -294,8 +296,8 @@ INDEX_CODES: tuple[Code, ...] = (
     ),
     Code(
         "index-near-empty-files", "info",
-        "{count} index files are nearly empty and take {bytes} bytes", "",
-        one="one index file is nearly empty and takes {bytes} bytes",
+        "{count} index files are nearly empty and take {bytes:byte}", "",
+        one="one index file is nearly empty and takes {bytes:byte}",
         meaning="A broker starts a new file only when the last one is full, yet these are nearly empty.",
         cause="A known fault of brokers that could not write their last index file.",
         broker="It keeps them until their messages expire; each is mapped at its full size.",
@@ -332,7 +334,7 @@ CHECKPOINT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "checkpoint-short", "warning",
-        "the checkpoint is {length} bytes long instead of {expected}; the fields that are cut off count as zero",
+        "the checkpoint is {length:byte} long instead of {expected}; the fields that are cut off count as zero",
         _RECOVER,
         meaning="A broker maps one page of 4096 bytes and writes it whole.",
         cause="A copy that stopped, or a crash while the file system was full.",

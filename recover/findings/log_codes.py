@@ -16,7 +16,7 @@ _CUTS = (
 COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-damaged-record", "error",
-        "one message at {start} is damaged ({reason}); {intact_after} intact messages lie after it", _RECOVER,
+        "one message at {start} is damaged ({reason}); {intact_after:intact message lies|intact messages lie} after it", _RECOVER,
         meaning="A whole record of which a checksum or a field is not what was stored.",
         cause="A flipped bit on disk or in memory, or a write that was torn in its middle.",
         broker=_CUTS,
@@ -88,7 +88,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-damaged-range", "error",
-        "{bytes} bytes from {start} to {stop} hold no intact record ({reason}); {intact_after} intact messages lie after",
+        "no intact record in {bytes:byte} from {start} to {stop} ({reason}); {intact_after:intact message lies|intact messages lie} after",
         _RECOVER,
         meaning="The chain of records breaks here and goes on at the end of the range.",
         cause="A page that never reached the disk, a zeroed or overwritten block, a damaged size field.",
@@ -106,7 +106,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-missing-file", "error",
-        "the log files from {start} to {stop} are missing; {intact_after} intact messages lie after",
+        "the log files from {start} to {stop} are missing; {intact_after:intact message lies|intact messages lie} after",
         "Find them: another path (mqtool verify {store} --commitlog DIR), the source of this copy, a replica, a backup. "
         "Without them recover refuses, unless --max-loss allows for their messages.",
         meaning="Two log files do not adjoin: the files between them are missing. Or queues, index or checkpoint know of messages "
@@ -117,10 +117,11 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         action="Look for the files before anything else: another folder of a multi-path commitlog, the source of the copy, a "
         "replica, a backup. If they are lost for good, `mqtool recover --max-loss N` goes on without them: it lays filler where a "
         "file is missing between others, and says which messages are given up.",
+        leads="stop",
     ),
     Code(
         "commitlog-mostly-gone", "error",
-        "{messages} messages can be read, and queues name {lost} that are not there (index units that point at none: "
+        "{messages:message} can be read, and queues name {lost} that are not there (index units that point at none: "
         "{index_units}): do not start the broker, is this the log's disk?",
         "Look for the log: another disk, a backup, a slave. To go on with what is left: mqtool recover {store} "
         "--max-loss all",
@@ -128,6 +129,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         cause="A wrong or empty disk is mounted, a copy stopped half way, or the files were overwritten.",
         broker="It takes what it can read for the whole log, deletes the rest, and cuts the queues to fit.",
         action="Keep the queues until the log is found. Recover refuses unless --max-loss allows for what is gone.",
+        leads="stop",
     ),
     Code(
         "commitlog-foreign", "error",
@@ -137,21 +139,23 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         cause="Another program's file, a wrong disk, an encrypted or compressed copy, or a log that was overwritten.",
         broker="It finds no record in it and writes its own from the first byte on.",
         action="Identify the file before any change. Recover refuses until then.",
+        leads="stop",
     ),
     Code(
         "commitlog-other-log", "error",
-        "the records in this file ({messages}) are of another log: units of several queues name {lost} messages in it that are not there",
+        "the records in this file ({messages}) are of another log: units of several queues name {lost:message} in it that it lacks",
         "Find the right file: another path, the source of this copy, a replica, a backup. --max-loss lets recover go on without it.",
-        one="the record in this file is of another log: units of several queues name {lost} messages in it that are not there",
+        one="the record in this file is of another log: units of several queues name {lost:message} in it that it lacks",
         meaning="The file has the right name and whole records with the right own offsets, but it is a log file of another broker, or of "
-                "another life of this one. The messages that stood in this store's own file are lost.",
+                "another generation of this one. The messages that stood in this store's own file are lost.",
         cause="A copy that mixed two stores, or a disk of another broker.",
         broker="It delivers the other log's messages where queues lead to them, and what was here cannot be consumed.",
         action="Put the right file in its place. Without it: `mqtool recover --max-loss N` bridges the file and keeps a copy of it.",
+        leads="stop",
     ),
     Code(
         "commitlog-torn-tail", "warning",
-        "{bytes} bytes after the last record (from {start}) belong to no message ({reason})", _RECOVER,
+        "the last record is followed by {bytes:byte} of no message, from {start} on ({reason})", _RECOVER,
         meaning="The log ends here; what follows is the beginning of a write, or stale bytes.",
         cause="The broker died while it appended. That write was never acknowledged as flushed.",
         broker="It cuts here too, but leaves the bytes on disk, where they can come back to life after the next crash.",
@@ -159,9 +163,9 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-ghosts", "warning",
-        "old records stand after a break of the log, from {start} on ({count})", _RECOVER,
-        one="one old record stands after a break of the log, at {start}",
-        meaning="Records of an earlier life of the log: their queue offsets or times do not continue it.",
+        "stale records stand after a break of the log, from {start} on ({count})", _RECOVER,
+        one="one stale record stands after a break of the log, at {start}",
+        meaning="Records of an earlier generation of the log: their queue offsets or times do not continue it.",
         cause="A truncation moved the write position back; the bytes after it stayed on disk.",
         broker="If new records line up with them it takes them for messages again.",
         action="`mqtool recover` zeroes them and keeps a copy. `mqtool query --include-ghosts` shows them.",
@@ -179,14 +183,14 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "commitlog-old-end", "warning",
         "older records stand at the end of the log, from {start} on ({count}), and a queue of theirs ends with a full file", _RECOVER,
         one="an older record stands at the end of the log, at {start}, and its queue ends with a full file",
-        meaning="The records are of an earlier life of the log; newer ones have their places in the queues.",
+        meaning="The records are of an earlier generation of the log; newer ones have their places in the queues.",
         cause="The log was cut here once before, and new records ended just where old ones begin.",
         broker="A start dispatches them once more. 5.3.3 and 5.4.0 make a next file for the full queue, put nothing into it, and do not start.",
         action="`mqtool recover` zeroes them and keeps a copy.",
     ),
     Code(
         "commitlog-bad-file-length", "warning",
-        "the log file is {length} bytes long, the others {expected}", _RECOVER,
+        "the log file is {length:byte} long, the others {expected}", _RECOVER,
         meaning="A broker maps log files at their configured size and refuses another length.",
         cause="A copy that dropped the sparse end, a full disk, or another mappedFileSizeCommitLog.",
         broker="No version starts; from 5.1.3 on a last file of length 0 is deleted instead.",
@@ -200,6 +204,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         broker="It does not start: the name or the length is refused (from 5.1.0 on, folders are passed over).",
         action="`mqtool recover` puts it aside. A folder on a disk of its own that is not empty stays, and `abort` with "
         "it: move it by hand.",
+        leads="stop",
     ),
     Code(
         "commitlog-not-a-file", "error",
@@ -239,12 +244,13 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "`--set fileReservedTime=H`; 0 accepts any first file. Neither recover nor a rebuild changes anything for it.",
     ),
     Code(
-        "commitlog-unreadable", "error", "{wanted} bytes could not be read: {error}",
+        "commitlog-unreadable", "error", "{wanted:byte} could not be read: {error}",
         "Copy the store with a tool that reads on past errors, such as ddrescue, and work on the copy.",
         meaning="The operating system refused to read this range; it counts as damaged.",
         cause="A failing disk, a lost mount, or missing permission.",
         broker="It dies at the first touch of that page.",
-        action="Save a copy of the store (`mqtool recover --output DIR`), then work on the copy.",
+        action="Save what can be read: copy the store with a tool that reads on past errors, then work on the copy. Recover refuses "
+        "until then: a second try might show intact messages.",
         bits=8,
     ),
     Code(
@@ -348,7 +354,7 @@ _ALL = (
     Reason("bad-properties", "The properties' length is negative, or the text is not pairs of names and values, or DELAY, INNER_BASE or "
            "INNER_NUM is not a number.", _BIT, "It depends on the release and on what is wrong: it cuts, or reads other properties."),
     Reason("bad-phy-offset", "The record says that it stands at another offset of the log.",
-           "Bytes of another place or an earlier life of the log, or a flipped bit.",
+           "Bytes of another place or an earlier generation of the log, or a flipped bit.",
            "Only 5.5 with checkCommitLogOffsetOnRecover notices; others read it as a message."),
     Reason("bad-queue-id", "The queue id is negative.", _BIT, _PASSES),
     Reason("bad-queue-offset", "The queue offset is negative.", _BIT, _PASSES),
@@ -375,13 +381,13 @@ _ALL = (
            "Nothing.", "Run the command again, on a copy or with the broker stopped."),
     Reason("overwritten", "Older records stand here, whole and with the right own offset, but queue units name other messages here, which "
            "no record of the log holds.", "A write that was lost, or blocks of an older copy or snapshot of the same file.",
-           "It takes the old records for messages and delivers them in place of those that are lost.",
-           "`mqtool recover` bridges the range and keeps a copy of the old records; a replica or a backup may have the messages."),
+           "It takes the stale records for messages and delivers them in place of those that are lost.",
+           "`mqtool recover` bridges the range and keeps a copy of them; a replica or a backup may have the messages."),
     Reason("other-log", "The records of this file are another log's: units of several queues name other messages in it, and its records "
            "continue no queue of the files beside it.", "A copy that mixed two stores, or a disk of another broker.",
            "It delivers the other log's messages where queues lead to them.",
            "Put the right file in its place. Without it, `mqtool recover --max-loss N` bridges the file and keeps a copy of it."),
-    Reason("ghosts", "Old records stand here, of an earlier life of the log; they are not part of it any more.",
+    Reason("ghosts", "Stale records stand here, of an earlier generation of the log; they are not part of it any more.",
            "A truncation moved the write position back; the bytes after it stayed on disk.",
            "If new records line up with them it takes them for messages again.",
            "`mqtool recover` zeroes them and keeps a copy; `mqtool query --include-ghosts` shows them."),

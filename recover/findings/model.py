@@ -34,11 +34,34 @@ class Finding(Struct, frozen=True):
         }
 
 
+def count(number: int, noun: str, plural: str = "") -> str:
+    """`1 message`, `2,974 messages`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+class _Fact(Struct):
+    """A fact in a template: `{lost:message}` is "1 message" or "2 messages", `{n:entry|entries}` names the plural.
+
+    What is no number, such as "an unknown number of", has the plural.
+    """
+
+    value: Any
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return str(self.value)
+        one, _, many = spec.partition("|")
+        return count(self.value, one, many) if hasattr(self.value, "__index__") else f"{self.value} {many or one + 's'}"
+
+
 class _Facts(dict[str, Any]):
     """Facts for message templates: an unknown name stays visible instead of failing."""
 
     def __missing__(self, key: str) -> str:
         return "{" + key + "}"
+
+    def __getitem__(self, key: str) -> Any:
+        return _Fact(super().__getitem__(key))
 
 
 def finding(

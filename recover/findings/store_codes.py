@@ -37,7 +37,7 @@ PARTS_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-empty-queues-left", "error",
-        "there is no commitlog, but {queue_files} queue files and {index_files} index files are left: do not start the "
+        "there is no commitlog, but {queue_files:queue file} and {index_files:index file} are left: do not start the "
         "broker, is the log's disk mounted?",
         "Mount the disk, or name the folder: mqtool verify {store} --commitlog DIR",
         meaning="Queues and index name messages, and the log that holds them is not where it should be.",
@@ -45,6 +45,7 @@ PARTS_CODES: tuple[Code, ...] = (
         broker="It starts, deletes all queue files, and begins a new log at offset 0. When the disk comes back, two "
         "logs claim the same offsets.",
         action="Find the log. Only if it is lost for good: move consumequeue/ and index/ out of the store.",
+        leads="stop",
     ),
     Code(
         "part-not-supported", "warning",
@@ -67,6 +68,7 @@ PARTS_CODES: tuple[Code, ...] = (
         broker="It makes a new, empty one without a word, or does not start: of a compacted topic logs and queues have "
         "to match. What a clean start does not dispatch again is never delivered.",
         action="Put the part back. mqtool does not read what it holds, and makes none.",
+        leads="find",
     ),
     Code(
         "part-damaged", "warning", "{part} ({what}): {problem}",
@@ -78,6 +80,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "goes on with an older state.",
         action="Restore the part. Databases of queues and index derive from the log; how a release fills one again, try on "
         "a copy of the store.",
+        leads="find",
     ),
     Code(
         "part-recognised", "info", "{part}: {what} ({detail})", "",
@@ -114,6 +117,7 @@ PARTS_CODES: tuple[Code, ...] = (
         broker="At the due time it finds nothing there, or another message that was written since; some releases try "
         "again without end.",
         action="mqtool changes nothing of the timer. Watch the broker's log for the timer's errors after the start.",
+        leads="find",
     ),
     Code(
         "timer-wrong-record", "warning",
@@ -122,9 +126,10 @@ PARTS_CODES: tuple[Code, ...] = (
         one="the pending unit of the timerlog at {first} points where no message of its size starts",
         meaning="Log offset or size in the unit differ from every record. The timer message itself may well be intact in the "
         "log; then it is `timer-units-missing`, too.",
-        cause="Rotten bits in the timerlog, a log that was cut and written on, or a timerlog of another life of the store.",
+        cause="Rotten bits in the timerlog, a log that was cut and written on, or a timerlog of another generation of the store.",
         broker="At the due time it reads whatever stands there, finds no message of that size, and delivers nothing.",
         action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
+        leads="find",
     ),
     Code(
         "timer-wrong-units", "warning",
@@ -136,6 +141,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="Rotten bits in the timerlog.",
         broker="It delivers the message at another time, or not, or loses the rest of the chain.",
         action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
+        leads="find",
     ),
     Code(
         "timer-units-missing", "warning",
@@ -146,6 +152,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="The timerlog is missing, was cut, or was not copied with the rest; or config/timercheck is wrong.",
         broker="It never delivers them.",
         action="Restore the timerlog from a copy, or have the broker read its timer queue again.",
+        leads="find",
     ),
     Code(
         "timer-check-wrong", "warning", "config/timercheck {problem}",
@@ -156,6 +163,7 @@ PARTS_CODES: tuple[Code, ...] = (
         "future what is due before then is passed over, and never delivered.",
         action="Restore it from a copy. Where messages that come twice do less harm than lost ones, move timerlog, timerwheel* and "
         "config/timercheck aside together: the broker then reads its timer queue from the beginning again.",
+        leads="find",
     ),
     Code(
         "timer-log-stops", "info", "the timerlog stops at {position}: {reason} ({behind} whole units follow)", "",
@@ -164,23 +172,26 @@ PARTS_CODES: tuple[Code, ...] = (
         broker="It cuts the timerlog there at start, and never delivers what only later units name.",
         action="Without units after it nothing. Else restore the timerlog from a copy, or have the broker read its timer queue again: "
         "move timerlog, timerwheel* and config/timercheck aside.",
+        leads="find",
     ),
     Code(
-        "timer-log-bad-length", "warning", "{file} is {length} bytes long instead of {expected}",
+        "timer-log-bad-length", "warning", "{file} is {length:byte} long instead of {expected}",
         "Restore {file} from a copy before the start. Without one, move timerlog, timerwheel* and config/timercheck aside: the "
         "broker then reads its timer queue from the beginning again, and delivers some delayed messages twice.",
         meaning="Files of the timerlog have a fixed length, mappedFileSizeTimerLog.",
         cause="A copy that stopped, a file system without room, or another setting than the one it was written with.",
         broker="From 5.0.0 on it does not start, unless timerWheelEnable is false.",
         action="mqtool changes nothing of the timer. Which of the two ways is better depends on whether duplicates do harm.",
+        leads="find",
     ),
     Code(
-        "timer-wheel-bad-length", "warning", "{name} is {length} bytes long instead of {expected}",
+        "timer-wheel-bad-length", "warning", "{name} is {length:byte} long instead of {expected}",
         "Move it aside before the start: the broker makes a new one and fills it from the end of the timerlog.",
         meaning="The wheel has a fixed length.",
         cause="A crash while the file was made, or a copy that stopped.",
         broker="With another length than 0 it does not start.",
         action="Move the file aside. Timer messages that the timerlog's last files do not name can be late or lost.",
+        leads="find",
     ),
     Code(
         "settings-contradict-files", "warning",
@@ -191,6 +202,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="Another broker's configuration, or a size that was changed over an existing store.",
         broker="It refuses files of another length than the setting says, and looks in the wrong slots of index files.",
         action="Correct the configuration. Nothing is wrong with the store, and no repair of it helps.",
+        leads="setting",
     ),
     Code(
         "settings-leave-out-size", "info",
@@ -209,6 +221,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="A downgrade of the broker, or a start with the wrong release.",
         broker="It takes the first such record for damage, and cuts the log there.",
         action="Use the release that wrote the store. No repair makes the records readable for older ones.",
+        leads="setting",
     ),
     Code(
         "settings-would-truncate", "warning",
@@ -219,6 +232,7 @@ PARTS_CODES: tuple[Code, ...] = (
         cause="The setting was turned on over a log that was begun without it.",
         broker="Its recovery stops at the first such record that it reads, cuts the log there and deletes later files.",
         action="Do not start with it. `mqtool predict` with the same settings shows what would be lost.",
+        leads="setting",
     ),
 )
 
@@ -256,6 +270,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         broker=_LOAD,
         action="Recover keeps every member that can still be read, and takes a backup away that would stop the start. "
         "It never makes up offsets.",
+        leads="find",
     ),
     Code(
         "config-missing", "warning", "{name} {problem}: {outcome}", _RECOVER,
@@ -269,9 +284,10 @@ CONFIG_CODES: tuple[Code, ...] = (
         action="Find the file: another path, the source of this copy, a file backup, the other broker of the group. Recover puts a "
         "sound backup in its place, and makes topics.json from queues and log, marked as a guess. It never makes up offsets: where "
         "they are gone for good, start the broker and set them by hand.",
+        leads="find",
     ),
     Code(
-        "config-topics-guessed", "warning", "topics.json {problem} and no sound backup is there; {topics} topics can "
+        "config-topics-guessed", "warning", "topics.json {problem} and no sound backup is there; {topics:topic} can "
         "be guessed from the queues and the log: {names}",
         _RECOVER,
         meaning="Names come from folders and records, queue numbers from the highest queue in use. Permissions are set "
@@ -279,7 +295,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         cause=_PERSISTED,
         broker=_LOAD,
         action="Recover writes the guess. Compare it with what you know before the start; "
-        "`mqadmin updateTopic` mends single topics.",
+        "`mqadmin updateTopic` corrects single topics.",
     ),
     Code(
         "config-backup-broken", "warning", "{name} is sound, but its backup {problem}", _RECOVER,
@@ -436,7 +452,7 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-loses-messages", "error",
-        "broker {broker} would cut the log at {offset_cut} ({reason}) and lose {lost} intact messages",
+        "broker {broker} would cut the log at {offset_cut} ({reason}) and lose {lost:intact message}",
         "Do not start it. mqtool recover {store} --dry-run",
         meaning="The recovery of a start ends at the first record that fails its check; everything after is cut off, "
         "and files that begin after it are deleted from disk.",
@@ -470,9 +486,9 @@ PREDICT_CODES: tuple[Code, ...] = (
     ),
     Code(
         "start-lowers-queues", "error",
-        "broker {broker} would end {count} queues below where they end now, and give {offsets} queue offsets out again",
+        "broker {broker} would end {count} queues below where they end now, and give {offsets:queue offset} out again",
         "mqtool verify {store}",
-        one="broker {broker} would end one queue below where it ends now, and give {offsets} queue offsets out again",
+        one="broker {broker} would end one queue below where it ends now, and give {offsets:queue offset} out again",
         meaning="Units at the end of these queues name messages that the log does not hold. The next messages get their "
         "queue offsets, and groups that consumed the first ones skip them.",
         cause="The end of the log is missing: files that were not copied, a disk that is not mounted, damage that is cut.",
@@ -497,6 +513,7 @@ PREDICT_CODES: tuple[Code, ...] = (
         broker="It starts with an empty table, and saves that a few seconds later.",
         action="Recover restores the file from a sound copy, or makes topics.json from queues and log. Consumer offsets come only "
         "from a copy of the file: another path, the source of this copy, a file backup, the other broker of the group.",
+        leads="find",
     ),
     Code(
         "start-deletes-files", "info", "broker {broker} would delete {count} files", "",

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field, structs
 
-from formats.native.rows import renumber
 from formats.record import BLANK_SIZE
 from formats.record.rows import RECORD
 from recover.log.file_scan import (
@@ -45,7 +44,7 @@ def number_rows(splits: Iterable[Split], numbers: Rows) -> None:
     """Call the queue of each row what `numbers` (int32, one a queue) says that it is called."""
     if (numbers != np.arange(numbers.size)).any():
         for split in splits:
-            renumber(np.asarray(split.records), numbers)
+            split.records["queue"] = numbers[split.records["queue"]]
 
 
 def one_split(splits: Iterable[Split]) -> Split:

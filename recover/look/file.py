@@ -82,7 +82,7 @@ def detect(path: Path, reader: FileReader) -> Kind:
     found = _by_content(path, reader, base)
     if found is None:
         raise NotAStore(f"{path} is not a RocketMQ file: {foreign(reader)}",
-                        "Give a store root, or a file out of a store; `mqtool verify STORE` checks whole stores.")
+                        "Give a store root, or a file out of a store; mqtool verify checks whole stores.")
     return found
 
 

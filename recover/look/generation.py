@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -25,15 +26,11 @@ from recover.store.store import Store
 _STARTED = ("lock", "checkpoint")
 
 
-class Limit(Struct, frozen=True):
+class Limit(NamedTuple):
     """One reason why the broker that ran last is older than `before`."""
 
     before: BrokerVersion
     why: str
-
-    def json(self) -> dict[str, str]:
-        """The keys of the document."""
-        return {"before": str(self.before), "why": self.why}
 
 
 def find_limits(store: Store) -> list[Limit]:
@@ -68,15 +65,11 @@ def _of_index(store: Store) -> Iterator[Limit]:
 _SAMPLED = 500
 
 
-class Evidence(Struct, frozen=True):
+class Evidence(NamedTuple):
     """One trace: the first release that leaves it, and what it is."""
 
     since: BrokerVersion
     why: str
-
-    def json(self) -> dict[str, str]:
-        """The keys of the document."""
-        return {"since": str(self.since), "why": self.why}
 
 
 class Generation(Struct, frozen=True):
@@ -94,8 +87,9 @@ class Generation(Struct, frozen=True):
     def json(self) -> dict[str, object]:
         """The keys of the document."""
         return {
-            "at_least": str(self.at_least), "evidence": [item.json() for item in self.evidence],
-            "before": str(self.before) if self.before else None, "limits": [limit.json() for limit in self.limits],
+            "at_least": str(self.at_least), "before": str(self.before) if self.before else None,
+            "evidence": [{"since": str(item.since), "why": item.why} for item in self.evidence],
+            "limits": [{"before": str(limit.before), "why": limit.why} for limit in self.limits],
         }
 
 

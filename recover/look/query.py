@@ -134,11 +134,11 @@ def query_key(
     if not listing.files:
         if not store.commitlog.files:
             return answer
-        raise Refusal("there is no index file to look in", "Add --scan to look through the whole log instead.")
+        raise Refusal("there is no index file to look in", "`{typed} --scan` looks through the whole log instead.")
     geometry = index_geometry(store, listing)
     if geometry is None:
         raise Refusal("the layout of the index files cannot be told",
-                      "Name --index-slots and --index-entries, or --scan.")
+                      "Name --index-slots and --index-entries, or look through the whole log: `{typed} --scan`.")
     wanted = {index_key_hash(f"{topic}#{key}"): topic for topic in topics}
     seen: set[int] = set()
     with LogReader(store.commitlog) as log:
@@ -225,7 +225,7 @@ class _Queue:
         if folder is None:
             known = sorted({f.queue_id for f in store.queue_folders if f.topic == topic})
             hint = f"That topic has the queues {', '.join(map(str, known))}." if known else \
-                "No queue of that topic is there; --scan looks through the log instead."
+                "No queue of that topic is there; `{typed} --scan` looks through the log instead."
             raise Refusal(f"there is no consume queue {topic}/{queue_id}", hint)
         self.folder: QueueFolder = folder
         self.files = MappedFileQueue.load((folder.path,), store.queue_file_size)

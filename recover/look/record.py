@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
@@ -32,16 +32,12 @@ class Field(Struct, frozen=True):
         return {"name": self.name, "offset": self.offset, "size": self.size, "value": value}
 
 
-class Check(Struct, frozen=True):
+class Check(NamedTuple):
     """One check: `ok` None means that it does not apply here, or could not be made."""
 
     name: str
     ok: bool | None
     detail: str = ""
-
-    def json(self) -> dict[str, Any]:
-        """The keys of the document."""
-        return {"name": self.name, "ok": self.ok, "detail": self.detail}
 
 
 class Item(Struct, frozen=True):
@@ -74,7 +70,7 @@ class Item(Struct, frozen=True):
         return {
             "kind": self.kind, "offset": self.offset, "size": self.size, "number": self.number, "ok": self.ok,
             "reason": self.reason, "fields": [item.json() for item in self.fields],
-            "checks": [check.json() for check in self.checks],
+            "checks": [check._asdict() for check in self.checks],
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from itertools import pairwise
 
 import numpy as np
 
@@ -65,7 +66,8 @@ class Dispatcher:
         units["tags_code"] = self._tags_codes(rows)
         order = np.argsort(rows["queue"], kind="stable")
         numbers, starts = np.unique(rows["queue"][order], return_index=True)
-        for number, chosen in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+        for number, (start, stop) in zip(numbers.tolist(), pairwise([*starts.tolist(), rows.size]), strict=True):
+            chosen = order[start:stop]
             if self.keys[number][0] not in self.batch:
                 self.state(self.keys[number]).append(rows["queue_offset"][chosen], units[chosen])
         carriers = (rows["bits"] & BIT_LMQ) != 0

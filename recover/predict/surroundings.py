@@ -84,11 +84,12 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     end = file_named_elsewhere(log, index_ends(store), read_checkpoint(store))
     lacking = [*missing, *([] if end is None else [end])]
     placed, misnamed = rightly_placed(live_copies(store.commitlog))
-    if lacking and misnamed and not list(placed.gaps()):
+    # a start reads such a file where its name puts it, and none of its messages is there
+    named = [structs.replace(item, severity="error", bits=BIT_MESSAGES) for item in misnamed_findings(store, misnamed)]
+    if named and not list(placed.gaps()):
         # nothing is missing: recover gives the files their names back
-        return gone + [structs.replace(item, severity="error", bits=BIT_MESSAGES)
-                       for item in misnamed_findings(store, misnamed)]
-    return gone + [
+        return gone + named
+    return gone + named + [
         finding("commitlog-missing-file", COMMITLOG, None, start=damage.start, stop=damage.stop,
                 bytes=damage.stop - damage.start, intact_after=damage.intact_after)
         for damage in lacking

@@ -29,6 +29,7 @@ from formats.record import (
 from formats.record.rows import FILLER_TOPIC, MARKER_PROPERTY
 from recover.change.content import BytesContent, Content, LazyContent
 from recover.evidence.lost import LostPosition
+from recover.findings.model import count
 from recover.findings.refusal import Refusal
 from recover.store.config_files import LMQ_PREFIX
 
@@ -94,8 +95,8 @@ def build_bridge(gap: Gap, lost: Iterable[LostPosition], *, with_markers: bool =
             markers[-1] = lost_position, _marker(gap, lost_position, last.phy_offset, stretch=rest)
         elif not filler:
             raise Refusal(
-                f"{rest} bytes at {gap.start} between two intact records are too few for a bridge",
-                "Look at both records with `mqtool inspect`; `mqtool truncate` would cut the log there.",
+                f"{count(rest, 'byte')} at {gap.start} between two intact records are too few for a bridge",
+                "Look at both records with mqtool inspect on their file; mqtool truncate would cut the log there.",
                 start=gap.start,
             )
         position = gap.stop

@@ -16,6 +16,7 @@ from formats.config.json import Json, detect_style, dumps
 from formats.config.tables import BACKUP_SUFFIX
 from recover.change.model import Retire, Step, WriteFile
 from recover.check.config import TOPICS_FILE, AboveMax, ConfigReport, guess_topics
+from recover.findings.model import count
 from recover.store.config_files import ConfigPair, ConfigText, tables_of
 from recover.store.store import Store
 
@@ -106,8 +107,8 @@ class _Repairer:
         if not self.pair.backup.missing:
             self._write_backup(content)
         text = (
-            f"A GUESS: {len(guess.topics)} topics from queues and log, {len(guess.read)} of them as the broken text "
-            "has them; look through it before the start"
+            f"A GUESS: {count(len(guess.topics), 'topic')} from queues and log, {len(guess.read)} of them as the "
+            "broken text has them; look through it before the start"
         )
         self._note("guessed", text, members=len(guess.topics), guess=True, topics=sorted(guess.topics))
 
@@ -194,4 +195,4 @@ def _clamp_text(clamps: list[AboveMax]) -> str:
         f"{clamp.member or 'level'} {clamp.queue_id}: {clamp.offset} to {clamp.end}" for clamp in clamps[:8]
     )
     more = f" and {len(clamps) - 8} more" if len(clamps) > 8 else ""
-    return f"{len(clamps)} offsets lowered to the ends of their queues ({shown}{more})"
+    return f"{count(len(clamps), 'offset')} lowered to the ends of their queues ({shown}{more})"

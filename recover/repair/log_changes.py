@@ -20,6 +20,7 @@ from recover.evidence.edits import Edit, by_record
 from recover.evidence.lost import LostPosition, Surroundings
 from recover.evidence.policy import POLICIES, UNASKED
 from recover.evidence.restore import content_of, put_back
+from recover.findings.model import count
 from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.judge import LogReader
 from recover.log.scan import Damage, LogView, dead_ranges
@@ -106,8 +107,8 @@ def _check_allowed(damage: Damage, bridge: bool) -> None:
     if not bridge and damage.intact_after:
         raise Refusal(
             f"the log is damaged from {damage.start} to {damage.stop}, and bridging is switched off: a cut there would "
-            f"lose the {damage.intact_after} intact messages after it",
-            "Run recover without --no-bridge, or `mqtool truncate` with --max-loss to cut.",
+            f"lose {count(damage.intact_after, 'intact message')} after it",
+            "`mqtool recover {store} --dry-run` bridges it; mqtool truncate with --max-loss cuts the log.",
             start=damage.start, stop=damage.stop, intact_after=damage.intact_after,
         )
 

@@ -16,7 +16,7 @@ from recover.check.report import VerifyReport
 from recover.check.survey import Survey
 from recover.derived.expected import QueueKey
 from recover.evidence.lost import Surroundings, record_count, was_a_message
-from recover.findings.model import Finding
+from recover.findings.model import Finding, count
 from recover.findings.refusal import Refusal
 from recover.log.scan import MISSING_FILE, LogView
 from recover.look.store import NO_LOG
@@ -28,17 +28,13 @@ if TYPE_CHECKING:
     from recover.predict.prediction import Prediction
 
 
-def assumed_sizes(store: Store, plan: Plan) -> list[str]:
-    """The length of queue files that a plan makes, where no file is left to tell it and no setting does."""
+def assumed_sizes(store: Store, plan: Plan) -> dict[str, int]:
+    """By its setting, the length of queue files that a plan makes where neither a file nor a setting tells it."""
     folder = f"{store.relative(store.consumequeue_dir)}/"
     makes = any(isinstance(step, Install) and step.file.startswith(folder) for step in plan.steps)
     if not makes or store.queue_file_size_is_told:
-        return []
-    size = store.queue_file_size
-    return [
-        f"mappedFileSizeConsumeQueue={size}: no queue file and no setting tells it, and a broker with another value "
-        f"does not start on queue files of {size} bytes; --broker-conf FILE or --set names it"
-    ]
+        return {}
+    return {"mappedFileSizeConsumeQueue": store.queue_file_size}
 
 
 class RecoverPlan(Struct):
@@ -49,7 +45,8 @@ class RecoverPlan(Struct):
     `left_messages` stay as they are, and `mendable_messages` are one flipped bit away from what was stored.
     `given_up_messages` are those of the damaged ones that were in log files which are missing.
     `cut_from`: where a plan cuts the log that repairs nothing before that; intact messages from there on are stated.
-    `assumptions` are what neither files nor settings tell, and the plan depends on.
+    `assumptions` are what neither files nor settings tell, and the plan depends on; lengths of files among them
+    are `assumed_settings`.
     `abort_stays_for`: parts not read here, for which the next start has to run a broker's own recovery.
     """
 
@@ -66,6 +63,7 @@ class RecoverPlan(Struct):
     given_up_messages: int = 0
     cut_from: int | None = None
     assumptions: list[str] = field(default_factory=list)
+    assumed_settings: dict[str, int] = field(default_factory=dict)
     abort_stays_for: list[str] = field(default_factory=list)
 
 
@@ -190,7 +188,8 @@ def refuse_cut_of_unread(report: VerifyReport) -> None:
         if item.code == NOT_SUPPORTED and not {"commitlog", "consumequeue"}.isdisjoint(item.facts["answers"]):
             raise Refusal(
                 f"{item.file} ({item.facts['what']}) would have to be cut with the log, and mqtool does not read it",
-                "`mqtool recover` keeps every intact message and cuts nothing but a dirty tail.", part=item.file,
+                "`mqtool recover {store} --dry-run` keeps every intact message, and cuts nothing but a dirty tail.",
+                part=item.file,
             )
 
 
@@ -216,16 +215,17 @@ def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: in
         for damage, positions in zip(report.survey.log.damaged, report.survey.losses.by_damage, strict=True)
         if damage.reason == MISSING_FILE
     ]
-    total = sum(count for _, count in missing)
+    total = sum(messages for _, messages in missing)
     if max_loss is not None and total > max_loss:
         ranges = ", ".join(f"{damage.start} to {damage.stop}" for damage, _ in missing[:_NAMED])
         raise Refusal(
-            f"log files are missing ({ranges}): {total} messages of theirs are known of, --max-loss allows {max_loss}",
+            f"log files are missing ({ranges}): they held at least {count(total, 'message')}, and "
+            f"--max-loss allows {max_loss}",
             "Find them: another path (--commitlog DIR), the source of this copy, a replica, a backup. If they are gone "
-            f"for good, --max-loss {total} (or all) goes on without them.",
+            f"for good: `{{typed}} --max-loss {total}` goes on without them.",
             lost_messages=total, max_loss=max_loss,
         )
-    return sum(count for damage, count in missing if damage.start >= cut)
+    return sum(messages for damage, messages in missing if damage.start >= cut)
 
 
 def _allowed(item: Finding, max_loss: int | None) -> bool:

@@ -26,7 +26,7 @@ from formats.record.rows import BIT_FILLER, BIT_PROP_CRC, NOT_IN_QUEUE
 from formats.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from recover.change import disk
 from recover.change.carry_out import apply_plan
-from recover.change.copy_store import check_target, remove_copy
+from recover.change.copy_store import check_target, new_folder
 from recover.change.preconditions import seal
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions
@@ -76,19 +76,12 @@ def write_store(
         if target.exists():
             raise Refusal(f"{target} exists", "Name a new folder, or remove that one.", path=str(target))
         check_target(sources, target)
-    try:
-        disk.mkdir(part)
+    with new_folder(part):
         log = _Log(scanned, wanted, note)
         log.write(part, progress, interrupted)
         report = _derive(scanned, wanted, part, options)
         disk.rename(part, output)
         disk.fsync_dir(output.parent)
-    except BaseException as error:
-        remove_copy(part, made=True)
-        if isinstance(error, OSError):
-            raise Refusal(f"the store cannot be written: {error.strerror} ({error.filename}); it was removed",
-                          "Make room, or choose another place.", errno=error.errno) from error
-        raise
     return NewStore(log.topics, log.size, log.bridged, report)
 
 

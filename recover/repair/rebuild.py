@@ -14,7 +14,7 @@ from msgspec import Struct, field, structs
 from formats.index import DEFAULT_GEOMETRY
 from recover.change import disk
 from recover.change.content import Content, Spool, make, padded, pieces_of
-from recover.change.copy_store import check_target, remove_copy
+from recover.change.copy_store import check_target, new_folder
 from recover.change.model import Plan, Step, replacing
 from recover.change.preconditions import STALE
 from recover.check.report import VerifyReport, verify
@@ -26,7 +26,7 @@ from recover.derived.index_files import index_geometry
 from recover.derived.index_rebuild import IndexRebuild, rebuild_index
 from recover.derived.producer import Producer, producer_for
 from recover.derived.queue_check import check_consumequeue
-from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_files, fresh_queues
+from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_files
 from recover.evidence.lost import record_count
 from recover.findings.model import Finding, FindingList
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
@@ -139,7 +139,7 @@ def chosen_queues(look: Survey, options: RebuildOptions) -> set[QueueKey] | None
 
 def _refuse_topic(look: Survey, topic: str) -> None:
     if topic in look.expectation.deleted:
-        raise UsageRefusal(f"topic {topic} is deleted", "--include-deleted brings its queues back.")
+        raise UsageRefusal(f"topic {topic} is deleted", "`{typed} --include-deleted` brings its queues back.")
     if topic in look.expectation.unsafe:
         raise UsageRefusal(f"{topic!r} cannot be the name of a folder", "Such queues are not rebuilt.")
     if topic in look.topics.batch:
@@ -147,7 +147,7 @@ def _refuse_topic(look: Survey, topic: str) -> None:
                       "Let a broker do it: it does so after an unclean stop.", topic=topic)
     raise UsageRefusal(
         f"neither the log nor consumequeue/ knows topic {topic}",
-        "`mqtool inspect` lists the topics. An LMQ queue whose folder is gone needs --include-deleted.",
+        "`mqtool inspect {store}` lists the topics. An LMQ queue whose folder is gone needs --include-deleted.",
     )
 
 
@@ -217,23 +217,13 @@ def write_rebuild(
     before = look(store, options)
     wanted = chosen_queues(before.survey, options)
     before.survey.options.scanner.confirm()
-    made = not output.exists()
     writer = _Writer(output, interrupted, progress)
-    try:
-        disk.mkdir(output)
+    with new_folder(output):
         _write_parts(writer, before, options, wanted)
         writer.sync()
         checked = _check(store, before.survey, options, wanted, output)
         if _log_files(store) != seen:
             raise Refusal("the log changed while it was read; what was written was removed", STALE)
-    except (OSError, Refusal) as error:
-        remove_copy(output, made)
-        if isinstance(error, Refusal):
-            raise
-        raise Refusal(
-            f"the rebuilt files cannot be written: {error.strerror} ({error.filename}); they were removed",
-            "make room, or choose another place", errno=error.errno,
-        ) from error
     derived = [item for item in before.findings if _is_derived(item, options)]
     findings = FindingList(item for item in before.findings if item not in derived)
     findings.extend(checked)
@@ -326,8 +316,8 @@ def _write_queues(writer: _Writer, seen: Survey, wanted: set[QueueKey] | None, p
         queues = producer.queues(builder, seen.expectation, wanted, fresh=True)
         writer.take({step.file: step.content for _, steps in queues for step in steps if step.content is not None})
         return
-    for queue in fresh_queues(builder, seen.expectation, wanted):
-        for name, content, size in fresh_files(seen.store, queue):
+    for key, rows in seen.expectation.grouped(wanted):
+        for name, content, size in fresh_files(seen.store, builder.fresh(key, rows)):
             writer.write(name, in_order(padded(content, size)))
 
 

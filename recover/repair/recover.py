@@ -25,6 +25,7 @@ from recover.evidence.edits import Edit
 from recover.evidence.last_numbers import correct_generations_by_units
 from recover.evidence.lost import record_count
 from recover.findings.code import BIT_UNSUPPORTED
+from recover.findings.model import count
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
 from recover.predict.outlook import limited_search_cuts
@@ -133,8 +134,8 @@ def plan_from_changes(
     dropped = max(0, look.log.messages - after.messages)
     if options.max_loss is not None and dropped > options.max_loss:
         raise Refusal(
-            f"this would drop {dropped} intact messages, and --max-loss allows {options.max_loss}",
-            f"Run it with --max-loss {dropped} (or all) if that is what you want; `--policy keep` drops none.",
+            f"this would drop {count(dropped, 'intact message')}, and --max-loss allows {options.max_loss}",
+            f"If that is what you want: `{{typed}} --max-loss {dropped}`. A recover with --policy keep drops none.",
             lost_messages=dropped, max_loss=options.max_loss,
         )
     config: list[dict[str, Any]] = []
@@ -167,10 +168,12 @@ def _predict(look: Survey, options: RecoverOptions) -> Prediction | None:
 
 def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:
     if prediction is not None and prediction.not_emulated:
-        raise Refusal(f"what that broker makes of {prediction.not_emulated[0]} is not known", "Use --policy keep.")
+        raise Refusal(f"what that broker makes of {prediction.not_emulated[0]} is not known",
+                      "`{typed} --policy keep` looks at the whole log.")
     if prediction is None or not prediction.starts:
         reason = prediction.reason if prediction is not None else "no broker version is known"
-        raise Refusal(f"that broker would not start on this store: {reason}", "Use --policy keep.")
+        raise Refusal(f"that broker would not start on this store: {reason}",
+                      "`{typed} --policy keep` looks at the whole log.")
     return cut_log(look, prediction.max_phy, anywhere=True)
 
 

@@ -18,25 +18,39 @@ from recover.store.reader import FileReader, ReadFailure, spend
 from recover.store.store import Store
 
 UNIT_SIZE = CQ_UNIT.size
+_UNIT = CQ_UNIT.dtype
 
 
-class Stretch(Struct):
-    """Units of adjoining files: cell i is queue offset `first_index + i`. Columns are native int64/int32.
+class Stretch(Struct, dict=True):
+    """Units of adjoining files (dtype of CQ_UNIT): that of row i has queue offset `first_index + i`.
 
-    There are `cells` cells in the files; those of the columns, and after them only zeros.
+    There are `cells` cells in the files; those of `units`, and after them only zeros.
     """
 
     first_index: int
     files: list[MappedFile]
     cells: int
-    phy_offset: Rows
-    size: Rows
-    tags_code: Rows
+    units: Rows
 
     @property
     def held(self) -> int:
-        """How many cells the columns have."""
-        return int(self.phy_offset.size)
+        """How many units there are."""
+        return int(self.units.size)
+
+    @cached_property
+    def phy_offset(self) -> Rows:
+        """A column, int64."""
+        return self.units["phy_offset"].astype(np.int64)
+
+    @cached_property
+    def size(self) -> Rows:
+        """A column, int32."""
+        return self.units["size"].astype(np.int32)
+
+    @cached_property
+    def tags_code(self) -> Rows:
+        """A column, int64."""
+        return self.units["tags_code"].astype(np.int64)
 
     def place(self, cell: int) -> tuple[MappedFile, int]:
         """The file that holds a cell and the byte position of the cell in it."""
@@ -48,7 +62,8 @@ class Stretch(Struct):
 
 
 class QueueFiles(Struct, dict=True):
-    """One consume queue on disk. Units are read when asked for and not kept."""
+    """One consume queue on disk. Units are read when asked for and not kept; what cannot be read counts as zeros and
+    goes to `failures`, as does what could not be read at first."""
 
     store: Store
     topic: str
@@ -61,42 +76,39 @@ class QueueFiles(Struct, dict=True):
         folder = self.store.consumequeue_dir / self.topic / str(self.queue_id)
         return MappedFileQueue.load((folder,), self.store.queue_file_size)
 
-    def stretches(self, *, whole: bool = True) -> Iterator[Stretch]:
-        """The units of the queue, one stretch for each run of adjoining files.
-
-        Unless `whole`, columns end where the file system stores nothing more: of a new file that is nearly all of it.
-        """
+    def stretches(self) -> Iterator[Stretch]:
+        """The units of the queue, one stretch for each run of adjoining files, up to where it has nothing more."""
         run: list[MappedFile] = []
         for mapped_file in self.mapped_files.files:
             if run and mapped_file.file_from_offset != run[-1].file_from_offset + self.store.queue_file_size:
-                yield self._load(run, whole)
+                yield self._load(run)
                 run = []
             run.append(mapped_file)
         if run:
-            yield self._load(run, whole)
+            yield self._load(run)
 
-    def _load(self, files: list[MappedFile], whole: bool) -> Stretch:
-        size = self.store.queue_file_size
-        cells = len(files) * size // UNIT_SIZE
-        pieces = [self._read(mapped_file, whole or mapped_file is not files[-1]) for mapped_file in files]
-        content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        units = np.frombuffer(content, dtype=CQ_UNIT.dtype, count=min(cells, len(content) // UNIT_SIZE))
-        return Stretch(
-            files[0].file_from_offset // UNIT_SIZE, files, cells,
-            units["phy_offset"].astype(np.int64), units["size"].astype(np.int32), units["tags_code"].astype(np.int64),
-        )
+    def _load(self, files: list[MappedFile]) -> Stretch:
+        per_file = self.store.queue_file_size // UNIT_SIZE
+        parts = [self.units(mapped_file) for mapped_file in files]
+        units = np.zeros((len(files) - 1) * per_file + parts[-1].size, dtype=_UNIT)
+        for number, part in enumerate(parts):
+            units[number * per_file :][: part.size] = part
+        return Stretch(files[0].file_from_offset // UNIT_SIZE, files, len(files) * per_file, units)
 
-    def _read(self, mapped_file: MappedFile, whole: bool) -> bytearray:
-        """The bytes of a file, padded to its full size, or unless `whole` up to where it has nothing more."""
-        size = self.store.queue_file_size
+    def units(self, mapped_file: MappedFile) -> Rows:
+        """The units of a file up to where the file system stores nothing more: of a new file that is nearly none."""
         with FileReader(mapped_file.path, again=False) as reader:
-            ranges = list(reader.data_ranges(0, min(size, mapped_file.length)))
-            end = size if whole else -(-max((stop for _, stop in ranges), default=0) // UNIT_SIZE) * UNIT_SIZE
-            content = bytearray(end)
+            ranges = list(reader.data_ranges(0, min(self.store.queue_file_size, mapped_file.length)))
+            stop = ranges[-1][1] if ranges else 0
+            units = np.zeros(-(-stop // UNIT_SIZE), dtype=_UNIT)
+            content = memoryview(units.view(np.uint8).data)
             for start, stop in ranges:
                 spend(stop - start)
-                self.failures += reader.salvage_into(memoryview(content)[start:stop], start)[1]
-        return content
+                try:
+                    reader.read_into(content[start:stop], start)
+                except ReadFailure as failure:
+                    self.failures += reader.salvage_into(content[start:stop], start)[1] or [failure]
+        return units
 
 
 def unit_at(files: MappedFileQueue, queue_offset: int) -> CqUnit | None:

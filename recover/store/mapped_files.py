@@ -108,6 +108,12 @@ class MappedFileQueue(Struct):
         """Where the last file would end at its full size; 0 without files."""
         return self.files[-1].file_from_offset + self.file_size if self.files else 0
 
+    @property
+    def lengths(self) -> list[int]:
+        """The length of every file in the folders, whatever its name (bytes)."""
+        odd = [item.length for item in self.odd if item.kind == FILE]
+        return [file.length for file in (*self.files, *self.duplicates)] + odd
+
     def find(self, offset: int) -> MappedFile | None:
         """The file that holds `offset`, or None in a gap or outside."""
         index = bisect_right(self.files, offset, key=lambda f: f.file_from_offset) - 1

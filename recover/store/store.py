@@ -7,7 +7,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,6 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from formats.consumequeue import CQ_UNIT, file_size_for
-from formats.names import offset_in_name
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
 from recover.store.mapped_files import MappedFileQueue, infer_file_size
 from recover.store.source import StorePath, entries, names_in
@@ -104,7 +103,8 @@ class Store:
             raise NotAStore(f"{root} does not exist", "Give the store root: the folder that holds commitlog/.")
         if not root.is_dir():
             raise NotAStore(
-                f"{root} is a file, not a store", "Give the store root; `mqtool inspect FILE` looks at single files."
+                f"{root} is a file, not a store",
+                "Give the store root. `mqtool inspect {store}` looks at the file alone.",
             )
         store = cls(root, options)
         try:
@@ -183,22 +183,16 @@ class Store:
         """False when `queue_file_size` is the brokers' default for want of any file and setting."""
         return bool(self._configured("mappedFileSizeConsumeQueue", 0)) or self.queue_size_of_files is not None
 
-    def list_queues(self) -> Iterator[tuple[QueueFolder, list[tuple[int, str, int]] | None]]:
-        """Each queue folder with (offset, name, length in bytes) of its files, ascending, as they are now.
-
-        None where something else is among them. `queue_file_size` is settled by the way. `OSError`.
-        """
-        is_settled = "queue_file_size" in self.__dict__
-        lengths: Counter[int] = Counter()
-        for folder in self.queue_folders:
-            listed = entries(folder.path)
-            lengths.update(entry.length for entry in listed if entry.is_file)
-            # a name in digits of another script can stand for an offset that has a file already
-            files = [(offset, entry.name, entry.length) for entry in listed if entry.is_file and entry.name.isascii()
-                     and (offset := offset_in_name(entry.name)) is not None]
-            yield folder, sorted(files) if len(files) == len(listed) else None
-        if not is_settled:
-            self.queue_file_size = self.queue_file_size_of(lengths)
+    def list_queues(self) -> dict[QueueFolder, MappedFileQueue]:
+        """The files of each queue folder as they are now. `queue_file_size` is settled by the way. `OSError`."""
+        queues = {folder: MappedFileQueue.load((folder.path,), 1) for folder in self.queue_folders}
+        if "queue_file_size" not in self.__dict__:
+            self.queue_file_size = self.queue_file_size_of(Counter(chain.from_iterable(
+                queue.lengths for queue in queues.values()
+            )))
+        for queue in queues.values():
+            queue.file_size = self.queue_file_size
+        return queues
 
     @property
     def queue_size_of_files(self) -> int | None:

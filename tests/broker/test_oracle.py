@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from fixtures.lab import kinds
-from fixtures.lab.packed import made, manifest, readers, settings
-from fixtures.lab.recipes import RECIPES
+from fixtures.lab.packed import made, manifest, settings
 from fixtures.lab.report import OracleReport
-from fixtures.lab.toolchain import RELEASES
 from fixtures.lab.whole import Delivered, Subscription, WholeBroker
 from tests.broker.cases import Case, cases, marked
 from tests.broker.judge import REFUSED, damaged, mqtool, start
@@ -58,23 +56,6 @@ def test_broker_accepts_and_delivers_new_messages(version: str, tmp_path: Path) 
         assert [row[1] for row in written["read"]["messages"]] == [offset for _, offset, _ in written["puts"]], queue
 
 
-def test_end_of_the_run_decides_what_the_next_start_sees(tmp_path: Path) -> None:
-    broker = oracle(VERSIONS[-1])
-    for end, mode in (("halt", "abnormal"), ("shutdown", "normal")):
-        store = real_store("clean-4.5.1", tmp_path / end)
-        broker.start(store, end=end, fresh=True)
-        assert broker.start(store).mode == mode
-
-
-def test_refused_start_is_a_report(tmp_path: Path) -> None:
-    store = real_store("clean-4.5.1", tmp_path)
-    with (store / "commitlog" / "00000000000000000000").open("ab") as handle:
-        handle.write(b"x")
-    seen = oracle("5.3.3").start(store)
-    assert (seen.loaded, seen.started, seen.starts) == (False, False, False)
-    assert any("length not matched" in line for line in seen.log)
-
-
 @pytest.mark.parametrize(("store", "damage", "version"), marked(random.Random(4).sample(cases(), 120), 3))
 def test_a_jvm_that_served_others_reports_what_a_fresh_one_does(
     store: str, damage: str, version: str, tmp_path: Path
@@ -108,10 +89,6 @@ def _sizes(files: dict[str, int]) -> list[tuple[str, int]]:
 # --- The packed stores that the lab wrote hold what their manifests say, by the word of the broker that wrote them.
 
 
-def test_every_recipe_has_its_store() -> None:
-    assert {recipe.name for recipe in RECIPES} == set(made())
-
-
 @pytest.mark.parametrize("name", made())
 def test_store_holds_what_its_manifest_says(name: str, tmp_path: Path) -> None:
     known = manifest(name)
@@ -125,18 +102,6 @@ def test_store_holds_what_its_manifest_says(name: str, tmp_path: Path) -> None:
     assert sum(1 for _ in seen.messages()) == known["started_by"][known["broker"]]["delivered"]
     assert {message.phy_offset for _, message in seen.messages()} == {record.phy_offset for record in seen.walked}
     assert not seen.ignored_settings
-
-
-@pytest.mark.parametrize("name", made())
-def test_readers_are_the_versions_that_delivered_everything(name: str) -> None:
-    known = manifest(name)
-    own = known["started_by"][known["broker"]]["delivered"]
-    full = {
-        version
-        for version in RELEASES
-        if known["started_by"][version].get("delivered") == own and known["min_phy"] >= 0
-    }
-    assert full & set(VERSIONS) == set(readers(name)) & set(RELEASES) or name.startswith("clean-empty")
 
 
 # --- Stores of every kind: what a broker of the release that wrote one delivers, recover takes nothing from it.

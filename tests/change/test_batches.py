@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,10 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recover.change import disk
 from recover.change.carry_out import apply_plan
 from recover.change.model import Install, Plan, Retire, Step, WriteFile, WriteRange, ZeroRange
 from recover.change.preconditions import seal
-from recover.change.steps import LARGEST, batches
+from recover.change.steps import batches
 from recover.change.undo import undo
 from recover.store import reading
 from recover.store.reading import crc_with_zeros, data_extents, file_crc
@@ -29,11 +27,6 @@ def test_parts_of_the_store_keep_their_order(tmp_path: Path) -> None:
         Install("consumequeue/T/0/0", b"q"), WriteFile("checkpoint", b"c"), Retire("abort"),
     ]
     assert list(batches(store, steps)) == [[0, 1], [2, 3], [4, 5], [6], [7]]
-
-
-def test_a_batch_has_a_largest_size(tmp_path: Path) -> None:
-    steps = [Install(f"index/{number}", b"") for number in range(LARGEST + 5)]
-    assert [len(batch) for batch in batches(tmp_path, steps)] == [LARGEST, 5]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
@@ -63,11 +56,6 @@ def test_zeros_are_counted_as_if_they_were_read(data: bytes, count: int) -> None
     assert crc_with_zeros(crc32c(data), count) == crc32c(data + bytes(count))
 
 
-@given(st.integers(0, 1 << 45), st.integers(0, 1 << 45), st.integers(0, (1 << 32) - 1))
-def test_zeros_add_up(first: int, second: int, crc: int) -> None:
-    assert crc_with_zeros(crc_with_zeros(crc, first), second) == crc_with_zeros(crc, first + second)
-
-
 @pytest.mark.parametrize(
     ("start", "stop"),
     [(0, None), (0, 0), (5, 70_000), (30_000, 200_000), (65_000, 65_900), (199_999, 999_999)],
@@ -87,30 +75,3 @@ def test_a_checksum_over_holes_is_that_of_the_bytes(
     assert file_crc(path, start, stop) == (len(data), crc32c(data))
     with path.open("rb") as file:
         assert all(start <= a < b <= 200_000 for a, b in data_extents(file.fileno(), start, 200_000))
-
-
-@pytest.mark.parametrize("left", [0, 20_000, 70_000])
-@pytest.mark.parametrize("large", [1, reading._LARGE])
-def test_of_a_file_that_is_cut_while_it_is_read_the_checksum_is_that_of_fewer_bytes(
-    left: int, large: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"a" * 100_000)
-
-    def cut(fd: int, start: int, stop: int) -> list[tuple[int, int]]:
-        os.truncate(path, left)
-        return [(start, stop)]
-
-    monkeypatch.setattr(reading, "_LARGE", large)
-    monkeypatch.setattr(reading, "data_extents", cut)
-    assert file_crc(path) == (left, crc32c(b"a" * left))
-
-
-def test_a_path_that_cannot_be_synced_is_an_error_however_many_there_are(tmp_path: Path) -> None:
-    for count in (0, 1, 2, 40):
-        paths = [tmp_path / str(number) for number in range(count)]
-        for path in paths:
-            path.touch()
-        disk.sync_all(paths)
-        with pytest.raises(FileNotFoundError):
-            disk.sync_all([*paths, tmp_path / "missing"])

@@ -14,14 +14,7 @@ from recover.change.copy_store import copy_store, relocated
 from recover.change.model import Plan, Retire, ZeroRange
 from recover.change.preconditions import seal
 from recover.findings.refusal import Interrupted, Refusal
-from tests.support.plans import (
-    LOG,
-    NEXT_LOG,
-    failing,
-    hole_map,
-    make_old,
-    small_store,
-)
+from tests.support.plans import LOG, NEXT_LOG, failing, hole_map, make_old, small_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 

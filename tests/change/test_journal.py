@@ -27,12 +27,6 @@ def _stopped(store: Path, batches: int) -> None:
         )
 
 
-def test_a_store_that_was_never_changed_has_none(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s")
-    with assert_unchanged(store):
-        assert journal(store) == [] and run_findings(store) == []
-
-
 def test_runs_are_told_oldest_first(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
     apply_plan(store, seal(Plan.of("truncate", [Retire(INDEX)]), store))
@@ -57,7 +51,7 @@ def test_an_unfinished_run_is_a_finding(tmp_path: Path) -> None:
     assert run_findings(store) == []
 
 
-@pytest.mark.parametrize("keep", range(1, 60, 3))
+@pytest.mark.parametrize("keep", range(1, 60, 6))
 def test_a_torn_last_line_is_as_if_it_had_never_been(keep: int, tmp_path: Path) -> None:
     expected = small_store(tmp_path / "expected")
     apply_plan(expected, sealed("everything", expected))

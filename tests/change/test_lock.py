@@ -184,12 +184,3 @@ def test_the_lock_goes_with_a_killed_process(store: Path) -> None:
     assert probe(store) is None
     with StoreLock(store):
         pass
-
-
-def test_a_store_that_is_not_there_is_a_refusal(tmp_path: Path) -> None:
-    assert probe(tmp_path / "missing") is None
-    with pytest.raises(Refusal), StoreLock(tmp_path / "missing"):
-        pass
-    (tmp_path / "lock").mkdir()
-    with pytest.raises(Refusal), StoreLock(tmp_path):
-        pass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from array import array
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recover.change import disk
-from recover.change.content import BytesContent, LazyContent, padded, pieces_of
+from recover.change.content import LazyContent, pieces_of
 from recover.store.reading import BLANK, crc32c, crc_joined, file_crc, in_order
 
 
@@ -49,20 +48,6 @@ def test_pieces_that_do_not_hold_each_byte_once_are_refused(pieces: list[tuple[i
         disk.create_from_pieces(tmp_path / "f", pieces)
 
 
-def test_content_without_an_order_of_its_own_comes_in_order() -> None:
-    assert list(pieces_of(BytesContent(b"abc"))) == [(0, b"abc")]
-    assert list(pieces_of(LazyContent(3, lambda: [b"a", b"bc"]))) == [(0, b"a"), (1, b"bc")]
-
-
-def test_content_comes_in_its_own_order_and_as_long_as_announced() -> None:
-    def content(size: int) -> LazyContent:
-        return LazyContent(size, lambda: [b"abc"], pieces=lambda: [(1, b"bc"), (0, b"a")])
-
-    assert list(pieces_of(content(3))) == [(1, b"bc"), (0, b"a")]
-    with pytest.raises(RuntimeError, match="3 bytes instead of 4"):
-        list(pieces_of(content(4)))
-
-
 def test_content_with_an_announced_sum_comes_in_order_and_is_checked() -> None:
     def content(crc: int) -> LazyContent:
         return LazyContent(3, lambda: [b"a", b"bc"], crc32c=crc, pieces=lambda: [(1, b"bc"), (0, b"a")])
@@ -70,16 +55,3 @@ def test_content_with_an_announced_sum_comes_in_order_and_is_checked() -> None:
     assert list(pieces_of(content(crc32c(b"abc")))) == [(0, b"a"), (1, b"bc")]
     with pytest.raises(RuntimeError, match="not as announced"):
         list(pieces_of(content(1)))
-
-
-def test_a_piece_of_words_is_as_long_as_its_bytes(tmp_path: Path) -> None:
-    words = memoryview(array("q", [1, 2, 3]))
-    assert disk.create_from_pieces(tmp_path / "f", [(0, words)]) == (24, crc32c(words.tobytes()))
-    assert (tmp_path / "f").read_bytes() == words.tobytes()
-
-
-def test_content_is_padded_without_a_copy_of_it() -> None:
-    view = memoryview(bytearray(b"abc"))
-    chunks = list(padded(view, 5))
-    assert chunks == [b"abc", bytes(2)]
-    assert chunks[0] is view

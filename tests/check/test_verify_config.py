@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,16 +10,12 @@ import pytest
 
 from fixtures import shapes
 from fixtures.damage import damage
-from fixtures.damage.config import BAK, STROKES
-from formats.config.json import salvage
 from formats.config.tables import BY_NAME
 from recover.check.config import check_config, queue_ranges
 from recover.derived.expected import QueueKey
 from recover.findings.model import Finding
-from recover.store import config_files
 from recover.store.config_files import read_config
 from tests.support.looks import looked_at
-from tests.support.stores import STORES, unpacked
 
 Make = Callable[[str], Path]
 
@@ -33,47 +28,6 @@ def findings(root: Path) -> list[Finding]:
 
 def codes(root: Path) -> list[str]:
     return [item.code for item in findings(root)]
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_what_real_brokers_left_is_sound(name: str) -> None:
-    assert codes(unpacked(name)) == []
-
-
-def test_each_text_is_read_once_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[bytes] = []
-    monkeypatch.setattr(config_files, "salvage", lambda content: read.append(content) or salvage(content))
-    root = unpacked("clean-4.5.1")
-    assert codes(root) == []
-    there = Counter(path.read_bytes() for path in (root / "config").iterdir())
-    assert Counter(text for text in read if text) == there and len(there) > 3
-
-
-@pytest.mark.parametrize("stroke", STROKES)
-@pytest.mark.parametrize("bak", BAK)
-def test_every_stroke_is_one_warning_about_the_file_it_hit(store: Make, stroke: str, bak: str) -> None:
-    root = store("clean-4.5.1")
-    done = damage(f"config-{stroke}-bak-{bak}", root)
-    (found,) = findings(root)
-    assert found.severity == "warning"
-    assert found.file == f"config/{done.facts['file']}"
-    whole = bak == "sound" or stroke == "trailing-garbage"
-    lost = "config-topics-guessed" if done.facts["file"] == "topics.json" else "config-lost"
-    assert found.code == ("config-broken" if whole else lost)
-    assert found.facts["main"]["bytes"] == (root / found.file).stat().st_size
-
-
-def test_the_difference_of_the_copies_is_shown(store: Make) -> None:
-    root = store("clean-4.5.1")
-    main, backup = root / "config" / "topics.json", root / "config" / "topics.json.bak"
-    topics = read_config(main, BY_NAME["topics.json"]).table
-    older = read_config(backup, BY_NAME["topics.json"]).table
-    main.write_bytes(main.read_bytes()[:900])
-    (found,) = findings(root)
-    assert found.facts["chosen"] == "topics.json.bak"
-    assert found.facts["backup"]["members"] == len(older)
-    assert 0 < found.facts["main"]["members"] < len(topics)
-    assert set(found.facts["only_in_backup"]) <= older.keys()
 
 
 def test_a_broken_backup_that_would_stop_the_start_is_called_so(store: Make) -> None:
@@ -90,25 +44,10 @@ def test_a_broken_backup_that_would_stop_the_start_is_called_so(store: Make) -> 
     assert found.facts["starts"] is True
 
 
-def test_a_file_whose_backup_alone_is_left_is_missing(store: Make) -> None:
-    root = store("clean-4.5.1")
-    damage("config-missing-bak-sound", root)
-    assert codes(root) == ["config-missing"]
-
-
 def test_a_file_that_no_broker_of_this_store_ever_wrote_is_not_missing(store: Make) -> None:
     root = store("clean-4.5.1")
     (root / "config" / "subscriptionGroup.json").unlink()  # it has no backup here
     assert codes(root) == []
-
-
-def test_missing_topics_are_guessed_while_anything_else_is_left(store: Make) -> None:
-    root = store("clean-4.5.1")
-    damage("topics-missing", root)
-    (found,) = findings(root)
-    assert found.code == "config-topics-guessed"
-    assert "TopicA" in found.facts["names"]
-    assert found.facts["guess"] is True
 
 
 @pytest.mark.parametrize("how", ["no folder", "empty folder"])
@@ -191,44 +130,6 @@ def test_the_number_in_front_of_a_break_is_not_believed(store: Make) -> None:
                  b'{"offsetTable":{"T@G":{0:5,1:12\x9f4}}}'):
         path.write_bytes(text)
         assert read_config(path, BY_NAME["consumerOffset.json"]).table == {"T@G": {0: 5}}
-
-
-def test_a_member_that_broke_off_is_left_out_of_what_can_be_read(store: Make) -> None:
-    path = store("clean-4.5.1") / "config" / "topics.json"
-    content = path.read_bytes()
-    known = BY_NAME["topics.json"]
-    whole = read_config(path, known).table
-    for end in range(40, len(content), 37):
-        path.write_bytes(content[:end])
-        for name, member in read_config(path, known).table.items():
-            assert member == whole[name]
-
-
-def test_offsets_above_the_end_of_a_queue_are_listed_with_their_effect(store: Make) -> None:
-    root = store("clean-4.5.1")
-    facts = damage("consumer-offset-above-max", root).facts
-    (found,) = findings(root)
-    assert (found.code, found.severity) == ("consumer-offset-above-max", "warning")
-    assert (found.facts["topic"], found.facts["group"]) == (facts["topic"], "CG_test")
-    assert found.facts["queues"] == {str(facts["queue_id"]): {"offset": facts["offset"], "max": facts["max"]}}
-    assert found.facts["effect"]
-    assert "--clamp-offsets" in found.remedy
-
-
-def test_offsets_before_the_first_message_left_are_normal(store: Make) -> None:
-    root = store("clean-5.3.3")
-    facts = damage("consumer-offset-below-min", root).facts
-    (found,) = findings(root)
-    assert (found.code, found.severity) == ("consumer-offset-below-min", "info")
-    assert found.facts["queues"][str(facts["queue_id"])]["min"] == facts["min"]
-
-
-def test_offsets_of_a_topic_that_is_gone_are_an_info(store: Make) -> None:
-    root = store("clean-4.5.1")
-    damage("consumer-offset-unknown-topic", root)
-    (found,) = findings(root)
-    assert (found.code, found.severity) == ("consumer-offset-unknown-topic", "info")
-    assert found.facts["topic"] == "NoSuchTopic"
 
 
 def test_an_offset_at_the_end_of_a_queue_whose_files_are_lost_is_not_above_it(store: Make) -> None:

@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fixtures.damage import damage
 from formats.batchconsumequeue import BATCH_CQ_UNIT, BatchCqUnit
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
 from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
-from formats.timer import TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, TimerLogUnit, encode_blank, encode_check
+from formats.timer import TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, TimerLogUnit, encode_check
 from mqtool import exits
 from recover.check.parts import ALL_PARTS, check_parts
 from recover.findings.model import Finding
 from tests.cli.runner import mqtool
 from tests.support.looks import looked_at
-from tests.support.stores import CLEAN, KILLED, broker_conf, real_store, unpacked
+from tests.support.stores import broker_conf, real_store
 from tests.support.unread_stores import add_rocksdb
 
 Make = Callable[[str], Path]
 
 FIRST = "0" * 20
-HOLDER = """
-import fcntl, os, struct, sys
-fd = os.open(sys.argv[1], os.O_RDWR)
-fcntl.fcntl(fd, fcntl.F_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 1, 0))
-print("held", flush=True)
-sys.stdin.read()
-"""
 
 
 def findings(root: Path, wanted: frozenset[str] = ALL_PARTS, **settings: str) -> list[Finding]:
@@ -56,72 +45,10 @@ def put(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("name", CLEAN)
-def test_a_clean_store_shows_nothing(name: str) -> None:
-    assert notable(unpacked(name)) == []
-
-
-@pytest.mark.parametrize("name", KILLED)
-def test_a_killed_store_shows_its_abort_and_nothing_else(name: str) -> None:
-    assert [item.code for item in notable(unpacked(name))] == ["abort-present"]
-
-
-def test_a_lock_file_that_nobody_holds_is_normal(store: Make) -> None:
-    root = store("clean-4.5.1")
-    assert (root / "lock").read_bytes() == b"lock"
-    assert findings(root) == []
-
-
-def test_a_held_lock_makes_abort_an_info_and_names_the_holder(store: Make) -> None:
-    root = store("killed-5.5.0")
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(root / "lock")], stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE) as broker:
-        assert broker.stdout is not None and broker.stdin is not None
-        assert broker.stdout.readline() == b"held\n"
-        found = {item.code: item for item in findings(root)}
-        broker.stdin.close()
-    assert found["broker-running"].facts["pid"] == broker.pid
-    assert found["broker-running"].severity == found["abort-present"].severity == "info"
-    assert found["abort-present"].bits == 0
-    assert notable(root)[0].facts["pid"] == int((root / "abort").read_bytes())
-
-
-def test_our_own_lock_is_no_broker(store: Make) -> None:
-    root = store("clean-4.5.1")
-    opened, look = looked_at(root)
-    held = os.open(root / "lock", os.O_RDWR)
-    try:
-        fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
-        assert check_parts(opened, look, holder=lambda path: None) == []
-    finally:
-        os.close(held)
-
-
-@pytest.mark.parametrize("how", ["folder gone", "folder empty", "files empty"])
-def test_queues_without_a_log_say_do_not_start(store: Make, how: str) -> None:
-    root = store("clean-4.5.1")
-    shutil.rmtree(root / "commitlog")
-    if how != "folder gone":
-        (root / "commitlog").mkdir()
-    if how == "files empty":
-        (root / "commitlog" / FIRST).touch()
-    (found,) = notable(root)
-    assert (found.code, found.severity, found.bits) == ("commitlog-empty-queues-left", "error", 4)
-    assert "do not start the broker" in found.message
-    shutil.rmtree(root / "consumequeue")
-    assert [item.code for item in notable(root)] == ["commitlog-empty-queues-left"]  # the index alone is enough
-    shutil.rmtree(root / "index")
-    assert notable(root) == []
-
-
 def test_a_lost_log_is_not_blamed_on_the_timer(store: Make) -> None:
     root = store("clean-5.3.3")
     shutil.rmtree(root / "commitlog")
     assert [item.code for item in notable(root)] == ["commitlog-empty-queues-left"]
-
-
-def test_an_empty_store_has_lost_no_log() -> None:
-    assert notable(unpacked("clean-empty-5.3.3")) == []
 
 
 def _entry() -> bytes:
@@ -163,13 +90,6 @@ def test_a_part_counts_only_for_the_questions_that_need_it(store: Make) -> None:
     assert findings(root, frozenset({"commitlog", "index"})) == []
 
 
-def test_the_log_of_a_dledger_group_is_not_a_lost_log(store: Make) -> None:
-    root = store("clean-4.5.1")
-    shutil.rmtree(root / "commitlog")
-    put(root / "dledger-n0" / "data" / FIRST, _entry())
-    assert bits(root) == 64
-
-
 def test_parts_without_data_are_listed(store: Make) -> None:
     root = store("killed-5.5.0")
     listed = {item.facts["part"] for item in findings(root) if item.code == "part-recognised"}
@@ -183,32 +103,6 @@ def _unit(phy_offset: int, size: int, due: int = 1 << 41) -> bytes:
 def _timer(root: Path, content: bytes) -> None:
     put(root / "config" / "timercheck", encode_check(TimerCheck(0, 0, 0, 0, 0, 0, 0)))
     put(root / "timerlog" / FIRST, content.ljust(52 * 20 + 16, b"\0"))
-
-
-def test_timer_units_that_name_their_messages_are_right(store: Make) -> None:
-    root = store("clean-5.3.3")
-    assert TIMER_LOG_UNIT.decode((root / "timerlog" / FIRST).open("rb").read(52)).size == 52
-    assert notable(root) == []
-
-
-def test_timer_units_behind_the_end_of_the_log_are_found(store: Make) -> None:
-    root = store("clean-4.5.1")
-    log = looked_at(root)[1].log
-    row = next(iter(log.live())).records[0]
-    good = _unit(int(row["phy_offset"]), int(row["size"]))
-    _timer(root, good + _unit(log.log_end, 100) + good + _unit(log.log_end - 10, 100) + encode_blank(52 * 16 + 16))
-    (found,) = notable(root)
-    assert (found.code, found.bits) == ("timer-points-beyond-log", 2)
-    assert (found.offset, found.facts["count"], found.facts["last"]) == (52, 2, 156)
-
-
-def test_the_end_mark_of_a_full_timerlog_is_no_unit(store: Make) -> None:
-    root = store("clean-4.5.1")
-    row = next(iter(looked_at(root)[1].log.live())).records[0]
-    good = _unit(int(row["phy_offset"]), int(row["size"]))
-    _timer(root, good * 20 + encode_blank(16))
-    put(root / "timerlog" / str(52 * 20 + 16).zfill(20), good.ljust(52 * 20 + 16, b"\0"))
-    assert [item for item in findings(root) if item.code != "part-recognised"] == []
 
 
 def test_a_pending_unit_that_names_another_message_is_found_and_a_delivered_one_is_not(store: Make) -> None:
@@ -267,16 +161,6 @@ def test_a_timerlog_file_of_another_length_is_found(tmp_path: Path) -> None:
     assert mqtool("verify", root, "--broker-conf", conf).code == 0
 
 
-def test_settings_that_would_cut_the_log_are_warned_of(store: Make) -> None:
-    plain, checked = unpacked("clean-4.5.1"), unpacked("clean-propcrc-5.3.3")
-    (found,) = notable(plain, forceVerifyPropCRC="true")
-    log = looked_at(plain)[1].log
-    assert (found.code, found.bits) == ("settings-would-truncate", 2)
-    assert (found.offset, found.facts["count"]) == (log.min_offset, log.messages)
-    assert notable(plain, forceVerifyPropCRC="false") == []
-    assert notable(checked, forceVerifyPropCRC="true") == []
-
-
 @pytest.mark.parametrize("folder", ["consumequeue", "index"])
 def test_a_folder_that_cannot_be_listed_is_left_to_who_asks_for_it(
     store: Make, folder: str, monkeypatch: pytest.MonkeyPatch
@@ -303,11 +187,3 @@ def test_a_folder_that_cannot_be_listed_is_left_to_who_asks_for_it(
         refused = mqtool(line[0], root, *line[1:], "--json")
         assert refused.code == exits.OPERATIONAL
         assert f"{folder}: Permission denied" in refused.document["error"]["message"]
-
-
-def test_the_recipes_of_abort_are_seen(store: Make) -> None:
-    root = store("clean-4.5.1")
-    damage("abort-added", root)
-    assert [item.facts["pid"] for item in notable(root)] == [4711]
-    put(root / "abort", b"not a pid at all")
-    assert [item.facts["pid"] for item in notable(root)] == [None]

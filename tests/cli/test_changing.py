@@ -13,7 +13,7 @@ from typing import IO
 import pytest
 
 from tests.cli.runner import mqtool
-from tests.support.stores import CLEAN, KILLED, STORES, real_store, unpacked
+from tests.support.stores import real_store
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 # --- recover and truncate on copies of real stores: plan, question, change, proof, way back.
@@ -33,41 +33,10 @@ def damaged(tmp_path: Path) -> Path:
     return store
 
 
-@pytest.mark.parametrize("name", STORES)
-def test_verify_counts_what_the_table_says(name: str, tmp_path: Path) -> None:
-    store = real_store(name, tmp_path)
-    with assert_unchanged(store):
-        result = mqtool("verify", store, "--json")
-        screen = mqtool("verify", store)
-    assert result.code == screen.code == (0 if name in CLEAN else 2)
-    assert result.document["schema"] == "mqtool/verify/1"
-    assert "intact messages" in screen.stdout
-
-
 def test_verify_only_narrows(damaged: Path) -> None:
     assert mqtool("verify", damaged, "--only", "checkpoint", "--json").code & 4 == 0
     assert mqtool("verify", damaged, "--only", "commitlog", "--json").code & 4
     assert mqtool("verify", damaged, "--only", "nonsense").code == 16
-
-
-@pytest.mark.parametrize("name", CLEAN)
-def test_recover_leaves_a_healthy_store_alone(name: str, tmp_path: Path) -> None:
-    store = real_store(name, tmp_path)
-    with assert_unchanged(store):
-        result = mqtool("recover", store, "--yes", "--json")
-    assert result.code == 0
-    assert result.document["applied"] is False
-    assert result.document["plan"]["steps"] == []
-    assert result.document["verify"]["exit_code"] == 0
-
-
-@pytest.mark.parametrize("name", KILLED)
-def test_recover_twice_is_a_no_op_the_second_time(name: str, tmp_path: Path) -> None:
-    store = real_store(name, tmp_path)
-    assert mqtool("recover", store, "--yes").code == 1
-    with assert_unchanged(store):
-        assert mqtool("recover", store, "--yes", "--json").document["applied"] is False
-    assert mqtool("verify", store).code == 0
 
 
 def test_damage_is_bridged_and_undo_brings_it_back(damaged: Path) -> None:
@@ -175,23 +144,6 @@ def test_policy_broker_needs_max_loss(damaged: Path) -> None:
     assert done.document["lost_messages"] == 2896
 
 
-def test_t35_broker_that_holds_the_lock_refuses_writes_and_allows_reading(damaged: Path) -> None:
-    script = (
-        "import fcntl, os, sys\nfd = os.open(sys.argv[1], os.O_RDWR)\nfcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)\n"
-        "print('held', flush=True)\nsys.stdin.read()\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", script, str(damaged / "lock")], stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        with assert_unchanged(damaged):
-            assert mqtool("recover", damaged, "--yes").code & 8
-            assert mqtool("truncate", damaged, "--to", "0", "--max-loss", "all", "--yes").code & 8
-            assert mqtool("recover", damaged, "--dry-run").code & 8 == 0
-            assert mqtool("verify", damaged).code & 8 == 0
-        holder.communicate("")
-
-
 def test_truncate_between_boundaries_names_the_nearest_two(damaged: Path) -> None:
     result = mqtool("truncate", damaged, "--to", "46590", "--yes")
     assert result.code == 16
@@ -233,39 +185,6 @@ def test_options_that_no_engine_could_mean_are_usage_errors(name: str, line: tup
     result = mqtool(name, damaged, *line)
     assert result.code == 16
     assert line[-2] in result.stderr or "--master" in result.stderr
-
-
-@pytest.mark.parametrize("engine", ["auto", "local"])
-def test_local_engines_work(engine: str, damaged: Path) -> None:
-    assert mqtool("verify", damaged, "--engine", engine).code == 6
-
-
-def test_t18_queues_without_a_log_are_refused(tmp_path: Path) -> None:
-    store = real_store("clean-5.3.3", tmp_path)
-    for path in (store / "commitlog").iterdir():
-        path.unlink()
-    with assert_unchanged(store):
-        assert mqtool("verify", store).code & 4
-        result = mqtool("recover", store, "--yes", "--json")
-    assert result.code & 12 == 12
-    assert "{store}" not in result.stdout + result.stderr
-    assert "mounted" in result.stderr
-
-
-def test_predict_names_the_price(damaged: Path) -> None:
-    with assert_unchanged(damaged):
-        result = mqtool("predict", damaged, "--broker", "5.3.3", "--json")
-    assert result.code == 4
-    assert result.document["lost_messages"] == 2896
-    assert result.document["max_phy"] == 46_584
-    assert "cut off 2,896 intact messages" in mqtool("predict", damaged, "--broker", "5.3.3").stdout
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_predict_without_a_version_says_what_it_assumed(name: str, tmp_path: Path) -> None:
-    document = mqtool("predict", real_store(name, tmp_path), "--json").document
-    assert any("is assumed" in text for text in document["assumptions"])
-    assert document["starts"] is True
 
 
 def test_plan_remembers_parts_kept_elsewhere_and_settings(tmp_path: Path) -> None:
@@ -320,58 +239,6 @@ def test_predict_says_whether_the_start_cuts_the_end_of_the_log_or_it_is_missing
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     return real_store("clean-4.5.1", tmp_path)
-
-
-def test_healthy_store_is_left_alone(store: Path) -> None:
-    with assert_unchanged(store):
-        for name in ("rebuild", "rebuild-consumequeue", "rebuild-index"):
-            result = mqtool(name, store, "--yes", "--json")
-            assert result.code == 0
-            assert result.document["applied"] is False
-            assert result.document["verify"]["exit_code"] == 0
-
-
-def test_missing_queues_of_a_topic_come_back_byte_for_byte(store: Path) -> None:
-    original = tree_digest(unpacked("clean-4.5.1") / "consumequeue")
-    shutil.rmtree(store / "consumequeue" / "TopicA")
-    broken = tree_digest(store)
-    one = mqtool("rebuild-consumequeue", store, "--topic", "TopicA", "--queue", "1", "--yes", "--json")
-    assert one.code == 1 | 2, "the other queues of the topic are still missing"
-    assert [step["file"] for step in one.document["plan"]["steps"]] == ["consumequeue/TopicA/1/00000000000000000000"]
-    assert mqtool("rebuild-consumequeue", store, "--topic", "TopicA", "--yes").code == 1
-    rebuilt = tree_digest(store / "consumequeue")
-    assert {path: node.sha256 for path, node in rebuilt.items()} == {
-        path: node.sha256 for path, node in original.items()
-    }
-    assert mqtool("undo", store, "--yes").code == 0
-    assert mqtool("undo", store, "--yes").code == 0
-    assert_same_tree(broken, tree_digest(store))
-
-
-def test_wrong_index_file_is_put_right(store: Path) -> None:
-    path = min((store / "index").iterdir())
-    original = path.read_bytes()
-    content = bytearray(original)
-    content[3000] ^= 0xFF
-    path.write_bytes(content)
-    assert mqtool("verify", store, "--only", "index").code == 2
-    assert mqtool("rebuild-index", store, "--yes").code == 1
-    assert path.read_bytes() == original
-
-
-def test_everything_is_rebuilt_elsewhere(store: Path, tmp_path: Path) -> None:
-    target = tmp_path / "derived"
-    with assert_unchanged(store):
-        result = mqtool("rebuild", store, "--output", target, "--yes", "--json")
-    assert result.code == 0, result.stderr
-    assert {path.name for path in target.iterdir()} == {"consumequeue", "index", "checkpoint"}
-    ours, theirs = tree_digest(target / "consumequeue"), tree_digest(store / "consumequeue")
-    assert {path: node.sha256 for path, node in ours.items()} == {path: node.sha256 for path, node in theirs.items()}
-    # a broker names an index file by its clock when it makes one, which nothing tells afterwards
-    ours, theirs = tree_digest(target / "index"), tree_digest(store / "index")
-    assert [ours[path].sha256 for path in sorted(ours)] == [theirs[path].sha256 for path in sorted(theirs)]
-    assert result.document["files"]
-    assert mqtool("rebuild", store, "--output", target, "--yes").code & 8, "the folder is no longer empty"
 
 
 def test_dry_run_writes_nothing(store: Path, tmp_path: Path) -> None:

@@ -72,13 +72,6 @@ def test_a_document_is_as_its_schema_says(name: str, recipe: str, store: Callabl
         assert Path(result.document["store"]).is_absolute()
 
 
-def test_what_is_carried_out_and_taken_back_is_as_its_schema_says(store: Callable[[str], Path]) -> None:
-    root = store("clean-manyfiles-5.3.3")
-    damage("bit-in-body", root, 1)
-    for name, words in (("recover", ("--yes",)), ("journal", ()), ("undo", ("--yes",)), ("journal", ())):
-        held(mqtool(name, root, *words, "--json").document, name)
-
-
 def test_a_refusal_and_a_wrong_line_are_documents_too(tmp_path: Path) -> None:
     held(mqtool("verify", tmp_path / "nowhere", "--json").document, "verify")
     held(mqtool("query", unpacked("clean-5.3.3"), "--json").document, "query")
@@ -123,14 +116,6 @@ def test_a_drill_hits_what_the_recipe_of_the_tests_hits(tmp_path: Path) -> None:
         assert mqtool("drill", name, "--copy-to", copy, unpacked(STORE), "--seed", 3).code == exits.CLEAN
         damage(name, other, 3)
         assert contents(copy) == contents(other), name
-
-
-def test_verify_finds_the_message_that_the_drill_says_it_hit(tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    facts = mqtool("drill", "bit-in-body", "--copy-to", copy, unpacked(STORE), "--json").document["facts"]
-    (damaged,) = mqtool("verify", copy, "--json").document["commitlog"]["damaged"]
-    assert damaged["start"] == facts["phy_offset"]
-    assert damaged["stop"] == facts["phy_offset"] + facts["size"]
 
 
 def test_only_a_copy_of_its_own_is_damaged(tmp_path: Path) -> None:
@@ -235,12 +220,6 @@ def test_recover_lists_the_damaged_message_with_its_keys(store: Callable[[str], 
     with files["csv"].open(newline="") as stream:
         (row,) = csv.DictReader(stream)
     assert (row["phy_offset"], row["doubtful"]) == (str(line["phy_offset"]), "body")
-
-
-def test_a_sound_store_has_an_empty_list(tmp_path: Path) -> None:
-    out = tmp_path / "lost.ndjson"
-    assert mqtool("recover", unpacked("clean-5.3.3"), "--dry-run", "--loss-out", out).code == 0
-    assert out.read_bytes() == b""
 
 
 def test_a_list_that_cannot_be_written_is_16(tmp_path: Path) -> None:

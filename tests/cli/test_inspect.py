@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import os
 import random
@@ -32,7 +31,6 @@ from recover.look.record import record_item
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import LOG_FOLDERS
 from tests.support.commitlog import placed_records
-from tests.support.sampling import chosen
 from tests.support.stores import EXPECTED, STORES, real_store, unpacked
 from tests.support.trees import assert_unchanged
 
@@ -103,14 +101,6 @@ def test_another_mqtool_that_holds_the_lock_is_no_broker(tmp_path: Path) -> None
     assert "broker holds" not in done.stdout and "running broker" not in done.stdout
 
 
-def test_damaged_config_is_listed(tmp_path: Path) -> None:
-    store = real_store("clean-5.3.3", tmp_path)
-    (store / "config" / "topics.json").write_bytes(b"")
-    result = mqtool("inspect", store)
-    assert "topics.json" in result.stdout
-    assert "config files that are not whole" in result.stdout
-
-
 def test_config_that_brokers_take_for_something_else_is_listed(tmp_path: Path) -> None:
     store = real_store("clean-4.5.1", tmp_path)
     for name, right, wrong in (("topics.json", b"ConfigTable", b"ConfigTabme"), ("delayOffset.json", b"{1:", b"{q:")):
@@ -144,21 +134,6 @@ def test_running_broker_is_named(tmp_path: Path) -> None:
     assert document["exit_state"]["lock_holder"] == holder.pid
 
 
-def test_empty_store_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "commitlog").mkdir()
-    result = mqtool("inspect", tmp_path, "--json")
-    assert result.code == 0
-    assert result.document["offsets"]["log_end"] == 0
-
-
-def test_folder_that_is_no_store_is_16(tmp_path: Path) -> None:
-    assert mqtool("inspect", tmp_path).code == 16
-
-
-def test_options_for_files_are_refused_for_a_store() -> None:
-    assert mqtool("inspect", unpacked("clean-5.3.3"), "--offset", "3").code == 16
-
-
 @pytest.mark.parametrize("place", ["s3://bucket/store", "s3a://bucket/store", "hdfs://name/store"])
 @pytest.mark.parametrize("line", [("recover", "--dry-run"), ("rebuild-index", "--output", "x"), ("undo",)])
 def test_no_remote_store_is_changed(place: str, line: tuple[str, ...]) -> None:
@@ -186,23 +161,10 @@ def test_no_permission_is_8(tmp_path: Path) -> None:
         (store / "commitlog").chmod(0o755)
 
 
-def test_lock_file_is_probed_not_taken() -> None:
-    store = unpacked("clean-5.3.3")
-    with (store / "lock").open("rb") as lock:
-        mqtool("inspect", store)
-        fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
-
-
 def test_findings_out_may_not_lie_inside_the_store() -> None:
     store = unpacked("clean-5.3.3")
     assert mqtool("inspect", store, "--findings-out", store / "out.ndjson").code == 16
     assert not (store / "out.ndjson").exists()
-
-
-def test_findings_out_is_written_outside(tmp_path: Path) -> None:
-    target = tmp_path / "out.ndjson"
-    assert mqtool("inspect", unpacked("clean-5.3.3"), "--findings-out", target).code == 0
-    assert target.read_text() == ""
 
 
 def test_queues_that_reach_further_than_the_log_show_that_files_are_missing(tmp_path: Path) -> None:
@@ -232,15 +194,6 @@ def test_every_part_is_recognised_and_sound(path: str, kind: str) -> None:
     assert result.document["kind"] == kind
     assert all(item["ok"] for item in result.document["items"])
     assert mqtool("inspect", store / path).code == 0
-
-
-@pytest.mark.parametrize(("name", "file"), chosen([(name, file) for name in STORES for file in (0, -1)], quick=4))
-def test_all_records_of_a_log_file_are_sound(name: str, file: int) -> None:
-    path = sorted((unpacked(name) / "commitlog").iterdir())[file]
-    result = mqtool("inspect", path, "--limit", "0", "--json")
-    assert result.code == 0
-    kinds = {item["kind"] for item in result.document["items"]}
-    assert kinds <= {"record", "blank", "zeros"}
 
 
 @pytest.mark.parametrize(("path", "kind"), [
@@ -283,22 +236,6 @@ def test_physical_offset_and_offset_in_the_file_mean_the_same() -> None:
     physical = mqtool("inspect", path, "--offset", str(1048576 + 709), "--json").document["items"]
     assert inside == physical
     assert inside[0]["number"] == 1048576 + 709
-
-
-def test_flipped_body_bit_is_named_and_costs_bit_4(tmp_path: Path) -> None:
-    store = real_store("clean-5.3.3", tmp_path)
-    path = store / LOG
-    second = mqtool("inspect", path, "--json").document["items"][1]
-    body = next(field for field in second["fields"] if field["name"] == "body")
-    content = bytearray(path.read_bytes())
-    content[body["offset"]] ^= 1
-    path.write_bytes(content)
-    result = mqtool("inspect", path, "--json")
-    damaged = result.document["items"][1]
-    assert result.code == 4
-    assert (damaged["kind"], damaged["offset"], damaged["size"]) == ("damage", second["offset"], second["size"])
-    assert [check["name"] for check in damaged["checks"] if check["ok"] is False] == ["body CRC"]
-    assert "bad-body-crc" in mqtool("inspect", path).stdout
 
 
 @pytest.mark.parametrize(("topic", "field", "bit", "check"), [
@@ -414,21 +351,6 @@ def test_offset_outside_of_the_file_is_16() -> None:
     assert mqtool("inspect", unpacked("clean-5.3.3") / LOG, "--offset", "99999999").code == 16
 
 
-def test_missing_path_is_16(tmp_path: Path) -> None:
-    assert mqtool("inspect", tmp_path / "nowhere").code == 16
-
-
-def test_random_bytes_in_a_log_file_neither_crash_nor_hang(tmp_path: Path) -> None:
-    folder = tmp_path / "commitlog"
-    folder.mkdir()
-    for seed in range(5):
-        path = folder / "00000000000000000000"
-        path.write_bytes(b"\xda\xa3\x20\xa7".join(random.Random(seed).randbytes(5000) for _ in range(20)))
-        result = mqtool("inspect", path, "--limit", "0", "--json")
-        assert result.code in (2, 4)
-        assert sum(item["size"] for item in result.document["items"]) == path.stat().st_size
-
-
 # --- The broker's configuration names the store and its parts; what the files contradict is a finding with its remedy.
 
 
@@ -539,20 +461,6 @@ def test_a_value_of_another_type_is_a_usage_error(name: str, tmp_path: Path) -> 
     result = mqtool("verify", root, "--set", f"{name}=abc", "--json")
     assert result.code == 16
     assert f"{name}=abc" in result.document["error"]["message"]
-
-
-def test_undo_is_told_the_folders_of_the_log_that_the_conf_names(tmp_path: Path) -> None:
-    root = real_store("clean-plain-4.9.7", tmp_path)
-    log = (root / "commitlog").rename(tmp_path / "log")
-    shutil.rmtree(root / "index")
-    (log / "stray").write_text("x")
-    conf = _conf(tmp_path, storePathRootDir=root, storePathCommitLog=log)
-    done = mqtool("recover", "--broker-conf", conf, "--yes", "--json")
-    assert done.code == 1, done.stdout
-    assert done.document["next"][0]["command"] == START_BROKER
-    assert done.document["undo"]["command"] == f"mqtool undo {root} --commitlog {log}"
-    assert mqtool(*done.document["undo"]["command"].split()[1:], "--yes").code == 0
-    assert (log / "stray").exists()
 
 
 def test_a_size_that_is_no_number_is_told_as_the_default_that_a_broker_takes(tmp_path: Path) -> None:

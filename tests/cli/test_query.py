@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from fixtures.damage import damage
 from formats.message_id import offset_id
 from formats.names import offset_to_name
 from recover.log.judge import LogReader
@@ -68,16 +67,6 @@ def test_every_sampled_message_is_found_in_every_way(name: str) -> None:
                 places = [item["phy_offset"] for item in found(store, "--topic", record.topic_name, "--key",
                                                                record.uniq_key)]
                 assert record.phy_offset in places
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_index_and_scan_agree_on_keys(name: str) -> None:
-    store = unpacked(name)
-    for record in sample(name, 801):
-        if record.uniq_key:
-            options = (store, "--topic", record.topic_name, "--key", record.uniq_key)
-            by_index = {item["phy_offset"] for item in found(*options)}
-            assert by_index == {item["phy_offset"] for item in found(*options, "--scan")}
 
 
 def test_unique_key_is_found_without_a_topic() -> None:
@@ -171,38 +160,6 @@ def test_chain_that_loops_ends_and_is_told(tmp_path: Path) -> None:
     result = mqtool("query", store, *KEY, "--json")
     assert result.code == 8
     assert any("does not end" in note for note in result.document["notes"])
-
-
-def test_body_is_decompressed() -> None:
-    for name in STORES:
-        for record in sample(name, 97):
-            (hit,) = found(unpacked(name), "--phy-offset", record.phy_offset, "--body")
-            assert "body_problem" not in hit
-            assert hit["body"] is not None or "body_base64" in hit
-
-
-def test_ghosts_are_shown_only_when_asked_for(tmp_path: Path) -> None:
-    store = real_store("clean-5.3.3", tmp_path)
-    assert found(store, "--include-ghosts") == []
-    path = store / "commitlog" / "00000000000000000000"
-    document = mqtool("inspect", path, "--limit", "0", "--json").document
-    blank = next(item for item in document["items"] if item["kind"] == "blank")
-    old = document["items"][5]
-    # an old record after a hole at the very end of the log
-    last = sorted((store / "commitlog").iterdir())[-1]
-    content = bytearray(last.read_bytes())
-    base = int(last.name)
-    end = mqtool("inspect", store, "--json").document["offsets"]["log_end"] - base
-    raw = bytearray(path.read_bytes()[old["offset"] : old["offset"] + old["size"]])
-    place = end + 64
-    raw[28:36] = (base + place).to_bytes(8, "big")
-    content[end : end + 64] = b"\x55" * 64
-    content[place : place + len(raw)] = raw
-    last.write_bytes(content)
-    assert blank["kind"] == "blank"
-    (ghost,) = found(store, "--include-ghosts")
-    assert ghost["phy_offset"] == base + place
-    assert ghost["ghost"] is True
 
 
 @pytest.mark.parametrize("line", [
@@ -444,24 +401,16 @@ def test_what_is_not_read_is_told() -> None:
         assert "dledger-n0" in result.document["notes"][-1]
 
 
-@pytest.mark.parametrize("recipe", [
-    "bit-in-body", "page-random", "index-torn", "queue-file-garbage", "all-queues-missing",
-])
-def test_damage_is_passed_over_and_told(recipe: str, store: Callable[[str], Path]) -> None:
-    root = store("clean-5.3.3")
-    damage(recipe, root, 3)
-    whole = by_key("clean-5.3.3")
-    for key in ("tx12", "tx1", "tm0"):
-        result = mqtool("trace", key, root, "--json")
-        assert result.code in (0, 8)
-        held(result.document, "trace")
-        for life in result.document.get("lives", ()):
-            assert {event["phy_offset"] for event in life["events"] if event["stage"] != "op"} <= {
-                record.phy_offset for record in whole[life["unique_key"]]}
-
-
-def test_a_trace_takes_the_store_first_or_last() -> None:
+def test_a_trace_takes_the_store_first_or_last_or_from_the_configuration(tmp_path: Path) -> None:
     root = unpacked("clean-5.3.3")
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathRootDir={root}\n")
     words = [root, "no-such-key"]
     first, last = (mqtool("trace", *order, "--json").document for order in (words, words[::-1]))
     assert first["store"] == last["store"] == str(root) and first["next"] == last["next"]
+    alone = mqtool("trace", "no-such-key", "--broker-conf", conf, "--json")
+    assert (alone.code, alone.document["store"]) == (0, str(root))
+    for missing in ([root], ["no-such-key"], []):
+        assert mqtool("trace", *missing).code == 16
+    usage = next(line for line in mqtool("trace", "--help").stdout.splitlines() if "Usage" in line)
+    assert usage.split()[-2:] == ["[STORE]", "[ID]"]

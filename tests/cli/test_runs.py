@@ -40,13 +40,6 @@ def harmless(store: Path) -> Plan:
     ], loss=[{"topic": "evil\x1b[2J", "queue": 0, "messages": 2, "first": 1795226071956, "last": None}]), store)
 
 
-def test_journal_of_an_untouched_store_is_empty(store: Path) -> None:
-    with assert_unchanged(store):
-        result = mqtool("journal", store, "--json")
-    assert result.code == 0
-    assert result.document["runs"] == []
-
-
 def test_journal_tells_what_was_done(store: Path) -> None:
     plan = harmless(store)
     apply_plan(store, plan)
@@ -54,38 +47,6 @@ def test_journal_tells_what_was_done(store: Path) -> None:
     assert (run["state"], run["plan_id"], run["command"]) == ("applied", plan.id, "recover")
     assert "applied" in mqtool("journal", store).stdout
     assert "mqtool undo" in mqtool("journal", store).stdout
-
-
-@pytest.mark.parametrize("command", ["journal", "undo", "resume"])
-def test_a_folder_that_is_no_store_is_16(command: str, tmp_path: Path) -> None:
-    assert mqtool(command, tmp_path, *(["--yes"] if command != "journal" else [])).code == 16
-    assert mqtool(command, tmp_path / "nowhere").code == 16
-
-
-def test_undo_brings_the_tree_back(store: Path) -> None:
-    before = tree_digest(store)
-    apply_plan(store, harmless(store))
-    result = mqtool("undo", store, "--yes", "--json")
-    assert result.code == 0, result.stderr
-    assert result.document["plan"]
-    assert CHECKPOINT in result.document["restored"]
-    assert_same_tree(before, tree_digest(store))
-    assert [run["state"] for run in mqtool("journal", store, "--json").document["runs"]] == ["undone"]
-
-
-def test_undo_shows_and_stops_with_dry_run(store: Path) -> None:
-    apply_plan(store, harmless(store))
-    with assert_unchanged(store):
-        result = mqtool("undo", store, "--dry-run")
-    assert result.code == 0
-    assert "would be reverted" in result.stdout
-
-
-@pytest.mark.parametrize("command", ["undo", "resume"])
-def test_nothing_to_take_back_or_complete_is_refused(store: Path, command: str) -> None:
-    with assert_unchanged(store):
-        assert mqtool(command, store, "--yes").code == 8
-        assert mqtool(command, store, "--dry-run").code == 8
 
 
 def test_no_terminal_and_no_yes_is_refused(store: Path) -> None:

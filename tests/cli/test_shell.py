@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import signal
 import subprocess
@@ -24,10 +23,10 @@ from formats.errors import FormatError
 from mqtool import exits
 from mqtool.commands import COMMANDS, HELP, Entry
 from mqtool.next_steps import Given
-from mqtool.options import command, parse_size
+from mqtool.options import command
 from mqtool.printer import OutputOptions, Printer
-from mqtool.progress import Estimate, Progress, Steps
-from mqtool.text import clean, human_seconds, human_size, human_time
+from mqtool.progress import Progress, Steps
+from mqtool.text import clean
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
 from tests.cli.runner import mqtool
 
@@ -86,14 +85,6 @@ def test_every_command_has_help_with_examples_and_exit_codes(name: str) -> None:
     assert "a bug in mqtool" in result.stdout.split("Exit codes")[1]
 
 
-def test_no_arguments_show_the_help() -> None:
-    assert mqtool() == mqtool("--help")
-
-
-def test_version_is_printed() -> None:
-    assert mqtool("--version").stdout.startswith("mqtool ")
-
-
 @pytest.mark.parametrize("line", [["nonsense"], ["explain", "--nonsense"], ["exit-codes", "too", "many"],
                                   ["exit-codes", "--max-findings", "x"], ["exit-codes", "--color", "pink"]])
 def test_usage_errors_are_16(line: list[str]) -> None:
@@ -128,13 +119,6 @@ def test_every_error_becomes_its_code_and_a_document(
     assert result.document["begun"] is True
     assert result.document["exit_code"] == code
     assert {"schema", "store", "findings", "truncated", "error"} <= set(result.document)
-
-
-def test_bug_shows_a_traceback_and_asks_for_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    with command_that(monkeypatch, raising(ValueError("surprise"))):
-        result = mqtool("probe")
-    assert "Traceback" in result.stderr
-    assert "bug in mqtool" in result.stderr
 
 
 def test_bytes_that_no_longer_decode_beside_a_file_that_just_changed_are_no_bug(
@@ -209,18 +193,6 @@ def test_no_color_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[3" not in mqtool("exit-codes").stdout
 
 
-@pytest.mark.parametrize(("text", "size"), [("1", 1), ("64K", 65536), ("1M", 1 << 20), ("1G", 1 << 30),
-                                            ("2MiB", 2 << 20)])
-def test_sizes_take_suffixes(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "K", "-1", "1.5G", "1X", "0x10"])
-def test_nonsense_is_no_size(text: str) -> None:
-    with pytest.raises(typer.BadParameter):
-        parse_size(text)
-
-
 @pytest.mark.parametrize(("words", "number", "offered"), [
     ("mqtool re", 1, "recover"), ("mqtool explain commitlog-damaged-r", 2, "commitlog-damaged-record"),
     ("mqtool recover --pol", 2, "--policy"), ("mqtool verify --only ch", 3, "checkpoint"),
@@ -233,16 +205,6 @@ def test_shell_completion_offers_commands_options_and_codes(words: str, number: 
     assert done.stderr == ""
 
 
-def test_completion_script_is_shown() -> None:
-    done = process("--show-completion", env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"})
-    assert done.returncode in (0, 16)
-    assert "Traceback" not in done.stderr
-
-
-def test_unknown_code_is_a_usage_error() -> None:
-    assert mqtool("explain", "no-such-code").code == 16
-
-
 def test_every_code_can_be_explained() -> None:
     listed = mqtool("explain", "--json").document["codes"]
     for row in listed:
@@ -251,12 +213,6 @@ def test_every_code_can_be_explained() -> None:
         one = mqtool("explain", listed[0]["code"])
         assert one.code == 0
         assert listed[0]["code"] in one.stdout
-
-
-def test_module_runs_as_a_program() -> None:
-    done = process("exit-codes", "--json")
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["schema"] == "mqtool/exit-codes/1"
 
 
 def test_closed_stdout_ends_quietly() -> None:
@@ -312,49 +268,11 @@ def test_a_signal_speaks_of_resume_only_where_something_was_changed() -> None:
 # --- Progress: calm estimates, nothing where nobody looks; sizes and times in words.
 
 
-def test_estimate_is_hidden_until_the_rate_is_steady() -> None:
-    estimate = Estimate(0.0)
-    answers = []
-    for tick in range(1, 12):
-        estimate.update(float(tick), tick * 100)
-        answers.append(estimate.remaining(float(tick), tick * 100, 2000))
-    assert answers[:3] == [None, None, None]
-    assert answers[-1] == pytest.approx(9.0)
-
-
-def test_estimate_hides_again_while_rates_scatter() -> None:
-    estimate = Estimate(0.0)
-    done = 0
-    for tick in range(1, 12):
-        done += 100 if tick % 2 else 1000
-        estimate.update(float(tick), done)
-        assert estimate.remaining(float(tick), done, 10**6) is None
-
-
 def test_nothing_is_drawn_where_stderr_is_no_terminal() -> None:
     stream = io.StringIO()
     with Progress("scanning", None, lambda: Console(file=stream), 100) as progress:
         progress(100, 3)
     assert stream.getvalue() == ""
-
-
-def test_progress_is_drawn_when_asked_for() -> None:
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=100)
-    with Progress("scanning", True, lambda: console, 2048) as progress:
-        progress(1024, 3)
-        progress(1024, 4)
-    assert "2.0 KiB of 2.0 KiB" in stream.getvalue()
-    assert "7 records" in stream.getvalue()
-
-
-def test_a_log_file_ends_with_all_queues_that_were_checked() -> None:
-    stream = io.StringIO()
-    with Progress("verifying", True, lambda: Console(file=stream, width=100), 100) as progress:
-        progress(100, 3)
-        for _ in range(5_000):
-            progress.queue()
-    assert stream.getvalue().splitlines()[1:] == ["verifying  5,000 queues checked"]
 
 
 def test_steps_name_what_comes_next_without_raw_controls() -> None:
@@ -385,24 +303,3 @@ def test_a_signal_between_steps_waits_for_the_end_of_the_step() -> None:
 ])
 def test_names_are_made_harmless(raw: str | bytes, harmless: str) -> None:
     assert clean(raw) == harmless
-
-
-def test_long_names_are_cut() -> None:
-    assert clean("x" * 100, 10) == "x" * 9 + "…"
-
-
-@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1 << 20, "1.0 MiB"), (5 << 40, "5.0 TiB")])
-def test_sizes_in_words(size: int, text: str) -> None:
-    assert human_size(size) == text
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.44, "0.4 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")])
-def test_durations_in_words(seconds: float, text: str) -> None:
-    assert human_seconds(seconds) == text
-
-
-def test_times_no_calendar_holds_stay_numbers() -> None:
-    assert human_time(0) == "never"
-    assert human_time(1 << 62) == str(1 << 62)
-    assert human_time(-5) == "-5"
-    assert human_time(1795226071956)[10] == " "

@@ -24,23 +24,9 @@ def geometry(root: Path, **options: object) -> IndexGeometry | None:
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_geometry_of_a_brokers_files_is_found(name: str) -> None:
-    assert geometry(unpacked(name)) == GEOMETRY
-
-
-@pytest.mark.parametrize("name", STORES)
 def test_geometry_of_each_file_alone_is_proven_by_its_units(name: str) -> None:
     for path in (unpacked(name) / "index").iterdir():
         assert proven_geometry(path, path.stat().st_size) == file_geometry(path, path.stat().st_size) == GEOMETRY
-
-
-@pytest.mark.parametrize(("length", "found"), [(42040, GEOMETRY), (42044, None), (10, None)])
-def test_file_without_a_unit_has_the_geometry_of_brokers_for_its_length(
-    length: int, found: IndexGeometry | None, tmp_path: Path
-) -> None:
-    path = tmp_path / "20261121015608999"
-    path.write_bytes(bytes(length))
-    assert (proven_geometry(path, length), file_geometry(path, length)) == (None, found)
 
 
 @pytest.mark.parametrize(("slots", "entries"), [(77, 1233), (1000, 1800), (3, 400), (2005, 1599), (1, 2399)])
@@ -79,13 +65,6 @@ def test_file_that_was_cut_does_not_mislead(store: StoreCopy, length: int) -> No
     only = next((root / "index").iterdir())
     only.write_bytes(only.read_bytes()[:length])
     assert geometry(root) == (GEOMETRY if length else DEFAULT_GEOMETRY)
-
-
-def test_garbage_gives_no_geometry(store: StoreCopy) -> None:
-    root = store("clean-4.5.1")
-    for number, path in enumerate((root / "index").iterdir()):
-        path.write_bytes(random.Random(number).randbytes(30_000 + number))
-    assert geometry(root) is None
 
 
 def test_default_without_files_unless_settings_say_otherwise(tmp_path: Path) -> None:

@@ -48,15 +48,6 @@ def wrong_derived(root: Path) -> list[str]:
     return [item.code for item in found if item.bits and item.code.startswith((CONSUMEQUEUE, INDEX, CHECKPOINT))]
 
 
-@pytest.mark.parametrize("name", SOUND)
-def test_a_sound_store_is_left_alone(name: str, store: Copy) -> None:
-    root = store(name)
-    with assert_unchanged(root):
-        plan = plan_of(root)
-        assert plan.steps == ()
-        apply(root, plan)
-
-
 @pytest.mark.parametrize("name", ["clean-plain-4.9.7", "killed-ext-5.5.0", "killed-lmq-4.9.7"])
 def test_derived_parts_that_are_gone_come_back(name: str, store: Copy) -> None:
     root = store(name)
@@ -91,28 +82,6 @@ def test_an_index_that_is_switched_off_is_made_only_on_demand(store: Copy) -> No
     assert [step.kind for step in plan_of(root, parts=(INDEX,)).steps] == ["install"]
 
 
-@pytest.mark.parametrize("parts", [(CONSUMEQUEUE,), (INDEX,), (CONSUMEQUEUE, INDEX, CHECKPOINT)])
-def test_without_the_log_every_rebuild_refuses(parts: tuple[str, ...], tmp_path: Path, store: Copy) -> None:
-    root = store("clean-plain-4.9.7")
-    damage("log-all-missing", root)
-    with assert_unchanged(root):
-        with pytest.raises(Refusal) as refused:
-            plan_of(root, parts=parts)
-        assert (refused.value.exit_code, refused.value.facts["code"]) == (8, "commitlog-empty-queues-left")
-        with pytest.raises(Refusal):
-            write_rebuild(store_of(root), RebuildOptions(parts=parts), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_unknown_topics_and_queues_are_usage_errors(store: Copy) -> None:
-    root = store("clean-5.3.3")
-    for options in ({"topic": "NoSuchTopic"}, {"topic": "TopicA", "queue": 4}):
-        with pytest.raises(UsageRefusal) as refused:
-            plan_of(root, parts=(CONSUMEQUEUE,), **options)
-        assert refused.value.exit_code == 16
-    assert "0, 1, 2, 3" in refused.value.remedy
-
-
 def test_a_deleted_topic_is_not_rebuilt_unless_asked_for(store: Copy) -> None:
     root = store("clean-5.3.3")
     shutil.rmtree(root / "consumequeue" / "TopicA")
@@ -138,14 +107,6 @@ def test_what_tells_recover_how_to_mend_the_log_stays(recipe: str, store: Copy) 
     assert len(after.survey.contradictions) == len(before.survey.contradictions)
     assert after.exit_code & 4 == before.exit_code & 4
     assert plan_of(root).steps == ()
-
-
-def test_damage_in_mid_log_is_said_in_the_plan(store: Copy) -> None:
-    root = store("clean-plain-4.9.7")
-    done = damage("bit-in-body", root, seed=3)
-    said = plan_of(root).summary
-    assert [item["start"] for item in said["damaged"]] == list(done.lost)
-    assert said["lost_positions"] == 1
 
 
 @pytest.mark.parametrize("name", [*SOUND, "killed-ext-4.5.1", "killed-lmq-4.9.7"])

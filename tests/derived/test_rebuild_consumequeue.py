@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fixtures.damage import NotApplicable, damage, of_area
+from fixtures.damage import damage
 from fixtures.lab.packed import WHOLE_BROKER, made, settings
 from formats.consumequeue import CQ_UNIT
 from formats.names import offset_to_name
@@ -18,19 +18,15 @@ from recover.change.content import LazyContent, Spool, padded
 from recover.change.preconditions import seal
 from recover.check.survey import ScanOptions, Survey
 from recover.derived.expected import QueueKey
-from recover.derived.queues import QueueBuilder, queue_steps
+from recover.derived.queues import QueueBuilder
 from recover.repair.rebuild import RebuildOptions, plan_rebuild
-from recover.store.derived_files import QueueFiles
 from tests.support.looks import looked_at, opened
-from tests.support.sampling import sampled
 from tests.support.sparse import data_chunks
 
 Copy = Callable[[str], Path]
 STORES = (*WHOLE_BROKER, *made())
 #: One store for each thing that queues can have: ext files, LMQ, delays, several files, expired units.
 KINDS = ("clean-5.3.3", "clean-expired-4.5.1", "killed-ext-5.5.0", "killed-lmq-4.9.7", "killed-manyfiles-5.5.0")
-#: Nothing but the records remembers the queue, and a deleted LMQ queue looks the same.
-GONE_FOR_GOOD = ("lmq-queue-missing",)
 
 
 def builder(seen: Survey) -> QueueBuilder:
@@ -66,16 +62,6 @@ def judged(root: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_a_broker_s_own_queues_need_nothing(name: str, store: Copy) -> None:
-    root = store(name)
-    _, seen = looked_at(root)
-    for key, rows in seen.expectation.grouped():
-        cells = builder(seen).repaired(QueueFiles(seen.store, *key), rows)
-        assert cells is not None
-        assert list(queue_steps(QueueFiles(seen.store, *key), cells, Spool())) == [], key
-
-
-@pytest.mark.parametrize("name", STORES)
 def test_queues_built_from_nothing_are_the_broker_s_from_the_first_live_unit_on(name: str, store: Copy) -> None:
     root = store(name)
     opened_store, seen = looked_at(root)
@@ -88,37 +74,6 @@ def test_queues_built_from_nothing_are_the_broker_s_from_the_first_live_unit_on(
             gone = (theirs["phy_offset"] < live) & (theirs["size"] > 0)
             assert (ours[~gone] == theirs[~gone]).all(), path
             assert (ours["size"][gone] == 0x7FFFFFFF).all(), path
-
-
-@pytest.mark.parametrize(("name", "recipe"), sampled(
-    KINDS, [name for name in of_area("queue") if name not in GONE_FOR_GOOD], quick=40,
-))
-def test_a_damaged_queue_gets_its_own_bytes_back(name: str, recipe: str, store: Copy) -> None:
-    root = store(name)
-    before = queue_tree(root)
-    expired = files_with_expired(root)
-    try:
-        damage(recipe, root, seed=1)
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
-    rebuild(root)
-    after = {path: content for path, content in queue_tree(root).items() if Path(path).parent.name != "old"}
-    # nobody can tell what expired units were
-    assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} <= expired
-    assert rebuild(root) == 0
-    counts = judged(root)
-    assert (counts["missing"], counts["wrong"], counts["beyond_log"]) == (0, 0, 0)
-
-
-def files_with_expired(root: Path) -> set[str]:
-    """Queue files that name messages before the log's start."""
-    live = looked_at(root)[1].log.min_offset
-    found = set()
-    for path in root.glob("consumequeue/*/*/*") if live else ():
-        cells = np.frombuffer(path.read_bytes(), dtype=CQ_UNIT.dtype)
-        if ((cells["phy_offset"] < live) & (cells["size"] > 0)).any():
-            found.add(path.relative_to(root).as_posix())
-    return found
 
 
 @pytest.mark.parametrize("name", ["clean-expired-4.5.1", "clean-expired-5.5.0"])
@@ -181,14 +136,6 @@ def test_lost_positions_repeat_the_unit_in_front(store: Copy) -> None:
     neighbour = index - 1 if index else index + 1
     assert cells[index] == cells[neighbour]
     assert verdict.missing == 0
-
-
-def test_a_big_queue_is_not_padded_in_memory(tmp_path: Path) -> None:
-    content = Spool(in_memory=0).padded(b"unit", 64 << 20)
-    assert content.size == 64 << 20
-    chunks = content.chunks()
-    assert next(chunks) == b"unit"
-    assert max(map(len, chunks)) <= 1 << 20
 
 
 def test_zeros_do_not_stand_in_for_content_that_comes_up_short() -> None:

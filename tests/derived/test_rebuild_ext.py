@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from formats.consumequeue import CQ_UNIT, ext_address, is_ext_address
+from formats.consumequeue import CQ_UNIT, ext_address
 from formats.consumequeue_ext import CqExtUnit, decode, encode
 from formats.names import offset_to_name
 from recover.change.carry_out import apply_plan
@@ -17,13 +17,12 @@ from recover.change.model import Plan, Step
 from recover.change.preconditions import seal
 from recover.check.survey import ScanOptions, Survey, survey
 from recover.derived.expected import QueueKey
-from recover.derived.queue_ext import ExtRows, fresh_ext, repaired_ext
+from recover.derived.queue_ext import ExtRows
 from recover.derived.queues import QueueBuilder, queue_steps
 from recover.findings.model import Finding
-from recover.store.derived_files import ExtFiles, QueueFiles
+from recover.store.derived_files import QueueFiles
 from recover.store.store import Store
 
-WITH_EXT = ("clean-5.3.3", "killed-ext-4.5.1", "killed-ext-5.5.0")
 QUEUE = QueueKey("Orders", 1)
 MAP = b"\x81\x00\x00\x00\x00\x00\x00\x18"
 Copy = Callable[[str], Path]
@@ -102,26 +101,6 @@ def maps(root: Path) -> int:
     return sum(bool(unit.bit_map) for _, unit in units_at(ext_file(root)))
 
 
-@pytest.mark.parametrize("name", WITH_EXT)
-def test_files_built_from_nothing_are_the_brokers(name: str, store: Copy) -> None:
-    seen = look(store(name))
-    built = {}
-    for key, rows in seen.expectation.grouped():
-        image = builder(seen).fresh(key, rows).ext
-        for base, content in image.files() if image is not None else ():
-            path = ext_file(seen.store.root, key, base)
-            built[path] = content.ljust(seen.store.ext_file_size, b"\0")
-    on_disk = {path: path.read_bytes() for path in (seen.store.root / "consumequeue_ext").glob("*/*/*")}
-    assert {path for path, content in on_disk.items() if content != built.get(path)} == set()
-
-
-@pytest.mark.parametrize("name", WITH_EXT)
-def test_sound_ext_files_need_nothing(name: str, store: Copy) -> None:
-    seen = look(store(name))
-    assert queue_findings(seen, "consumequeue-ext-broken") == []
-    assert steps(seen) == []
-
-
 def test_bit_maps_of_a_sound_queue_are_kept(store: Copy) -> None:
     root = store("killed-ext-5.5.0")
     give_maps(root)
@@ -171,20 +150,6 @@ def test_a_broken_unit_with_a_map_costs_that_map_alone(store: Copy) -> None:
     assert maps(root) == before - 1
 
 
-def test_addresses_that_lead_elsewhere_are_put_right(store: Copy) -> None:
-    root = store("killed-ext-4.5.1")
-    cells = cells_of(root)
-    path, position = cells[7]
-    other_path, other = cells[9]
-    before = path.read_bytes()
-    put(path, position + 12, other_path.read_bytes()[other + 12 : other + 20])
-    broken = queue_findings(look(root))
-    assert [item.code for item in broken] == ["consumequeue-ext-broken"]
-    assert broken[0].facts["first"] == 7
-    assert queue_findings(repair(root)) == []
-    assert path.read_bytes() == before
-
-
 def test_tags_code_without_address_is_right_where_the_broker_wrote_it(store: Copy) -> None:
     """The switch was turned on while the queue was in use."""
     root = store("killed-ext-5.5.0")
@@ -219,73 +184,3 @@ def test_ext_files_alone_tell_that_a_missing_queue_had_them(store: Copy) -> None
 def rows_of(count: int, step_ms: int = 1) -> ExtRows:
     numbers = np.arange(count, dtype=np.int64)
     return ExtRows(numbers * 31 % 1000, 1_700_000_000_000 + numbers * step_ms, np.full(count, -1, dtype=np.int64))
-
-
-def small_ext(tmp_path: Path, size: int = 200) -> ExtFiles:
-    folder = tmp_path / "consumequeue_ext" / "T" / "0"
-    folder.mkdir(parents=True)
-    (tmp_path / "commitlog").mkdir()
-    (folder / offset_to_name(0)).write_bytes(bytes(size))
-    return ExtFiles(Store.open(tmp_path), "T", 0)
-
-
-def write_image(files: ExtFiles, contents: list[tuple[int, bytes]]) -> ExtFiles:
-    folder = files.store.consumequeue_ext_dir / "T" / "0"
-    for base, content in contents:
-        (folder / offset_to_name(base)).write_bytes(content.ljust(files.store.ext_file_size, b"\0"))
-    return ExtFiles(Store.open(files.store.root), "T", 0)
-
-
-def test_full_files_end_with_the_mark_and_the_next_unit_goes_on_in_the_next_file(tmp_path: Path) -> None:
-    image = fresh_ext(rows_of(25), small_ext(tmp_path))
-    files = list(image.files())
-    assert [base for base, _ in files] == [0, 200, 400]
-    assert files[0][1][180:] == b"\xff\xff"
-    assert image.positions[[0, 8, 9, 24]].tolist() == [0, 160, 200, 400 + 6 * 20]
-
-
-@pytest.mark.parametrize("with_maps", [False, True])
-def test_units_over_many_files_are_recognised_again(with_maps: bool, tmp_path: Path) -> None:
-    files = small_ext(tmp_path, 300)
-    rows = rows_of(60)
-    if with_maps:
-        position, contents = 0, bytearray()
-        places = []
-        for number in range(60):
-            unit = encode(CqExtUnit(int(rows.tags_code[number]), int(rows.store_timestamp[number]),
-                                    MAP if number % 4 else b""))
-            if len(unit) > 300 - position % 300 - 4:
-                contents += b"\xff\xff".ljust(300 - position % 300, b"\0")
-                position = len(contents)
-            places.append(position)
-            contents += unit
-            position += len(unit)
-        files = write_image(files, [(at, bytes(contents[at : at + 300])) for at in range(0, len(contents), 300)])
-        rows = ExtRows(rows.tags_code, rows.store_timestamp, np.array(places, dtype=np.int64))
-    else:
-        image = fresh_ext(rows, files)
-        files = write_image(files, list(image.files()))
-        rows = ExtRows(rows.tags_code, rows.store_timestamp, image.positions)
-    assert repaired_ext(rows, files, None).writes == ()
-    forgotten = ExtRows(rows.tags_code, rows.store_timestamp, np.full(60, -1, dtype=np.int64))
-    found = repaired_ext(forgotten, files, None)
-    assert found.writes == ()
-    assert found.positions.tolist() == rows.position.tolist()
-
-
-def test_units_of_nobody_are_passed_over(tmp_path: Path) -> None:
-    """Dispatched twice, or expired in the queue but not here."""
-    files = small_ext(tmp_path, 1000)
-    rows = rows_of(20)
-    files = write_image(files, list(fresh_ext(rows, files).files()))
-    some = ExtRows(rows.tags_code[5::2], rows.store_timestamp[5::2], np.full(8, -1, dtype=np.int64))
-    image = repaired_ext(some, files, None)
-    assert image.writes == ()
-    assert (image.positions // 20).tolist() == list(range(5, 20, 2))
-
-
-def test_address_of_every_unit_is_an_ext_address(store: Copy) -> None:
-    seen = look(store("clean-5.3.3"))
-    for key, rows in seen.expectation.grouped({QueueKey("TopicA", 0)}):
-        cells = builder(seen).fresh(key, rows).cells
-        assert all(is_ext_address(int(code)) for code in cells["tags_code"])

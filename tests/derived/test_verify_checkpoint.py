@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from fixtures.damage import damage
-from formats.checkpoint import EMPTY, FILE_SIZE, Checkpoint, decode, encode
+from formats.checkpoint import Checkpoint, decode, encode
 from recover.broker.versions import BrokerVersion
 from recover.derived.checkpoint import check_checkpoint, checkpoint_steps, log_edge, right_checkpoint
 from recover.log.scan import scan_log
 from tests.support.looks import carry_out, opened
-from tests.support.stores import STORES, unpacked
+from tests.support.stores import unpacked
 
 Make = Callable[[str], Path]
 
@@ -28,48 +26,6 @@ def recovered(root: Path) -> Checkpoint:
     store = opened(root)
     carry_out(root, checkpoint_steps(store, scan_log(store.commitlog)))
     return decode((root / "checkpoint").read_bytes())
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_what_real_brokers_left_is_right_unless_it_is_all_zero(name: str) -> None:
-    root = unpacked(name)
-    checkpoint = decode((root / "checkpoint").read_bytes())
-    recent = (root / "rocksdbstore").exists()
-    log = scan_log(opened(root).commitlog)
-    zero = checkpoint == EMPTY and log.messages and not recent
-    assert codes(root) == (["checkpoint-all-zero"] if zero else [])
-
-
-@pytest.mark.parametrize(("recipe", "code"), [
-    ("checkpoint-missing", "checkpoint-missing"),
-    ("checkpoint-zero", "checkpoint-all-zero"),
-    ("checkpoint-short", "checkpoint-short"),
-    ("checkpoint-empty", "checkpoint-short"),
-    ("checkpoint-future", "checkpoint-later-than-log"),
-    ("checkpoint-offset-inside-record", "checkpoint-offset-no-record"),
-    ("checkpoint-offset-behind-log", "checkpoint-offset-no-record"),
-])
-@pytest.mark.parametrize("name", ["clean-4.5.1", "killed-v2-ipv6-5.3.3"])
-def test_damage_is_named_and_recovered(store: Make, name: str, recipe: str, code: str) -> None:
-    root = store(name)
-    damage(recipe, root)
-    assert code in codes(root)
-    fields = recovered(root)
-    assert codes(root) == []
-    newest = scan_log(opened(root).commitlog).newest_timestamp
-    assert fields.physic_msg_timestamp == fields.logics_msg_timestamp == newest
-    assert (root / "checkpoint").stat().st_size == FILE_SIZE
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_random_bytes_are_found_whatever_they_are(store: Make, seed: int) -> None:
-    root = store("clean-4.5.1")
-    damage("checkpoint-garbage", root, seed)
-    assert codes(root)
-    fields = recovered(root)
-    assert codes(root) == []
-    content = (root / "checkpoint").read_bytes()
-    assert encode(fields) == content  # nothing of the garbage is left behind the fields
 
 
 def test_old_times_and_single_zeros_are_what_healthy_brokers_leave(store: Make) -> None:
@@ -145,12 +101,3 @@ def test_the_index_time_of_a_store_without_one_is_that_of_its_last_full_file() -
     before = decode((root / "checkpoint").read_bytes())
     fields = decode(right_checkpoint(store, scan_log(store.commitlog)))
     assert fields.index_msg_timestamp == before.index_msg_timestamp > 0
-
-
-def test_a_right_checkpoint_needs_no_step(store: Make) -> None:
-    root = store("clean-4.5.1")
-    recovered(root)
-    opened_store = opened(root)
-    assert checkpoint_steps(opened_store, scan_log(opened_store.commitlog)) == []
-
-

@@ -16,62 +16,12 @@ from fixtures.damage import damage
 from recover.derived import index_check as verify_index
 from recover.derived import index_files as index_image
 from recover.derived.index_check import check_index
-from recover.derived.index_keys import TagHistory, TagRun
-from recover.store.reader import FileReader
+from recover.derived.index_keys import TagHistory
 from tests.support.indexes import checked, opened, rebuilt, warnings, write
-from tests.support.stores import EXPECTED, STORES, unpacked
+from tests.support.stores import unpacked
 
 StoreCopy = Callable[[str], Path]
 UNITS = 40 + 4 * 500
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_brokers_own_index_is_sound(name: str) -> None:
-    report = checked(unpacked(name))
-    entries = EXPECTED[name]["index_entries"]
-    files = len(list((unpacked(name) / "index").iterdir()))
-    assert report.json() == {
-        "files": files, "entries": entries, "expected": entries, "missing": 0, "wrong": 0, "expired": 0, "lost": 0,
-    }
-    assert warnings(report) == []
-
-
-FOUND = {
-    "index-torn": {"index-count-wrong", "index-missing-units"},
-    "index-page-zeroed": {"index-count-wrong", "index-missing-units"},
-    "index-short": {"index-file-length"},
-    "index-empty": {"index-file-length", "index-missing-units"},
-    "index-count-too-large": {"index-count-wrong"},
-    "index-count-too-small": {"index-count-wrong", "index-missing-units"},
-    "index-slot-count": {"index-header-wrong"},
-    "index-times-swapped": {"index-header-wrong"},
-    "index-chain-cycle": {"index-chain-loop"},
-    "index-slot-out-of-range": {"index-slot-out-of-range"},
-    "index-slot-zeroed": {"index-wrong-slot"},
-    "index-unit-elsewhere": {"index-wrong-units", "index-missing-units"},
-    "index-unit-hash": {"index-wrong-units", "index-missing-units"},
-    "index-last-missing": {"index-missing-units"},
-    "index-middle-missing": {"index-missing-units"},
-    "index-all-zero": {"index-missing-units"},
-    "index-stray": set(),
-    "index-newer-than-checkpoint": set(),
-}
-
-
-@pytest.mark.parametrize("recipe", FOUND)
-@pytest.mark.parametrize("name", ["clean-4.5.1", "killed-5.5.0"])
-def test_damage_is_found_and_named(recipe: str, name: str, store: StoreCopy) -> None:
-    root = store(name)
-    done = damage(recipe, root, seed=5)
-    report = checked(root)
-    assert FOUND[recipe] <= set(warnings(report)) <= FOUND[recipe] | {"index-count-wrong", "index-missing-units"}
-    assert all(item.bits in (0, 2) for item in report.findings)
-    if "slot" in done.facts and recipe != "index-chain-cycle":
-        assert [item.facts["first"] for item in report.findings if item.severity == "warning"] == [done.facts["slot"]]
-    if "number" in done.facts:
-        assert (report.total("wrong"), report.missing) == (1, 1)
-        (wrong,) = [item for item in report.findings if item.code == "index-wrong-units"]
-        assert (wrong.facts["first"], wrong.offset) == (done.facts["number"], UNITS + 20 * done.facts["number"])
 
 
 def test_every_key_is_either_found_or_missing(store: StoreCopy) -> None:
@@ -124,16 +74,6 @@ def test_upgrade_in_the_middle_of_a_file_is_seen(store: StoreCopy) -> None:
     assert [present for _, present in after.stream.tags.changes] == [False, True]
 
 
-@pytest.mark.parametrize(("runs", "changes"), [
-    ([], [False]),
-    ([TagRun(0, 9, True)], [True]),
-    ([TagRun(0, 9, True), TagRun(50, 3, False), TagRun(90, 5, False)], [True, False]),
-    ([TagRun(90, 5, True), TagRun(0, 9, False)], [False, True]),
-])
-def test_tag_history_has_as_few_changes_as_possible(runs: list[TagRun], changes: list[bool]) -> None:
-    assert [present for _, present in TagHistory.infer(runs, False).changes] == changes
-
-
 def test_units_put_twice_are_not_wrong(store: StoreCopy) -> None:
     root = store("clean-4.5.1")
     first = sorted((root / "index").iterdir())[0]
@@ -180,66 +120,10 @@ def test_first_unit_may_count_from_the_end_of_a_file_that_is_gone(store: StoreCo
     assert "index-wrong-time" in warnings(checked(root))
 
 
-def test_nearly_empty_files_by_the_hundred_are_one_info(store: StoreCopy) -> None:
-    root = store("clean-4.5.1")
-    for number in range(120):
-        (root / "index" / f"20261121015609{number:03d}").write_bytes(bytes(42040))
-    report = checked(root)
-    assert [(item.code, item.facts["count"]) for item in report.findings] == [("index-near-empty-files", 120)]
-    assert len(report.listing.files) == 123
-
-
-def test_unreadable_file_is_not_taken_for_missing_units(store: StoreCopy, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = store("killed-5.5.0")
-    hidden = sorted((root / "index").iterdir())[2]
-    reader = verify_index.FileReader
-
-    def failing(path: Path) -> FileReader:
-        if path == hidden:
-            raise PermissionError(13, "Permission denied", str(path))
-        return reader(path)
-
-    monkeypatch.setattr(verify_index, "FileReader", failing)
-    report = checked(root)
-    assert warnings(report) == ["index-unreadable"]
-    assert [item.bits for item in report.findings if item.severity == "error"] == [8]
-    assert report.missing == 0
-
-
 def test_expired_units_are_counted_and_left_alone() -> None:
     report = checked(unpacked("clean-expired-5.5.0"))
     assert (report.total("units"), report.expected, report.total("expired")) == (3300, 1746, 1554)
     assert warnings(report) == []
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_random_bytes_are_judged_without_a_crash(seed: int, store: StoreCopy) -> None:
-    root = store("killed-5.5.0")
-    rng = random.Random(seed)
-    for path in sorted((root / "index").iterdir())[:4]:
-        content = bytearray(path.read_bytes())
-        start = rng.randrange(len(content))
-        content[start : start + rng.randrange(20_000)] = rng.randbytes(rng.randrange(20_000))
-        path.write_bytes(content)
-    report = checked(root, index_slots=500, index_entries=2000)
-    assert "index-missing-units" in warnings(report)
-    assert sum(verdict.right for verdict in report.verdicts) + report.missing == report.expected
-
-
-@pytest.mark.parametrize("tags", [False, True])
-@pytest.mark.parametrize("name", ["clean-4.5.1", "killed-5.5.0", "killed-v2-ipv6-5.3.3", "killed-lmq-4.9.7"])
-def test_what_a_log_without_index_files_lacks_is_one_finding_of_all_of_its_messages(
-    name: str, tags: bool, store: StoreCopy
-) -> None:
-    root = store(name)
-    shutil.rmtree(root / "index")
-    (root / "checkpoint").unlink()
-    opened_store, log = opened(root)
-    one, three = (check_index(opened_store, log, tags=tags, threads=threads) for threads in (1, 3))
-    assert [item.json() for item in one.findings] == [item.json() for item in three.findings]
-    assert one.json() == three.json() and one.missing == one.expected > 0
-    (lack,) = [item for item in one.findings if item.code == "index-missing-units"]
-    assert (lack.facts["count"], lack.facts["last"] < log.log_end) == (one.missing, True)
 
 
 def test_a_file_of_noise_is_told_in_so_many_findings(store: StoreCopy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formats.record import BLANK_SIZE, HEAD, HEADS, Record, check_strict, decode_blank, encode
-from formats.record.codec import with_property_crc
 from formats.record.rows import is_filler
 from formats.sysflag import HOSTS_V6
 from recover.derived.expected import QueueKey
@@ -66,12 +65,6 @@ def test_a_bridge_is_exactly_as_long_as_its_gap(
     assert all(record.store_timestamp == 1_700_000_000_000 for record in records)
 
 
-def test_markers_stand_for_every_lost_position_that_fits() -> None:
-    lost = [_lost("Orders", n) for n in range(6)]
-    bridge = build_bridge(Gap(START, START + 6000, False, 5, False), lost)
-    assert [position.queue_offset for position, _ in bridge.markers] == list(range(6))
-
-
 def test_a_gap_between_records_that_no_record_fits_is_refused() -> None:
     with pytest.raises(Refusal) as refused:
         build_bridge(Gap(START, START + 60, False, 5, False), [])
@@ -81,12 +74,6 @@ def test_a_gap_between_records_that_no_record_fits_is_refused() -> None:
 def test_a_narrow_end_of_a_file_gets_a_blank_alone() -> None:
     bridge = build_bridge(Gap(START, START + 8, True, 5, False), [_lost("T", 1)])
     assert (bridge.markers, bridge.filler, bridge.blank) == ((), (), START)
-
-
-def test_filler_comes_in_pieces_that_a_broker_can_allocate() -> None:
-    bridge = build_bridge(Gap(START, START + 3 * PIECE + 50, False, 5, False), [])
-    assert [record.total_size <= PIECE for record in bridge.filler] == [True] * 4
-    assert tuple(_walk(bridge, START + 3 * PIECE + 50)) == bridge.filler
 
 
 def test_a_bridge_over_a_wide_hole_is_not_in_memory() -> None:
@@ -121,13 +108,6 @@ def test_a_marker_of_a_delay_level_names_a_topic_to_deliver_to() -> None:
     ((_, record),) = build_bridge(gap, [_lost("SCHEDULE_TOPIC_XXXX", 4, 2)]).markers
     values = record.property_map()
     assert (values["DELAY"], values["REAL_TOPIC"], values["REAL_QID"]) == ("3", "MQTOOL_FILLER", "0")
-
-
-def test_neighbours_with_a_property_crc_get_neighbours_with_one() -> None:
-    bridge = build_bridge(Gap(START, START + 900, False, 5, True), [_lost("T", 4)])
-    for record in bridge.records:
-        assert record.property_crc is not None
-        assert with_property_crc(record) == record
 
 
 @pytest.mark.parametrize("field", ["total_size", "magic", "phy_offset", "queue_id", "queue_offset", "body_length"])
@@ -169,11 +149,3 @@ def test_a_damaged_body_is_not_guessed() -> None:
     damaged[100] ^= 1
     position = LostPosition(QueueKey(record.topic_name, record.queue_id), record.queue_offset, record.phy_offset, None)
     assert restore(bytes(damaged), placed.phy_offset, [position]) is None
-
-
-def test_a_record_of_another_place_is_not_moved_here() -> None:
-    one, other = placed_records("clean-5.3.3")[50], placed_records("clean-5.3.3")[51]
-    position = LostPosition(
-        QueueKey(one.record.topic_name, one.record.queue_id), one.record.queue_offset, one.phy_offset, None
-    )
-    assert restore(other.raw, one.phy_offset, [position]) is None

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import random
-import zlib
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fixtures.damage.patch import flip_bit
-from formats.crc import CRC31_MASK
 from formats.errors import FormatError
-from formats.native.walk import bits_that_change
 from formats.record import BLANK_SIZE, HEAD_SIZE, Record, check_strict, decode, encode, make_record
 from recover.derived.expected import QueueKey
 from recover.evidence.lost import LostPosition
-from recover.evidence.restore import put_back, turned_back
+from recover.evidence.restore import turned_back
 from tests.cli.runner import mqtool
 from tests.support.commitlog import placed_records
 from tests.support.stores import STORES, real_store
@@ -46,33 +42,6 @@ def _is_intact(content: bytes) -> bool:
     return True
 
 
-@given(st.binary(min_size=1, max_size=300), st.data())
-def test_the_checksum_names_each_bit(text: bytes, data: st.DataObject) -> None:
-    number = data.draw(st.integers(0, 8 * len(text) - 1))
-    change = (zlib.crc32(text) ^ zlib.crc32(_flipped(text, number))) & CRC31_MASK
-    found = np.zeros(4, dtype=np.int64)
-    assert bits_that_change(len(text), change, found) == 1
-    assert found[0] == number
-
-
-def test_no_two_bits_of_eleven_kibibytes_look_alike() -> None:
-    nothing = zlib.crc32(b"\0")
-    seen: dict[int, tuple[int, int]] = {}
-    values = [zlib.crc32(bytes([1 << bit])) ^ nothing for bit in range(8)]
-    for behind in range(1 << 14):
-        alike = [value & CRC31_MASK for value in values if value & CRC31_MASK in seen]
-        if alike:
-            break
-        seen |= {value & CRC31_MASK: (behind, bit) for bit, value in enumerate(values)}
-        values = [zlib.crc32(b"\0", value) ^ nothing for value in values]
-    assert behind > 11 << 10
-    # and of those that do, both are found
-    found = np.zeros(4, dtype=np.int64)
-    assert bits_that_change(behind + 1, alike[0], found) == 2
-    nearer, bit = seen[alike[0]]
-    assert 8 * (behind - nearer) + bit in found.tolist()
-
-
 @given(st.binary(min_size=1, max_size=300), st.booleans(), st.data())
 def test_a_flipped_bit_that_a_checksum_covers_is_turned_back(
     body: bytes, property_crc: bool, data: st.DataObject
@@ -90,15 +59,6 @@ def test_a_flipped_bit_that_a_checksum_covers_is_turned_back(
         return
     assert encode(restored.record) == stored
     assert restored.position == number // 8 and restored.content == stored[number // 8 : number // 8 + 1]
-
-
-def test_a_flipped_bit_behind_the_digits_of_a_property_checksum_is_turned_back() -> None:
-    stored = encode(_record(b"body", property_crc=True))
-    damaged = stored[:-1] + b"\x00"
-    assert not _is_intact(damaged)
-    restored = turned_back(damaged, 1000, [])
-    assert restored is not None
-    assert (restored.position, restored.content) == (len(stored) - 1, stored[-1:])
 
 
 def _has_envelope(damaged: bytes) -> bool:
@@ -189,30 +149,6 @@ def test_messages_beside_one_another_are_put_back_together(tmp_path: Path) -> No
     result = mqtool("recover", store, "--mend-bits", "--yes", "--json")
     assert (result.code, result.document["damaged_messages"]) == (1, 0)
     assert contents(store) == sound
-
-
-def test_no_more_than_a_hundred_beside_one_another_are_looked_at() -> None:
-    lost, damaged = [], b""
-    for number in range(102):
-        one = make_record(b"TopicA", b"body", queue_offset=number, phy_offset=len(damaged), store_timestamp=1)
-        lost.append(LostPosition(QueueKey("TopicA", 0), number, None, None))
-        damaged += _flipped(encode(one), 8 * HEAD_SIZE + 3)
-    size = len(damaged) // 102
-    assert len(put_back(damaged[: 100 * size], 0, lost, bits=True)) == 100
-    assert put_back(damaged[: 101 * size], 0, lost, bits=True) == []
-
-
-def test_beside_one_that_cannot_be_put_back_all_are_bridged(tmp_path: Path) -> None:
-    store = real_store("clean-4.5.1", tmp_path)
-    records = placed_records("clean-4.5.1")
-    first = next(n for n in range(200, 400) if all(len(it.record.body) > 8 for it in records[n : n + 2]))
-    for it, bits in zip(records[first : first + 2], ((2,), (0, 3, 6)), strict=True):
-        for bit in bits:
-            flip_bit(store, store / LOG, it.phy_offset + it.raw.index(it.record.body) + bit, bit)
-    result = mqtool("recover", store, "--mend-bits", "--yes", "--json")
-    assert (result.code, result.document["damaged_messages"]) == (5, 2)
-    assert [item["kind"] for item in result.document["bridged"]] == ["bridge"]
-    assert mqtool("verify", store).code == 0
 
 
 def test_a_last_message_is_put_back_too(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from msgspec import structs
 from fixtures.damage import damage
 from fixtures.damage.patch import flip_bit
 from formats.record import HEAD, make_record, tags_code
-from recover.check.flips import key_hashes
 from recover.evidence.edits import a_bit_away, between
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
@@ -56,19 +55,6 @@ def test_the_one_bit_that_leads_back_to_the_tag_is_found_or_nothing_is_said(
     assert right == record
     edit = between("tag", changed, right, "TAGS")
     assert (edit.position - record.total_size + len(record.properties), edit.bit) == (number // 8, number % 8)
-
-
-@given(NAMES, st.lists(NAMES, min_size=1, max_size=3, unique=True), st.data())
-def testkey_hashes_of_keys_lead_back_to_the_one_bit(unique: str, keys: list[str], data: st.DataObject) -> None:
-    record = make_record("T", b"body", {"KEYS": " ".join(keys), "UNIQ_KEY": unique, "WAIT": "true"}, store_timestamp=1)
-    number = data.draw(st.integers(0, 8 * len(record.properties) - 1))
-    content = bytearray(record.properties)
-    content[number // 8] ^= 1 << number % 8
-    changed = structs.replace(record, properties=bytes(content))
-    assume(key_hashes(record) - key_hashes(changed))
-    allowed = key_hashes(record) | key_hashes(changed)
-    found = [it for it in a_bit_away(changed) if key_hashes(record) <= key_hashes(it) <= allowed]
-    assert found == [record] or record in found
 
 
 @pytest.mark.parametrize("name", ["TAGS", "KEYS", "UNIQ_KEY"])

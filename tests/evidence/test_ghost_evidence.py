@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fixtures.damage.patch import overwrite
-from formats.native.rows import note_last
 from formats.record import HEADS
-from formats.record.rows import BIT_FILLER, RECORD
 from formats.sysflag import HOSTS_V6
 from recover.store.store import Store
 from tests.cli.runner import mqtool
@@ -62,27 +59,3 @@ def test_a_wrong_number_or_time_right_before_damage_makes_no_ghosts(
             if each is not before:
                 start = each.phy_offset - int(file.name)
                 assert content[file.name][start : start + len(each.raw)] == each.raw
-
-
-def test_how_far_a_queue_has_come_takes_two_rows_where_one_leaps_ahead() -> None:
-    def come(*offsets: int) -> tuple[int, int]:
-        rows = np.zeros(len(offsets), dtype=RECORD)
-        rows["queue_offset"] = offsets
-        last, reached = np.full(1, -1, dtype=np.int64), np.full(1, -1, dtype=np.int64)
-        note_last(rows, last, reached)
-        return int(last[0]), int(reached[0])
-
-    assert come(0, 1, 2) == (2, 2)
-    assert come(0, 1, 50) == (50, 1)
-    assert come(0, 1, 50, 51) == (51, 51)
-    assert come(0, 1, 50, 3) == (3, 1)
-    assert come(0, 1, 50, 3, 2) == (2, 2)
-    assert come(0, 1, 1 << 40, 1 << 30) == (1 << 30, 1)
-    assert come(1000) == (1000, -1)
-    assert come(1000, 1001) == (1001, 1001)
-    assert come(5, 6, (1 << 63) - 1) == ((1 << 63) - 1, 6)
-    filler = np.zeros(1, dtype=RECORD)
-    filler["bits"] = BIT_FILLER
-    last, reached = np.full(1, 7, dtype=np.int64), np.full(1, 7, dtype=np.int64)
-    note_last(filler, last, reached)
-    assert (last[0], reached[0]) == (7, 7)

@@ -6,23 +6,16 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fixtures.damage.patch import flip_bit, overwrite
 from fixtures.synth import StoreWriter, synth_store
-from formats.consumequeue import CQ_UNIT, PRE_BLANK, CqUnit
+from formats.consumequeue import CQ_UNIT, CqUnit
 from formats.record import HEADS
-from formats.record.rows import BIT_INNER_BATCH, RECORD
+from formats.record.rows import RECORD
 from formats.sysflag import HOSTS_V6, TRANSACTION
 from mqtool import exits
-from recover.check.survey import ScanOptions, survey
-from recover.log.file_scan import FileScan
-from recover.log.generations import _jumps
-from recover.log.scan import scan_log, tally
-from recover.log.split_scan import one_split
-from recover.store.columns import Split
-from recover.store.store import Store
+from recover.log.scan import scan_log
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.looks import opened
@@ -116,15 +109,6 @@ def test_a_record_in_front_of_a_queue_that_begins_behind_it_is_no_older_topic(
     assert (result.code, mqtool("verify", root).code) == (1, 0)
 
 
-def test_of_two_records_of_one_number_the_one_where_a_number_lacks_is_moved(store: Callable[[str], Path]) -> None:
-    root = store("clean-4.5.1")
-    before = log_bytes(root)
-    change(root, record_of("clean-4.5.1", LAST), "queue_id", 0)
-    result = recovered(root)
-    assert [item["field"] for item in result.document["bridged"]] == ["queue_id"]
-    assert log_bytes(root) == before
-
-
 def test_rebuild_leaves_the_record_to_recover_and_says_so(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     before = log_bytes(root)
@@ -180,37 +164,6 @@ def test_a_record_without_a_place_is_told_of(tmp_path: Path) -> None:
     assert (found["commitlog-number-missing"]["queue"], found["commitlog-number-missing"]["first"]) == (0, 100)
 
 
-def test_a_leap_is_wrong_where_the_log_has_no_room_for_what_it_leaves_out() -> None:
-    def leaps(*rows: tuple[int, int]) -> list[bool]:
-        places, offsets = np.array(rows, dtype=np.int64).reshape(-1, 2).T
-        return [bool(leap) for leap in _jumps(places, offsets)]
-
-    assert leaps((0, 0), (1000, 1), (2000, 1 << 40)) == [False, False, True]
-    assert leaps((0, 0), (1000, 1 << 40), (2000, 1 << 30)) == [False, True, True]
-    # the queue goes on from there, or what is left out may have been lost
-    assert leaps((0, 0), (1000, 500), (2000, 501)) == [False] * 3
-    assert leaps((0, 0), (1000, 1), (2000, 11)) == [False] * 3
-    assert leaps((0, 7)) == [False]
-    assert leaps() == []
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_a_leap_that_a_unit_bears_out_is_right(tmp_path: Path, named: bool) -> None:
-    writer = StoreWriter(tmp_path, mapped_file_size=65536)
-    for _ in range(30):
-        writer.put("T", b"x" * 20)
-    last = writer.put("T", b"x" * 20, queue_offset=90)
-    writer.close()
-    (path,) = (tmp_path / "consumequeue" / "T" / "0").iterdir()
-    units = CQ_UNIT.encode(PRE_BLANK) * 60 + CQ_UNIT.encode(CqUnit(last.phy_offset, last.total_size, 0))
-    overwrite(tmp_path, path, 30 * CQ_UNIT.size, units if named else bytes(CQ_UNIT.size), "the end of the queue")
-    look = survey(Store.open(tmp_path), ScanOptions())
-    found = [(item.start, item.field, item.place[1]) for item in look.contradictions]
-    assert found == ([] if named else [(last.phy_offset, "queue_offset", 30)])
-    assert look.log.tally.positions.tolist() == [31]
-    assert [(gap.first, gap.last) for gap in look.losses.unexplained] == ([(30, 89)] if named else [])
-
-
 def test_recover_leaves_a_queue_alone_whose_units_bear_out_a_leap(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path, mapped_file_size=65536)
     for _ in range(30):
@@ -230,16 +183,3 @@ def test_recover_leaves_a_queue_alone_whose_units_bear_out_a_leap(tmp_path: Path
     assert (result.code & ~exits.DERIVED, len(result.document["bridged"])) == (exits.CORRECTED | exits.MESSAGES, 1)
     assert path.read_bytes() == before
     assert result.document["verify"]["commitlog"]["messages"] == 32
-
-
-def test_queues_that_leave_out_numbers_are_seen_by_their_counts(tmp_path: Path) -> None:
-    synth_store(tmp_path / "s", messages=90, topics=1, queues=3, mapped_file_size=65536)
-    queue = opened(tmp_path / "s").commitlog
-    log = scan_log(queue)
-    assert not log.tally.gapped.any()
-    rows = one_split(log.splits())
-    lost = FileScan(queue.files[0], queue.file_size)
-    lost.splits = [Split(rows.records[np.arange(rows.records.size) != 40], rows.hashes)]
-    assert tally([lost], 3).gapped.tolist() == [number == rows.records["queue"][40] for number in range(3)]
-    lost.splits[0].records["bits"][0] |= BIT_INNER_BATCH
-    assert not tally([lost], 3).gapped.any()

@@ -14,8 +14,7 @@ from fixtures.damage.patch import flip_bit
 from formats.record import HEADS
 from formats.record.rows import RECORD
 from formats.sysflag import HOSTS_V6
-from recover.evidence.places import placed
-from recover.log.generations import _ghosts, misnumbered_among
+from recover.log.generations import misnumbered_among
 from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.support.commitlog import Placed, placed_records
@@ -119,41 +118,8 @@ def test_a_queue_numbered_anew_has_no_stray(generations: list[tuple[int, int]]) 
     assert not misnumbered_among(np.array(offsets)).any()
 
 
-def test_strays_are_placed_by_units_then_by_their_order_or_not_at_all() -> None:
-    one, other = (900, 1000, 90), (7, 1300, 80)
-    assert placed([one], range(7, 8), [], []) == [(7, 1000, 90)]
-    assert placed([one, other], range(7, 9), [], []) == [(7, 1000, 90), (8, 1300, 80)]
-    # a lost message has one of the places, or a unit names one of the two
-    assert placed([one, other], range(7, 10), [(8, 1100, 70)], [1100]) == [(7, 1000, 90), (9, 1300, 80)]
-    assert placed([one, other], range(7, 10), [(9, 1300, 80)], []) == [(7, 1000, 90), (9, 1300, 80)]
-    assert placed([one, other], range(7, 9), [(7, 1300, 80)], []) == []
-    assert placed([one, other], range(7, 9), [(7, 1300, 80), (8, 1000, 90)], []) == []
-    # somebody else holds the only place there is, or there are more strays than places
-    assert placed([one], range(7, 8), [(7, 500, 90)], []) == []
-    assert placed([one, other], range(7, 8), [], []) == []
-
-
-def test_what_damage_took_is_behind_strays_in_front_of_it_and_in_front_of_those_behind() -> None:
-    one, other = (900, 1000, 90), (7, 1300, 80)
-    assert placed([one], range(7, 10), [], [950]) == [(9, 1000, 90)]
-    assert placed([one], range(7, 10), [], [1090]) == [(7, 1000, 90)]
-    assert placed([one, other], range(7, 10), [], [1090]) == [(7, 1000, 90), (9, 1300, 80)]
-    assert placed([one, other], range(7, 11), [], [950, 1090]) == [(7, 1000, 90), (10, 1300, 80)]
-    # nothing follows in the queue
-    assert placed([one, other], range(7, 1 << 62), [], []) == [(7, 1000, 90), (8, 1300, 80)]
-    assert placed([one], range(7, 1 << 63), [], [950]) == [(7, 1000, 90)]
-
-
 def rows(*times: int) -> np.ndarray:
     records = np.zeros(len(times), dtype=RECORD)
     records["store_timestamp"] = times
     records["queue_offset"] = np.arange(len(times)) + 1
     return records
-
-
-def test_two_times_in_front_that_are_not_in_order_make_no_ghosts() -> None:
-    reached, behind = np.zeros(1, dtype=np.int64), rows(101, 102, 103)
-    assert _ghosts([behind], reached, [100, 500, 600])[0].all()
-    assert not _ghosts([behind], reached, [100, 600, 500])[0].any()
-    assert not _ghosts([behind], reached, [99, 100, 600])[0].any()
-    assert _ghosts([behind], reached, [400, 600, 500])[0].all()

@@ -81,13 +81,6 @@ def test_each_bit_that_makes_a_client_read_something_else_is_seen(stored: int, b
     assert sysflag.contradicted_by(flipped, _PACKED[stored]) == (other and not unseen)
 
 
-@pytest.mark.parametrize("frame", [b"\x50\x2a\x4d\x18", b"\x5f\x2a\x4d\x18"])
-def test_a_frame_that_decoders_pass_over_may_come_first(frame: bytes) -> None:
-    for flag in (_LZ4, _ZSTD):
-        assert not sysflag.contradicted_by(flag, frame + bytes(4) + _PACKED[flag])
-        assert sysflag.contradicted_by(flag, frame[:3])
-
-
 @given(st.sampled_from(sorted(_PACKED)), st.sampled_from([0x001, 0x100, 0x200, 0x400]),
        st.dictionaries(st.sampled_from(sorted(_PACKED)), st.integers(1, 9)))
 def test_a_bit_that_is_turned_back_makes_the_body_what_was_sent(stored: int, bit: int, usual: dict[int, int]) -> None:

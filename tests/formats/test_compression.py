@@ -12,8 +12,6 @@ import pytest
 from formats import compression, sysflag
 from formats.compression import MissingCodecError, decompress
 from formats.errors import FormatError
-from tests.support.commitlog import placed_records
-from tests.support.stores import STORES
 
 BODY = b"a body that is worth it " * 200
 
@@ -60,10 +58,6 @@ def test_a_body_beyond_the_limit_is_refused(kind: int, compress: Callable[[bytes
     assert _reason(compress(BODY), sysflag.COMPRESSED | kind, len(BODY) - 1) == "body-too-large"
 
 
-def test_an_uncompressed_body_is_given_as_it_is() -> None:
-    assert decompress(BODY, sysflag.COMPRESSION_LZ4) is BODY
-
-
 def test_an_unknown_type_is_named() -> None:
     assert _reason(BODY, sysflag.COMPRESSED | 0x700) == "bad-compression-type"
 
@@ -79,9 +73,3 @@ def test_a_missing_package_is_named_and_is_no_damage(
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingCodecError, match=package):
         decompress(BODY, sysflag.COMPRESSED | kind)
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_every_compressed_body_of_a_real_store(name: str) -> None:
-    bodies = [(it.record.body, it.record.sys_flag) for it in placed_records(name) if it.record.compressed]
-    assert all(len(decompress(body, sys_flag)) > len(body) for body, sys_flag in bodies)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import pkgutil
 import time
 from pathlib import Path
@@ -15,22 +14,10 @@ from hypothesis import strategies as st
 import formats
 from formats.config import json as fastjson
 from formats.config import tables as config
-from formats.config.json import (
-    MAX_DEPTH,
-    Json,
-    NotPlainError,
-    Parsed,
-    Style,
-    detect_style,
-    dumps,
-    loads,
-    parse,
-    salvage,
-)
-from formats.config.json import read_plain as plain
+from formats.config.json import Json, Parsed, Style, detect_style, dumps, loads, parse, salvage
 from formats.errors import FormatError
 from formats.layout import Layout
-from formats.registry import BY_NAME, FORMATS, Format
+from formats.registry import FORMATS, Format
 from tests.support.stores import STORES, unpacked
 
 # --- The dialect of config files: real files byte for byte, torn ones, hostile ones.
@@ -68,22 +55,8 @@ def test_every_real_config_file_is_reproduced_byte_for_byte(name: str) -> None:
         assert dumps(loads(content), detect_style(content)) == content, path
 
 
-def test_the_styles_are_those_of_the_brokers() -> None:
-    def style(store: str, file: str) -> Style:
-        return detect_style((unpacked(store) / "config" / file).read_bytes())
-
-    assert style("clean-4.5.1", "consumerOffset.json") is Style.FASTJSON1
-    assert style("clean-5.3.3", "delayOffset.json") is Style.FASTJSON1
-    assert style("killed-5.5.0", "delayOffset.json") is Style.FASTJSON2
-    assert style("killed-5.5.0", "timermetrics") is Style.COMPACT
-
-
 def test_unquoted_integer_keys_are_integers_and_quoted_ones_are_not() -> None:
     assert loads(b'{0:250,-1:1,"2":3,word:4}') == {0: 250, -1: 1, "2": 3, "word": 4}
-
-
-def test_of_equal_keys_the_last_wins() -> None:
-    assert loads(b'{"a":1,"b":2,"a":3}') == {"a": 3, "b": 2}
 
 
 @pytest.mark.parametrize(("data", "value"), [
@@ -188,12 +161,6 @@ def test_values_round_trip_in_every_style(value: Json, style: Style) -> None:
     assert loads(dumps(value, style)) == value
 
 
-@given(st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), TEXT),
-                    lambda inner: st.one_of(st.lists(inner), st.dictionaries(TEXT, inner)), max_leaves=10))
-def test_json_proper_is_read_as_json(value: Json) -> None:
-    assert loads(json.dumps(value).encode()) == value
-
-
 # --- Config text read by Python's own parser: only where the reference reader says exactly the same.
 
 
@@ -218,85 +185,7 @@ def test_any_bytes_are_read_as_the_reference_reads_them(data: bytes) -> None:
     agree(data)
 
 
-@given(st.dictionaries(KEYS, VALUES, max_size=6), st.sampled_from(Style), st.data())
-def test_values_and_what_a_changed_byte_makes_of_them(value: fastjson.Json, style: Style, data: st.DataObject) -> None:
-    text = dumps(value, style)
-    agree(text)
-    at = data.draw(st.integers(0, len(text) - 1))
-    agree(text[:at] + data.draw(st.binary(max_size=2)) + text[at + 1 :])
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_every_real_config_file_is_plain(name: str) -> None:
-    for path in config_files(name):
-        content = path.read_bytes()
-        if b"\\" not in content:
-            assert plain(content) == agree(content).value, path
-
-
-@pytest.mark.parametrize(("text", "value"), [
-    ('{"a":{"b":[]}} \r\n', {"a": {"b": []}}),
-    ('{0:1,"0":2,00:3}', {0: 3, "0": 2}),
-    ('{01:"a",1:"b",01:"c",-0:1,0:2,-0:3}', {1: "c", 0: 3}),
-    ('{ 7 :[{-1 : null}] , "x" : {1:2} }', {7: [{-1: None}], "x": {1: 2}}),
-    ('{"a":1,"b":2,"a":3}', {"a": 3, "b": 2}),
-    ('{"{1:":"[2:,3:"}', {"{1:": "[2:,3:"}),
-    ('"a\nb"', "a\nb"),
-    ("null", None),
-])
-def test_what_is_plain(text: str, value: object) -> None:
-    assert repr(plain(text.encode())) == repr(value) == repr(agree(text.encode()).value)
-
-
-@pytest.mark.parametrize("data", [
-    b"", b"{", b'{"a":1}x', b"\0\0", b'\xef\xbb\xbf{"a":1}', b'{"a":"\xff"}', rb'{"a":"\n"}', b"{'a':1}", b"{a:1}",
-    b'{"a":1,}', b"{/**/}", b'{"a":NaN}', b'{"a":Infinity}', b'{"a":1e999}', b'{"a":01}', b'{"a":1.}', b'"\x01"',
-    b'"\x02"', b'{"a":' + b"1" * 400 + b"}", b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), b"[{" * 33 + b"}]" * 33,
-    b"[1:2]", b"[0,1:2]", b"{" + b"1" * 19 + b":2}", b"[" * 100_000,
-])
-def test_what_is_left_to_the_reference(data: bytes) -> None:
-    with pytest.raises(NotPlainError):
-        plain(data)
-    agree(data)
-
-
-def test_what_would_take_much_memory_in_pieces_is_left_to_the_reference() -> None:
-    for begin, item, end, items in (
-        (b"[", b" ", b"1]", 16 << 20), (b"[", b'"",', b"1]", 8 << 20), (b"{", b"1:1,", b"1:1}", 2 << 20)
-    ):
-        assert plain(begin + item * 1000 + end)
-        with pytest.raises(NotPlainError):
-            plain(begin + item * items + end)
-
-
-@pytest.mark.parametrize("depth", range(1, MAX_DEPTH + 4))
-def test_nothing_nested_deeper_than_the_limit_is_plain(depth: int) -> None:
-    for opening, closing in ((b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")):
-        levels = depth * opening.count(b"[") + depth * opening.count(b"{")
-        data = opening * depth + b"0" + closing * depth
-        try:
-            plain(data)
-        except NotPlainError:
-            continue
-        finally:
-            agree(data)
-        assert levels <= MAX_DEPTH
-
-
-def test_ten_thousand_topics_and_their_consumers_are_plain() -> None:
-    topics = {"topicConfigTable": {f"T{i}": {"attributes": {}, "topicName": f"T{i}", "perm": 6} for i in range(10_000)}}
-    text = json.dumps(topics, indent=1).encode()
-    assert plain(text) == topics == salvage(text).value
-    offsets: fastjson.Json = {"offsetTable": {f"T{i}@g": {number: i for number in range(8)} for i in range(10_000)}}
-    text = dumps(offsets, Style.FASTJSON1)
-    assert plain(text) == offsets == salvage(text).value
-
-
 # --- The tables of the config files, from real brokers and from hands that slipped.
-
-
-def value_of(store: str, name: str) -> Json:
-    return loads((unpacked(store) / "config" / name).read_bytes())
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -310,33 +199,6 @@ def test_every_real_file_is_known_and_has_its_keys(name: str) -> None:
         assert config.missing_keys(known, value) == ()
         assert isinstance(value, dict)
         assert {str(key) for key in value} <= {*known.required, *known.optional}
-
-
-def test_consumer_offsets_of_a_4x_store() -> None:
-    offsets = config.read_consumer_offsets(value_of("clean-4.5.1", "consumerOffset.json"))
-    assert offsets.offsets["TopicA", "CG_retry"] == {0: 131, 1: 137, 2: 131, 3: 124}
-    assert offsets.rejected == []
-
-
-@pytest.mark.parametrize("name", ["clean-5.3.3", "killed-5.5.0"])
-def test_with_light_queues_all_offsets_are_in_the_other_file(name: str) -> None:
-    assert not (unpacked(name) / "config" / "consumerOffset.json").exists()
-    offsets = config.read_consumer_offsets(value_of(name, "lmqConsumerOffset.json"))
-    assert ("TopicA", "CG_retry") in offsets.offsets
-    assert offsets.lmq_offsets == {}
-    assert offsets.rejected == []
-
-
-def test_a_5_5_0_broker_keeps_what_was_pulled_too() -> None:
-    offsets = config.read_consumer_offsets(value_of("killed-5.5.0", "lmqConsumerOffset.json"))
-    consumed, pulled = offsets.offsets["TopicA", "CG_retry"], offsets.pull_offsets["TopicA", "CG_retry"]
-    assert consumed.keys() == pulled.keys()
-    assert all(pulled[queue] >= consumed[queue] for queue in consumed)
-
-
-def test_delay_levels_of_both_layouts() -> None:
-    assert config.read_delay_offsets(value_of("clean-4.5.1", "delayOffset.json")).levels == {1: 40, 3: 57, 4: 20, 5: 6}
-    assert config.read_delay_offsets(value_of("killed-5.5.0", "delayOffset.json")).levels == {1: 40, 3: 95}
 
 
 def test_one_bad_member_does_not_hide_the_others() -> None:
@@ -355,17 +217,6 @@ def test_no_value_makes_a_reader_raise(value: Json) -> None:
     for each in (value, nested):
         config.read_consumer_offsets(each)
         config.read_delay_offsets(each)
-
-
-def test_a_value_without_its_table_says_so() -> None:
-    assert config.missing_keys(config.BY_NAME["topics.json"], {}) == ("topicConfigTable",)
-    assert config.missing_keys(config.BY_NAME["topics.json"], None) == ("topicConfigTable",)
-    assert config.read_delay_offsets({"offsetTable": [1]}).rejected == ["offsetTable"]
-
-
-def test_every_known_file_says_what_its_loss_means() -> None:
-    assert all(file.lost and file.keeper for file in config.CONFIG_FILES)
-    assert len(config.BY_NAME) == len(config.CONFIG_FILES)
 
 
 @pytest.mark.parametrize(("text", "place"), [
@@ -438,7 +289,3 @@ def test_every_registered_format_has_a_module_and_notes_on_every_field(entry: Fo
         assert layout.dtype.itemsize == layout.size
         assert [layout.dtype.fields[f.name][1] for f in layout.fields] == [f.offset for f in layout.fields]
         assert layout.arrow_schema.names == [f.name for f in layout.fields]
-
-
-def test_names_are_unique() -> None:
-    assert len(BY_NAME) == len(FORMATS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from formats import names
 from formats import properties as props
 from formats.errors import FormatError
-from formats.javahash import hash32, index_key_hash, java_string, tags_code
+from formats.javahash import hash32, index_key_hash, java_string
 from formats.message_id import offset_id, parse_offset_id
 from formats.properties import PARSER_NEW, PARSER_OLD, Parser
 from tests.support.stores import STORES, unpacked
@@ -96,21 +96,6 @@ def test_what_is_no_date_is_no_index_name(name: str) -> None:
     assert not names.is_index_name(name)
 
 
-@given(st.text(max_size=20))
-def test_any_text_is_an_index_name_or_a_format_error(name: str) -> None:
-    names.is_index_name(name)
-
-
-def test_a_time_that_no_calendar_has_is_refused() -> None:
-    with pytest.raises(FormatError):
-        names.index_name(2**62, datetime.UTC)
-
-
-@pytest.mark.parametrize("topic", ["TopicA", "%RETRY%CG_retry", "a-b_c|d", "x" * 300])
-def test_legal_topics(topic: str) -> None:
-    assert names.is_legal_topic(topic)
-
-
 @pytest.mark.parametrize("topic", ["", "a b", "a/b", "a.b", "\N{GREEK SMALL LETTER ALPHA}", "a\0"])
 def test_topics_that_a_broker_refuses(topic: str) -> None:
     assert not names.is_legal_topic(topic)
@@ -119,11 +104,6 @@ def test_topics_that_a_broker_refuses(topic: str) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\0b", "a\nb", "a\\b", "x" * 256, "\u00e4" * 128])
 def test_names_that_would_lead_elsewhere_are_unsafe(name: str) -> None:
     assert not names.is_safe_directory_name(name)
-
-
-@pytest.mark.parametrize("name", ["%LMQ%one", "a.b", "...", "x" * 255])
-def test_names_that_stay_where_they_are_put_are_safe(name: str) -> None:
-    assert names.is_safe_directory_name(name)
 
 
 # --- Java's `String.hashCode` and its reading of UTF-8.
@@ -152,30 +132,11 @@ def test_index_key_hash_is_never_negative(text: str, value: int) -> None:
     assert index_key_hash(text) == value
 
 
-def test_the_hash_counts_utf16_units_and_not_code_points() -> None:
-    assert hash32("\U0001f600") == hash32("\ud83d\ude00")
-
-
-@pytest.mark.parametrize("tags", [None, ""])
-def test_tags_code_without_tags_is_zero(tags: str | None) -> None:
-    assert tags_code(tags) == 0
-
-
-def test_tags_code_takes_several_tags_as_one_text_and_keeps_the_sign() -> None:
-    assert tags_code("TagA||TagB") == 1789476431
-    assert tags_code("polygenelubricants") == -2147483648
-
-
 @given(st.text(), st.text())
 def test_hash_of_a_concatenation(head: str, tail: str) -> None:
     units = len(tail.encode("utf-16-le")) // 2
     joined = (hash32(head) * pow(31, units, 1 << 32) + hash32(tail)) & 0xFFFFFFFF
     assert hash32(head + tail) & 0xFFFFFFFF == joined
-
-
-@given(st.text())
-def test_well_formed_text_is_read_as_it_is(text: str) -> None:
-    assert java_string(text.encode()) == text
 
 
 @pytest.mark.parametrize(("content", "text"), [
@@ -191,20 +152,10 @@ def test_malformed_utf8_is_replaced_as_java_does(content: bytes, text: str) -> N
     assert java_string(content) == text
 
 
-@given(st.binary())
-def test_no_bytes_are_an_error(content: bytes) -> None:
-    # Separators are ASCII, so replacing malformed bytes can neither make nor eat one.
-    assert java_string(content).count("\x01") == content.count(b"\x01")
-
-
 # --- Offset message ids and the unique keys of clients.
 
 
 IPV6 = bytes.fromhex("20010db8000000000000000000000001")
-
-
-def test_offset_id_of_an_ipv4_store() -> None:
-    assert offset_id(b"\x7f\x00\x00\x01", 2, 114) == "7F000001000000020000000000000072"
 
 
 def test_offset_id_of_an_ipv6_store_has_56_digits() -> None:
@@ -271,15 +222,6 @@ def test_a_name_value_separator_in_the_value_divides_the_generations(
 ) -> None:
     assert props.parse(content, PARSER_OLD) == old
     assert props.parse(content, PARSER_NEW) == new
-
-
-def test_joining_nothing_writes_nothing() -> None:
-    assert props.join({}) == b"" == props.join({}, trailing=False)
-
-
-def test_joined_text_ends_as_asked() -> None:
-    assert props.join({"a": "1", "b": "2"}) == b"a\x011\x02b\x012\x02"
-    assert props.join({"a": "1", "b": "2"}, trailing=False) == b"a\x011\x02b\x012"
 
 
 @given(maps, st.booleans())

@@ -15,20 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formats import sysflag
 from formats.native import build, index, lines, rows, walk
 from formats.native.library import BOOL, INT, Array, Kernel, kernel, library, loaded
-from formats.native.walk import (
-    AT_BLANK,
-    DISLIKED,
-    QUEUE_COLUMNS,
-    crc32,
-    crc_name,
-    walk_records,
-)
+from formats.native.walk import AT_BLANK, DISLIKED, QUEUE_COLUMNS, crc32, crc_name, walk_records
 from formats.record import layout
 from formats.record import rows as record_columns
 from formats.record.grammar import QUEUE_ID_DIGITS, TIME_DIGITS, range_table
@@ -114,6 +107,7 @@ def _native(name: str) -> Any:
 
 @pytest.mark.parametrize("name", INPUTS)
 @given(seed=st.integers(0, 1 << 32))
+@settings(max_examples=40)
 def test_c_and_python_give_the_same(name: str, seed: int) -> None:
     assert _answer(_native(name), name, seed) == _answer(KERNELS[name].plain, name, seed)
 

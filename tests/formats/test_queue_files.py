@@ -62,18 +62,6 @@ def test_array_masks_agree_with_the_single_unit_tests(units: list[cq.CqUnit]) ->
     assert cq.valid_mask(array).tolist() == [cq.is_valid(unit) for unit in units]
 
 
-@given(UNITS)
-def test_units_round_trip(unit: cq.CqUnit) -> None:
-    assert cq.CQ_UNIT.decode(b"\1" + cq.CQ_UNIT.encode(unit), 1) == unit
-
-
-def test_a_unit_cut_short_is_short() -> None:
-    with pytest.raises(FormatError) as caught:
-        cq.CQ_UNIT.decode(bytes(39), 20)
-    assert caught.value.reason == "short"
-    assert caught.value.offset == 20
-
-
 def test_ext_addresses_start_at_the_lowest_i64_and_never_meet_a_hash() -> None:
     assert cq.ext_address(0) == -9223372036854775808
     assert cq.ext_offset(-9223372036854775808) == 0
@@ -82,21 +70,10 @@ def test_ext_addresses_start_at_the_lowest_i64_and_never_meet_a_hash() -> None:
     assert cq.is_ext_address(-(2**31) - 1)
 
 
-@given(st.integers(0, 9223372034707292159))
-def test_ext_addresses_round_trip(offset: int) -> None:
-    assert cq.ext_offset(cq.ext_address(offset)) == offset
-
-
 @pytest.mark.parametrize("value", [0, -1, -(2**31), -(2**63) - 1])
 def test_what_is_no_ext_address_is_refused(value: int) -> None:
     with pytest.raises(FormatError, match="no address"):
         cq.ext_offset(value)
-
-
-@pytest.mark.parametrize("offset", [-1, 9223372034707292160])
-def test_what_has_no_ext_address_is_refused(offset: int) -> None:
-    with pytest.raises(FormatError, match="no address"):
-        cq.ext_address(offset)
 
 
 def test_the_file_size_is_rounded_up_to_whole_units() -> None:
@@ -146,11 +123,6 @@ def test_units_round_trip_up_to_the_end_mark(units: list[ext.CqExtUnit]) -> None
     assert [unit for _, unit in ext.units(content)] == units
 
 
-def test_a_unit_without_bit_map_has_20_bytes_and_one_with_the_usual_map_28() -> None:
-    assert len(ext.encode(ext.CqExtUnit(1, 2, b""))) == 20
-    assert len(ext.encode(ext.CqExtUnit(1, 2, bytes(8)))) == 28
-
-
 @pytest.mark.parametrize(("content", "reason"), [
     (b"\xff\xff", "end"), (bytes(20), "unwritten"), (b"\0\x14" + bytes(16) + b"\0\1", "bad-size"),
     (b"\0\x15" + bytes(18), "bad-size"), (b"\0\x15" + bytes(16) + b"\0\1", "short"), (b"\0", "short"),
@@ -163,33 +135,12 @@ def test_each_kind_of_bad_unit_has_its_reason(content: bytes, reason: str) -> No
     assert caught.value.reason == reason
 
 
-def test_a_bit_map_too_long_for_an_i16_is_refused() -> None:
-    with pytest.raises(FormatError):
-        ext.encode(ext.CqExtUnit(0, 0, bytes(ext.MAX_UNIT_SIZE)))
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_end_in_units_or_a_format_error(content: bytes) -> None:
-    try:
-        list(ext.units(content))
-    except FormatError as error:
-        assert 0 <= error.offset <= len(content)
-
-
 # --- formats/test_batchconsumequeue.py
 
 
 INT64, INT32, I16 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (64, 32, 16))
 BATCH_UNITS = st.builds(bcq.BatchCqUnit, INT64, INT32, INT64, INT64, INT64, I16, INT32, INT32)
 UNIT = bcq.BatchCqUnit(1000, 200, 2598919, 1700000000000, 40, 3, -1, 0)
-
-
-def test_a_unit_has_46_bytes_and_the_fields_in_the_order_of_the_broker() -> None:
-    encoded = bcq.BATCH_CQ_UNIT.encode(UNIT)
-    assert len(encoded) == bcq.BATCH_CQ_UNIT.size == 46
-    assert encoded.hex() == ("00000000000003e8" "000000c8" "000000000027a807" "0000018bcfe56800"
-                             "0000000000000028" "0003" "ffffffff" "00000000")
-    assert bcq.DEFAULT_FILE_SIZE == 13_800_000
 
 
 @given(st.lists(BATCH_UNITS, max_size=10))

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from fixtures.synth import synth_store
-from recover.check.report import verify
-from recover.check.survey import ScanOptions
 from recover.log.engine import KnownLog, LocalEngine, stamps_of
 from recover.log.scan import LogView
 from recover.store.mapped_files import MappedFileQueue
@@ -79,14 +77,6 @@ def test_a_log_with_other_files_is_scanned_again(root: Path, change: str) -> Non
     assert watched.scans == 1
 
 
-def test_a_log_beside_other_names_than_before_is_scanned_again(root: Path) -> None:
-    (root / "commitlog" / "lost+found").mkdir()
-    known, watched, _ = _known(root)
-    (root / "commitlog" / "lost+found").rmdir()
-    assert known.scan_log(Store.open(root).commitlog).queue.odd == []
-    assert watched.scans == 1
-
-
 def test_a_log_with_damage_is_scanned_again_for_its_meaning_depends_on_the_queues(root: Path) -> None:
     path = Store.open(root).commitlog.files[0].path
     content = bytearray(path.read_bytes())
@@ -97,6 +87,14 @@ def test_a_log_with_damage_is_scanned_again_for_its_meaning_depends_on_the_queue
     assert watched.scans == 1
 
 
+def test_a_log_beside_other_names_than_before_is_scanned_again(root: Path) -> None:
+    (root / "commitlog" / "lost+found").mkdir()
+    known, watched, _ = _known(root)
+    (root / "commitlog" / "lost+found").rmdir()
+    assert known.scan_log(Store.open(root).commitlog).queue.odd == []
+    assert watched.scans == 1
+
+
 def test_a_log_without_keys_is_scanned_again_for_those_who_need_them(root: Path) -> None:
     queue, watched = Store.open(root).commitlog, _Watched()
     known = KnownLog(LocalEngine().scan_log(queue, with_keys=False), stamps_of(queue), watched)
@@ -104,10 +102,3 @@ def test_a_log_without_keys_is_scanned_again_for_those_who_need_them(root: Path)
     assert watched.scans == 0
     assert known.scan_log(queue).has_keys
     assert watched.scans == 1
-
-
-@pytest.mark.parametrize(("parts", "keys"), [("commitlog", False), ("checkpoint", True), ("index", True), ("", True)])
-def test_keys_are_asked_for_where_more_is_looked_at_than_the_log(root: Path, parts: str, keys: bool) -> None:
-    options = ScanOptions(engine=_Watched())
-    look = verify(Store.open(root), options, parts.split()).survey
-    assert look.log.has_keys is keys

@@ -8,20 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import StoreWriter, synth_store
-from formats.record import HEAD, Record, encode, make_record
-from formats.record.rows import BIT_MISNUMBERED
+from formats.record import Record, encode, make_record
 from recover.broker.versions import BrokerVersion
 from recover.check.survey import ScanOptions, Survey, survey
-from recover.log.judge import LogReader
-from recover.log.scan import LogView, scan_log, tally
+from recover.log.scan import LogView, scan_log
 from recover.look.generation import Generation, find_generation
 from recover.look.pointers import read_checkpoint
 from recover.look.store import default_broker
 from recover.store.store import Store
 from tests.support.looks import opened
-from tests.support.stores import EXPECTED, STORES, unpacked
+from tests.support.stores import EXPECTED, STORES
 
 # --- The log as a whole: damage, end, ghosts, old generations, strays, misplaced files.
 
@@ -44,30 +41,12 @@ def _put(root: Path, phy_offset: int, content: bytes, file_size: int) -> None:
         file.write(content)
 
 
-def test_a_missing_middle_file_is_a_damaged_range_and_later_files_stay(tmp_path: Path) -> None:
-    written = synth_store(tmp_path / "s", messages=900, mapped_file_size=64 * 1024)
-    before = _log(tmp_path / "s")
-    (tmp_path / "s" / "commitlog" / f"{65536:020d}").unlink()
-    log = _log(tmp_path / "s")
-    (damage,) = log.damaged
-    assert (damage.start, damage.stop, damage.reason) == (65536, 131072, "missing-file")
-    assert log.log_end == written.log_end
-    assert log.valid_to == before.files[0].blank
-    assert damage.intact_after == sum(scan.record_count for scan in before.files[2:])
-
-
 def test_the_first_record_bad_leaves_valid_to_at_the_start(tmp_path: Path) -> None:
     synth_store(tmp_path / "s", messages=50, mapped_file_size=64 * 1024, first_phy_offset=65536 * 3)
     _put(tmp_path / "s", 65536 * 3, b"\xff" * 8, 65536)
     log = _log(tmp_path / "s")
     assert log.min_offset == log.valid_to == 65536 * 3
     assert log.messages == 49
-
-
-def test_an_empty_commitlog_is_empty(tmp_path: Path) -> None:
-    (tmp_path / "commitlog").mkdir()
-    log = _log(tmp_path)
-    assert (log.min_offset, log.valid_to, log.log_end, log.messages, log.damaged) == (0, 0, 0, 0, [])
 
 
 def _ghost(record: Record, position: int, **changes: int) -> bytes:
@@ -112,80 +91,6 @@ def test_a_queue_that_numbers_again_keeps_only_its_newest_generation(tmp_path: P
     assert (log.superseded, log.messages) == (20, 5)
 
 
-def _with_queue_offset(root: Path, record: Record, value: int) -> None:
-    _put(root, record.phy_offset + HEAD.offset("queue_offset"), value.to_bytes(8, "big"), 65536)
-
-
-@pytest.mark.parametrize("value", [2, 11, 1034, 2**40])
-def test_one_record_out_of_order_is_no_new_generation(tmp_path: Path, value: int) -> None:
-    writer = StoreWriter(tmp_path, mapped_file_size=65536)
-    records = [writer.put("T", b"x" * 20) for _ in range(30)]
-    writer.close()
-    _with_queue_offset(tmp_path, records[10], value)
-    look = _look(tmp_path)
-    assert look.log.superseded == 0
-    rows = [row for split in _log(tmp_path).splits() for row in split.records if row["bits"] & BIT_MISNUMBERED]
-    assert [int(row["phy_offset"]) for row in rows] == [records[10].phy_offset]
-    rows = [row for split in look.log.splits() for row in split.records if row["phy_offset"] == records[10].phy_offset]
-    assert [(row["queue_offset"], row["bits"] & BIT_MISNUMBERED) for row in rows] == [(10, 0)], "it has its place"
-    assert [(c.start, c.field, c.place[1]) for c in look.contradictions] == [
-        (records[10].phy_offset, "queue_offset", 10)
-    ]
-
-
-def test_a_stray_record_is_placed_without_any_queue_file(tmp_path: Path) -> None:
-    writer = StoreWriter(tmp_path, mapped_file_size=65536)
-    records = [writer.put("T", b"x" * 20) for _ in range(30)]
-    writer.close()
-    _with_queue_offset(tmp_path, records[10], 1034)
-    for path in (tmp_path / "consumequeue" / "T" / "0").iterdir():
-        path.unlink()
-    assert [(c.start, c.place[1]) for c in _look(tmp_path).contradictions] == [(records[10].phy_offset, 10)]
-
-
-@pytest.mark.parametrize(("field", "content"), [("topic", b"Uopic1"), ("queue_id", (3).to_bytes(4, "big"))])
-def test_a_unit_with_right_neighbours_shows_which_field_is_damaged(tmp_path: Path, field: str, content: bytes) -> None:
-    synth_store(tmp_path / "s", messages=300, topics=2, queues=2, mapped_file_size=65536)
-    row = next(_log(tmp_path / "s").splits()).records[41]
-    path = tmp_path / "s" / "commitlog" / f"{0:020d}"
-    data = path.read_bytes()
-    at = int(row["phy_offset"])
-    place = data.index(b"Topic1", at) if field == "topic" else at + HEAD.offset("queue_id")
-    _put(tmp_path / "s", place, content, 65536)
-    (item,) = _look(tmp_path / "s").contradictions
-    assert (item.start, item.field) == (at, field)
-
-
-def test_of_two_files_of_one_name_the_one_with_the_records_is_live(tmp_path: Path) -> None:
-    root = tmp_path / "s"
-    folders = (root / "commitlog-a", root / "commitlog-b")
-    written = synth_store(root, messages=600, mapped_file_size=32 * 1024, commitlog_dirs=folders)
-    name = sorted(folders[1].iterdir())[0].name
-    (folders[0] / name).write_bytes(bytes(32 * 1024))
-    look = _look(root)
-    assert look.log.messages == written.records
-    assert [twin.path for twin in look.log.queue.duplicates] == [folders[0] / name]
-
-
-def test_a_file_under_a_wrong_name_is_read_where_its_records_belong(tmp_path: Path) -> None:
-    written = synth_store(tmp_path / "s", messages=600, mapped_file_size=32 * 1024)
-    folder = tmp_path / "s" / "commitlog"
-    (folder / f"{32768:020d}").rename(folder / f"{32768 * 40:020d}")
-    look = _look(tmp_path / "s")
-    assert [(f.name, right) for f, right in look.misnamed] == [(f"{32768 * 40:020d}", 32768)]
-    assert (look.log.messages, look.log.damaged) == (written.records, [])
-
-
-@pytest.mark.parametrize("name", (*WHOLE_BROKER, *made()))
-def test_what_is_counted_beside_the_scan_is_what_its_rows_say(name: str) -> None:
-    log = scan_log(opened(unpacked(name)).commitlog, threads=2)
-    if not (log.ghosts or log.superseded):
-        counted, again = log.tally, tally(log.files, len(log.queues))
-        assert counted == again
-        for numbers in ("positions", "least", "most", "fallen"):
-            assert getattr(counted, numbers).tolist() == getattr(again, numbers).tolist()
-
-
 # --- Which release is taken for the one that wrote a store.
 
 
@@ -217,21 +122,6 @@ def test_what_is_missing_counts_less_than_what_is_there(store: Callable[[str], P
     found = generation(root)
     assert found.before is None or found.before > found.at_least
     assert found.json()["at_least"] == str(found.at_least)
-
-
-def test_a_record_that_goes_after_it_was_scanned_leaves_no_trace(
-    store: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = store("killed-v2-ipv6-5.3.3")
-    record, gone = LogReader.record, iter([True, False])
-
-    def cut(reader: LogReader, phy_offset: int, size: int) -> Record:
-        return record(reader, phy_offset, size + (1 << 22) * next(gone, False))
-
-    whole = generation(root)
-    monkeypatch.setattr(LogReader, "record", cut)
-    assert generation(root) == whole
-    assert next(gone, None) is None
 
 
 def test_earliest_recovery_decides_between_generations_that_fit(store: Callable[[str], Path]) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,16 +20,9 @@ from fixtures.synth import synth_store
 from formats.errors import FormatError
 from formats.record import HEAD_SIZE, decode, encode
 from formats.record.codec import make_record
-from formats.record.rows import BIT_DELAY, RECORD, row_of
-from recover.broker.delays import DelayTable
-from recover.derived.expected import expect
-from recover.derived.index_check import check_index
-from recover.derived.queue_check import check_consumequeue
+from formats.record.rows import row_of
 from recover.log.file_scan import FileScan, scan_file
 from recover.log.judge import envelope_size, judge, reason_of
-from recover.log.scan import scan_log
-from recover.look.items import log_items
-from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
@@ -72,15 +63,6 @@ def test_the_compiled_walk_writes_the_rows_of_the_reference_codec(name: str) -> 
     assert next(wanted, None) is None
 
 
-@pytest.mark.parametrize("window", [4096, 5000, 70_000])
-def test_windows_of_every_size_give_the_same_rows(store: Copies, window: int) -> None:
-    root = store("clean-5.3.3")
-    whole, pieces = _scans(root), _scans(root, window=window)
-    for one, other in zip(whole, pieces, strict=True):
-        assert _rows(one).tolist() == _rows(other).tolist()
-        assert (one.blank, one.end, one.holes) == (other.blank, other.end, other.holes)
-
-
 @pytest.mark.parametrize("window", [4096, 1 << 20])
 def test_damage_anywhere_costs_only_the_records_it_touches(tmp_path: Path, window: int) -> None:
     synth_store(tmp_path / "s", messages=400, mapped_file_size=32 * 1024)
@@ -102,18 +84,6 @@ def test_damage_anywhere_costs_only_the_records_it_touches(tmp_path: Path, windo
         assert all(hole.start < hole.stop for hole in scan.holes)
 
 
-def test_a_size_field_of_two_gigabytes_allocates_nothing(store: Copies) -> None:
-    root = store("clean-5.3.3")
-    target = placed_records("clean-5.3.3")[100]
-    path = root / "commitlog" / "00000000000000000000"
-    content = bytearray(path.read_bytes())
-    content[target.offset : target.offset + 4] = (0x7FFFFFFF).to_bytes(4, "big")
-    path.write_bytes(content)
-    scan = _scans(root)[0]
-    assert [(hole.start, hole.reason, hole.ended_by) for hole in scan.holes] == [(target.offset, "bad-size", "record")]
-    assert scan.holes[0].stop == target.offset + target.record.total_size
-
-
 def test_the_hole_before_an_intact_end_mark_ends_at_it(store: Copies) -> None:
     root = store("clean-5.3.3")
     last = [p for p in placed_records("clean-5.3.3") if p.file_from_offset == 0][-1]
@@ -123,19 +93,6 @@ def test_the_hole_before_an_intact_end_mark_ends_at_it(store: Copies) -> None:
     path.write_bytes(content)
     (hole,) = _scans(root)[0].holes
     assert (hole.start, hole.stop, hole.ended_by) == (last.offset, last.offset + last.record.total_size, "blank")
-
-
-def test_a_record_longer_than_the_window_is_read_whole(tmp_path: Path) -> None:
-    synth_store(tmp_path / "s", messages=20, body=lambda rng: rng.randbytes(9000), mapped_file_size=256 * 1024)
-    scans = _scans(tmp_path / "s", window=4096)
-    assert sum(scan.record_count for scan in scans) == 20
-
-
-def test_more_queues_than_the_tables_hold_at_first(tmp_path: Path) -> None:
-    written = synth_store(tmp_path / "s", messages=6000, topics=1500, queues=4, body=10, mapped_file_size=4 << 20)
-    (scan,) = _scans(tmp_path / "s")
-    assert len(set(scan.queues)) == len(scan.queues) == len(written.queues)
-    assert scan.record_count == 6000
 
 
 def test_every_record_keeps_its_queue_when_the_first_one_of_a_queue_is_damaged(tmp_path: Path) -> None:
@@ -160,97 +117,13 @@ def _named_rows(scan: FileScan) -> list[tuple[Any, tuple[bytes, int]]]:
     return [(row, scan.queues[row["queue"]]) for split in scan.splits for row in split.records]
 
 
-@pytest.mark.parametrize("name", STORES)
-def test_without_keys_the_rows_are_the_same_but_for_hashes_and_tags_codes(name: str) -> None:
-    queue = opened(unpacked(name)).commitlog
-    whole, bare = scan_log(queue), scan_log(queue, with_keys=False)
-    assert (whole.queues, whole.damaged, whole.tally) == (bare.queues, bare.damaged, bare.tally)
-    rows = np.concatenate([split.records for split in whole.splits()] or [np.empty(0, dtype=RECORD)])
-    without = np.concatenate([split.records for split in bare.splits()] or [np.empty(0, dtype=RECORD)])
-    rows["hashes"] = 0
-    rows["tags_code"][(rows["bits"] & BIT_DELAY) == 0] = 0
-    assert np.array_equal(rows, without)
-    assert not any(split.hashes.size for split in bare.splits())
-
-
-def test_queues_and_index_are_never_judged_by_rows_without_keys() -> None:
-    store = opened(unpacked("clean-plain-4.9.7"))
-    log = scan_log(store.commitlog, with_keys=False)
-    with pytest.raises(AssertionError):
-        check_index(store, log)
-    topics = Topics(store)
-    with pytest.raises(AssertionError):
-        check_consumequeue(store, log, expect(log, topics), DelayTable({}))
-
-
 # --- Heads of records within each other's bodies, right but for a checksum: judging them costs what their file costs.
 
 
 SIZE = 1 << 20
-STEP = 128
 
 
-@pytest.mark.parametrize("bad_topic", [False, True])
-def test_nested_heads_are_judged_without_their_bodies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad_topic: bool
-) -> None:
-    path = tmp_path / "00000000000000000000"
-    path.write_bytes(nested_heads(SIZE, STEP, bad_topic))
-    read = 0
-    salvage, plain = FileReader.salvage_into, FileReader.read
-
-    def salvaged(self: FileReader, buffer: memoryview, offset: int) -> object:
-        nonlocal read
-        read += len(buffer)
-        return salvage(self, buffer, offset)
-
-    def counted(self: FileReader, offset: int, length: int) -> bytes:
-        nonlocal read
-        read += min(length, SIZE)
-        return plain(self, offset, length)
-
-    monkeypatch.setattr(FileReader, "salvage_into", salvaged)
-    monkeypatch.setattr(FileReader, "read", counted)
-    found = scan_file(MappedFile(path, 0, SIZE), SIZE, window=64 << 10)
-    (hole,) = found.holes
-    assert (hole.start, hole.stop, hole.envelope) == (0, SIZE, not bad_topic)
-    assert hole.reason == ("bad-topic" if bad_topic else "bad-body-crc")
-    # as many heads as there are, each with its ends and two blocks of sums, is all that is read beside the file
-    assert read < 8 * SIZE + SIZE // STEP * 3 * 4096
-    read = 0
-    with FileReader(path) as reader:
-        assert [item.kind for item in log_items(reader, 0, 0)] == ["damage"]
-    assert read < 8 * SIZE + SIZE // STEP * 3 * 4096
-
-
-def test_long_damaged_records_before_intact_ones_are_not_read_whole_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Damage that claims the rest of the file, an intact record after it, and so on."""
-    content, at = bytearray(), 0
-    while at < SIZE - 1024:
-        head = bytearray(encode(message(at, b"")))[:HEAD_SIZE]
-        head[:4] = struct.pack(">i", SIZE - 64 - at)
-        head[HEAD_SIZE - 4 :] = struct.pack(">i", SIZE - 64 - at - HEAD_SIZE - ENDS)
-        content += head + encode(message(at + HEAD_SIZE, b"x" * 100))
-        at = len(content)
-    path = tmp_path / "00000000000000000000"
-    path.write_bytes(bytes(content).ljust(SIZE, b"\0"))
-    summed: list[RangeSums] = []
-    start = RangeSums.__init__
-
-    def kept(self: RangeSums, reader: FileReader, length: int) -> None:
-        start(self, reader, length)
-        summed.append(self)
-
-    monkeypatch.setattr(RangeSums, "__init__", kept)
-    found = scan_file(MappedFile(path, 0, SIZE), SIZE, window=16 << 10)
-    assert found.record_count == len(found.holes) - 1 > 3000
-    assert sum(sums.summed for sums in summed) <= 2 * SIZE
-
-
-@pytest.mark.parametrize("step", [24, 128])
-@pytest.mark.parametrize("window", [8 << 10, 64 << 10])
+@pytest.mark.parametrize(("step", "window"), [(24, 64 << 10), (128, 8 << 10)])
 def test_intact_records_among_nested_heads_are_found(tmp_path: Path, step: int, window: int) -> None:
     size = 96 << 10
     content = bytearray(nested_heads(size, max(step, HEAD_SIZE + ENDS)))
@@ -279,25 +152,6 @@ def test_intact_records_among_nested_heads_are_found(tmp_path: Path, step: int, 
 
 
 CONTENT = random.Random(2).randbytes(40_000)
-
-
-@given(st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 40_000)), min_size=1, max_size=8))
-def test_sums_of_ranges_are_those_of_zlib(
-    tmp_path_factory: pytest.TempPathFactory, ranges: list[tuple[int, int]]
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "summed"
-    path.write_bytes(CONTENT)
-    with FileReader(path) as reader:
-        sums = RangeSums(reader, len(CONTENT))
-        for one, other in ranges:
-            start, stop = sorted((one, other))
-            assert sums.crc(start, stop) == zlib.crc32(CONTENT[start:stop])
-        for at in (0, 4097, 30_000):
-            piece = CONTENT[at : at + 9000]
-            pairs = [(at + min(one, other) % (len(piece) + 1), max(one, other)) for one, other in ranges]
-            starts, stops = np.array([(start, max(start, stop)) for start, stop in pairs], dtype=np.int64).T
-            found = sums.crcs(starts, stops, at, np.frombuffer(piece, dtype=np.uint8))
-            assert found.tolist() == [zlib.crc32(CONTENT[one:other]) for one, other in zip(starts, stops, strict=True)]
 
 
 @given(
@@ -431,23 +285,3 @@ def test_a_record_is_found_whose_size_begins_in_a_hole(tmp_path: Path, shift: in
     for root in (tmp_path / "s", sparse):
         (scan,) = _scans(root)
         assert scan.holes[0].stop == at and scan.record_count == 1
-
-
-def test_a_file_of_many_holes_is_not_read_once_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = 512 * _BLOCK
-    (folder := tmp_path / "s" / "commitlog").mkdir(parents=True)
-    content = b"".join((b"\1" if number % 2 else b"\0") * _BLOCK for number in range(size // _BLOCK))
-    (folder / "00000000000000000000").write_bytes(content)
-    sparse = _with_holes(tmp_path / "s", tmp_path / "sparse", lambda path, at: False)
-    assert os.stat(sparse / "commitlog" / "00000000000000000000").st_blocks * 512 <= size // 2 + _BLOCK
-    read = 0
-    into = FileReader.read_into
-
-    def counted(self: FileReader, buffer: memoryview, offset: int) -> int:
-        nonlocal read
-        read += len(buffer)
-        return into(self, buffer, offset)
-
-    monkeypatch.setattr(FileReader, "read_into", counted)
-    _scans(sparse)
-    assert read <= 4 * size

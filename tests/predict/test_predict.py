@@ -13,27 +13,24 @@ import pytest
 
 from fixtures.lab.observe import OBSERVED, SOUND
 from fixtures.lab.packed import settings as packed_settings
+from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
-from recover.findings.store_codes import PREDICT_CODES
 from recover.log.scan import scan_log
-from recover.predict.loading import Stop
 from recover.predict.outlook import releases_that_cut
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
 from recover.store.store import Store
+from tests.cli.runner import mqtool
+from tests.support import plain_reader as plain
 from tests.support.sampling import chosen
-from tests.support.stores import CLEAN, EXPECTED, KILLED, STORES, real_store, struck_store
+from tests.support.stores import EXPECTED, STORES, real_store, struck_store
 from tests.support.trees import assert_unchanged
 
 # --- What a start would do and cost, on real stores and damaged copies of them.
 
 
 MIB = 1 << 20
-CONTRACT_KEYS = [
-    "broker", "starts", "reason", "mode", "start_file", "min_phy", "max_phy", "queues", "deleted_files",
-    "lost_messages", "unreachable_messages", "duplicated_offsets", "assumptions",
-]
 
 
 def ask(root: Path, version: str = "5.3.3", **given: str) -> Prediction:
@@ -57,17 +54,6 @@ def test_sound_store_costs_nothing_and_is_not_touched(store: Callable[[str], Pat
             found = ask(root, version)
             assert (found.starts, found.exit_code, found.max_phy) == (True, 0, EXPECTED[name]["log_end"]), version
             assert sum(high - low for low, high in found.queues.values()) == EXPECTED[name]["units"]
-
-
-@pytest.mark.parametrize("name", CLEAN + KILLED)
-def test_abort_decides_the_mode(store: Callable[[str], Path], name: str) -> None:
-    assert ask(store(name)).mode == ("normal" if name in CLEAN else "abnormal")
-
-
-def test_document_has_the_keys_that_scripts_rely_on(store: Callable[[str], Path]) -> None:
-    document = ask(store("clean-5.3.3")).json()
-    assert list(document)[: len(CONTRACT_KEYS)] == CONTRACT_KEYS
-    assert document["start_file"] == f"commitlog/{MIB:020d}" and document["queues"]["TopicA/0"] == [0, 161]
 
 
 def test_release_that_cannot_read_the_records_loses_them(store: Callable[[str], Path]) -> None:
@@ -148,13 +134,6 @@ def test_folder_among_log_files_stops_the_start_up_to_5_0(
     assert ask(root, version).starts is starts
 
 
-def test_stray_file_stops_every_start(store: Callable[[str], Path]) -> None:
-    root = store("clean-5.3.3")
-    shutil.copy(log_file(root, 0), root / "commitlog" / "backup.bak")
-    for version in ("4.5.1", "4.9.7", "5.3.3", "5.5.0"):
-        assert not ask(root, version).starts
-
-
 def test_another_file_size_in_the_settings_stops_the_start(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     found = ask(root, "5.3.3", mappedFileSizeCommitLog="1073741824")
@@ -168,14 +147,6 @@ def test_no_log_deletes_all_queues(store: Callable[[str], Path]) -> None:
     found = ask(root)
     assert (found.min_phy, found.max_phy, found.start_file) == (-1, 0, None)
     assert len(found.deleted_files) == 31 and set(map(tuple, found.queues.values())) == {(0, 0)}
-
-
-def test_new_crc_settings_over_an_old_store_cut_it(store: Callable[[str], Path]) -> None:
-    root = store("clean-5.3.3")
-    found = ask(root, "5.3.3", forceVerifyPropCRC="true")
-    assert (found.exit_code, found.max_phy, found.end_reason) == (4, MIB, "no-property-crc")
-    assert any("forceVerifyPropCRC" in text for text in found.assumptions)
-    assert ask(root, "5.3.3", enabledAppendPropCRC="true").exit_code == 0
 
 
 def test_crash_without_checkpoint_reads_everything_and_finds_old_damage(store: Callable[[str], Path]) -> None:
@@ -257,37 +228,10 @@ def test_config_that_is_missing_or_names_nothing_is_forgotten(
     assert [item.file for item in found.findings() if item.code == "start-forgets-config"] == named
 
 
-def test_config_that_is_gone_is_forgotten_with_all_that_it_held(store: Callable[[str], Path]) -> None:
-    root = store("clean-restarts-4.9.7")
-    assert ask(root).exit_code == 0
-    shutil.rmtree(root / "config")
-    found = ask(root)
-    assert (found.config_lost, found.exit_code) == (["config/topics.json", "config/consumerOffset.json"], 4)
-
-
-def test_queues_in_rocksdb_are_said_not_to_be_read(store: Callable[[str], Path]) -> None:
-    root = store("clean-5.3.3")
-    (root / "consumequeue" / "000012.sst").write_bytes(b"data")
-    found = ask(root)
-    assert found.unsupported and found.exit_code & 64
-
-
 def test_later_and_earlier_releases_than_were_compared_are_an_assumption(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
     assert any("like 5.5.0" in text for text in ask(root, "5.6.0").assumptions)
     assert any("like 4.1.0" in text for text in ask(root, "4.0.0").assumptions)
-
-
-def test_findings_are_of_registered_codes() -> None:
-    everything = Prediction(
-        "5.3.3", "normal", starts=False, stop=Stop("why"), lost_messages=1, unreachable_messages=1,
-        duplicated_offsets=1,
-        deleted_files=["x"], index_gap=(0, 1), config_lost=["config/topics.json"], end_reason="bad-magic",
-        unsupported=["batchconsumequeue: batch consume queues"],
-        lowered_queues=[("T/0", 5, 3)],
-    )
-    assert {found.code for found in everything.findings()} == {code.name for code in PREDICT_CODES}
-    assert everything.exit_code == 4 | 64 and Prediction("5.3.3", "normal").exit_code == 0
 
 
 def test_releases_that_would_cut_the_log_are_named(store: Callable[[str], Path]) -> None:
@@ -383,3 +327,19 @@ def test_prediction_agrees_with_brokers(name: str, recipe: str, tmp_path: Path) 
         untold = UNTOLD.get((name, recipe), set())
         observed = {key: value for key, value in observed.items() if key in predicted and key not in untold}
         assert {key: predicted[key] for key in observed} == observed, version
+
+
+def test_a_start_that_finds_only_filler_left_to_dispatch_goes_on(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    before, last = [record for base, file in plain.log_files(root).items() for record in plain.chain(file, base)][-2:]
+    path = max((root / "commitlog").iterdir())
+    content = bytearray(path.read_bytes())
+    for at in (95, 96):
+        content[before.phy_offset - int(path.name) + at] ^= 0xFF
+    path.write_bytes(content)
+    assert mqtool("recover", root, "--yes", "--lost", "gap").code == exits.CORRECTED | exits.MESSAGES
+    cut = mqtool("truncate", root, "--to", last.phy_offset, "--max-loss", 1, "--yes")
+    assert cut.code == exits.CORRECTED | exits.MESSAGES
+    for version in readers("clean-5.3.3"):
+        found = ask(root, version)
+        assert (found.starts, found.exit_code, found.max_phy) == (True, 0, last.phy_offset), version

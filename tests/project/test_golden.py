@@ -12,7 +12,7 @@ import pytest
 from fixtures.damage import RECIPES
 from tests import golden
 from tests.cli.runner import Result, mqtool
-from tests.golden import COMMANDS, STORES, Case, Outcome
+from tests.golden import COMMANDS, STORES, Case
 
 KNOWN = golden.kept()
 QUICK = golden.quick(KNOWN)
@@ -70,19 +70,6 @@ def test_changed_fact_of_a_finding_is_a_difference(monkeypatch: pytest.MonkeyPat
     assert len(told) == 2
 
 
-def test_changed_count_is_a_difference_that_shows_both(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    def change(root: Path, document: dict) -> None:
-        document["commitlog"]["messages"] -= 1
-
-    changing(monkeypatch, "verify", change)
-    assert differences(ONE, folder) == [f"{ONE}: verify", "    was messages:542", "    now messages:541"]
-
-
-def test_step_that_is_missing_from_a_plan_is_a_difference(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    changing(monkeypatch, "recover", lambda root, document: document["plan"]["steps"].pop())
-    assert differences(ONE, folder)[0] == f"{ONE}: recover"
-
-
 def test_changed_byte_of_a_recovered_store_is_a_difference(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     def change(root: Path, document: dict) -> None:
         with (root / "checkpoint").open("r+b") as file:
@@ -93,29 +80,6 @@ def test_changed_byte_of_a_recovered_store_is_a_difference(monkeypatch: pytest.M
     told = differences(ONE, folder)
     assert told[0].startswith(f"{ONE}: ")
     assert "tree" in told[0]
-
-
-def test_undo_that_leaves_another_tree_fails_its_case(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    changing(monkeypatch, "undo", lambda root, document: (root / "checkpoint").touch())
-    told = differences(ONE, folder)
-    assert "undo left another tree" in told[0]
-
-
-def test_reading_command_that_writes_fails_its_case(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    changing(monkeypatch, "verify", lambda root, document: (root / "note").touch() or None)
-    assert "note" in differences(ONE, folder)[0]
-
-
-def test_case_that_is_new_or_cannot_be_made_any_more_is_a_difference() -> None:
-    assert golden.differences(Outcome(ONE, None), KNOWN[ONE])
-    assert golden.differences(Outcome(ONE, KNOWN[ONE]), None)
-    assert golden.differences(Outcome(ONE, None), None) == []
-
-
-def test_kept_lines_are_read_as_they_were_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(golden, "GOLDEN", tmp_path)
-    golden.keep(KNOWN)
-    assert golden.kept() == KNOWN
 
 
 def test_one_store_or_one_case_can_be_asked_for() -> None:

@@ -11,7 +11,6 @@ import pytest
 from fixtures.damage import damage
 from fixtures.damage.config import BAK, STROKES
 from fixtures.synth import synth_store
-from formats.config.json import loads
 from formats.config.tables import BY_NAME
 from formats.consumequeue import CQ_UNIT, PRE_BLANK
 from recover.broker.settings import BrokerSettings
@@ -27,7 +26,7 @@ from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.config_files import read_config
 from recover.store.store import Store
 from tests.support.looks import carry_out, looked_at, opened
-from tests.support.stores import STORES, real_store, unpacked
+from tests.support.stores import real_store
 
 # --- What recover plans, where no scenario of a real store shows it.
 
@@ -36,20 +35,6 @@ def _recovered(root: Path) -> list[object]:
     plan = plan_recover(opened(root), RecoverOptions()).plan
     apply_plan(root, seal(plan, root))
     return list(plan.steps)
-
-
-def test_an_empty_last_queue_file_behind_a_full_one_is_found_and_put_aside(tmp_path: Path) -> None:
-    root = tmp_path / "s"
-    synth_store(root, messages=100, topics=1, queues=1)
-    folder = root / "consumequeue" / "Topic0" / "0"
-    last = folder / f"{2000:020d}"
-    last.write_bytes(bytes(2000))
-    report = verify(opened(root))
-    assert [(item.code, item.file) for item in report.findings if item.severity != "info"] == [
-        ("consumequeue-empty-last-file", f"consumequeue/Topic0/0/{last.name}")
-    ]
-    assert _recovered(root) == [Retire(f"consumequeue/Topic0/0/{last.name}")]
-    assert verify(opened(root)).exit_code == 0
 
 
 def test_a_queue_whose_messages_are_all_gone_leaves_no_file_of_zeros(tmp_path: Path) -> None:
@@ -149,12 +134,6 @@ def codes(root: Path) -> list[str]:
 
 def topics_of(path: Path) -> dict[str, object]:
     return dict(read_config(path, BY_NAME["topics.json"]).table)
-
-
-@pytest.mark.parametrize("name", STORES)
-def test_a_sound_config_is_left_alone(name: str) -> None:
-    store, look = looked_at(unpacked(name))
-    assert repair_config(store, look, check_config(store, look), clamp_offsets=True).steps == []
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -296,29 +275,6 @@ def test_nothing_is_done_about_offsets_that_are_gone(store: Make) -> None:
         (root / "config" / name).write_bytes(b'{"offsetTable":{}}')
     assert repair(root).steps == []
     assert codes(root) == ["config-missing"]
-
-
-def test_what_a_cut_topics_file_still_says_goes_before_the_guess(store: Make) -> None:
-    root = store("clean-4.5.1")
-    path = root / "config" / "topics.json"
-    whole = topics_of(path)
-    path.write_bytes(path.read_bytes()[:1500])
-    path.with_name("topics.json.bak").unlink()
-    read = topics_of(path)
-    repair(root)
-    guessed = topics_of(path)
-    assert {name: guessed[name] for name in read} == {name: whole[name] for name in read}
-    assert guessed.keys() > read.keys()
-
-
-def test_missing_topics_come_back_and_unknown_queues_do_not_count(store: Make) -> None:
-    root = store("clean-4.5.1")
-    known = topics_of(root / "config" / "topics.json")
-    damage("topics-missing", root)
-    repair(root)
-    guessed = topics_of(root / "config" / "topics.json")
-    assert guessed.keys() <= known.keys() | {"%RETRY%CG_retry", "%DLQ%CG_retry"}
-    assert isinstance(loads((root / "config" / "topics.json").read_bytes()), dict)
 
 
 def test_two_cut_offset_files_give_what_both_still_say_and_the_newer_one_wins(store: Make) -> None:

@@ -7,7 +7,6 @@ import pytest
 from fixtures.damage.walk import Located
 from mqtool import exits
 from recover.derived.expected import lmq_targets
-from recover.evidence.places import names_again
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, messages, queue_bytes
 
@@ -75,13 +74,3 @@ def test_two_changed_bytes_leave_the_carrier_as_it_is_and_the_finding_with_the_q
     change(store, hit, b"INNER_MULTI_QUEUE_OFFSET\x01", 0x02)
     assert store.found("commitlog-contradicted-field") == []
     assert {item["facts"]["topic"] for item in store.found("consumequeue-wrong-units")} == {"%LMQ%one"}
-
-
-def test_claims_that_no_bit_or_more_than_one_explains_restore_nothing(drill: Start) -> None:
-    record = carrier(drill(LMQ)).record
-    (one, at), two = lmq_targets(record)
-    assert names_again(record, [(one, at)], [two]) is None  # as it is: any bit elsewhere would do
-    assert names_again(record, [(one._replace(topic="%LMQ%none"), at)], [two]) is None
-    near = names_again(record, [(one, at ^ 1)], [two])
-    assert near is not None and lmq_targets(near.record) == [(one, at ^ 1), two]
-    assert (near.field, near.before) == ("INNER_MULTI_QUEUE_OFFSET", f"{at},{two[1]}")

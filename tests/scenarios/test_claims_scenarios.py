@@ -17,7 +17,7 @@ from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, file_name, messages, queue_bytes
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
-from tests.torture.hunt import older_records_at_the_end
+from tests.torture.hunt import early_end_mark, older_records_at_the_end
 
 UNIT = CQ_UNIT.size
 SECTOR = 512
@@ -138,24 +138,6 @@ def test_what_one_record_name_or_mark_claims_against_all_others_is_taken_back(
         assert queue_bytes(store.root) == before
 
 
-@pytest.mark.parametrize("adjoining", [False, True])
-def test_two_early_end_marks_in_one_file_hide_nothing(drill: Start, *, adjoining: bool) -> None:
-    store = drill("killed-manyfiles-5.5.0")
-    before, log = queue_bytes(store.root), log_bytes(store.root)
-    path = store.root / "commitlog" / file_name(9 * 65536)
-    content = bytearray(path.read_bytes())
-    records = list(plain.chain(bytes(content), int(path.name)))
-    for record in records[20:22] if adjoining else (records[10], records[60]):
-        at = record.phy_offset - int(path.name)
-        content[at:at + 8] = (len(content) - at).to_bytes(4, "big") + plain.BLANK.to_bytes(4, "big")
-    path.write_bytes(content)
-    store.struck()
-    with store.recovered():
-        if not adjoining:
-            assert log_bytes(store.root) == log
-            assert queue_bytes(store.root) == before
-
-
 @pytest.mark.parametrize("torn", [False, True])
 def test_old_records_after_a_full_queue_file_let_every_reader_start(drill: Start, *, torn: bool) -> None:
     store = drill("killed-lmq-4.9.7")  # its queues end with full files: 5.3.3 would make empty ones, and fail on them
@@ -171,6 +153,18 @@ def test_old_records_after_a_full_queue_file_let_every_reader_start(drill: Start
     with store.recovered() as done:
         assert done["plan"]["loss"] == []
         assert plain.delivered(store.root) == delivered
+
+
+def test_two_generations_of_old_records_after_a_break_are_cut_in_one_run(drill: Start) -> None:
+    store = drill("killed-lmq-4.9.7")
+    delivered = plain.delivered(store.root)
+    older_records_at_the_end(store.root, random.Random(1), back=1000)
+    older_records_at_the_end(store.root, random.Random(7), back=0)
+    early_end_mark(store.root, random.Random(0))
+    store.struck()
+    with store.recovered():
+        assert store.verify().code == 0
+        assert plain.delivered(store.root).items() >= delivered.items()
 
 
 @pytest.mark.parametrize(("name", "seed"), sampled(("clean-plain-4.9.7", "clean-5.3.3"), SEEDS, quick=3))

@@ -15,7 +15,7 @@ from fixtures.lab.packed import manifest
 from mqtool import exits
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import Broken, Drill, all_stores, counts, file_name, messages
+from tests.scenarios.drill import Broken, Drill, all_stores, counts, messages
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
 from tests.support.stores import KINDS, broker_conf, real_store, unmount_log
@@ -90,15 +90,6 @@ def test_empty_stores(folder: Path, drill: Start) -> None:
             assert code == 0, (command, stderr)
 
 
-def test_empty_commitlog_with_queues_left_is_4_and_nothing_is_touched(folder: Path) -> None:
-    shapes.queues_without_log(folder / "s")
-    assert said("verify", folder / "s")[0] == 4
-    for command in ("recover", "rebuild", "rebuild-consumequeue", "rebuild-index"):
-        code, stderr = said(command, folder / "s", "--yes")
-        assert code == 4 | 8
-        assert "mounted" in stderr
-
-
 @pytest.mark.parametrize("what", ["empty folder", "other files", "missing", "a file", "one level too high"])
 def test_folder_that_is_no_store_is_16_with_a_hint(folder: Path, drill: Start, what: str) -> None:
     root = folder / "x"
@@ -145,29 +136,6 @@ def test_file_where_a_directory_should_be_is_8(drill: Start, name: str) -> None:
         code, stderr = said(command, root, *options)
         assert code & exits.OPERATIONAL, (command, code, stderr)
         assert name in stderr
-
-
-def test_directory_named_like_a_queue_or_index_file_is_named(drill: Start) -> None:
-    store = drill("clean-plain-4.9.7")
-    for path in (f"consumequeue/Audit/0/{file_name(2000)}", "index/20270101000000000"):
-        (store.root / path).mkdir()
-    result = store.verify()
-    assert result.code & exits.BUG == 0
-    assert {f"consumequeue/Audit/0/{file_name(2000)}", "index/20270101000000000"} <= {
-        item["file"] for item in result.document["findings"]}
-
-
-def test_a_special_file_in_the_log_does_not_hang(drill: Start) -> None:
-    import os
-
-    store = drill("clean-plain-4.9.7")
-    os.mkfifo(store.root / "commitlog" / file_name(262144))
-    before = tree_digest(store.root)
-    for command in ("verify", "inspect", "predict"):
-        assert mqtool(command, store.root).code & exits.BUG == 0
-    assert mqtool("recover", store.root, "--yes").code & exits.BUG == 0
-    mqtool("undo", store.root, "--yes")
-    assert_same_tree(before, tree_digest(store.root))
 
 
 # --- A store of every kind, as its broker left it and with its log not mounted: what mqtool says of it and does to it.

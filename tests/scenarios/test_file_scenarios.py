@@ -136,16 +136,6 @@ def test_t15_first_message_as_old_as_retention_allows_asks_nothing(
         assert store.run("recover", "--yes", *options).code == result.code
 
 
-def test_t15_log_of_which_the_first_file_was_not_copied_asks_for_it(drill: Start) -> None:
-    store = drill(PLAIN)
-    start = walk.log_files(store.root)[1].file_from_offset
-    store.strike("log-first-missing")
-    store.finds("commitlog-begins-late", f"commitlog/{file_name(start)}", 0, exit_code=exits.DERIVED)
-    assert store.verify().document["next"][0]["command"].startswith("Find them")
-    with assert_unchanged(store.root):
-        assert store.run("recover", "--yes").code == exits.DERIVED
-
-
 def test_t16_missing_middle_file_is_a_gap_and_both_sides_stay(drill: Start) -> None:
     store = drill(MANY_FILES)
     facts = store.strike("log-middle-missing").facts
@@ -158,6 +148,16 @@ def test_t16_missing_middle_file_is_a_gap_and_both_sides_stay(drill: Start) -> N
     assert refused.code == exits.OPERATIONAL | exits.MESSAGES
     assert "the source of this copy" in refused.stderr and f"--max-loss {len(store.lost)}" in refused.stderr
     assert store.run("recover", "--max-loss", len(store.lost) - 1, "--yes").code & exits.OPERATIONAL
+
+
+def test_t16_the_only_log_file_that_is_left_gets_its_name_back(drill: Start) -> None:
+    store = drill("clean-propcrc-5.3.3")
+    folder = store.root / "commitlog"
+    (folder / file_name(0)).unlink()
+    (folder / file_name(131072)).rename(folder / file_name(133667))
+    store.struck()
+    with store.recovered(exits.DERIVED):
+        assert [path.name for path in folder.iterdir()] == [file_name(131072)]
 
 
 @pytest.mark.parametrize("files", [1, 3])
@@ -376,9 +376,3 @@ def test_changed_file_holds_what_changes_in_place_would_leave(
         room = max(0, min(stop, size) - start)
         expected[start : start + room] = content[:room]
     assert b"".join(changed_file(path, size, changes[::-1]).chunks()) == expected
-
-
-def test_changes_of_the_same_bytes_are_no_file(tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("changed") / "file"
-    with pytest.raises(ValueError, match="overlap"):
-        changed_file(path, 10, [ZeroRange("file", 0, 5), ZeroRange("file", 4, 8)])

@@ -17,7 +17,7 @@ from tests.cli.runner import Result, mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import MANY_FILES, Drill
 from tests.support.sampling import sampled
-from tests.support.stores import CLEAN, KILLED, KINDS, real_store, unpacked
+from tests.support.stores import real_store
 from tests.support.trees import assert_unchanged
 
 # --- T26 and T27: index files that lie or loop, and checkpoints that would make a start read too much or too little.
@@ -236,11 +236,6 @@ def check_a_day_ahead(root: Path) -> None:
 def five_units_rotten(root: Path) -> None:
     for unit in (3, 9, 17, 30, 39):
         change(root, unit, phy_offset=1 << 9)
-
-
-@pytest.mark.parametrize("name", [*CLEAN, *KILLED, *(name for name in KINDS if "timer" in name)])
-def test_a_healthy_timer_shows_nothing(name: str) -> None:
-    assert not {code for code in timer_findings(unpacked(name)) if code.startswith("timer-")}
 
 
 @pytest.mark.parametrize(("harm", "code", "count"), [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from formats import record as commitlog
 from formats import sysflag
 from formats.consumequeue import CQ_UNIT
 from formats.crc import crc31
-from formats.record import HEAD, encode
+from formats.record import encode
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import (
     KILLED,
@@ -29,7 +28,6 @@ from tests.scenarios.drill import (
     bridged,
     counts,
     file_name,
-    manifest,
     messages,
     position,
     queue_bytes,
@@ -89,19 +87,6 @@ def test_t02_torn_record_that_a_queue_names_is_a_lost_message(drill: Start, reci
         assert messages(store.root) == store.intact
 
 
-@pytest.mark.parametrize("name", [PLAIN, "killed-lmq-4.9.7"])
-@pytest.mark.parametrize("field", ["total_size", "magic", "phy_offset"])
-def test_t02_last_record_of_which_only_one_field_is_damaged_is_put_back(drill: Start, name: str, field: str) -> None:
-    store = drill(name)
-    last = store.records()[-1]
-    flip_bit(store.root, last.file.path, last.position + HEAD.field(field).offset + 1, 3)
-    store.struck()
-    assert store.verify().document["commitlog"]["damaged_messages"] == len(store.lost) == 1
-    with store.recovered() as done:
-        assert (done["damaged_messages"], done["plan"]["loss"], done["bridged"][0]["field"]) == (0, [], field)
-        assert messages(store.root) == store.messages
-
-
 # --- T03 to T07: damage in the middle ---------------------------------------------------------------
 
 
@@ -152,14 +137,6 @@ def test_t05_bad_size_is_never_believed(drill: Start, recipe: str) -> None:
             assert messages(store.root) == store.messages
 
 
-def test_t05_huge_body_length_is_never_believed(drill: Start) -> None:
-    store = drill(PLAIN)
-    facts = store.strike("body-length-huge").facts
-    store.finds("commitlog-damaged-range", *store.place(facts["phy_offset"]), exit_code=4)
-    with store.recovered():
-        pass
-
-
 @pytest.mark.parametrize("seed", [0, 3])
 def test_t06_zeroed_page_is_listed_by_queue_and_offset(drill: Start, seed: int) -> None:
     store = drill(MANY_FILES)
@@ -185,45 +162,7 @@ def test_t07_swapped_pages_do_not_stand_where_they_say(drill: Start) -> None:
         assert bridged(done) == sorted(map(position, store.lost))
 
 
-# --- T04: a bit that no checksum covers -------------------------------------------------------------
-
-
-@pytest.mark.parametrize("queues", ["kept", "gone"])
-@pytest.mark.parametrize("field", ["born_port", "store_port"])
-@pytest.mark.parametrize("count", [1, 2, 7])
-def test_t04_ports_that_are_none_are_put_back_beside_one_another(
-    drill: Start, count: int, field: str, queues: str
-) -> None:
-    store = drill(PLAIN)
-    hits = store.records()[300 : 300 + count]
-    for hit in hits:
-        flip_bit(store.root, hit.file.path, hit.position + HEAD.offset(field), 7)
-    if queues == "gone":
-        shutil.rmtree(store.root / "consumequeue")
-    store.struck()
-    log = store.verify().document["commitlog"]
-    assert [damage["reason"] for damage in log["damaged"]] == [f"bad-{field.replace('_', '-')}"]
-    assert log["damaged_messages"] == count
-    with store.recovered() as done:
-        assert [(bridge["kind"], bridge["field"]) for bridge in done["bridged"]] == [("restored", field)] * count
-        assert (done["damaged_messages"], done["plan"]["loss"]) == (0, [])
-        assert messages(store.root) == store.messages
-
-
-# --- T08 to T12: stale bytes, blanks of every size, and every kind of record: unusual, and mostly fine.
-
-
 # --- T08: stale bytes ---------------------------------------------------------------------------------
-
-
-def test_t08_older_records_behind_the_end_are_no_messages(drill: Start) -> None:
-    store = drill(PLAIN)
-    facts = store.strike("stale-behind-tail").facts
-    store.finds("commitlog-torn-tail", *store.place(facts["phy_offset"]), exit_code=2)
-    assert store.verify().document["commitlog"]["messages"] == len(store.messages)
-    with store.recovered() as done:
-        assert messages(store.root) == store.messages
-        assert done["damaged_messages"] == 0
 
 
 def test_t08_ghosts_in_their_own_place_are_shown_only_when_asked_for(drill: Start) -> None:
@@ -416,16 +355,6 @@ def test_t12_damaged_carrier_of_lmq_queues_is_one_message_with_a_place_in_each_o
         assert done["damaged_messages"] == 1
         assert {(row["topic"], row["messages"]) for row in done["plan"]["loss"]} == {
             (topic, 1) for topic in (hit.record.topic_name, *targets)}
-
-
-@pytest.mark.parametrize("name", ["killed-compressed-5.3.3", "killed-lmq-4.9.7", "clean-v2-5.5.0", PLAIN])
-def test_t12_flags_and_topics_are_those_that_the_broker_saw(drill: Start, name: str) -> None:
-    store, known = drill(name), manifest(name)
-    records = [hit.record for hit in store.records()]
-    flags = {str(flag): sum(r.sys_flag == flag for r in records) for flag in {r.sys_flag for r in records}}
-    topics = {topic: sum(r.topic_name == topic for r in records) for topic in {r.topic_name for r in records}}
-    assert (flags, topics) == (known["sys_flags"], known["records_of_topic"])
-    assert len(store.messages) == known["records"]
 
 
 @pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd", "plain"])

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from fixtures.damage import walk
-from fixtures.damage.patch import flip_bit, overwrite
+from fixtures.damage.patch import overwrite
 from formats.batchconsumequeue import BATCH_CQ_UNIT, BatchCqUnit
 from formats.consumequeue import CQ_UNIT
 from formats.record.layout import OFFSET_QUEUE_OFFSET
 from mqtool import exits
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import KILLED, PLAIN, Drill, all_stores, body_at, file_name, messages, queue_bytes
+from tests.scenarios.drill import KILLED, PLAIN, Drill, all_stores, file_name, messages, queue_bytes
 from tests.support.sampling import sampled
 from tests.support.stores import EXPECTED
 from tests.support.trees import assert_unchanged
@@ -45,7 +45,7 @@ def sizes(store: Drill) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.deep]) for name in WHOLE
+    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in WHOLE
 ])
 def test_t19_all_queues_missing_come_back_as_the_broker_wrote_them(drill: Start, name: str) -> None:
     store = drill(name)
@@ -58,21 +58,6 @@ def test_t19_all_queues_missing_come_back_as_the_broker_wrote_them(drill: Start,
     assert {item["file"] for item in missing} == {path.rsplit("/", 1)[0] for path in before}
     with store.recovered(0, *options):
         assert queue_bytes(store.root) == before
-
-
-def test_t19_expired_queues_come_back_from_the_first_message_on(drill: Start) -> None:
-    store = drill("clean-expired-5.5.0")
-    start, options = store.records()[0].record.phy_offset, sizes(store)
-    live = {
-        (queue.topic, queue.queue_id): [hit.unit for hit in walk.units(queue) if hit.unit.phy_offset >= start]
-        for queue in walk.queues(store.root)
-    }
-    shutil.rmtree(store.root / "consumequeue")
-    with store.recovered(0, *options):
-        for (topic, queue_id), units in live.items():
-            files = walk.mapped_files(store.root / "consumequeue" / topic / str(queue_id))
-            found = [unit for file in files for unit in CQ_UNIT.decode_all(file.read()) if unit.phy_offset >= start]
-            assert found == units
 
 
 @pytest.mark.parametrize("name", [PLAIN, "clean-4.5.1", "clean-5.3.3"])
@@ -150,20 +135,6 @@ def test_t23_zero_file_behind_a_full_one_is_no_unit(drill: Start) -> None:
 
 
 # --- T25: other kinds of queues --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["killed-ext-4.5.1", "killed-ext-5.5.0"])
-def test_t25_extension_files_are_made_again(drill: Start, name: str) -> None:
-    store = drill(name)
-    before = queue_bytes(store.root)
-    ext = {path: path.read_bytes() for path in (store.root / "consumequeue_ext").rglob("0*") if path.is_file()}
-    store.strike("ext-missing")
-    broken = store.found("consumequeue-ext-broken")
-    assert sum(item["facts"]["count"] for item in broken) == len(store.messages)
-    assert {item["file"] for item in broken} == {path.relative_to(store.root).as_posix() for path in ext}
-    with store.recovered(0, "--set", "mappedFileSizeConsumeQueueExt=40000"):
-        assert queue_bytes(store.root) == before
-        assert {path: path.read_bytes() for path in ext} == ext
 
 
 def put(path: Path, content: bytes) -> None:
@@ -306,32 +277,6 @@ def test_t24_first_offset_behind_the_last(drill: Start, how: str) -> None:
         begins_at_0(store, "Orders", 1, units)
 
 
-@pytest.mark.parametrize("hit", [10, -1])
-def test_t24_renamed_file_of_a_queue_with_a_bridge(drill: Start, hit: int) -> None:
-    store = drill(PLAIN)
-    record = [r for r in store.records() if (r.record.topic_name, r.record.queue_id) == ("Orders", 1)][hit]
-    flip_bit(store.root, record.file.path, body_at(record), 3)
-    assert store.run("recover", "--yes").code == 5
-    bridged = Drill.of(store.root, store.brokers)
-    before = queue_bytes(store.root)
-    folder = queue_folder(store, "Orders", 1)
-    (folder / file_name(0)).rename(folder / file_name(4000))
-    with bridged.recovered():
-        assert queue_bytes(store.root) == before
-        begins_at_0(store, "Orders", 1, sum(m[:2] == ("Orders", 1) for m in store.messages))
-
-
-def test_t24_renamed_file_of_a_single_unit_denies_no_record(drill: Start) -> None:
-    store = drill("clean-5.3.3")
-    before = queue_bytes(store.root)
-    folder = queue_folder(store, "RMQ_SYS_TRANS_OP_HALF_TOPIC", 0)
-    (folder / file_name(0)).rename(folder / file_name(40_000))
-    assert store.finds("consumequeue-missing-units", exit_code=2)["facts"]["count"] == 1
-    with store.recovered() as done:
-        assert done["bridged"] == []
-        assert queue_bytes(store.root) == before
-
-
 @pytest.mark.parametrize("queue", [0, 1])
 def test_t24_file_of_zeros_in_front_goes_and_a_queue_without_a_message_left_keeps_its_file(
     drill: Start, queue: int
@@ -398,14 +343,3 @@ def test_last_message_with_the_number_0_is_put_back_and_none_before_it_is_given_
         assert done["plan"]["loss"] == []
         assert messages(store.root) == store.messages
         assert queue_bytes(store.root) == before
-
-
-def test_without_the_unit_nothing_tells_it_from_a_topic_made_anew(drill: Start) -> None:
-    store = drill("clean-plain-4.9.7")
-    own = number_last(store, "Orders", 0)
-    folder = store.root / "consumequeue" / "Orders" / "0"
-    size = (folder / file_name(0)).stat().st_size
-    path = folder / file_name(own * CQ_UNIT.size // size * size)
-    overwrite(store.root, path, own * CQ_UNIT.size % size, bytes(CQ_UNIT.size), "the unit gone")
-    assert store.found("commitlog-contradicted-field") == []
-    assert store.verify().document["commitlog"]["superseded"] == own

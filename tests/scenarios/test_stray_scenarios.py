@@ -9,12 +9,9 @@ from pathlib import Path
 import pytest
 
 from mqtool import exits
-from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, file_name, messages, queue_bytes
-from tests.scenarios.interrupted import points, recovering
-from tests.support.plans import killed_at
-from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
+from tests.support.trees import assert_unchanged
 
 PLAIN, KILLED = "clean-plain-4.9.7", "killed-plain-4.5.1"
 
@@ -65,13 +62,6 @@ def test_folder_among_files_of_a_queue_or_of_the_index_is_put_aside(drill: Start
         assert queue_bytes(store.root) == before
 
 
-def test_a_file_at_an_odd_offset_is_called_what_it_is(drill: Start) -> None:
-    store = drill("clean-plain-4.9.7")
-    (store.root / "commitlog" / file_name((50 << 20) + 4096)).write_bytes(bytes(4096))
-    said = [item["message"] for item in store.verify().document["findings"] if item["code"] == "commitlog-not-a-file"]
-    assert len(said) == 1 and "it is a file at an offset that is no multiple of the file size" in said[0]
-
-
 def test_an_empty_file_at_an_odd_offset_is_put_aside(drill: Start) -> None:
     store = drill("clean-plain-4.9.7")
     path = store.root / "commitlog" / file_name((50 << 20) + 4096)
@@ -106,23 +96,6 @@ def test_what_has_the_name_of_a_log_file_and_is_none_is_8_and_nothing_is_changed
             refused = store.run(command[0], *command[1:], "--yes")
         assert refused.code & (exits.OPERATIONAL | exits.CORRECTED) == exits.OPERATIONAL
         assert path.name in refused.stderr or "no commitlog" in refused.stderr
-
-
-def test_kill_while_a_folder_is_put_aside(drill: Start) -> None:
-    store = drill(KILLED)
-    path = stray(store, "commitlog/lost+found")
-    before = tree_digest(store.root)
-    for point in points(store, 4):
-        assert killed_at(point, recovering(store.root))
-        assert path.exists() or (store.root / "abort").exists(), "abort goes last"
-        if mqtool("resume", store.root, "--yes").code & exits.OPERATIONAL:
-            assert path.exists(), "killed before there was a run"
-            assert store.run("recover", "--yes").code == exits.CORRECTED
-        assert not path.exists()
-        assert store.verify().code == 0
-        assert mqtool("undo", store.root, "--yes").code & exits.OPERATIONAL == 0
-        assert_same_tree(before, tree_digest(store.root))
-        shutil.rmtree(store.root / ".mqtool", ignore_errors=True)
 
 
 def test_folder_that_cannot_leave_its_disk_stays_and_so_does_abort(drill: Start, disk: Path) -> None:

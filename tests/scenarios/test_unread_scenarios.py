@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.damage import damage, walk
+from fixtures.damage import damage
 from fixtures.lab.packed import manifest
 from mqtool import exits
 from tests.cli.runner import Result, mqtool
@@ -68,29 +68,6 @@ def test_nothing_is_changed_that_a_dledger_answers_for(folder: Path, change: tup
     assert "dledger-n0" in said.document["error"]["message"]
 
 
-def test_a_store_switched_to_a_dledger_keeps_the_units_that_point_into_it(folder: Path) -> None:
-    root = to_dledger(real_store(MANY, folder), keep=1)
-    end = max(file.file_from_offset for file in walk.log_files(root)) + 1
-    assert any(hit.unit.phy_offset > end for queue in walk.queues(root) for hit in walk.units(queue))
-    damage("checkpoint-zero", root)  # something to do elsewhere
-    refuses(root, "recover")
-
-
-@pytest.mark.parametrize("keep", [0, 1])
-def test_predict_cannot_say_what_a_dledger_does(folder: Path, keep: int) -> None:
-    root = to_dledger(real_store(MANY, folder), keep)
-    said = mqtool("predict", root, "--broker", "5.3.3", "--json")
-    assert said.code == UNREAD and said.document["starts"] is None
-    assert {item["code"] for item in said.document["findings"]} == {"start-cannot-say"}
-    line = mqtool("predict", root, "--broker", "5.3.3", "--quiet").stdout
-    assert line.startswith("Cannot say") and "nothing" not in line
-
-
-def test_predict_cannot_say_what_a_switch_to_a_dledger_does(folder: Path) -> None:
-    root = real_store(CLEAN, folder)
-    assert mqtool("predict", root, "--set", "enableDLegerCommitLog=true", "--json").code == UNREAD
-
-
 @pytest.mark.parametrize("search", [
     ("--topic", "none", "--key", "none"), ("--topic", "none", "--key", "none", "--scan"),
     ("--msg-id", "7F00000100002A9F0000000000000000"), ("--phy-offset", "48"),
@@ -100,18 +77,6 @@ def test_a_search_of_a_dledger_store_could_not_look(folder: Path, search: tuple[
     said = mqtool("query", root, *search, "--json")
     assert said.code == REFUSED
     assert said.document.get("complete") is not True
-
-
-def test_what_lies_in_the_files_of_a_switched_store_is_found_all_the_same(folder: Path) -> None:
-    root = to_dledger(real_store(MANY, folder), keep=1)
-    hit = walk.records(root)[0]
-    assert mqtool("query", root, "--phy-offset", hit.record.phy_offset, "--json").code == 0
-    assert mqtool("query", root, "--topic", "none", "--key", "none", "--scan", "--json").code == REFUSED
-
-
-def test_inspect_does_not_take_a_dledger_for_a_lost_log(folder: Path) -> None:
-    root = to_dledger(real_store(CLEAN, folder))
-    assert "Do not start" not in mqtool("inspect", root).stdout
 
 
 @pytest.mark.parametrize(("file", "content"), [
@@ -182,14 +147,6 @@ def test_damage_is_not_bridged_where_the_units_of_lost_messages_are_in_rocksdb(f
     refuses(root, "recover")
 
 
-def test_a_log_that_is_not_mounted_is_seen_by_what_rocksdb_holds(folder: Path) -> None:
-    root = to_rocksdb(real_store(CLEAN, folder))
-    shutil.rmtree(root / "commitlog")
-    shutil.rmtree(root / "index")
-    assert "commitlog-empty-queues-left" in notable(verify(root))
-    refuses(root, "recover")
-
-
 def test_a_setting_says_where_queues_are_before_there_is_a_file_of_them(folder: Path) -> None:
     root = real_store(CLEAN, folder)
     shutil.rmtree(root / "consumequeue")
@@ -257,8 +214,6 @@ def noise(pattern: str) -> Harm:
         path = newest(root, pattern)
         path.write_bytes(bytes(byte ^ 0x5A for byte in path.read_bytes()))
     return harm
-
-
 
 
 def predicted(root: Path, *settings: str) -> Result:
@@ -344,12 +299,6 @@ def test_topics_of_a_dledger_store_that_stop_a_start_are_named(folder: Path) -> 
     assert "config/topics.json" in refused["remedy"]
     assert not any(step["command"].startswith("mqtool recover") for step in said.document["next"])
     assert "Copy it from" in str(said.document["next"])
-
-
-def test_a_database_needs_no_options(folder: Path) -> None:
-    root = real_store(ROCKSDB, folder)
-    gone("consumequeue/OPTIONS-*")(root)
-    assert "part-damaged" not in notable(mqtool("verify", root, "--json"))
 
 
 @pytest.mark.parametrize(("name", "part", "settings", "harm"), [

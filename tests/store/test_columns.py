@@ -46,18 +46,6 @@ def test_what_does_not_fit_into_memory_comes_back_from_the_disk() -> None:
         kept.records["bits"] |= 1  # a scan marks ghosts in place
 
 
-def test_many_small_pieces_share_the_maps_of_their_disk() -> None:
-    def shared() -> int:
-        return sum("rw-s" in line and "(deleted)" in line for line in Path("/proc/self/maps").read_text().splitlines())
-
-    store, before = ColumnStore(0), shared()
-    kept = [store.keep(ROWS[start : start + 9], HASHES[: start % 5]) for start in range(991)]
-    assert 0 < shared() - before < 60
-    for start, split in enumerate(kept):
-        assert split.records.tolist() == ROWS[start : start + 9].tolist()
-        assert split.hashes.tolist() == HASHES[: start % 5].tolist()
-
-
 def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(small_disk: Path) -> None:
     store = ColumnStore(0)
     store.keep(ROWS, HASHES)

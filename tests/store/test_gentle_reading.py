@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
@@ -60,39 +59,6 @@ def test_a_pass_over_a_file_leaves_the_page_cache_as_it_was(monkeypatch: pytest.
     _pass_over(30)
     assert system.cached == cached
     assert sorted(system.dropped) == sorted(set(range(30)) - cached)
-
-
-def test_what_is_read_next_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    system = _System(monkeypatch, set())
-    ahead = ReadAhead(3, 40 * BLOCK)
-    for position in range(0, 40 * BLOCK, BLOCK):
-        ahead.come_to(position, BLOCK)
-        assert position // BLOCK in system.cached
-        assert len(system.cached) <= 1 + reader.AHEAD // BLOCK + 1
-
-
-@pytest.mark.parametrize("cached", [set(), {3}])
-def test_what_is_read_of_another_s_split_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch, cached: set[int]) -> None:
-    system = _System(monkeypatch, set(cached))
-    ahead = ReadAhead(3, 3 * BLOCK, 1 << 16)
-    for position in range(0, 3 * BLOCK, BLOCK):
-        ahead.come_to(position, BLOCK)
-    system.cached.add(3)
-    ahead.close()
-    assert system.cached == cached and sorted(system.dropped) == [0, 1, 2, *({3} - cached)]
-
-
-def test_where_the_file_system_cannot_tell_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    system = _System(monkeypatch, set(), fails=errno.EOPNOTSUPP)
-    _pass_over(5)
-    assert system.dropped == []
-    assert system.advice == [os.POSIX_FADV_RANDOM, os.POSIX_FADV_NORMAL]
-
-
-def test_a_file_that_is_not_here_gets_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    system = _System(monkeypatch, set())
-    ReadAhead(-1, BLOCK).come_to(0, BLOCK)
-    assert system.advice == []
 
 
 def test_no_more_is_read_than_the_rate_allows() -> None:

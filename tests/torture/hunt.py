@@ -3,7 +3,8 @@
 A case ends well if recover refuses and changes nothing, or if after it every message that the damage left intact
 stands at its place and is delivered, a second recover changes nothing, verify repeats what recover reported, every
 broker that can read the store is predicted to start and lose nothing, and undo restores every byte. Where nothing is
-left of a log file, recover has to refuse; then it is run once more with --max-loss all, and judged likewise.
+left of a log file, recover has to refuse; then it is run once more with --max-loss all, and judged likewise, but for
+the messages that the refusal said would be lost.
 
 `python -m tests.torture.hunt FIRST STOP` hunts through these seeds and prints what came of it; with `--brokers N` real
 brokers start on what every Nth seed left behind, and have to deliver what the plain reader finds there.
@@ -205,6 +206,7 @@ def judged(outcome: Outcome, root: Path, *, brokers: bool = False) -> None:
 
     first = run("verify")
     same("verify")
+    given_up = 0
     has_lost_a_file = _has_lost_a_file(name, left)
     is_told = first.code & (exits.DERIVED if _has_lost_its_first(root) else exits.MESSAGES)
     if has_lost_a_file and len(outcome.damages) == 1 and not is_told:
@@ -216,6 +218,9 @@ def judged(outcome: Outcome, root: Path, *, brokers: bool = False) -> None:
         if not has_lost_a_file:
             return
         outcome.end = BY_CONTRACT
+        # what the refusal says the plan would cost is given up by accepting it
+        told = done.document["findings"]
+        given_up = sum(item["facts"]["count"] for item in told if item["code"] == "plan-loses-delivered")
         done = run("recover", "--yes", "--max-loss", "all")
         if done.code & exits.OPERATIONAL:
             same("a refused recover")
@@ -234,7 +239,7 @@ def judged(outcome: Outcome, root: Path, *, brokers: bool = False) -> None:
     if gone:
         wrong.append(f"{len(gone)} of {len(left)} intact records changed, first at {gone[0]}")
     missed = sorted(place for place, content in due.items() if _message(after.get(place, b"")) != _message(content))
-    if missed:
+    if len(missed) > given_up:
         wrong.append(f"{len(missed)} of {len(due)} intact messages not delivered, first {missed[0]}")
     second = run("verify")
     if done.document["applied"]:

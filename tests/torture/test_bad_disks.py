@@ -78,7 +78,7 @@ def test_nothing_is_changed_on_what_cannot_be_read(store: Drill, part: int, coun
 
 
 @pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("which", [pytest.param(n, marks=pytest.mark.deep if n > 3 else ()) for n in range(8)])
+@pytest.mark.parametrize("which", [pytest.param(n, marks=pytest.mark.long if n > 3 else ()) for n in range(8)])
 def test_read_that_fails_once_costs_no_message(store: Drill, part: int, which: int, count: Count) -> None:
     """The disk gives an error at one read of a place and then no more: what was taken for zeros must not become so."""
     file = store.root / parts(store.root)[part]
@@ -191,7 +191,9 @@ def _remove(path: Path) -> None:
     path.unlink()
 
 
-@pytest.mark.parametrize("part", [pytest.param(part, marks=pytest.mark.deep if part else ()) for part in range(4)])
+@pytest.mark.parametrize("part", [
+    0, pytest.param(1, marks=pytest.mark.deep), *(pytest.param(part, marks=pytest.mark.long) for part in (2, 3)),
+])
 @pytest.mark.parametrize("change", [_shrink, _empty, _grow, _rewrite, _remove])
 def test_file_that_changes_under_the_scan(
     store: Drill, part: int, change: Callable[[Path], None], count: Count
@@ -230,7 +232,7 @@ def test_log_that_a_live_broker_appends_to_is_read_without_a_signal(store: Drill
 
 
 CODES = {name: getattr(errno, name) for name in ("ENOSPC", "EIO", "EROFS", "EACCES", "EMFILE", "EDQUOT")}
-CASES = sampled(sorted(CODES), sorted(PLANS), ["once", "from then on"], one_in=20)
+CASES = sampled(sorted(CODES), sorted(PLANS), ["once", "from then on"], quick=2, one_in=20)
 
 
 def _from(stop: int, how: str) -> Callable[[int, disk.Operation], bool]:

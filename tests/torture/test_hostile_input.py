@@ -68,29 +68,16 @@ def test_codec_takes_any_bytes(name: str) -> None:
     check()
 
 
-def _fuzzed(name: str, rounds: int, seed: int) -> int:
+@pytest.mark.parametrize(("rounds", "seed"), [
+    (30, 1), pytest.param(200, 2, marks=pytest.mark.deep), pytest.param(6000, 3, marks=pytest.mark.long),
+])
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_codec_takes_very_many_mutated_files(name: str, rounds: int, seed: int, count: Count) -> None:
     chance = random.Random(f"{name} {seed}")
     real = pieces(unpacked("killed-ext-5.5.0")) + pieces(unpacked("clean-4.5.1"))
     for _ in range(rounds):
         survives(name, mutated(chance.choice(real), chance))
-    return rounds
-
-
-@pytest.mark.parametrize("name", sorted(CODECS))
-def test_codec_takes_mutated_files(name: str, count: Count) -> None:
-    count("inputs fuzzed, codecs", _fuzzed(name, 30, 1))
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("name", sorted(CODECS))
-def test_codec_takes_many_mutated_files(name: str, count: Count) -> None:
-    count("inputs fuzzed, codecs", _fuzzed(name, 200, 2))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", sorted(CODECS))
-def test_codec_takes_very_many_mutated_files(name: str, count: Count) -> None:
-    count("inputs fuzzed, codecs", _fuzzed(name, 6000, 3))
+    count("inputs fuzzed, codecs", rounds)
 
 
 @pytest.mark.parametrize("seconds", [
@@ -164,22 +151,22 @@ def test_guard_pages_are_where_they_should_be() -> None:
     assert in_a_child(too_far) == -11
 
 
-def test_kernels_never_leave_their_buffer(folder: Path, count: Count) -> None:
-    logs = _logs(KERNEL_STORES[:2])
-    assert in_a_child(lambda: _scan_many(logs, folder, 60, 1)) == 0
-    count("inputs fuzzed, kernels between guard pages", 60)
-
-
-@pytest.mark.parametrize("seed", [
-    pytest.param(seed, marks=pytest.mark.deep if seed == 2 else pytest.mark.long) for seed in range(2, 6)
+@pytest.mark.parametrize(("rounds", "seed"), [
+    (60, 1), pytest.param(500, 2, marks=pytest.mark.deep),
+    *(pytest.param(500, seed, marks=pytest.mark.long) for seed in range(3, 6)),
 ])
-def test_kernels_never_leave_their_buffer_whatever_is_in_it(seed: int, folder: Path, count: Count) -> None:
-    logs = _logs(KERNEL_STORES)
-    assert in_a_child(lambda: _scan_many(logs, folder, 500, seed)) == 0
-    count("inputs fuzzed, kernels between guard pages", 500)
+def test_kernels_never_leave_their_buffer_whatever_is_in_it(
+    rounds: int, seed: int, folder: Path, count: Count
+) -> None:
+    logs = _logs(KERNEL_STORES if seed > 1 else KERNEL_STORES[:2])
+    assert in_a_child(lambda: _scan_many(logs, folder, rounds, seed)) == 0
+    count("inputs fuzzed, kernels between guard pages", rounds)
 
 
 # --- the command line ------------------------------------------------------------------------------------
+
+
+FUZZED = ("clean-4.5.1", "killed-lmq-4.9.7", "killed-ext-5.5.0")
 
 
 def speaks_cleanly(root: Path, *line: object) -> int:
@@ -216,21 +203,13 @@ def _cli_fuzzed(name: str, folder: Path, rounds: int, seed: int) -> int:
     return ran
 
 
-@pytest.mark.parametrize("name", ["clean-plain-4.9.7"])
-def test_commands_on_damaged_stores(name: str, folder: Path, count: Count) -> None:
-    count("inputs fuzzed, commands", _cli_fuzzed(name, folder, 6, 1))
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("name", ["clean-4.5.1", "killed-lmq-4.9.7", "killed-ext-5.5.0"])
-def test_commands_on_many_damaged_stores(name: str, folder: Path, count: Count) -> None:
-    count("inputs fuzzed, commands", _cli_fuzzed(name, folder, 20, 2))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["clean-4.5.1", "killed-lmq-4.9.7", "killed-ext-5.5.0", "clean-v2-5.5.0"])
-def test_commands_on_very_many_damaged_stores(name: str, folder: Path, count: Count) -> None:
-    count("inputs fuzzed, commands", _cli_fuzzed(name, folder, 400, 3))
+@pytest.mark.parametrize(("name", "rounds", "seed"), [
+    ("clean-plain-4.9.7", 6, 1),
+    *(pytest.param(name, 20, 2, marks=pytest.mark.deep) for name in FUZZED),
+    *(pytest.param(name, 400, 3, marks=pytest.mark.long) for name in (*FUZZED, "clean-v2-5.5.0")),
+])
+def test_commands_on_very_many_damaged_stores(name: str, rounds: int, seed: int, folder: Path, count: Count) -> None:
+    count("inputs fuzzed, commands", _cli_fuzzed(name, folder, rounds, seed))
 
 
 # --- names -----------------------------------------------------------------------------------------------

@@ -80,30 +80,6 @@ def patch(path: Path, offset: int, content: bytes) -> None:
         file.write(content)
 
 
-@pytest.mark.parametrize("unit", [0, 5])
-def test_unit_with_a_negative_offset_is_wrong_and_not_expired(folder: Path, unit: int) -> None:
-    store = Drill.start("clean-plain-4.9.7", folder)
-    patch(store.root / QUEUE, unit * CQ_UNIT.size, b"\x80")
-    store.struck()
-    store.finds("consumequeue-wrong-units", QUEUE, unit * CQ_UNIT.size, exit_code=exits.DERIVED)
-    with store.recovered():
-        pass
-
-
-def test_unit_of_an_expired_message_in_a_live_place_is_wrong(folder: Path) -> None:
-    store = Drill.start("clean-expired-5.5.0", folder)
-    hit = store.records()[-1].record
-    cells = store.root / f"consumequeue/{hit.topic_name}/{hit.queue_id}"
-    size = min(path.stat().st_size for path in cells.iterdir())
-    at = hit.queue_offset * CQ_UNIT.size
-    name = f"consumequeue/{hit.topic_name}/{hit.queue_id}/{at // size * size:020d}"
-    patch(store.root / name, at % size, (100).to_bytes(8, "big"))
-    store.struck()
-    store.finds("consumequeue-wrong-units", name, at % size, exit_code=exits.DERIVED)
-    with store.recovered():
-        pass
-
-
 @pytest.mark.parametrize("place", [1, 7, -2, -1])
 def test_record_that_repeats_the_number_in_front_of_it_is_the_damaged_one(folder: Path, place: int) -> None:
     store = Drill.start("clean-plain-4.9.7", folder)

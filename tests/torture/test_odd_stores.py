@@ -103,19 +103,6 @@ def test_what_it_is_instead_is_said(place: str, folder: Path) -> None:
         assert "a pipe" in done.stdout
 
 
-@pytest.mark.parametrize("kind", ["pipe", "socket", "link to a device"])
-@pytest.mark.parametrize("name", ["20300101000000000", "notes"])
-def test_what_is_no_file_among_index_files_is_a_warning(name: str, kind: str, folder: Path) -> None:
-    store = real_store("clean-plain-4.9.7", folder)
-    put(kind, store / "index" / name)
-    done = mqtool("verify", store, "--json")
-    (found,) = [item for item in done.document["findings"] if item["file"] == f"index/{name}"]
-    assert (done.code, found["code"], found["severity"]) == (exits.DERIVED, "index-odd-name", "warning")
-    assert found["remedy"].startswith(f"Move index/{name} out of the store")
-    recovered = mqtool("recover", store, "--yes", "--json")
-    assert (recovered.code, recovered.document["applied"]) == (exits.DERIVED, False), recovered.stderr
-
-
 # --- A `.mqtool/` that somebody made up, and links within a store: nothing outside of the store is written, ever.
 
 
