@@ -34,7 +34,7 @@ from recover.log.engine import Engine, KnownLog, stamps_of
 from recover.look.store import settings_of
 from recover.repair.losses import RecoverPlan, assumed_sizes
 from recover.repair.never_worse import refuse_worse
-from recover.store.memo import Seen, seen_now
+from recover.store.memo import Stamp, seen_now
 from recover.store.store import Store, StoreOptions
 
 BITS = (exits.CORRECTED, exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED)
@@ -233,7 +233,7 @@ class Change(Struct):
                 return made
             return refuse_worse(store, made, settings_of(store, *self.broker.said)[0], self.max_loss, out.findings)
 
-    def _stated(self, store: Store, made: RecoverPlan, seen: Seen) -> Plan:
+    def _stated(self, store: Store, made: RecoverPlan, seen: dict[str, Stamp]) -> Plan:
         """The plan with what it was made from, in the document and in the file of --plan-out."""
         out, options, plan = self.out, store.options, made.plan
         if self.output is None and any(item.code == "broker-running" for item in made.before.findings):
@@ -258,7 +258,7 @@ class Change(Struct):
             **plan.summary, "assumptions": made.assumptions, "assumed_settings": made.assumed_settings,
             "mendable_messages": made.mendable_messages, "store_options": said,
         })
-        plan = seal(plan, store.root.absolute(), seen={**seen.files, **seen.folders})
+        plan = seal(plan, store.root.absolute(), seen=seen)
         out.answer(
             valid_to=made.valid_to, plan=plan_document(plan), applied=False, journal=None,
             lost_messages=made.lost_messages, damaged_messages=made.damaged_messages,

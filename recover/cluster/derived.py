@@ -26,7 +26,7 @@ from formats.record.rows import EXPECTED, RECORD
 from recover.change import disk
 from recover.change.content import Content, Spool, padded
 from recover.change.model import Install, Step
-from recover.cluster.packing import pack_numbers, unpack_numbers
+from recover.cluster.packing import pack_rows, unpack_rows
 from recover.cluster.views import Seen
 from recover.derived.expected import QueueKey
 from recover.derived.index_image import FileHead, IndexImage
@@ -115,24 +115,13 @@ class QueueChunks(Struct, frozen=True):
         for group in np.unique(self.groups[filled]).tolist():
             queues = filled[self.groups[filled] == group]
             parts = [rows[starts[queue] : places[queue]] for queue in queues.tolist()]
-            yield int(group), (number, pack_positions(np.concatenate(parts)))
-
-
-def pack_positions(rows: Rows) -> bytes:
-    """EXPECTED rows of one queue or of several, one after the other."""
-    return pack_numbers({name: rows[name] for name in EXPECTED.names or ()})
+            yield int(group), (number, pack_rows(np.concatenate(parts)))
 
 
 def _positions(chunks: Iterable[tuple[int, bytes]]) -> Rows:
     """The rows of all chunks, in log order within each queue; the queues ascending."""
-    parts = []
-    for _, content in sorted(chunks):
-        columns = unpack_numbers(content)
-        rows = np.empty(columns["queue"].size, dtype=EXPECTED)
-        for name in EXPECTED.names or ():
-            rows[name] = columns[name]
-        parts.append(rows)
-    rows = np.concatenate(parts) if parts else np.empty(0, dtype=EXPECTED)
+    parts = [unpack_rows(content, EXPECTED) for _, content in sorted(chunks)]
+    rows = np.concatenate([np.empty(0, dtype=EXPECTED), *parts])
     return np.asarray(rows[np.argsort(rows["queue"], kind="stable")])
 
 
@@ -269,23 +258,18 @@ class IndexChunks(Struct, frozen=True):
             records, kept = split.records[rows], counts > 0
             ends = np.cumsum(counts)
             places = np.arange(int(ends[-1])) + np.repeat(starts - (ends - counts), counts)
-            yield span.file, (number, pickle.dumps((
-                pack_numbers({
-                    "phy_offset": records["phy_offset"][kept], "hashes": counts[kept],
-                    "store_timestamp": records["store_timestamp"][kept],
-                }), split.hashes[places].tobytes(),
-            )))
+            keys = records[kept]
+            keys["hashes"] = counts[kept]
+            packed = pack_rows(keys[["phy_offset", "hashes", "store_timestamp"]])
+            yield span.file, (number, pickle.dumps((packed, split.hashes[places].tobytes())))
 
 
 def _keys(chunks: Iterable[tuple[int, bytes]]) -> Iterator[KeyPart]:
     """What a file is built from, one chunk after the other in log order."""
     for _, content in sorted(chunks):
         packed, hashes = pickle.loads(content)
-        columns = unpack_numbers(packed)
-        records = np.zeros(columns["phy_offset"].size, dtype=RECORD)
-        for name, values in columns.items():
-            records[name] = values
-        yield records, np.frombuffer(hashes, dtype=np.int32).copy(), np.array([TAKE_ALL], dtype=np.uint8)
+        own = np.frombuffer(hashes, dtype=np.int32).copy()
+        yield unpack_rows(packed, RECORD), own, np.array([TAKE_ALL], dtype=np.uint8)
 
 
 class IndexFileTask(Struct, frozen=True):

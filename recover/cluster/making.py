@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from formats.layout import Buffer
+from formats.record.rows import RECORD
 from recover.change.content import Content, DeferredContent, Manifest, allocated, padded
 from recover.change.model import Install, Step
 from recover.cluster.derived import (
@@ -32,7 +33,6 @@ from recover.cluster.derived import (
     announced,
     contents,
     listing,
-    pack_positions,
 )
 from recover.cluster.jobs import enter, invisible, watch
 from recover.cluster.packing import Kept, KeptPiece, PackedSplit, pack_rows, rows_of, unpack_rows
@@ -63,7 +63,7 @@ class SentSplit(Struct, frozen=True):
 
     def split(self) -> Split:
         """Its rows."""
-        return Split(unpack_rows(self.columns), np.frombuffer(self.hashes, dtype="<i4"))
+        return Split(unpack_rows(self.columns, RECORD), np.frombuffer(self.hashes, dtype="<i4"))
 
 
 def pack_elements(
@@ -302,7 +302,7 @@ def _lmq_chunks(expectation: Expectation, groups: Rows) -> Iterator[Chunk]:
     rows = expectation.lmq_rows
     own = groups[rows["queue"]]
     for group in np.unique(own[own >= 0]).tolist():
-        yield int(group), (_LAST, pack_positions(rows[own == group]))
+        yield int(group), (_LAST, pack_rows(rows[own == group]))
 
 
 def _spans(builder: FileBuilder, target: Target, file: int) -> Iterator[tuple[int, Span]]:

@@ -20,7 +20,6 @@ from recover.log.split_scan import one_split
 from recover.store.columns import ColumnStore, Rows, Split
 from recover.store.reader import ReadFailure
 
-_COLUMNS = pa.schema([(name, pa.from_numpy_dtype(RECORD[name])) for name in RECORD.names or ()])
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -77,7 +76,7 @@ def pack(scan: SplitScan, seen: Seen) -> PackedSplit:
 def unpack(packed: PackedSplit, part: SplitRange, store: ColumnStore) -> SplitScan:
     """The split as a scan on this machine would have left it; its rows are kept in `store`."""
     found = FileScan(part.mapped_file, part.file_size)
-    records = unpack_rows(packed.columns)
+    records = unpack_rows(packed.columns, RECORD)
     if records.size:
         found.splits.append(store.keep(records, np.frombuffer(packed.hashes, dtype="<i4")))
     found.queues, found.holes, found.end = packed.queues, packed.holes, packed.end
@@ -89,38 +88,25 @@ def unpack(packed: PackedSplit, part: SplitRange, store: ColumnStore) -> SplitSc
     )
 
 
-def pack_rows(records: Rows) -> bytes:
-    """RECORD rows as one Arrow IPC stream, a column each."""
-    columns = [_array(records[name]) for name in RECORD.names or ()]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, _COLUMNS, options=_OPTIONS) as writer:
-        writer.write_batch(pa.record_batch(columns, schema=_COLUMNS))
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def unpack_rows(content: bytes) -> Rows:
-    """The reverse of `pack_rows`: dtype RECORD."""
-    batch = pa.ipc.open_stream(content).read_next_batch()
-    records = np.empty(batch.num_rows, dtype=RECORD)
-    for name in RECORD.names or ():
-        records[name] = _values(batch.column(name))
-    return records
-
-
-def pack_numbers(columns: dict[str, Rows]) -> bytes:
-    """Integer columns of one length as an Arrow IPC stream: differences from row to row, as narrow as they fit."""
-    arrays = {name: _array(_narrow(np.diff(column.astype(np.int64), prepend=0))) for name, column in columns.items()}
-    batch = pa.record_batch(arrays)
+def pack_rows(rows: Rows) -> bytes:
+    """Rows of integers as one Arrow IPC stream: a column each, differences from row to row as narrow as they fit."""
+    names = rows.dtype.names or ()
+    batch = pa.record_batch({
+        name: _array(_narrow(np.diff(rows[name].astype(np.int64), prepend=0))) for name in names
+    })
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS) as writer:
         writer.write_batch(batch)
     return bytes(sink.getvalue().to_pybytes())
 
 
-def unpack_numbers(content: bytes) -> dict[str, Rows]:
-    """The reverse of `pack_numbers`: int64 columns."""
+def unpack_rows(content: bytes, dtype: np.dtype[Any]) -> Rows:
+    """The reverse of `pack_rows`; fields that were not packed are 0."""
     batch = pa.ipc.open_stream(content).read_next_batch()
-    return {name: np.cumsum(_values(batch.column(name)), dtype=np.int64) for name in batch.schema.names}
+    rows = np.zeros(batch.num_rows, dtype=dtype)
+    for name in batch.schema.names:
+        rows[name] = np.cumsum(_values(batch.column(name)), dtype=np.int64)
+    return rows
 
 
 def _array(values: Rows) -> Any:
@@ -247,7 +233,7 @@ def rows_of(packed: PackedSplit, pieces: list[KeptPiece], queues: dict[tuple[byt
     tuple[int, Split]
 ]:
     """On an executor: the splits of the log that are pieces of this one, queues numbered as the log does."""
-    records, hashes = unpack_rows(packed.columns), np.frombuffer(packed.hashes, dtype="<i4")
+    records, hashes = unpack_rows(packed.columns, RECORD), np.frombuffer(packed.hashes, dtype="<i4")
     mapping = np.array([queues.get(key, -1) for key in packed.queues], dtype=np.int32)
     records["queue"] = mapping[records["queue"]] if mapping.size else records["queue"]
     ends = np.cumsum(records["hashes"], dtype=np.int64)

@@ -158,26 +158,15 @@ class LogEdge(Struct, frozen=True):
 
 def log_edge(log: LogView, stop: int | None = None) -> LogEdge:
     """The end of the log, or of its part before physical offset `stop`."""
-    if stop is None or stop >= log.log_end:
-        return LogEdge(log.log_end, _last_start(log), log.last_timestamp, log.newest_timestamp)
+    stop = log.log_end if stop is None else min(stop, log.log_end)
     start = last = newest = 0
     for split in log.splits():
         rows = split.records
-        rows = rows[(rows["phy_offset"] < stop) & ((rows["bits"] & BIT_GHOST) == 0)]
-        if rows.size:
-            start, last = int(rows["phy_offset"][-1]), int(rows["store_timestamp"][-1])
-            newest = max(newest, int(rows["store_timestamp"].max()))
+        live = np.flatnonzero((rows["phy_offset"] < stop) & ((rows["bits"] & BIT_GHOST) == 0))
+        if live.size:
+            start, last = int(rows["phy_offset"][live[-1]]), int(rows["store_timestamp"][live[-1]])
+            newest = max(newest, int(rows["store_timestamp"][live].max()))
     return LogEdge(stop, start, last, newest)
-
-
-def _last_start(log: LogView) -> int:
-    """Phy offset of the last live record, 0 without one."""
-    for scan in reversed(log.files):
-        for split in reversed(scan.splits):
-            live = np.flatnonzero((split.records["bits"] & BIT_GHOST) == 0)
-            if live.size:
-                return int(split.records["phy_offset"][live[-1]])
-    return 0
 
 
 def right_checkpoint(

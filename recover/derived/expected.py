@@ -36,7 +36,10 @@ class QueueKey(NamedTuple):
 
 
 class Expectation(Struct):
-    """The queues that a log fills. `keys[i]` is the queue that rows call i; LMQ queues come after those of the log."""
+    """The queues that a log fills. `keys[i]` is the queue that rows call i; LMQ queues come after those of the log.
+
+    `skipped`: for each queue of the log, whether its own records fill nothing (bool array): see `deleted` and `unsafe`.
+    """
 
     log: LogView
     topics: Topics
@@ -45,12 +48,7 @@ class Expectation(Struct):
     lmq_rows: Rows
     deleted: list[str]
     unsafe: list[str]
-    _skip: Rows
-
-    @property
-    def skipped(self) -> Rows:
-        """For each queue of the log, whether its own records fill nothing (bool array): see `deleted` and `unsafe`."""
-        return self._skip
+    skipped: Rows
 
     def queues(self) -> dict[QueueKey, int]:
         """Each queue with at least one expected position, and how many it has."""
@@ -85,7 +83,7 @@ class Expectation(Struct):
         wanted = np.zeros(len(self.keys), dtype=np.bool_)
         wanted[batch] = True
         lmq = self.lmq_rows[wanted[self.lmq_rows["queue"]]]  # ascending by queue
-        wanted[: self._skip.size] &= ~self._skip
+        wanted[: self.skipped.size] &= ~self.skipped
         places = starts.copy()
         for split in self.log.splits():
             fits = group_rows(np.asarray(split.records), wanted, places, stops, rows)

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from formats.index import DEFAULT_GEOMETRY, INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, IndexGeometry, IndexHeader, IndexUnit
 from formats.names import is_index_name
 from recover.findings.refusal import UsageRefusal
-from recover.store.columns import Rows, mapped, scratch_file
+from recover.store.columns import Rows, roomy
 from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure, spend
 from recover.store.source import entries
@@ -182,7 +182,6 @@ def _candidates(reader: FileReader, length: int, phase: int) -> Iterator[IndexGe
 
 
 _CHUNK = 8 << 20
-_LARGE = 64 << 20
 _WORD = 4
 _HEADER_WORDS = INDEX_HEADER.size // _WORD
 _UNIT_WORDS = INDEX_UNIT.size // _WORD
@@ -219,7 +218,7 @@ def read_words(reader: FileReader, geometry: IndexGeometry) -> IndexWords:
 
     Bytes after the geometry's size are left out, as a broker does.
     """
-    image = IndexWords(geometry, IndexHeader(0, 0, 0, 0, 0, 0), _room(geometry.size // _WORD))
+    image = IndexWords(geometry, IndexHeader(0, 0, 0, 0, 0, 0), roomy(geometry.size // _WORD, np.int32))
     raw = image.words.data.cast("B")
     reader.come_to(0, min(reader.length, geometry.size))
     for start, stop in reader.data_ranges(0, min(reader.length, geometry.size)):
@@ -234,18 +233,6 @@ def read_words(reader: FileReader, geometry: IndexGeometry) -> IndexWords:
         # holes are a multiple of 4 bytes wherever they are, so no word is turned twice
         _swap(image.words[start // _WORD : -(-stop // _WORD)])
     return image
-
-
-def _room(words: int) -> Rows:
-    """Zeros (int32): of a large file in a scratch file, where there is room for one, for memory may be short."""
-    size = words * _WORD
-    if size < _LARGE:
-        return np.zeros(words, dtype=np.int32)
-    with scratch_file() as file:
-        try:
-            return mapped(file, 0, size).view(np.int32)
-        except OSError:
-            return np.zeros(words, dtype=np.int32)
 
 
 def _swap(words: Rows) -> None:

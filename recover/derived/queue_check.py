@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 
 from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK
 from formats.names import offset_to_name
@@ -53,16 +52,12 @@ def odd_queue_name(store: Store, odd: OddName) -> Finding:
                    remedy=BY_HAND if odd.by_hand else None)
 
 
-class ExtVerdict(Struct, frozen=True):
-    """`tags_codes`: those of a stretch of queue units, with the addresses of intact ext units replaced by what they
-    hold. `broken`: cells that name the right message, but an ext unit that is none of its own (bool array)."""
+def check_ext(stretch: Stretch, files: ExtFiles, rows: Rows, tags_codes: Rows) -> tuple[Rows, Rows]:
+    """Follow the ext addresses of a stretch. `rows` are the EXPECTED positions with the given tags codes.
 
-    tags_codes: Rows
-    broken: Rows
-
-
-def check_ext(stretch: Stretch, files: ExtFiles, rows: Rows, tags_codes: Rows) -> ExtVerdict:
-    """Follow the ext addresses of a stretch. `rows` are the EXPECTED positions with the given tags codes."""
+    Returns the tags codes of its units, with the addresses of intact ext units replaced by what they hold, and which
+    cells name the right message, but an ext unit that is none of its own (bool array).
+    """
     tags = stretch.tags_code.copy()
     broken = np.zeros(tags.size, dtype=bool)
     known = files.units
@@ -82,7 +77,7 @@ def check_ext(stretch: Stretch, files: ExtFiles, rows: Rows, tags_codes: Rows) -
     intact[intact] = np.diff(np.maximum.accumulate(positions[intact]), prepend=-1) > 0
     tags[cells[intact]] = tags_codes[inside[intact]]
     broken[cells[~intact]] = True
-    return ExtVerdict(tags, broken)
+    return tags, broken
 
 
 def broken_finding(stretch: Stretch, files: ExtFiles, start: int, stop: int) -> Finding:
@@ -373,8 +368,7 @@ class _Checker:
         if has_ext(stretch):
             # what delayed messages have in their ext units is what the delay table learns from
             self._learn(stretch, rows, ext.tags_codes(tags))
-            verdict = check_ext(stretch, ext, rows[~lost], self.delays.tags_codes(rows[~lost]))
-            tags, broken = verdict.tags_codes, verdict.broken
+            tags, broken = check_ext(stretch, ext, rows[~lost], self.delays.tags_codes(rows[~lost]))
         else:
             self._learn(stretch, rows, tags)
         bounds = self.log.min_offset, self.log.log_end, self.starts, self.stops

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from msgspec import Struct
 
-from formats.consumequeue_ext import CQ_EXT_END, CQ_EXT_HEAD, END, END_ROOM, CqExtUnit, encode
+from formats.consumequeue_ext import CQ_EXT_END, END, END_ROOM, CqExtUnit, encode
 from formats.names import offset_to_name
 from recover.change.content import Spool
 from recover.change.model import Install, Retire, Step, patches
@@ -15,7 +15,6 @@ from recover.store.columns import Rows
 from recover.store.derived_files import ExtFiles, is_address, positions_of
 
 _NOWHERE = -1
-_PLAIN = CQ_EXT_HEAD.size
 
 
 class ExtRows(Struct, frozen=True):
@@ -87,9 +86,6 @@ def wants_ext(rows: Rows, found: Rows, tags_codes: Rows, *, by_default: bool) ->
 def fresh_ext(rows: ExtRows, files: ExtFiles) -> ExtImage:
     """All units anew from position 0 on; those that are intact on disk keep their filter bit map."""
     size = files.store.ext_file_size
-    known = files.units
-    if not known.cut and (known.size == _PLAIN).all():
-        return _all_plain(rows, size)
     writer = _Writer(size, 0)
     positions = [writer.put(_intact(rows, number, files)) for number in range(rows.size)]
     return ExtImage(size, np.array(positions, dtype=np.int64), writer.result())
@@ -144,21 +140,6 @@ def _intact(rows: ExtRows, number: int, files: ExtFiles) -> bytes:
     if unit is None or (unit.tags_code, unit.store_timestamp) != (tags_code, timestamp):
         unit = CqExtUnit(tags_code, timestamp, b"")
     return encode(unit)
-
-
-def _all_plain(rows: ExtRows, file_size: int) -> ExtImage:
-    heads = np.zeros(rows.size, dtype=CQ_EXT_HEAD.dtype)
-    heads["size"], heads["tags_code"], heads["store_timestamp"] = _PLAIN, rows.tags_code, rows.store_timestamp
-    per_file = max(1, (file_size - END_ROOM) // _PLAIN)
-    numbers = np.arange(rows.size, dtype=np.int64)
-    positions = numbers // per_file * file_size + numbers % per_file * _PLAIN
-    writes = []
-    for first in range(0, rows.size, per_file):
-        data = heads[first : first + per_file].tobytes()
-        if first + per_file < rows.size:
-            data += CQ_EXT_END.encode(END)
-        writes.append((first // per_file * file_size, data))
-    return ExtImage(file_size, positions, tuple(writes))
 
 
 class _Writer:

@@ -320,14 +320,6 @@ def repaired_steps(builder: QueueBuilder, key: QueueKey, rows: Rows, spool: Spoo
         yield from queue_steps(files, queue, spool)
 
 
-def fresh_queues(
-    builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey] | None
-) -> Iterator[QueueCells]:
-    """Each wanted queue (None: all) that the log fills, as a broker would build it from the log alone."""
-    for key, rows in expectation.grouped(wanted):
-        yield builder.fresh(key, rows)
-
-
 def consumequeue_steps(
     store: Store, log: LogView, expectation: Expectation, queues: ConsumeQueueReport, spool: Spool,
     *, visible: bool = False, wanted: set[QueueKey] | None = None, evidence: Evidence = NO_EVIDENCE,

@@ -295,7 +295,7 @@ CONFIG_CODES: tuple[Code, ...] = (
         cause=_PERSISTED,
         broker=_LOAD,
         action="Recover writes the guess. Compare it with what you know before the start; "
-        "`mqadmin updateTopic` mends single topics.",
+        "`mqadmin updateTopic` corrects single topics.",
     ),
     Code(
         "config-backup-broken", "warning", "{name} is sound, but its backup {problem}", _RECOVER,

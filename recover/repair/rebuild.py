@@ -26,7 +26,7 @@ from recover.derived.index_files import index_geometry
 from recover.derived.index_rebuild import IndexRebuild, rebuild_index
 from recover.derived.producer import Producer, producer_for
 from recover.derived.queue_check import check_consumequeue
-from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_files, fresh_queues
+from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_files
 from recover.evidence.lost import record_count
 from recover.findings.model import Finding, FindingList
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
@@ -316,8 +316,8 @@ def _write_queues(writer: _Writer, seen: Survey, wanted: set[QueueKey] | None, p
         queues = producer.queues(builder, seen.expectation, wanted, fresh=True)
         writer.take({step.file: step.content for _, steps in queues for step in steps if step.content is not None})
         return
-    for queue in fresh_queues(builder, seen.expectation, wanted):
-        for name, content, size in fresh_files(seen.store, queue):
+    for key, rows in seen.expectation.grouped(wanted):
+        for name, content, size in fresh_files(seen.store, builder.fresh(key, rows)):
             writer.write(name, in_order(padded(content, size)))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Callable
+from contextlib import suppress
 from typing import IO, Any
 
 import numpy as np
@@ -36,12 +36,12 @@ def mapped(file: IO[bytes], start: int, size: int) -> np.ndarray[Any, Any]:
 
 
 def roomy(count: int, dtype: Any) -> np.ndarray[Any, Any]:
-    """An array of `count` values, not set; one of more than 64 MiB lies in a scratch file, not in memory."""
+    """Zeros: more than 64 MiB of them in a scratch file, where there is room for one, for memory may be short."""
     size = count * np.dtype(dtype).itemsize
-    if size <= _LARGEST:
-        return np.empty(count, dtype=dtype)
-    with scratch_file() as file:
-        return mapped(file, 0, size).view(dtype)
+    if size > _LARGEST:
+        with suppress(OSError), scratch_file() as file:
+            return mapped(file, 0, size).view(dtype)
+    return np.zeros(count, dtype=dtype)
 
 
 Rows = np.ndarray[Any, Any]
@@ -78,52 +78,33 @@ class Scratch:
         self._left = memory
         self._file: Any = None
         self._end = 0
+        self._rest = np.empty(0, dtype=np.uint8)
         self._lock = threading.Lock()
-        # for large blocks the system hands out large pages; of maps a process has some ten thousand at most
-        self._in_memory = _Blocks(lambda size: np.empty(size, np.uint8))
-        self._in_file = _Blocks(self._map)
 
     def copied(self, data: Rows) -> Rows:
         """A copy (uint8) of some bytes or rows."""
         with self._lock:
-            blocks = self._in_memory if data.nbytes <= self._left else self._in_file
-            self._left -= data.nbytes if blocks is self._in_memory else 0
-            place = blocks.take(data.nbytes)
+            in_memory = data.nbytes <= self._left
+            self._left -= data.nbytes if in_memory else 0
+            place = np.empty(data.nbytes, dtype=np.uint8) if in_memory else self._in_file(data.nbytes)
         # as bytes: rows would be copied column by column
         place[:] = np.ascontiguousarray(data).view(np.uint8)
         return place
 
-    def _map(self, size: int) -> Rows:
-        if self._file is None:
-            self._file = scratch_file()
-        place = mapped(self._file, self._end, -(-size // _PAGE) * _PAGE)
-        self._end += place.size
-        return place
-
-
-class _Blocks:
-    """Hands out bytes of blocks: each as large as a quarter of all before it, up to `BLOCK`."""
-
-    def __init__(self, allocate: Callable[[int], Rows]) -> None:
-        self._allocate = allocate
-        self._rest = np.empty(0, dtype=np.uint8)
-        self._total = 0
-
-    def take(self, size: int) -> Rows:
-        """`size` bytes (uint8)."""
+    def _in_file(self, size: int) -> Rows:
+        """Bytes of the map made last, or of a new one as large as a quarter of all before it: a process may have some
+        ten thousand."""
         taken = -(-size // _ALIGNMENT) * _ALIGNMENT
         if taken > self._rest.size:
-            self._rest = self._allocate(max(taken, min(BLOCK, self._total // 4)))
-            self._total += self._rest.size
+            self._file = self._file or scratch_file()
+            self._rest = mapped(self._file, self._end, -(-max(taken, min(BLOCK, self._end // 4)) // _PAGE) * _PAGE)
+            self._end += self._rest.size
         place, self._rest = self._rest[:size], self._rest[taken:]
         return place
 
 
 class ColumnStore(Scratch):
     """Takes splits."""
-
-    def __init__(self, memory: int = DEFAULT_MEMORY) -> None:
-        super().__init__(memory)
 
     def keep(self, records: Rows, hashes: Rows) -> Split:
         """A copy of the rows that stays valid when the scan reuses its buffers."""

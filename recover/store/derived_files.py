@@ -99,7 +99,7 @@ class QueueFiles(Struct, dict=True):
         """The units of a file up to where the file system stores nothing more: of a new file that is nearly none."""
         with FileReader(mapped_file.path, again=False) as reader:
             ranges = list(reader.data_ranges(0, min(self.store.queue_file_size, mapped_file.length)))
-            stop = max((stop for _, stop in ranges), default=0)
+            stop = ranges[-1][1] if ranges else 0
             units = np.zeros(-(-stop // UNIT_SIZE), dtype=_UNIT)
             content = memoryview(units.view(np.uint8).data)
             for start, stop in ranges:

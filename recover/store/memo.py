@@ -8,7 +8,7 @@ import os
 import stat
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,27 +39,18 @@ def stamp_of(path: Path) -> Stamp | None:
     return Stamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
 
-class Seen(Struct, frozen=True):
-    """Name as plans have it -> stamp of every file that recover reads, and of every folder that it lists.
+def seen_now(store: Store) -> dict[str, Stamp]:
+    """Name as plans have it -> stamp of every file that recover reads, and of every folder that it lists, as it is.
 
-    A folder's stamp tells whether a name in it came or went.
+    A folder's stamp tells whether a name in it came or went. Topics and queues that are links are followed.
     """
-
-    files: dict[str, Stamp]
-    folders: dict[str, Stamp]
-
-
-def seen_now(store: Store) -> Seen:
-    """The store as it is; topics and queues that are links are followed."""
     queues = store.consumequeue_dir, store.consumequeue_ext_dir
     listed = [each for top in queues for each in _walk(top, links=2)]
     for top in (*store.commitlog_dirs, store.index_dir, store.config_dir):
         listed += _walk(top)
-    files = [Path(folder, name) for folder, names in listed for name in names]
-    return Seen(
-        _stamps(store, [*files, store.checkpoint_path, store.abort_path]),
-        _stamps(store, [Path(folder) for folder, _ in listed]),
-    )
+    paths = [path for folder, names in listed for path in (Path(folder), *(Path(folder, name) for name in names))]
+    paths += [store.checkpoint_path, store.abort_path]
+    return {store.relative(path): stamp for path in paths if (stamp := stamp_of(path)) is not None}
 
 
 def _walk(top: Path | str, links: int = 0, deep: float = math.inf) -> Iterator[tuple[str, list[str]]]:
@@ -83,10 +74,6 @@ def _walk(top: Path | str, links: int = 0, deep: float = math.inf) -> Iterator[t
     yield str(top), names
     for folder, levels in folders if deep > 0 else ():
         yield from _walk(folder, links - 1, levels)
-
-
-def _stamps(store: Store, paths: Iterable[Path]) -> dict[str, Stamp]:
-    return {store.relative(path): stamp for path in paths if (stamp := stamp_of(path)) is not None}
 
 
 def changed_since(root: Path, when_ns: int) -> str | None:

@@ -36,7 +36,7 @@ def first_queue(root: Path) -> tuple[QueueKey, Path]:
 def test_a_file_behind_a_link_that_changed_is_no_longer_as_it_was_seen(linked: str, store: StoreCopy) -> None:
     root = store("clean-plain-4.9.7")
     _, path = queue_behind_a_link(root, linked)
-    seen = seen_now(opened(root)).files
+    seen = seen_now(opened(root))
     assert path.relative_to(root).as_posix() in seen
     os.truncate(path, path.stat().st_size - 20)
     with pytest.raises(Refusal, match="changed while the store was read"):
@@ -52,5 +52,5 @@ def test_a_link_that_leads_out_of_the_store_is_not_followed_deeper_than_queues_l
     (root / "config").mkdir(exist_ok=True)
     (root / "config" / "linked").symlink_to(root.with_name("deep"))
     (root / "consumequeue" / "broken").symlink_to(root / "nowhere")
-    folders = {name for name in seen_now(opened(root)).folders if "inked" in name}
-    assert folders == {"consumequeue/Linked", "consumequeue/Linked/0"}
+    linked = {name for name in seen_now(opened(root)) if "inked" in name}
+    assert linked == {"consumequeue/Linked", "consumequeue/Linked/0"}
