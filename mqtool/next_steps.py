@@ -322,6 +322,7 @@ STATES: tuple[State, ...] = (
     State("planned checked", lambda it: bool(it.named("broker-running") and it.code),
           lambda it: [Step(STOP_BROKER, "nothing is changed while it runs, and what it writes may show as findings")]),
     State("planned", lambda it: True, _go),
+    State("predicted", lambda it: bool(it.by_hand("start-refused")), lambda it: it.by_hand("start-refused")),
     # the name of a log file is repaired whatever else cannot be said of the start
     State("predicted", lambda it: bool(it.named("commitlog-misnamed-file")), _dry_runs),
     State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _by_hand),

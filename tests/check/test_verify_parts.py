@@ -152,7 +152,11 @@ def test_a_timerlog_file_of_another_length_is_found(tmp_path: Path) -> None:
     (found,) = [item for item in verified.document["findings"] if item["severity"] != "info"]
     assert (verified.code, found["code"]) == (2, "timer-log-bad-length")
     assert (found["facts"]["length"], found["facts"]["expected"]) == (1 << 19, 1 << 20)
-    assert mqtool("predict", root, "--broker", "5.3.3", "--broker-conf", conf).code & 64
+    said = mqtool("predict", root, "--broker", "5.3.3", "--broker-conf", conf, "--json")
+    refused = next(item for item in said.document["findings"] if item["code"] == "start-refused")
+    assert said.code == 4 and refused["remedy"] == found["remedy"] in said.document["next"][0]["command"]
+    off = ("--set", "timerWheelEnable=false")
+    assert mqtool("predict", root, "--broker", "5.3.3", "--broker-conf", conf, *off).code & 4 == 0
     os.truncate(root / "timerlog" / ("0" * 20), 1 << 20)
     assert mqtool("verify", root, "--broker-conf", conf).code == 0
 
