@@ -132,7 +132,10 @@ def _file_size(store: Store) -> int:
 def _check_of(store: Store) -> tuple[TimerCheck | None, str]:
     """config/timercheck; or why it says nothing."""
     try:
-        return TIMER_CHECK.decode(read_small(store.config_dir / _CHECK, TIMER_CHECK.size)), ""
+        content = read_small(store.config_dir / _CHECK, TIMER_CHECK.size)
+        if content and not any(content):
+            return None, "holds nothing but zeros, and the timerlog has units"
+        return TIMER_CHECK.decode(content), ""
     except FileNotFoundError:
         return None, "is missing, and the timerlog has units"
     except (OSError, FormatError) as error:

@@ -63,7 +63,7 @@ def _known(store: Store, settings: dict[str, str], queues: bool) -> Iterator[Unr
         if (config / name / CURRENT).exists():
             yield UnreadPart(config / name, "broker configuration in RocksDB", CONFIG, rocksdb_data)
     for name, what in (("users", "users"), ("acls", "access rules")):
-        yield UnreadPart(config / name, f"{what} in RocksDB", None, rocksdb_data)
+        yield UnreadPart(config / name, f"{what} in RocksDB", CONFIG, rocksdb_data)
     yield UnreadPart(root / "rocksdbstore", "RocksDB of index, timer and transactions", INDEX, rocksdb_data)
     yield UnreadPart(root / "kvStore", "RocksDB of pop consumers", CONFIG, rocksdb_data)
     yield UnreadPart(store.batchconsumequeue_dir, "batch consume queues", CONSUMEQUEUE, mapped_data)

@@ -101,7 +101,7 @@ def _unit(phy_offset: int, size: int, due: int = 1 << 41) -> bytes:
 
 
 def _timer(root: Path, content: bytes) -> None:
-    put(root / "config" / "timercheck", encode_check(TimerCheck(0, 0, 0, 0, 0, 0, 0)))
+    put(root / "config" / "timercheck", encode_check(TimerCheck(1, 0, 0, 0, 0, 0, 0)))
     put(root / "timerlog" / FIRST, content.ljust(52 * 20 + 16, b"\0"))
 
 
@@ -124,6 +124,14 @@ def test_units_of_messages_that_expired_or_were_damaged_are_not_the_timers_fault
     if at < first.stat().st_size:
         first.unlink()
     assert notable(root) == []
+
+
+def test_a_timercheck_of_zeros_beside_units_says_nothing(tmp_path: Path) -> None:
+    """To a broker it is the file that it makes where there is none: a real 5.5.0 starts and delivers all 40."""
+    root = real_store("kinds/clean-timers-5.5.0", tmp_path)
+    check = root / "config" / "timercheck"
+    check.write_bytes(bytes(check.stat().st_size))
+    assert notable(root)[0].code == "timer-check-wrong" and "zeros" in notable(root)[0].message
 
 
 def test_bytes_that_are_no_unit_are_an_info(store: Make) -> None:

@@ -290,6 +290,21 @@ def test_what_popped_messages_wait_for_is_not_promised(folder: Path) -> None:
     assert "lose nothing" not in mqtool("predict", root, "--quiet").stdout
 
 
+def test_damage_beside_batch_queues_is_recovered_by_the_hint(folder: Path) -> None:
+    root = real_store("kinds/clean-batch-5.5.0", folder)
+    damage("bit-in-body", root)
+    hints = [step["command"] for step in verify(root).document["next"]]
+    assert any(hint.startswith("mqtool recover") for hint in hints), hints
+    assert mqtool("recover", root, "--yes").code & (exits.CORRECTED | REFUSED) == exits.CORRECTED
+
+
+def test_users_are_named_as_not_read(folder: Path) -> None:
+    """A bit in a table of them keeps a real 5.5.0 from starting; mqtool reads no blocks."""
+    root = real_store(ACL, folder)
+    assert "part-not-supported" in notable(verify(root))
+    assert "lose nothing" not in mqtool("predict", root, "--quiet").stdout
+
+
 def test_topics_of_a_dledger_store_that_stop_a_start_are_named(folder: Path) -> None:
     root = real_store("kinds/clean-dledger-5.3.3", folder)
     for name in ("topics.json", "topics.json.bak"):
