@@ -13,7 +13,7 @@ from typing import IO
 import pytest
 
 from tests.cli.runner import mqtool
-from tests.support.stores import real_store
+from tests.support.stores import real_store, write_at
 from tests.support.trees import assert_same_tree, assert_unchanged, tree_digest
 
 # --- recover and truncate on copies of real stores: plan, question, change, proof, way back.
@@ -27,9 +27,7 @@ ROOT = Path(__file__).parents[2]
 def damaged(tmp_path: Path) -> Path:
     """A killed store with a zeroed page in mid-log."""
     store = real_store("killed-5.5.0", tmp_path)
-    with (store / LOG).open("r+b") as log:
-        log.seek(46_684)
-        log.write(bytes(4096))
+    write_at(store / LOG, 46_684, bytes(4096))
     return store
 
 
@@ -194,9 +192,7 @@ def test_plan_remembers_parts_kept_elsewhere_and_settings(tmp_path: Path) -> Non
     multi_path(root)
     folders = [tmp_path / "store-log-a", tmp_path / "store-log-b"]
     parts = [item for folder in folders for item in ("--commitlog", folder)]
-    with (folders[1] / "00000000000000016384").open("r+b") as log:
-        log.seek(3000)
-        log.write(b"\xee" * 500)
+    write_at(folders[1] / "00000000000000016384", 3000, b"\xee" * 500)
     before = [tree_digest(folder) for folder in (root, *folders)]
     plan = tmp_path / "plan.json"
     assert mqtool("recover", root, *parts, "--set", "checkCRCOnRecover=true", "--dry-run", "--plan-out", plan).code == 4

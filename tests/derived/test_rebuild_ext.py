@@ -22,6 +22,7 @@ from recover.derived.queues import QueueBuilder, queue_steps
 from recover.findings.model import Finding
 from recover.store.derived_files import QueueFiles
 from recover.store.store import Store
+from tests.support.stores import write_at
 
 QUEUE = QueueKey("Orders", 1)
 MAP = b"\x81\x00\x00\x00\x00\x00\x00\x18"
@@ -71,12 +72,6 @@ def cells_of(root: Path, key: QueueKey = QUEUE) -> list[tuple[Path, int]]:
     ]
 
 
-def put(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)
-
-
 def units_at(path: Path) -> list[tuple[int, CqExtUnit]]:
     content, position, found = path.read_bytes(), 0, []
     while content[position : position + 2] not in (b"", b"\0\0", b"\xff\xff"):
@@ -92,7 +87,7 @@ def give_maps(root: Path, key: QueueKey = QUEUE) -> None:
     size = path.stat().st_size
     content = b""
     for number, ((file, position), (_, unit)) in enumerate(zip(cells_of(root, key), units_at(path), strict=True)):
-        put(file, position + 12, ext_address(len(content)).to_bytes(8, "big", signed=True))
+        write_at(file, position + 12, ext_address(len(content)).to_bytes(8, "big", signed=True))
         content += encode(unit._replace(bit_map=MAP if number % 3 == 0 else b""))
     path.write_bytes(content.ljust(size, b"\0"))
 
@@ -117,7 +112,7 @@ def test_one_broken_ext_unit_is_found_and_made_again(damage: bytes, with_maps: b
         give_maps(root)
     before = ext_file(root).read_bytes()
     position, _ = units_at(ext_file(root))[10]
-    put(ext_file(root), position, damage)
+    write_at(ext_file(root), position, damage)
     found = queue_findings(look(root), "consumequeue-ext-broken")
     assert [(item.file, item.offset) for item in found[:1]] == [
         (ext_file(root).relative_to(root).as_posix(), position)
@@ -143,7 +138,7 @@ def test_a_broken_unit_with_a_map_costs_that_map_alone(store: Copy) -> None:
     before = maps(root)
     position, unit = units_at(ext_file(root))[12]
     assert unit.bit_map
-    put(ext_file(root), position, b"\x7f" * 20)
+    write_at(ext_file(root), position, b"\x7f" * 20)
     after = repair(root)
     assert queue_findings(after) == []
     assert steps(after) == []
@@ -154,7 +149,7 @@ def test_tags_code_without_address_is_right_where_the_broker_wrote_it(store: Cop
     """The switch was turned on while the queue was in use."""
     root = store("killed-ext-5.5.0")
     for (path, position), (_, unit) in list(zip(cells_of(root), units_at(ext_file(root)), strict=True))[:5]:
-        put(path, position + 12, unit.tags_code.to_bytes(8, "big", signed=True))
+        write_at(path, position + 12, unit.tags_code.to_bytes(8, "big", signed=True))
     seen = look(root)
     assert queue_findings(seen) == []
     assert steps(seen) == []

@@ -11,7 +11,7 @@ import pytest
 from mqtool import exits
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
-from tests.support.stores import copy_store, unpacked
+from tests.support.stores import copy_store, unpacked, write_at
 from tests.torture.hunt import BY_CONTRACT, Outcome, judged, older_records_at_the_end
 
 STORE = "clean-plain-4.9.7"
@@ -135,9 +135,7 @@ def test_an_end_mark_that_only_records_of_another_log_bear_out_is_doubted_withou
     first, second = sorted((root / "commitlog").iterdir())[:2]
     content = second.read_bytes()
     at = [*plain.chain(content, int(second.name))][10].phy_offset - int(second.name)
-    with second.open("r+b") as file:
-        file.seek(at)
-        file.write((len(content) - at).to_bytes(4, "big") + plain.BLANK.to_bytes(4, "big"))
+    write_at(second, at, (len(content) - at).to_bytes(4, "big") + plain.BLANK.to_bytes(4, "big"))
     first.write_bytes((unpacked("clean-restarts-5.5.0") / "commitlog" / first.name).read_bytes())
     outcome = Outcome("killed-lmq-4.9.7", 0)
     judged(outcome, root)

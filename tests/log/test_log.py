@@ -18,7 +18,7 @@ from recover.look.pointers import read_checkpoint
 from recover.look.store import default_broker
 from recover.store.store import Store
 from tests.support.looks import opened
-from tests.support.stores import EXPECTED, STORES
+from tests.support.stores import EXPECTED, STORES, write_at
 
 # --- The log as a whole: damage, end, ghosts, old generations, strays, misplaced files.
 
@@ -36,9 +36,7 @@ def _look(root: Path) -> Survey:
 
 def _put(root: Path, phy_offset: int, content: bytes, file_size: int) -> None:
     path = root / "commitlog" / f"{phy_offset // file_size * file_size:020d}"
-    with path.open("r+b") as file:
-        file.seek(phy_offset % file_size)
-        file.write(content)
+    write_at(path, phy_offset % file_size, content)
 
 
 def test_the_first_record_bad_leaves_valid_to_at_the_start(tmp_path: Path) -> None:

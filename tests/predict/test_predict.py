@@ -24,7 +24,7 @@ from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.support import plain_reader as plain
 from tests.support.sampling import chosen
-from tests.support.stores import EXPECTED, STORES, real_store, struck_store
+from tests.support.stores import EXPECTED, STORES, real_store, struck_store, write_at
 from tests.support.trees import assert_unchanged
 
 # --- What a start would do and cost, on real stores and damaged copies of them.
@@ -151,9 +151,7 @@ def test_no_log_deletes_all_queues(store: Callable[[str], Path]) -> None:
 
 def test_crash_without_checkpoint_reads_everything_and_finds_old_damage(store: Callable[[str], Path]) -> None:
     root = store("clean-5.3.3")
-    with log_file(root, 0).open("r+b") as file:
-        file.seek(95)
-        file.write(b"~")
+    write_at(log_file(root, 0), 95, b"~")
     assert ask(root).lost_messages == 0
     (root / "abort").touch()
     (root / "checkpoint").unlink()
@@ -244,9 +242,7 @@ def test_releases_that_would_cut_the_log_are_named(store: Callable[[str], Path])
     # V2 records are read from 5.1.0 on
     assert cuts(store("killed-v2-ipv6-5.3.3")) == [("4.1.0", "5.1.0", 0)]
     root = store("clean-5.3.3")
-    with log_file(root, 0).open("r+b") as file:
-        file.seek(95)
-        file.write(b"~")
+    write_at(log_file(root, 0), 95, b"~")
     assert cuts(root) == [("4.1.0", None, 0)]
 
 

@@ -13,6 +13,7 @@ from fixtures.damage import RECIPES
 from tests import golden
 from tests.cli.runner import Result, mqtool
 from tests.golden import COMMANDS, STORES, Case
+from tests.support.stores import write_at
 
 KNOWN = golden.kept()
 QUICK = golden.quick(KNOWN)
@@ -72,9 +73,7 @@ def test_changed_fact_of_a_finding_is_a_difference(monkeypatch: pytest.MonkeyPat
 
 def test_changed_byte_of_a_recovered_store_is_a_difference(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     def change(root: Path, document: dict) -> None:
-        with (root / "checkpoint").open("r+b") as file:
-            file.seek(4000)
-            file.write(b"x")
+        write_at(root / "checkpoint", 4000, b"x")
 
     changing(monkeypatch, "recover", change)
     told = differences(ONE, folder)

@@ -17,6 +17,7 @@ from tests.scenarios.conftest import Start
 from tests.scenarios.drill import Drill, file_name, messages, queue_bytes
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
+from tests.support.stores import write_at
 from tests.torture.hunt import early_end_mark, older_records_at_the_end
 
 UNIT = CQ_UNIT.size
@@ -39,20 +40,13 @@ def queues_of(store: Drill, least: int, most: int = 1 << 30) -> list[walk.Queue]
     ]
 
 
-def write(file: walk.MappedFile, position: int, content: bytes) -> None:
-    """Overwrite a part of a file."""
-    with file.path.open("r+b") as stream:
-        stream.seek(position)
-        stream.write(content)
-
-
 def swapped(store: Drill, dice: random.Random) -> None:
     """Two neighbouring units of a queue change places."""
     units = [*walk.units(dice.choice(queues_of(store, 3)))]
     at = dice.choice([n for n in range(len(units) - 1) if units[n].file == units[n + 1].file])
     content = units[at].file.read()
     one, other = (content[unit.position : unit.position + UNIT] for unit in units[at : at + 2])
-    write(units[at].file, units[at].position, other + one)
+    write_at(units[at].file.path, units[at].position, other + one)
 
 
 def moved_up(store: Drill, dice: random.Random) -> None:
@@ -60,8 +54,8 @@ def moved_up(store: Drill, dice: random.Random) -> None:
     units = [*walk.units(dice.choice(queues_of(store, 2)))]
     before, last = units[-2:]
     content = last.file.read()[last.position : last.position + UNIT]
-    write(before.file, before.position, content)
-    write(last.file, last.position, bytes(UNIT))
+    write_at(before.file.path, before.position, content)
+    write_at(last.file.path, last.position, bytes(UNIT))
 
 
 def misnamed(store: Drill, dice: random.Random) -> None:
@@ -73,7 +67,7 @@ def misnamed(store: Drill, dice: random.Random) -> None:
 def sector(store: Drill, dice: random.Random) -> None:
     """A sector of a queue is written to the same place of another queue's file, too."""
     one, other = dice.sample(queues_of(store, 3), 2)
-    write(other.files[0], 0, one.files[0].read()[:SECTOR])
+    write_at(other.files[0].path, 0, one.files[0].read()[:SECTOR])
 
 
 DAMAGES: dict[str, Callable[[Drill, random.Random], None]] = {

@@ -16,6 +16,7 @@ from recover.store.config_files import read_config
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import BROKERS, Drill, file_name
 from tests.support.sampling import chosen
+from tests.support.stores import write_at
 from tests.support.trees import assert_unchanged
 
 WITH_CONFIG, PLAIN, KILLED, TIMER = "clean-4.5.1", "clean-plain-4.9.7", "killed-plain-4.5.1", "clean-5.3.3"
@@ -140,16 +141,10 @@ def timer_end(store: Drill) -> tuple[Path, int, TimerLogUnit]:
     return path, position + TIMER_LOG_UNIT.size, last
 
 
-def write(path: Path, position: int, content: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(content)
-
-
 def test_t33_end_mark_of_the_timerlog_is_no_unit(drill: Start) -> None:
     store = drill(TIMER)
     path, end, _ = timer_end(store)
-    write(path, end, encode_blank(path.stat().st_size - end))
+    write_at(path, end, encode_blank(path.stat().st_size - end))
     assert store.verify().code == 0
     assert not [item for item in store.verify().document["findings"] if item["code"].startswith("timer-")]
 
@@ -159,7 +154,7 @@ def test_t33_timerlog_that_points_past_the_end_is_found_and_left(drill: Start, u
     store = drill(TIMER)
     path, end, last = timer_end(store)
     log_end = store.verify().document["commitlog"]["log_end"]
-    write(path, end, TIMER_LOG_UNIT.encode(last._replace(phy_offset=log_end + 1000, write_timestamp=1 << 41)))
+    write_at(path, end, TIMER_LOG_UNIT.encode(last._replace(phy_offset=log_end + 1000, write_timestamp=1 << 41)))
     found = store.finds("timer-points-beyond-log", f"timerlog/{file_name(0)}", end, exit_code=2)
     assert (found["facts"]["count"], found["facts"]["log_end"]) == (1, log_end)
     if not unclean:

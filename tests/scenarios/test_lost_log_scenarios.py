@@ -16,6 +16,7 @@ from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
 from tests.scenarios.drill import MANY_FILES, PLAIN, Drill, Found, file_name, messages
 from tests.scenarios.test_file_scenarios import FOREIGN
+from tests.support.stores import write_at
 from tests.support.trees import assert_unchanged
 
 GONE = exits.OPERATIONAL | exits.MESSAGES
@@ -32,9 +33,7 @@ def overwrite_log(store: Drill, kind: str, files: slice = slice(None)) -> None:
 def zero_log_from(store: Drill, phy_offset: int) -> None:
     """Zeros from there to the end of the file: what the last pages are when they never reached the disk."""
     path, at = next((hit.file.path, hit.position) for hit in store.records() if hit.record.phy_offset == phy_offset)
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(bytes(path.stat().st_size - at))
+    write_at(path, at, bytes(path.stat().st_size - at))
     store.struck()
 
 
@@ -44,9 +43,7 @@ def leave_units_of(store: Drill, topic: str, queue_id: int) -> None:
     for queue in walk.queues(store.root):
         for hit in walk.units(queue) if (queue.topic, queue.queue_id) != (topic, queue_id) else ():
             if hit.unit.phy_offset in lost:
-                with hit.file.path.open("r+b") as file:
-                    file.seek(hit.position)
-                    file.write(bytes(CQ_UNIT.size))
+                write_at(hit.file.path, hit.position, bytes(CQ_UNIT.size))
 
 
 def stated(document: Found) -> list[tuple[str, int, int]]:
@@ -200,9 +197,7 @@ def test_t22_units_that_no_broker_writes_name_no_message(drill: Start, unit: CqU
     store.struck()
     queue = next(queue for queue in walk.queues(store.root) if len(walk.units(queue)) < 90)
     last = walk.units(queue)[-1]
-    with last.file.path.open("r+b") as file:
-        file.seek(last.position + CQ_UNIT.size)
-        file.write(CQ_UNIT.encode(unit))
+    write_at(last.file.path, last.position + CQ_UNIT.size, CQ_UNIT.encode(unit))
     document = store.verify().document
     assert document["consumequeue"]["beyond_log"] == len(store.lost) + 1
     assert document["commitlog"]["damaged_messages"] == len(store.lost)

@@ -99,3 +99,10 @@ def _copy_sparse(source: str, target: str, *, follow_symlinks: bool = True) -> s
         writer.truncate(os.fstat(reader.fileno()).st_size)
     shutil.copystat(source, target)
     return target
+
+
+def write_at(path: Path, position: int, content: bytes) -> None:
+    """Overwrite bytes of a file."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(content)

@@ -30,6 +30,7 @@ from tests.scenarios.drill import Drill, messages
 from tests.support.counts import Count
 from tests.support.plans import PLANS, failing, make_old, sealed, small_store
 from tests.support.sampling import sampled
+from tests.support.stores import write_at
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 from tests.torture.case import Case, refused
 from tests.torture.power import Disk, Noted, recorded
@@ -182,9 +183,7 @@ def _grow(path: Path) -> None:
 
 
 def _rewrite(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.seek(1000)
-        file.write(os.urandom(500))
+    write_at(path, 1000, os.urandom(500))
 
 
 def _remove(path: Path) -> None:

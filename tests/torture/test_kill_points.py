@@ -21,6 +21,7 @@ from recover.change.undo import undo
 from recover.findings.refusal import Refusal
 from tests.support.counts import Count
 from tests.support.plans import LOG, NEW_QUEUE, NEXT_LOG, PLANS, count_operations, killed_at, make_old, small_store
+from tests.support.stores import write_at
 from tests.support.trees import assert_same_tree, assert_unchanged, contents, tree_digest
 from tests.torture.case import Case, refused
 
@@ -107,9 +108,7 @@ def _broker_started(store: Path) -> None:
 
 
 def _broker_appended(store: Path) -> None:
-    with (store / NEXT_LOG).open("r+b") as file:
-        file.seek(30_000)
-        file.write(b"a new record")
+    write_at(store / NEXT_LOG, 30_000, b"a new record")
 
 
 def _broker_dispatched(store: Path) -> None:
@@ -141,9 +140,7 @@ def test_a_half_written_range_with_foreign_bytes_is_not_run_over(folder: Path) -
     case.fresh()
     write = max(n for n, each in enumerate(operations) if each.name == "write" and each.path.endswith(LOG))
     assert killed_at(write, case.apply)
-    with (case.store / LOG).open("r+b") as file:
-        file.seek(5000)
-        file.write(b"\xff\xfe")
+    write_at(case.store / LOG, 5000, b"\xff\xfe")
     for work in (case.resume, case.undo):
         with assert_unchanged(case.store), pytest.raises(Refusal, match=LOG):
             work()

@@ -11,6 +11,7 @@ from formats.record.layout import OFFSET_STORE_TIMESTAMP
 from mqtool import exits
 from tests.scenarios.drill import Drill, messages, position
 from tests.support.counts import Count, Note
+from tests.support.stores import write_at
 from tests.support.trees import assert_same_tree, tree_digest
 from tests.torture.hunt import STORES as HUNT_STORES
 from tests.torture.hunt import Tally as HuntTally
@@ -73,13 +74,6 @@ def test_each_damage_anywhere_is_found(name: str, seed: int, folder: Path, count
 QUEUE = "consumequeue/Orders/0/00000000000000000000"
 
 
-def patch(path: Path, offset: int, content: bytes) -> None:
-    """Overwrite bytes of a file."""
-    with path.open("r+b") as file:
-        file.seek(offset)
-        file.write(content)
-
-
 @pytest.mark.parametrize("place", [1, 7, -2, -1])
 def test_record_that_repeats_the_number_in_front_of_it_is_the_damaged_one(folder: Path, place: int) -> None:
     store = Drill.start("clean-plain-4.9.7", folder)
@@ -87,7 +81,7 @@ def test_record_that_repeats_the_number_in_front_of_it_is_the_damaged_one(folder
     second = queue[place]
     at = second.position + 20
     assert second.file.read()[at : at + 8] == second.record.queue_offset.to_bytes(8, "big")
-    patch(second.file.path, at, (second.record.queue_offset - 1).to_bytes(8, "big"))
+    write_at(second.file.path, at, (second.record.queue_offset - 1).to_bytes(8, "big"))
     store.struck()
     file, offset = store.place(second.record.phy_offset)
     found = store.finds("commitlog-contradicted-field", file, offset, exit_code=exits.MESSAGES)
@@ -101,7 +95,7 @@ def test_queue_of_expired_messages_that_was_cut_off_keeps_its_end(folder: Path) 
     name = "consumequeue/Old/0/00000000000000002000"
     path = store.root / name
     sound = path.read_bytes()
-    patch(path, 200, bytes(20))
+    write_at(path, 200, bytes(20))
     store.struck()
     store.finds("consumequeue-cut-off", name, 200, exit_code=exits.DERIVED)
     before = tree_digest(store.root)
@@ -121,7 +115,7 @@ def test_last_message_that_became_zeros_is_lost_where_the_index_names_it(folder:
     store = Drill.start(name, folder)
     last = store.records()[-1]
     assert last.record.store_timestamp == store.records()[-2].record.store_timestamp
-    patch(last.file.path, last.position, bytes(last.record.total_size))
+    write_at(last.file.path, last.position, bytes(last.record.total_size))
     store.struck()
     said = store.verify().document
     assert said["exit_code"] & exits.MESSAGES, said["findings"]
@@ -137,7 +131,7 @@ def test_store_time_of_a_delayed_message_near_the_end_of_time_ends_no_command(fo
     store = Drill.start("clean-4.5.1", folder)
     delayed = [hit for hit in store.records() if hit.record.topic_name == "SCHEDULE_TOPIC_XXXX"]
     hit = delayed[len(delayed) // 2]
-    patch(hit.file.path, hit.position + OFFSET_STORE_TIMESTAMP, (2**63 - 1).to_bytes(8, "big"))
+    write_at(hit.file.path, hit.position + OFFSET_STORE_TIMESTAMP, (2**63 - 1).to_bytes(8, "big"))
     store.struck()
     store.finds("consumequeue-wrong-units", exit_code=exits.DERIVED)
     for version in ("4.5.1", "5.5.0"):

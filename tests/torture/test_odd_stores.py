@@ -22,7 +22,7 @@ from recover.change.plan_file import document, save_plan
 from recover.change.preconditions import identify
 from tests.cli.runner import mqtool
 from tests.support.sampling import sampled
-from tests.support.stores import real_store
+from tests.support.stores import real_store, write_at
 from tests.support.trees import assert_unchanged
 
 SECONDS = 30
@@ -264,9 +264,7 @@ def test_recover_and_rebuild_leave_alone_what_a_link_to_a_folder_leads_to(
     link: str, store: Path, outside: Path, folder: Path
 ) -> None:
     log = next((store / "commitlog").iterdir())
-    with log.open("r+b") as file:
-        file.seek(2000)
-        file.write(b"\xee" * 900)
+    write_at(log, 2000, b"\xee" * 900)
     for queue in (store / "consumequeue/Orders").rglob("0*0"):
         queue.write_bytes(bytes(queue.stat().st_size))
     (store / "config").mkdir(exist_ok=True)
