@@ -29,7 +29,8 @@ class EpochEntry(NamedTuple):
 def decode(data: bytes) -> list[EpochEntry]:
     """The entries in the order of the file; LF and CR LF both end a line.
 
-    `FormatError`: "short" (fewer lines than announced), "bad-count", "bad-crc", "bad-epoch".
+    `FormatError`: "short" (fewer lines than announced), "no-number" (in one of the first two),
+    "bad-count", "bad-crc", "bad-epoch".
     """
     lines = data.splitlines(keepends=True)
     if len(lines) < 2:
@@ -53,7 +54,7 @@ def encode(entries: list[EpochEntry]) -> bytes:
 
 def _number(text: bytes) -> int:
     if not _NUMBER.fullmatch(text):
-        raise FormatError("bad-count", 0, f"{text!r} is not a number")
+        raise FormatError("no-number", 0, f"{text!r} is not a number")
     return int(text)
 
 

@@ -17,6 +17,7 @@ from msgspec import Struct, field, structs
 from mqtool import exits
 from mqtool.text import count
 from recover.findings.registry import CODES
+from recover.store.unread import DLEDGER_LOG, QUEUE_DATABASE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -253,6 +254,13 @@ def _find(scene: Scene) -> list[Step]:
     return scene.by_hand(*FIND) + (_dry_runs(scene) if scene.repairs() else [])
 
 
+def _beside_unread(scene: Scene) -> list[Step]:
+    held = {item.facts["what"] for item in scene.named("part-not-supported")}
+    refuses = DLEDGER_LOG in held or (QUEUE_DATABASE in held and scene.code & exits.MESSAGES)
+    repairs = scene.phase == "checked" and not refuses and {item.code for item in scene.repairs()} - _LEFT_BY_A_KILL
+    return (_dry_runs(scene) if repairs else []) + scene.by_hand()
+
+
 def _predict(scene: Scene) -> list[Step]:
     killed = "the broker was killed" if scene.wrong else "nothing is wrong with the store"
     return [Step(scene.given.line("predict"), f"{killed}: what its start would do, and what that costs")]
@@ -322,9 +330,10 @@ STATES: tuple[State, ...] = (
     State("planned checked", lambda it: bool(it.named("broker-running") and it.code),
           lambda it: [Step(STOP_BROKER, "nothing is changed while it runs, and what it writes may show as findings")]),
     State("planned", lambda it: True, _go),
+    State("predicted", lambda it: bool(it.by_hand("start-refused")), lambda it: it.by_hand("start-refused")),
     # the name of a log file is repaired whatever else cannot be said of the start
     State("predicted", lambda it: bool(it.named("commitlog-misnamed-file")), _dry_runs),
-    State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _by_hand),
+    State("checked predicted nothing changed", lambda it: bool(it.code & exits.UNSUPPORTED), _beside_unread),
     State("checked predicted",
           lambda it: bool(it.by_hand(*FIND)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),
           _find),

@@ -169,7 +169,7 @@ INVALID_CONFIG_DELETED = _behaviour(
 # DefaultMessageStore.getMessage
 OVERFLOW_TO_FIRST = _behaviour(
     "overflow-to-first", "a group whose offset is above its queue's end is sent to the queue's first message if that "
-    "is 0, else to its end; later releases send it to the end", until="5.0.0",
+    "is 0, else to its end; later releases send it to the end", until="4.9.4",
 )
 
 BEHAVIOURS: tuple[Behaviour, ...] = tuple(_ALL)

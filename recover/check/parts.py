@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from formats import abort
+from formats import abort, epoch
 from formats.batchconsumequeue import BATCH_CQ_UNIT, valid_units
 from formats.compaction import CQ_DIRECTORY, LOG_DIRECTORY, POSITION_FILE_NAME, WORK_DIRECTORIES, decode_positions
+from formats.config.tables import BACKUP_SUFFIX
 from formats.consumequeue import file_size_for
 from formats.errors import FormatError
 from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
@@ -59,7 +60,9 @@ _ROCKSDB = {
     "config/users": "users in RocksDB", "config/acls": "access rules in RocksDB",
     "rocksdbstore": "RocksDB of index, timer and transactions", "kvStore": "RocksDB of pop consumers",
 }
+_MADE_ANEW = "rocksdbstore"
 _LOCAL = "Local"
+_EPOCHS = 1 << 20
 _SAYS_SO = {
     "kvStore": ("popConsumerKVServiceInit", "true", "which popped messages were not answered"),
     "config/users": ("authenticationMetadataProvider", _LOCAL, "all users"),
@@ -88,7 +91,7 @@ def needed_parts(store: Store, settings: Mapping[str, str], topics: Topics, log:
     settings = {**store.options.settings, **settings}
     return [
         *_rocksdb(store), *_by_setting(store, settings), *_queues(store, settings, log),
-        *_batch(store, topics, log), *_compaction(store),
+        *_batch(store, topics, log), *_compaction(store), *_epochs(store, settings),
     ]
 
 
@@ -99,7 +102,7 @@ def _rocksdb(store: Store) -> Iterator[Needed]:
         folder = store.path(part)
         if has_rocksdb(folder):
             yield from (Needed(part, what, problem.text, False, stops=not problem.opens)
-                        for problem in rocksdb.problems(folder))
+                        for problem in rocksdb.problems(folder, made_anew=part == _MADE_ANEW))
 
 
 def _by_setting(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
@@ -164,9 +167,21 @@ def _compacted(root: Path) -> set[str]:
     return {f"{topic}/{queue_id}" for (topic, queue_id), offset in positions.items() if offset > 0}
 
 
-def start_refusals(needed: Iterable[Needed]) -> list[str]:
-    """Why no broker starts, as far as these parts say it."""
-    return [f"{item.part} ({item.what}): {item.problem}" for item in needed if item.stops]
+def _epochs(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
+    """5.5.0 takes the backup for a wrong list; a count that is no number stops it (NumberFormatException)."""
+    controlled = settings.get("enableControllerMode", "").strip().lower() == "true"
+    what = "terms of a controller's masters"
+    for name in (epoch.FILE_NAME, epoch.FILE_NAME + BACKUP_SUFFIX):
+        try:
+            epoch.decode(read_small(store.root / name, _EPOCHS))
+        except FileNotFoundError:
+            if name == epoch.FILE_NAME and (store.root / (name + BACKUP_SUFFIX)).exists():
+                yield Needed(name, what, "its backup is there", True)
+        except OSError as error:
+            yield Needed(name, what, f"it cannot be read ({error.strerror})", False)
+        except FormatError as error:
+            stops = controlled and name == epoch.FILE_NAME and error.reason in ("short", "no-number")
+            yield Needed(name, what, f"it cannot be read ({error})", False, stops)
 
 
 def not_foreseen(needed: Iterable[Needed]) -> list[str]:

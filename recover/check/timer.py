@@ -83,11 +83,8 @@ class _State(Struct):
 def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
     """Findings about timerlog, timerwheel and timercheck; nothing without them."""
     try:
-        yield from _wheels(store)
-        queue = MappedFileQueue.load((store.root / TIMERLOG,), _file_size(store))
-        for wrong in queue.wrong_lengths():
-            yield finding("timer-log-bad-length", store.relative(wrong.path), 0, length=wrong.length,
-                          expected=queue.file_size)
+        yield from check_lengths(store)
+        queue = _timerlog(store)
         check, problem = _check_of(store)
         # nothing was delivered later than the newest message: a delivery is one
         newest = log.newest_timestamp + _SLACK_MS
@@ -107,7 +104,12 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
         yield finding("part-unreadable", TIMERLOG, None, part=TIMERLOG, error=error.strerror)
 
 
-def _wheels(store: Store) -> Iterator[Finding]:
+def _timerlog(store: Store) -> MappedFileQueue:
+    return MappedFileQueue.load((store.root / TIMERLOG,), _file_size(store))
+
+
+def check_lengths(store: Store) -> Iterator[Finding]:
+    """The timer files with a wrong length; but for snapshots no release from 5.0.0 on starts with it. `OSError`."""
     for path in sorted(store.root.glob(TIMERWHEEL + "*")):
         snapshot = path.name.removeprefix(TIMERWHEEL + ".").isdecimal()
         if path.name != TIMERWHEEL and not snapshot:
@@ -116,6 +118,10 @@ def _wheels(store: Store) -> Iterator[Finding]:
         if length not in (0, WHEEL_FILE_SIZE):
             yield finding("timer-wheel-bad-length", path.name, None, name=path.name, length=length,
                           expected=WHEEL_FILE_SIZE)
+    queue = _timerlog(store)
+    for wrong in queue.wrong_lengths():
+        yield finding("timer-log-bad-length", store.relative(wrong.path), 0, length=wrong.length,
+                      expected=queue.file_size)
 
 
 def _file_size(store: Store) -> int:
@@ -126,7 +132,10 @@ def _file_size(store: Store) -> int:
 def _check_of(store: Store) -> tuple[TimerCheck | None, str]:
     """config/timercheck; or why it says nothing."""
     try:
-        return TIMER_CHECK.decode(read_small(store.config_dir / _CHECK, TIMER_CHECK.size)), ""
+        content = read_small(store.config_dir / _CHECK, TIMER_CHECK.size)
+        if content and not any(content):
+            return None, "holds nothing but zeros, and the timerlog has units"
+        return TIMER_CHECK.decode(content), ""
     except FileNotFoundError:
         return None, "is missing, and the timerlog has units"
     except (OSError, FormatError) as error:

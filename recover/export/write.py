@@ -147,7 +147,7 @@ class Table:
 
     def _put_tables(self) -> None:
         if self._tables:
-            self._sink.write_table(self._pa.concat_tables(self._tables).combine_chunks())
+            self._sink.write_table(self._pa.concat_tables(self._tables))
             self._tables.clear()
 
     def close(self) -> None:

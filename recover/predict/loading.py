@@ -32,6 +32,15 @@ from recover.store.reader import FileReader
 from recover.store.reading import FILE, FOLDER
 from recover.store.store import Store
 
+OTHER_SETTING = "Give the broker the file lengths that the store was written with: all other files have them, too."
+
+
+class Stop(Struct, frozen=True):
+    """Why a broker does not start, and what to do about it where recover does not repair it."""
+
+    reason: str
+    remedy: str | None = None
+
 
 class Loaded(Struct):
     """What is in the broker's memory after loading: `refusal` is None if it goes on to recover.
@@ -44,7 +53,7 @@ class Loaded(Struct):
     queues: dict[tuple[str, int], QueueState] = field(default_factory=dict)
     deleted: list[Path] = field(default_factory=list)
     ignored: list[Path] = field(default_factory=list)
-    refusal: str | None = None
+    refusal: Stop | None = None
     by_hand: list[Finding] = field(default_factory=list)
     odd_index: list[Finding] = field(default_factory=list)
 
@@ -53,6 +62,7 @@ class _Loader:
     def __init__(self, store: Store, settings: BrokerSettings) -> None:
         self.store = store
         self.version = settings.version
+        self.sizes = {store.mapped_file_size, store.queue_file_size}
         self.loaded = Loaded()
 
     def load_files(
@@ -73,23 +83,21 @@ class _Loader:
                 if not self.version.has(WRONG_LENGTH_REFUSED):
                     self.loaded.ignored += [other.path for other in items[items.index(item) :]]
                     break
-                self._refuse(item, size)
+                if item.is_directory:
+                    self._refuse(item, "is a folder among mapped files")
+                else:
+                    self._refuse(item, f"has {item.length} bytes, the broker's setting says {size}",
+                                 OTHER_SETTING if item.length in self.sizes else None)
                 return None
             number = _java_long(item.path.name)
             if number is None:
-                self.loaded.refusal = f"{self._name(item)} is not a commitlog file (the name is not 20 digits)"
+                self._refuse(item, "is not a commitlog file (the name is not 20 digits)")
                 return None
             files.append(MappedFile(item.path, number, item.length))
         return files
 
-    def _refuse(self, item: OddName, size: int) -> None:
-        if item.is_directory:
-            self.loaded.refusal = f"{self._name(item)} is a folder among mapped files"
-        else:
-            self.loaded.refusal = f"{self._name(item)} has {item.length} bytes, the broker's setting says {size}"
-
-    def _name(self, item: OddName) -> str:
-        return self.store.relative(item.path)
+    def _refuse(self, item: OddName, why: str, remedy: str | None = None) -> None:
+        self.loaded.refusal = Stop(f"{self.store.relative(item.path)} {why}", remedy)
 
 
 def load(store: Store, settings: BrokerSettings) -> Loaded:
@@ -113,7 +121,7 @@ def load(store: Store, settings: BrokerSettings) -> Loaded:
         if odd.kind not in (FILE, FOLDER):
             loaded.odd_index.append(odd_index_name(store, odd))
         if odd.is_directory and _java_long(odd.path.name) is not None and settings.version.has(INDEX_LOAD_COUNTS):
-            loaded.refusal = f"{store.relative(odd.path)} is a folder among index files"
+            loaded.refusal = Stop(f"{store.relative(odd.path)} is a folder among index files")
     return loaded
 
 

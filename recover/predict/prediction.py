@@ -19,6 +19,7 @@ from recover.findings.model import Finding, finding
 from recover.findings.store_codes import TOPICS_GUESSED
 from recover.log.scan import LogView
 from recover.predict.dispatch import Key
+from recover.predict.loading import Stop
 from recover.predict.queues import UNIT, QueueState
 from recover.store.columns import Rows
 from recover.store.config_files import Topics, topic_text
@@ -71,6 +72,11 @@ class Prediction(Struct):
     not_emulated: list[str] = field(default_factory=list)
     incomplete: list[Finding] = field(default_factory=list)
     by_hand: list[Finding] = field(default_factory=list)
+    stop: Stop | None = None
+
+    def refuse(self, stop: Stop) -> None:
+        """Note that the broker does not start."""
+        self.starts, self.reason, self.stop = False, stop.reason, stop
 
     @property
     def exit_code(self) -> int:
@@ -104,8 +110,8 @@ class Prediction(Struct):
         """The costs as findings."""
         broker = self.broker
         found = [*self.by_hand, *(finding("start-cannot-say", part=part, broker=broker) for part in self.unsupported)]
-        if not self.starts:
-            found.append(finding("start-refused", broker=broker, reason=self.reason))
+        if self.stop is not None:
+            found.append(finding("start-refused", broker=broker, reason=self.stop.reason, remedy=self.stop.remedy))
         found += self.incomplete
         if self.lost_messages:
             found.append(finding(

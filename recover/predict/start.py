@@ -22,14 +22,13 @@ from recover.broker.versions import (
 from recover.check.parts import needed_parts, not_foreseen
 from recover.log.scan import LogView
 from recover.predict.dispatch import Above, Confirmed, Dispatcher, Key, Nobody, reput
-from recover.predict.loading import BrokerLog, Loaded, load, mapped_file_size, queue_file_size
+from recover.predict.loading import BrokerLog, Loaded, Stop, load, mapped_file_size, queue_file_size
 from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
 from recover.predict.queues import BrokenStartError, QueueState, deleted_index_files
 from recover.predict.surroundings import (
     assumptions,
     config_lost,
     config_pairs,
-    config_refusal,
     incomplete,
     not_emulated,
     refused_by,
@@ -75,9 +74,9 @@ def predict(
     prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
     if prediction.incomplete:
         prediction.reason = prediction.incomplete[0].message
-    refusal = loaded.refusal or config_refusal(configs) or refused_by(store, settings, needed)
+    refusal = loaded.refusal or refused_by(store, settings, needed, configs)
     if refusal is not None:
-        prediction.starts, prediction.reason = False, refusal
+        prediction.refuse(refusal)
         return prediction
     if prediction.not_emulated:
         return prediction
@@ -220,7 +219,7 @@ class _Start:
         self.prediction.assumptions.append(text)
 
     def _refuse(self, reason: str) -> None:
-        self.prediction.starts, self.prediction.reason = False, reason
+        self.prediction.refuse(Stop(reason))
 
     def _report(self, found: dict[Key, int]) -> None:
         prediction = self.prediction

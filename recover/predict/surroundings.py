@@ -11,20 +11,23 @@ from recover.broker.settings import KNOWN, BrokerSettings
 from recover.broker.versions import COMBINED_QUEUES, BrokerVersion
 from recover.check.config import judged_pairs
 from recover.check.log import first_file_findings, misnamed_findings
-from recover.check.parts import Needed, has_timer, start_refusals
-from recover.check.timer import check_timer
+from recover.check.parts import Needed, has_timer
+from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
 from recover.evidence.beyond import file_named_elsewhere
 from recover.findings.code import BIT_MESSAGES
 from recover.findings.model import Finding, finding
+from recover.findings.store_codes import FIND_CONFIG
 from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import MISSING_FILE, LogView
 from recover.look.pointers import index_ends, read_checkpoint
 from recover.look.store import log_is_gone
+from recover.predict.loading import Stop
 from recover.store.config_files import ConfigPair, Topics
 from recover.store.reader import read_small
 from recover.store.store import CHECKPOINT, COMMITLOG, CONFIG, Store
 from recover.store.unread import ROCKSDB_QUEUES, SEPARATE_QUEUES, held_elsewhere, unread_parts
 
+_SNAPSHOT = f"{TIMERWHEEL}."
 _FIRST_WITH_ALL = BrokerVersion(5, 0, 0)
 _STOPPING = ("topics.json", "subscriptionGroup.json", "consumerFilter.json", "delayOffset.json")
 _STOPPING_5 = ("topicQueueMapping.json", "consumerOrderInfo.json")
@@ -40,14 +43,6 @@ def config_pairs(store: Store, log: LogView, settings: BrokerSettings) -> list[C
         names.update(_STOPPING_5)
     pairs = judged_pairs(store, Topics(store), log)
     return [pair for pair in pairs if (pair.name in names and pair.present) or pair.shown]
-
-
-def config_refusal(pairs: list[ConfigPair]) -> str | None:
-    """Why the broker does not start, if it is for a config file."""
-    for pair in pairs:
-        if not pair.starts:
-            return f"config/{pair.name} and its backup are not valid JSON"
-    return None
 
 
 def unreadable(store: Store, pairs: list[ConfigPair]) -> Iterator[Finding]:
@@ -110,19 +105,44 @@ def not_emulated(store: Store, settings: BrokerSettings) -> list[str]:
     return sorted(parts)
 
 
-def refused_by(store: Store, settings: BrokerSettings, needed: list[Needed]) -> str | None:
-    """Why a broker does not start, if settings about parts that are not read, or those parts, say so."""
+def refused_by(
+    store: Store, settings: BrokerSettings, needed: list[Needed], configs: list[ConfigPair]
+) -> Stop | None:
+    """Why a broker does not start, if a config file, a timer file, a part that is not read or a setting of one says so.
+    """
+    return next(_stops(store, settings, needed, configs), None)
+
+
+def _stops(
+    store: Store, settings: BrokerSettings, needed: list[Needed], configs: list[ConfigPair]
+) -> Iterator[Stop]:
+    for pair in configs:
+        if not pair.starts:
+            name = f"{CONFIG}/{pair.name}"
+            # beside the log of a DLedger recover repairs nothing
+            yield Stop(f"{name} and its backup are not valid JSON",
+                       f"{name}: {FIND_CONFIG}" if COMMITLOG in held_elsewhere(store, dict(settings.given)) else None)
     if settings.version.has(COMBINED_QUEUES):
         double = settings.flag("rocksdbCQDoubleWriteEnable")
         if double and not settings.flag("combineCQUseRocksdbForLmq"):
-            return "rocksdbCQDoubleWriteEnable=true needs combineCQUseRocksdbForLmq=true beside it"
+            yield Stop("rocksdbCQDoubleWriteEnable=true needs combineCQUseRocksdbForLmq=true beside it",
+                       "Set combineCQUseRocksdbForLmq=true, or rocksdbCQDoubleWriteEnable=false.")
         if double or settings.text("storeType") == ROCKSDB_QUEUES:
             separate = settings.flag("useSeparateStorePathForRocksdbCQ")
             other = store.consumequeue_dir if separate else store.root / SEPARATE_QUEUES
             if (other / "CURRENT").exists():
                 name, value = "useSeparateStorePathForRocksdbCQ", str(separate).lower()
-                return f"{name}={value}, and {store.relative(other)} holds a RocksDB of queues"
-    return next(iter(start_refusals(needed)), None)
+                part = store.relative(other)
+                yield Stop(f"{name}={value}, and {part} holds a RocksDB of queues",
+                           f"Set {name}={str(not separate).lower()}, with which {part} was written.")
+    for item in needed:
+        if item.stops:
+            yield Stop(f"{item.part} ({item.what}): {item.problem}", item.finding().remedy)
+    timer = settings.given.get("timerWheelEnable", "true").strip().lower() == "true"
+    if timer and settings.version >= _FIRST_WITH_ALL:
+        for found in check_lengths(store):
+            if found.file is not None and not found.file.startswith(_SNAPSHOT):
+                yield Stop(found.message, found.remedy)
 
 
 def unread_beside(store: Store, settings: BrokerSettings) -> Iterator[str]:

@@ -19,18 +19,18 @@ from recover.store.config_files import read_config
 from recover.store.reader import FileReader, read_small
 from recover.store.reading import crc32c
 from recover.store.source import entries, files_below, names_in
-from recover.store.store import CHECKPOINT, COMMITLOG, CONSUMEQUEUE, INDEX, Store
+from recover.store.store import CHECKPOINT, COMMITLOG, CONFIG, CONSUMEQUEUE, INDEX, Store
 
 ROCKSDB_QUEUES = "defaultRocksDB"
 SEPARATE_QUEUES = "consumequeue_rocksdb"
 DLEDGER_LOG = "log of a DLedger group"
+QUEUE_DATABASE = "consume queues in RocksDB"
 _HEAD = 4096
 _LISTED = 100_000
 _DLEDGER_PREFIX = "dledger-"
 _DLEDGER_PATH = "storePathDLedgerCommitLog"
 _TIERED_PATH = "tieredStoreFilePath"
 _TIERED_TABLE = "tieredStoreMetadata.json"
-_CURRENT = "CURRENT"
 
 
 class UnreadPart(Struct, frozen=True):
@@ -58,19 +58,20 @@ def unread_parts(
 def _known(store: Store, settings: dict[str, str], queues: bool) -> Iterator[UnreadPart]:
     root, config = store.root, store.config_dir
     for path in rocksdb_queue_folders(store) if queues else ():
-        yield UnreadPart(path, "consume queues in RocksDB", CONSUMEQUEUE, rocksdb_data)
+        yield UnreadPart(path, QUEUE_DATABASE, CONSUMEQUEUE, rocksdb_data)
     for name in ("topics", "subscriptionGroups", "consumerOffsets", "rdb"):
-        if (config / name / _CURRENT).exists():
-            yield UnreadPart(config / name, "broker configuration in RocksDB", "config", rocksdb_data)
+        if (config / name / CURRENT).exists():
+            yield UnreadPart(config / name, "broker configuration in RocksDB", CONFIG, rocksdb_data)
     for name, what in (("users", "users"), ("acls", "access rules")):
-        yield UnreadPart(config / name, f"{what} in RocksDB", None, rocksdb_data)
+        yield UnreadPart(config / name, f"{what} in RocksDB", CONFIG, rocksdb_data)
     yield UnreadPart(root / "rocksdbstore", "RocksDB of index, timer and transactions", INDEX, rocksdb_data)
-    yield UnreadPart(root / "kvStore", "RocksDB of pop consumers", None, rocksdb_data)
+    yield UnreadPart(root / "kvStore", "RocksDB of pop consumers", CONFIG, rocksdb_data)
     yield UnreadPart(store.batchconsumequeue_dir, "batch consume queues", CONSUMEQUEUE, mapped_data)
     yield UnreadPart(root / "compaction" / "compactionLog", "logs of compacted topics", COMMITLOG, mapped_data)
     if not (root / "compaction" / "compactionLog").exists():
         yield UnreadPart(root / "compaction", "compacted topics", None, lambda path: "")
     yield UnreadPart(root / "transaction" / "statetable", "transaction states of 3.x", COMMITLOG, mapped_data)
+    yield UnreadPart(root / "controller", "log of a controller, not checked", None, mapped_data)
     yield UnreadPart(root / "timerlog", "timer messages, judged against the log", None, mapped_data)
     for path in _tiered(store, settings):
         yield UnreadPart(path, "segments in tiered storage", COMMITLOG, any_file)
@@ -100,7 +101,7 @@ def held_elsewhere(store: Store, settings: dict[str, str] | None = None) -> dict
             return dict.fromkeys((COMMITLOG, CONSUMEQUEUE, INDEX, CHECKPOINT), found)
     if queues_in_rocksdb(store, settings):
         path = next(iter(rocksdb_queue_folders(store)), store.consumequeue_dir)
-        return {CONSUMEQUEUE: Elsewhere(store.relative(path), "consume queues in RocksDB")}
+        return {CONSUMEQUEUE: Elsewhere(store.relative(path), QUEUE_DATABASE)}
     return {}
 
 
@@ -126,7 +127,8 @@ def rocksdb_queue_folders(store: Store) -> list[Path]:
 
 def has_rocksdb(path: Path) -> bool:
     """Whether a folder holds a RocksDB, be it without CURRENT, whose loss is damage."""
-    return any(name == _CURRENT or name.startswith("MANIFEST-") or name.endswith(".sst") for name in names_in(path))
+    return any(name == CURRENT or name.startswith(("MANIFEST-", "OPTIONS-")) or name.endswith(".sst")
+               for name in names_in(path))
 
 
 def _tiered(store: Store, settings: dict[str, str]) -> Iterator[Path]:
@@ -182,8 +184,8 @@ def _mapped_files(path: Path) -> Iterator[Path]:
 # --- A RocksDB folder looked at from outside: does its manifest read, and are the files that it names there?
 #
 # CURRENT names the manifest, a log of edits in blocks of 32 KiB with a masked CRC-32C each; the edits name the live
-# tables with their lengths. Blocks of tables and write-ahead logs are not read. Sources: RocksDB's log_format.h,
-# version_edit.h and version_edit.cc.
+# tables with their lengths, and the write-ahead log that goes on from them, which has the form of a manifest. Blocks of
+# tables are not read. Sources: RocksDB's log_format.h, version_edit.h and version_edit.cc.
 
 
 CURRENT = "CURRENT"
@@ -200,7 +202,7 @@ _EDITS = {
     103: "vvvssvv", 200: "v", 201: "s", 202: "", 203: "v", 300: "v",
 }
 _NEEDED = {2, 3, 4}
-_DELETED, _NEW, _NEW_2, _NEW_3, _NEW_4, _FAMILY, _DROPPED = 6, 7, 100, 102, 103, 200, 202
+_LOG, _DELETED, _NEW, _NEW_2, _NEW_3, _NEW_4, _FAMILY, _DROPPED = 2, 6, 7, 100, 102, 103, 200, 202
 _SIZE_AT = {_NEW: 2, _NEW_2: 2, _NEW_3: 3, _NEW_4: 2}
 _SKIPPED_FROM = 1 << 13
 _LAST_OF_NEW_4 = 1
@@ -213,11 +215,14 @@ class Problem(Struct, frozen=True):
     opens: bool = False
 
 
-def problems(folder: Path) -> Iterator[Problem]:
-    """What keeps a database from being opened, or loses entries of it; nothing where nothing was seen. `OSError`."""
+def problems(folder: Path, *, made_anew: bool = False) -> Iterator[Problem]:
+    """What keeps a database from being opened, or loses entries of it; nothing where nothing was seen. `OSError`.
+
+    `made_anew`: brokers make this one where CURRENT is missing, over whatever else is left of it.
+    """
     current = folder / CURRENT
     if not current.is_file():
-        yield Problem("CURRENT is missing")
+        yield Problem("CURRENT is missing", made_anew)
         return
     name = read_small(current, 4096).decode("utf-8", "replace").rstrip("\n")
     manifest = folder / name
@@ -228,13 +233,42 @@ def problems(folder: Path) -> Iterator[Problem]:
         yield Problem(f"{name} is missing, and CURRENT names it")
         return
     try:
-        tables = live_tables(read_small(manifest, _LARGEST))
+        tables, deleted, log = live_tables(read_small(manifest, _LARGEST))
     except FormatError as error:
         if error.reason != "unknown-edit":
             yield Problem(f"{name}: {error}", error.reason == "cut")
         return
     for number, size in sorted(tables.items()):
         yield from _of_table(folder / f"{number:06}.sst", size)
+    yield from _not_named(folder, {*tables, *deleted}, name)
+    yield from _of_logs(folder, log)
+
+
+def _not_named(folder: Path, named: set[int], manifest: str) -> Iterator[Problem]:
+    """Finished tables of which the manifest knows nothing: it was cut between two edits, or is an older one."""
+    for entry in entries(folder):
+        number, _, suffix = entry.name.partition(".")
+        unknown = suffix == "sst" and number.isdecimal() and int(number) not in named
+        if unknown and _ends_like_a_table(folder / entry.name):
+            yield Problem(f"{manifest} does not name {entry.name}, so that its entries are left out", True)
+
+
+def _of_logs(folder: Path, first: int) -> Iterator[Problem]:
+    """A log that ends within a record was being written; entries after any other damage are left out."""
+    logs = sorted(entry.name for entry in entries(folder) if entry.name.endswith(".log")
+                  and entry.name[:-4].isdecimal() and int(entry.name[:-4]) >= first)
+    if not logs:
+        yield Problem(f"the write-ahead log, {first:06}.log or a later one, is missing", True)
+    for name in logs:
+        content = read_small(folder / name, _LARGEST)
+        if content and not any(content):
+            yield Problem(f"{name} holds nothing but zeros", True)
+        try:
+            for _ in _records(content):
+                pass
+        except FormatError as error:
+            if error.reason != "cut":
+                yield Problem(f"{name}: {error}", True)
 
 
 def _of_table(table: Path, size: int) -> Iterator[Problem]:
@@ -245,19 +279,26 @@ def _of_table(table: Path, size: int) -> Iterator[Problem]:
     if length != size:
         yield Problem(f"{table.name} has {length} bytes instead of {size}")
         return
+    if not _ends_like_a_table(table):
+        yield Problem(f"{table.name} does not end like a table")
+
+
+def _ends_like_a_table(table: Path) -> bool:
     with FileReader(table) as reader:
-        if int.from_bytes(reader.read(max(0, size - _MAGIC_SIZE), _MAGIC_SIZE), "little") not in _TABLE_MAGICS:
-            yield Problem(f"{table.name} does not end like a table")
+        end = reader.read(max(0, table.stat().st_size - _MAGIC_SIZE), _MAGIC_SIZE)
+    return int.from_bytes(end, "little") in _TABLE_MAGICS
 
 
-def live_tables(manifest: bytes) -> dict[int, int]:
-    """File number -> length of the tables that the edits of a manifest leave.
+def live_tables(manifest: bytes) -> tuple[dict[int, int], set[int], int]:
+    """File number -> length of the tables that the edits of a manifest leave; those deleted; the write-ahead log.
 
     `FormatError`: "no-start" for one that is cut before it can be opened, "cut" after that, "bad-crc", "bad-record",
     "unknown-edit", "bad-edit".
     """
     tables: dict[tuple[int, int], int] = {}
     tags: set[int] = set()
+    deleted: set[int] = set()
+    log = 0
     records = _records(manifest)
     while True:
         try:
@@ -274,13 +315,16 @@ def live_tables(manifest: bytes) -> dict[int, int]:
         for tag, values in fields:
             if tag == _DELETED:
                 tables.pop((family, values[1]), None)
+                deleted.add(values[1])
+            elif tag == _LOG:
+                log = max(log, values[0])
             elif tag in _SIZE_AT:
                 tables[family, values[1]] = values[_SIZE_AT[tag]]
             elif tag == _DROPPED:
                 tables = {key: size for key, size in tables.items() if key[0] != family}
     if not tags >= _NEEDED:
         raise FormatError("no-start", len(manifest), "it ends before all that an open needs")
-    return {number: size for (_, number), size in tables.items()}
+    return {number: size for (_, number), size in tables.items()}, deleted, log
 
 
 def _records(content: bytes) -> Iterator[tuple[int, bytes]]:

@@ -101,7 +101,7 @@ def _unit(phy_offset: int, size: int, due: int = 1 << 41) -> bytes:
 
 
 def _timer(root: Path, content: bytes) -> None:
-    put(root / "config" / "timercheck", encode_check(TimerCheck(0, 0, 0, 0, 0, 0, 0)))
+    put(root / "config" / "timercheck", encode_check(TimerCheck(1, 0, 0, 0, 0, 0, 0)))
     put(root / "timerlog" / FIRST, content.ljust(52 * 20 + 16, b"\0"))
 
 
@@ -124,6 +124,14 @@ def test_units_of_messages_that_expired_or_were_damaged_are_not_the_timers_fault
     if at < first.stat().st_size:
         first.unlink()
     assert notable(root) == []
+
+
+def test_a_timercheck_of_zeros_beside_units_says_nothing(tmp_path: Path) -> None:
+    """To a broker it is the file that it makes where there is none: a real 5.5.0 starts and delivers all 40."""
+    root = real_store("kinds/clean-timers-5.5.0", tmp_path)
+    check = root / "config" / "timercheck"
+    check.write_bytes(bytes(check.stat().st_size))
+    assert notable(root)[0].code == "timer-check-wrong" and "zeros" in notable(root)[0].message
 
 
 def test_bytes_that_are_no_unit_are_an_info(store: Make) -> None:
@@ -152,7 +160,11 @@ def test_a_timerlog_file_of_another_length_is_found(tmp_path: Path) -> None:
     (found,) = [item for item in verified.document["findings"] if item["severity"] != "info"]
     assert (verified.code, found["code"]) == (2, "timer-log-bad-length")
     assert (found["facts"]["length"], found["facts"]["expected"]) == (1 << 19, 1 << 20)
-    assert mqtool("predict", root, "--broker", "5.3.3", "--broker-conf", conf).code & 64
+    said = mqtool("predict", root, "--broker", "5.3.3", "--broker-conf", conf, "--json")
+    refused = next(item for item in said.document["findings"] if item["code"] == "start-refused")
+    assert said.code == 4 and refused["remedy"] == found["remedy"] in said.document["next"][0]["command"]
+    off = ("--set", "timerWheelEnable=false")
+    assert mqtool("predict", root, "--broker", "5.3.3", "--broker-conf", conf, *off).code & 4 == 0
     os.truncate(root / "timerlog" / ("0" * 20), 1 << 20)
     assert mqtool("verify", root, "--broker-conf", conf).code == 0
 

@@ -94,7 +94,7 @@ def test_group_and_topic_choose_rows() -> None:
     assert rows_of(root, "--group", "nobody") == {}
 
 
-@pytest.mark.parametrize(("broker", "rewinds"), [("4.9.8", True), ("5.3.3", False)])
+@pytest.mark.parametrize(("broker", "rewinds"), [("4.5.2", True), ("4.9.7", False), ("5.3.3", False)])
 def test_an_offset_above_the_end_is_a_finding_that_clamping_ends(
     broker: str, rewinds: bool, store: Callable[[str], Path],
 ) -> None:

@@ -49,7 +49,7 @@ def test_a_checksum_of_zero_is_not_checked_and_any_other_is() -> None:
 
 
 @pytest.mark.parametrize(("text", "reason"), [
-    (b"", "short"), (b"1\n", "short"), (b"3\n0\n7-7000\n", "bad-count"), (b"x\n0\n", "bad-count"),
+    (b"", "short"), (b"1\n", "short"), (b"3\n0\n7-7000\n", "bad-count"), (b"x\n0\n", "no-number"),
     (b"1\n0\nseven\n", "bad-epoch"), (b"1\n0\n" + b"9" * 5000 + b"-1\n", "bad-epoch"),
 ])
 def test_each_kind_of_bad_epoch_file_has_its_reason(text: bytes, reason: str) -> None:

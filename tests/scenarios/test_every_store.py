@@ -144,7 +144,8 @@ def test_file_where_a_directory_should_be_is_8(drill: Start, name: str) -> None:
 #: What a kill leaves to correct. In the log nothing.
 _AFTER_A_KILL = ("abort", "checkpoint", "consumequeue", "index", "config")
 #: Kinds that keep in a part of their own what consumers get: no prediction can be made without it.
-_ELSEWHERE = ("dledger", "mixed", "rocksdb", "batch", "compaction", "tiered", "services", "config2", "separate")
+_ELSEWHERE = ("dledger", "mixed", "rocksdb", "batch", "compaction", "tiered", "services", "config2", "separate",
+              "pop", "acl")
 
 every_kind = pytest.mark.parametrize(("name", "settings"), sampled(KINDS, ("broker.conf", "nothing"), quick=len(KINDS)))
 

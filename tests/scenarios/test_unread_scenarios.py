@@ -178,6 +178,8 @@ def test_a_cut_refuses_where_batch_queues_would_have_to_follow(folder: Path) -> 
 
 Harm = Callable[[Path], None]
 ROCKSDB, ACL = "kinds/clean-rocksdb-5.5.0", "kinds/clean-acl-5.5.0"
+POP, KILLED_POP, EPOCHS = (f"kinds/{name}-5.5.0" for name in ("clean-pop", "killed-pop", "clean-epochs"))
+EPOCH_FILE = "epochFileCheckpoint"
 NO_START, STARTS, CANNOT_SAY = exits.MESSAGES, None, exits.UNSUPPORTED
 
 
@@ -196,6 +198,14 @@ def cut(pattern: str, left: float) -> Harm:
     def harm(root: Path) -> None:
         path = newest(root, pattern)
         path.write_bytes(path.read_bytes()[: int(path.stat().st_size * left)])
+    return harm
+
+
+def cut_at(pattern: str, left: int) -> Harm:
+    """The manifests are cut between two edits: the database opens, without its tables."""
+    def harm(root: Path) -> None:
+        path = newest(root, pattern)
+        path.write_bytes(path.read_bytes()[:left])
     return harm
 
 
@@ -223,7 +233,18 @@ def predicted(root: Path, *settings: str) -> Result:
     (ACL, "config/users", cut("config/users/MANIFEST-*", 0), NO_START),
     (ACL, "config/users", cut("config/users/MANIFEST-*", 0.1), NO_START),
     (ACL, "config/acls", noise("config/acls/*.sst"), NO_START),
-    (ACL, "rocksdbstore", gone("rocksdbstore/CURRENT"), NO_START),
+    (ACL, "rocksdbstore", gone("rocksdbstore/CURRENT"), STARTS),
+    (ACL, "config/users", gone("config/users/[CM]*"), NO_START),
+    (ACL, "config/users", cut_at("config/users/MANIFEST-*", 66), STARTS),
+    (ACL, "config/users", cut("config/users/MANIFEST-*", 0.9), STARTS),
+    (POP, "kvStore", cut("kvStore/CURRENT", 0), NO_START),
+    (POP, "kvStore", cut_at("kvStore/MANIFEST-*", 121), STARTS),
+    (KILLED_POP, "kvStore", gone("kvStore/[CM]*"), NO_START),
+    (KILLED_POP, "kvStore", gone("kvStore/*.log"), STARTS),
+    (KILLED_POP, "kvStore", noise("kvStore/*.log"), STARTS),
+    ("kinds/clean-timersdb-5.5.0", "rocksdbstore", cut("rocksdbstore/MANIFEST-*", 0), NO_START),
+    ("kinds/clean-services-5.5.0", "rocksdbstore", noise("rocksdbstore/MANIFEST-*"), NO_START),
+    ("kinds/clean-config2-5.5.0", "config/rdb", gone("config/rdb/CURRENT"), NO_START),
 ])
 def test_a_database_that_is_not_whole_is_damaged(
     name: str, part: str, harm: Harm, start: int | None, folder: Path,
@@ -239,6 +260,60 @@ def test_a_database_that_is_not_whole_is_damaged(
     assert said.document["starts"] is (False if start == NO_START else None if name == ROCKSDB else True)
     if start == NO_START:
         assert part in said.document["reason"]
+
+
+@pytest.mark.parametrize(("harm", "starts"), [
+    (noise(EPOCH_FILE), False), (cut(EPOCH_FILE, 0), False), (cut(EPOCH_FILE, 0.5), True), (gone(EPOCH_FILE), True),
+])
+def test_terms_of_a_controller_that_cannot_be_read(harm: Harm, starts: bool, folder: Path) -> None:
+    """A real 5.5.0 said which of these it starts on."""
+    root = real_store(EPOCHS, folder)
+    harm(root)
+    found = mqtool("verify", root, "--json").document["findings"]
+    assert [item["file"] for item in found if item["code"] in ("part-damaged", "part-missing")] == [EPOCH_FILE]
+    said = predicted(root, "enableControllerMode=true")
+    assert said.document["starts"] is starts
+    assert said.code & (CANNOT_SAY if starts else NO_START)
+    if not starts:
+        assert EPOCH_FILE in said.document["next"][0]["command"]
+
+
+def test_the_log_of_a_controller_is_named_as_not_checked(folder: Path) -> None:
+    found = verify(real_store(EPOCHS, folder)).document["findings"]
+    assert ["not checked" in item["message"] for item in found if item["file"] == "controller"] == [True]
+
+
+def test_what_popped_messages_wait_for_is_not_promised(folder: Path) -> None:
+    """A bit in a table of the database keeps a broker from reading it; mqtool reads no blocks."""
+    root = real_store(POP, folder)
+    assert "part-not-supported" in notable(verify(root))
+    assert "lose nothing" not in mqtool("predict", root, "--quiet").stdout
+
+
+def test_damage_beside_batch_queues_is_recovered_by_the_hint(folder: Path) -> None:
+    root = real_store("kinds/clean-batch-5.5.0", folder)
+    damage("bit-in-body", root)
+    hints = [step["command"] for step in verify(root).document["next"]]
+    assert any(hint.startswith("mqtool recover") for hint in hints), hints
+    assert mqtool("recover", root, "--yes").code & (exits.CORRECTED | REFUSED) == exits.CORRECTED
+
+
+def test_users_are_named_as_not_read(folder: Path) -> None:
+    """A bit in a table of them keeps a real 5.5.0 from starting; mqtool reads no blocks."""
+    root = real_store(ACL, folder)
+    assert "part-not-supported" in notable(verify(root))
+    assert "lose nothing" not in mqtool("predict", root, "--quiet").stdout
+
+
+def test_topics_of_a_dledger_store_that_stop_a_start_are_named(folder: Path) -> None:
+    root = real_store("kinds/clean-dledger-5.3.3", folder)
+    for name in ("topics.json", "topics.json.bak"):
+        put(root / "config" / name, b"{,")
+    said = mqtool("predict", root, "--broker", "5.3.3", "--json")
+    refused = next(item for item in said.document["findings"] if item["code"] == "start-refused")
+    assert "config/topics.json" in refused["remedy"]
+    assert not any(step["command"].startswith("mqtool recover") for step in said.document["next"])
+    assert "Copy it from" in str(said.document["next"])
 
 
 @pytest.mark.parametrize(("name", "part", "settings", "harm"), [
