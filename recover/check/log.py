@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from formats.errors import FormatError
-from formats.names import offset_to_name
+from formats.names import OFFSET_DIGITS, offset_in_name, offset_to_name
 from formats.record import BLANK_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
 from formats.record.rows import BIT_GHOST, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
@@ -128,8 +128,21 @@ def odd_log_name(store: Store, odd: OddName, severity: Severity | None = None) -
     if odd.stands_for_a_file and (odd.length or odd.kind != FILE):
         where = " at an offset that is no multiple of the file size" if odd.kind == FILE else ""
         return finding(NOT_A_FILE, file, None, name=name, what=odd.kind + where)
+    if _only_copy(store, odd):
+        return finding(NOT_A_FILE, file, None, name=name, what="under another name, packed or a copy that broke off")
     return finding("commitlog-odd-name", file, None, severity=severity, name=name, is_directory=odd.is_directory,
                    remedy=BY_HAND if odd.by_hand else None)
+
+
+def only_copies(store: Store) -> list[Finding]:
+    """Of the files whose names begin (or begin after a dot) like that of a log file which is not there: `0...0.gz`."""
+    return [odd_log_name(store, odd) for odd in store.commitlog.odd if _only_copy(store, odd)]
+
+
+def _only_copy(store: Store, odd: OddName) -> bool:
+    offset = offset_in_name(odd.path.name.removeprefix(".")[:OFFSET_DIGITS])
+    there = {file.file_from_offset for file in store.commitlog.files}
+    return odd.kind == FILE and odd.length > 0 and offset is not None and offset not in there
 
 
 def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:

@@ -209,9 +209,9 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-not-a-file", "error",
         "{name} has the name of a log file, but it is {what}",
-        "Put the log file back (is its disk mounted?), or move {file} out of the store by hand; then: mqtool verify {store}",
+        "Put the log file back (is its disk mounted? is it packed?), or move {file} out of the store by hand; then: mqtool verify {store}",
         meaning="It cannot be read as a log file, so that part of the log is not checked.",
-        cause="A link whose disk is not mounted, a folder that a container made for a missing mount, a file that was renamed.",
+        cause="A link whose disk is not mounted, a folder that a container made for a missing mount, a file that was renamed or packed.",
         broker="It does not start, or goes on without that part (from 5.1.0 on, folders are passed over).",
         action="Repair it by hand: recover and the rebuilds refuse until then.",
         bits=8,

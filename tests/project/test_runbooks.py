@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures import demo
 from fixtures.damage import damage
 from mqtool import exits
 from tests.cli.runner import mqtool
@@ -68,3 +69,7 @@ def test_all_that_a_dead_broker_had_is_sent_or_listed(tmp_path: Path) -> None:
     assert damaged["messages"] == len(report["lost_messages"]) >= report["verify"]["commitlog"]["damaged_messages"] > 0
     sent = mqtool("send", out, "--endpoints", "127.0.0.1:8081", "--dry-run", "--json").document
     assert sent["planned"] + sum(sent["left_out"].values()) == exported["messages"]
+
+
+def test_every_step_of_the_demo_ends_as_it_says() -> None:
+    assert demo.main([]) == 0

@@ -98,6 +98,21 @@ def test_what_has_the_name_of_a_log_file_and_is_none_is_8_and_nothing_is_changed
         assert path.name in refused.stderr or "no commitlog" in refused.stderr
 
 
+@pytest.mark.parametrize("name", ["{}.gz", "{}.bak", ".{}.x8RtzP"])
+@pytest.mark.parametrize("offset", [0, 131072])
+def test_the_only_copy_of_a_log_file_is_no_stray_however_it_is_called(drill: Start, name: str, offset: int) -> None:
+    store = drill("clean-manyfiles-5.3.3")
+    path = store.root / "commitlog" / file_name(offset)
+    other = path.rename(path.with_name(name.format(path.name)))
+    for command in (["verify"], ["predict", "--broker", "5.3.3"], ["recover", "--max-loss", "all", "--yes"]):
+        with assert_unchanged(store.root):
+            result = store.run(*command)
+        assert result.code & exits.OPERATIONAL
+        assert "Put the log file back" in result.document["next"][0]["command"], command
+    shutil.copy2(other, path)
+    store.finds("commitlog-odd-name", f"commitlog/{other.name}", None, exit_code=2)
+
+
 def test_folder_that_cannot_leave_its_disk_stays_and_so_does_abort(drill: Start, disk: Path) -> None:
     store = drill(KILLED)
     shutil.move(store.root / "commitlog", disk / "log")
