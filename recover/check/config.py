@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +283,14 @@ _IN_ROCKSDB = {
 _NAMED = 3
 
 
+def config_databases(settings: Mapping[str, str]) -> tuple[str, ...]:
+    """The databases below config/ that hold topics, groups and consumer offsets by the settings (BrokerController)."""
+    if settings.get("configManagerVersion", "").strip() == "v2":
+        return ("rdb",)
+    in_rocksdb = settings.get("storeType", "").strip() == "defaultRocksDB"
+    return ("topics", "subscriptionGroups", "consumerOffsets") if in_rocksdb else ()
+
+
 def judged_pairs(store: Store, topics: Topics, log: LogView | None) -> list[ConfigPair]:
     """All known config files, each with what the store shows of it; a text that cannot be right is `emptied`."""
     shown = _what_shows(store, topics, log)
@@ -316,7 +324,7 @@ def _what_shows(store: Store, topics: Topics, log: LogView | None) -> dict[str, 
             shown[name] = f"there were the groups {_list(groups)}"
         elif users and not any(pair.present and not is_guess(pair) for pair in topics.pairs):
             shown[name] = "nothing that a broker wrote is left in config/"
-    kept = set(names_in(store.config_dir))
+    kept = {*names_in(store.config_dir), *config_databases(store.options.settings)}
     return {name: text for name, text in shown.items() if not kept & _IN_ROCKSDB.get(name, set())}
 
 

@@ -23,6 +23,7 @@ from recover.broker.settings import KNOWN, java_integer
 from recover.broker.versions import BrokerVersion
 from recover.change.journal import run_findings
 from recover.change.lock import UNKNOWN_HOLDER, holder_text, probe
+from recover.check.config import TOPICS_FILE, config_databases
 from recover.check.log import needs_newer_broker
 from recover.check.survey import Survey
 from recover.check.timer import check_timer
@@ -38,7 +39,7 @@ from recover.store.config_files import Topics, topic_text
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader, read_small
 from recover.store.source import files_below
-from recover.store.store import ABORT, COMMITLOG, CONSUMEQUEUE, INDEX, LOCK, Store, has_journal
+from recover.store.store import ABORT, COMMITLOG, CONFIG, CONSUMEQUEUE, INDEX, LOCK, Store, has_journal
 from recover.store.unread import (
     Elsewhere,
     has_rocksdb,
@@ -90,7 +91,7 @@ def needed_parts(store: Store, settings: Mapping[str, str], topics: Topics, log:
     """Every part that must be there and is not, or that is damaged as far as one can see from outside."""
     settings = {**store.options.settings, **settings}
     return [
-        *_rocksdb(store), *_by_setting(store, settings), *_queues(store, settings, log),
+        *_rocksdb(store), *_by_setting(store, settings), *_config(store, settings, log), *_queues(store, settings, log),
         *_batch(store, topics, log), *_compaction(store), *_epochs(store, settings),
     ]
 
@@ -109,6 +110,16 @@ def _by_setting(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
     for part, (setting, value, lost) in _SAYS_SO.items():
         if value in settings.get(setting, "") and not has_rocksdb(store.path(part)):
             yield Needed(part, _ROCKSDB[part], f"{setting} says that it is in use; without it {lost} are gone", True)
+
+
+def _config(store: Store, settings: dict[str, str], log: LogView) -> Iterator[Needed]:
+    for name in config_databases(settings):
+        part = f"{CONFIG}/{name}"
+        # a start takes over what files hold, but for the second version (TopicConfigManagerV2.load)
+        taken_over = name != "rdb" and store.path(f"{CONFIG}/{TOPICS_FILE}").exists()
+        if log.messages and not taken_over and not has_rocksdb(store.path(part)):
+            yield Needed(part, _ROCKSDB[part], "the settings name it, the log holds messages, and no database is there",
+                         True)
 
 
 def _queues(store: Store, settings: dict[str, str], log: LogView) -> Iterator[Needed]:

@@ -274,12 +274,17 @@ def _mend_files(store: Store, log: LogView, changes: LogChanges) -> None:
 
 def _rename(store: Store, changes: LogChanges, mapped_file: MappedFile, right: int) -> None:
     name = store.relative(mapped_file.path)
+    target = store.relative(mapped_file.path.with_name(offset_to_name(right)))
     if any(step.file == name and not isinstance(step, InPlace) for step in changes.steps):
+        if mapped_file.length == store.mapped_file_size:
+            raise Refusal(
+                f"{name} belongs under the name {target}, and another file that has a wrong name under its own",
+                "Exchange the names by hand, as verify gives them: mqtool verify {store}", file=name,
+            )
         raise Refusal(
             f"{name} has a wrong name and a wrong length",
             f"Rename it to {offset_to_name(right)} in a copy of the store, then run recover on that.", file=name,
         )
-    target = store.relative(mapped_file.path.with_name(offset_to_name(right)))
     _write_anew(changes, name, target, mapped_file.path, mapped_file.length)
     changes.steps.append(Retire(name))
 

@@ -285,6 +285,19 @@ def test_a_renamed_log_file_is_no_missing_one_for_predict_and_report(
     assert all(start["exit_code"] & exits.MESSAGES for start in page["starts"])
 
 
+def test_two_log_files_with_exchanged_names_are_not_called_too_long(drill: Start) -> None:
+    store = drill("clean-manyfiles-5.3.3")
+    one, other = (store.root / "commitlog" / file_name(at) for at in (65536, 131072))
+    one.rename(aside := one.with_name("aside"))
+    other.rename(one)
+    aside.rename(other)
+    assert store.verify().document["finding_counts"]["commitlog-misnamed-file"] == 2
+    with assert_unchanged(store.root):
+        refused = store.run("recover", "--yes")
+    assert refused.code & exits.OPERATIONAL
+    assert "length" not in refused.stderr and "Exchange the names by hand" in refused.stderr
+
+
 @pytest.mark.parametrize(("name", "recipe"), [
     ("clean-propcrc-5.3.3", "bit-in-body"), ("clean-expired-4.5.1", "bit-in-topic-legal"),
     ("clean-plain-4.9.7", "record-older-whole-at-end"), ("clean-plain-4.9.7", "torn-tail-in-properties"),

@@ -326,6 +326,9 @@ def test_topics_of_a_dledger_store_that_stop_a_start_are_named(folder: Path) -> 
     ("clean-v2-5.5.0", "kvStore", ("popConsumerKVServiceInit=true",), gone("kvStore")),
     (ACL, "config/users", ("authenticationMetadataProvider=org.example.LocalAuthenticationMetadataProvider",),
      gone("config/users")),
+    ("kinds/clean-config2-5.5.0", "config/rdb", ("configManagerVersion=v2",), gone("config/rdb")),
+    (ROCKSDB, "config/topics", ("storeType=defaultRocksDB",), gone("config/topics")),
+    (ROCKSDB, "config/consumerOffsets", ("storeType=defaultRocksDB",), gone("config/consumerOffsets")),
 ])
 def test_a_part_that_is_gone_is_missed_by_who_knows_of_it(
     name: str, part: str, settings: tuple[str, ...], harm: Harm, folder: Path,
