@@ -21,8 +21,9 @@ pytestmark = pytest.mark.broker
 
 STORES = ("clean-4.5.1", "killed-5.5.0")
 VERSIONS = ("4.9.7", "5.1.4", "5.3.3", "5.5.0")
+#: None with units that lead to damaged bytes: there a client drops what follows in the same answer (docs/commands/groups.md).
 DAMAGES = (
-    SOUND, "page-zeroed", "crash-bit-without-checkpoint", "log-first-missing", "log-middle-missing", "queue-missing",
+    SOUND, "crash-bit-without-checkpoint", "log-first-missing", "log-middle-missing", "queue-missing",
     "queues-behind", "crash-everything-derived",
 )
 TOPICS = ("TopicA", "TopicB")
@@ -47,7 +48,7 @@ def places(root: Path) -> dict[tuple[str, str], dict[int, int]]:
 
 
 @pytest.mark.parametrize(("store", "damage", "version"), marked(
-    [(store, damage, version) for store in STORES for damage in DAMAGES for version in VERSIONS], 4))
+    [(store, damage, version) for store in STORES for damage in DAMAGES for version in VERSIONS], 2))
 def test_consumers_skip_and_get_again_what_groups_says(
     store: str, damage: str, version: str, tmp_path: Path,
 ) -> None:
