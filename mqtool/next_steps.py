@@ -143,7 +143,8 @@ class Scene(Struct):
     """Where somebody stands: after which `phase`, with which exit code and findings.
 
     `typed`: the words of the command line. `plan`: the file that --plan-out or apply named.
-    `damaged`: the log has damage before intact messages. `assumed`: settings that what was written depends on.
+    `damaged`: the log has damaged messages, or damage before intact ones.
+    `assumed`: settings that what was written depends on.
     `mendable`: messages that --mend-bits would save, or would have saved. `changes`: which command made the plan.
     """
 

@@ -25,6 +25,7 @@ from recover.check.parts import (
     settings_findings,
     too_old_for,
 )
+from recover.check.report import verify
 from recover.check.survey import Survey, survey
 from recover.evidence.last_numbers import correct_generations_by_units
 from recover.export.damaged import damaged_messages
@@ -108,19 +109,20 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     with engine.scan(out, opened) as scan:
         view = scan.scanner.scan_log(opened.commitlog, memory=scan.memory, progress=scan.progress)
     prediction = predict_start(opened, correct_generations_by_units(view, opened), settings)
-    groups: list[GroupRow] = []
-    remains: list[Finding] = []
+    with engine.scan(out, opened, title="looking at queues",
+                     known=lambda engine: KnownLog(view, stamps, engine)) as scan:
+        checked = verify(opened, scan, ("commitlog", "consumequeue"))
+    look = checked.survey
+    # a start says nothing of messages that are damaged already
+    damaged = bool(checked.findings.bits & exits.MESSAGES) or any(item.intact_after for item in view.damaged)
     costs_messages = bool(prediction.exit_code & exits.MESSAGES)
-    if loss.loss_out is not None or costs_messages or has_offsets(opened):
-        with engine.scan(out, opened, title="looking at queues",
-                         known=lambda engine: KnownLog(view, stamps, engine)) as scan:
-            look = survey(opened, scan)
-        groups = groups_of(look, settings).rows if has_offsets(opened) or loss.loss_out is not None else []
-        if costs_messages and not prediction.unsupported:
-            # where the right files must be found first, no repair is the next step
-            remains = list(remains_findings(opened, look, None))
-        cuts = prediction.starts and not prediction.says_nothing
-        loss.write(out, look, prediction.max_phy if cuts else None)
+    groups: list[GroupRow] = groups_of(look, settings).rows if has_offsets(opened) else []
+    remains: list[Finding] = []
+    if costs_messages and not prediction.unsupported:
+        # where the right files must be found first, no repair is the next step
+        remains = list(remains_findings(opened, look, None))
+    cuts = prediction.starts and not prediction.says_nothing
+    loss.write(out, look, prediction.max_phy if cuts else None)
     document = prediction.json()
     document["groups"] = [row.json() for row in groups]
     document["assumptions"] = [*assumed, *document["assumptions"]]
@@ -145,7 +147,6 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     out.found([*found, *runs])
     _show(out, document)
     code = prediction.exit_code | FindingList([*contradicted, *runs]).bits
-    damaged = any(item.intact_after for item in view.damaged)
     scene = Scene("predicted", out.given, code, [*found, *runs], damaged=damaged)
     out.summary(start_line(document), next_steps(scene))
     return code

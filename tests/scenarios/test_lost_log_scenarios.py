@@ -298,9 +298,15 @@ def test_two_log_files_with_exchanged_names_are_not_called_too_long(drill: Start
     assert "length" not in refused.stderr and "Exchange the names by hand" in refused.stderr
 
 
-def test_a_start_that_costs_nothing_is_not_the_next_step_where_the_log_is_damaged(drill: Start) -> None:
-    store = drill("clean-propcrc-5.3.3")
-    store.strike("bit-in-body")
+@pytest.mark.parametrize(("name", "recipe"), [
+    ("clean-propcrc-5.3.3", "bit-in-body"), ("clean-expired-4.5.1", "bit-in-topic-legal"),
+    ("clean-plain-4.9.7", "record-older-whole-at-end"), ("clean-plain-4.9.7", "torn-tail-in-properties"),
+])
+def test_a_start_that_costs_nothing_is_not_the_next_step_where_the_log_is_damaged(
+    drill: Start, name: str, recipe: str
+) -> None:
+    store = drill(name)
+    store.strike(recipe)
     played = store.run("predict", "--broker", "5.3.3")
     assert played.code == exits.CLEAN, "a clean stop: the start looks at the last files only"
     assert [step["command"].split()[:2] for step in played.document["next"]] == [["mqtool", "verify"]]
