@@ -217,6 +217,7 @@ def test_t17_name_in_two_paths_leaves_the_live_one(drill: Start, of: str, into: 
     twin.write_bytes(content[:len(content) // 2].ljust(len(content), b"\0") if older else content)
     found = store.finds("commitlog-duplicate-file", exit_code=2)
     assert found["file"] in ({f"{into}/{twin.name}"} if older else {f"{into}/{twin.name}", f"{of}/{live.name}"})
+    assert store.run("predict").code == exits.UNSUPPORTED, "a recovery walks both, and cuts at the end of either"
     with store.recovered(starts=False):
         assert live.exists() != twin.exists()
         assert not older or live.exists()
