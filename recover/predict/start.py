@@ -32,6 +32,7 @@ from recover.predict.surroundings import (
     incomplete,
     not_emulated,
     refused_by,
+    second_copies,
     timer_left_out,
     unread_beside,
     unreadable,
@@ -62,7 +63,7 @@ def predict(
     prediction.not_emulated = not_emulated(store, settings)
     prediction.unsupported += prediction.not_emulated or unread_beside(store, settings)
     needed = needed_parts(store, dict(settings.given), Topics(store), view)
-    prediction.unsupported += not_foreseen(needed)
+    prediction.unsupported += [*not_foreseen(needed), *second_copies(store)]
     prediction.incomplete = incomplete(store, view)
     configs = config_pairs(store, view, settings)
     prediction.config_lost = config_lost(configs)

@@ -158,6 +158,12 @@ def unread_beside(store: Store, settings: BrokerSettings) -> Iterator[str]:
             yield f"{store.relative(part.path)}: {part.what}"
 
 
+def second_copies(store: Store) -> Iterator[str]:
+    """Log files of one name in two folders: a recovery walks both (MappedFileQueue.doLoad), and may cut at either."""
+    for twin in store.commitlog.duplicates:
+        yield f"{store.relative(twin.path)}: a second log file of this name"
+
+
 def timer_left_out(store: Store, settings: BrokerSettings, log: LogView) -> Iterator[str]:
     """What a damaged timer does to pending messages is not played."""
     if settings.version >= _FIRST_WITH_ALL and has_timer(store):
@@ -188,5 +194,3 @@ def assumptions(store: Store, log: LogView, settings: BrokerSettings) -> Iterato
     for item in first_file_findings(store, log, settings.given):
         if item.severity != "info":
             yield f"the files before {item.file} are meant to be gone: {item.message}"
-    for twin in store.commitlog.duplicates:
-        yield f"{store.relative(twin.path)} has the name of another file; the broker loads both, here one counts"

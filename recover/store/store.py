@@ -15,8 +15,10 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from formats.consumequeue import CQ_UNIT, file_size_for
+from formats.record import BLANK_SIZE, encode_blank
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
 from recover.store.mapped_files import MappedFileQueue, infer_file_size
+from recover.store.reader import FileReader
 from recover.store.source import StorePath, entries, names_in
 
 COMMITLOG = "commitlog"
@@ -74,7 +76,7 @@ class QueueFolder(NamedTuple):
 
 
 class Store:
-    """The parts of one store. Opening it lists folders and reads no file."""
+    """The parts of one store. Opening it lists folders, and reads no file but the end of a log's only one."""
 
     def __init__(self, root: Path, options: StoreOptions) -> None:
         self.root = root
@@ -153,7 +155,12 @@ class Store:
         """The commitlog's mapped files over all its folders."""
         queue = MappedFileQueue.load(self.commitlog_dirs, self.options.mapped_file_size or 0)
         given = self.options.mapped_file_size
-        if given is not None:
+        if given is None:
+            # the length of one file tells the size only where that file is whole
+            configured = self._configured("mappedFileSizeCommitLog", 0)
+            if len(queue.files) == 1 and queue.files[0].length < configured and _breaks_off(queue.files[0].path):
+                queue.file_size = configured
+        else:
             differences = [b.file_from_offset - a.file_from_offset for a, b in pairwise(queue.files)]
             if given <= 0 or any(d < given or d % given for d in differences):
                 raise UsageRefusal(
@@ -246,6 +253,16 @@ def _most(lengths: Mapping[int, int], unit: int = 1) -> int | None:
     """The most frequent length (bytes) of some units, the largest of several; None where no file has one."""
     fitting = [(count, length) for length, count in lengths.items() if length > 0 and length % unit == 0]
     return max(fitting)[1] if fitting else None
+
+
+def _breaks_off(path: Path) -> bool:
+    """True for a log file that ends as no whole one does: neither in zeros nor with a smallest end mark."""
+    try:
+        with FileReader(path) as reader:
+            end = reader.read(max(0, reader.length - BLANK_SIZE), BLANK_SIZE)
+    except OSError:
+        return False
+    return any(end[4:]) and end != encode_blank(BLANK_SIZE)
 
 
 def _queue_folders(directory: Path) -> Iterator[QueueFolder]:

@@ -61,6 +61,20 @@ def starting(store: Drill) -> tuple[str, ...]:
     return tuple(v for v in BROKERS if store.run("predict", "--broker", v).document["starts"])
 
 
+def test_t13_length_of_an_only_file_that_breaks_off_is_that_of_the_settings(drill: Start) -> None:
+    store = drill("clean-restarts-4.9.7")
+    (path,) = (store.root / "commitlog").iterdir()
+    size, torn = path.stat().st_size, store.records()[-5]
+    os.truncate(path, torn.position + torn.record.total_size // 2)
+    store.options = ("--set", f"mappedFileSizeCommitLog={size}")
+    counts = store.verify().document["finding_counts"]
+    assert counts["commitlog-bad-file-length"] == 1
+    assert not {"settings-contradict-files", "commitlog-missing-file"} & counts.keys()
+    assert store.run("recover", "--yes").document["plan"]["loss"]
+    assert path.stat().st_size == size
+    assert store.run("predict").document["starts"]
+
+
 @pytest.mark.parametrize(("recipe", "seed", "length", "starts"), [
     ("log-last-empty", 0, 0, ("5.3.3", "5.5.0")), ("log-middle-empty", 0, 0, ()), ("log-last-short", 0, None, ()),
     ("log-middle-short", 2, SIZE // 2, ()), ("log-long", 0, SIZE + 4096, ()),
@@ -203,6 +217,7 @@ def test_t17_name_in_two_paths_leaves_the_live_one(drill: Start, of: str, into: 
     twin.write_bytes(content[:len(content) // 2].ljust(len(content), b"\0") if older else content)
     found = store.finds("commitlog-duplicate-file", exit_code=2)
     assert found["file"] in ({f"{into}/{twin.name}"} if older else {f"{into}/{twin.name}", f"{of}/{live.name}"})
+    assert store.run("predict").code == exits.UNSUPPORTED, "a recovery walks both, and cuts at the end of either"
     with store.recovered(starts=False):
         assert live.exists() != twin.exists()
         assert not older or live.exists()
