@@ -17,7 +17,7 @@ from msgspec import Struct, field, structs
 from mqtool import exits
 from mqtool.text import count
 from recover.findings.registry import CODES
-from recover.store.unread import DLEDGER_LOG, QUEUE_DATABASE
+from recover.findings.store_codes import DLEDGER_LOG, QUEUE_DATABASE
 
 if TYPE_CHECKING:
     from pathlib import Path

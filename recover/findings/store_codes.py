@@ -18,6 +18,10 @@ TOPICS_GUESSED = (
     "makes a topics.json from queues and log, marked as a guess; it cannot make consumer offsets."
 )
 
+DLEDGER_LOG = "log of a DLedger group"
+QUEUE_DATABASE = "consume queues in RocksDB"
+"""Two of the parts that `part-not-supported` names, which decide what else can be done."""
+
 PARTS_CODES: tuple[Code, ...] = (
     Code(
         "abort-present", "warning", "the abort file is present: {detail}", "mqtool recover {store} --dry-run",

@@ -15,6 +15,7 @@ from msgspec import Struct
 from formats.config.tables import BY_NAME
 from formats.errors import FormatError
 from formats.names import OFFSET_DIGITS
+from recover.findings.store_codes import DLEDGER_LOG, QUEUE_DATABASE
 from recover.store.config_files import read_config
 from recover.store.reader import FileReader, read_small
 from recover.store.reading import crc32c
@@ -23,8 +24,6 @@ from recover.store.store import CHECKPOINT, COMMITLOG, CONFIG, CONSUMEQUEUE, IND
 
 ROCKSDB_QUEUES = "defaultRocksDB"
 SEPARATE_QUEUES = "consumequeue_rocksdb"
-DLEDGER_LOG = "log of a DLedger group"
-QUEUE_DATABASE = "consume queues in RocksDB"
 _HEAD = 4096
 _LISTED = 100_000
 _DLEDGER_PREFIX = "dledger-"

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.broker
 
 STORES = ("clean-4.5.1", "killed-5.5.0")
 VERSIONS = ("4.9.7", "5.1.4", "5.3.3", "5.5.0")
-#: None with units that lead to damaged bytes: there a client drops what follows in the same answer (docs/commands/groups.md).
+#: None with units that lead to damaged bytes: there a client drops what follows in the same answer.
 DAMAGES = (
     SOUND, "crash-bit-without-checkpoint", "log-first-missing", "log-middle-missing", "queue-missing",
     "queues-behind", "crash-everything-derived",

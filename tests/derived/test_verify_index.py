@@ -14,7 +14,6 @@ import pytest
 
 from fixtures.damage import damage
 from recover.derived import index_check as verify_index
-from recover.derived import index_files as index_image
 from recover.derived.index_check import check_index
 from recover.derived.index_keys import TagHistory
 from tests.support.indexes import checked, opened, rebuilt, warnings, write
@@ -161,7 +160,7 @@ def test_a_large_file_with_a_flaw_is_judged_from_disk_as_from_memory(
         if full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(index_image, "_LARGE", 1)
+    monkeypatch.setattr("recover.store.columns._LARGEST", 1)
     if full:
         monkeypatch.setattr("recover.store.columns.os.posix_fallocate", place)
     from_disk = checked(root)
