@@ -15,7 +15,7 @@ from fixtures.lab.packed import manifest
 from mqtool import exits
 from tests.cli.runner import mqtool
 from tests.scenarios.conftest import Start
-from tests.scenarios.drill import Broken, Drill, all_stores, counts, messages
+from tests.scenarios.drill import Broken, Drill, all_stores, counts, log_options, messages
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
 from tests.support.stores import KINDS, broker_conf, real_store, unmount_log
@@ -318,7 +318,8 @@ def by_reader(root: Path) -> dict[int, plain.Record]:
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if not path.is_file() or not path.name.isdecimal():
                 continue
-            content = path.read_bytes()
+            # a broker leaves eight bytes free at the end of a whole file, not before a place where it was cut
+            content = path.read_bytes() + bytes(8)
             # the place that most records name: by the file's name, or by its first bytes
             places = {int(path.name), int.from_bytes(content[28:36], "big")}
             for record in max(([*plain.all_records(content, base)] for base in places), key=len):
@@ -338,7 +339,7 @@ def held_to(store: str, recipe: str, make: Callable[[str], Path], tmp_path: Path
     except NotApplicable as reason:
         pytest.skip(str(reason))
     due = by_reader(root)
-    result = mqtool("export", root, "-o", out, "--include", "stale,superseded,system", "--json")
+    result = mqtool("export", root, *log_options(root), "-o", out, "--include", "stale,superseded,system", "--json")
     if not due and result.code in (8, 16):
         return  # nothing is left that looks like a store, or its log is missing and that is told
     assert result.code == 0, result.stdout[-2000:]
@@ -362,7 +363,7 @@ def test_an_export_holds_exactly_the_intact_records(
     held_to(store_name, recipe, store, tmp_path)
 
 
-@pytest.mark.parametrize(("store_name", "recipe"), sampled(STORES, RECIPES, one_in=60))
+@pytest.mark.parametrize(("store_name", "recipe"), sampled(all_stores(), RECIPES, one_in=300))
 def test_so_does_that_of_every_store_and_recipe(
     store_name: str, recipe: str, store: Callable[[str], Path], tmp_path: Path,
 ) -> None:
