@@ -285,7 +285,7 @@ def _rename(store: Store, changes: LogChanges, mapped_file: MappedFile, right: i
             f"{name} has a wrong name and a wrong length",
             f"Rename it to {offset_to_name(right)} in a copy of the store, then run recover on that.", file=name,
         )
-    _write_anew(changes, name, target, mapped_file.path, mapped_file.length)
+    _write_anew(changes, name, target, mapped_file.path, store.mapped_file_size)
     changes.steps.append(Retire(name))
 
 

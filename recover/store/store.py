@@ -35,6 +35,7 @@ JOURNAL = ".mqtool"
 DEFAULT_MAPPED_FILE_SIZE = 1 << 30
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 DEFAULT_EXT_FILE_SIZE = 48 << 20
+_LOOKED_AT = 1 << 20
 _SIGNS = (
     COMMITLOG, CONSUMEQUEUE, CONSUMEQUEUE_EXT, BATCHCONSUMEQUEUE, INDEX, CHECKPOINT, ABORT, LOCK, "timerlog",
     "timerwheel", "compaction", "rocksdbstore", "consumequeue_rocksdb", "transaction",
@@ -156,10 +157,7 @@ class Store:
         queue = MappedFileQueue.load(self.commitlog_dirs, self.options.mapped_file_size or 0)
         given = self.options.mapped_file_size
         if given is None:
-            # the length of one file tells the size only where that file is whole
-            configured = self._configured("mappedFileSizeCommitLog", 0)
-            if len(queue.files) == 1 and queue.files[0].length < configured and _breaks_off(queue.files[0].path):
-                queue.file_size = configured
+            queue.file_size = self._size_of_whole_files(queue) or queue.file_size
         else:
             differences = [b.file_from_offset - a.file_from_offset for a, b in pairwise(queue.files)]
             if given <= 0 or any(d < given or d % given for d in differences):
@@ -169,6 +167,19 @@ class Store:
                     "Leave the option out, and the size is inferred.",
                 )
         return queue
+
+    def _size_of_whole_files(self, queue: MappedFileQueue) -> int:
+        """The size where names and lengths decide badly: of one file, or none as long as names are apart. 0 elsewhere.
+
+        One file that was cut says nothing, so the settings do. A whole file before the last outranks a distance of two
+        names, of which one may be wrong and files between may be missing.
+        """
+        if len(queue.files) == 1:
+            configured = self._configured("mappedFileSizeCommitLog", 0)
+            return configured if queue.files[0].length < configured and _breaks_off(queue.files[0].path) else 0
+        if queue.file_size in queue.lengths:
+            return 0
+        return _most(Counter(file.length for file in queue.files[:-1] if not _breaks_off(file.path))) or 0
 
     @property
     def mapped_file_size(self) -> int:
@@ -256,13 +267,19 @@ def _most(lengths: Mapping[int, int], unit: int = 1) -> int | None:
 
 
 def _breaks_off(path: Path) -> bool:
-    """True for a log file that ends as no whole one does: neither in zeros nor with a smallest end mark."""
+    """True for a log file that ends as no whole one does: neither in zeros nor with an end mark that fills it."""
     try:
         with FileReader(path) as reader:
-            end = reader.read(max(0, reader.length - BLANK_SIZE), BLANK_SIZE)
+            end = reader.read(max(0, reader.length - _LOOKED_AT), _LOOKED_AT)
     except OSError:
         return False
-    return any(end[4:]) and end != encode_blank(BLANK_SIZE)
+    magic = encode_blank(BLANK_SIZE)[4:]
+    at = end.find(magic, 4)
+    while at >= 0:
+        if end[at - 4 : at + 4] == encode_blank(len(end) - at + 4):
+            return False
+        at = end.find(magic, at + 1)
+    return any(end[-4:])
 
 
 def _queue_folders(directory: Path) -> Iterator[QueueFolder]:

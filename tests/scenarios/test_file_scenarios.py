@@ -164,6 +164,18 @@ def test_t16_missing_middle_file_is_a_gap_and_both_sides_stay(drill: Start) -> N
     assert store.run("recover", "--max-loss", len(store.lost) - 1, "--yes").code & exits.OPERATIONAL
 
 
+@pytest.mark.parametrize("wrong", [6309820017, 5 << 20])
+def test_a_last_file_that_was_cut_and_renamed_does_not_decide_the_file_size(drill: Start, wrong: int) -> None:
+    store = drill("clean-4.5.1")
+    last = store.root / "commitlog" / file_name(1 << 20)
+    os.truncate(last, 258048)
+    last.rename(last.with_name(file_name(wrong)))
+    store.struck()
+    store.finds("commitlog-misnamed-file", f"commitlog/{file_name(wrong)}", 0, exit_code=exits.DERIVED)
+    with store.recovered():
+        assert [path.stat().st_size for path in (store.root / "commitlog").iterdir()] == [1 << 20, 1 << 20]
+
+
 def test_t16_the_only_log_file_that_is_left_gets_its_name_back(drill: Start) -> None:
     store = drill("clean-propcrc-5.3.3")
     folder = store.root / "commitlog"
