@@ -17,11 +17,11 @@ from mqtool.text import count
 from recover.change.lock import probe
 from recover.check.log import first_file_findings
 from recover.check.parts import (
+    REMAINS,
     check_owners,
     contradicted_settings,
     earlier_runs,
     lock_findings,
-    remains_findings,
     settings_findings,
     too_old_for,
 )
@@ -120,7 +120,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     remains: list[Finding] = []
     if costs_messages and not prediction.unsupported:
         # where the right files must be found first, no repair is the next step
-        remains = list(remains_findings(opened, look, None))
+        remains = [item for item in checked.findings if item.code in REMAINS]
     cuts = prediction.starts and not prediction.says_nothing
     loss.write(out, look, prediction.max_phy if cuts else None)
     document = prediction.json()
@@ -129,7 +129,7 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     found = prediction.findings()
     if not prediction.unsupported:
         found += log_is_gone(opened)
-    # whether a log is meant to begin late is a question for a person: it is no cost of the start
+    # whether a log is meant to begin late is a question for a person, and costs the start nothing
     found += [structs.replace(item, severity="info", bits=0)
               for item in first_file_findings(opened, view, settings.given) if item.severity != "info"]
     found += lock_findings(opened, probe(opened.root), with_abort=False)

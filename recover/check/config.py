@@ -33,6 +33,7 @@ from recover.store.config_files import (
 from recover.store.reader import read_small
 from recover.store.source import names_in
 from recover.store.store import CONFIG, Store
+from recover.store.unread import ROCKSDB_QUEUES
 
 # --- Consumer offsets and delay offsets against the queues they count in.
 
@@ -287,7 +288,7 @@ def config_databases(settings: Mapping[str, str]) -> tuple[str, ...]:
     """The databases below config/ that hold topics, groups and consumer offsets by the settings (BrokerController)."""
     if settings.get("configManagerVersion", "").strip() == "v2":
         return ("rdb",)
-    in_rocksdb = settings.get("storeType", "").strip() == "defaultRocksDB"
+    in_rocksdb = settings.get("storeType", "").strip() == ROCKSDB_QUEUES
     return ("topics", "subscriptionGroups", "consumerOffsets") if in_rocksdb else ()
 
 

@@ -141,8 +141,10 @@ def only_copies(store: Store) -> list[Finding]:
 
 def _only_copy(store: Store, odd: OddName) -> bool:
     offset = offset_in_name(odd.path.name.removeprefix(".")[:OFFSET_DIGITS])
-    there = {file.file_from_offset for file in store.commitlog.files}
-    return odd.kind == FILE and odd.length > 0 and offset is not None and offset not in there
+    if odd.kind != FILE or not odd.length or offset is None:
+        return False
+    there = store.commitlog.find(offset)
+    return there is None or there.file_from_offset != offset
 
 
 def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:

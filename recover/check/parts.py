@@ -31,6 +31,7 @@ from recover.derived.index_check import IndexReport
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.evidence.lost import record_count
 from recover.findings.model import Finding, finding
+from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.scan import LogView
 from recover.look.file import foreign
 from recover.look.store import log_is_gone
@@ -97,7 +98,7 @@ def needed_parts(store: Store, settings: Mapping[str, str], topics: Topics, log:
 
 
 def _rocksdb(store: Store) -> Iterator[Needed]:
-    folders = {**{store.relative(path): "consume queues in RocksDB" for path in rocksdb_queue_folders(store)},
+    folders = {**{store.relative(path): QUEUE_DATABASE for path in rocksdb_queue_folders(store)},
                **_ROCKSDB}
     for part, what in folders.items():
         folder = store.path(part)
@@ -124,7 +125,7 @@ def _config(store: Store, settings: dict[str, str], log: LogView) -> Iterator[Ne
 
 def _queues(store: Store, settings: dict[str, str], log: LogView) -> Iterator[Needed]:
     if log.messages and queues_in_rocksdb(store, settings) and not rocksdb_queue_folders(store):
-        yield Needed(CONSUMEQUEUE, "consume queues in RocksDB", "the log holds messages, and no database is there",
+        yield Needed(CONSUMEQUEUE, QUEUE_DATABASE, "the log holds messages, and no database is there",
                      True)
 
 
@@ -179,7 +180,7 @@ def _compacted(root: Path) -> set[str]:
 
 
 def _epochs(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
-    """5.5.0 takes the backup for a wrong list; a count that is no number stops it (NumberFormatException)."""
+    """5.5.0 takes the backup for a wrong list; an invalid count stops it (NumberFormatException)."""
     controlled = settings.get("enableControllerMode", "").strip().lower() == "true"
     what = "terms of a controller's masters"
     for name in (epoch.FILE_NAME, epoch.FILE_NAME + BACKUP_SUFFIX):
@@ -288,6 +289,7 @@ def _text(rights: _Rights) -> str:
 MOSTLY_GONE = "commitlog-mostly-gone"
 FOREIGN = "commitlog-foreign"
 OTHER_LOG = "commitlog-other-log"
+REMAINS = (MOSTLY_GONE, FOREIGN, OTHER_LOG)
 _LOST_PER_MESSAGE = 10
 """From this many lost messages for each that can be read, what is there is hardly the log of these queues."""
 

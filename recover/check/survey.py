@@ -114,14 +114,14 @@ def survey(
         gone = file_named_elsewhere(log, index_ends(store), read_checkpoint(store))
         if gone is not None and not any(damage.stop > gone.start for damage in log.damaged):
             log.damaged = [*log.damaged, gone]
-    old = old_end(log, store.queue_file_size)
+    old = _without_old_end(log, store)
     denied, losses = misplaced_records(log, expectation, queues, behind)
     if denied:
         # what derives from these records is judged by what they are
         log = correct_generations_by_units(relocated(log, denied, memory=options.memory), store)
         expectation = expect(log, topics, include_deleted=options.include_deleted)
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
-        old = old_end(log, store.queue_file_size)
+        old = _without_old_end(log, store)
         losses = lost_positions(log, expectation, queues, behind)
     # Queues that name every message up to the log's end prove that nothing else was lost.
     proven = queues is not None and queues.total(RIGHT) > 0 and not any(v.missing for v in queues.verdicts.values())
@@ -133,6 +133,14 @@ def survey(
         store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed, by_names,
         elsewhere, foreign, old,
     )
+
+
+def _without_old_end(log: LogView, store: Store) -> int | None:
+    """Where old records begin at the log's end, see `old_end`; the damage of `log` ends before them."""
+    old = old_end(log, store.queue_file_size)
+    if old is not None:
+        log.damaged = [damage for damage in log.damaged if damage.start < old]
+    return old
 
 
 def not_looked_at(store: Store, options: ScanOptions, *, with_queues: bool) -> dict[str, Elsewhere]:

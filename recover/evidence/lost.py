@@ -250,7 +250,7 @@ def old_end(log: LogView, queue_file_size: int) -> int | None:
     """Where a run of old records begins at the very end of the log, if a queue of theirs ends with a full file.
 
     A start dispatches them: 5.3.3 and 5.4.0 make a next file for such a queue, put nothing into it, and fail on that.
-    Ghosts in that run are no damage of the log any more: nothing live stands after them.
+    Ghosts may be among them.
     """
     if not log.superseded:
         return None
@@ -266,9 +266,5 @@ def old_end(log: LogView, queue_file_size: int) -> int | None:
         if not live.size or not full[chained["queue"]].any():
             return None
         start = int(run["phy_offset"][0])
-        after = [damage for damage in log.damaged if damage.stop > start]
-        if any(damage.reason != GHOSTS for damage in after):
-            return None
-        log.damaged = log.damaged[: len(log.damaged) - len(after)]
-        return start
+        return None if any(damage.stop > start and damage.reason != GHOSTS for damage in log.damaged) else start
     return None

@@ -42,7 +42,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
 class _Fact(Struct):
     """A fact in a template: `{lost:message}` is "1 message" or "2 messages", `{n:entry|entries}` names the plural.
 
-    What is no number, such as "an unknown number of", has the plural.
+    Text in the place of a number, such as "an unknown number of", has the plural.
     """
 
     value: Any

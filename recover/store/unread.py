@@ -284,7 +284,7 @@ def _of_table(table: Path, size: int) -> Iterator[Problem]:
 
 def _ends_like_a_table(table: Path) -> bool:
     with FileReader(table) as reader:
-        end = reader.read(max(0, table.stat().st_size - _MAGIC_SIZE), _MAGIC_SIZE)
+        end = reader.read(max(0, reader.length - _MAGIC_SIZE), _MAGIC_SIZE)
     return int.from_bytes(end, "little") in _TABLE_MAGICS
 
 
