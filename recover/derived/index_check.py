@@ -319,12 +319,22 @@ class _Judge:
                 self._report(code, self.geometry.slot_offset(first), first=first, last=last, count=stop - start)
         return used
 
+    def _newest(self) -> int:
+        """The latest time (ms) of the file's messages: of the last one, or of another where times go back."""
+        header, first, last = self.verdict.header, int(self.offsets[1:].min()), int(self.offsets[1:].max())
+        newest = header.end_timestamp
+        for number in self.stream.overlapping(first, last) if header.begin_timestamp > newest else ():
+            records = self.stream.splits[number].records
+            start, stop = np.searchsorted(records["phy_offset"], (first, last + 1))
+            newest = max(newest, int(records["store_timestamp"][start:stop].max(initial=0)))
+        return newest
+
     def _check_header(self, used: int) -> None:
         header, end, count_fits = self.verdict.header, self.end, self.counted == self.written
         wrong = []
         if end > 1:
             wrong += self._wrong_end(1, header.begin_timestamp, header.begin_phy_offset, "begin")
-            if count_fits and int(self.classes[1]) & CLASS == EXPIRED and header.begin_timestamp > header.end_timestamp:
+            if count_fits and int(self.classes[1]) & CLASS == EXPIRED and header.begin_timestamp > self._newest():
                 wrong.append("begin_timestamp")
             if count_fits:
                 wrong += self._wrong_end(end - 1, header.end_timestamp, header.end_phy_offset, "end")

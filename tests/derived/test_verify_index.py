@@ -16,8 +16,10 @@ from fixtures.damage import damage
 from recover.derived import index_check as verify_index
 from recover.derived.index_check import check_index
 from recover.derived.index_keys import TagHistory
+from tests.cli.runner import mqtool
 from tests.support.indexes import checked, opened, rebuilt, warnings, write
 from tests.support.stores import unpacked
+from tests.torture.hunt import older_records_at_the_end
 
 StoreCopy = Callable[[str], Path]
 UNITS = 40 + 4 * 500
@@ -166,3 +168,12 @@ def test_a_large_file_with_a_flaw_is_judged_from_disk_as_from_memory(
     from_disk = checked(root)
     assert from_disk.json() == in_memory.json() and from_disk.findings == in_memory.findings != []
     assert bool(asked) == full
+
+
+def test_an_index_file_that_begins_with_expired_entries_may_end_with_an_older_message(store: StoreCopy) -> None:
+    root = store("clean-4.5.1")
+    older_records_at_the_end(root, random.Random(1), back=3_600_000)
+    min((root / "commitlog").iterdir()).unlink()
+    done = mqtool("recover", root, "--yes", "--json").document
+    assert done["applied"] and not {code for code in done["finding_counts"] if code.startswith("index-")}
+    assert not mqtool("recover", root, "--yes", "--json").document["applied"]
