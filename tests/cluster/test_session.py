@@ -85,6 +85,7 @@ class TestStarted:
 
     def test_the_answer_says_where_it_was_computed(self, tmp_path: Path) -> None:
         root = real_store("clean-5.3.3", tmp_path)
+        stop_session()  # one of an earlier test with these settings would go on counting
         result = mqtool("verify", root, "--json", "--master", "local[2]", "--conf", "spark.driver.memory=512m",
                         "--conf", "mqtool.splitSize=400009")
         engine: dict[str, Any] = result.document["engine"]
