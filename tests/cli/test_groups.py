@@ -367,31 +367,59 @@ def test_text_that_turns_writing_around_is_shown_as_an_escape(tmp_path: Path) ->
     assert "\\u202egpj" in page.text and "\u202e" not in page.text and "\u200b" not in page.text
 
 
+with_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+
+
+def browsed(page: Path, added: str = "") -> str:
+    """Its title in a window of 1280 x 800, after its scripts and `added` at its end ran: its policy is left out."""
+    assert BROWSER is not None
+    text, policies = re.subn(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
+    assert policies == 1
+    bare = page.with_name(f"bare-{page.name}")
+    bare.write_text(text.replace("</body>", f"{added}</body>"))
+    return title(bare)
+
+
+def title(page: Path) -> str:
+    assert BROWSER is not None
+    seen = subprocess.run(
+        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
+         f"--user-data-dir={page.parent / 'profile'}", "--window-size=1280,800", "--virtual-time-budget=2000",
+         "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120)
+    found = re.search(r"<title>(.*?)</title>", seen.stdout)
+    assert found is not None, seen.stderr
+    return found[1]
+
+
 @pytest.mark.deep
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+@with_browser
 def test_a_real_browser_runs_no_script_of_a_name(tmp_path: Path) -> None:
     """With the policy of the page and, so that the escaping is seen by itself, without it."""
     root = hostile_store(tmp_path)
     page = tmp_path / "r.html"
     mqtool("report", root, "-o", page)
-    bare = tmp_path / "bare.html"
-    text, policies = re.subn(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
-    assert policies == 1
-    bare.write_text(text)
-    control = tmp_path / "control.html"
-    control.write_text(text.replace("<footer>", f"<footer>{HOSTILE}"))
+    assert browsed(page, HOSTILE) == "owned"
+    assert browsed(page).startswith("Store ") and title(page).startswith("Store ")
 
-    def title(path: Path) -> str:
-        assert BROWSER is not None
-        seen = subprocess.run(
-            [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
-             "--virtual-time-budget=2000", "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=120)
-        found = re.search(r"<title>(.*?)</title>", seen.stdout)
-        assert found is not None, seen.stderr
-        return found[1]
 
-    assert title(control) == "owned"
-    assert title(page).startswith("Store ") and title(bare).startswith("Store ")
+@pytest.mark.deep
+@with_browser
+@pytest.mark.parametrize(("name", "recipes"), [
+    ("clean-5.3.3", ["consumer-offset-above-max", "page-random", "crash-bit-without-checkpoint"]),
+    ("clean-manyfiles-5.3.3", ["log-middle-missing"]), ("clean-manyfiles-5.3.3", ["log-all-missing"]),
+    ("killed-5.5.0", ["crash-everything-derived"]), ("kinds/clean-rocksdb-5.5.0", ["page-zeroed"]),
+])
+def test_the_first_screen_of_a_real_browser_holds_the_three_answers(
+    name: str, recipes: list[str], tmp_path: Path,
+) -> None:
+    root = real_store(name, tmp_path)
+    for seed, recipe in enumerate(recipes):
+        damage(recipe, root, seed)
+    mqtool("report", root, "-o", tmp_path / "r.html")
+    asks = "document.querySelector('.cards').getBoundingClientRect()"
+    bottom, right = map(float, browsed(
+        tmp_path / "r.html", f"<script>document.title = {asks}.bottom + ' ' + {asks}.right</script>").split())
+    assert bottom < 720 and right <= 1280  # a window of 800 shows 720 or more of a page
 
 
 def test_digests_are_those_of_the_files(tmp_path: Path) -> None:
