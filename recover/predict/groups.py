@@ -21,7 +21,7 @@ from recover.look.store import log_is_gone
 from recover.predict.dispatch import Key
 from recover.predict.loading import BrokerLog
 from recover.predict.prediction import STAND_INS, Prediction, right_units
-from recover.predict.queues import QueueState
+from recover.predict.queues import UNIT, QueueState
 from recover.predict.start import predict
 from recover.store.columns import Rows
 from recover.store.config_files import ConfigPair
@@ -169,16 +169,32 @@ def _once_started(
     for key, positions in look.expectation.grouped(set(by_queue)):
         positions = _messages(positions)
         state = states.get((key.topic, key.queue_id))
-        served = right_units(positions, state, settings.delay_table, ExtFiles(look.store, *key))
-        served &= positions["phy_offset"] < log_end
-        if state is not None:
-            served &= positions["queue_offset"] >= state.min_offset
+        right = right_units(positions, state, settings.delay_table, ExtFiles(look.store, *key))
+        offsets = positions["queue_offset"]
+        cells = offsets if state is None or right.all() else np.where(right, offsets, _moved(positions, state))
+        served = (positions["phy_offset"] < log_end) & (cells >= (0 if state is None else state.min_offset))
         for row in by_queue[key]:
             assert row.resumes is not None
-            offsets = positions["queue_offset"]
-            gets = served & (offsets >= row.resumes)
+            gets = served & (cells >= row.resumes) & (state is not None)
             row.skips = int((~gets & (offsets >= row.committed)).sum())
             row.again = int((gets & (offsets < row.committed)).sum())
+
+
+def _moved(positions: Rows, state: QueueState) -> Rows:
+    """The position in its queue of the unit of each message, -1 for none.
+
+    A broker delivers what a unit leads to, also where a start appended it at another position than its queue offset.
+    """
+    cells = np.full(positions.size, -1, dtype=np.int64)
+    order = np.argsort(positions["phy_offset"], kind="stable")
+    for queue_file in state.files:
+        units = queue_file.valid()
+        at = np.searchsorted(positions["phy_offset"], units["phy_offset"], sorter=order)
+        which = order[np.minimum(at, positions.size - 1)]
+        same = np.logical_and.reduce(
+            [units[name] == positions[name][which] for name in ("phy_offset", "size", "tags_code")])
+        cells[which[same]] = queue_file.start // UNIT + np.flatnonzero(same)
+    return cells
 
 
 def _resumes(committed: int, first: int, end: int, *, rewinds: bool) -> int:

@@ -126,6 +126,18 @@ def test_an_offset_below_the_first_message_left_goes_on_there(store: Callable[[s
     assert (row["skips"], row["again"]) == (0, 0)
 
 
+@pytest.mark.parametrize("committed_at", [0, 83, 84])
+def test_a_message_whose_unit_a_start_appends_elsewhere_is_not_skipped(
+    committed_at: int, store: Callable[[str], Path],
+) -> None:
+    """Dispatch of 5.3.3 goes on after the message at 83 of this queue: each later unit stands one position lower."""
+    root = store("clean-4.5.1")
+    damage("queues-behind", root, 0)
+    consumer_offsets(root, {"TopicA@CG_middle": {3: committed_at}})
+    row = rows_of(root, "--broker", "5.3.3", "--group", "CG_middle")["CG_middle", "TopicA", 3]
+    assert (row["max_after"], row["skips"], row["again"]) == (130, 1, 0)
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_what_a_start_cuts_off_is_skipped(seed: int, store: Callable[[str], Path]) -> None:
     root = store("killed-5.5.0")
