@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from formats.config.tables import read_consumer_offsets
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import OVERFLOW_TO_FIRST
-from recover.check.config import MAPPING_FILE, OFFSET_FILES, check_config
+from recover.check.config import LMQ_OFFSETS_FILE, MAPPING_FILE, OFFSET_FILES, OFFSETS_FILE, check_config
 from recover.check.survey import Survey
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding
@@ -82,8 +82,9 @@ def groups_of(
     """Every committed offset of the groups and topics that fit these patterns."""
     config = check_config(look.store, look)
     unread: list[str] = []
+    assumed: list[str] = []
     rows = [
-        row for pair in config.pairs if pair.name in OFFSET_FILES for row in committed_rows(pair, unread)
+        row for pair in _read_by(settings, config.pairs, assumed) for row in committed_rows(pair, unread)
         if (group is None or fnmatch.fnmatchcase(row.group, group))
         and (topic is None or fnmatch.fnmatchcase(row.topic, topic))
     ]
@@ -104,6 +105,7 @@ def groups_of(
         queues.update(states)
 
     prediction = predict(look.store, look.by_names, settings, started=started)
+    prediction.assumptions += assumed
     gone = list(log_is_gone(look.store))
     if prediction.starts and not prediction.says_nothing and look.queues is not None:
         _once_started(look, by_queue, queues, prediction.max_phy, settings)
@@ -114,6 +116,24 @@ def groups_of(
     found = gone + [item for item in config.findings if item.file in _OFFSET_PLACES and _fits(item, group, topic)]
     found += [item for item in prediction.findings() if item.code in _OF_START]
     return Groups(rows, found, prediction, unread)
+
+
+def _read_by(settings: BrokerSettings, pairs: list[ConfigPair], assumed: list[str]) -> list[ConfigPair]:
+    """The files of offsets that this broker reads: with light queues all groups are in one of its own.
+
+    Where the setting is not given, or only the other file is there, each file that is; `assumed` says so.
+    """
+    found = [pair for pair in pairs if pair.name in OFFSET_FILES and pair.present]
+    own = LMQ_OFFSETS_FILE if settings.flag("enableLmq") else OFFSETS_FILE
+    others = [pair for pair in found if pair.name != own]
+    if "enableLmq" not in settings.given:
+        if len(found) > 1:
+            assumed.append(f"enableLmq is not known: with it a broker reads {LMQ_OFFSETS_FILE} alone, without it "
+                           f"{OFFSETS_FILE}; rows of both are listed")
+        return found
+    for pair in others:
+        assumed.append(f"a broker with enableLmq={settings.text('enableLmq')} does not read {pair.name}")
+    return found if len(found) == 1 else [pair for pair in found if pair.name == own]
 
 
 def _fits(item: Finding, group: str | None, topic: str | None) -> bool:

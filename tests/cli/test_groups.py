@@ -86,6 +86,21 @@ def test_every_committed_offset_is_a_row_with_its_lag(name: str, broker: str) ->
         assert (row["skips"], row["again"], row["resumes"]) == (0, 0, row["committed"])
 
 
+@pytest.mark.parametrize(("lmq", "committed_at"), [("true", {10}), ("false", {100}), (None, {10, 100})])
+def test_of_two_files_of_offsets_the_one_that_the_broker_reads_counts(
+    lmq: str | None, committed_at: set[int], store: Callable[[str], Path],
+) -> None:
+    """With enableLmq brokers 4.9.7 and 5.3.3 went on at the offsets of the second file, without it at the first's."""
+    root = store("clean-4.5.1")
+    consumer_offsets(root, {"TopicA@CG_x": {0: 100}})
+    (root / "config" / "lmqConsumerOffset.json").write_text(
+        '{"lmqOffsetTable":{},"offsetTable":{"TopicA@CG_x":{0:10}}}')
+    options = [] if lmq is None else ["--set", f"enableLmq={lmq}"]
+    found = mqtool("groups", root, "--broker", "5.3.3", "--group", "CG_x", *options, "--json").document
+    assert {row["committed"] for row in found["groups"]} == committed_at
+    assert any("enableLmq" in line for line in found["assumptions"])
+
+
 def test_group_and_topic_choose_rows() -> None:
     root = unpacked("clean-5.3.3")
     every = rows_of(root)
