@@ -197,6 +197,17 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         action="`mqtool recover` gives the file its full length; an empty last file is put aside.",
     ),
     Code(
+        "commitlog-size-untold", "error",
+        "the log's only file breaks off after {length:byte}, and nothing here tells how long the broker's log files are",
+        "Give the broker's configuration (mqtool verify {store} --broker-conf FILE), or the length alone (--set mappedFileSizeCommitLog=N).",
+        meaning="A whole log file ends in zeros or with an end mark; this one ends in the middle of what was stored, so its length is "
+        "not that of the broker's log files, and there is no other file to ask.",
+        cause="A copy that broke off, a full disk, or a cut file.",
+        broker="No version starts on a log file of another length than its mappedFileSizeCommitLog (default 1073741824).",
+        action="Look for the whole file first. Without it, give the setting: `mqtool recover` then gives the file its full length.",
+        leads="setting",
+    ),
+    Code(
         "commitlog-odd-name", "warning",
         "{name} is not a commitlog file (the name is not 20 digits)", _RECOVER,
         meaning="Log files are named by 20 digits; anything else does not belong there.",
