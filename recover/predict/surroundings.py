@@ -11,7 +11,7 @@ from recover.broker.settings import KNOWN, BrokerSettings
 from recover.broker.versions import COMBINED_QUEUES, BrokerVersion
 from recover.check.config import judged_pairs
 from recover.check.log import first_file_findings, misnamed_findings, only_copies, untold_size
-from recover.check.parts import Needed, has_timer
+from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer
 from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
 from recover.evidence.beyond import file_named_elsewhere
 from recover.findings.code import BIT_MESSAGES
@@ -80,6 +80,8 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     if COMMITLOG in held_elsewhere(store):
         return []
     gone = [*untold_size(store, log), *log_is_gone(store), *only_copies(store)]
+    gone += [finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=UNKNOWN)
+             for mapped_file, what in foreign_files(log)]
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
     end = file_named_elsewhere(log, index_ends(store), read_checkpoint(store))
     lacking = [*missing, *([] if end is None else [end])]

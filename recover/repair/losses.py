@@ -233,5 +233,6 @@ def _allowed(item: Finding, max_loss: int | None) -> bool:
         return False
     if max_loss is None:
         return True
-    whole = item.code == MOSTLY_GONE and not item.facts["index_units"]
-    return (whole or item.code == OTHER_LOG) and bool(item.facts["lost"] <= max_loss)
+    lost = item.facts["lost"]
+    proven = item.code != MOSTLY_GONE or not item.facts["index_units"]
+    return proven and isinstance(lost, int) and lost <= max_loss
