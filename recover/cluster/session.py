@@ -297,7 +297,7 @@ class Session:
     def attempts(self) -> int:
         """How often a task is tried."""
         local = _LOCAL.fullmatch(self.master)
-        return int((local[2] or 1) if local else self.context.getConf().get("spark.task.maxFailures", _RETRIES))
+        return int((local[2] or 1) if local else self.context.getConf().get("spark.task.maxFailures", str(_RETRIES)))
 
     @property
     def cores(self) -> int:
