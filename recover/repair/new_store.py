@@ -26,7 +26,7 @@ from formats.record.rows import BIT_FILLER, BIT_PROP_CRC, NOT_IN_QUEUE
 from formats.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from recover.change import disk
 from recover.change.carry_out import apply_plan
-from recover.change.copy_store import check_target, new_folder
+from recover.change.copy_store import check_target, copy_file, new_folder
 from recover.change.preconditions import seal
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions
@@ -258,13 +258,13 @@ def _copy_config(source: Store, root: Path, *, whole: bool) -> None:
     paths = sorted(source.config_dir.iterdir()) if source.config_dir.is_dir() else []
     for path in paths:
         if path.is_file() and (whole or not path.name.startswith(_TIMER_CHECK)):
-            disk.copy_file(path, root / CONFIG / path.name, strict=False)
+            copy_file(path, root / CONFIG / path.name)
     for name in _TIMER if whole else ():
         path = source.root / name
         if path.is_file():
-            disk.copy_file(path, root / name, strict=False)
+            copy_file(path, root / name)
         elif path.is_dir():
             disk.mkdir(root / name)
             for file in sorted(path.iterdir()):
-                disk.copy_file(file, root / name / file.name, strict=False)
+                copy_file(file, root / name / file.name)
     disk.fsync_dir(root / CONFIG)
