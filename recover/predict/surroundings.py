@@ -10,8 +10,8 @@ from formats.checkpoint import FILE_SIZE
 from recover.broker.settings import KNOWN, BrokerSettings
 from recover.broker.versions import COMBINED_QUEUES, BrokerVersion
 from recover.check.config import judged_pairs
-from recover.check.log import first_file_findings, misnamed_findings, only_copies
-from recover.check.parts import Needed, has_timer
+from recover.check.log import first_file_findings, misnamed_findings, only_copies, untold_size
+from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer
 from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
 from recover.evidence.beyond import file_named_elsewhere
 from recover.findings.code import BIT_MESSAGES
@@ -79,7 +79,9 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     """What of the log a start does not find: all of it, files between others, its end, or files under a wrong name."""
     if COMMITLOG in held_elsewhere(store):
         return []
-    gone = [*log_is_gone(store), *only_copies(store)]
+    gone = [*untold_size(store, log), *log_is_gone(store), *only_copies(store)]
+    gone += [finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=UNKNOWN)
+             for mapped_file, what in foreign_files(log)]
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
     end = file_named_elsewhere(log, index_ends(store), read_checkpoint(store))
     lacking = [*missing, *([] if end is None else [end])]
