@@ -343,7 +343,8 @@ class _Export:
                                  "them, and consumers get the message before once more")
         reading.assumed += (assumed := assumptions_of(made.assumed_settings))
         reading.notes += assumed
-        self.out.answer(bridged=made.bridged, assumed_settings=made.assumed_settings, verify={**made.report.json(), "exit_code": made.report.exit_code})
+        self.out.answer(bridged=made.bridged, assumed_settings=made.assumed_settings,
+                        verify={**made.report.json(), "exit_code": made.report.exit_code})
 
     def _unknown_topics(self, written: Collection[str]) -> list[Step]:
         """A note for each --topic that fits none, and where to look for the names."""

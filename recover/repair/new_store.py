@@ -103,8 +103,8 @@ class _Log:
             self.topics[count_key(item.message)] += 1
             self.size += item.message.size
         if not offsets:
-            raise Refusal("no message fits, and a store without any would be none", "`mqtool verify` says what became of "
-                          "the log." if wanted.takes_all else "Look at the filters.")
+            why = "`mqtool verify` says what became of the log." if wanted.takes_all else "Look at the filters."
+            raise Refusal("no message fits, and a store without any would be none", why)
         self.kept: Rows = np.frombuffer(offsets, dtype=np.int64)
         self.file_size = self.log.queue.file_size
         self.begin = int(self.kept[0]) // self.file_size * self.file_size
