@@ -39,6 +39,7 @@ from recover.export.write import Ndjson, Resumed, Table, Writer, export_lines, o
 from recover.findings.refusal import UsageRefusal
 from recover.look.store import settings_of
 from recover.predict.start import predict
+from recover.repair.losses import assumptions_of
 from recover.repair.new_store import write_store
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import topic_text
@@ -346,7 +347,10 @@ class _Export:
         if made.bridged:
             reading.notes.append(f"{count(made.bridged, 'place')} of messages that are left out or lost: markers keep "
                                  "them, and consumers get the message before once more")
-        self.out.answer(bridged=made.bridged, verify={**made.report.json(), "exit_code": made.report.exit_code})
+        reading.assumed += (assumed := assumptions_of(made.assumed_settings))
+        reading.notes += assumed
+        self.out.answer(bridged=made.bridged, assumed_settings=made.assumed_settings,
+                        verify={**made.report.json(), "exit_code": made.report.exit_code})
 
     def _unknown_topics(self, written: Collection[str]) -> list[Step]:
         """A note for each --topic that fits none, and where to look for the names."""
