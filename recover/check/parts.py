@@ -104,7 +104,7 @@ def _rocksdb(store: Store) -> Iterator[Needed]:
         folder = store.path(part)
         if has_rocksdb(folder):
             yield from (Needed(part, what, problem.text, False, stops=not problem.opens)
-                        for problem in rocksdb.problems(folder, made_anew=part == _MADE_ANEW))
+                        for problem in rocksdb.problems(folder, made_anew=part == _MADE_ANEW, killed=store.has_abort))
 
 
 def _by_setting(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:

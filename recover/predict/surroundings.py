@@ -9,7 +9,7 @@ from msgspec import structs
 from formats.checkpoint import FILE_SIZE
 from recover.broker.settings import KNOWN, BrokerSettings
 from recover.broker.versions import COMBINED_QUEUES, BrokerVersion
-from recover.check.config import judged_pairs
+from recover.check.config import judged_pairs, other_offsets
 from recover.check.log import first_file_findings, misnamed_findings, only_copies, untold_size
 from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer
 from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
@@ -63,6 +63,15 @@ def config_lost(pairs: list[ConfigPair]) -> list[str]:
     The main one cannot be read, nor a backup; or it can, and names nothing, although the store shows that it did.
     """
     return [f"config/{pair.name}" for pair in pairs if pair.starts and _is_forgotten(pair)]
+
+
+def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSettings) -> Iterator[Finding]:
+    """Progress of all consumers that this broker goes without: its settings lead it to the other file of offsets."""
+    given = dict(settings.given)
+    if "enableLmq" in given:
+        given["enableLmq"] = str(settings.flag("enableLmq"))
+    for item in other_offsets(store, pairs, given):
+        yield structs.replace(item, severity="error", bits=BIT_MESSAGES)
 
 
 def _is_forgotten(pair: ConfigPair) -> bool:

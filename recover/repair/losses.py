@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,12 @@ def assumed_sizes(store: Store, plan: Plan) -> dict[str, int]:
     if not makes or store.queue_file_size_is_told:
         return {}
     return {"mappedFileSizeConsumeQueue": store.queue_file_size}
+
+
+def assumptions_of(sizes: Mapping[str, int]) -> list[str]:
+    """What to say of lengths that files were made with, by their setting, and that nothing told."""
+    return [f"{name}={size}: no queue file and no setting tells it, and a broker with another value does not start on "
+            f"queue files of {size} bytes; --broker-conf FILE or --set names it" for name, size in sizes.items()]
 
 
 class RecoverPlan(Struct):
