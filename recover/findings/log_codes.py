@@ -123,8 +123,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "commitlog-mostly-gone", "error",
         "{messages:message} can be read, and queues name {lost} that are not there (index units that point at none: "
         "{index_units}): do not start the broker, is this the log's disk?",
-        "Look for the log: another disk, a backup, a slave. To go on with what is left: mqtool recover {store} "
-        "--max-loss all",
+        "Look for the log: another disk, a backup, a slave. To go on with what is left: `mqtool recover {store} "
+        "--max-loss all --dry-run`",
         meaning="Queues or index name far more messages than the log holds: what is here is hardly their log.",
         cause="A wrong or empty disk is mounted, a copy stopped half way, or the files were overwritten.",
         broker="It takes what it can read for the whole log, deletes the rest, and cuts the queues to fit.",
