@@ -230,6 +230,14 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         bits=8,
     ),
     Code(
+        "commitlog-far-file", "warning",
+        "this empty log file stands far after the log, which ends at {log_end} in a file with room left", _RECOVER,
+        meaning="There is no file before it, and none is missing: a broker begins the next file when one is full.",
+        cause="A pre-allocated file under a wrong name.",
+        broker="It starts, and deletes the file (4.5.1 to 5.5.0 were asked).",
+        action="`mqtool recover` puts it aside.",
+    ),
+    Code(
         "commitlog-duplicate-file", "warning",
         "{name} stands in two folders of the commitlog; {kept} is the live one", _RECOVER,
         meaning="Two folders of a multi-path commitlog hold a file of the same name.",
