@@ -304,7 +304,8 @@ def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> I
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.messages, lost=lost, index_units=units)
     for item in look.foreign:
         file = store.relative(item.mapped_file.path)
-        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=_named_in(look, *item.extent))
+        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=_named_in(look, *item.extent),
+                      witness=item.witness)
     for mapped_file, what in foreign_files(log):
         # nothing but the owner's word, --max-loss all, makes a log of what is none at all
         start, alone = mapped_file.file_from_offset, not (log.messages or log.fillers or log.markers)

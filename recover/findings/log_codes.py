@@ -145,9 +145,9 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-other-log", "error",
-        "the records in this file ({messages}) are of another log: units of several queues name {lost:message} in it that it lacks",
+        "the records in this file ({messages}) are of another log: {witness} name messages in it that it lacks ({lost})",
         "Find the right file: another path, the source of this copy, a replica, a backup. --max-loss lets recover go on without it.",
-        one="the record in this file is of another log: units of several queues name {lost:message} in it that it lacks",
+        one="the record in this file is of another log: {witness} name messages in it that it lacks ({lost})",
         meaning="The file has the right name and whole records with the right own offsets, but it is a log file of another broker, or of "
                 "another generation of this one. The messages that stood in this store's own file are lost.",
         cause="A copy that mixed two stores, or a disk of another broker.",
