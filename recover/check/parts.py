@@ -130,15 +130,20 @@ def _queues(store: Store, settings: dict[str, str], log: LogView) -> Iterator[Ne
 
 
 def _batch(store: Store, topics: Topics, log: LogView) -> Iterator[Needed]:
-    filled = {topic_text(topic) for topic, _ in log.queues}
-    for topic in sorted(topics.batch & filled):
-        folder = store.batchconsumequeue_dir / topic
-        if not (folder.is_dir() and mapped_data(folder)):
-            yield Needed(store.relative(folder), "batch consume queues",
-                         "topics.json has the topic with such queues, and the log holds messages of it", True)
+    filled = sorted((topic_text(topic), queue_id) for topic, queue_id in log.queues)
+    folders = [(store.batchconsumequeue_dir / topic, queue_id) for topic, queue_id in filled if topic in topics.batch]
+    bare = {folder if not _has_data(folder) else folder / str(queue_id) for folder, queue_id in folders
+            if not _has_data(folder / str(queue_id))}
+    for folder in sorted(bare):
+        yield Needed(store.relative(folder), "batch consume queues",
+                     "topics.json has the topic with such queues, and the log holds messages of it", True)
     if store.batchconsumequeue_dir.is_dir():
         for file in sorted(store.batchconsumequeue_dir.glob("*/*/*")):
             yield from _batch_file(store, file)
+
+
+def _has_data(folder: Path) -> bool:
+    return folder.is_dir() and bool(mapped_data(folder))
 
 
 def _batch_file(store: Store, file: Path) -> Iterator[Needed]:
@@ -304,7 +309,8 @@ def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> I
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.messages, lost=lost, index_units=units)
     for item in look.foreign:
         file = store.relative(item.mapped_file.path)
-        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=_named_in(look, *item.extent))
+        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=_named_in(look, *item.extent),
+                      witness=item.witness)
     for mapped_file, what in foreign_files(log):
         # nothing but the owner's word, --max-loss all, makes a log of what is none at all
         start, alone = mapped_file.file_from_offset, not (log.messages or log.fillers or log.markers)

@@ -194,6 +194,13 @@ def gone(pattern: str) -> Harm:
     return harm
 
 
+def zeroed(pattern: str) -> Harm:
+    def harm(root: Path) -> None:
+        for path in root.glob(pattern):
+            path.write_bytes(bytes(path.stat().st_size))
+    return harm
+
+
 def cut(pattern: str, left: float) -> Harm:
     def harm(root: Path) -> None:
         path = newest(root, pattern)
@@ -336,6 +343,8 @@ def test_topics_of_a_dledger_store_that_stop_a_start_are_named(folder: Path) -> 
     (ROCKSDB, "consumequeue", (), gone("consumequeue")),
     ("kinds/clean-batch-5.5.0", "batchconsumequeue/Batched", (), gone("batchconsumequeue")),
     ("kinds/clean-batch-5.5.0", "batchconsumequeue/Batched", (), gone("batchconsumequeue/Batched")),
+    ("kinds/clean-batch-5.5.0", "batchconsumequeue/Batched/1", (), gone("batchconsumequeue/Batched/1")),
+    ("kinds/clean-batch-5.5.0", "batchconsumequeue/Batched/0", (), zeroed("batchconsumequeue/Batched/0/0*")),
     ("kinds/clean-compaction-5.5.0", "compaction/compactionCq/Compacted/0", (), gone("compaction/compactionCq")),
     ("kinds/clean-compaction-5.5.0", "compaction/compactionLog/Compacted/0", (), gone("compaction/compactionLog")),
     ("kinds/clean-compaction-5.5.0", "compaction/compactionLog/Compacted/0", (), gone("compaction/compaction*")),
