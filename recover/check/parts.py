@@ -94,6 +94,7 @@ def needed_parts(store: Store, settings: Mapping[str, str], topics: Topics, log:
     return [
         *_rocksdb(store), *_by_setting(store, settings), *_config(store, settings, log), *_queues(store, settings, log),
         *_batch(store, topics, log), *_compaction(store), *_epochs(store, settings),
+        *_identity(store, settings),
     ]
 
 
@@ -199,6 +200,27 @@ def _epochs(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
         except FormatError as error:
             stops = controlled and name == epoch.FILE_NAME and error.reason in ("short", "no-number")
             yield Needed(name, what, f"it cannot be read ({error})", False, stops)
+
+
+def _identity(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
+    """Without it 5.5.0 registers as a new replica, which its controller does not elect: nothing is delivered."""
+    what, then = "identity of a broker with a controller", "the controller would take the broker for a new replica"
+    try:
+        known = epoch.decode_identity(read_small(store.root / epoch.IDENTITY_NAME, _EPOCHS))
+    except FileNotFoundError:
+        # older ones have none, and terms all the same; those from 5.4.0 on, which make a rocksdbstore, have it
+        controlled = settings.get("enableControllerMode", "").strip().lower() == "true"
+        if controlled and (store.root / epoch.FILE_NAME).exists() and (store.root / _MADE_ANEW).exists():
+            yield Needed(epoch.IDENTITY_NAME, what, f"there are terms of masters; {then}", True)
+    except OSError as error:
+        yield Needed(epoch.IDENTITY_NAME, what, f"it cannot be read ({error.strerror}); {then}", False)
+    except FormatError as error:
+        yield Needed(epoch.IDENTITY_NAME, what, f"it cannot be read ({error}); {then}", False)
+    else:
+        for setting, held in (("brokerClusterName", known.cluster), ("brokerName", known.name)):
+            if settings.get(setting, held) != held:
+                problem = f"it says {held!r}, and {setting} is {settings[setting]!r}"
+                yield Needed(epoch.IDENTITY_NAME, what, problem, False)
 
 
 def not_foreseen(needed: Iterable[Needed]) -> list[str]:
