@@ -32,7 +32,7 @@ from recover.findings.model import FindingList
 from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.engine import Engine, KnownLog, stamps_of
 from recover.look.store import settings_of
-from recover.repair.losses import RecoverPlan, assumed_sizes
+from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
 from recover.repair.never_worse import refuse_worse
 from recover.store.memo import Stamp, seen_now
 from recover.store.store import Store, StoreOptions
@@ -241,11 +241,7 @@ class Change(Struct):
             plan = structs.replace(plan, steps=steps)
             out.say("a broker runs on this store: its abort file belongs there, and nothing is changed meanwhile")
         made.assumed_settings = assumed_sizes(store, plan)
-        made.assumptions += [
-            f"{name}={size}: no queue file and no setting tells it, and a broker with another value does not start on "
-            f"queue files of {size} bytes; --broker-conf FILE or --set names it"
-            for name, size in made.assumed_settings.items()
-        ]
+        made.assumptions += assumptions_of(made.assumed_settings)
         # apply and resume look at the same parts, by the same settings
         said = {
             "commitlog": [str(path.absolute()) for path in options.commitlog],

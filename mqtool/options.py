@@ -39,7 +39,7 @@ PARTS, _BROKER, _ENGINE, _OUTPUT = "Parts and sizes (inferred where not given)",
 _CHANGE = "Before anything is changed"
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 _GENTLE = 15
-_READ_ANYWHERE = ("inspect", "verify", "predict", "query", "trace")
+_READ_ANYWHERE = ("inspect", "verify", "predict", "query", "trace", "groups", "report")
 HAND_OVER = 256 << 30
 """Bytes of log from which on the local engine names the cluster engine. Below, one machine is done within minutes."""
 
@@ -343,7 +343,7 @@ class Command:
         parts = [part for group in groups.values() if isinstance(group, PartsChoice) for part in group.parts]
         given = NOTHING_GIVEN if store is None else Given.of_values(store, values)
         out.begin(name, output, store, parts, given)
-        if store is not None and is_remote(store) and name not in _READ_ANYWHERE:
+        if store is not None and is_remote(store) and name not in _READ_ANYWHERE and not values.get("output"):
             refuse_change(store)
         for choice in groups.values():
             if isinstance(choice, StoreChoice) and (values.get("broker_conf") or values.get("settings")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,11 +11,12 @@ from msgspec import Struct, structs
 from mqtool import exits
 from mqtool.changing import BITS, Change, ChangeChoice, Planner, ZoneChoice, parse_loss
 from mqtool.commands.predict import LossChoice
-from mqtool.next_steps import Scene, next_steps
+from mqtool.next_steps import Given, Scene, next_steps
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, option
 from mqtool.printer import Printer, facts
-from mqtool.text import count, human_size
+from mqtool.text import clean, count, human_size
 from recover.broker.settings import BrokerSettings
+from recover.change.copy_store import fetch_store, remote_folder
 from recover.check.report import VerifyReport
 from recover.check.survey import Survey
 from recover.findings.refusal import UsageRefusal
@@ -23,6 +25,7 @@ from recover.predict.groups import groups_of, has_offsets
 from recover.repair.losses import RecoverPlan
 from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
 from recover.repair.recover import RecoverOptions, plan_recover, plan_truncate
+from recover.store.source import is_remote
 from recover.store.store import Store
 
 _HOW, _CUT, _WHAT = "How to recover", "Where to cut", "What and where"
@@ -83,6 +86,9 @@ def recover(
     if loss.loss_out is not None and not consent.dry_run:
         raise UsageRefusal("--loss-out without --dry-run", "List what is lost with --dry-run first, then recover.")
     loss.check(store.root, store.parts)
+    output = how.output
+    if is_remote(store.store) and output is not None:
+        store, output = _fetched(out, store, output, consent), None
 
     def make(opened: Store) -> Planner:
         if how.mend_bits and how.policy == "broker":
@@ -116,8 +122,21 @@ def recover(
         if skips or again:
             out.say(f"consumer groups will skip {count(skips, 'message')} and get {again:,} again: mqtool groups")
 
-    return Change(out, store, engine, broker, consent, how.output, how.include_deleted, parse_loss(how.max_loss),
+    return Change(out, store, engine, broker, consent, output, how.include_deleted, parse_loss(how.max_loss),
                   look_after).run(make)
+
+
+def _fetched(out: Printer, store: StoreChoice, target: Path, consent: ChangeChoice) -> StoreChoice:
+    """The copy on this disk of a store on a server: from here on it is the store."""
+    if consent.dry_run:
+        raise UsageRefusal("--dry-run with a store on a server", "`mqtool verify` and `mqtool predict` read it where "
+                           "it is. Without --dry-run it is fetched; then the plan is shown, and you are asked.")
+    with out.line() as line, exits.between_steps() as interrupted:
+        fetch_store(store.root, target, interrupted=interrupted, progress=lambda name, _: line.show(f"fetching {name}"))
+    out.say(f"fetched into {clean(target)}, as it is on the server; that copy is the store now")
+    out.given = Given(str(target), out.given.options)
+    out.answer(output=str(target))
+    return structs.replace(store, store=str(target))
 
 
 def _groups(look: Survey, settings: BrokerSettings) -> list[dict[str, Any]]:
@@ -164,9 +183,9 @@ def truncate(
 class RebuildChoice(Struct, frozen=True, kw_only=True):
     """Where to, and whether deleted topics count."""
 
-    output: Annotated[Path | None, option(
-        "--output", "Write fresh files here (a new or empty folder); the store is not touched.", _WHAT,
-        metavar="DIR")] = None
+    output: Annotated[str | None, option(
+        "--output", "Write fresh files here (a new or empty folder, or an empty place on s3://); the store is not "
+        "touched.", _WHAT, metavar="DIR")] = None
     include_deleted: Annotated[bool, flag(
         "--include-deleted", "Rebuild queues of deleted topics, too.", _WHAT)] = False
     max_loss: Annotated[str | None, option(
@@ -251,18 +270,20 @@ def _rebuild(
         change = Change(out, choice, engine, broker, consent, None, what.include_deleted, options.max_loss)
         return change.run(lambda store: lambda before: plan_rebuild(store, options, before))
     store, names = choice.open(broker), ", ".join(sorted(options.parts))
-    out.answer(plan=None, applied=False, journal=None, output=str(what.output), files=[], bytes=0, verify=None)
+    out.answer(plan=None, applied=False, journal=None, output=what.output, files=[], bytes=0, verify=None)
     if consent.dry_run:
         out.summary(f"Dry run, nothing was written: {names} would be built in {what.output}",
                     next_steps(Scene("planned", out.given, typed=out.typed)))
         return exits.CLEAN
-    with engine.scan(out, store, include_deleted=what.include_deleted, rebuilds=True) as scan, \
+    place = what.output
+    with remote_folder(place) if is_remote(place) else nullcontext(Path(place)) as folder, \
+            engine.scan(out, store, include_deleted=what.include_deleted, rebuilds=True) as scan, \
             exits.between_steps() as interrupted:
-        done = write_rebuild(store, structs.replace(options, scan=scan), what.output, interrupted=interrupted)
+        done = write_rebuild(store, structs.replace(options, scan=scan), folder, interrupted=interrupted)
     out.found(done.findings)
     out.answer(applied=True, files=list(done.files), bytes=done.size,
                verify={**done.before.json(), "exit_code": done.findings.bits})
-    out.show(facts("", [("built", names), ("from", choice.store), ("in", str(what.output))]))
-    out.summary(f"{count(len(done.files), 'file')} written to {what.output}, {human_size(done.size)}, read back and "
+    out.show(facts("", [("built", names), ("from", choice.store), ("in", place)]))
+    out.summary(f"{count(len(done.files), 'file')} written to {place}, {human_size(done.size)}, read back and "
                 "compared with the log")
     return done.findings.bits | (exits.CORRECTED if done.corrected else 0)

@@ -39,9 +39,11 @@ from recover.export.write import Ndjson, Resumed, Table, Writer, export_lines, o
 from recover.findings.refusal import UsageRefusal
 from recover.look.store import settings_of
 from recover.predict.start import predict
+from recover.repair.losses import assumptions_of
 from recover.repair.new_store import write_store
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import topic_text
+from recover.store.source import is_remote, remote_root, url_of
 
 _WHAT, _HOW = "Which messages (all that are intact, without a filter)", "How"
 _SHOWN = 20
@@ -51,7 +53,7 @@ _STDOUT = Path("-")
 class From(PartsChoice, frozen=True, kw_only=True):
     """Where messages come from, and where they go."""
 
-    source: Annotated[list[Path] | None, argument(
+    source: Annotated[list[str] | None, argument(
         "SOURCE", "Store roots, commitlog folders, or single log files.")] = None
     output: Annotated[Path | None, option(
         "--output", "A new file, or - for stdout; a new folder for a store, and for Parquet from Spark.", _HOW,
@@ -60,6 +62,11 @@ class From(PartsChoice, frozen=True, kw_only=True):
         "--format", "What to write; without it csv or parquet if the file's name ends so, else ndjson.", _HOW)] = None
     mapped_file_size: Annotated[int | None, option(
         "--mapped-file-size", "Length of a commitlog file.", PARTS, metavar="SIZE", parser=parse_size)] = None
+
+    @property
+    def places(self) -> list[Path]:
+        """The sources; those on s3:// and hdfs:// are read where they are."""
+        return [remote_root(place) if is_remote(place) else Path(place) for place in self.source or ()]
 
     @property
     def format(self) -> str:
@@ -156,7 +163,7 @@ def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice
     run = _Export(reading, where.format)
     options = structs.replace(where.options(), mapped_file_size=where.mapped_file_size, settings=broker.given(),
                               broker=broker.broker)
-    sources = open_sources(where.source or [], options)
+    sources = open_sources(where.places, options)
     if where.format == "store" and target is not None:
         run.write_store(sources, target)
     elif where.format == "parquet" and engine.on_spark and target is not None:
@@ -202,7 +209,7 @@ def _target(out: Printer, where: From, which: Filter, shape: Shape) -> Path | No
     if to_stdout:
         out.answer_on_stderr()
         return None
-    outside_store(where.output, where.source)
+    outside_store(where.output, [place for place in where.places if url_of(place) is None])
     return where.output
 
 
@@ -340,7 +347,10 @@ class _Export:
         if made.bridged:
             reading.notes.append(f"{count(made.bridged, 'place')} of messages that are left out or lost: markers keep "
                                  "them, and consumers get the message before once more")
-        self.out.answer(bridged=made.bridged, verify={**made.report.json(), "exit_code": made.report.exit_code})
+        reading.assumed += (assumed := assumptions_of(made.assumed_settings))
+        reading.notes += assumed
+        self.out.answer(bridged=made.bridged, assumed_settings=made.assumed_settings,
+                        verify={**made.report.json(), "exit_code": made.report.exit_code})
 
     def _unknown_topics(self, written: Collection[str]) -> list[Step]:
         """A note for each --topic that fits none, and where to look for the names."""

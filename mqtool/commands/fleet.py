@@ -27,7 +27,7 @@ class Fleet(Struct, frozen=True, kw_only=True):
 
     action: Annotated[Literal["verify"], argument("ACTION", "verify: cross-check every store.")]
     stores: Annotated[list[str] | None, argument(
-        "STORE", "Store roots or quoted patterns, such as '/backups/*/store'; on s3:// no patterns.")] = None
+        "STORE", "Store roots or quoted patterns, such as '/backups/*/store' or 's3://backups/*/store'.")] = None
     stores_file: Annotated[Path | None, option(
         "--stores", "A file with a store or pattern a line; # begins a comment.", _WHICH, metavar="FILE")] = None
     into: Annotated[Path | None, option(

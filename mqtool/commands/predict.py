@@ -120,7 +120,8 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     remains: list[Finding] = []
     if costs_messages and not prediction.unsupported:
         # where the right files must be found first, no repair is the next step
-        remains = [item for item in checked.findings if item.code in REMAINS]
+        told = {item.code for item in prediction.incomplete}
+        remains = [item for item in checked.findings if item.code in REMAINS and item.code not in told]
     cuts = prediction.starts and not prediction.says_nothing
     loss.write(out, look, prediction.max_phy if cuts else None)
     document = prediction.json()

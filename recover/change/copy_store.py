@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from msgspec import structs
 
@@ -18,7 +19,12 @@ from recover.change.journal import FRESH_JOURNAL
 from recover.change.lock import is_own_lock_file
 from recover.change.model import Plan
 from recover.findings.refusal import Interrupted, Refusal
+from recover.store.reading import Piece
+from recover.store.source import Source, files_below, open_source, remote_system, url_of
 from recover.store.store import JOURNAL_DIR, Store
+
+_MODE = 0o644
+_RANGE = 8 << 20
 
 
 def copy_store(
@@ -54,6 +60,78 @@ def copy_store(
             disk.copy_metadata(source, copy, os.stat(source), strict=False)
             disk.fsync_dir(copy)
     return names
+
+
+def fetch_store(
+    source: Path, target: Path, *, interrupted: Callable[[], bool] = lambda: False,
+    progress: Callable[[str, int], None] | None = None,
+) -> None:
+    """Copy a store from a server into `target`, a new or empty folder, its journal left out.
+
+    `Refusal` if the target is not empty, or if the server or the disk fails; what was fetched is removed then.
+    """
+    target = target.absolute()
+    check_target([], target)
+    with new_folder(target):
+        for path, status in files_below(source):
+            name = path.relative_to(source)
+            if name.parts[0] == JOURNAL_DIR:
+                continue
+            if ".." in name.parts:
+                raise Refusal(f"{name} would lead out of the copy", "No broker makes such a name: remove it.")
+            if interrupted():
+                raise Interrupted("stopped; what was fetched so far was removed", "run the command again")
+            if progress is not None:
+                progress(str(name), status.st_size)
+            copy = target / name
+            for folder in reversed(copy.relative_to(target).parents[:-1]):
+                disk.mkdir(target / folder)
+            copy_file(path, copy)
+        for made, _, _ in os.walk(target):
+            disk.fsync_dir(Path(made))
+
+
+def copy_file(path: Path, copy: Path) -> None:
+    """A new file with the bytes and the time of one of this machine (owner and mode, too), or of one on a server."""
+    if url_of(path) is None:
+        disk.copy_file(path, copy, strict=False)
+        return
+    with closing(open_source(path)) as file:
+        disk.create_from_pieces(copy, _fetched(file), _MODE)
+    when = path.stat().st_mtime_ns
+    os.utime(copy, ns=(when, when))
+
+
+@contextmanager
+def remote_folder(place: str) -> Iterator[Path]:
+    """A folder of this machine whose files stand at a place on a server once a block has filled it.
+
+    `Refusal` (8) where something is there already, or the server takes less than all of it; what was sent stays there.
+    """
+    from pyarrow.fs import FileSelector, LocalFileSystem, copy_files
+
+    files, root = remote_system(place)
+    try:
+        if files.get_file_info(FileSelector(root, allow_not_found=True)):
+            raise Refusal(f"{place} is not empty", "Name a new prefix.")
+        with TemporaryDirectory(prefix="mqtool-output-") as scratch:
+            folder = Path(scratch, "made")
+            yield folder
+            copy_files(str(folder), root, source_filesystem=LocalFileSystem(), destination_filesystem=files)
+            sent = {item.path[len(root) :].strip("/"): item.size
+                    for item in files.get_file_info(FileSelector(root, recursive=True)) if item.size is not None}
+            lacks = [path for path, status in files_below(folder)
+                     if sent.get(path.relative_to(folder).as_posix()) != status.st_size]
+    except OSError as error:
+        raise Refusal(f"{place} cannot be written: {error}", "Check the address and its credentials.") from error
+    if lacks:
+        raise Refusal(f"{place} lacks {len(lacks)} files that were sent", "Remove what is there, and try again.")
+
+
+def _fetched(file: Source) -> Iterator[Piece]:
+    for at in range(0, file.length, _RANGE):
+        file.come_to(at, file.length)
+        yield at, file.read(at, _RANGE)
 
 
 @contextmanager
@@ -101,6 +179,8 @@ def check_target(sources: Sequence[tuple[Path, str]], target: Path) -> None:
     """`Refusal` unless `target` is a new or empty directory apart from all sources, in a directory that exists."""
     real = target.resolve()
     for source, _ in sources:
+        if url_of(source) is not None:
+            continue
         origin = source.resolve()
         if real == origin or real.is_relative_to(origin) or origin.is_relative_to(real):
             raise Refusal(f"the output must be outside the store: {target}", "choose another place for the copy")

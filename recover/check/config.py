@@ -375,9 +375,26 @@ def check_config(store: Store, look: Survey) -> ConfigReport:
     """Judge every config file, its backup, and the offsets against the queues."""
     report = ConfigReport(judged_pairs(store, look.topics, look.log))
     report.findings += pair_findings(store, look.topics, look.log, report.pairs)
+    report.findings += other_offsets(store, report.pairs, look.options.settings)
     if store.commitlog.files:
         _Offsets(store, look, report).judge()
     return report
+
+
+def other_offsets(store: Store, pairs: list[ConfigPair], settings: Mapping[str, str]) -> Iterator[Finding]:
+    """Consumer offsets in that of two files which a broker of these settings does not read, while its own has none.
+
+    Nothing where neither a setting nor a whole configuration tells which one it reads (LmqConsumerOffsetManager).
+    """
+    said = settings.get("enableLmq", "false" if store.options.conf else None)
+    if said is None or config_databases(settings):
+        return
+    light = said.strip().lower() == "true"
+    own, other = (LMQ_OFFSETS_FILE, OFFSETS_FILE) if light else (OFFSETS_FILE, LMQ_OFFSETS_FILE)
+    held = {pair.name: (pair.main.table or pair.backup.table) for pair in pairs}
+    if held[other] and not held[own]:
+        yield finding("config-other-offsets", f"{CONFIG}/{other}", None, other=other, own=own, count=len(held[other]),
+                      given=str(light).lower(), right=str(not light).lower())
 
 
 def pair_findings(store: Store, topics: Topics, log: LogView | None, pairs: list[ConfigPair]) -> list[Finding]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from formats.errors import FormatError
 from formats.names import OFFSET_DIGITS, offset_in_name, offset_to_name
-from formats.record import BLANK_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
+from formats.record import BLANK_SIZE, HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from formats.record.rows import BIT_GHOST, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
 from recover.broker.settings import KNOWN, java_integer
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from recover.check.survey import Survey
 
 NOT_A_FILE = "commitlog-not-a-file"
+SIZE_UNTOLD = "commitlog-size-untold"
 _RETENTION = "fileReservedTime"
 _HOUR_MS = 3_600_000
 
@@ -75,7 +76,7 @@ def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> 
     found += _old_records(store, log, look.old_end)
     if log.fillers or log.markers:
         found.append(finding("commitlog-bridge", "commitlog", fillers=log.fillers, markers=log.markers))
-    found += first_file_findings(store, log, settings)
+    found += [*untold_size(store, log), *first_file_findings(store, log, settings)]
     found += needs_newer_broker(store, log)
     for scan in log.files:
         found += [
@@ -83,6 +84,20 @@ def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> 
             for f in scan.unreadable
         ]
     return found
+
+
+def untold_size(store: Store, log: LogView) -> Iterator[Finding]:
+    """Whether the length of log files is to be asked for: that of the only one, which breaks off, is not it."""
+    if not log.messages or store.log_file_size_is_told:
+        return
+    only, end = log.queue.files[0], log.log_end
+    with LogReader(log.queue) as reader:
+        head = reader.read(end, HEAD.size).ljust(HEAD.size, b"\0")
+    torn, room = HEAD.decode(head), only.end - end
+    # no record of a whole file takes the room of its end mark; old bytes may stand at its end, but none of this place
+    own = torn.magic in (MAGIC_V1, MAGIC_V2) and (room < HEAD.size or torn.phy_offset == end)
+    if room < BLANK_SIZE or (own and torn.total_size > room - BLANK_SIZE):
+        yield finding(SIZE_UNTOLD, store.relative(only.path), 0, length=only.length)
 
 
 def first_file_findings(store: Store, log: LogView, settings: Mapping[str, str]) -> Iterator[Finding]:

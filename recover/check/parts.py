@@ -33,7 +33,7 @@ from recover.evidence.lost import record_count
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.scan import LogView
-from recover.look.file import foreign
+from recover.look.file import foreign, other_format
 from recover.look.store import log_is_gone
 from recover.store import unread as rocksdb
 from recover.store.config_files import Topics, topic_text
@@ -104,7 +104,7 @@ def _rocksdb(store: Store) -> Iterator[Needed]:
         folder = store.path(part)
         if has_rocksdb(folder):
             yield from (Needed(part, what, problem.text, False, stops=not problem.opens)
-                        for problem in rocksdb.problems(folder, made_anew=part == _MADE_ANEW))
+                        for problem in rocksdb.problems(folder, made_anew=part == _MADE_ANEW, killed=store.has_abort))
 
 
 def _by_setting(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
@@ -289,6 +289,7 @@ def _text(rights: _Rights) -> str:
 MOSTLY_GONE = "commitlog-mostly-gone"
 FOREIGN = "commitlog-foreign"
 OTHER_LOG = "commitlog-other-log"
+UNKNOWN = "an unknown number of"
 REMAINS = (MOSTLY_GONE, FOREIGN, OTHER_LOG)
 _LOST_PER_MESSAGE = 10
 """From this many lost messages for each that can be read, what is there is hardly the log of these queues."""
@@ -302,15 +303,19 @@ def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> I
     if (lost > log.messages * _LOST_PER_MESSAGE and not look.foreign) or units:
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.messages, lost=lost, index_units=units)
     for item in look.foreign:
-        start, stop = item.extent
-        named = [position for damage, positions in zip(log.damaged, look.losses.by_damage, strict=True)
-                 if start <= damage.start < stop for position in positions]
         file = store.relative(item.mapped_file.path)
-        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=record_count(named))
-    odd = _without_a_record(log)
-    if odd is not None:
-        with FileReader(odd.path) as reader:
-            yield finding(FOREIGN, store.relative(odd.path), 0, what=foreign(reader))
+        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=_named_in(look, *item.extent))
+    for mapped_file, what in foreign_files(log):
+        # nothing but the owner's word, --max-loss all, makes a log of what is none at all
+        start, alone = mapped_file.file_from_offset, not (log.messages or log.fillers or log.markers)
+        held = UNKNOWN if alone else _named_in(look, start, start + log.queue.file_size)
+        yield finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=held)
+
+
+def _named_in(look: Survey, start: int, stop: int) -> int:
+    """How many messages are lost that anything names in this stretch of the log."""
+    return record_count([position for damage, positions in zip(look.log.damaged, look.losses.by_damage, strict=True)
+                         if start <= damage.start < stop for position in positions])
 
 
 def _index_units_behind(index: IndexReport | None) -> int:
@@ -318,17 +323,27 @@ def _index_units_behind(index: IndexReport | None) -> int:
     return sum(item.facts["count"] for item in findings if item.code in ("index-beyond-log", "index-lost-units"))
 
 
-def _without_a_record(log: LogView) -> MappedFile | None:
-    """The first file with data, if no file holds a record or a blank and that one does not begin like a log file."""
-    if any(scan.record_count or scan.blank is not None for scan in log.files):
-        return None
-    for scan in log.files:
+def foreign_files(log: LogView) -> Iterator[tuple[MappedFile, str]]:
+    """Files that are no log's, each with what it seems to be.
+
+    Those without a record among the log that begin as another format does; if no file at all holds a record or a blank,
+    the first one with data that does not begin like a log file.
+    """
+    bare = [scan for scan in log.files if not scan.record_count and scan.blank is None]
+    if len(bare) < len(log.files):
+        within = {damage.mapped_file for damage in log.damaged}
+        formats = ((scan.mapped_file, other_format(scan.mapped_file.path)) for scan in bare
+                   if scan.mapped_file in within)
+        yield from ((mapped_file, what) for mapped_file, what in formats if what)
+        return
+    for scan in bare:
         # the very first write of a broker can be torn before its magic
         if any(hole.last_data > hole.start + BLANK_SIZE for hole in scan.holes):
             with FileReader(scan.mapped_file.path) as reader:
                 head = reader.read(0, BLANK_SIZE)
-            return None if BLANK.decode(head).magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) else scan.mapped_file
-    return None
+                if BLANK.decode(head).magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
+                    yield scan.mapped_file, foreign(reader)
+            return
 
 
 def contradicted_settings(store: Store, settings: Mapping[str, str]) -> Iterator[Finding]:

@@ -35,7 +35,7 @@ from recover.cluster.jobs import check_executors, enter, run_job
 from recover.cluster.session import SparkSettings, session_for
 from recover.findings.model import Finding
 from recover.findings.refusal import Refusal, UsageRefusal
-from recover.store.source import is_remote, list_remote, remote_root
+from recover.store.source import is_remote, list_remote, remote_matches, remote_root
 from recover.store.store import Store
 
 SPLIT_ABOVE = 64 << 30
@@ -105,14 +105,14 @@ def named_stores(given: Iterable[str], stores_file: Path | None = None) -> list[
     found: dict[str, None] = {}
     for word in words:
         if is_remote(word):
-            found[word] = None
+            fitting = remote_matches(word) if word.startswith("s3") and "*" in word.partition("?")[0] else [word]
         elif glob.has_magic(word) and not os.path.exists(word):
-            fitting = sorted(path for path in glob.glob(word, recursive=True) if os.path.isdir(path))
-            if not fitting:
-                raise UsageRefusal(f"no folder fits {word}", "Check the pattern: it is that of the store roots.")
-            found.update((os.path.abspath(path), None) for path in fitting)
+            fitting = [os.path.abspath(path) for path in sorted(glob.glob(word, recursive=True)) if os.path.isdir(path)]
         else:
-            found[os.path.abspath(word)] = None
+            fitting = [os.path.abspath(word)]
+        if not fitting:
+            raise UsageRefusal(f"no folder fits {word}", "Check the pattern: it is that of the store roots.")
+        found.update(dict.fromkeys(fitting))
     if not found:
         raise UsageRefusal("no store is named", "Give STORE, a quoted pattern, or --stores FILE.")
     return [*found]

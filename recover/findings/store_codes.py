@@ -218,6 +218,18 @@ PARTS_CODES: tuple[Code, ...] = (
         action="Add the line, or use the configuration with which the store was written. No repair of the store helps.",
     ),
     Code(
+        "config-other-offsets", "warning",
+        "with enableLmq={given} a broker reads {own}, which holds no offset; all offsets of the groups ({count}) are in {other}, and a start "
+        "would forget them",
+        "Set enableLmq={right} in the broker's configuration, with which {other} was written.",
+        meaning="With light queues (enableLmq=true) a broker keeps the offsets of all groups in lmqConsumerOffset.json, without them in "
+        "consumerOffset.json, and reads that one file alone.",
+        cause="Another broker's configuration, the setting was changed over an existing store, or one of the files was not copied.",
+        broker="Each group starts over, at the newest or the oldest message.",
+        action="Correct the setting, or find the other file if the setting is right.",
+        leads="setting",
+    ),
+    Code(
         "start-needs-newer-broker", "error",
         "broker {broker} cannot read {what}, which begin at {start} of the log: it would cut the log there",
         "Start release {version} or later on this store.",

@@ -58,8 +58,10 @@ _FOREIGN = (
     (b"\x1f\x8b", "a gzip file"), (b"PK\x03\x04", "a zip archive"), (b"\xfd7zXZ\x00", "an xz file"),
     (b"\x28\xb5\x2f\xfd", "a zstd file"), (b"BZh", "a bzip2 file"), (b"\x7fELF", "a program"),
     (b"SQLite format 3\x00", "an SQLite database"), (b"\x89PNG", "an image"), (b"%PDF", "a PDF document"),
-    (b"\xca\xfe\xba\xbe", "a Java class"),
+    (b"\xca\xfe\xba\xbe", "a Java class"), (b"<!doctype", "an HTML page"), (b"<html", "an HTML page"),
+    (b"<?xml", "XML"),
 )
+_TAR, _TAR_MAGIC_AT = b"ustar", 257
 _ROCKSDB = re.compile(r"CURRENT|IDENTITY|LOCK|LOG(\.old.*)?|MANIFEST-\d+|OPTIONS-\d+|\d+\.(sst|log|blob)")
 _KAFKA_MAGIC_AT = 16
 _PRINTABLE = bytes(range(32, 127)) + b"\t\r\n"
@@ -234,16 +236,29 @@ def foreign(reader: FileReader) -> str:
     sample = reader.read(0, _SAMPLE)
     if not sample:
         return "it is empty"
-    for signature, what in _FOREIGN:
-        if sample.startswith(signature):
-            return f"it looks like {what}"
+    if other := _other_format(sample):
+        return other
     if not sample.strip(b"\0") and next_data(reader, 0, reader.length) == reader.length:
         return "it holds nothing but zeros"
     if len(sample) > _KAFKA_MAGIC_AT and sample[_KAFKA_MAGIC_AT] in (0, 1, 2) and sample[:4] == bytes(4):
         return "it looks like a Kafka log segment"
-    if not sample.translate(None, _PRINTABLE):
-        return "it looks like text"
     return "nothing in it is known to us"
+
+
+def other_format(path: Path) -> str:
+    """The same of a file whose first bytes alone tell, "" for others. `OSError`."""
+    with FileReader(path) as reader:
+        return _other_format(reader.read(0, _SAMPLE))
+
+
+def _other_format(sample: bytes) -> str:
+    begin = sample[:_TAR_MAGIC_AT].lstrip().lower()
+    for signature, what in _FOREIGN:
+        if sample.startswith(signature) or begin.startswith(signature):
+            return f"it looks like {what}"
+    if sample.startswith(_TAR, _TAR_MAGIC_AT):
+        return "it looks like a tar archive"
+    return "it looks like text" if sample and not sample.translate(None, _PRINTABLE) else ""
 
 
 _SMALL = 64 << 20

@@ -28,7 +28,8 @@ from recover.store.config_files import ConfigPair
 from recover.store.derived_files import ExtFiles
 from recover.store.store import COMMITLOG, CONFIG, Store
 
-_OF_START = frozenset({"start-cannot-say", "start-refused", "start-lowers-queues", "start-forgets-config"})
+_OF_START = frozenset({"start-cannot-say", "start-refused", "start-lowers-queues", "start-forgets-config",
+                       "config-other-offsets"})
 _OFFSET_PLACES = frozenset(f"config/{name}{end}" for name in OFFSET_FILES for end in ("", ".bak")) | {CONFIG}
 
 
@@ -113,8 +114,10 @@ def groups_of(
         # messages are counted in the log: without it nothing is known of them
         for row in rows:
             row.lag = row.skips = row.again = None
-    found = gone + [item for item in config.findings if item.file in _OFFSET_PLACES and _fits(item, group, topic)]
-    found += [item for item in prediction.findings() if item.code in _OF_START]
+    of_start = [item for item in prediction.findings() if item.code in _OF_START]
+    told = {item.code for item in of_start}
+    found = gone + [item for item in config.findings if item.file in _OFFSET_PLACES and _fits(item, group, topic)
+                    and item.code not in told] + of_start
     return Groups(rows, found, prediction, unread)
 
 

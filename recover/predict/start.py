@@ -29,6 +29,7 @@ from recover.predict.surroundings import (
     assumptions,
     config_lost,
     config_pairs,
+    forgotten_offsets,
     incomplete,
     not_emulated,
     refused_by,
@@ -62,7 +63,8 @@ def predict(
     prediction.assumptions += assumptions(store, view, settings)
     prediction.not_emulated = not_emulated(store, settings)
     prediction.unsupported += prediction.not_emulated or unread_beside(store, settings)
-    needed = needed_parts(store, dict(settings.given), Topics(store), view)
+    topics = Topics(store)
+    needed = needed_parts(store, dict(settings.given), topics, view)
     prediction.unsupported += [*not_foreseen(needed), *second_copies(store)]
     prediction.incomplete = incomplete(store, view)
     configs = config_pairs(store, view, settings)
@@ -71,7 +73,7 @@ def predict(
     prediction.deleted_files = [store.relative(path) for path in loaded.deleted]
     prediction.ignored_files = [store.relative(path) for path in loaded.ignored]
     unread = [*loaded.odd_index, *unreadable(store, configs)]
-    prediction.by_hand = [*loaded.by_hand, *unread]
+    prediction.by_hand = [*loaded.by_hand, *unread, *forgotten_offsets(store, topics.pairs, settings)]
     prediction.unsupported += [f"{item.file}: {item.facts.get('error') or item.facts['why']}" for item in unread]
     if prediction.incomplete:
         prediction.reason = prediction.incomplete[0].message

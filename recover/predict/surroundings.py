@@ -9,9 +9,9 @@ from msgspec import structs
 from formats.checkpoint import FILE_SIZE
 from recover.broker.settings import KNOWN, BrokerSettings
 from recover.broker.versions import COMBINED_QUEUES, BrokerVersion
-from recover.check.config import judged_pairs
-from recover.check.log import first_file_findings, misnamed_findings, only_copies
-from recover.check.parts import Needed, has_timer
+from recover.check.config import judged_pairs, other_offsets
+from recover.check.log import first_file_findings, misnamed_findings, only_copies, untold_size
+from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer
 from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
 from recover.evidence.beyond import file_named_elsewhere
 from recover.findings.code import BIT_MESSAGES
@@ -65,6 +65,15 @@ def config_lost(pairs: list[ConfigPair]) -> list[str]:
     return [f"config/{pair.name}" for pair in pairs if pair.starts and _is_forgotten(pair)]
 
 
+def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSettings) -> Iterator[Finding]:
+    """Progress of all consumers that this broker goes without: its settings lead it to the other file of offsets."""
+    given = dict(settings.given)
+    if "enableLmq" in given:
+        given["enableLmq"] = str(settings.flag("enableLmq"))
+    for item in other_offsets(store, pairs, given):
+        yield structs.replace(item, severity="error", bits=BIT_MESSAGES)
+
+
 def _is_forgotten(pair: ConfigPair) -> bool:
     if pair.main.state in ("sound", "trailing-zeros"):
         return False
@@ -79,7 +88,9 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     """What of the log a start does not find: all of it, files between others, its end, or files under a wrong name."""
     if COMMITLOG in held_elsewhere(store):
         return []
-    gone = [*log_is_gone(store), *only_copies(store)]
+    gone = [*untold_size(store, log), *log_is_gone(store), *only_copies(store)]
+    gone += [finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=UNKNOWN)
+             for mapped_file, what in foreign_files(log)]
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
     end = file_named_elsewhere(log, index_ends(store), read_checkpoint(store))
     lacking = [*missing, *([] if end is None else [end])]

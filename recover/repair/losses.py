@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from formats.record.rows import NO_MESSAGE
 from recover.change.model import Install, Plan
-from recover.check.log import NOT_A_FILE
+from recover.check.log import NOT_A_FILE, SIZE_UNTOLD
 from recover.check.parts import FOREIGN, MOSTLY_GONE, NOT_SUPPORTED, OTHER_LOG
 from recover.check.report import VerifyReport
 from recover.check.survey import Survey
@@ -35,6 +35,12 @@ def assumed_sizes(store: Store, plan: Plan) -> dict[str, int]:
     if not makes or store.queue_file_size_is_told:
         return {}
     return {"mappedFileSizeConsumeQueue": store.queue_file_size}
+
+
+def assumptions_of(sizes: Mapping[str, int]) -> list[str]:
+    """What to say of lengths that files were made with, by their setting, and that nothing told."""
+    return [f"{name}={size}: no queue file and no setting tells it, and a broker with another value does not start on "
+            f"queue files of {size} bytes; --broker-conf FILE or --set names it" for name, size in sizes.items()]
 
 
 class RecoverPlan(Struct):
@@ -196,10 +202,10 @@ def refuse_cut_of_unread(report: VerifyReport) -> None:
 def refuse_without_log(report: VerifyReport, max_loss: int | None = 0) -> None:
     """`Refusal` (8) when the log is gone while queues or index are there: rebuilding them would empty them.
 
-    So too where something else stands in place of a log file, and, unless `max_loss` allows for that, where hardly
-    anything of the log can be read, or a file of it is no log's or another log's.
+    So too where something else stands in place of a log file, where nothing tells how long log files are, and, unless
+    `max_loss` allows for that, where hardly anything of the log can be read, or a file of it is no log's or another's.
     """
-    for code in (NO_LOG, NOT_A_FILE, MOSTLY_GONE, FOREIGN, OTHER_LOG):
+    for code in (NO_LOG, NOT_A_FILE, SIZE_UNTOLD, MOSTLY_GONE, FOREIGN, OTHER_LOG):
         for item in report.findings:
             if item.code == code and not _allowed(item, max_loss):
                 raise Refusal(item.message, item.remedy, code=code)
@@ -229,9 +235,10 @@ def refuse_missing_files(report: VerifyReport, max_loss: int | None = 0, cut: in
 
 
 def _allowed(item: Finding, max_loss: int | None) -> bool:
-    if item.code in (NO_LOG, NOT_A_FILE):
+    if item.code in (NO_LOG, NOT_A_FILE, SIZE_UNTOLD):
         return False
     if max_loss is None:
         return True
-    whole = item.code == MOSTLY_GONE and not item.facts["index_units"]
-    return (whole or item.code == OTHER_LOG) and bool(item.facts["lost"] <= max_loss)
+    lost = item.facts["lost"]
+    proven = item.code != MOSTLY_GONE or not item.facts["index_units"]
+    return proven and isinstance(lost, int) and lost <= max_loss

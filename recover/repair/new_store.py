@@ -26,7 +26,7 @@ from formats.record.rows import BIT_FILLER, BIT_PROP_CRC, NOT_IN_QUEUE
 from formats.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from recover.change import disk
 from recover.change.carry_out import apply_plan
-from recover.change.copy_store import check_target, new_folder
+from recover.change.copy_store import check_target, copy_file, new_folder
 from recover.change.preconditions import seal
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions
@@ -53,12 +53,16 @@ _TIMER_CHECK = "timercheck"
 
 
 class NewStore(Struct, frozen=True):
-    """What was written: messages by topic, their bytes, places that bridges stand for, and how a verify finds it."""
+    """What was written: messages by topic, their bytes, places that bridges stand for, and how a verify finds it.
+
+    `assumed_settings`: by its setting, a length of files that nothing told.
+    """
 
     topics: Counts
     size: int
     bridged: int
     report: VerifyReport
+    assumed_settings: dict[str, int]
 
 
 def write_store(
@@ -79,10 +83,10 @@ def write_store(
     with new_folder(part):
         log = _Log(scanned, wanted, note)
         log.write(part, progress, interrupted)
-        report = _derive(scanned, wanted, part, options)
+        report, assumed = _derive(scanned, wanted, part, options)
         disk.rename(part, output)
         disk.fsync_dir(output.parent)
-    return NewStore(log.topics, log.size, log.bridged, report)
+    return NewStore(log.topics, log.size, log.bridged, report, assumed)
 
 
 class _Log:
@@ -99,7 +103,8 @@ class _Log:
             self.topics[count_key(item.message)] += 1
             self.size += item.message.size
         if not offsets:
-            raise Refusal("no message fits, and a store without any would be none", "Look at the filters.")
+            why = "`mqtool verify` says what became of the log." if wanted.takes_all else "Look at the filters."
+            raise Refusal("no message fits, and a store without any would be none", why)
         self.kept: Rows = np.frombuffer(offsets, dtype=np.int64)
         self.file_size = self.log.queue.file_size
         self.begin = int(self.kept[0]) // self.file_size * self.file_size
@@ -233,23 +238,32 @@ def _copied(scan: FileScan, base: int, start: int, stop: int) -> Iterator[Piece]
             yield at, bytes(reader.read(at, min(_PIECE, stop - base - at)))
 
 
-def _derive(scanned: Scanned, wanted: Wanted, root: Path, options: ScanOptions) -> VerifyReport:
-    """Config, queues, index and checkpoint; then whatever recover finds left to do, and how a verify finds it all."""
+def _derive(
+    scanned: Scanned, wanted: Wanted, root: Path, options: ScanOptions
+) -> tuple[VerifyReport, dict[str, int]]:
+    """Config, queues, index and checkpoint; then whatever recover finds left to do, and how a verify finds it all.
+
+    With it the lengths of files that nothing told, by their setting.
+    """
     source = scanned.source.store
     if source is not None:
         _copy_config(source, root, whole=wanted.takes_all)
     opened = Store(root, StoreOptions(mapped_file_size=scanned.log.queue.file_size, settings=options.settings))
     if source is not None and source.queue_file_size_is_told:
         opened.queue_file_size = source.queue_file_size
+        is_told = True
+    else:
+        is_told = opened.queue_file_size_is_told
+    assumed = {} if is_told else {"mappedFileSizeConsumeQueue": opened.queue_file_size}
     fresh = structs.replace(options, include_deleted=True)
     write_derived(opened, RebuildOptions(scan=fresh), root, source)
     store = Store.open(root, opened.options)
     made = plan_recover(store, RecoverOptions(scan=options, clamp_offsets=True))
     if not made.plan.steps:
-        return made.before
+        return made.before, assumed
     apply_plan(root, seal(made.plan, root))
     disk.remove_tree(root / JOURNAL)
-    return verify(Store.open(root, opened.options), options)
+    return verify(Store.open(root, opened.options), options), assumed
 
 
 def _copy_config(source: Store, root: Path, *, whole: bool) -> None:
@@ -258,13 +272,13 @@ def _copy_config(source: Store, root: Path, *, whole: bool) -> None:
     paths = sorted(source.config_dir.iterdir()) if source.config_dir.is_dir() else []
     for path in paths:
         if path.is_file() and (whole or not path.name.startswith(_TIMER_CHECK)):
-            disk.copy_file(path, root / CONFIG / path.name, strict=False)
+            copy_file(path, root / CONFIG / path.name)
     for name in _TIMER if whole else ():
         path = source.root / name
         if path.is_file():
-            disk.copy_file(path, root / name, strict=False)
+            copy_file(path, root / name)
         elif path.is_dir():
             disk.mkdir(root / name)
             for file in sorted(path.iterdir()):
-                disk.copy_file(file, root / name / file.name, strict=False)
+                copy_file(file, root / name / file.name)
     disk.fsync_dir(root / CONFIG)

@@ -7,6 +7,7 @@ A `Source` is one file and one way to its bytes, `read(offset, length)`. What is
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -333,7 +334,7 @@ def is_remote(place: str) -> bool:
 def refuse_change(place: str) -> None:
     """`Refusal` (8): nothing is changed in place on an object store, which knows neither locks nor renames."""
     raise Refusal(f"{place}: a store on s3:// or hdfs:// is read, but never changed",
-                  "Copy it to a disk, change it there, and copy it back while no broker uses it.")
+                  "`mqtool recover` with --output DIR fetches it to a disk and repairs the copy.")
 
 
 def remote_root(place: str) -> Path:
@@ -348,6 +349,33 @@ def list_remote(place: str) -> Iterator[tuple[str, os.stat_result]]:
     for folder, inside in sorted(RemoteTree(_normal(place)).listed.items()):
         for name, status in sorted(inside.items()):
             yield f"{folder}/{name}", status
+
+
+def remote_system(place: str) -> tuple[Any, str]:
+    """The file system of pyarrow that a place is on, and its path there. `Refusal` (8) where none answers."""
+    return RemoteTree(_normal(place)).system
+
+
+def remote_matches(pattern: str) -> list[str]:
+    """The folders on s3:// that fit a pattern with * and [...] in the names below the bucket, sorted."""
+    from pyarrow.fs import FileSelector, FileType
+
+    address, *query = _normal(pattern).split("?", 1)
+    bucket, *names = address.removeprefix("s3://").strip("/").split("/")
+    files, _ = remote_system("?".join([f"s3://{bucket}", *query]))
+    found = [bucket]
+    try:
+        for name in names:
+            if not glob.has_magic(name):
+                found = [f"{folder}/{name}" for folder in found]
+                continue
+            inside = [files.get_file_info(FileSelector(folder, allow_not_found=True)) for folder in found]
+            found = [item.path for item in chain.from_iterable(inside)
+                     if item.type == FileType.Directory and fnmatchcase(item.base_name, name)]
+        folders = [item.path for item in files.get_file_info(found) if item.type == FileType.Directory]
+    except OSError as error:
+        raise _unreachable(pattern, error) from error
+    return ["?".join([f"s3://{folder}", *query]) for folder in sorted(folders)]
 
 
 def _normal(place: str) -> str:
@@ -375,7 +403,7 @@ class RemoteTree(Tree):
         self._coming: dict[str, Future[RemoteFile]] = {}
 
     @cached_property
-    def _system(self) -> tuple[Any, str]:
+    def system(self) -> tuple[Any, str]:
         """The file system of pyarrow, and the root there."""
         from pyarrow.fs import FileSystem
 
@@ -390,7 +418,7 @@ class RemoteTree(Tree):
         """Folder -> name -> status; folders are those that have something in them, and those that the server names."""
         from pyarrow.fs import FileSelector, FileType
 
-        files, root = self._system
+        files, root = self.system
         try:
             found = files.get_file_info(FileSelector(root, recursive=True))
         except OSError as error:
@@ -448,7 +476,7 @@ class RemoteTree(Tree):
 
     def _opened(self, name: str) -> RemoteFile:
         try:
-            files, root = self._system
+            files, root = self.system
             return RemoteFile(self.url_of(name), files.open_input_file(f"{root.rstrip('/')}/{name}"))
         except FileNotFoundError:
             raise missing(name) from None

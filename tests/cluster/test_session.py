@@ -15,7 +15,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from recover.cluster.session import find_java, session_for, spark_environment, spark_settings, stop_session
+from recover.cluster.session import find_java, java_home, session_for, spark_settings, stop_session
 from recover.findings.refusal import Refusal
 from tests.cli.runner import mqtool
 from tests.cluster.cluster import free_port
@@ -24,8 +24,9 @@ from tests.support.stores import real_store
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    return dict(os.environ) | spark_environment(find_java(), folder / "java") | {
-        "TMPDIR": str(folder), "PYTHONPATH": os.getcwd(), "PYSPARK_PYTHON": sys.executable,
+    return dict(os.environ) | {
+        "JAVA_HOME": java_home(find_java(), folder / "java"), "TMPDIR": str(folder), "PYTHONPATH": os.getcwd(),
+        "PYSPARK_PYTHON": sys.executable,
     }
 
 
@@ -94,6 +95,25 @@ class TestStarted:
         assert engine["application"].startswith("local-") and engine["executors"] == 1
         assert engine["bytes"] == size and engine["tasks"] >= size // 400009
         assert f"Spark application {engine['application']} on local[2,4]" in result.stderr
+
+    def test_a_spark_that_runs_in_this_process_is_taken_and_left_running(self, tmp_path: Path) -> None:
+        root = real_store("clean-5.3.3", tmp_path / "s")
+        script = tmp_path / "notebook.py"
+        script.write_text(
+            "import os, sys\nfrom pyspark.sql import SparkSession\nfrom mqtool.cli import main\n"
+            "spark = SparkSession.builder.master('local[1]').appName('theirs').getOrCreate()\n"
+            "codes = [main(['verify', sys.argv[1], '--engine', 'spark', '--json', *more]) for more in "
+            "([], [], ['--master', 'local[2]'], ['--conf', 'spark.executor.memory=7g'])]\n"
+            "from recover.cluster.session import stop_session\nstop_session()\n"
+            "print('codes', codes, spark.range(5).count(), os.listdir(os.environ['TMPDIR']))\n"
+        )
+        environment = _environment(tmp_path) | {"TMPDIR": str(tmp_path / "s")}
+        done = subprocess.run([sys.executable, script, root], env=environment, capture_output=True, text=True,
+                              timeout=200, check=False)
+        assert f"codes [0, 0, 8, 8] 5 ['{root.name}']" in done.stdout, done.stderr
+        first = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("{\n"):])[0]["engine"]
+        assert first["master"] == "local[1]" and first["tasks"]
+        assert "its spark.master is local[1], not local[2,4]" in done.stdout
 
     @pytest.mark.parametrize("seconds", [0.5, 2.5])
     def test_ctrl_c_while_spark_starts_leaves_no_process(self, tmp_path: Path, seconds: float) -> None:

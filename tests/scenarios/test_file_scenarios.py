@@ -75,6 +75,44 @@ def test_t13_length_of_an_only_file_that_breaks_off_is_that_of_the_settings(dril
     assert store.run("predict").document["starts"]
 
 
+@pytest.mark.parametrize("within", [True, False])
+@pytest.mark.parametrize("queues", [True, False])
+def test_t13_length_of_an_only_file_that_breaks_off_is_asked_for(drill: Start, within: bool, queues: bool) -> None:
+    store = drill("clean-restarts-4.9.7")
+    (path,) = (store.root / "commitlog").iterdir()
+    size, torn = path.stat().st_size, store.records()[-5]
+    os.truncate(path, torn.position + within * torn.record.total_size // 2)
+    if not queues:
+        for part in ("consumequeue", "index", "checkpoint"):
+            shutil.rmtree(store.root / part, ignore_errors=True)
+    for command in ("verify", "predict", "recover", "rebuild", "truncate"):
+        done = store.run(command, *{"recover": ["--max-loss", "all", "--yes"], "rebuild": ["--yes"],
+                                    "truncate": ["--to", "0", "--max-loss", "all", "--yes"]}.get(command, []))
+        assert done.code & exits.MESSAGES, command
+        said = [step["command"] for step in done.document["next"]]
+        assert any("--broker-conf FILE" in text for text in said) and "start the broker" not in said, command
+    conf = store.root / "broker.conf"
+    conf.write_text(f"mappedFileSizeCommitLog={size}\n")
+    store.options = ("--broker-conf", conf)
+    assert "commitlog-size-untold" not in store.verify().document["finding_counts"]
+    store.run("recover", "--max-loss", "all", "--yes")
+    assert path.stat().st_size == size
+    assert store.run("predict").document["starts"]
+
+
+def test_t13_length_of_an_only_file_that_breaks_off_is_the_default_where_the_configuration_names_none(
+    drill: Start
+) -> None:
+    store = drill("clean-restarts-4.9.7")
+    (path,) = (store.root / "commitlog").iterdir()
+    os.truncate(path, store.records()[-5].position + 9)
+    conf = store.root / "broker.conf"
+    conf.write_text("brokerName=a\n")
+    store.options = ("--broker-conf", conf)
+    store.run("recover", "--max-loss", "all", "--yes")
+    assert path.stat().st_size == 1 << 30
+
+
 @pytest.mark.parametrize(("recipe", "seed", "length", "starts"), [
     ("log-last-empty", 0, 0, ("5.3.3", "5.5.0")), ("log-middle-empty", 0, 0, ()), ("log-last-short", 0, None, ()),
     ("log-middle-short", 2, SIZE // 2, ()), ("log-long", 0, SIZE + 4096, ()),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import random
 import shutil
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -264,6 +268,42 @@ def test_t38_foreign_bytes_as_the_only_log_file_are_not_zeroed(folder: Path, kin
     assert store.verify().code == 6
     with store.recovered(0, "--max-loss", "all"):
         assert messages(root) == set()
+
+
+def other_formats() -> dict[str, bytes]:
+    """The beginnings of files that are no log's, as long as a log file of `MANY_FILES`."""
+    packed, archive = io.BytesIO(), io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as zipped:
+        zipped.writestr("a", b"x")
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("a"))
+    noise = random.Random(4).randbytes(1 << 16)
+    begin = {"HTML": "<!DOCTYPE html><title>404 é".encode(), "gzip": gzip.compress(noise),
+             "zip": packed.getvalue() + noise, "program": b"\x7fELF\2\1\1" + noise, "tar": archive.getvalue() + noise,
+             "text": b"no such file\n" * 9000}
+    return {kind: content[:1 << 16].ljust(1 << 16, b"\0") for kind, content in begin.items()}
+
+
+@pytest.mark.parametrize("queues", [True, False])
+@pytest.mark.parametrize("kind", other_formats())
+def test_t38_file_of_another_format_among_the_log_is_asked_for(drill: Start, kind: str, queues: bool) -> None:
+    store = drill(MANY_FILES)
+    file = [file for file in walk.log_files(store.root) if next(walk.records_of(file), None)][3]
+    file.path.write_bytes(other_formats()[kind])
+    store.struck()
+    if not queues:
+        shutil.rmtree(store.root / "consumequeue")
+    found = store.finds("commitlog-foreign", f"commitlog/{file.path.name}", 0, exit_code=4 | 2 * (not queues))
+    assert kind in found["message"] and found["facts"]["lost"] == len(store.lost)
+    assert store.run("predict").code & exits.MESSAGES
+    for command, *options in (["recover", "--max-loss", len(store.lost) - 1], ["rebuild"], ["truncate", "--to", 0]):
+        with assert_unchanged(store.root):
+            refused = store.run(command, *options, "--yes")
+        assert refused.code & GONE == GONE and "Find the log file that belongs here" in refused.stderr, command
+        assert not any(step["command"].startswith("mqtool re") for step in refused.document["next"])
+    with store.recovered(0, "--max-loss", len(store.lost)) as done:
+        assert done["damaged_messages"] == len(store.lost)
+        assert messages(store.root) == store.intact
 
 
 @pytest.mark.parametrize("release", ["5.3.3", pytest.param("4.9.7", marks=pytest.mark.long)])

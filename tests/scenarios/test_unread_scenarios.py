@@ -13,7 +13,7 @@ from fixtures.lab.packed import manifest
 from mqtool import exits
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import begins_late, messages
-from tests.support.stores import KINDS, real_store
+from tests.support.stores import KINDS, real_store, unpacked
 from tests.support.trees import assert_unchanged
 from tests.support.unread_stores import FIRST, add_batch_queue, add_rocksdb, put, to_dledger, to_rocksdb
 
@@ -260,6 +260,22 @@ def test_a_database_that_is_not_whole_is_damaged(
     assert said.document["starts"] is (False if start == NO_START else None if name == ROCKSDB else True)
     if start == NO_START:
         assert part in said.document["reason"]
+
+
+@pytest.mark.parametrize(("name", "part", "harm", "damaged"), [
+    ("kinds/killed-combined-5.5.0", "consumequeue", None, False), (KILLED_POP, "kvStore", None, False),
+    (KILLED_POP, "kvStore", gone("kvStore/*.log"), True), (POP, "kvStore", None, True),
+])
+def test_a_table_that_was_finished_right_before_a_kill_is_no_damage(
+    name: str, part: str, harm: Harm | None, damaged: bool, folder: Path,
+) -> None:
+    """The manifest names it only afterwards; a real 5.5.0 opened the database and deleted the table."""
+    root = real_store(name, folder)
+    shutil.copyfile(newest(unpacked(POP), "kvStore/*.sst"), root / part / "000099.sst")
+    if harm is not None:
+        harm(root)
+    found = verify(root).document["findings"]
+    assert {item["file"] for item in found if item["code"] == "part-damaged"} == {*[part] * damaged}
 
 
 @pytest.mark.parametrize(("harm", "starts"), [
