@@ -208,13 +208,13 @@ def verify_fleet(
             session = session_for(settings)
             check_executors(session, [into])
             tasks = _packed(small, session.cores, str(made["findings"]), rules)
-            done = run_job(session, verify_stores, tasks, "verify stores", done=lambda count: progress(
-                f"verifying {len(small):,} stores: {count:,} of {len(tasks):,} tasks done"))
-            for row, file in done:
+            known = len(rows)
+            for row, file in run_job(session, verify_stores, tasks, "verify stores"):
                 if not (made["findings"] / file).exists():
                     raise Refusal(f"host {row.host} wrote {file}, which is not in {made['findings']}",
                                   "Write to a folder that all workers share.", path=str(into))
                 rows[row.store] = row
+                progress(f"verifying {len(small):,} stores: {len(rows) - known:,} done")
         for item in fresh:
             if item.size > split_above:
                 note(f"{item.place}: {item.size >> 30} GiB, more than --split-above: verified alone, by splits")
