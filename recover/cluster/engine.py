@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import Struct, structs
 
 from formats.native.walk import crc_name
-from recover.cluster.jobs import ScanTask, check_executors, invisible, run_job, scan_splits, watch
+from recover.cluster.jobs import ScanTask, check_executors, invisible, run_job, scan_splits
 from recover.cluster.making import SparkProducer, seen_elsewhere
 from recover.cluster.packing import Kept, Unopened, unpack
 from recover.cluster.session import Session, SparkSettings, running_session, session_for
@@ -23,9 +24,6 @@ from recover.store.columns import DEFAULT_MEMORY, ColumnStore
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.source import url_of
 from recover.store.store import Store
-
-_WAVE = 16
-"""Splits whose columns may be on their way home at one time, at least; they pass through the driver's heap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,8 @@ class _Scan(Struct):
         by_file: dict[MappedFile, list[SplitScan]] = {file: [] for file in self.queue.files}
         for scan in self._scan([(part, None) for part in parts]):
             by_file[scan.part.mapped_file].append(scan)
-        joins = {file: FileJoin(scans) for file, scans in by_file.items() if file not in self.unopened}
+        joins = {file: FileJoin(sorted(scans, key=lambda scan: scan.part.start)) for file, scans in by_file.items()
+                 if file not in self.unopened}
         whole: dict[MappedFile, FileScan] = {}
         while joins:
             again: list[tuple[SplitRange, int | None]] = []
@@ -115,24 +114,16 @@ class _Scan(Struct):
     def _scan(
         self, parts: Sequence[tuple[SplitRange, int | None]], *, counted: bool = True
     ) -> Iterator[SplitScan]:
-        first = 0
-        while first < len(parts):
-            # more executors may have come since the last wave
-            wave = max(_WAVE, 2 * watch(self.session, lambda: self.session.cores, "how many cores"))
-            chosen = parts[first : first + wave]
-            first += wave
-            # a number of its own for each task of the scan, by which what executors keep of it is found again
-            base = 0 if self.kept is None else self.kept.tasks(len(chosen))
-            meter = _Meter(chosen, self.progress if counted else None)
-            tasks = [
-                ScanTask(number, _absolute(part), entry, self.with_keys, self.session.attempts)
-                for number, (part, entry) in enumerate(chosen, base)
-            ]
-            rdds = None if self.kept is None else self.kept.rdds
-            for number, packed in run_job(
-                self.session, scan_splits, tasks, "scan of the log", done=meter.tasks, kept=rdds
-            ):
-                part = chosen[number - base][0]
+        # a number of its own for each task of the scan, by which what executors keep of it is found again
+        base = 0 if self.kept is None else self.kept.tasks(len(parts))
+        tasks = [
+            ScanTask(number, _absolute(part), entry, self.with_keys, self.session.attempts)
+            for number, (part, entry) in enumerate(parts, base)
+        ]
+        rdds = None if self.kept is None else self.kept.rdds
+        with closing(run_job(self.session, scan_splits, tasks, "scan of the log", kept=rdds)) as answers:
+            for number, packed in answers:
+                part = parts[number - base][0]
                 if isinstance(packed, Unopened):
                     self.unopened.setdefault(part.mapped_file, packed)
                     continue
@@ -143,11 +134,11 @@ class _Scan(Struct):
                     self.kept.digests[number] = packed.seen.digest
                     for split in scan.scan.splits:
                         self.kept.note(split, number)
-                meter.records += scan.scan.record_count
                 self.session.tasks += 1
                 self.session.size += part.stop - part.start
+                if counted and self.progress is not None:
+                    self.progress(part.stop - part.start, scan.scan.record_count)
                 yield scan
-            meter.end()
 
     def _report_unopened(self) -> None:
         for file, problem in sorted(self.unopened.items(), key=lambda item: item[0].file_from_offset):
@@ -162,26 +153,3 @@ class _Scan(Struct):
 def _absolute(part: SplitRange) -> SplitRange:
     """Executors have working directories of their own."""
     return structs.replace(part, mapped_file=structs.replace(part.mapped_file, path=part.mapped_file.path.absolute()))
-
-
-class _Meter:
-    """Turns tasks done into bytes done."""
-
-    def __init__(self, parts: Sequence[tuple[SplitRange, int | None]], progress: ProgressCallback | None) -> None:
-        self.total = sum(part.stop - part.start for part, _ in parts)
-        self.each = self.total // max(1, len(parts))
-        self.progress = progress
-        self.reported = self.records = 0
-
-    def tasks(self, count: int) -> None:
-        """`count` tasks have ended."""
-        self._to(min(self.total, count * self.each), 0)
-
-    def end(self) -> None:
-        """All have."""
-        self._to(self.total, self.records)
-
-    def _to(self, size: int, records: int) -> None:
-        if self.progress is not None and (size > self.reported or records):
-            self.progress(size - self.reported, records)
-            self.reported = max(size, self.reported)

@@ -58,11 +58,11 @@ def export_on_spark(
     except OSError as error:
         raise Refusal(f"{part} cannot be made: {error.strerror}", "Choose another place.", path=str(part)) from error
     topics: Counts = Counter()
-    size = number = 0
+    size = 0
     tasks = list(_tasks(scanned, wanted, part))
     for first in range(0, len(tasks), _WAVE):
         wave = tasks[first : first + _WAVE]
-        for written, files in run_job(session_for(settings), export_parts, wave, "export"):
+        for number, written, files in run_job(session_for(settings), export_parts, wave, "export"):
             topics.update(written.topics)
             size += written.size
             for line in written.notes:
@@ -72,7 +72,6 @@ def export_on_spark(
                               "Write to a folder that all workers share.", path=str(part))
             if progress is not None:
                 progress(int(tasks[number].rows["size"].sum()), tasks[number].rows.size)
-            number += 1
     part.rename(output)
     return topics, size
 
@@ -88,8 +87,8 @@ def _tasks(scanned: Scanned, wanted: Wanted, folder: Path) -> Iterator[ExportTas
             number += 1
 
 
-def export_parts(tasks: Iterable[ExportTask]) -> Iterator[tuple[Written, list[str]]]:
-    """Write the tables of some stretches: what they hold, and the files that were made."""
+def export_parts(tasks: Iterable[ExportTask]) -> Iterator[tuple[int, Written, list[str]]]:
+    """Write the tables of some stretches: each task's number, what they hold, and the files that were made."""
     enter()
     for task in tasks:
         whole = Written()
@@ -101,7 +100,7 @@ def export_parts(tasks: Iterable[ExportTask]) -> Iterator[tuple[Written, list[st
             reader = FileReader(task.mapped_file.path)
         except OSError as error:
             whole.notes.append(f"{task.mapped_file.path} could not be opened: {error.strerror}")
-            yield whole, files
+            yield task.number, whole, files
             continue
         with reader:
             for rows in near(task.rows):
@@ -115,7 +114,7 @@ def export_parts(tasks: Iterable[ExportTask]) -> Iterator[tuple[Written, list[st
                     tables.clear()
         if tables:
             files += _write(tables, task, len(files))
-        yield whole, files
+        yield task.number, whole, files
 
 
 def _write(tables: list[Any], task: ExportTask, so_far: int) -> list[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import itertools
+import queue
 import threading
+import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,89 +26,125 @@ from recover.store.source import url_of
 _names = itertools.count(1)
 _EVERY = 0.2
 _GRACE = 5
+_JOBS = 8
+_LEAST = 16
+"""Tasks that are asked for at one time, at least."""
+_OVER = object()
 
 
 def run_job(
     session: Session, function: Callable[[Iterable[Any]], Iterable[Any]], items: Sequence[Any], label: str, *,
-    done: Callable[[int], None] | None = None, kept: list[Any] | None = None,
-) -> list[Any]:
-    """`function` over `items`, a task each; all that the tasks yield, in the items' order.
+    kept: list[Any] | None = None,
+) -> Generator[Any, None, None]:
+    """`function` over `items`, a task each; what the tasks yield, as they end.
 
-    `done` is called with the number of tasks that have ended so far. `kept` takes an RDD of what the tasks yielded, a
-    partition for each item; executors have that on their disks. `Refusal` (8), which names Spark's log, when a
-    task has failed for the last time.
+    What is on its way home passes through the driver's heap. So not all tasks are asked for at one time, but twice as
+    many as there are cores by then: an allocation that grows by tasks that wait goes on growing, and a slow task holds
+    no other up. `kept` takes an RDD of what the tasks yielded, a partition for each item; executors have that on their
+    disks. `Refusal` (8), which names Spark's log, when a task has failed for the last time.
     """
-    def collect() -> list[Any]:
+    if not items:
+        return
+
+    def rdd() -> Any:
         from pyspark import StorageLevel
 
         found = session.context.parallelize(items, len(items)).mapPartitions(function)
         if kept is not None:
             kept.append(found.persist(StorageLevel.DISK_ONLY))
-        return list(found.collect())
+        return _AsItIs(found)
 
-    found: list[Any] = watch(session, collect, label, done=done)
-    return found
+    tasks, left, lock = watch(session, rdd, label), iter(range(len(items))), threading.Lock()
+
+    def some(put: Callable[[Any], None]) -> None:
+        while True:
+            with lock:
+                chosen = [*itertools.islice(left, -(-max(_LEAST, 2 * session.cores) // _JOBS))]
+            if not chosen:
+                return
+            put(session.context.runJob(tasks, iter, chosen))
+
+    for found in _watched(session, some, label, jobs=min(_JOBS, len(items))):
+        yield from found
+
+
+class _AsItIs(Struct, frozen=True):
+    """An RDD for `runJob`, which maps it first: of one that is kept, a second Python worker would do that."""
+
+    rdd: Any
+
+    def mapPartitions(self, _function: Any) -> Any:  # noqa: N802, pyspark asks for it
+        """The RDD."""
+        return self.rdd
 
 
 def watch(
-    session: Session, action: Callable[[], Any], label: str, *, done: Callable[[int], None] | None = None
+    session: Session, action: Callable[[], Any], label: str, *, tick: Callable[[], None] | None = None
 ) -> Any:
-    """What `action` returns; its tasks are cancelled and interrupted when an exception rises here."""
+    """What `action` returns; its tasks are cancelled and interrupted when an exception rises here, or in `tick`."""
+    (value,) = _watched(session, lambda put: put(action()), label, tick=tick)
+    return value
+
+
+def _watched(
+    session: Session, work: Callable[[Callable[[Any], None]], None], label: str, *, jobs: int = 1,
+    tick: Callable[[], None] | None = None,
+) -> Iterator[Any]:
+    """What `work` hands to what it is called with, in each of `jobs` threads."""
     from pyspark import InheritableThread
 
     group = f"mqtool-{next(_names)}"
-    outcome: dict[str, Any] = {"done": 0}
-    over = threading.Event()
+    answers: queue.Queue[Any] = queue.Queue(jobs)
+    left = threading.Event()
+
+    def put(answer: Any) -> None:
+        while not left.is_set():
+            with suppress(queue.Full):
+                answers.put(answer, timeout=_EVERY)
+                return
+        raise InterruptedError
 
     def act() -> None:
         try:
             session.context.setJobGroup(group, label, interruptOnCancel=True)
-            outcome["value"] = action()
+            work(lambda value: put((value,)))
+            put(_OVER)
         except BaseException as error:
-            outcome["error"] = error
-        finally:
-            over.set()
+            with suppress(InterruptedError):
+                put(error)
 
-    def count() -> None:
-        while not over.wait(_EVERY):
-            outcome["done"] = _tasks_done(session, group)
-
-    # Signals are answered by this thread, so it waits and does nothing else: py4j sends a message whenever one of its
-    # objects goes, and an exception that rises in there is lost.
-    threads = [InheritableThread(target=act, daemon=True)]
-    if done is not None:
-        threads.append(InheritableThread(target=count, daemon=True))
+    # Signals are answered by this thread, so it asks Spark nothing: py4j sends a message whenever one of its objects
+    # goes, and an exception that rises in there is lost.
     try:
+        threads = [InheritableThread(target=act, daemon=True) for _ in range(jobs)]
         for thread in threads:
             thread.start()
     except Exception as gone:  # they ask the JVM for what they inherit, and it may be gone
         raise session.broken(gone) from gone
     try:
-        while not over.wait(_EVERY):
-            if done is not None:
-                done(outcome["done"])
-    except BaseException:
-        with suppress(Exception):
-            session.context.cancelJobGroup(group)
-        over.wait(_GRACE)
-        raise
-    error = outcome.get("error")
-    if isinstance(error, Refusal):
-        raise error
-    if error is not None:
-        raise session.broken(error) from error
-    return outcome["value"]
-
-
-def _tasks_done(session: Session, group: str) -> int:
-    total = 0
-    with suppress(Exception):  # if Spark is gone, the action will say so
-        tracker = session.context.statusTracker()
-        for job in tracker.getJobIdsForGroup(group):
-            info = tracker.getJobInfo(job)
-            stages = [tracker.getStageInfo(stage) for stage in (info.stageIds if info is not None else ())]
-            total += sum(stage.numCompletedTasks for stage in stages if stage is not None)
-    return total
+        while jobs:
+            try:
+                answer = answers.get(timeout=_EVERY)
+            except queue.Empty:
+                if tick is not None:
+                    tick()
+                continue
+            if isinstance(answer, tuple):
+                yield answer[0]
+            elif answer is _OVER:
+                jobs -= 1
+            elif isinstance(answer, Refusal):
+                raise answer
+            else:
+                raise session.broken(answer) from answer
+    finally:
+        left.set()
+        if jobs:
+            with suppress(Exception):
+                session.context.cancelJobGroup(group)
+            end = time.monotonic() + _GRACE
+            for thread in threads:
+                thread.join(max(0.0, end - time.monotonic()))
 
 
 PACKAGES = ("formats", "recover")

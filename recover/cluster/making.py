@@ -209,7 +209,7 @@ class SparkProducer:
 
     def _staged(self, jobs: list[tuple[Any, Any]], interrupted: Callable[[], bool]) -> Manifest:
         """What functions write of the partitions of RDDs."""
-        def stop(_tasks: int) -> None:
+        def stop() -> None:
             if interrupted():
                 raise Interrupted("stopped before anything was changed", "run the command again")
 
@@ -217,7 +217,7 @@ class SparkProducer:
             return list(self.session.context.union([rdd.mapPartitions(function) for function, rdd in jobs]).collect())
 
         manifest: Manifest = {}
-        for line in watch(self.session, run, "files", done=stop) if jobs else ():
+        for line in watch(self.session, run, "files", tick=stop) if jobs else ():
             if isinstance(line, NotStaged):
                 if line.no_folder:
                     raise invisible(line.host, str(Path(line.path).parent))

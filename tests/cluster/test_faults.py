@@ -66,6 +66,34 @@ def test_a_worker_that_dies_is_replaced(root: Path, monkeypatch: pytest.MonkeyPa
     assert one_split(found.splits()).records.tolist() == one_split(local.splits()).records.tolist()
 
 
+def waiting(folder: Path, others: int) -> Any:
+    """The task of a scan; the first ends only when so many others have, which each leave a file."""
+
+    def scan(tasks: Iterable[Any]) -> Iterator[Any]:
+        import time as clock
+
+        from recover.cluster.jobs import scan_splits
+
+        for task in tasks:
+            end = clock.monotonic() + 60
+            while task.number == 0 and len(list(folder.iterdir())) < others:
+                assert clock.monotonic() < end, f"only {len(list(folder.iterdir()))} tasks ran beside this one"
+                clock.sleep(0.05)
+            yield from scan_splits([task])
+            (folder / str(task.number)).touch()
+
+    return scan
+
+
+def test_a_slow_split_holds_no_other_up(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ended").mkdir()
+    queue = Store.open(root).commitlog
+    splits = sum(-(-file.length // SETTINGS.split_size) for file in queue.files)
+    monkeypatch.setattr(engines, "scan_splits", waiting(tmp_path / "ended", splits - 1))
+    found, local = SparkEngine(SETTINGS).scan_log(queue), scan_log(queue)
+    assert splits > 40 and found.messages == local.messages
+
+
 def stale() -> Any:
     """The task of a scan on a host that cannot read the log the first time."""
 
