@@ -33,6 +33,9 @@ class Fleet(Struct, frozen=True, kw_only=True):
     into: Annotated[Path | None, option(
         "--into", "Folder of the tables stores and findings; all workers see it. Later runs read it.", _HOW,
         metavar="DIR")] = None
+    tables: Annotated[str | None, option(
+        "--tables", "Append the run to NAMESPACE.stores and NAMESPACE.findings of Spark's catalog, too.", _HOW,
+        metavar="NAMESPACE")] = None
     everything: Annotated[bool, flag(
         "--all", "Read stores, too, whose listing is that of the last run in DIR.", _HOW)] = False
     split_above: Annotated[int | None, option(
@@ -60,7 +63,7 @@ def fleet(out: Printer, which: Fleet) -> int:
     Each store is checked as `mqtool verify STORE` does it. The exit code has the bits of all stores: 4 means that
     messages are damaged or missing in at least one of them. A store that cannot be verified is a row with its error.
     """
-    from recover.cluster.fleet import SPLIT_ABOVE, named_stores, verify_fleet
+    from recover.cluster.fleet import SPLIT_ABOVE, append_to_tables, named_stores, verify_fleet
     from recover.cluster.session import running_session, spark_settings
 
     if which.into is None:
@@ -86,9 +89,10 @@ def fleet(out: Printer, which: Fleet) -> int:
         "bytes": sum(row.bytes for row in rows), "findings": sum(row.findings for row in rows),
     }
     tables = {name: str((which.into / name / f"run={run}").absolute()) for name in ("stores", "findings")}
+    appended = append_to_tables(settings, which.into, run, which.tables) if which.tables else None
     session = running_session()
     master = settings.master if session is None else session.master
-    out.answer(run=run, engine={"name": "spark", "master": master}, total=total, tables=tables,
+    out.answer(run=run, engine={"name": "spark", "master": master}, total=total, tables=tables, appended=appended,
                stores=[structs.asdict(row) for row in bad[:_SHOWN]], stores_truncated=len(bad) > _SHOWN)
     if out.options.json or out.options.findings_out:
         out.found(found)

@@ -31,7 +31,7 @@ from msgspec import Struct, structs
 from recover.check.report import verify
 from recover.check.survey import ScanOptions
 from recover.cluster.engine import SparkEngine
-from recover.cluster.jobs import check_executors, enter, run_job
+from recover.cluster.jobs import check_executors, enter, run_job, watch
 from recover.cluster.session import SparkSettings, session_for
 from recover.findings.model import Finding
 from recover.findings.refusal import Refusal, UsageRefusal
@@ -232,6 +232,32 @@ def verify_fleet(
             shutil.rmtree(folder, ignore_errors=True)
         raise
     return run, ordered
+
+
+def append_to_tables(settings: SparkSettings, into: Path, run: str, namespace: str) -> dict[str, str]:
+    """Append a run to the tables NAMESPACE.stores and NAMESPACE.findings of the session's catalog; their names.
+
+    A table that is not there is made, with a partition a run, in the format that the catalog or
+    `spark.sql.sources.default` says. `Refusal` (8) where Spark cannot; the run stays whole in its folder.
+    """
+    from pyspark.sql import SparkSession
+    from pyspark.sql.functions import lit
+
+    session = session_for(settings)
+    tables = {name: f"{namespace}.{name}" for name in ("stores", "findings")}
+
+    def append() -> None:
+        spark = SparkSession(session.context)
+        for name, target in tables.items():
+            rows = spark.read.parquet(str(into.absolute() / name / f"{_RUN}{run}")).withColumn("run", lit(run))
+            rows.write.mode("append").partitionBy("run").saveAsTable(target)
+
+    try:
+        watch(session, append, "append to tables")
+    except Refusal as refusal:
+        raise Refusal(f"run {run} is whole in {into}, but not in the tables {namespace}.*: {refusal.message}",
+                      refusal.remedy) from refusal
+    return tables
 
 
 def last_run(into: Path) -> str | None:

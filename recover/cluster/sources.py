@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from recover.cluster import source_rows
+from recover.cluster import log_rows, source_rows
 from recover.cluster.fleet import named_stores
 from recover.cluster.jobs import enter
 from recover.cluster.source_rows import Filters
 from recover.findings.refusal import UsageRefusal
+from recover.log.split_scan import SPLIT_SIZE
 from recover.store.source import is_remote
 from recover.store.store import Store, StoreOptions
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _TYPES = {
     pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.bool_(): "boolean", pa.binary(): "binary",
-    pa.map_(pa.string(), pa.string()): "map<string,string>",
+    pa.map_(pa.string(), pa.string()): "map<string,string>", source_rows.TIME: "timestamp",
 }
 
 _TRUE = ("true", "1", "yes")
@@ -52,12 +53,13 @@ class _Part(InputPartition):
     value: Any
 
 
-Parts = Callable[[Store, Filters], Iterable[Any]]
+Parts = Callable[[Store, Filters, int], Iterable[Any]]
 Batches = Callable[[Any, "list[str]", Filters], Iterator[pa.RecordBatch]]
 
 
 class _Source(DataSource):
-    """`rows`: all columns. `parts` returns the shares of a store; `batches` the rows of a share."""
+    """`rows`: all columns. `parts` returns the shares of a store, of a log in splits of so many bytes; `batches` the
+    rows of a share."""
 
     rows: ClassVar[pa.Schema]
     parts: ClassVar[Parts]
@@ -102,15 +104,21 @@ class _Source(DataSource):
             kind = kinds.get(given)
             if kind is None or (kind != own and not (pa.types.is_integer(kind) and pa.types.is_integer(own))):
                 raise UsageRefusal(f"{self.name()}: the column {field.name} is {spark_type(own)}, not {given}",
-                                   "Cast it in the query; timestamp_millis() makes a timestamp of a time.")
+                                   "Cast it in the query; store_time and born_time are timestamps.")
             wanted.append((field.name, kind))
         folders = tuple(Path(name) for name in self.options.get("commitlog", "").split(",") if name)
-        return _Reader(type(self), self.stores(), StoreOptions(commitlog=folders), pa.schema(wanted))
+        size = self.options.get("splitSize", str(SPLIT_SIZE))
+        if not size.isdecimal() or not int(size):
+            raise UsageRefusal(f"splitSize is a number of bytes, not {size}", f"{SPLIT_SIZE} if it is not given.")
+        return _Reader(type(self), self.stores(), StoreOptions(commitlog=folders), pa.schema(wanted), int(size))
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, source: type[_Source], stores: list[str], options: StoreOptions, wanted: pa.Schema) -> None:
+    def __init__(
+        self, source: type[_Source], stores: list[str], options: StoreOptions, wanted: pa.Schema, split_size: int,
+    ) -> None:
         self.source, self.stores, self.options, self.wanted = source, stores, options, wanted
+        self.split_size = split_size
         self.filters = Filters()
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
@@ -122,7 +130,7 @@ class _Reader(DataSourceReader):
         """The shares of the tasks."""
         places = [place for place in self.stores if self.filters.allow(store=place)]
         return [_Part((place, part)) for place in places
-                for part in self.source.parts(Store.open(Path(place), self.options), self.filters)]
+                for part in self.source.parts(Store.open(Path(place), self.options), self.filters, self.split_size)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of one share; Spark asks for None where there is none."""
@@ -142,9 +150,9 @@ class _Reader(DataSourceReader):
 
 
 class CommitlogSource(_Source):
-    """One row a message, a task a mapped file."""
+    """One row a message, a task a split of a mapped file."""
 
-    rows, parts, batches = source_rows.COMMITLOG, source_rows.log_parts, source_rows.commitlog_batches
+    rows, parts, batches = log_rows.COMMITLOG, log_rows.log_parts, log_rows.commitlog_batches
 
     @classmethod
     def name(cls) -> str:

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from formats.crc import CRC31_MASK
 from formats.errors import FormatError
-from formats.layout import Layout
+from formats.layout import Layout, Wire
 from formats.native.walk import (
     AT_BLANK,
     NEED_MORE,
@@ -197,17 +197,17 @@ class HoleSearch(Struct, frozen=True):
     def _doubtful(self, start: int, first: int, filled: int) -> Numbers:
         """Where in the window a head stands in its own place that nothing in it or in its body's sum rules out."""
         data = self.window.data[:filled]
-        at = _heads(data, first, self.base + start)
+        at = own_heads(data, first, self.base + start)
         whole = at <= filled - _LARGEST_HEAD
         kept = [at[~whole]]
         at = at[whole]
-        hosts = _field(data, at, HEAD, "sys_flag") & HOSTS_V6
+        hosts = field_at(data, at, HEAD, "sys_flag") & HOSTS_V6
         for flag, layout in HEADS.items():
             own = at[hosts == flag]
-            size, length = (_field(data, own, layout, name) for name in ("total_size", "body_length"))
+            size, length = (field_at(data, own, layout, name) for name in ("total_size", "body_length"))
             begin, left = start + own + layout.size, self.length - start - own
             fits = (size >= MIN_RECORD_SIZE) & (size <= left) & (length >= 0) & (layout.size + length <= size)
-            stored = _field(data, own, layout, "body_crc")
+            stored = field_at(data, own, layout, "body_crc")
             summed = fits & (length > 0)
             sums = self.window.sums.crcs(begin[summed], (begin + length)[summed], start, data)
             fits[summed] = (sums & CRC31_MASK) == stored[summed]
@@ -225,24 +225,31 @@ class HoleSearch(Struct, frozen=True):
         return True
 
 
-def _heads(data: Numbers, first: int, base: int) -> Numbers:
+_EVEN, _ODD = (int.from_bytes(MAGIC_V1.to_bytes(4, "big", signed=True)[at : at + 2], "little") for at in (0, 1))
+"""Two bytes of both magics, as they are met at an even position of the first."""
+
+
+def own_heads(data: Numbers, first: int, base: int) -> Numbers:
     """Where heads of records stand in the data, from `first` on, that name this place: `base` and what is before."""
-    at = [np.empty(0, dtype=np.int64)]
-    for shift in range(4):
-        words = np.frombuffer(data, dtype=">i4", offset=shift, count=max(0, (data.size - shift) // 4))
-        magic = np.flatnonzero((words == MAGIC_V1) | (words == MAGIC_V2))
-        at.append(magic * 4 + shift - BLANK.offset("magic"))
-    found = np.sort(np.concatenate(at))
-    found = found[(found >= first) & (found <= data.size - HEAD_SIZE)]
-    return np.compress(_field(data, found, HEAD, "phy_offset") == base + found, found)
+    words = data[: data.size // 2 * 2].view("<u2")
+    hits = np.flatnonzero((words == _EVEN) | (words == _ODD)) * 2
+    at = hits - (words[hits // 2] == _ODD) - BLANK.offset("magic")
+    at = at[(at >= first) & (at <= data.size - HEAD_SIZE)]
+    magic = field_at(data, at, HEAD, "magic")
+    own = (magic == MAGIC_V1) | (magic == MAGIC_V2)
+    return np.asarray(at[own & (field_at(data, at, HEAD, "phy_offset") == base + at)])
 
 
-def _field(data: Numbers, at: Numbers, layout: Layout[Any], name: str) -> Numbers:
+def field_at(data: Numbers, at: Numbers, layout: Layout[Any], name: str) -> Numbers:
     """One field of all structures that stand there (int64)."""
-    kind = np.dtype(layout.field(name).wire.numpy)
-    begin = at + layout.offset(name)
-    content = np.ascontiguousarray(data[begin[:, None] + np.arange(kind.itemsize)])
-    return content.view(kind)[:, 0].astype(np.int64)
+    return wire_at(data, at + layout.offset(name), layout.field(name).wire).astype(np.int64)
+
+
+def wire_at(data: Numbers, at: Numbers, wire: Wire) -> Numbers:
+    """The values of a wire type that stand there, which need not be aligned."""
+    kind = np.dtype(wire.numpy)
+    every = np.ndarray((max(0, data.size - kind.itemsize + 1),), kind, data, strides=(1,))
+    return np.asarray(every[at].astype(kind.newbyteorder("=")))
 
 
 WINDOW = 2 << 20
@@ -307,6 +314,12 @@ class FileScan:
     @property
     def record_count(self) -> int:
         return sum(split.records.size for split in self.splits)
+
+    @property
+    def written(self) -> bool:
+        """Whether anything stands in the file."""
+        written = any(hole.last_data > hole.start for hole in self.holes)
+        return written or bool(self.record_count) or self.blank is not None
 
     def copied(self, splits: list[Split]) -> FileScan:
         """The same with other rows."""

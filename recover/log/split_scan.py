@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field, structs
 
-from formats.record import BLANK_SIZE
+from formats.native.walk import find_blank
+from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE, MIN_RECORD_SIZE
 from formats.record.rows import RECORD
+from recover.findings.refusal import Refusal
 from recover.log.file_scan import (
     EARLY_END_MARK,
     WHOLE,
@@ -24,6 +26,8 @@ from recover.log.file_scan import (
     ProgressCallback,
     SplitRange,
     SplitScan,
+    field_at,
+    own_heads,
     scan_split,
 )
 from recover.store.columns import Rows, Split
@@ -139,6 +143,77 @@ def take_past_mark(found: FileScan, behind: SplitScan) -> bool:
     found.over_record = behind.scan.over_record
     found.unreadable = [*found.unreadable, *behind.scan.unreadable]
     return True
+
+
+REACH = 64 << 20
+
+
+def scan_alone(part: SplitRange, reader: FileReader, reach: int = REACH) -> FileScan:
+    """What a scan of the whole file finds in one split: rows, without keys, and holes that begin in it.
+
+    It begins at the last place before the split that no record can reach over: whatever the walk met before, it goes on
+    from there in the same way. Records of up to `reach` bytes are thought of. `Refusal` (8) in the split that has a
+    longer one: those after it may be wrong. `ReadFailure` where what is looked at cannot be read.
+    """
+    first = scan_split(SplitRange(part.mapped_file, part.file_size, _last_free(part, reader, reach), part.stop),
+                       reader=reader, with_keys=False)
+    found = first.scan
+    if first.open_hole is not None:
+        found.holes.append(first.open_hole)
+    while (past := past_mark(found)) is not None and past.start < part.stop:
+        past = structs.replace(past, stop=min(past.stop, part.stop))
+        if not take_past_mark(found, scan_split(past, reader=reader, with_keys=False)):
+            break
+    if found.unreadable:
+        raise found.unreadable[0]
+    low, high = (part.mapped_file.file_from_offset + place for place in (part.start, part.stop))
+    for split in found.splits:
+        split.records = split.records[slice(*np.searchsorted(split.records["phy_offset"], (low, high)))]
+    found.holes = [hole for hole in found.holes if low <= hole.start < high]
+    longest = max([0 if found.blank is None else found.blank_size,
+                   *(int(split.records["size"].max(initial=0)) for split in found.splits)])
+    if longest > reach and not part.is_last:
+        raise Refusal(f"{part.mapped_file.path} has a message or an end mark of {longest} bytes, too long for splits",
+                      "Give the size of a log file as the size of a split.")
+    return found
+
+
+_LOOK = 1 << 20
+
+
+def _last_free(part: SplitRange, reader: FileReader, reach: int) -> int:
+    """The last position before a split that no record or end mark of up to `reach` bytes reaches over; 0 without one.
+
+    Only what stands in its own place counts. All before the split is looked at where the last bytes do not tell.
+    """
+    first = part.start - reach - reach // 4
+    found = _free_from(first, part, reader) if first > 0 else 0
+    return found if first > 0 and found >= first + reach else _free_from(0, part, reader)
+
+
+def _free_from(first: int, part: SplitRange, reader: FileReader) -> int:
+    """The last position before a split that nothing which begins between `first` and it reaches over."""
+    base, room = part.mapped_file.file_from_offset, min(part.mapped_file.length, part.file_size)
+    begin, end = [np.zeros(1, dtype=np.int64)], [np.zeros(1, dtype=np.int64)]
+    for start in range(first, part.start, _LOOK):
+        stop = min(_LOOK, part.start - start)
+        data = np.frombuffer(reader.read(start, stop + HEAD_SIZE), dtype=np.uint8)
+        mark = find_blank(data, 0, data.size, base + start, base + part.file_size)
+        heads = own_heads(data, 0, base + start)
+        heads = heads[heads < (mark if 0 <= mark < stop else stop)]
+        sizes = field_at(data, heads, HEAD, "total_size")
+        whole = (sizes >= MIN_RECORD_SIZE) & (sizes <= room - start - heads)
+        begin.append(start + heads[whole])
+        end.append(begin[-1] + sizes[whole])
+        if 0 <= mark < stop:
+            begin.append(np.array([start + mark]))
+            end.append(np.array([part.file_size]))
+            break  # the walk may end there: whatever follows is reached over
+    begins, ends = np.concatenate(begin), np.concatenate(end)
+    reach = np.maximum.accumulate(ends)
+    if reach[-1] < part.start:
+        return max(0, part.start - 1)
+    return int(begins[1:][reach[:-1] <= begins[1:]].max(initial=first))
 
 
 class _Walk:

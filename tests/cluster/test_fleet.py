@@ -183,6 +183,21 @@ class TestOnSpark:
         fleet_verify(*words)
         assert fleet_verify(*words).document["total"]["read"] == 0
 
+    def test_a_run_is_appended_to_tables_of_the_catalog(self, backups: Path, tmp_path: Path) -> None:
+        words = (f"{backups}/*/store", "--into", tmp_path / "into", "--json", "--all", "--conf",
+                 f"spark.sql.warehouse.dir={tmp_path / 'warehouse'}", "--tables")
+        runs = [fleet_verify(*words, "default").document for _ in range(2)]
+        for name in ("stores", "findings"):
+            assert runs[0]["appended"][name] == f"default.{name}"
+            place = pyarrow.dataset.dataset(tmp_path / "warehouse" / name, format="parquet", partitioning="hive")
+            appended = place.to_table().to_pylist()
+            for run in runs:
+                own = [{key: value for key, value in row.items() if key != "run"}
+                       for row in appended if row["run"] == run["run"]]
+                assert sorted(own, key=str) == sorted(table(run, name), key=str)
+        refused = fleet_verify(*words, "nowhere.at.all")
+        assert refused.code & exits.OPERATIONAL and "is whole in" in refused.stdout + refused.stderr
+
     @pytest.mark.deep
     def test_workers_of_a_cluster_verify_and_write(self, backups: Path, tmp_path: Path) -> None:
         with cluster(tmp_path / "cluster") as running:

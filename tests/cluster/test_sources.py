@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,9 @@ def test_rows_are_the_records_and_units_of_the_store(spark: Any, tmp_path: Path)
             "store": str(root), "topic": record.topic_name, "queue_id": record.queue_id,
             "queue_offset": record.queue_offset,
             "phy_offset": record.phy_offset, "size": record.total_size, "store_timestamp": record.store_timestamp,
-            "born_timestamp": record.born_timestamp, "store_host": host_text(record.store_host),
+            "store_time": datetime.fromtimestamp(record.store_timestamp / 1000),
+            "born_timestamp": record.born_timestamp, "born_time": datetime.fromtimestamp(record.born_timestamp / 1000),
+            "store_host": host_text(record.store_host),
             "born_host": host_text(record.born_host), "tags": record.tags, "keys": record.keys,
             "uniq_key": record.uniq_key, "properties": record.property_map(), "sys_flag": record.sys_flag,
             "flag": record.flag, "reconsume_times": record.reconsume_times,
@@ -88,7 +91,7 @@ def test_rows_are_the_records_and_units_of_the_store(spark: Any, tmp_path: Path)
 def test_a_filter_chooses_the_rows_that_it_names(spark: Any) -> None:
     root = unpacked(NAME)
     cases = {
-        "rocketmq-commitlog": ("topic", "phy_offset", "store_timestamp"),
+        "rocketmq-commitlog": ("topic", "queue_id", "phy_offset", "store_timestamp", "store_time"),
         "rocketmq-consumequeue": ("topic", "queue_id"), "rocketmq-index": ("phy_offset",),
     }
     for kind, columns in cases.items():
@@ -119,6 +122,12 @@ def test_what_cannot_be_asked_for_is_not_read(spark: Any, tmp_path: Path) -> Non
     inside = int(files[1].name) + 1
     log = spark.read.format("rocketmq-commitlog").load(str(root))
     assert log.filter(f"phy_offset >= {inside} AND phy_offset < {files[2].name}").rdd.getNumPartitions() == 1
+    cut = spark.read.format("rocketmq-commitlog").option("splitSize", files[1].stat().st_size // 4 + 1)
+    assert cut.load(str(root)).filter(f"phy_offset = {inside}").rdd.getNumPartitions() == 1
+    assert cut.load(str(root)).filter(f"phy_offset < {files[1].name}").rdd.getNumPartitions() == 4
+    for size in ("0", "-1", "1m"):
+        with pytest.raises(Exception, match="splitSize is a number of bytes"):
+            cut.option("splitSize", size).load(str(root)).collect()
     queues = spark.read.format("rocketmq-consumequeue").load(str(root))
     assert queues.filter("topic = 'nowhere'").collect() == []
     units = queues.filter("topic = 'Orders' AND queue_id = 0").count()
