@@ -249,6 +249,7 @@ def predicted(root: Path, *settings: str) -> Result:
     (KILLED_POP, "kvStore", gone("kvStore/[CM]*"), NO_START),
     (KILLED_POP, "kvStore", gone("kvStore/*.log"), STARTS),
     (KILLED_POP, "kvStore", noise("kvStore/*.log"), STARTS),
+    ("kinds/clean-batch-5.5.0", f"batchconsumequeue/Batched/1/{0:020}", cut("batchconsumequeue/*/1/*", 0.5), NO_START),
     ("kinds/clean-timersdb-5.5.0", "rocksdbstore", cut("rocksdbstore/MANIFEST-*", 0), NO_START),
     ("kinds/clean-services-5.5.0", "rocksdbstore", noise("rocksdbstore/MANIFEST-*"), NO_START),
     ("kinds/clean-config2-5.5.0", "config/rdb", gone("config/rdb/CURRENT"), NO_START),
