@@ -178,6 +178,13 @@ def _compaction(store: Store) -> Iterator[Needed]:
     for queue in sorted(logs - queues):
         yield Needed(f"compaction/{CQ_DIRECTORY}/{queue}", "queue of a compacted topic",
                      f"{LOG_DIRECTORY} has messages of it", True)
+    for queue in sorted(queues & logs):
+        # 5.5.0 starts on these, and delivers nothing of the queue
+        files = [file for file in sorted((root / CQ_DIRECTORY / queue).iterdir()) if file.is_file()]
+        used = [any(read_small(file, BATCH_CQ_UNIT.size)) for file in files]
+        if {file.stat().st_size for file in files} != {files[0].stat().st_size} or sorted(used, reverse=True) != used:
+            yield Needed(f"compaction/{CQ_DIRECTORY}/{queue}", "queue of a compacted topic",
+                         "its files have different lengths, or one without a unit stands before others", False)
 
 
 def _with_data(folder: Path) -> set[str]:
