@@ -202,7 +202,7 @@ def test_the_questions_of_the_page_have_answers(spark: Any, tmp_path: Path) -> N
     text = PAGE.read_text()
     setup = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     questions = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
-    assert len(setup) == 1 and len(questions) == 5
+    assert len(setup) == 2 and len(questions) == 5
     exec(setup[0], {"STORE": str(root)})
     talkers, space, unindexed, gaps, twice = (
         [row.asDict() for row in spark.sql(question).collect()] for question in questions
