@@ -25,7 +25,7 @@ from recover.cluster.jobs import enter
 from recover.cluster.source_rows import Filters
 from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.split_scan import SPLIT_SIZE
-from recover.store.source import is_remote
+from recover.store.source import is_remote, remote_root
 from recover.store.store import Store, StoreOptions
 
 if TYPE_CHECKING:
@@ -89,10 +89,7 @@ class _Source(DataSource):
         if not path and not file:
             raise UsageRefusal(f"{self.name()} needs a store", ".load('/data/store')")
         words = [path] if os.path.exists(path) else [word.strip() for word in path.split(",") if word.strip()]
-        found = named_stores(words, Path(file) if file else None)
-        if remote := [place for place in found if is_remote(place)]:
-            raise UsageRefusal(f"{self.name()} does not read {remote[0]}", "Copy the store to a disk of all workers.")
-        return found
+        return named_stores(words, Path(file) if file else None)
 
     def reader(self, schema: Any) -> DataSourceReader:
         """A reader of the columns of `schema`, in its types."""
@@ -130,7 +127,7 @@ class _Rows:
 
     def open(self, place: str) -> Store:
         """One of the stores."""
-        return Store.open(Path(place), self.options)
+        return Store.open(remote_root(place) if is_remote(place) else Path(place), self.options)
 
     def shares(self, place: str, filters: Filters) -> list[InputPartition]:
         """The shares of the tasks of one store."""

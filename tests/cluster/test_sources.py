@@ -166,9 +166,8 @@ def test_several_stores_are_one_table(spark: Any, tmp_path: Path) -> None:
         alone = mqtool("verify", root, "--json").document["findings"]
         assert [(row.code, row.severity, row.file, row.offset) for row in findings if row.store == str(root)] == [
             (item["code"], item["severity"], item["file"], item["offset"]) for item in alone]
-    for place in ("s3://bucket/store", f"{tmp_path}/none*"):
-        with pytest.raises(Exception, match=r"does not read s3://|no folder fits"):
-            spark.read.format("rocketmq-index").load(place).collect()
+    with pytest.raises(Exception, match=r"no folder fits"):
+        spark.read.format("rocketmq-index").load(f"{tmp_path}/none*").collect()
 
 
 @pytest.mark.slow
