@@ -1,6 +1,9 @@
-"""epochFileCheckpoint: where each term of a controller's master began. Sources: EpochFileCache, CheckpointFile.
+"""epochFileCheckpoint and brokerIdentity: what a broker with a controller keeps.
 
-Text: the count of entries, the checksum of the lines after it, then `epoch-startOffset` a line. Since 5.0.0.
+Sources: EpochFileCache, CheckpointFile, BrokerMetadata.
+
+The first says where each term of a master began: the count of entries, the checksum of the lines after it, then
+`epoch-startOffset` a line. Since 5.0.0. The second says who the broker is: `cluster#name#number`.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from formats.crc import crc31
 from formats.errors import FormatError
 
 FILE_NAME = "epochFileCheckpoint"
+IDENTITY_NAME = "brokerIdentity"
 NOT_CHECKED = 0
 """A checksum that the broker takes for "do not check"."""
 
@@ -44,6 +48,22 @@ def decode(data: bytes) -> list[EpochEntry]:
         raise FormatError("bad-crc", len(lines[0]), f"checksum {crc}, the entries have {found}",
                           expected=crc, found=found)
     return [_entry(line) for line in lines[2:]]
+
+
+class Identity(NamedTuple):
+    """Which replica a broker is: its cluster, its name, and the number that the controller gave it."""
+
+    cluster: str
+    name: str
+    number: int
+
+
+def decode_identity(data: bytes) -> Identity:
+    """The content of brokerIdentity. `FormatError`: "short" (fewer than three parts), "no-number"."""
+    parts = data.decode("utf-8", "replace").split("#")
+    if len(parts) < 3:
+        raise FormatError("short", len(data), "it is not cluster#name#number", length=len(data))
+    return Identity(parts[0], parts[1], _number(parts[2].encode()))
 
 
 def encode(entries: list[EpochEntry]) -> bytes:

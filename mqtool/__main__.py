@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from types import FrameType
 from typing import NoReturn
+
+_INTERRUPTED = 32
 
 
 def run() -> NoReturn:
     """Run the command line of this process and end with its exit code."""
     # numpy's threads for linear algebra, of which there is none here, spin for 0.03 s each before they sleep
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # until `exits.signals` takes over nothing has begun
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _stop)
     from mqtool.cli import main
 
     sys.exit(main())
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    os.write(2, f"mqtool: stopped by {signal.Signals(number).name} (exit {_INTERRUPTED}: interrupted)\n".encode())
+    os._exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -231,7 +231,8 @@ def _start(scene: Scene) -> list[Step]:
     steps = [Step(START_BROKER, f"{with_conf}; {last}")]
     if scene.phase == "predicted" and scene.code:
         steps = [Step(START_BROKER, f"{with_conf}; what the start costs comes back from the log by itself")]
-    return steps
+    asked = [Step(scene.given.fill(item.remedy), scene.given.fill(item.message)) for item in scene.named(_ASKS)]
+    return asked + steps
 
 
 def _dry_runs(scene: Scene) -> list[Step]:
@@ -286,8 +287,8 @@ def _apply(scene: Scene) -> list[Step]:
 
 
 def _after_repair(scene: Scene) -> list[Step]:
-    hands = [step for step in scene.by_hand() if not step.command.startswith("mqtool")]
-    steps = hands if scene.by_hand(*FIND) else [*_start(scene), *hands]
+    hands, start = [step for step in scene.by_hand() if not step.command.startswith("mqtool")], _start(scene)
+    steps = hands if scene.by_hand(*FIND) else [*start, *(step for step in hands if step not in start)]
     if scene.mendable:
         steps.append(Step(f"{scene.given.line('undo')} && {scene.given.line('recover', _MEND)}",
                           f"messages that one flipped bit explains are restored ({scene.mendable:,}), not bridged"))

@@ -32,7 +32,7 @@ from recover.findings.refusal import UsageRefusal
 SCREEN_FINDINGS = 5
 JSON_FINDINGS = 10_000
 _PIPE_WIDTH = 120
-_QUOTED = re.compile(r"`((?:mqtool|\{typed\})[^`]*)`")
+_QUOTED = re.compile(r"`((?:mqtool|\{typed\}|\{again\})[^`]*)`")
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 _CLOCK_OF_FILES = 5
 """CLOCK_REALTIME_COARSE, which Python has no name for: files are stamped with it, others are milliseconds ahead."""
@@ -189,6 +189,8 @@ class Printer:
         self.findings = FindingList()
         self.given: Given = NOTHING_GIVEN
         self.writing = False
+        self.again = ""
+        """The command line that plans once more, where that is not the one that was typed."""
         self._summary = ""
         self._steps: list[Step] = []
         self._undo: Step | None = None
@@ -320,7 +322,8 @@ class Printer:
             raise exits.StdoutClosedError from error
 
     def _complete(self, text: str) -> str:
-        return self.given.fill(text, shlex.join(["mqtool", *self.typed]))
+        typed = shlex.join(["mqtool", *self.typed])
+        return self.given.fill(text.replace("{again}", self.again or typed), typed)
 
     def _filled(self, item: Finding) -> dict[str, Any]:
         return {**item.json(), "message": self.given.fill(item.message), "remedy": self.given.fill(item.remedy)}

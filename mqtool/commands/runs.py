@@ -58,6 +58,8 @@ def apply(
     out.store = str(root)
     options = options_of(plan, parts)
     out.given = Given.of_plan(str(root), options)
+    cut = ("--to", plan.summary["valid_to"]) if plan.command == "truncate" else ()
+    out.again = out.given.line(plan.command, *cut, "--dry-run")
     store = Store.open(root, options)
     folders = store.options.folders
     out.answer(command=plan.command, plan=plan_document(plan), applied=False, journal=None)

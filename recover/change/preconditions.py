@@ -74,7 +74,7 @@ def _patched(path: Path, steps: list[InPlace]) -> LazyContent:
     return changed_file(path, max(old, *(step.stop for step in steps)), steps, allocated=data + written + READ)
 
 
-STALE = "something changed the store since it was looked at; run the command again to plan on what is there now"
+STALE = "something changed the store since it was looked at; `{again}` plans on what is there now"
 _TOUCHED = "was changed after the plan was made, though its time of writing says otherwise"
 
 

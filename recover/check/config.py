@@ -384,17 +384,24 @@ def check_config(store: Store, look: Survey) -> ConfigReport:
 def other_offsets(store: Store, pairs: list[ConfigPair], settings: Mapping[str, str]) -> Iterator[Finding]:
     """Consumer offsets in that of two files which a broker of these settings does not read, while its own has none.
 
-    Nothing where neither a setting nor a whole configuration tells which one it reads (LmqConsumerOffsetManager).
+    What a configuration leaves out is named before the start; without either, any broker may have written them
+    (LmqConsumerOffsetManager).
     """
-    said = settings.get("enableLmq", "false" if store.options.conf else None)
-    if said is None or config_databases(settings):
+    said, conf = settings.get("enableLmq"), store.options.conf
+    if not (said or conf) or config_databases(settings):
         return
-    light = said.strip().lower() == "true"
+    light = (said or "").strip().lower() == "true"
     own, other = (LMQ_OFFSETS_FILE, OFFSETS_FILE) if light else (OFFSETS_FILE, LMQ_OFFSETS_FILE)
     held = {pair.name: (pair.main.table or pair.backup.table) for pair in pairs}
-    if held[other] and not held[own]:
+    if not held[other] or held[own]:
+        return
+    right = str(not light).lower()
+    if said:
         yield finding("config-other-offsets", f"{CONFIG}/{other}", None, other=other, own=own, count=len(held[other]),
-                      given=str(light).lower(), right=str(not light).lower())
+                      given=str(light).lower(), right=right)
+    else:
+        yield finding("settings-leave-out-size", CONFIG, None, setting="enableLmq", conf=conf, default="false",
+                      right=right)
 
 
 def pair_findings(store: Store, topics: Topics, log: LogView | None, pairs: list[ConfigPair]) -> list[Finding]:

@@ -167,6 +167,11 @@ def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
     for wrong in queue.wrong_lengths():
         yield finding("commitlog-bad-file-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size)
+    missing = {damage.stop for damage in log.damaged if damage.reason == MISSING_FILE}
+    for start, stop in queue.gaps():
+        far = queue.find(stop)
+        if stop not in missing and far is not None:
+            yield finding("commitlog-far-file", store.relative(far.path), 0, start=start, log_end=log.log_end)
     for odd in queue.odd:
         # brokers from 5.1.0 on pass over folders, and they alone read V2 records: it is no more than untidy there
         skipped = odd.is_directory and bool(log.tally.bits & BIT_V2)

@@ -94,6 +94,7 @@ def needed_parts(store: Store, settings: Mapping[str, str], topics: Topics, log:
     return [
         *_rocksdb(store), *_by_setting(store, settings), *_config(store, settings, log), *_queues(store, settings, log),
         *_batch(store, topics, log), *_compaction(store), *_epochs(store, settings),
+        *_identity(store, settings),
     ]
 
 
@@ -130,15 +131,20 @@ def _queues(store: Store, settings: dict[str, str], log: LogView) -> Iterator[Ne
 
 
 def _batch(store: Store, topics: Topics, log: LogView) -> Iterator[Needed]:
-    filled = {topic_text(topic) for topic, _ in log.queues}
-    for topic in sorted(topics.batch & filled):
-        folder = store.batchconsumequeue_dir / topic
-        if not (folder.is_dir() and mapped_data(folder)):
-            yield Needed(store.relative(folder), "batch consume queues",
-                         "topics.json has the topic with such queues, and the log holds messages of it", True)
+    filled = sorted((topic_text(topic), queue_id) for topic, queue_id in log.queues)
+    folders = [(store.batchconsumequeue_dir / topic, queue_id) for topic, queue_id in filled if topic in topics.batch]
+    bare = {folder if not _has_data(folder) else folder / str(queue_id) for folder, queue_id in folders
+            if not _has_data(folder / str(queue_id))}
+    for folder in sorted(bare):
+        yield Needed(store.relative(folder), "batch consume queues",
+                     "topics.json has the topic with such queues, and the log holds messages of it", True)
     if store.batchconsumequeue_dir.is_dir():
         for file in sorted(store.batchconsumequeue_dir.glob("*/*/*")):
             yield from _batch_file(store, file)
+
+
+def _has_data(folder: Path) -> bool:
+    return folder.is_dir() and bool(mapped_data(folder))
 
 
 def _batch_file(store: Store, file: Path) -> Iterator[Needed]:
@@ -194,6 +200,27 @@ def _epochs(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
         except FormatError as error:
             stops = controlled and name == epoch.FILE_NAME and error.reason in ("short", "no-number")
             yield Needed(name, what, f"it cannot be read ({error})", False, stops)
+
+
+def _identity(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
+    """Without it 5.5.0 registers as a new replica, which its controller does not elect: nothing is delivered."""
+    what, then = "identity of a broker with a controller", "the controller would take the broker for a new replica"
+    try:
+        known = epoch.decode_identity(read_small(store.root / epoch.IDENTITY_NAME, _EPOCHS))
+    except FileNotFoundError:
+        # older ones have none, and terms all the same; those from 5.4.0 on, which make a rocksdbstore, have it
+        controlled = settings.get("enableControllerMode", "").strip().lower() == "true"
+        if controlled and (store.root / epoch.FILE_NAME).exists() and (store.root / _MADE_ANEW).exists():
+            yield Needed(epoch.IDENTITY_NAME, what, f"there are terms of masters; {then}", True)
+    except OSError as error:
+        yield Needed(epoch.IDENTITY_NAME, what, f"it cannot be read ({error.strerror}); {then}", False)
+    except FormatError as error:
+        yield Needed(epoch.IDENTITY_NAME, what, f"it cannot be read ({error}); {then}", False)
+    else:
+        for setting, held in (("brokerClusterName", known.cluster), ("brokerName", known.name)):
+            if settings.get(setting, held) != held:
+                problem = f"it says {held!r}, and {setting} is {settings[setting]!r}"
+                yield Needed(epoch.IDENTITY_NAME, what, problem, False)
 
 
 def not_foreseen(needed: Iterable[Needed]) -> list[str]:
@@ -304,7 +331,8 @@ def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> I
         yield finding(MOSTLY_GONE, COMMITLOG, None, messages=log.messages, lost=lost, index_units=units)
     for item in look.foreign:
         file = store.relative(item.mapped_file.path)
-        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=_named_in(look, *item.extent))
+        yield finding(OTHER_LOG, file, 0, messages=item.messages, lost=_named_in(look, *item.extent),
+                      witness=item.witness)
     for mapped_file, what in foreign_files(log):
         # nothing but the owner's word, --max-loss all, makes a log of what is none at all
         start, alone = mapped_file.file_from_offset, not (log.messages or log.fillers or log.markers)

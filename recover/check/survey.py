@@ -13,7 +13,7 @@ from recover.evidence.beyond import file_named_elsewhere, named_behind, note_dam
 from recover.evidence.edits import Edit
 from recover.evidence.last_numbers import correct_generations_by_units
 from recover.evidence.lost import Losses, LostPosition, lost_positions, old_end
-from recover.evidence.overwritten import ForeignFile, overwritten, without
+from recover.evidence.overwritten import ForeignFile, foreign_by_index, overwritten, without
 from recover.evidence.places import misplaced_records, relocated
 from recover.findings.refusal import Refusal
 from recover.log.engine import Engine, LocalEngine
@@ -104,6 +104,11 @@ def survey(
 
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         foreign, stale = overwritten(log, expectation, queues)
+        if not store.queue_folders and log.has_keys:
+            from recover.derived.index_check import check_index
+
+            foreign = foreign_by_index(log, check_index(store, log, threads=options.threads))
+            stale = [item.extent for item in foreign]
         if stale:
             log = correct_generations_by_units(without(log, stale, memory=options.memory), store)
             expectation = expect(log, topics, include_deleted=options.include_deleted)

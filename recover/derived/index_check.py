@@ -75,7 +75,8 @@ class IndexFileVerdict(Struct):
     `wrong_before` counts wrong units before `first_right`, `expired_before` the expired ones
     before the first of a live message, as far as their times can be trusted. `header` is what the
     file says, `counts_entries` true when its hash_slot_count counts units, as brokers up to 4.7.0 do.
-    `other_keys` are (phy offset, key hash) of units in their right chains that name a record without that key.
+    `by_log_file`: of a file with wrong units, how many right and how many wrong ones name each log file (its first
+    offset). `other_keys` are (phy offset, key hash) of units in their right chains that name a record without that key.
     """
 
     file: IndexFileName
@@ -92,6 +93,7 @@ class IndexFileVerdict(Struct):
     expired_before: int = 0
     counts_entries: bool | None = None
     other_keys: list[tuple[int, int]] = field(default_factory=list)
+    by_log_file: dict[int, tuple[int, int]] = field(default_factory=dict)
     tag_runs: list[TagRun] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
@@ -382,6 +384,11 @@ class _Judge:
         if 0 < verdict.header.begin_timestamp <= verdict.header.end_timestamp and off_time * 2 <= int(named.sum()):
             first_live = int(named.argmax()) if named.any() else self.end
             verdict.expired_before = int((kinds[:first_live] == EXPIRED).sum())
+        if astray.any() and self.log.files:
+            bases = [scan.mapped_file.file_from_offset for scan in self.log.files]
+            edges = [*bases, self.log.files[-1].file_end]
+            right, wrong = (np.histogram(self.offsets[mask], edges)[0].tolist() for mask in (named, astray))
+            verdict.by_log_file = dict(zip(bases, zip(right, wrong, strict=True), strict=True))
         others = np.flatnonzero((classes & ~np.uint8(WRONG_TIME)) == OTHER_KEY)
         if others.size <= _MOST_OTHERS:
             verdict.other_keys = [(int(self.offsets[n]), int(self.image.units[n, 0])) for n in others.tolist()]

@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 from formats.record.rows import BIT_SUPERSEDED, STALE
 from recover.claims import Claim, believed
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
+from recover.derived.index_check import IndexReport
 from recover.evidence.lost import LostPosition, named_by_units, not_held
 from recover.log.file_scan import FileScan, Hole
 from recover.log.generations import numbered
@@ -27,6 +28,8 @@ from recover.store.config_files import topic_text
 from recover.store.mapped_files import MappedFile
 
 Range = tuple[int, int]
+_MORE = 10
+"""How many wrong units of the index outweigh one that happens to lead to a record."""
 
 
 class ForeignFile(Struct, frozen=True):
@@ -35,6 +38,7 @@ class ForeignFile(Struct, frozen=True):
     mapped_file: MappedFile
     extent: Range
     messages: int
+    witness: str = "units of several queues"
 
     def holds(self, phy_offset: int) -> bool:
         """Whether the file has this place of the log."""
@@ -146,6 +150,26 @@ def _foreign_files(
         if (broken > unbroken or not unbroken) and believed(claims, "own") == "another":
             found.append(ForeignFile(scan.mapped_file, (base, scan.file_end), scan.record_count))
     return found if len(with_records) == 1 or len(found) < len(with_records) else []
+
+
+def foreign_by_index(log: LogView, index: IndexReport) -> list[ForeignFile]:
+    """Log files of another log by the index, where no queue is left to tell: all its units in such a file name others.
+
+    The records continue fewer queues of the files beside them than they break, too: an index file alone may be wrong.
+    """
+    with_records = [scan for scan in log.files if scan.record_count]
+    numbering = _numbering(with_records, len(log.queues)) if index.total("wrong") and len(with_records) > 1 else ()
+    found = []
+    for scan, (unbroken, broken) in zip(with_records, numbering, strict=True) if numbering else ():
+        base = scan.mapped_file.file_from_offset
+        counts = [verdict.by_log_file.get(base, (0, 0)) for verdict in index.verdicts]
+        right, wrong = (sum(column) for column in zip(*counts, strict=True))
+        sound = any(verdict.first_right is not None and verdict.last_right is not None
+                    and verdict.first_right[1] < scan.file_end and verdict.last_right >= base
+                    for verdict in index.verdicts if not verdict.by_log_file)
+        if wrong > max(1, right * _MORE) and not sound and broken > unbroken:
+            found.append(ForeignFile(scan.mapped_file, (base, scan.file_end), scan.record_count, "units of the index"))
+    return found if len(found) < len(with_records) else []
 
 
 def _under_records(scan: FileScan, positions: list[LostPosition]) -> list[LostPosition]:

@@ -123,8 +123,8 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         "commitlog-mostly-gone", "error",
         "{messages:message} can be read, and queues name {lost} that are not there (index units that point at none: "
         "{index_units}): do not start the broker, is this the log's disk?",
-        "Look for the log: another disk, a backup, a slave. To go on with what is left: mqtool recover {store} "
-        "--max-loss all",
+        "Look for the log: another disk, a backup, a slave. To go on with what is left: `mqtool recover {store} "
+        "--max-loss all --dry-run`",
         meaning="Queues or index name far more messages than the log holds: what is here is hardly their log.",
         cause="A wrong or empty disk is mounted, a copy stopped half way, or the files were overwritten.",
         broker="It takes what it can read for the whole log, deletes the rest, and cuts the queues to fit.",
@@ -145,9 +145,9 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-other-log", "error",
-        "the records in this file ({messages}) are of another log: units of several queues name {lost:message} in it that it lacks",
+        "the records in this file ({messages}) are of another log: {witness} name messages in it that it lacks ({lost})",
         "Find the right file: another path, the source of this copy, a replica, a backup. --max-loss lets recover go on without it.",
-        one="the record in this file is of another log: units of several queues name {lost:message} in it that it lacks",
+        one="the record in this file is of another log: {witness} name messages in it that it lacks ({lost})",
         meaning="The file has the right name and whole records with the right own offsets, but it is a log file of another broker, or of "
                 "another generation of this one. The messages that stood in this store's own file are lost.",
         cause="A copy that mixed two stores, or a disk of another broker.",
@@ -228,6 +228,14 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         broker="It does not start, or goes on without that part (from 5.1.0 on, folders are passed over).",
         action="Repair it by hand: recover and the rebuilds refuse until then.",
         bits=8,
+    ),
+    Code(
+        "commitlog-far-file", "warning",
+        "this empty log file stands far after the log, which ends at {log_end} in a file with room left", _RECOVER,
+        meaning="There is no file before it, and none is missing: a broker begins the next file when one is full.",
+        cause="A pre-allocated file under a wrong name.",
+        broker="It starts, and deletes the file (4.5.1 to 5.5.0 were asked).",
+        action="`mqtool recover` puts it aside.",
     ),
     Code(
         "commitlog-duplicate-file", "warning",

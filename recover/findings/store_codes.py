@@ -399,7 +399,7 @@ PLAN_CODES: tuple[Code, ...] = (
     Code(
         "plan-loses-delivered", "info",
         "the plan would cost {count} messages that this store delivers as it is (broker {broker})",
-        "Keep the store as it is: the broker alone delivers more. --max-loss {count} accepts the loss.",
+        "Keep the store as it is: the broker alone delivers more. `{typed} --max-loss {limit}` accepts the loss.",
         meaning="What brokers deliver from the store as it is was compared with what they would deliver after the plan, "
         "by the rules of predict. Messages would be missing, so the plan is refused.",
         cause="One damaged record, mark, name or unit was believed against the rest of the store.",
@@ -411,7 +411,7 @@ PLAN_CODES: tuple[Code, ...] = (
         "plan-overwrites-named", "error",
         "a plan was made that overwrites {count} intact messages of whole log files as old ones: the log file before "
         "them may be the wrong one",
-        "Look for the right file, in a backup or a replica. --max-loss {count} accepts the loss.",
+        "Look for the right file, in a backup or a replica. `{typed} --max-loss {limit}` accepts the loss.",
         meaning="Whole log files look older than what stands before them, and the plan gives them up. But a broker that "
         "cuts its log deletes the files after the cut, so the plan is refused.",
         cause="A log file before them is of another store, or its store times are wrong.",

@@ -315,6 +315,12 @@ class FileScan:
     def record_count(self) -> int:
         return sum(split.records.size for split in self.splits)
 
+    @property
+    def written(self) -> bool:
+        """Whether anything stands in the file."""
+        written = any(hole.last_data > hole.start for hole in self.holes)
+        return written or bool(self.record_count) or self.blank is not None
+
     def copied(self, splits: list[Split]) -> FileScan:
         """The same with other rows."""
         other = copy(self)

@@ -337,7 +337,7 @@ def _damage(scans: list[FileScan], log_end: int, ghosts: bool) -> tuple[list[Dam
     position = scans[0].mapped_file.file_from_offset if scans else 0
     for scan in scans:
         start = scan.mapped_file.file_from_offset
-        if start > position:
+        if start > position and not _open_before(scans, scan, log_end):
             damaged.append(Damage(position, start, MISSING_FILE, 0, "next-file", False, None))
         for dead in dead_ranges(scan, ghosts=ghosts):
             if dead.start < log_end:
@@ -350,6 +350,20 @@ def _damage(scans: list[FileScan], log_end: int, ghosts: bool) -> tuple[list[Dam
                 tail = tail or _tail_of(scan, dead, dead.start)
         position = scan.file_end
     return damaged, tail
+
+
+def _open_before(scans: list[FileScan], far: FileScan, log_end: int) -> bool:
+    """Whether the log ends before `far` in a file with room left: no broker began a file after that one.
+
+    What it made ahead and somebody renamed holds nothing. Where the file is full or damaged after the log's end, files
+    may be missing.
+    """
+    last = next((scan for scan in scans if scan.mapped_file.file_from_offset <= log_end < scan.file_end), None)
+    behind = scans if last is None else scans[scans.index(last) + 1:]
+    if last is None or far not in behind or last.doubted:
+        return False
+    return not any(scan.written for scan in behind) and last.blank is None and not any(
+        hole.last_data > log_end for hole in last.holes)
 
 
 def dead_ranges(scan: FileScan, *, ghosts: bool = True) -> list[Hole]:

@@ -113,24 +113,28 @@ class Prediction(Struct):
         if self.stop is not None:
             found.append(finding("start-refused", broker=broker, reason=self.stop.reason, remedy=self.stop.remedy))
         found += self.incomplete
+        # no repair goes on without what is to be found first
+        asked = [item.code for item in self.incomplete if not item.remedy.startswith("mqtool re")]
+        remedy = f"Do not start it. First see to {asked[0]}." if asked else None
         if self.lost_messages:
             found.append(finding(
                 "start-loses-messages", broker=broker, offset_cut=self.max_phy, reason=self.end_reason,
-                lost=self.lost_messages, start_file=self.start_file,
+                lost=self.lost_messages, start_file=self.start_file, remedy=remedy,
             ))
         unreachable = self.unreachable_messages + self.missing_lmq_units + self.misaligned_units
         if unreachable:
             found.append(finding(
                 "start-leaves-unreachable", broker=broker, count=self.unreachable_messages or unreachable,
-                light_queue_units=self.missing_lmq_units, misaligned_units=self.misaligned_units,
+                light_queue_units=self.missing_lmq_units, misaligned_units=self.misaligned_units, remedy=remedy,
             ))
         if self.duplicated_offsets:
-            found.append(finding("start-reuses-offsets", broker=broker, count=self.duplicated_offsets))
+            found.append(finding("start-reuses-offsets", broker=broker, count=self.duplicated_offsets,
+                                 remedy=remedy))
         if self.lowered_queues:
             given_again = sum(before - after for _, before, after in self.lowered_queues)
             found.append(finding(
                 "start-lowers-queues", broker=broker, count=len(self.lowered_queues), offsets=given_again,
-                queues=[list(row) for row in self.lowered_queues[:_LISTED]],
+                queues=[list(row) for row in self.lowered_queues[:_LISTED]], remedy=remedy,
             ))
         if self.index_gap is not None:
             found.append(finding("start-drops-index", broker=broker, first=self.index_gap[0], last=self.index_gap[1]))

@@ -71,7 +71,7 @@ def forgotten_offsets(store: Store, pairs: list[ConfigPair], settings: BrokerSet
     if "enableLmq" in given:
         given["enableLmq"] = str(settings.flag("enableLmq"))
     for item in other_offsets(store, pairs, given):
-        yield structs.replace(item, severity="error", bits=BIT_MESSAGES)
+        yield item if item.severity == "info" else structs.replace(item, severity="error", bits=BIT_MESSAGES)
 
 
 def _is_forgotten(pair: ConfigPair) -> bool:

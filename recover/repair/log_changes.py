@@ -239,11 +239,10 @@ def _dirty_end(look: Survey, cut_from: int) -> Iterator[Step]:
 
 def _drop_after_gap(store: Store, log: LogView, changes: LogChanges) -> None:
     """Files without any data after missing ones at the log's end: left in place they would keep the gap for ever."""
-    gaps = [item.stop for item in log.damaged if item.mapped_file is None and item.start >= changes.cut_from]
+    gaps = [stop for start, stop in log.queue.gaps() if start >= changes.cut_from]
     for scan in log.files if gaps else ():
         mapped_file = scan.mapped_file
-        written = scan.record_count or scan.blank is not None or any(hole.last_data > hole.start for hole in scan.holes)
-        if mapped_file.file_from_offset >= min(gaps) and not written:
+        if mapped_file.file_from_offset >= min(gaps) and not scan.written:
             changes.steps.append(Retire(store.relative(mapped_file.path)))
             changes.dropped.append(str(mapped_file.path))
 

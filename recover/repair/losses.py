@@ -241,4 +241,4 @@ def _allowed(item: Finding, max_loss: int | None) -> bool:
         return True
     lost = item.facts["lost"]
     proven = item.code != MOSTLY_GONE or not item.facts["index_units"]
-    return proven and isinstance(lost, int) and lost <= max_loss
+    return proven and isinstance(lost, int) and max(1, lost) <= max_loss

@@ -236,8 +236,9 @@ def refuse_worse(
             _extend(offsets[topic, queue], offset)
         listed = [{**entry, "offsets": offsets[entry["topic"], entry["queue"]]} for entry in loss]
         found = (
-            finding("plan-loses-delivered", count=len(missed), broker=" and ".join(releases), lost=listed) if delivered
-            else finding("plan-overwrites-named", count=len(named), lost=listed)
+            finding("plan-loses-delivered", count=len(missed), broker=" and ".join(releases), lost=listed,
+                    limit=dropped) if delivered
+            else finding("plan-overwrites-named", count=len(named), lost=listed, limit=dropped)
         )
         if findings is not None:
             findings.add(found)

@@ -104,7 +104,7 @@ def test_of_two_files_of_offsets_the_one_that_the_broker_reads_counts(
 @pytest.mark.parametrize(("lmq", "file", "forgotten"), [
     ("true", "consumerOffset.json", True), ("false", "lmqConsumerOffset.json", True),
     ("true", "lmqConsumerOffset.json", False), ("false", "consumerOffset.json", False),
-    (None, "lmqConsumerOffset.json", False), ("conf", "lmqConsumerOffset.json", True),
+    (None, "lmqConsumerOffset.json", False),
 ])
 @pytest.mark.parametrize("broker", ["4.9.7", "5.3.3"])
 def test_offsets_in_the_file_that_the_broker_does_not_read_are_forgotten(
@@ -116,9 +116,6 @@ def test_offsets_in_the_file_that_the_broker_does_not_read_are_forgotten(
     (root / "config" / "consumerOffset.json").rename(root / "config" / file)
     (root / "config" / "consumerOffset.json.bak").unlink(missing_ok=True)
     options = [] if lmq is None else ["--set", f"enableLmq={lmq}"]
-    if lmq == "conf":
-        (root / "broker.conf").write_text("brokerName=a\n")
-        options = ["--broker-conf", str(root / "broker.conf")]
     for command, code in (("predict", 4), ("groups", 4), ("verify", 2)):
         said = mqtool(command, root, "--broker", broker, *options, "--json")
         assert ("config-other-offsets" in said.document["finding_counts"]) is forgotten, command
@@ -127,6 +124,15 @@ def test_offsets_in_the_file_that_the_broker_does_not_read_are_forgotten(
             right = str(file.startswith("lmq")).lower()
             assert f"enableLmq={right}" in said.document["next"][0]["command"]
             assert file in said.document["next"][0]["why"]
+
+
+def test_a_configuration_that_leaves_out_enablelmq_is_named_before_the_start(store: Callable[[str], Path]) -> None:
+    root = store("clean-5.3.3")
+    (root / "broker.conf").write_text("mappedFileSizeCommitLog=1048576\n")
+    for command in ("predict", "recover"):
+        said = mqtool(command, root, "--broker", "5.3.3", "--broker-conf", root / "broker.conf", "--json").document
+        assert said["next"][0]["command"] == "start the broker", command
+        assert "enableLmq=true" in said["next"][0]["why"] and "which it lacks" in said["next"][0]["why"]
 
 
 def test_group_and_topic_choose_rows() -> None:

@@ -475,7 +475,7 @@ def test_a_size_that_is_no_number_is_told_as_the_default_that_a_broker_takes(tmp
 
 def test_a_size_that_the_conf_leaves_out_is_told_before_the_start(tmp_path: Path) -> None:
     root = real_store("clean-5.3.3", tmp_path)
-    conf = _conf(tmp_path, brokerName="a", **{key: value for key, value in SIZES.items() if key != "maxIndexNum"})
+    conf = _conf(tmp_path, enableLmq="true", **{key: value for key, value in SIZES.items() if key != "maxIndexNum"})
     for line in (("verify",), ("predict", "--broker", "5.3.3")):
         result = mqtool(line[0], root, *line[1:], "--broker-conf", conf, "--json")
         (found,) = (item for item in result.document["findings"] if item["code"] == "settings-leave-out-size")

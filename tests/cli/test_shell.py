@@ -253,6 +253,19 @@ def test_signals_end_with_32(number: signal.Signals) -> None:
     assert number.name in stderr
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_while_the_command_line_is_loaded_end_with_32(number: signal.Signals) -> None:
+    lines = (
+        "import os, signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\nclass Finder:\n    def find_spec(self, name, *more):\n"
+        f"        if name == 'mqtool.cli':\n            os.kill(os.getpid(), {number})\n"
+        "sys.meta_path.insert(0, Finder())\nfrom mqtool.__main__ import run\nrun()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60)
+    assert done.returncode == exits.INTERRUPTED
+    assert done.stderr == f"mqtool: stopped by {number.name} (exit 32: interrupted)\n"
+
+
 def test_a_signal_speaks_of_resume_only_where_something_was_changed() -> None:
     for writing, word in ((False, "not changed"), (True, "mqtool resume s")):
         printer = Printer()

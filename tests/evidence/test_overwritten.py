@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.damage import damage
 from mqtool import exits
 from tests.cli.runner import Result, mqtool
 from tests.support import plain_reader as plain
@@ -103,6 +104,32 @@ def test_file_of_another_log_is_refused_with_the_count_of_what_is_lost(tmp_path:
     stated = [entry for entry in allowed.document["plan"]["loss"] if entry["cause"] == "other-log"]
     assert sum(entry["messages"] for entry in stated) == len(own)
     assert not run("recover", root, "--yes", "--max-loss", "all").document["applied"]
+
+
+@pytest.mark.parametrize("name", ["clean-manyfiles-5.3.3", "clean-expired-4.5.1", "clean-5.3.3", "clean-v2-5.5.0"])
+def test_file_of_another_log_is_told_by_the_index_where_the_queues_are_gone(tmp_path: Path, name: str) -> None:
+    root = copy_store(unpacked(name), tmp_path / "store")
+    struck = damage("log-file-of-another-store", root, 0)
+    shutil.rmtree(root / "consumequeue")
+
+    (told,) = [item for item in run("verify", root).document["findings"] if item["code"] == "commitlog-other-log"]
+    assert told["file"] == struck.changes[0].file and "units of the index" in told["message"]
+    assert run("predict", root).code & exits.MESSAGES
+    assert run("recover", root, "--yes").code & exits.OPERATIONAL
+    allowed = run("recover", root, "--yes", "--max-loss", "all")
+    assert allowed.document["applied"] and allowed.code & exits.MESSAGES
+    assert not run("recover", root, "--yes", "--max-loss", "all").document["applied"]
+
+
+@pytest.mark.parametrize("recipe", ["index-unit-hash", "index-unit-elsewhere", "index-page-zeroed"])
+def test_a_wrong_index_alone_makes_no_file_another_logs(tmp_path: Path, recipe: str) -> None:
+    root = copy_store(unpacked("clean-manyfiles-5.3.3"), tmp_path / "store")
+    damage(recipe, root, 0)
+    other = sorted((unpacked("killed-manyfiles-5.5.0") / "index").iterdir())
+    own = sorted((root / "index").iterdir())
+    shutil.copyfile(other[0], own[0])
+    shutil.rmtree(root / "consumequeue")
+    assert "commitlog-other-log" not in run("verify", root).document["finding_counts"]
 
 
 @pytest.mark.parametrize("number", [0, 7])

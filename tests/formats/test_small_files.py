@@ -35,6 +35,14 @@ def test_an_abort_file_with_something_else_is_refused(content: bytes) -> None:
 ENTRIES = [epoch.EpochEntry(7, 7000), epoch.EpochEntry(8, 8000)]
 
 
+def test_identity_of_a_broker_with_a_controller() -> None:
+    assert epoch.decode_identity(b"DefaultCluster#lab#1") == ("DefaultCluster", "lab", 1)
+    for text, reason in ((b"DefaultClu", "short"), (b"", "short"), (bytes(20), "short"), (b"a#b#x", "no-number")):
+        with pytest.raises(FormatError) as told:
+            epoch.decode_identity(text)
+        assert told.value.reason == reason
+
+
 def test_the_checksum_of_an_epoch_file_is_the_brokers() -> None:
     text = b"2\n773307083\n7-7000\n8-8000\n"
     assert epoch.encode(ENTRIES) == text

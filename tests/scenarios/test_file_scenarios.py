@@ -366,10 +366,30 @@ def test_an_empty_file_far_after_the_log_is_settled_at_once(drill: Start, zeros:
     size = last.stat().st_size
     empty = last.with_name(f"{int(last.name) + far * size:020d}")
     empty.write_bytes(bytes(size if zeros else 0))
-    assert store.run("recover", "--yes").code & exits.OPERATIONAL, "a file may be missing before it"
-    with store.recovered(0, "--max-loss", "all") as done:
-        assert not empty.exists()
+    store.finds("commitlog-far-file", f"commitlog/{empty.name}", 0, exit_code=exits.DERIVED)
+    for version in BROKERS if zeros else ():
+        assert store.run("predict", "--broker", version).code == exits.CLEAN, "real ones start and delete it"
+    with store.recovered() as done:
+        assert not empty.exists() and not done["plan"]["loss"]
         assert [step["file"] for step in done["plan"]["steps"]] == [f"commitlog/{empty.name}"]
+
+
+@pytest.mark.parametrize("how", ["full", "damaged"])
+def test_an_empty_file_far_after_a_log_that_may_have_gone_on_is_a_gap(drill: Start, how: str) -> None:
+    store = drill(MANY_FILES)
+    used = [file.path for file in walk.log_files(store.root) if next(walk.records_of(file), None)]
+    for path in (store.root / "commitlog").iterdir():
+        if path > (used[-2] if how == "full" else used[-1]):
+            path.unlink()
+    if how == "damaged":
+        with used[-1].open("r+b") as file:
+            file.seek(-4096, os.SEEK_END)
+            file.write(random.Random(1).randbytes(4096))
+    far = used[-1].with_name(file_name(int(used[-1].name) + 3 * SIZE))
+    far.write_bytes(bytes(SIZE))
+    assert "commitlog-missing-file" in store.verify().document["finding_counts"]
+    assert store.run("recover", "--yes").code & exits.OPERATIONAL, "a file may be missing before it"
+    assert store.run("predict").code & exits.MESSAGES
 
 
 @pytest.mark.parametrize(("part", "change"), [

@@ -355,12 +355,41 @@ def test_a_start_rests_on_what_was_assumed(tmp_path: Path) -> None:
     assert step["command"] == START_BROKER and "if it has mappedFileSizeConsumeQueue=6000000" in step["why"]
 
 
-def test_predict_asks_whether_a_log_is_meant_to_begin_late(tmp_path: Path) -> None:
+def test_whether_a_log_is_meant_to_begin_late_is_asked_before_a_start(tmp_path: Path) -> None:
     root = real_store("clean-5.3.3", tmp_path)
     min((root / "commitlog").iterdir()).unlink()
-    played = mqtool("predict", root, "--broker", "5.3.3", "--json")
-    assert "if its log is meant to begin where it does" in played.document["next"][0]["why"]
-    assert "commitlog-begins-late" in {item["code"] for item in played.document["findings"]}
+    for command, *options in (["predict", "--broker", "5.3.3"], ["recover", "--yes"]):
+        played = mqtool(command, root, *options, "--json")
+        asked, start, *_ = played.document["next"]
+        assert asked["command"].startswith("Find them: another path"), command
+        assert start["command"] == START_BROKER and "if its log is meant to begin where it does" in start["why"]
+        assert "commitlog-begins-late" in {item["code"] for item in played.document["findings"]}
+
+
+@pytest.mark.parametrize("options", [("recover",), ("truncate", "--to", "0", "--max-loss", "all"), ("rebuild-index",)])
+def test_a_stale_plan_is_made_again_by_the_command_that_made_it(options: tuple[str, ...], tmp_path: Path) -> None:
+    root = real_store("clean-5.3.3", tmp_path)
+    damage("index-unit-hash", root)
+    command, *more = options
+    assert mqtool(command, root, *more, "--dry-run", "--plan-out", tmp_path / "plan.json").code & exits.OPERATIONAL == 0
+    touched = min((root / "commitlog").iterdir())
+    os.utime(touched, ns=(touched.stat().st_atime_ns, touched.stat().st_mtime_ns + 1))
+    refused = mqtool("apply", tmp_path / "plan.json", "--yes", "--json")
+    (step,) = refused.document["next"]
+    assert refused.code & exits.OPERATIONAL and step["command"].startswith(f"mqtool {command} {root} ")
+    again = mqtool(*shlex.split(step["command"])[1:], "--max-loss", "all") if command == "truncate" else mqtool(
+        *shlex.split(step["command"])[1:])
+    assert again.code & (exits.OPERATIONAL | exits.USAGE) == 0, again.stderr
+
+
+def test_no_row_of_predict_names_a_repair_beside_a_missing_log_file(tmp_path: Path) -> None:
+    root = real_store("clean-manyfiles-5.3.3", tmp_path)
+    damage("log-middle-missing", root)
+    shutil.rmtree(min((root / "consumequeue").glob("*/*")))
+    played = mqtool("predict", root, "--broker", "4.9.7", "--json").document
+    assert {"commitlog-missing-file", "start-reuses-offsets"} <= played["finding_counts"].keys()
+    assert not any("mqtool re" in item["remedy"] for item in played["findings"])
+    assert not any(step["command"].startswith("mqtool re") for step in played["next"])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root gives files away")

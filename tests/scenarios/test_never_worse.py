@@ -73,6 +73,7 @@ def test_a_plan_that_is_worse_is_refused_with_its_messages_unless_max_loss_cover
         (entry["topic"], entry["queue"], offset)
         for entry in found.facts["lost"] for first, last in entry["offsets"] for offset in range(first, last + 1)
     }
+    assert f"`{{typed}} --max-loss {found.facts['count']}`" in found.remedy
     assert found.code == "plan-loses-delivered" and expected <= listed and len(listed) == found.facts["count"]
     allowed = refuse_worse(opened, made, settings, found.facts["count"])
     assert allowed.lost_messages == found.facts["count"] == sum(entry["messages"] for entry in allowed.plan.loss)

@@ -194,6 +194,13 @@ def gone(pattern: str) -> Harm:
     return harm
 
 
+def zeroed(pattern: str) -> Harm:
+    def harm(root: Path) -> None:
+        for path in root.glob(pattern):
+            path.write_bytes(bytes(path.stat().st_size))
+    return harm
+
+
 def cut(pattern: str, left: float) -> Harm:
     def harm(root: Path) -> None:
         path = newest(root, pattern)
@@ -294,6 +301,23 @@ def test_terms_of_a_controller_that_cannot_be_read(harm: Harm, starts: bool, fol
         assert EPOCH_FILE in said.document["next"][0]["command"]
 
 
+@pytest.mark.parametrize(("harm", "settings", "told"), [
+    (gone("brokerIdentity"), ("enableControllerMode=true",), True), (gone("brokerIdentity"), (), False),
+    (cut("brokerIdentity", 0.5), (), True), (zeroed("brokerIdentity"), (), True), (cut("brokerIdentity", 0), (), True),
+    (noise("brokerIdentity"), (), True), (cut("lock", 0), ("brokerName=other",), True),
+    (cut("lock", 0), ("brokerName=lab",), False),
+])
+def test_who_a_broker_with_a_controller_is(harm: Harm, settings: tuple[str, ...], told: bool, folder: Path) -> None:
+    """Cut or zeroed a real 5.5.0 registered as replica 2, and its controller, which knew 1 alone, did not elect it."""
+    root = real_store(EPOCHS, folder)
+    harm(root)
+    options = [word for setting in settings for word in ("--set", setting)]
+    found = mqtool("verify", root, *options, "--json")
+    named = [item["file"] for item in found.document["findings"] if item["code"] in ("part-damaged", "part-missing")]
+    assert (named, found.code) == (["brokerIdentity"] * told, exits.DERIVED * told)
+    assert predicted(root, *settings).code == (CANNOT_SAY if told else 0)
+
+
 def test_the_log_of_a_controller_is_named_as_not_checked(folder: Path) -> None:
     found = verify(real_store(EPOCHS, folder)).document["findings"]
     assert ["not checked" in item["message"] for item in found if item["file"] == "controller"] == [True]
@@ -336,6 +360,8 @@ def test_topics_of_a_dledger_store_that_stop_a_start_are_named(folder: Path) -> 
     (ROCKSDB, "consumequeue", (), gone("consumequeue")),
     ("kinds/clean-batch-5.5.0", "batchconsumequeue/Batched", (), gone("batchconsumequeue")),
     ("kinds/clean-batch-5.5.0", "batchconsumequeue/Batched", (), gone("batchconsumequeue/Batched")),
+    ("kinds/clean-batch-5.5.0", "batchconsumequeue/Batched/1", (), gone("batchconsumequeue/Batched/1")),
+    ("kinds/clean-batch-5.5.0", "batchconsumequeue/Batched/0", (), zeroed("batchconsumequeue/Batched/0/0*")),
     ("kinds/clean-compaction-5.5.0", "compaction/compactionCq/Compacted/0", (), gone("compaction/compactionCq")),
     ("kinds/clean-compaction-5.5.0", "compaction/compactionLog/Compacted/0", (), gone("compaction/compactionLog")),
     ("kinds/clean-compaction-5.5.0", "compaction/compactionLog/Compacted/0", (), gone("compaction/compaction*")),
