@@ -21,7 +21,7 @@ from formats.sysflag import HOSTS_V6
 from recover.cluster.source_rows import TIME, Filters
 from recover.log.file_scan import WHOLE, FileScan, SplitRange, wire_at
 from recover.log.files import live_copies, rightly_placed
-from recover.log.split_scan import REACH, scan_alone, splits_of
+from recover.log.split_scan import REACH, SPLIT_SIZE, scan_alone, splits_of
 from recover.store.columns import Rows
 from recover.store.config_files import topic_text
 from recover.store.memo import Numbers
@@ -66,6 +66,18 @@ def log_parts(store: Store, filters: Filters, split_size: int) -> list[SplitRang
     queue, _ = rightly_placed(live_copies(store.commitlog))
     return [part for file in queue.files for part in splits_of(file, queue.file_size, split_size)
             if filters.meet("phy_offset", file.file_from_offset + part.start, file.file_from_offset + part.stop - 1)]
+
+
+def log_span(store: Store) -> tuple[int, int]:
+    """Physical offsets: where the first file of the log begins, and where its last intact record ends."""
+    parts = log_parts(store, Filters(), SPLIT_SIZE)
+    first = parts[0].mapped_file.file_from_offset if parts else 0
+    for part in reversed(parts):
+        with FileReader(part.mapped_file.path) as reader:
+            for rows in reversed([split.records for split in scan_alone(part, reader, WHOLE).splits]):
+                if rows.size:
+                    return first, int(rows["phy_offset"][-1] + rows["size"][-1])
+    return first, first
 
 
 def commitlog_batches(part: SplitRange, columns: Sequence[str], filters: Filters) -> Iterator[pa.RecordBatch]:

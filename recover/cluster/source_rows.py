@@ -19,6 +19,7 @@ from recover.derived.index_files import index_geometry, list_index_files, load_w
 from recover.store.columns import Rows
 from recover.store.derived_files import QueueFiles
 from recover.store.reader import ReadFailure
+from recover.store.source import url_of
 from recover.store.store import Store, StoreOptions
 
 _UNITS = 1 << 16
@@ -126,7 +127,7 @@ def queue_parts(store: Store, filters: Filters, split_size: int) -> list[QueuesP
 
 def store_parts(store: Store, filters: Filters, split_size: int) -> list[str]:
     """The store as one part."""
-    return [str(store.root)]
+    return [url_of(store.root) or str(store.root)]
 
 
 def index_parts(store: Store, filters: Filters, split_size: int) -> list[IndexPart]:

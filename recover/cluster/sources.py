@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from recover.cluster import log_rows, source_rows
 from recover.cluster.fleet import named_stores
 from recover.cluster.jobs import enter
 from recover.cluster.source_rows import Filters
-from recover.findings.refusal import UsageRefusal
+from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.split_scan import SPLIT_SIZE
-from recover.store.source import is_remote
+from recover.store.source import is_remote, remote_root
 from recover.store.store import Store, StoreOptions
 
 if TYPE_CHECKING:
@@ -89,13 +89,14 @@ class _Source(DataSource):
         if not path and not file:
             raise UsageRefusal(f"{self.name()} needs a store", ".load('/data/store')")
         words = [path] if os.path.exists(path) else [word.strip() for word in path.split(",") if word.strip()]
-        found = named_stores(words, Path(file) if file else None)
-        if remote := [place for place in found if is_remote(place)]:
-            raise UsageRefusal(f"{self.name()} does not read {remote[0]}", "Copy the store to a disk of all workers.")
-        return found
+        return named_stores(words, Path(file) if file else None)
 
     def reader(self, schema: Any) -> DataSourceReader:
         """A reader of the columns of `schema`, in its types."""
+        return _Reader(**self.task(schema))
+
+    def task(self, schema: Any) -> dict[str, Any]:
+        """What a reader is made of."""
         self.known(list(schema.names))
         kinds = {name: kind for kind, name in _TYPES.items()}
         wanted = []
@@ -110,16 +111,50 @@ class _Source(DataSource):
         size = self.options.get("splitSize", str(SPLIT_SIZE))
         if not size.isdecimal() or not int(size):
             raise UsageRefusal(f"splitSize is a number of bytes, not {size}", f"{SPLIT_SIZE} if it is not given.")
-        return _Reader(type(self), self.stores(), StoreOptions(commitlog=folders), pa.schema(wanted), int(size))
+        return {"source": type(self), "stores": self.stores(), "options": StoreOptions(commitlog=folders),
+                "wanted": pa.schema(wanted), "split_size": int(size)}
 
 
-class _Reader(DataSourceReader):
-    def __init__(
-        self, source: type[_Source], stores: list[str], options: StoreOptions, wanted: pa.Schema, split_size: int,
-    ) -> None:
-        self.source, self.stores, self.options, self.wanted = source, stores, options, wanted
-        self.split_size = split_size
-        self.filters = Filters()
+@dataclass
+class _Rows:
+    """Of any reader: which rows of which stores, the columns that are `wanted`, and how a log is cut."""
+
+    source: type[_Source]
+    stores: list[str]
+    options: StoreOptions
+    wanted: pa.Schema
+    split_size: int
+
+    def open(self, place: str) -> Store:
+        """One of the stores."""
+        return Store.open(remote_root(place) if is_remote(place) else Path(place), self.options)
+
+    def shares(self, place: str, filters: Filters) -> list[InputPartition]:
+        """The shares of the tasks of one store."""
+        parts = self.source.parts(self.open(place), filters, self.split_size)
+        return [_Part((place, part, filters)) for part in parts]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows of one share; Spark asks for None where there is none."""
+        enter()
+        if not isinstance(partition, _Part):
+            return
+        place, part, filters = partition.value
+        names = [name for name in self.wanted.names if name != "store"]
+        for batch in self.source.batches(part, names, filters):
+            columns = {name: batch.column(name) for name in names}
+            columns["store"] = pa.repeat(pa.scalar(place, pa.string()), batch.num_rows)
+            arrays = [columns[field.name] for field in self.wanted]
+            yield pa.record_batch([
+                array if array.type == field.type else array.cast(field.type)
+                for array, field in zip(arrays, self.wanted, strict=True)
+            ], schema=self.wanted)
+
+
+class _Reader(_Rows, DataSourceReader):
+    """Of a query."""
+
+    filters = Filters()
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
         """Take what can be asked before a record is decoded. Spark asks everything again, so too much may come."""
@@ -128,25 +163,34 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The shares of the tasks."""
-        places = [place for place in self.stores if self.filters.allow(store=place)]
-        return [_Part((place, part)) for place in places
-                for part in self.source.parts(Store.open(Path(place), self.options), self.filters, self.split_size)]
+        return [share for place in self.stores if self.filters.allow(store=place)
+                for share in self.shares(place, self.filters)]
 
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of one share; Spark asks for None where there is none."""
-        enter()
-        if not isinstance(partition, _Part):
-            return
-        place, part = partition.value
-        names = [name for name in self.wanted.names if name != "store"]
-        for batch in self.source.batches(part, names, self.filters):
-            columns = {name: batch.column(name) for name in names}
-            columns["store"] = pa.repeat(pa.scalar(place, pa.string()), batch.num_rows)
-            arrays = [columns[field.name] for field in self.wanted]
-            yield pa.record_batch([
-                array if array.type == field.type else array.cast(field.type)
-                for array, field in zip(arrays, self.wanted, strict=True)
-            ], schema=self.wanted)
+
+class _StreamReader(_Rows, DataSourceStreamReader):
+    """Of a query that goes on: up to which physical offset each store was read."""
+
+    from_latest = False
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Where each log begins, or with the option `startingOffset` = `latest` where it ends."""
+        return {place: log_rows.log_span(self.open(place))[self.from_latest] for place in self.stores}
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Where the last intact record of each log ends; Spark 4.0 and 4.1 give neither start nor limit."""
+        return {place: log_rows.log_span(self.open(place))[1] for place in self.stores}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """The shares of what came between two offsets. `Refusal` (8) where a log has lost what was not read yet."""
+        shares: list[InputPartition] = []
+        for place, stop in end.items():
+            first, least = start.get(place, 0), log_rows.log_span(self.open(place))[0]
+            if stop < first or (least > first < stop and place in start):
+                raise Refusal(f"{place} was read up to {first}, and its log now goes from {least} to {stop}",
+                              "Messages are gone, or numbered anew: begin with another checkpoint.")
+            tests = [("phy_offset", "GreaterThanOrEqual", first), ("phy_offset", "LessThan", stop)]
+            shares += self.shares(place, Filters(tests)) if first < stop else []
+        return shares
 
 
 class CommitlogSource(_Source):
@@ -158,6 +202,15 @@ class CommitlogSource(_Source):
     def name(cls) -> str:
         """What `format` is called with."""
         return "rocketmq-commitlog"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A reader of what is appended, in the columns of `schema`."""
+        begin = self.options.get("startingOffset", "earliest")
+        if begin not in ("earliest", "latest"):
+            raise UsageRefusal(f"startingOffset is earliest or latest, not {begin}", "earliest if it is not given.")
+        reader = _StreamReader(**self.task(schema))
+        reader.from_latest = begin == "latest"
+        return reader
 
 
 class ConsumeQueueSource(_Source):

@@ -25,6 +25,7 @@ from fixtures.synth import synth_store
 from tests.cli.runner import mqtool
 from tests.cluster.cluster import free_port
 from tests.cluster.twice import SPARK, no_java, plain
+from tests.support.command_docs import DOCS
 from tests.support.stores import real_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -304,3 +305,26 @@ def test_a_message_is_fetched_from_s3_without_its_file(endpoint: str, door: Coun
     line = ("--phy-offset", 0, "--body", "--json")
     assert mqtool("query", place, *line).document["messages"] == mqtool("query", root, *line).document["messages"]
     assert door.came < 1 << 20
+
+
+@pytest.mark.skipif(bool(no_java()), reason=f"NOT RUN, SQL on S3: {no_java()}")
+def test_a_store_on_s3_is_asked_in_sql_as_one_on_a_disk(endpoint: str, two: tuple[Path, str]) -> None:
+    script = (
+        "import sys\n"
+        "from pyspark.sql import SparkSession\n"
+        "from recover.cluster.session import session_for, spark_settings\n"
+        "from recover.cluster.sources import register\n"
+        "spark = SparkSession(session_for(spark_settings('local[2]', ['spark.driver.memory=512m'])).context)\n"
+        "register(spark)\n"
+        "for place in sys.argv[1:]:\n"
+        "    for kind in ('commitlog', 'consumequeue', 'index', 'findings'):\n"
+        "        given = spark.read.format('rocketmq-' + kind).option('splitSize', 100003)\n"
+        "        frame = given.load(place).drop('properties', 'remedy')\n"
+        "        assert {row.store for row in frame.select('store').collect()} == {place}\n"
+        "        print(kind, frame.count(), sum(hash(row) for row in frame.drop('store').collect()))\n"
+    )
+    line = [sys.executable, "-c", script, str(two[0]), two[1]]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=DOCS.parent, check=False, timeout=400)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = done.stdout.splitlines()
+    assert len(said) == 8 and said[:4] == said[4:] and not any(line.split()[1] == "0" for line in said), said

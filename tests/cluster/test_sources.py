@@ -166,9 +166,8 @@ def test_several_stores_are_one_table(spark: Any, tmp_path: Path) -> None:
         alone = mqtool("verify", root, "--json").document["findings"]
         assert [(row.code, row.severity, row.file, row.offset) for row in findings if row.store == str(root)] == [
             (item["code"], item["severity"], item["file"], item["offset"]) for item in alone]
-    for place in ("s3://bucket/store", f"{tmp_path}/none*"):
-        with pytest.raises(Exception, match=r"does not read s3://|no folder fits"):
-            spark.read.format("rocketmq-index").load(place).collect()
+    with pytest.raises(Exception, match=r"no folder fits"):
+        spark.read.format("rocketmq-index").load(f"{tmp_path}/none*").collect()
 
 
 @pytest.mark.slow
@@ -202,7 +201,7 @@ def test_the_questions_of_the_page_have_answers(spark: Any, tmp_path: Path) -> N
     text = PAGE.read_text()
     setup = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     questions = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
-    assert len(setup) == 1 and len(questions) == 5
+    assert len(setup) == 2 and len(questions) == 5
     exec(setup[0], {"STORE": str(root)})
     talkers, space, unindexed, gaps, twice = (
         [row.asDict() for row in spark.sql(question).collect()] for question in questions
