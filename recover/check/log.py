@@ -64,8 +64,11 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: 
 def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> list[Finding]:
     """Findings of the commitlog."""
     log = look.log
-    found = list(_file_findings(store, log))
+    untold = list(untold_size(store, log))
+    found = [*_file_findings(store, log), *untold]
     for number, damage in enumerate(log.damaged):
+        if untold and damage.reason == MISSING_FILE:
+            continue  # what is named after the end may have stood in the rest of this file
         lost = len(look.losses.by_damage[number])
         found.append(_damage_finding(store, log, damage, lost, number in look.end_marks))
     if log.tail is not None:
@@ -76,7 +79,7 @@ def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> 
     found += _old_records(store, log, look.old_end)
     if log.fillers or log.markers:
         found.append(finding("commitlog-bridge", "commitlog", fillers=log.fillers, markers=log.markers))
-    found += [*untold_size(store, log), *first_file_findings(store, log, settings)]
+    found += first_file_findings(store, log, settings)
     found += needs_newer_broker(store, log)
     for scan in log.files:
         found += [

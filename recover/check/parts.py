@@ -65,6 +65,7 @@ _ROCKSDB = {
 _MADE_ANEW = "rocksdbstore"
 _LOCAL = "Local"
 _EPOCHS = 1 << 20
+_BATCH_SIZE = "mapperFileSizeBatchConsumeQueue"
 _SAYS_SO = {
     "kvStore": ("popConsumerKVServiceInit", "true", "which popped messages were not answered"),
     "config/users": ("authenticationMetadataProvider", _LOCAL, "all users"),
@@ -93,7 +94,7 @@ def needed_parts(store: Store, settings: Mapping[str, str], topics: Topics, log:
     settings = {**store.options.settings, **settings}
     return [
         *_rocksdb(store), *_by_setting(store, settings), *_config(store, settings, log), *_queues(store, settings, log),
-        *_batch(store, topics, log), *_compaction(store), *_epochs(store, settings),
+        *_batch(store, topics, log, settings), *_compaction(store), *_epochs(store, settings),
         *_identity(store, settings),
     ]
 
@@ -130,7 +131,7 @@ def _queues(store: Store, settings: dict[str, str], log: LogView) -> Iterator[Ne
                      True)
 
 
-def _batch(store: Store, topics: Topics, log: LogView) -> Iterator[Needed]:
+def _batch(store: Store, topics: Topics, log: LogView, settings: Mapping[str, str]) -> Iterator[Needed]:
     filled = sorted((topic_text(topic), queue_id) for topic, queue_id in log.queues)
     folders = [(store.batchconsumequeue_dir / topic, queue_id) for topic, queue_id in filled if topic in topics.batch]
     bare = {folder if not _has_data(folder) else folder / str(queue_id) for folder, queue_id in folders
@@ -139,7 +140,14 @@ def _batch(store: Store, topics: Topics, log: LogView) -> Iterator[Needed]:
         yield Needed(store.relative(folder), "batch consume queues",
                      "topics.json has the topic with such queues, and the log holds messages of it", True)
     if store.batchconsumequeue_dir.is_dir():
-        for file in sorted(store.batchconsumequeue_dir.glob("*/*/*")):
+        found = sorted(store.batchconsumequeue_dir.glob("*/*/*"))
+        files = {file: file.stat().st_size for file in found if file.is_file()}
+        lengths = Counter([*files.values(), java_integer(settings.get(_BATCH_SIZE, "")) or 0])
+        size = max(lengths, key=lambda length: (lengths[length] if length else 0, length))
+        for file, length in files.items():
+            if 0 < length != size:
+                problem = f"it has {length} bytes instead of {size}"
+                yield Needed(store.relative(file), "batch consume queues", problem, False, stops=True)
             yield from _batch_file(store, file)
 
 
@@ -170,6 +178,13 @@ def _compaction(store: Store) -> Iterator[Needed]:
     for queue in sorted(logs - queues):
         yield Needed(f"compaction/{CQ_DIRECTORY}/{queue}", "queue of a compacted topic",
                      f"{LOG_DIRECTORY} has messages of it", True)
+    for queue in sorted(queues & logs):
+        # 5.5.0 starts on these, and delivers nothing of the queue
+        files = [file for file in sorted((root / CQ_DIRECTORY / queue).iterdir()) if file.is_file()]
+        used = [any(read_small(file, BATCH_CQ_UNIT.size)) for file in files]
+        if {file.stat().st_size for file in files} != {files[0].stat().st_size} or sorted(used, reverse=True) != used:
+            yield Needed(f"compaction/{CQ_DIRECTORY}/{queue}", "queue of a compacted topic",
+                         "its files have different lengths, or one without a unit stands before others", False)
 
 
 def _with_data(folder: Path) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import queue
+import socket
 import threading
 import time
 import zipfile
@@ -107,6 +108,8 @@ def _watched(
     def act() -> None:
         try:
             session.context.setJobGroup(group, label, interruptOnCancel=True)
+            if session.code:
+                session.context.setLocalProperty(_CODE, session.code)
             work(lambda value: put((value,)))
             put(_OVER)
         except BaseException as error:
@@ -152,6 +155,8 @@ KINDS = (".py", ".c", ".h", ".bin")
 """What is sent: modules, and the compiled kernels with the sources that they have to be of."""
 NEEDED = ("numpy", "msgspec", "pyarrow", "crc32c")
 _ZIP = "mqtool-code.zip"
+_CODE = "mqtool.code"
+"""Tasks are told the digest of our code by this property, where it was not sent along."""
 _EACH_CORE = 2
 
 
@@ -179,6 +184,7 @@ def check_executors(session: Session, paths: Sequence[Path]) -> None:
     if any(answer["code"] != own["code"] for answer in hosts.values()) and not session.shipped:
         session.context.addPyFile(str(_pack_code(session.folder / _ZIP)))
         session.shipped = True
+    session.code = "" if session.shipped else own["code"]
 
 
 def invisible(host: str, path: str) -> Refusal:
@@ -224,7 +230,7 @@ def _probe(names: Sequence[str]) -> Callable[[Iterable[int]], Iterator[dict[str,
 
         time.sleep(0.05)  # long enough for every core to take one
         yield {
-            "host": socket.gethostname(), "code": [code_of(package) for package in packages],
+            "host": socket.gethostname(), "code": " ".join(map(code_of, packages)),
             "lacks": [name for name in needed if importlib.util.find_spec(name) is None],
             "sizes": {name: size_of(name) for name in names},
         }
@@ -260,8 +266,17 @@ class ScanTask(Struct, frozen=True):
 
 
 def enter() -> None:
-    """Once a worker: what was imported so far is not looked at by the collection that follows each task."""
+    """Once a worker: what was imported so far is not looked at by the collection that follows each task.
+
+    `RuntimeError` on a host that came after all were asked, and has other code of ours than the driver.
+    """
     if not _state["frozen"]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        wanted = context.getLocalProperty(_CODE) if context is not None else None
+        if wanted and next(_probe([])(()))["code"] != wanted:
+            raise RuntimeError(f"host {socket.gethostname()} has another mqtool than the driver")
         gc.collect()
         gc.freeze()
         _state["frozen"] = True

@@ -180,13 +180,15 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 class Session:
     """A running Spark: `context` is pyspark's; the JVM and its local workers write to a log in `folder`.
 
-    `failed` keeps the log for a person to read; `shipped`: the executors were sent our code; `tasks` and `size` (bytes
-    of files) are what was scanned so far. A context that runs in this process is taken as it is, and is not stopped.
+    `failed` keeps the log for a person to read; `shipped`: the executors were sent our code; `code`: the digest of it
+    that they were found to have; `tasks` and `size` (bytes of files) are what was scanned so far. A context that runs
+    in this process is taken as it is, and is not stopped.
     """
 
     def __init__(self, settings: SparkSettings) -> None:
         self.settings = settings
         self.failed = self.shipped = self.is_taken = False
+        self.code = ""
         self.master = settings.master or ""
         self.tasks = self.size = 0
         self.folder = Path(tempfile.mkdtemp(prefix="mqtool-spark-"))

@@ -201,7 +201,7 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     Code(
         "commitlog-size-untold", "error",
         "the log's only file breaks off after {length:byte}, and nothing here tells how long the broker's log files are",
-        "Give the broker's configuration (mqtool verify {store} --broker-conf FILE), or the length alone (--set mappedFileSizeCommitLog=N).",
+        "Find the whole file, or give the broker's configuration (mqtool verify {store} --broker-conf FILE), or the length alone (--set mappedFileSizeCommitLog=N).",
         meaning="A whole log file ends in zeros or with an end mark; this one ends in the middle of what was stored, so its length is "
         "not that of the broker's log files, and there is no other file to ask.",
         cause="A copy that broke off, a full disk, or a cut file.",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -17,6 +19,7 @@ from recover.cluster import making
 from recover.cluster.engine import SparkEngine
 from recover.cluster.making import SparkProducer
 from recover.cluster.session import spark_settings, stop_session
+from recover.findings.refusal import Refusal
 from recover.log.scan import scan_log
 from recover.log.split_scan import one_split
 from recover.store.store import Store
@@ -28,6 +31,7 @@ from tests.support.trees import assert_unchanged, contents, tree_digest
 
 pytestmark = [pytest.mark.deep, *needs_spark]
 
+ROOT = Path(__file__).resolve().parents[2]
 TRIES = 4
 SPLIT = 100_003
 
@@ -95,6 +99,27 @@ def test_a_worker_and_its_executor_that_are_killed_cost_time_and_nothing_else(ru
     while left := [pid for pid in os.listdir("/proc") if pid.isdecimal() and _is_pyspark_of(running, pid)]:
         assert time.monotonic() < end, f"Python workers {left} outlive their executor"
         time.sleep(0.2)
+
+
+def test_executors_that_come_later_with_another_mqtool_scan_nothing(running: Cluster, tmp_path: Path) -> None:
+    synth_store(tmp_path / "s", messages=12_000, mapped_file_size=1 << 20)
+    for package in ("formats", "recover"):
+        shutil.copytree(ROOT / package, tmp_path / "code" / package)
+    confs = ("mqtool.splitSize=20011", f"spark.executorEnv.PYTHONPATH={tmp_path / 'code'}", *running.line()[3::2])
+    engine = SparkEngine(spark_settings(running.url, confs))
+    calls: list[int] = []
+
+    def replacing(size: int, _records: int) -> None:
+        calls.append(size)
+        if len(calls) == 3:
+            with (tmp_path / "code" / "recover" / "__init__.py").open("a") as file:
+                file.write("# another release\n")
+            for pid in (*running.executors(0), *running.executors(1)):
+                os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(Refusal, match=f"host {socket.gethostname()} has another mqtool than the driver") as refused:
+        engine.scan_log(Store.open(tmp_path / "s").commitlog, progress=replacing)
+    assert refused.value.exit_code == 8 and len(calls) >= 3
 
 
 def _is_pyspark_of(running: Cluster, pid: str) -> bool:

@@ -179,6 +179,7 @@ def test_a_cut_refuses_where_batch_queues_would_have_to_follow(folder: Path) -> 
 Harm = Callable[[Path], None]
 ROCKSDB, ACL = "kinds/clean-rocksdb-5.5.0", "kinds/clean-acl-5.5.0"
 POP, KILLED_POP, EPOCHS = (f"kinds/{name}-5.5.0" for name in ("clean-pop", "killed-pop", "clean-epochs"))
+COMPACTED = "kinds/clean-compaction-5.5.0"
 EPOCH_FILE = "epochFileCheckpoint"
 NO_START, STARTS, CANNOT_SAY = exits.MESSAGES, None, exits.UNSUPPORTED
 
@@ -249,6 +250,9 @@ def predicted(root: Path, *settings: str) -> Result:
     (KILLED_POP, "kvStore", gone("kvStore/[CM]*"), NO_START),
     (KILLED_POP, "kvStore", gone("kvStore/*.log"), STARTS),
     (KILLED_POP, "kvStore", noise("kvStore/*.log"), STARTS),
+    ("kinds/clean-batch-5.5.0", f"batchconsumequeue/Batched/1/{0:020}", cut("batchconsumequeue/*/1/*", 0.5), NO_START),
+    (COMPACTED, "compaction/compactionCq/Compacted/0", cut(f"compaction/compactionCq/*/0/{0:020}", 0.5), STARTS),
+    (COMPACTED, "compaction/compactionCq/Compacted/0", zeroed(f"compaction/compactionCq/*/0/{0:020}"), STARTS),
     ("kinds/clean-timersdb-5.5.0", "rocksdbstore", cut("rocksdbstore/MANIFEST-*", 0), NO_START),
     ("kinds/clean-services-5.5.0", "rocksdbstore", noise("rocksdbstore/MANIFEST-*"), NO_START),
     ("kinds/clean-config2-5.5.0", "config/rdb", gone("config/rdb/CURRENT"), NO_START),
