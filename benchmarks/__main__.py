@@ -16,7 +16,7 @@ from benchmarks.contest import RUNS, Goal, markdown, note
 from benchmarks.stage import GIBI, MANY_QUEUES, MEBI, Shape, Stage, plain, set_up
 from fixtures.lab.toolchain import available
 
-PARTS = ("start", "check", "rebuild", "export", "queues", "growth", "hostile", "spark")
+PARTS = ("start", "check", "rebuild", "export", "queues", "growth", "hostile", "spark", "sql")
 WITHOUT_BROKER = {"start", "hostile"}
 _SPARK_SIZES = (1, 2, 4)
 
@@ -95,6 +95,11 @@ def _measure(options: argparse.Namespace, folder: Path) -> Iterator[Section]:
             yield "Rebuilding on Spark", *on_spark.compare_with_recovery(stage, runs)
         sizes = [size for size in _SPARK_SIZES if size <= max(options.sizes)] or options.sizes
         yield "Growing logs on Spark", *on_spark.growth(_growing(sizes, folder), runs)
+
+
+    if "sql" in chosen:
+        with _stage(plain(500, log_bytes), folder) as stage, _stage(MANY_QUEUES, folder) as many:
+            yield "Questions in SQL, the session running", *on_spark.questions(stage, many, runs)
 
 
 @contextmanager

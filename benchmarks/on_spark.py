@@ -1,4 +1,4 @@
-"""Queues and index made again on Spark with two cores of this machine, session start included; how it grows.
+"""Queues and index made again on Spark with two cores of this machine, session start included; how it grows; SQL.
 
 `python -m benchmarks.on_spark FILE COMMAND ...` runs a command line in this process and notes what Spark's stages took.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,49 @@ def growth(stages: Iterable[Stage], runs: int) -> Measured:
     return markdown(head, rows), [
         at_most("Spark: time of a byte, largest log to smallest", LINEAR, rates[-1] / rates[0], "x"),
     ]
+
+
+def questions(stage: Stage, many: Stage, runs: int) -> Measured:
+    """What is asked in SQL of one log, with the columns that it needs and without, and of one topic among many queues.
+
+    The session is there already.
+    """
+    from pyspark.sql import SparkSession
+
+    from recover.cluster.session import session_for, spark_settings
+    from recover.cluster.sources import register
+
+    spark = SparkSession(session_for(spark_settings("local[2]", [])).context)
+    register(spark)
+    topic = sorted(path.name for path in (many.root / "consumequeue").iterdir())[0]
+
+    def log(**options: str) -> Any:
+        return spark.read.format("rocketmq-commitlog").options(**options).load(str(stage.root))
+
+    def by_topic(frame: Any) -> Any:
+        return frame.groupBy("topic").agg({"size": "sum", "topic": "count"})
+
+    middle = log(columns="phy_offset").filter(f"phy_offset > {stage.log_bytes // 2}").first().phy_offset
+    queues = spark.read.format("rocketmq-consumequeue").load(str(many.root))
+    asked: dict[str, Callable[[], Any]] = {
+        "bytes by topic": lambda: by_topic(log(columns="topic,size")),
+        "bytes by topic, all columns read": lambda: by_topic(log()),
+        "one record by physical offset": lambda: log().filter(f"phy_offset = {middle}"),
+        "one topic": lambda: queues.filter(f"topic = '{topic}'"),
+    }
+    times = in_turn({name: partial(_answered, frame) for name, frame in asked.items()}, runs, cached=stage.log_files)
+    return times_table(times, "bytes by topic"), [
+        at_most(f"SQL: {name}", limit, times[name].least, "s")
+        for name, limit in (("bytes by topic", 8.3), ("one record by physical offset", 3), ("one topic", 2))
+    ]
+
+
+def _answered(frame: Callable[[], Any]) -> float:
+    """Seconds until the rows are there. A frame that is asked twice would keep what it shuffled."""
+    begin = time.perf_counter()
+    if not frame().collect():
+        raise RuntimeError("a question had no answer")
+    return time.perf_counter() - begin
 
 
 def stages_that_ran() -> list[dict[str, Any]]:

@@ -75,11 +75,6 @@ def decode(buffer: Buffer, offset: int, position: int) -> DLedgerEntryHead:
 
 
 def body(buffer: Buffer, offset: int, head: DLedgerEntryHead) -> bytes:
-    """The commitlog record within the entry at `offset`; its physical offset is `body_position(head)`."""
+    """The commitlog record within the entry at `offset`; it follows the head, and so does its physical offset."""
     start = offset + DLEDGER_ENTRY_HEAD.size
     return bytes(buffer[start:start + head.body_size])
-
-
-def body_position(head: DLedgerEntryHead) -> int:
-    """What the record and its queue units have for a physical offset."""
-    return head.position + DLEDGER_ENTRY_HEAD.size

@@ -304,11 +304,6 @@ class IndexRebuild(Struct, frozen=True):
     zone: datetime.tzinfo | None
     end_timestamp: int
 
-    @property
-    def nothing_to_do(self) -> bool:
-        """True when the files on disk are what a rebuild would write."""
-        return not self.files and not self.retired
-
     def steps(self, store: Store) -> Iterator[Step]:
         """The steps that change `store` in place."""
         for name in self.retired:

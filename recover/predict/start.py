@@ -9,7 +9,7 @@ from formats import checkpoint as checkpoints
 from formats.checkpoint import Checkpoint
 from formats.names import offset_to_name
 from recover.broker.record_check import CheckRules
-from recover.broker.recovery import DispatchTarget, Mode, ScanEnd, scan, start_file, unlinked
+from recover.broker.recovery import DispatchTarget, Mode, ScanEnd, oldest_searched, scan, start_file, unlinked
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import (
     CONFIRM_END_COMPARED,
@@ -278,3 +278,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return checkpoints.decode(read_small(path, checkpoints.FILE_SIZE), extend=True)
     except OSError:
         return checkpoints.EMPTY
+
+
+def limited_search_cuts(view: LogView, settings: BrokerSettings) -> bool:
+    """Whether a search for the start file that finds none among the newest files lets the log be cut short."""
+    with BrokerLog(view.queue.files, view.queue.file_size, view) as log:
+        first = oldest_searched(settings, len(log.files))
+        return scan(log, first, CheckRules.of(settings), Nobody()).process_offset < view.log_end

@@ -28,9 +28,8 @@ from recover.findings.code import BIT_UNSUPPORTED
 from recover.findings.model import count
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
-from recover.predict.outlook import limited_search_cuts
 from recover.predict.prediction import Prediction
-from recover.predict.start import predict
+from recover.predict.start import limited_search_cuts, predict
 from recover.repair.after import after_replacing, judge_against
 from recover.repair.config import repair_config
 from recover.repair.log_changes import LogChanges, Lost, cut_log, keep_everything

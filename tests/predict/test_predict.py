@@ -17,7 +17,6 @@ from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
 from recover.log.scan import scan_log
-from recover.predict.outlook import releases_that_cut
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
 from recover.store.store import Store
@@ -230,20 +229,6 @@ def test_later_and_earlier_releases_than_were_compared_are_an_assumption(store: 
     root = store("clean-5.3.3")
     assert any("like 5.5.0" in text for text in ask(root, "5.6.0").assumptions)
     assert any("like 4.1.0" in text for text in ask(root, "4.0.0").assumptions)
-
-
-def test_releases_that_would_cut_the_log_are_named(store: Callable[[str], Path]) -> None:
-    def cuts(root: Path) -> list[tuple[str, str | None, int]]:
-        opened = Store.open(root)
-        found = releases_that_cut(opened, scan_log(opened.commitlog))
-        return [(str(cut.first), str(cut.until) if cut.until else None, cut.offset) for cut in found]
-
-    assert cuts(store("clean-5.3.3")) == []
-    # V2 records are read from 5.1.0 on
-    assert cuts(store("killed-v2-ipv6-5.3.3")) == [("4.1.0", "5.1.0", 0)]
-    root = store("clean-5.3.3")
-    write_at(log_file(root, 0), 95, b"~")
-    assert cuts(root) == [("4.1.0", None, 0)]
 
 
 @pytest.mark.parametrize(("version", "left"), [("4.4.0", 23), ("4.5.1", 0), ("5.5.0", 0)])
