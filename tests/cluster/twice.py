@@ -22,6 +22,7 @@ from tests.support.trees import contents
 SPLITS = "mqtool.splitSize=300007"
 SPARK = ("--engine", "spark", "--master", "local[2]", "--conf", "spark.driver.memory=512m", "--conf", SPLITS)
 _OWN = {"engine", "seconds", "id", "journal", "created", "next", "time"}
+_ENGINE = re.compile(r"(?: --(?:engine|master|conf) \S+)+")
 _TIME = re.compile(r" in (?:\d+ h \d+ min|(?:\d+ min )?[\d.]+ s)\b")
 
 
@@ -42,12 +43,12 @@ needs_spark = [
 
 
 def plain(value: Any, root: Path) -> Any:
-    """A document without what may differ: engine, seconds, ids and times, and where the copy lies."""
+    """A document without what may differ: engine, also in what to type, seconds, ids, times, where the copy lies."""
     if isinstance(value, dict):
         return {key: plain(item, root) for key, item in value.items() if key not in _OWN}
     if isinstance(value, list):
         return [plain(item, root) for item in value]
-    return _TIME.sub("", value.replace(str(root), "STORE")) if isinstance(value, str) else value
+    return _TIME.sub("", _ENGINE.sub("", value.replace(str(root), "STORE"))) if isinstance(value, str) else value
 
 
 def same_answers(root: Path, command: str, *arguments: object, spark: tuple[str, ...] = SPARK) -> Result:
