@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from formats.consumequeue import CQ_UNIT, file_size_for
-from formats.record import BLANK_SIZE, encode_blank
+from formats.record import BLANK_SIZE, HEAD, encode_blank
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
 from recover.store.mapped_files import MappedFileQueue, infer_file_size
 from recover.store.reader import FileReader
@@ -189,10 +189,10 @@ class Store:
 
     @cached_property
     def log_file_size_is_told(self) -> bool:
-        """False where the log's only file breaks off within a record, and nobody said how long log files are."""
-        options, files = self.options, self.commitlog.files
+        """False where the log has one file, whose length is its size only if it is whole, and nobody said the size."""
+        options = self.options
         said = options.mapped_file_size or options.conf or self._configured("mappedFileSizeCommitLog", 0)
-        return bool(said or len(files) != 1 or self.commitlog.duplicates) or not _breaks_off(files[0].path)
+        return bool(said or len(self.commitlog.files) != 1 or self.commitlog.duplicates)
 
     @cached_property
     def queue_folders(self) -> tuple[QueueFolder, ...]:
@@ -275,7 +275,7 @@ def _most(lengths: Mapping[int, int], unit: int = 1) -> int | None:
 
 
 def _breaks_off(path: Path) -> bool:
-    """True for a log file that ends as no whole one does: neither in zeros nor with an end mark that fills it."""
+    """True for a log file that ends as no whole one does: neither in many zeros nor with an end mark that fills it."""
     try:
         with FileReader(path) as reader:
             end = reader.read(max(0, reader.length - _LOOKED_AT), _LOOKED_AT)
@@ -287,7 +287,8 @@ def _breaks_off(path: Path) -> bool:
         if end[at - 4 : at + 4] == encode_blank(len(end) - at + 4):
             return False
         at = end.find(magic, at + 1)
-    return any(end[-4:])
+    # a record that is cut may end in zeros, but hardly in so many
+    return not end.endswith(bytes(HEAD.size))
 
 
 def _queue_folders(directory: Path) -> Iterator[QueueFolder]:
