@@ -94,13 +94,18 @@ def untold_size(store: Store, log: LogView) -> Iterator[Finding]:
     if not log.messages or store.log_file_size_is_told:
         return
     only, end = log.queue.files[0], log.log_end
+    if len(log.queue.files) > 1:
+        why = f"no log file has the {log.queue.file_size:,} bytes that their names tell"
+        yield finding(SIZE_UNTOLD, store.relative(only.path), 0, length=only.length, why=why)
+        return
     with LogReader(log.queue) as reader:
         head = reader.read(end, HEAD.size).ljust(HEAD.size, b"\0")
     torn, room = HEAD.decode(head), only.end - end
     # no record of a whole file takes the room of its end mark; old bytes may stand at its end, but none of this place
     own = torn.magic in (MAGIC_V1, MAGIC_V2) and (room < HEAD.size or torn.phy_offset == end)
     if room < BLANK_SIZE or (own and torn.total_size > room - BLANK_SIZE):
-        yield finding(SIZE_UNTOLD, store.relative(only.path), 0, length=only.length)
+        why = f"the log's only file breaks off after {only.length:,} bytes"
+        yield finding(SIZE_UNTOLD, store.relative(only.path), 0, length=only.length, why=why)
 
 
 def first_file_findings(store: Store, log: LogView, settings: Mapping[str, str]) -> Iterator[Finding]:

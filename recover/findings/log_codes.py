@@ -200,11 +200,11 @@ COMMITLOG_CODES: tuple[Code, ...] = (
     ),
     Code(
         "commitlog-size-untold", "error",
-        "the log's only file breaks off after {length:byte}, and nothing here tells how long the broker's log files are",
+        "{why}, and nothing here tells how long the broker's log files are",
         "Find the whole file, or give the broker's configuration (mqtool verify {store} --broker-conf FILE), or the length alone (--set mappedFileSizeCommitLog=N).",
-        meaning="A whole log file ends in zeros or with an end mark; this one ends in the middle of what was stored, so its length is "
-        "not that of the broker's log files, and there is no other file to ask.",
-        cause="A copy that broke off, a full disk, or a cut file.",
+        meaning="A whole log file ends in zeros or with an end mark. The only one here ends in the middle of what was stored, so its length is "
+        "not that of the broker's log files; or there are several, and none is as long as the distance of their names.",
+        cause="A copy that broke off, a full disk, a cut file, or a file under a wrong name.",
         broker="No version starts on a log file of another length than its mappedFileSizeCommitLog (default 1073741824).",
         action="Look for the whole file first. Without it, give the setting: `mqtool recover` then gives the file its full length.",
         leads="setting",

@@ -174,13 +174,14 @@ class Store:
         One file that was cut says nothing, so the settings do. A whole file before the last outranks a distance of two
         names, of which one may be wrong and files between may be missing.
         """
+        configured = self._stated_log_file_size
         if len(queue.files) == 1:
-            default = DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0
-            configured = self._configured("mappedFileSizeCommitLog", default)
             return configured if queue.files[0].length < configured and _breaks_off(queue.files[0].path) else 0
         if queue.file_size in queue.lengths:
             return 0
-        return _most(Counter(file.length for file in queue.files[:-1] if not _breaks_off(file.path))) or 0
+        whole = _most(Counter(file.length for file in queue.files[:-1] if not _breaks_off(file.path)))
+        fits = configured and not any(file.file_from_offset % configured for file in queue.files)
+        return whole or (configured if fits else 0)
 
     @property
     def mapped_file_size(self) -> int:
@@ -189,10 +190,17 @@ class Store:
 
     @cached_property
     def log_file_size_is_told(self) -> bool:
-        """False where the log has one file, whose length is its size only if it is whole, and nobody said the size."""
-        options = self.options
-        said = options.mapped_file_size or options.conf or self._configured("mappedFileSizeCommitLog", 0)
-        return bool(said or len(self.commitlog.files) != 1 or self.commitlog.duplicates)
+        """False where nobody said it, and the log has one file, or several of which none is as long as names tell."""
+        log, said = self.commitlog, self._stated_log_file_size
+        if len(log.files) == 1:
+            said = log.file_size if said else 0
+        return bool(self.options.mapped_file_size or log.duplicates or not log.files or said == log.file_size
+                    or (len(log.files) > 1 and log.file_size in log.lengths))
+
+    @property
+    def _stated_log_file_size(self) -> int:
+        """What the settings say, or the brokers' default where a configuration leaves it out; 0 where nobody says it."""
+        return self._configured("mappedFileSizeCommitLog", DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0)
 
     @cached_property
     def queue_folders(self) -> tuple[QueueFolder, ...]:

@@ -102,6 +102,24 @@ def test_t13_length_of_an_only_file_that_breaks_off_is_asked_for(drill: Start, l
     assert store.run("predict").document["starts"]
 
 
+def test_t13_a_length_that_only_a_wrong_name_tells_is_asked_for(drill: Start) -> None:
+    store = drill("killed-5.5.0")
+    first, second, empty = sorted((store.root / "commitlog").iterdir())
+    size = first.stat().st_size
+    os.truncate(first, size // 2)
+    left = {hit.record.phy_offset for hit in store.records()}
+    second.rename(empty)
+    lines = (("verify",), ("predict",), ("recover", "--yes"), ("recover", "--yes", "--max-loss", "all"))
+    for command, *options in lines:
+        done = store.run(command, *options)
+        assert done.code & (exits.OPERATIONAL if command == "recover" else exits.MESSAGES), command
+        assert "commitlog-size-untold" in done.document["finding_counts"], command
+        assert "start the broker" not in [step["command"] for step in done.document["next"]]
+    store.options = ("--set", f"mappedFileSizeCommitLog={size}")
+    store.run("recover", "--yes", "--max-loss", "all")
+    assert {hit.record.phy_offset for hit in store.records()} >= left
+
+
 def test_t13_length_of_an_only_file_that_breaks_off_is_the_default_where_the_configuration_names_none(
     drill: Start
 ) -> None:
