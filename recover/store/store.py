@@ -199,7 +199,7 @@ class Store:
 
     @property
     def _stated_log_file_size(self) -> int:
-        """What the settings say, or the brokers' default where a configuration leaves it out; 0 where nobody says it."""
+        """What the settings say, the brokers' default where a configuration leaves it out, 0 where nobody says it."""
         return self._configured("mappedFileSizeCommitLog", DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0)
 
     @cached_property
