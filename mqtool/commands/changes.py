@@ -131,6 +131,7 @@ def _fetched(out: Printer, store: StoreChoice, target: Path, consent: ChangeChoi
     if consent.dry_run:
         raise UsageRefusal("--dry-run with a store on a server", "`mqtool verify` and `mqtool predict` read it where "
                            "it is. Without --dry-run it is fetched; then the plan is shown, and you are asked.")
+    consent.check(target, store.parts)  # before the fetch, which may take hours
     with out.line() as line, exits.between_steps() as interrupted:
         fetch_store(store.root, target, interrupted=interrupted, progress=lambda name, _: line.show(f"fetching {name}"))
     out.say(f"fetched into {clean(target)}, as it is on the server; that copy is the store now")

@@ -90,22 +90,27 @@ def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> 
 
 
 def untold_size(store: Store, log: LogView) -> Iterator[Finding]:
-    """Whether the length of log files is to be asked for: that of the only one, which breaks off, is not it."""
+    """The finding that asks how long log files are, where neither a setting nor a whole file tells it."""
     if not log.messages or store.log_file_size_is_told:
         return
     only, end = log.queue.files[0], log.log_end
     if len(log.queue.files) > 1:
         why = f"no log file has the {log.queue.file_size:,} bytes that their names tell"
-        yield finding(SIZE_UNTOLD, store.relative(only.path), 0, length=only.length, why=why)
+    elif _ends_within_a_record(log, only, end):
+        why = f"the log's only file breaks off after {only.length:,} bytes"
+    else:
         return
+    yield finding(SIZE_UNTOLD, store.relative(only.path), 0, length=only.length, why=why)
+
+
+def _ends_within_a_record(log: LogView, only: MappedFile, end: int) -> bool:
+    """Whether the log's only file ends within a record, or with less room than an end mark takes."""
     with LogReader(log.queue) as reader:
         head = reader.read(end, HEAD.size).ljust(HEAD.size, b"\0")
     torn, room = HEAD.decode(head), only.end - end
     # no record of a whole file takes the room of its end mark; old bytes may stand at its end, but none of this place
     own = torn.magic in (MAGIC_V1, MAGIC_V2) and (room < HEAD.size or torn.phy_offset == end)
-    if room < BLANK_SIZE or (own and torn.total_size > room - BLANK_SIZE):
-        why = f"the log's only file breaks off after {only.length:,} bytes"
-        yield finding(SIZE_UNTOLD, store.relative(only.path), 0, length=only.length, why=why)
+    return room < BLANK_SIZE or (own and torn.total_size > room - BLANK_SIZE)
 
 
 def first_file_findings(store: Store, log: LogView, settings: Mapping[str, str]) -> Iterator[Finding]:

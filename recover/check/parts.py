@@ -200,9 +200,13 @@ def _compacted(root: Path) -> set[str]:
     return {f"{topic}/{queue_id}" for (topic, queue_id), offset in positions.items() if offset > 0}
 
 
+def _has_controller(settings: Mapping[str, str]) -> bool:
+    return settings.get("enableControllerMode", "").strip().lower() == "true"
+
+
 def _epochs(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
     """5.5.0 takes the backup for a wrong list; an invalid count stops it (NumberFormatException)."""
-    controlled = settings.get("enableControllerMode", "").strip().lower() == "true"
+    controlled = _has_controller(settings)
     what = "terms of a controller's masters"
     for name in (epoch.FILE_NAME, epoch.FILE_NAME + BACKUP_SUFFIX):
         try:
@@ -224,7 +228,7 @@ def _identity(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:
         known = epoch.decode_identity(read_small(store.root / epoch.IDENTITY_NAME, _EPOCHS))
     except FileNotFoundError:
         # older ones have none, and terms all the same; those from 5.4.0 on, which make a rocksdbstore, have it
-        controlled = settings.get("enableControllerMode", "").strip().lower() == "true"
+        controlled = _has_controller(settings)
         if controlled and (store.root / epoch.FILE_NAME).exists() and (store.root / _MADE_ANEW).exists():
             yield Needed(epoch.IDENTITY_NAME, what, f"there are terms of masters; {then}", True)
     except OSError as error:

@@ -105,7 +105,8 @@ def named_stores(given: Iterable[str], stores_file: Path | None = None) -> list[
     found: dict[str, None] = {}
     for word in words:
         if is_remote(word):
-            fitting = remote_matches(word) if word.startswith("s3") and "*" in word.partition("?")[0] else [word]
+            is_pattern = word.startswith("s3") and glob.has_magic(word.partition("?")[0])
+            fitting = remote_matches(word) if is_pattern else [word]
         elif glob.has_magic(word) and not os.path.exists(word):
             fitting = [os.path.abspath(path) for path in sorted(glob.glob(word, recursive=True)) if os.path.isdir(path)]
         else:

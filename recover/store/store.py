@@ -190,7 +190,7 @@ class Store:
 
     @cached_property
     def log_file_size_is_told(self) -> bool:
-        """False where nobody said it, and the log has one file, or several of which none is as long as names tell."""
+        """False where no setting gives it, and the log has one file, or several, none as long as their names tell."""
         log, said = self.commitlog, self._stated_log_file_size
         if len(log.files) == 1:
             said = log.file_size if said else 0
@@ -199,7 +199,7 @@ class Store:
 
     @property
     def _stated_log_file_size(self) -> int:
-        """What the settings say, the brokers' default where a configuration leaves it out, 0 where nobody says it."""
+        """The size in the settings; the brokers' default where a configuration leaves it out, else 0."""
         return self._configured("mappedFileSizeCommitLog", DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0)
 
     @cached_property

@@ -173,6 +173,7 @@ class TestOnSpark:
         # a worker that has read from a server has threads, and a fork of it would wait for them for ever
         assert mqtool("verify", place, "--engine", "spark", *LOCAL).code & exits.MESSAGES
         assert named_stores([place.replace("deep/store", "*/st[o]re"), place]) == [place]
+        assert named_stores([place.replace("deep/store", "d[e]ep/store")]) == [place]
         with pytest.raises(UsageRefusal, match="no folder fits"):
             named_stores([place.replace("deep/store", "deep/*/store")])
         document = fleet_verify(*words).document
