@@ -149,8 +149,7 @@ def _stops(
     for item in needed:
         if item.stops:
             yield Stop(f"{item.part} ({item.what}): {item.problem}", item.finding().remedy)
-    timer = settings.given.get("timerWheelEnable", "true").strip().lower() == "true"
-    if timer and settings.version >= _FIRST_WITH_ALL:
+    if settings.flag("timerWheelEnable") and settings.version >= _FIRST_WITH_ALL:
         for found in check_lengths(store):
             if found.file is not None and not found.file.startswith(_SNAPSHOT):
                 yield Stop(found.message, found.remedy)
