@@ -17,7 +17,7 @@
 #define KERNEL __attribute__((visibility("default")))
 #define PART static inline
 
-/* RECORD and EXPECTED of formats/record/rows.py. */
+/* RECORD, EXPECTED and QUEUE_TALLY of formats/record/rows.py. */
 typedef struct __attribute__((packed)) {
     int64_t phy_offset, queue_offset, store_timestamp, tags_code;
     int32_t size, queue, sys_flag;
@@ -29,6 +29,13 @@ typedef struct __attribute__((packed)) {
     int32_t size, queue;
     uint16_t bits;
 } expected_row;
+
+typedef struct __attribute__((packed)) {
+    int64_t first, last, positions, least, most;
+    uint64_t sum;
+    uint16_t bits;
+    bool fallen;
+} queue_tally;
 
 
 /* Constants that have a name in Python; tests hold each to it. */
@@ -107,10 +114,9 @@ KERNEL void mq_note_last(const record_row *records, int64_t rows, int64_t *last_
 KERNEL int64_t mq_group_rows(const record_row *records, int64_t rows, const bool *wanted, int64_t queues,
                              int64_t *next_place, int64_t places, const int64_t *stops, int64_t stops_size,
                              expected_row *out, int64_t room);
-KERNEL void mq_tally_rows(const record_row *records, int64_t rows, int64_t *last_offset, int64_t queues, bool *fallen,
-                          int64_t fallen_size, int64_t *counts, int64_t counts_size, int64_t *lowest,
-                          int64_t lowest_size, int64_t *highest, int64_t highest_size, int64_t *totals,
-                          int64_t totals_size);
+KERNEL void mq_tally_rows(const record_row *records, int64_t rows, int64_t seed, queue_tally *queues,
+                          int64_t queue_count, int64_t *totals, int64_t totals_size);
+KERNEL int64_t mq_unit_sum(const uint8_t *units, int64_t size, int64_t first, int64_t seed);
 
 /* index.c */
 KERNEL int64_t mq_check_chains(const int32_t *units, int64_t unit_rows, int64_t count, const int32_t *slots,
