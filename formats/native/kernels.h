@@ -37,7 +37,6 @@ typedef struct __attribute__((packed)) {
     bool fallen;
 } queue_tally;
 
-
 /* Constants that have a name in Python; tests hold each to it. */
 enum {
     BIT_HAS_TAGS = 1, BIT_DELAY = 2, BIT_LMQ = 4, BIT_PROP_CRC = 8, BIT_V2 = 16, BIT_GHOST = 32, BIT_SUPERSEDED = 64,
