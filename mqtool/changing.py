@@ -16,8 +16,7 @@ from mqtool import exits
 from mqtool.next_steps import NOT_OF_A_COPY, Given, Scene, Step, next_steps, undo_step
 from mqtool.options import BrokerChoice, ConsentChoice, EngineChoice, PartsChoice, StoreChoice, option
 from mqtool.printer import Printer, make_console, outside_store
-from mqtool.screens.plan import losses, plan_document, show_plan
-from mqtool.screens.verdict import verify_line
+from mqtool.screens.verdict import losses, plan_document, show_plan, verify_line
 from mqtool.text import clean, count
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import copy_store, relocated, sources_of

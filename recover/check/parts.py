@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -441,15 +441,10 @@ ALL_PARTS = frozenset({"commitlog", "consumequeue", "index", "checkpoint", "conf
 _VERIFY_PROPERTY_CRC = "forceVerifyPropCRC"
 
 
-def check_parts(
-    store: Store, look: Survey, wanted: Collection[str] = ALL_PARTS, *, holder: Callable[[Path], int | None] = probe,
-) -> list[Finding]:
-    """Findings that belong to no single file format. With less than all parts `wanted`, only those that bear on them.
-
-    `holder` says who holds the store's lock: pass `lambda root: None` while we hold it ourselves.
-    """
+def check_parts(store: Store, look: Survey, wanted: Collection[str] = ALL_PARTS) -> list[Finding]:
+    """Findings that belong to no one file format. With less than all parts `wanted`, only those that bear on them."""
     whole = set(wanted) >= ALL_PARTS
-    findings = list(lock_findings(store, holder(store.root), with_abort=whole))
+    findings = list(lock_findings(store, probe(store.root), with_abort=whole))
     findings.extend(log_is_gone(store))
     settings = look.options.settings
     findings.extend(settings_findings(look.log, settings))

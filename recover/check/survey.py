@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
-from recover.broker.delays import DEFAULT_LEVELS, DelayTable, parse_levels
+from recover.broker.settings import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.check.log import is_end_mark_only
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, expect
 from recover.evidence.beyond import file_named_elsewhere, named_behind, note_damage_behind

@@ -6,7 +6,7 @@ whole and judged: its units against the log, its chains against the hashes, its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -468,12 +468,11 @@ def odd_index_name(store: Store, odd: OddName) -> Finding:
 
 def check_index(
     store: Store, log: LogView, *, excluded: Collection[int] = (), tags: bool | None = None,
-    tick: Callable[[], None] | None = None,
 ) -> IndexReport:
     """Judge every index file of the store, one in memory at a time.
 
     `excluded` are numbers of `log.queues` whose messages need no unit; `tags` says whether tag units are
-    expected where no file tells (None: what the store says of its broker). `tick` is called after each file.
+    expected where no file tells (None: what the store says of its broker).
     """
     assert log.has_keys, "units are made of keys"
     listing = list_index_files(store.index_dir)
@@ -482,7 +481,7 @@ def check_index(
     checkpoint = store.checkpoint(extend=True)
     if tags is None:
         tags = _writes_tag_units(store, checkpoint)
-    _Check(store, log, report, tick).run(tags, None if checkpoint is None else checkpoint.index_msg_timestamp)
+    _Check(store, log, report).run(tags, None if checkpoint is None else checkpoint.index_msg_timestamp)
     return report
 
 
@@ -496,13 +495,10 @@ def _writes_tag_units(store: Store, checkpoint: Checkpoint | None) -> bool:
 
 
 class _Check:
-    def __init__(
-        self, store: Store, log: LogView, report: IndexReport, tick: Callable[[], None] | None
-    ) -> None:
+    def __init__(self, store: Store, log: LogView, report: IndexReport) -> None:
         self.store = store
         self.log = log
         self.report = report
-        self.tick = tick
         self.stream = report.stream
         self.folder = store.relative(report.listing.directory)
 
@@ -514,8 +510,6 @@ class _Check:
                 report.findings.append(odd_index_name(self.store, OddName(file.path, FILE, file.length)))
             if report.geometry is not None:
                 self._check_file(file, report.geometry)
-            if self.tick is not None:
-                self.tick()
         runs = [run for verdict in report.verdicts for run in verdict.tag_runs]
         self.stream.tags = TagHistory.infer(runs, tags)
         if not report.listing.files and checkpoint_time == 0 and self.stream.has_units:

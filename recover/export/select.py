@@ -130,8 +130,7 @@ def _own_place(path: Path, length: int) -> int | None:
 
 
 def scan_source(
-    source: Source, engine: Engine, *, memory: int, progress: ProgressCallback | None = None,
-    counted: Callable[[LogView], None] | None = None,
+    source: Source, engine: Engine, *, memory: int, progress: ProgressCallback | None = None
 ) -> Scanned:
     """Scan the log of a source, judging old and superseded records as verify does where its queues are there.
 
@@ -213,14 +212,13 @@ def parse_span(text: str, option: str) -> Span:
     return span
 
 
-def parse_time(text: str, option: str, now_ms: int | None = None) -> int:
+def parse_time(text: str, option: str) -> int:
     """ms since the epoch, ISO 8601 with its zone, or `-2h` before now (ms, s, m, h, d, w); a usage error (16) else."""
     text = text.strip()
     if text.isascii() and text.isdecimal():
         return int(text)
     if back := _BACK.fullmatch(text):
-        now = int(time.time() * 1000) if now_ms is None else now_ms
-        return now - int(float(back[1]) * _UNITS[back[2]])
+        return int(time.time() * 1000) - int(float(back[1]) * _UNITS[back[2]])
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:

@@ -112,11 +112,11 @@ class FileReport(Struct):
         }
 
 
-def layout_fields(layout: Layout[Any], content: bytes, at: int, position: int = 0) -> tuple[Field, ...]:
-    """The declared fields of `content[position:]`, which lies at `at` of the file, as far as the bytes go."""
+def layout_fields(layout: Layout[Any], content: bytes, at: int) -> tuple[Field, ...]:
+    """The declared fields of `content`, which lies at `at` of the file, as far as the bytes go."""
     fields = []
     for item in layout.fields:
-        piece = content[position + item.offset : position + item.offset + item.size]
+        piece = content[item.offset : item.offset + item.size]
         if len(piece) < item.size:
             break
         (value,) = struct.unpack(">" + item.wire.code, piece)
