@@ -509,34 +509,6 @@ void mq_walk_records(
     result[1] = status;
 }
 
-/* --- searches for where a damaged log goes on --- */
-
-int64_t mq_find_record_head(const uint8_t *data, int64_t size, int64_t position, int64_t available,
-                            int64_t window_offset) {
-    int64_t limit = within(available, size) - OFFSET_PHY_OFFSET - 8;
-    for (int64_t i = most(position, 0); i <= limit; i++) {
-        const uint8_t *hit = memchr(data + i + OFFSET_MAGIC, 0xDA, (size_t)(limit - i + 1));
-        if (!hit) break;
-        i = hit - data - OFFSET_MAGIC;
-        int32_t magic = (int32_t)u32_at(hit);
-        if ((magic == MAGIC_V1 || magic == MAGIC_V2) && i64_at(data + i + OFFSET_PHY_OFFSET) == window_offset + i)
-            return i;
-    }
-    return -1;
-}
-
-int64_t mq_find_blank(const uint8_t *data, int64_t size, int64_t position, int64_t available, int64_t window_offset,
-                      int64_t file_end) {
-    int64_t limit = within(available, size) - BLANK_SIZE;
-    for (int64_t i = most(position, 0); i <= limit; i++) {
-        const uint8_t *hit = memchr(data + i + OFFSET_MAGIC, 0xCB, (size_t)(limit - i + 1));
-        if (!hit) break;
-        i = hit - data - OFFSET_MAGIC;
-        if ((int32_t)u32_at(hit) == MAGIC_BLANK && i32_at(data + i) == file_end - window_offset - i) return i;
-    }
-    return -1;
-}
-
 int64_t mq_last_nonzero(const uint8_t *data, int64_t size, int64_t start, int64_t stop) {
     int64_t i = within(stop, size) - 1;
     start = within(start, size);

@@ -19,8 +19,6 @@ from formats.record.layout import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
-    OFFSET_MAGIC,
-    OFFSET_PHY_OFFSET,
 )
 from formats.record.rows import BIT_DELAY, RECORD, row_of
 
@@ -113,33 +111,6 @@ def new_queue_slots(size: int, names: Any, queue_table: Any, queues: int) -> Any
 )
 def fill_slots(slots: Any, names: Any, queue_table: Any, queues: int) -> None:
     """Put the number of each queue into the first free slot from its own on. The plain walk needs no slots."""
-
-
-@kernel(data=_BYTES, position=INT, available=INT, window_offset=INT, returns=INT)
-def find_record_head(data: Any, position: int, available: int, window_offset: int) -> int:
-    """First place at or after `position` with a message magic and its own physical offset, or -1."""
-    content: bytes = data[: max(min(available, data.size), 0)].tobytes()
-    i: int = max(position, 0)
-    while (i := content.find(b"\xda\xa3\x20", i + OFFSET_MAGIC) - OFFSET_MAGIC) >= 0:
-        if i + OFFSET_PHY_OFFSET + 8 > len(content):
-            return -1
-        (_, magic), (own,) = _START_OF_RECORD.unpack_from(content, i), struct.unpack_from(">q", content, i + 28)
-        if magic in (MAGIC_V1, MAGIC_V2) and own == window_offset + i:
-            return i
-        i += 1
-    return -1
-
-
-@kernel(data=_BYTES, position=INT, available=INT, window_offset=INT, file_end=INT, returns=INT)
-def find_blank(data: Any, position: int, available: int, window_offset: int, file_end: int) -> int:
-    """First place at or after `position` with a blank that reaches exactly to `file_end`, or -1."""
-    content: bytes = data[: max(min(available, data.size), 0)].tobytes()
-    i: int = max(position, 0)
-    while (i := content.find(struct.pack(">i", MAGIC_BLANK), i + OFFSET_MAGIC) - OFFSET_MAGIC) >= 0:
-        if _START_OF_RECORD.unpack_from(content, i)[0] == file_end - window_offset - i:
-            return i
-        i += 1
-    return -1
 
 
 @kernel(data=_BYTES, start=INT, stop=INT, returns=INT)

@@ -8,6 +8,7 @@ import glob
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,13 +20,13 @@ from formats.errors import FormatError
 from formats.javahash import index_key_hash, java_string
 from formats.message_id import offset_id
 from formats.names import offset_in_name
-from formats.record import HEAD, HEAD_SIZE, MAGIC_V1, MAGIC_V2, Record, decode
+from formats.record import HEAD, Record, decode
 from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, BIT_SUPERSEDED
 from recover.evidence.last_numbers import correct_generations_by_units
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
 from recover.findings.refusal import NotAStore, UsageRefusal
 from recover.log.engine import Engine
-from recover.log.file_scan import FileScan, ProgressCallback
+from recover.log.file_scan import FileScan, ProgressCallback, heads_in
 from recover.log.files import live_copies, rightly_placed
 from recover.log.judge import judge
 from recover.log.scan import LogView
@@ -109,24 +110,15 @@ def _of_files(paths: Sequence[Path]) -> Source:
 
 def _own_place(path: Path, length: int) -> int | None:
     """The offset of a file's first byte as its first intact record has it; None without one in its first MiBs."""
-    magics = [magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2)]
     with FileReader(path) as reader:
         content = bytes(reader.read(0, min(_LOOK, length)))
-        at = -1
-        while True:
-            hits = [content.find(magic, at + 5) for magic in magics]
-            at = min((hit - 4 for hit in hits if hit >= 4), default=-1)
-            if at < 0:
-                return None
-            if at + HEAD_SIZE > len(content):
-                return None
+        for at in heads_in(np.frombuffer(content, dtype=np.uint8)).tolist():
             base = HEAD.decode(content, at).phy_offset - at
-            try:
+            with suppress(FormatError):
                 if base >= 0:
                     judge(reader.read, at, base, base + length)
-                    return base
-            except FormatError:
-                continue
+                    return int(base)
+    return None
 
 
 def scan_source(
