@@ -32,9 +32,6 @@ class BatchCqUnit(NamedTuple):
 BATCH_CQ_UNIT = Layout.of(BatchCqUnit)
 DEFAULT_FILE_SIZE = 300_000 * BATCH_CQ_UNIT.size
 
-SPARSE_END = BatchCqUnit(-1, 0, 0, 0, 0, 0, -1, 0)
-"""Ends a file of a compaction queue."""
-
 
 def is_valid(unit: BatchCqUnit) -> bool:
     """The test at which BatchConsumeQueue.recover stops."""

@@ -5,15 +5,10 @@ Sources: broker classes TimerLog, TimerWheel, Slot, TimerCheckpoint, TimerMessag
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 from formats.errors import FormatError
 from formats.layout import I32, I64, Buffer, Layout
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 MAGIC_DEFAULT = 1
 MAGIC_ROLL = 2
@@ -21,11 +16,7 @@ MAGIC_DELETE = 4
 MAGIC_BLANK = -875286124
 _KNOWN_MAGIC_BITS = 0xF
 
-NO_POSITION = -1
-DEFAULT_FILE_SIZE = 100 * 1024 * 1024
 WHEEL_SLOTS = 7 * 24 * 3600 * 2
-DEFAULT_PRECISION_MS = 1000
-CHECK_FILE_SIZE = 4096
 
 
 class TimerLogUnit(NamedTuple):
@@ -95,45 +86,3 @@ def decode(buffer: Buffer, offset: int = 0) -> TimerLogUnit:
     if unit.magic | _KNOWN_MAGIC_BITS != _KNOWN_MAGIC_BITS:
         raise FormatError("bad-magic", offset, f"unknown bits in magic {unit.magic}", magic=unit.magic)
     return unit
-
-
-def units(buffer: Buffer) -> Iterator[tuple[int, TimerLogUnit]]:
-    """(byte position in the file, unit) in order up to a blank or an unwritten place; `FormatError` as `decode`."""
-    for position in range(0, len(buffer) - TIMER_LOG_UNIT.size + 1, TIMER_LOG_UNIT.size):
-        try:
-            unit = decode(buffer, position)
-        except FormatError as error:
-            if error.reason in ("end", "unwritten"):
-                return
-            raise
-        yield position, unit
-
-
-def encode_blank(size: int) -> bytes:
-    """The end mark for a file with `size` bytes left; the rest of them stays zero."""
-    return TIMER_LOG_BLANK.encode(TimerLogBlank(size, 0, MAGIC_BLANK))
-
-
-def due_timestamp(unit: TimerLogUnit) -> int:
-    """When the message is due (ms since 1970)."""
-    return unit.write_timestamp + unit.delay
-
-
-def wheel(buffer: Buffer) -> npt.NDArray[np.void]:
-    """All slots of a timerwheel (`TIMER_WHEEL_SLOT.dtype`), nothing copied; `FormatError("bad-length")`."""
-    import numpy as np
-
-    if len(buffer) != WHEEL_FILE_SIZE:
-        raise FormatError("bad-length", 0, f"a timerwheel has {WHEEL_FILE_SIZE} bytes",
-                          expected=WHEEL_FILE_SIZE, length=len(buffer))
-    return np.frombuffer(buffer, dtype=TIMER_WHEEL_SLOT.dtype)
-
-
-def slot_of(timestamp: int, precision: int = DEFAULT_PRECISION_MS) -> int:
-    """The wheel slot of a delivery time (both ms)."""
-    return timestamp // precision % WHEEL_SLOTS
-
-
-def encode_check(check: TimerCheck) -> bytes:
-    """The bytes of a whole config/timercheck."""
-    return TIMER_CHECK.encode(check).ljust(CHECK_FILE_SIZE, b"\0")

@@ -16,7 +16,7 @@ from msgspec import Struct, field, structs
 
 from mqtool import exits
 from mqtool.text import count
-from recover.findings.registry import CODES
+from recover.findings.model import CODES
 from recover.findings.store_codes import DLEDGER_LOG, QUEUE_DATABASE
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@
 #define KERNEL __attribute__((visibility("default")))
 #define PART static inline
 
-/* RECORD and EXPECTED of formats/record/rows.py. */
+/* RECORD, EXPECTED and QUEUE_TALLY of formats/record/rows.py. */
 typedef struct __attribute__((packed)) {
     int64_t phy_offset, queue_offset, store_timestamp, tags_code;
     int32_t size, queue, sys_flag;
@@ -29,6 +29,13 @@ typedef struct __attribute__((packed)) {
     int32_t size, queue;
     uint16_t bits;
 } expected_row;
+
+typedef struct __attribute__((packed)) {
+    int64_t first, last, positions, least, most;
+    uint64_t sum;
+    uint16_t bits;
+    bool fallen;
+} queue_tally;
 
 typedef struct { const record_row *at; int64_t size; } rows_view;
 
@@ -110,10 +117,9 @@ KERNEL void mq_note_last(const record_row *records, int64_t rows, int64_t *last_
 KERNEL int64_t mq_group_rows(const record_row *records, int64_t rows, const bool *wanted, int64_t queues,
                              int64_t *next_place, int64_t places, const int64_t *stops, int64_t stops_size,
                              expected_row *out, int64_t room);
-KERNEL void mq_tally_rows(const record_row *records, int64_t rows, int64_t *last_offset, int64_t queues, bool *fallen,
-                          int64_t fallen_size, int64_t *counts, int64_t counts_size, int64_t *lowest,
-                          int64_t lowest_size, int64_t *highest, int64_t highest_size, int64_t *totals,
-                          int64_t totals_size);
+KERNEL void mq_tally_rows(const record_row *records, int64_t rows, int64_t seed, queue_tally *queues,
+                          int64_t queue_count, int64_t *totals, int64_t totals_size);
+KERNEL int64_t mq_unit_sum(const uint8_t *units, int64_t size, int64_t first, int64_t seed);
 
 /* index.c */
 KERNEL void mq_match_records(
@@ -131,7 +137,7 @@ KERNEL void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t
 
 /* lines.c */
 KERNEL void mq_write_lines(const uint8_t *data, int64_t size, const int64_t *starts, int64_t count,
-                           const int64_t *sizes, int64_t sizes_size, int64_t first, int64_t flat, uint8_t *lines,
+                           const int64_t *sizes, int64_t sizes_size, int64_t first, int64_t csv, uint8_t *lines,
                            int64_t room, int64_t *result);
 
 #endif

@@ -1,6 +1,6 @@
-/* Messages as lines of JSON, byte for byte as the encoder of messages writes them. It may only say yes: a record that a
- * line needs more of than its own bytes for (a compressed body, an IPv6 host, names or values that are no ASCII, a
- * property twice) is left to `recover.export.messages`. */
+/* Messages as lines of JSON or rows of CSV, byte for byte as `recover.export.write` makes them. It may only say yes: a
+ * record that a line needs more of than its own bytes for (a compressed body, an IPv6 host, names or values that are no
+ * ASCII, a property twice) is left to that. */
 #include "kernels.h"
 #include "layout.h"
 
@@ -11,13 +11,13 @@
 enum { MOST_PROPERTIES = 64,
        /* bytes of a line beside what a record holds, and what a byte of it can become: twice backslash u 0 0 1 f */
        FIXED = 2048, WIDEST = 12,
-       /* sizes of a record from its line on to where its properties are written apart, and to what is used at most */
+       /* for a row of CSV: sizes of a record to where its properties are written apart, and to what is used at most */
        APART = 16, ROOM_APART = 40 };
 
 typedef struct { const uint8_t *name, *split, *end; } property;
 
 /* Where a line is written: there is room for all that a record can become, and for 16 bytes more. */
-typedef struct { uint8_t *at; } output;
+typedef struct { uint8_t *at; bool csv, begun; } output;
 
 PART void put(output *out, const char *text) {
     size_t size = strlen(text);
@@ -33,14 +33,6 @@ PART void put_number(output *out, int64_t value) {
     if (value < 0) *--first = '-';
     memcpy(out->at, first, (size_t)(digits + sizeof digits - first));
     out->at += digits + sizeof digits - first;
-}
-
-static void put_host(output *out, const uint8_t *ip, const uint8_t *port) {
-    for (int k = 0; k < 4; k++) {
-        put_number(out, ip[k]);
-        *out->at++ = k < 3 ? '.' : ':';
-    }
-    put_number(out, i32_at(port));
 }
 
 static void put_hex(output *out, const uint8_t *data, int size) {
@@ -86,16 +78,17 @@ static int64_t sequence(const uint8_t *p, const uint8_t *stop) {
     return length;
 }
 
-/* Text up to `stop` as the inside of a JSON string; false if it is no UTF-8. */
+/* Text up to `stop` as the inside of a quoted string; false if it is no UTF-8. CSV has a quote twice, nothing else. */
 static bool put_text(output *out, const uint8_t *p, const uint8_t *stop) {
+    uint8_t first_plain = out->csv ? 0 : 32, backslash = out->csv ? '"' : '\\';
     while (p < stop) {
 #if defined(__SSE2__)
         while (stop - p >= 16) {
             __m128i block = _mm_loadu_si128((const __m128i *)p);
-            /* as numbers with sign, bytes above 127 are below 32, too */
-            __m128i special = _mm_or_si128(_mm_cmplt_epi8(block, _mm_set1_epi8(32)),
+            /* as numbers with sign, bytes above 127 are below those, too */
+            __m128i special = _mm_or_si128(_mm_cmplt_epi8(block, _mm_set1_epi8((char)first_plain)),
                                            _mm_or_si128(_mm_cmpeq_epi8(block, _mm_set1_epi8('"')),
-                                                        _mm_cmpeq_epi8(block, _mm_set1_epi8('\\'))));
+                                                        _mm_cmpeq_epi8(block, _mm_set1_epi8((char)backslash))));
             int marks = _mm_movemask_epi8(special), plain = marks ? __builtin_ctz((unsigned)marks) : 16;
             _mm_storeu_si128((__m128i *)out->at, block);
             p += plain, out->at += plain;
@@ -111,8 +104,9 @@ static bool put_text(output *out, const uint8_t *p, const uint8_t *stop) {
             p += length, out->at += length;
             continue;
         }
-        if (octet < 32 || octet == '"' || octet == '\\') put_escaped(out, octet);
-        else *out->at++ = octet;
+        if (octet >= first_plain && octet != '"' && octet != backslash) *out->at++ = octet;
+        else if (out->csv) put(out, "\"\"");
+        else put_escaped(out, octet);
         p++;
     }
     return true;
@@ -149,27 +143,78 @@ static int split(const uint8_t *p, const uint8_t *stop, property *items) {
     return count;
 }
 
-/* The value of a property as a JSON string, or null. */
-static void put_property(output *out, const property *items, int count, const char *name) {
+/* What comes before the value of a field: its name, which CSV does without. */
+static void put_name(output *out, const char *name) {
+    if (!out->csv) {
+        put(out, out->begun ? ",\"" : "{\"");
+        put(out, name);
+        put(out, "\":");
+    } else if (out->begun) {
+        put(out, ",");
+    }
+    out->begun = true;
+}
+
+static void put_null(output *out, const char *name) {
+    put_name(out, name);
+    if (!out->csv) put(out, "null");
+}
+
+static void put_int(output *out, const char *name, int64_t value) {
+    put_name(out, name);
+    put_number(out, value);
+}
+
+static void put_word(output *out, const char *name, const char *value) {
+    put_name(out, name);
+    put(out, "\"");
+    put(out, value);
+    put(out, "\"");
+}
+
+/* Text of a record; false if it is no UTF-8, and then nothing has been written of it. */
+static bool put_string(output *out, const uint8_t *p, const uint8_t *stop) {
+    uint8_t *before = out->at;
+    *out->at++ = '"';
+    if (!put_text(out, p, stop)) {
+        out->at = before;
+        return false;
+    }
+    *out->at++ = '"';
+    return true;
+}
+
+static void put_host(output *out, const char *name, const uint8_t *ip, const uint8_t *port) {
+    put_name(out, name);
+    put(out, "\"");
+    for (int k = 0; k < 4; k++) {
+        put_number(out, ip[k]);
+        *out->at++ = k < 3 ? '.' : ':';
+    }
+    put_number(out, i32_at(port));
+    put(out, "\"");
+}
+
+/* The value of a property, or null. */
+static void put_property(output *out, const char *field, const property *items, int count, const char *name) {
     size_t size = strlen(name);
     for (int k = 0; k < count; k++)
         if ((size_t)(items[k].split - items[k].name) == size && !memcmp(items[k].name, name, size)) {
-            *out->at++ = '"';
-            put_text(out, items[k].split + 1, items[k].end);
-            *out->at++ = '"';
+            put_name(out, field);
+            put_string(out, items[k].split + 1, items[k].end);
             return;
         }
-    put(out, "null");
+    put_null(out, field);
 }
 
-static void put_properties(output *out, const property *items, int count) {
+/* All properties as an object of JSON. */
+static void put_object(output *out, const property *items, int count) {
     *out->at++ = '{';
     for (int k = 0; k < count; k++) {
-        put(out, k ? ",\"" : "\"");
-        put_text(out, items[k].name, items[k].split);
-        put(out, "\":\"");
-        put_text(out, items[k].split + 1, items[k].end);
-        *out->at++ = '"';
+        if (k) put(out, ",");
+        put_string(out, items[k].name, items[k].split);
+        put(out, ":");
+        put_string(out, items[k].split + 1, items[k].end);
     }
     *out->at++ = '}';
 }
@@ -182,7 +227,7 @@ static bool is_plain_name(const uint8_t *p, const uint8_t *stop) {
 }
 
 /* The line of a record; false, and nothing is to be kept, for one that it is not sure of. */
-static bool put_line(output *out, const uint8_t *record, int64_t size, bool flat) {
+static bool put_line(output *out, const uint8_t *record, int64_t size) {
     const uint8_t *end = record + size;
     if (size < HEAD_SIZE + 4 || i32_at(record) != size) return false;
     int32_t magic = (int32_t)u32_at(record + OFFSET_MAGIC);
@@ -198,80 +243,71 @@ static bool put_line(output *out, const uint8_t *record, int64_t size, bool flat
     property items[MOST_PROPERTIES];
     int count = split(properties, end, items);
     if (count < 0) return false;
-    put(out, "{\"topic\":\"");
-    put_text(out, topic, topic_end);
-    put(out, "\",\"queue\":");
-    put_number(out, i32_at(record + OFFSET_QUEUE_ID));
-    put(out, ",\"queue_offset\":");
-    put_number(out, i64_at(record + OFFSET_QUEUE_OFFSET));
-    put(out, ",\"phy_offset\":");
-    put_number(out, i64_at(record + OFFSET_PHY_OFFSET));
-    put(out, ",\"size\":");
-    put_number(out, size);
-    put(out, ",\"state\":\"live\",\"store_time\":");
-    put_number(out, i64_at(record + OFFSET_STORE_TIMESTAMP));
-    put(out, ",\"born_time\":");
-    put_number(out, i64_at(record + OFFSET_BORN_TIMESTAMP));
-    put(out, ",\"born_host\":\"");
-    put_host(out, record + OFFSET_BORN_HOST, record + OFFSET_BORN_PORT);
-    put(out, "\",\"store_host\":\"");
-    put_host(out, record + OFFSET_STORE_HOST, record + OFFSET_STORE_PORT);
-    put(out, "\",\"msg_id\":\"");
+    out->begun = false;
+    put_name(out, "topic");
+    put_string(out, topic, topic_end);
+    put_int(out, "queue", i32_at(record + OFFSET_QUEUE_ID));
+    put_int(out, "queue_offset", i64_at(record + OFFSET_QUEUE_OFFSET));
+    put_int(out, "phy_offset", i64_at(record + OFFSET_PHY_OFFSET));
+    put_int(out, "size", size);
+    put_word(out, "state", "live");
+    put_int(out, "store_time", i64_at(record + OFFSET_STORE_TIMESTAMP));
+    put_int(out, "born_time", i64_at(record + OFFSET_BORN_TIMESTAMP));
+    put_host(out, "born_host", record + OFFSET_BORN_HOST, record + OFFSET_BORN_PORT);
+    put_host(out, "store_host", record + OFFSET_STORE_HOST, record + OFFSET_STORE_PORT);
+    put_name(out, "msg_id");
+    *out->at++ = '"';
     put_hex(out, record + OFFSET_STORE_HOST, 8);
     put_hex(out, record + OFFSET_PHY_OFFSET, 8);
-    put(out, "\",\"unique_key\":");
-    put_property(out, items, count, "UNIQ_KEY");
-    put(out, ",\"keys\":");
-    put_property(out, items, count, "KEYS");
-    put(out, ",\"tags\":");
-    put_property(out, items, count, "TAGS");
-    put(out, ",\"flag\":");
-    put_number(out, i32_at(record + OFFSET_FLAG));
-    put(out, ",\"sys_flag\":");
-    put_number(out, sys_flag);
+    *out->at++ = '"';
+    put_property(out, "unique_key", items, count, "UNIQ_KEY");
+    put_property(out, "keys", items, count, "KEYS");
+    put_property(out, "tags", items, count, "TAGS");
+    put_int(out, "flag", i32_at(record + OFFSET_FLAG));
+    put_int(out, "sys_flag", sys_flag);
     int64_t kind = sys_flag & TRANSACTION;
-    put(out, ",\"transaction\":\"");
-    put(out, kind == 0 ? "none" : kind == TRANSACTION_ROLLBACK ? "rollback" : kind == TRANSACTION_COMMIT ? "commit" : "half");
-    put(out, "\",\"reconsume_times\":");
-    put_number(out, i32_at(record + OFFSET_RECONSUME_TIMES));
-    if (flat) {
-        put(out, ",\"properties\":\"");
-        output apart = {out->at + APART * size};
+    put_word(out, "transaction", kind == 0 ? "none" : kind == TRANSACTION_ROLLBACK ? "rollback" :
+             kind == TRANSACTION_COMMIT ? "commit" : "half");
+    put_int(out, "reconsume_times", i32_at(record + OFFSET_RECONSUME_TIMES));
+    put_name(out, "properties");
+    if (out->csv) {
+        output apart = {.at = out->at + APART * size};
         uint8_t *text = apart.at;
-        put_properties(&apart, items, count);
-        put_text(out, text, apart.at);
-        put(out, "\",\"body\":\"");
+        put_object(&apart, items, count);
+        put_string(out, text, apart.at);
     } else {
-        put(out, ",\"properties\":");
-        put_properties(out, items, count);
-        put(out, ",\"body\":\"");
+        put_object(out, items, count);
     }
-    uint8_t *before = out->at;
-    bool is_text = put_text(out, body, body_end);
+    put_name(out, "body");
+    bool is_text = put_string(out, body, body_end);
     if (!is_text) {
-        out->at = before;
+        *out->at++ = '"';
         put_base64(out, body, body_end);
+        *out->at++ = '"';
     }
-    put(out, is_text ? "\",\"body_encoding\":\"utf-8" : "\",\"body_encoding\":\"base64");
-    put(out, "\",\"body_compression\":null,\"kind\":null,\"stored_topic\":\"");
-    put_text(out, topic, topic_end);
-    put(out, "\",\"stored_queue\":");
-    put_number(out, i32_at(record + OFFSET_QUEUE_ID));
-    put(out, ",\"body_problem\":null,\"damage\":null,\"doubtful\":");
-    put(out, flat ? "\"\"}\n" : "[]}\n");
+    put_word(out, "body_encoding", is_text ? "utf-8" : "base64");
+    put_null(out, "body_compression");
+    put_null(out, "kind");
+    put_name(out, "stored_topic");
+    put_string(out, topic, topic_end);
+    put_int(out, "stored_queue", i32_at(record + OFFSET_QUEUE_ID));
+    put_null(out, "body_problem");
+    put_null(out, "damage");
+    put_name(out, "doubtful");
+    put(out, out->csv ? "\"\"\n" : "[]}\n");
     return true;
 }
 
 void mq_write_lines(const uint8_t *data, int64_t size, const int64_t *starts, int64_t count, const int64_t *sizes,
-                    int64_t sizes_size, int64_t first, int64_t flat, uint8_t *lines, int64_t room, int64_t *result) {
-    output out = {lines};
+                    int64_t sizes_size, int64_t first, int64_t csv, uint8_t *lines, int64_t room, int64_t *result) {
+    output out = {.at = lines, .csv = csv != 0};
     int64_t record = most(first, 0);
     for (; record < least(count, sizes_size); record++) {
         int64_t start = starts[record], length = sizes[record], used = out.at - lines;
         if (length <= 0 || length > size || start < 0 || start > size - length) break;
-        if (FIXED + (flat ? ROOM_APART : WIDEST) * length > room - used) break;
+        if (FIXED + (csv ? ROOM_APART : WIDEST) * length > room - used) break;
         uint8_t *before = out.at;
-        if (!put_line(&out, data + start, length, flat != 0)) {
+        if (!put_line(&out, data + start, length)) {
             out.at = before;
             break;
         }

@@ -32,24 +32,49 @@ int64_t mq_group_rows(const record_row *records, int64_t rows, const bool *wante
     return 1;
 }
 
-void mq_tally_rows(const record_row *records, int64_t rows, int64_t *last_offset, int64_t queues, bool *fallen,
-                   int64_t fallen_size, int64_t *counts, int64_t counts_size, int64_t *lowest, int64_t lowest_size,
-                   int64_t *highest, int64_t highest_size, int64_t *totals, int64_t totals_size) {
+enum { CQ_UNIT_SIZE = 20, CQ_UNIT_SIZE_AT = 8, CQ_UNIT_TAGS_AT = 12 };
+
+/* A hash of what a unit says and of its place: the same that `_place_hashes` makes. */
+PART uint64_t stirred(uint64_t x, uint64_t value) {
+    x ^= value;
+    x = (x ^ x >> 32) * 0x9E3779B97F4A7C15u;
+    return (x ^ x >> 32) * 0xD6E8FEB86659FD93u;
+}
+
+PART uint64_t place_hash(uint64_t seed, int64_t queue_offset, int64_t phy_offset, int64_t tags_code, int64_t size) {
+    uint64_t x = stirred(seed, (uint64_t)queue_offset);
+    x = stirred(stirred(stirred(x, (uint64_t)phy_offset), (uint64_t)tags_code), (uint64_t)size);
+    return x ^ x >> 32;
+}
+
+int64_t mq_unit_sum(const uint8_t *units, int64_t size, int64_t first, int64_t seed) {
+    uint64_t sum = 0, place = (uint64_t)first;
+    for (int64_t at = 0; at <= size - CQ_UNIT_SIZE; at += CQ_UNIT_SIZE, place++) {
+        const uint8_t *unit = units + at;
+        sum += place_hash((uint64_t)seed, (int64_t)place, i64_at(unit), i64_at(unit + CQ_UNIT_TAGS_AT),
+                          i32_at(unit + CQ_UNIT_SIZE_AT));
+    }
+    return (int64_t)sum;
+}
+
+void mq_tally_rows(const record_row *records, int64_t rows, int64_t seed, queue_tally *queues, int64_t queue_count,
+                   int64_t *totals, int64_t totals_size) {
     enum { MESSAGES, FILLERS, MARKERS, LAST_TIME, NEWEST_TIME, BITS, FLAGS, TOTALS };
     if (totals_size < TOTALS) return;
-    queues = least(least(queues, fallen_size), least(counts_size, least(lowest_size, highest_size)));
     /* kept at hand: as far as the compiler knows, any of these arrays may share its memory with any other */
     int64_t messages = 0, fillers = 0, markers = 0;
     int64_t last_time = totals[LAST_TIME], newest_time = totals[NEWEST_TIME];
     int64_t all_bits = totals[BITS], all_flags = totals[FLAGS];
     for (int64_t row = 0; row < rows; row++) {
         const record_row *it = records + row;
-        int64_t bits = it->bits, queue = it->queue, offset = it->queue_offset;
-        if (bits & BIT_GHOST || !is_index(queue, queues)) continue;
+        int64_t bits = it->bits, offset = it->queue_offset;
+        if (bits & BIT_GHOST || !is_index(it->queue, queue_count)) continue;
+        queue_tally *queue = queues + it->queue;
         bool numbered = is_numbered(it->sys_flag, bits);
         if (numbered) {
-            if (offset <= last_offset[queue]) fallen[queue] = true;
-            last_offset[queue] = offset;
+            if (offset <= queue->last) queue->fallen = true;
+            if (queue->last == -1) queue->first = offset;
+            queue->last = offset;
         }
         last_time = it->store_timestamp;
         newest_time = most(newest_time, last_time);
@@ -60,9 +85,11 @@ void mq_tally_rows(const record_row *records, int64_t rows, int64_t *last_offset
         all_bits |= bits;
         all_flags |= it->sys_flag;
         if (numbered && !(bits & BIT_MISNUMBERED)) {
-            if (offset < lowest[queue]) lowest[queue] = offset;
-            if (offset > highest[queue]) highest[queue] = offset;
-            counts[queue]++;
+            if (offset < queue->least) queue->least = offset;
+            if (offset > queue->most) queue->most = offset;
+            queue->positions++;
+            queue->sum += place_hash((uint64_t)seed, offset, it->phy_offset, it->tags_code, it->size);
+            queue->bits |= it->bits;
         }
     }
     totals[MESSAGES] += messages;

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from formats.native.library import BOOL, Array, kernel
+from formats.consumequeue import CQ_UNIT
+from formats.native.library import BOOL, INT, Array, kernel
 from formats.record.rows import (
     BIT_FILLER,
     BIT_GHOST,
@@ -16,12 +17,15 @@ from formats.record.rows import (
     EXPECTED,
     NO_MESSAGE,
     NOT_IN_QUEUE,
+    QUEUE_TALLY,
     RECORD,
 )
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
 
 MESSAGES, FILLERS, MARKERS, LAST_TIME, NEWEST_TIME, BITS, FLAGS = range(7)
 TOTALS = 7
+
+CQ_UNIT_SIZE, CQ_UNIT_SIZE_AT, CQ_UNIT_TAGS_AT = CQ_UNIT.size, CQ_UNIT.offset("size"), CQ_UNIT.offset("tags_code")
 
 _RECORDS = Array(RECORD)
 _NUMBERS = Array(np.int64)
@@ -72,35 +76,43 @@ def group_rows(records: Any, wanted: Any, next_place: Any, stops: Any, out: Any)
     return True
 
 
+def new_tally(queues: int) -> Any:
+    """QUEUE_TALLY of so many queues without a row."""
+    found = np.zeros(queues, dtype=QUEUE_TALLY)
+    found["first"] = found["last"] = found["most"] = -1
+    found["least"] = np.iinfo(np.int64).max
+    return found
+
+
 @kernel(
-    records=_RECORDS, last_offset=_NUMBERS_OUT, fallen=Array(np.bool_, out=True), counts=_NUMBERS_OUT,
-    lowest=_NUMBERS_OUT, highest=_NUMBERS_OUT, totals=Array(np.int64, out=True, least=TOTALS), returns=None,
+    records=_RECORDS, seed=INT, queues=Array(QUEUE_TALLY, out=True), totals=Array(np.int64, out=True, least=TOTALS),
+    returns=None,
 )
-def tally_rows(
-    records: Any, last_offset: Any, fallen: Any, counts: Any, lowest: Any, highest: Any, totals: Any
-) -> None:
+def tally_rows(records: Any, seed: int, queues: Any, totals: Any) -> None:
     """Add the rows of one split (RECORD, in log order) to what earlier calls counted.
 
-    One a queue: `last_offset` (int64, -1 at first) is the queue offset of its last numbered row that is no ghost, and
-    `fallen` (bool) is set where one does not step up from it; `counts` (int64) are rows with a position, `lowest` and
-    `highest` (int64) their queue offsets. `totals` (int64[TOTALS]): messages, fillers, markers, last and newest
-    store timestamp (ms), and all bits and all system flags that live rows have, or-ed.
+    Of each of `queues`: `first` and `last` are the queue offsets of its first and last numbered row that is no ghost,
+    -1 without one, and `fallen` is set where one does not step up from the one before; `positions` counts the rows with
+    a position, `least` and `most` are their queue offsets, `bits` those of all, or-ed, and `sum` what `unit_sum` of
+    their units is. `totals` (int64[TOTALS]): messages, fillers, markers, last and newest store timestamp (ms), and all
+    bits and all system flags that live rows have, or-ed.
     """
-    queues = min(last_offset.size, fallen.size, counts.size, lowest.size, highest.size)
-    rows = records[(records["bits"] & BIT_GHOST == 0) & (records["queue"] >= 0) & (records["queue"] < queues)]
+    rows = records[(records["bits"] & BIT_GHOST == 0) & (records["queue"] >= 0) & (records["queue"] < queues.size)]
     bits = rows["bits"]
     live = bits & BIT_SUPERSEDED == 0
     placed = live & (bits & BIT_MISNUMBERED == 0)
     in_queue = numbered(rows)
-    for queue, offset, has_place in zip(
-        rows["queue"][in_queue].tolist(), rows["queue_offset"][in_queue].tolist(), placed[in_queue].tolist(),
-        strict=True,
-    ):
-        fallen[queue] |= offset <= last_offset[queue]
-        last_offset[queue] = offset
-        if has_place:
-            lowest[queue], highest[queue] = min(lowest[queue], offset), max(highest[queue], offset)
-            counts[queue] += 1
+    hashes = _place_hashes(seed, rows["queue_offset"], rows["phy_offset"], rows["tags_code"], rows["size"])
+    for number in np.flatnonzero(in_queue).tolist():
+        queue, offset = queues[rows["queue"][number]], rows["queue_offset"][number]
+        queue["fallen"] |= offset <= queue["last"]
+        queue["first"] = offset if queue["last"] == -1 else queue["first"]
+        queue["last"] = offset
+        if placed[number]:
+            queue["least"], queue["most"] = min(queue["least"], offset), max(queue["most"], offset)
+            queue["positions"] += 1
+            queue["sum"] = int(queue["sum"]) + int(hashes[number]) & _WORD
+            queue["bits"] |= bits[number]
     totals[MESSAGES] += np.count_nonzero(bits & NO_MESSAGE == 0)
     totals[FILLERS] += np.count_nonzero(bits & BIT_FILLER)
     totals[MARKERS] += np.count_nonzero(bits & BIT_MARKER)
@@ -109,3 +121,30 @@ def tally_rows(
         totals[NEWEST_TIME] = max(totals[NEWEST_TIME], rows["store_timestamp"].max())
     totals[BITS] |= int(np.bitwise_or.reduce(bits[live]))
     totals[FLAGS] |= int(np.bitwise_or.reduce(rows["sys_flag"][live]))
+
+
+@kernel(units=Array(np.uint8), first=INT, seed=INT, returns=INT)
+def unit_sum(units: Any, first: int, seed: int) -> int:
+    """The sum, modulo 2 ** 64 and with a sign, of a hash of each unit and its queue offset, which begin at `first`.
+
+    `units` are their bytes. Two sets of units with one sum are the same set, whoever does not know the seed.
+    """
+    found = units[: units.size // CQ_UNIT.size * CQ_UNIT.size].view(CQ_UNIT.dtype)
+    places = np.arange(found.size, dtype=np.int64) + first
+    hashes = _place_hashes(seed, places, found["phy_offset"], found["tags_code"], found["size"])
+    total = int(np.add.reduce(hashes, dtype=np.uint64))
+    return total - (1 << 64) if total >> 63 else total
+
+
+_WORD = (1 << 64) - 1
+_FACTORS = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
+
+
+def _place_hashes(seed: int, *columns: Any) -> Any:
+    """A hash (uint64) of each row of some columns of whole numbers."""
+    found = np.full(columns[0].size, seed & _WORD, dtype=np.uint64)
+    for column in columns:
+        found ^= column.astype(np.int64).view(np.uint64)
+        for factor in _FACTORS:
+            found = (found ^ (found >> np.uint64(32))) * np.uint64(factor)
+    return found ^ (found >> np.uint64(32))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from formats import properties as props
 from formats import sysflag
@@ -25,12 +25,6 @@ from formats.record.layout import (
     BlankHead,
 )
 from formats.record.message import PROPERTY_CRC_START, Host, Record, crc_digits
-
-
-class Blank(Struct, frozen=True):
-    """The end of a mapped file: `size` is the bytes from its start to the end of the file."""
-
-    size: int
 
 
 def property_crc_digits(covered: Buffer) -> bytes:
@@ -67,12 +61,15 @@ def encode(record: Record) -> bytes:
     return content
 
 
-def decode_blank(buffer: Buffer, offset: int = 0) -> Blank:
-    """Read a blank; FormatError `short` or `bad-magic`. Its size is not judged: brokers up to 5.3.1 ignore it."""
+def decode_blank(buffer: Buffer, offset: int = 0) -> int:
+    """The size of a blank: bytes from its start to the end of the file; FormatError `short` or `bad-magic`.
+
+    It is not judged: brokers up to 5.3.1 ignore it.
+    """
     size, magic = BLANK.decode(buffer, offset)
     if magic != MAGIC_BLANK:
         raise FormatError("bad-magic", offset + BLANK.offset("magic"), f"magic {magic & 0xFFFFFFFF:08X}", magic=magic)
-    return Blank(size)
+    return size
 
 
 def encode_blank(size: int) -> bytes:

@@ -32,6 +32,12 @@ EXPECTED = np.dtype([
 ])
 """One position of a queue. With BIT_DELAY `tags_code` is the delay level; with BIT_MARKER the message is lost."""
 
+QUEUE_TALLY = np.dtype([
+    ("first", "<i8"), ("last", "<i8"), ("positions", "<i8"), ("least", "<i8"), ("most", "<i8"), ("sum", "<u8"),
+    ("bits", "<u2"), ("fallen", "?"),
+])
+"""What the rows of one queue come to, see `formats.native.rows.tally_rows`."""
+
 BIT_HAS_TAGS = 1
 BIT_DELAY = 2
 BIT_LMQ = 4

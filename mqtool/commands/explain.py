@@ -15,8 +15,8 @@ from mqtool.text import count
 from recover.broker.broker_logs import NOTE, read_log
 from recover.findings.code import Code
 from recover.findings.log_codes import REASONS, Reason
+from recover.findings.model import CODES
 from recover.findings.refusal import UsageRefusal
-from recover.findings.registry import CODES
 
 _RANKS = {"failure": "bold red", "loss": "red", "repair": "yellow", "note": "dim"}
 

@@ -35,7 +35,7 @@ from recover.export.select import (
     scan_source,
     selected,
 )
-from recover.export.write import Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
+from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
 from recover.findings.refusal import UsageRefusal
 from recover.look.store import settings_of
 from recover.predict.start import predict
@@ -302,7 +302,7 @@ class _Export:
     def write(self, sources: list[Source], writer: Writer) -> None:
         """Write what is wanted of every source."""
         reading = self.reading
-        if isinstance(writer, (Ndjson, Table)) and not reading.damaged and reading.wanted.by_rows:
+        if isinstance(writer, (Ndjson, Csv, Table)) and not reading.damaged and reading.wanted.by_rows:
             for source in sources:
                 scanned, wanted = reading.looked_at(source)
                 with self.out.progress("exporting", source.size) as progress:

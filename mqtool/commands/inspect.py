@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from msgspec import structs
+
 from formats.index import IndexGeometry
 from mqtool import exits
+from mqtool.next_steps import Scene, next_steps
 from mqtool.options import BrokerChoice, StoreChoice, command, flag, option
-from mqtool.printer import Printer
+from mqtool.printer import Printer, Table, Text, facts, table
 from mqtool.screens.file import show_file
-from mqtool.screens.store import show_store
+from mqtool.text import clean, count, exact_size, human_size, human_time
+from recover.broker.versions import BrokerVersion
+from recover.check.report import first_findings
+from recover.findings.model import FindingList
 from recover.findings.refusal import UsageRefusal
 from recover.look.file import inspect_file
+from recover.look.store import Start, StoreReport, inspect_store
 
 _PANEL = "One file"
 
@@ -51,3 +58,142 @@ def inspect(
     geometry = None if slots is None or entries is None else IndexGeometry(slots, entries)
     return show_file(out, inspect_file(store.root, offset, limit, geometry), chosen=offset is not None,
                      hexadecimal=hexadecimal)
+
+
+# --- the screen of a store ------------------------------------------------------------------------
+
+
+_TOPICS = 15
+_STATES = {
+    "clean": ("stopped cleanly", "green"), "unclean": ("NOT stopped cleanly: abort is there", "bold yellow"),
+    "running": ("held now", "bold yellow"),
+}
+_PART_STATES = {"read": "", "listed": "listed only", "not-read": "not read by this version", "own": "mqtool's own",
+                "unknown": "not known to us", "missing": "missing"}
+
+
+def show_store(out: Printer, choice: StoreChoice, broker: BrokerChoice) -> int:
+    """Look at the store, show one screen and return the exit bits."""
+    versions = [BrokerVersion.parse(broker.broker)] if broker.broker else []
+    store = choice.open(broker)
+    report = inspect_store(store, versions)
+    found = FindingList(first_findings(store, report))
+    # a whole text that names nothing, although the store shows that it did, is not what the broker had
+    problems = {item.file: str(item.facts["problem"]) for item in found if "problem" in item.facts}
+    report.config = [structs.replace(item, state=problems[f"config/{item.name}"])
+                     if item.state == "whole" and f"config/{item.name}" in problems else item for item in report.config]
+    out.answer(**report.json())
+    out.found(found)
+    for item in (_head(report), _parts(report), _pointers(report)):
+        out.show(item)
+    if report.pointers.queues:
+        out.show(_topics(report))
+    bad = [item for item in report.config if item.state != "whole"]
+    if bad:
+        rows = ((item.name, Text(item.state, style="bold yellow"), item.backup, item.if_lost) for item in bad)
+        out.show(table("config files that are not whole", ["file", "state", ".bak", "*if lost"], rows))
+    out.show(_starts(report))
+    out.summary(_summary(report, len(bad)), next_steps(Scene("inspected", out.given)))
+    return found.bits
+
+
+def _head(report: StoreReport) -> Table:
+    state = report.exit_state
+    words, style = _STATES[state.verdict]
+    holder = f" by {state.holder_text}" if state.holder is not None else ""
+    was = f" (its process was {state.abort_pid})" if state.abort_pid is not None and state.abort else ""
+    evidence = "; ".join(f"{item.why} ({item.since})" for item in report.generation.evidence[:4])
+    whole = sum(item.state == "whole" for item in report.config)
+    sizes = report.sizes
+    log, queue = _size(sizes["mapped_file_size"]), _size(sizes["queue_file_size"])
+    index = f"{sizes['index_slots']:,} slots, {sizes['index_entries']:,} entries" if sizes["index_slots"] else "unknown"
+    return facts("", [
+        ("store", report.root),
+        ("last stop", Text(words + holder + was, style=style)),
+        ("lock file", "there, held" if state.holder is not None else "there, not held" if state.lock_file else "none"),
+        ("written by", f"{report.generation.at_least} or later: {evidence or 'no trace of a later one'}"),
+        ("file sizes", f"log {log}, queue {queue}, index {index}"),
+        ("config", f"{whole} of {count(len(report.config), 'file')} whole"),
+    ])
+
+
+def _size(size: int | None) -> str:
+    return "unknown" if size is None else human_size(size)
+
+
+def _parts(report: StoreReport) -> Table:
+    rows = [(part.path if part.path != part.name else part.name, part.files, human_size(part.size), part.what,
+             Text(_PART_STATES[part.state], style="yellow" if part.state in ("not-read", "missing") else "dim"))
+            for part in report.parts]
+    return table("parts", ["part", ">files", ">size", "what", ""], rows)
+
+
+def _pointers(report: StoreReport) -> Table:
+    at = report.pointers
+    rows: list[tuple[str, object]] = [
+        ("log", f"{at.min_offset:,} to {at.log_end:,} in {count(report.log_files, 'file')}, newest message stored "
+         f"{human_time(at.last_timestamp)}"),
+    ]
+    rows += [("missing in the log", f"{start:,} to {stop:,}") for start, stop in report.gaps]
+    if at.dispatched_to is not None:
+        behind = ", all of the log"
+        if at.dispatched_to > at.log_end:
+            beyond = exact_size(at.dispatched_to - at.log_end)
+            behind = f", {beyond} bytes after the end of the log: files of it are missing"
+        elif at.undispatched:
+            behind = f", {exact_size(at.undispatched)} bytes of the log lie after it"
+        rows.append(("queues reach to", f"{at.dispatched_to:,}{behind}"))
+    if at.index_files:
+        first, last = at.index_files[0][0], at.index_files[-1][0]
+        rows.append(("index", f"{count(len(at.index_files), 'file')} ({first} to {last}), last message at "
+                     f"{at.indexed_to if at.indexed_to is None else format(at.indexed_to, ',')}"))
+    if at.checkpoint is None:
+        rows.append(("checkpoint", Text("missing or too short", style="yellow")))
+    else:
+        rows += [(f"checkpoint: {name}", human_time(value)) for name, value in (
+            ("log flushed", at.checkpoint.physic_msg_timestamp), ("queues flushed", at.checkpoint.logics_msg_timestamp),
+            ("index flushed", at.checkpoint.index_msg_timestamp))]
+        if at.checkpoint.logics_physical_offset:
+            rows.append(("checkpoint: queues to", f"{at.checkpoint.logics_physical_offset:,}"))
+    return facts("pointers", rows)
+
+
+def _topics(report: StoreReport) -> Table:
+    queues = report.pointers.queues
+    largest = sorted(queues, key=lambda topic: -sum(queues[topic].values()))
+    rows = [(clean(topic, 60), len(queues[topic]), sum(queues[topic].values())) for topic in largest]
+    total = sum(len(ends) for ends in queues.values())
+    more = f", the {_TOPICS} largest" if len(queues) > _TOPICS else ""
+    title = f"{count(len(queues), 'topic')}, {count(total, 'queue')}{more}"
+    return table(title, ["topic", ">queues", ">queue offsets used"], rows, most=_TOPICS)
+
+
+def _starts(report: StoreReport) -> Table:
+    """Neighbouring generations that begin alike share a row."""
+    merged: list[tuple[Start, Start]] = []
+    for start in report.starts:
+        if merged and merged[-1][1].json() == start.json():
+            merged[-1] = (merged[-1][0], start)
+        else:
+            merged.append((start, start))
+    rows = []
+    for number, (first, _) in enumerate(merged):
+        until = f" to before {merged[number + 1][0].broker}" if number + 1 < len(merged) else ""
+        note = "" if first.matched or first.file is None else "no file fits: the oldest it may look at"
+        name = f"{first.broker}{until}" if until else f"{first.broker} and later" if len(report.starts) > 1 \
+            else str(first.broker)
+        rows.append((name, first.mode, first.file, note))
+    return table("what a broker's start would recover from", ["broker", "mode", "first file", "*"], rows)
+
+
+def _summary(report: StoreReport, bad: int) -> str:
+    if report.log_is_gone:
+        return "Do not start the broker: there are queues or an index, but no log. Is the log's disk mounted?"
+    state = report.exit_state
+    words = {"clean": "stopped cleanly", "unclean": "not stopped cleanly", "running": f"held by {state.holder_text}"}
+    at = report.pointers
+    line = f"Store of {report.generation.at_least} or later, {words[state.verdict]}"
+    line += f", log {at.min_offset:,} to {at.log_end:,}"
+    if bad:
+        line += f", {count(bad, 'config file')} not whole"
+    return line + "; nothing was checked against anything else yet"

@@ -9,7 +9,7 @@ from mqtool import exits
 from mqtool.next_steps import Step
 from mqtool.printer import Printer, Table, Text, facts, table
 from mqtool.text import clean, count, exact_size, human_time
-from recover.look.record import Field, FileReport, Item
+from recover.look.items import Field, FileReport, Item
 
 _MARKS = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim")}
 _HEX_NAMES = {"magic", "body_crc", "sys_flag", "flag"}

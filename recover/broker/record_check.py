@@ -144,11 +144,6 @@ def check_message(read: ReadAt, position: int, limit: int, rules: CheckRules) ->
         return Checked(-1, False, str(refused), cursor.at - position)
 
 
-def check_bytes(content: Buffer, rules: CheckRules, position: int = 0) -> Checked:
-    """The same over a buffer that is the whole readable part."""
-    return check_message(lambda at, length: content[at : at + length], position, len(content), rules)
-
-
 def _check(cursor: _Cursor, rules: CheckRules) -> Checked:
     total_size, magic = _start(cursor, rules)
     if magic == MAGIC_BLANK:

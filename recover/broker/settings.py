@@ -61,6 +61,7 @@ KNOWN = {
         Setting("enableLmq", "false", "whether %LMQ% queues have the number 0", "4.9.3"),
         Setting("fileReservedTime", "72", "hours after which a log file is deleted"),
         Setting("enableConsumeQueueExt", "false", "whether units refer to consumequeue_ext"),
+        Setting("timerWheelEnable", "true", "whether timer messages are looked at", "5.0.0"),
     )
 }
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")

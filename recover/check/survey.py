@@ -21,7 +21,7 @@ from recover.log.engine import Engine, LocalEngine
 from recover.log.file_scan import ProgressCallback
 from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import Damage, LogView
-from recover.look.pointers import index_ends, indexed_to, read_checkpoint
+from recover.look.pointers import index_ends, indexed_to
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import Topics
 from recover.store.mapped_files import MappedFile
@@ -130,7 +130,7 @@ def survey(
         behind = named_behind(log, expectation, queues)
         if behind and note_damage_behind(log, behind, _last_time(store), indexed_to(store)):
             queues = check_consumequeue(store, log, expectation, delays)
-        gone = file_named_elsewhere(log, index_ends(store), read_checkpoint(store))
+        gone = file_named_elsewhere(log, index_ends(store), store.checkpoint())
         if gone is not None and not any(damage.stop > gone.start for damage in log.damaged):
             log.damaged = [*log.damaged, gone]
     old = _without_old_end(log, store)
@@ -179,7 +179,7 @@ def not_looked_at(store: Store, options: ScanOptions, *, with_queues: bool) -> d
 
 def _last_time(store: Store) -> int:
     """Store timestamp (ms) of the last message that the checkpoint knows of, 0 for none."""
-    checkpoint = read_checkpoint(store)
+    checkpoint = store.checkpoint()
     return 0 if checkpoint is None else max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
 
 

@@ -94,7 +94,7 @@ def export_parts(tasks: Iterable[ExportTask]) -> Iterator[tuple[int, Written, li
         whole = Written()
         files: list[str] = []
         tables: list[Any] = []
-        table = Table(None, "none")
+        table = Table(None)
         maker = LineMaker(Choice(task.queues, [], task.wanted), table)
         try:
             reader = FileReader(task.mapped_file.path)

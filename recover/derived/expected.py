@@ -54,6 +54,13 @@ class Expectation(Struct):
         """Each queue with at least one expected position, and how many it has."""
         return {key: int(count) for key, count in zip(self.keys, self.counts, strict=True) if count}
 
+    def tally_of(self, number: int) -> Rows | None:
+        """The QUEUE_TALLY of a queue, by its number; None where that does not say what the queue should hold."""
+        if not 0 <= number < self.skipped.size:
+            return None
+        tally: Rows = self.log.tally.queues[number]
+        return tally if tally["positions"] == self.counts[number] > 0 else None
+
     def grouped(self, wanted: set[QueueKey] | None = None) -> Iterator[tuple[QueueKey, Rows]]:
         """Each wanted queue with its EXPECTED rows, ascending by queue offset, which stand until the next ones come."""
         counts = self.counts.tolist()

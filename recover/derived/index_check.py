@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
-from formats.checkpoint import CHECKPOINT, Checkpoint, decode
-from formats.errors import FormatError
+from formats.checkpoint import Checkpoint
 from formats.index import INDEX_HEADER, INDEX_UNIT, MAX_TIME_DIFF, IndexGeometry, IndexHeader, time_diff
 from formats.layout import Buffer
 from formats.native.index import (
@@ -54,7 +53,7 @@ from recover.findings.model import Finding, finding
 from recover.log.scan import LogView
 from recover.store.columns import Rows
 from recover.store.mapped_files import OddName
-from recover.store.reader import FileReader, ReadFailure, read_small, spend
+from recover.store.reader import FileReader, ReadFailure, spend
 from recover.store.reading import FILE, in_order
 from recover.store.store import Store
 
@@ -454,19 +453,11 @@ def check_index(
     listing = list_index_files(store.index_dir)
     stream = IndexStream(log.splits(), excluded, threads)
     report = IndexReport(listing, index_geometry(store, listing), stream)
-    checkpoint = _checkpoint(store.checkpoint_path)
+    checkpoint = store.checkpoint(extend=True)
     if tags is None:
         tags = _writes_tag_units(store, checkpoint)
     _Check(store, log, report, tick).run(tags, None if checkpoint is None else checkpoint.index_msg_timestamp)
     return report
-
-
-def _checkpoint(path: Path) -> Checkpoint | None:
-    """The checkpoint's fields; None without one that can be read."""
-    try:
-        return decode(read_small(path, CHECKPOINT.size), extend=True)
-    except (OSError, FormatError):
-        return None
 
 
 def _writes_tag_units(store: Store, checkpoint: Checkpoint | None) -> bool:

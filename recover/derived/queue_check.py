@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from formats.consumequeue import CQ_UNIT, MAX_EXT_ADDRESS, PRE_BLANK
+from formats.consumequeue import MAX_EXT_ADDRESS, PRE_BLANK
 from formats.names import offset_to_name
+from formats.native.rows import unit_sum
 from formats.record.rows import BIT_DELAY, BIT_MARKER, EXPECTED
 from recover.broker.delays import DelayTable, is_delayed
 from recover.derived.expected import (
@@ -28,7 +30,7 @@ from recover.derived.expected import (
 from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
 from recover.findings.refusal import Refusal
-from recover.log.scan import LogView
+from recover.log.scan import SEED, LogView
 from recover.store.columns import Rows
 from recover.store.derived_files import (
     UNIT_SIZE,
@@ -41,6 +43,7 @@ from recover.store.derived_files import (
     positions_of,
 )
 from recover.store.mapped_files import MappedFileQueue, OddName
+from recover.store.reader import ReadFailure
 from recover.store.source import expect
 from recover.store.store import Store
 
@@ -150,7 +153,6 @@ def classify_units(
 
 
 _LISTED = 10_000
-_UNIT = CQ_UNIT.dtype
 _UNIT_CODES = {
     WRONG: "consumequeue-wrong-units", BEYOND_LOG: "consumequeue-beyond-log", LOST: "consumequeue-lost-units",
 }
@@ -170,10 +172,8 @@ def check_consumequeue(
     with_rows = [(number, key) for number, key in enumerate(expectation.keys) if counts[number]]
     others = [(-1, key) for key in sorted(on_disk - {key for _, key in with_rows})]
     verdicts = {}
-    for key, verdict in _Checker(store, log, delays).verdicts([*with_rows, *others], expectation):
+    for key, verdict in _Checker(store, log, delays, tick).verdicts([*with_rows, *others], expectation):
         verdicts[key] = verdict
-        if tick is not None:
-            tick()
     findings = list(_topic_findings(expectation))
     if delays.observed:
         levels = {str(level): delay for level, delay in sorted(delays.observed.items())}
@@ -193,19 +193,12 @@ def _topic_findings(expectation: Expectation) -> Iterator[Finding]:
         yield finding("topic-unsafe-name", count=len(expectation.unsafe), names=repr(expectation.unsafe[:20]))
 
 
-def _units_of(rows: Rows) -> Rows:
-    """The units that a broker puts for rows without a delay, as the file has them."""
-    units = np.empty(rows.size, dtype=_UNIT)
-    for name in ("phy_offset", "size", "tags_code"):
-        units[name] = rows[name]
-    return units
-
-
 class _Checker:
-    def __init__(self, store: Store, log: LogView, delays: DelayTable) -> None:
+    def __init__(self, store: Store, log: LogView, delays: DelayTable, tick: Callable[[], None] | None) -> None:
         self.store = store
         self.log = log
         self.delays = delays
+        self.tick = tick or (lambda: None)
         self.has_ext = store.consumequeue_ext_dir.is_dir()
         self.starts = np.array([d.start for d in log.damaged], dtype=np.int64)
         self.stops = np.array([d.stop for d in log.damaged], dtype=np.int64)
@@ -226,45 +219,79 @@ class _Checker:
     def verdicts(
         self, members: list[tuple[int, QueueKey]], expectation: Expectation
     ) -> Iterator[tuple[QueueKey, QueueVerdict]]:
-        """The verdict on each queue, by its number in the log, -1 for one without a row there."""
-        rows = expectation.of(number for number, _ in members if number >= 0)
+        """The verdict on each queue, by its number in the log, -1 for one without a row there.
+
+        Nobody asks for the rows of queues whose units have the sum that they should have.
+        """
         expect(file.path for number, key in members if number >= 0 and key in self.listed
                for file in self.listed[key].files)
+        known: dict[QueueKey, QueueVerdict] = {}
+        failed: dict[QueueKey, ReadFailure] = {}
         for number, key in members:
-            yield key, self.check(key, next(rows)[1] if number >= 0 else np.empty(0, dtype=EXPECTED))
+            files = self._files(key)
+            tally = expectation.tally_of(number)
+            with self._refusing():
+                verdict = None if tally is None else self._followed(key, files, tally)
+            if verdict is not None:
+                known[key] = verdict
+                self.tick()
+            elif files.failures:
+                failed[key] = files.failures[0]
+        rows = expectation.of(number for number, key in members if number >= 0 and key not in known)
+        for number, key in members:
+            if key not in known:
+                own = next(rows)[1] if number >= 0 else np.empty(0, dtype=EXPECTED)
+                with self._refusing():
+                    known[key] = self._judged(key, own, failed.get(key))
+                self.tick()
+            yield key, known[key]
 
-    def _compared(self, key: QueueKey, files: QueueFiles, rows: Rows) -> QueueVerdict | None:
-        """The verdict on a queue that holds, byte for byte, what the log calls for; None for any other.
+    def _files(self, key: QueueKey) -> QueueFiles:
+        files = QueueFiles(self.store, key.topic, key.queue_id)
+        if key in self.listed:
+            files.mapped_files = self.listed[key]
+        return files
 
-        Before the units of its rows only units of expired messages may stand, and after them zeros.
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """`Refusal` where a file cannot be opened."""
+        try:
+            yield
+        except OSError as error:
+            raise Refusal(f"cannot read {error.filename}: {error.strerror}", path=str(error.filename)) from error
+
+    def _followed(self, key: QueueKey, files: QueueFiles, tally: Rows) -> QueueVerdict | None:
+        """The verdict on a queue that holds the very units that the log calls for; None for any other.
+
+        Their count, queue offsets and sum are those of the queue's `tally`. Before them only units of expired messages
+        may stand, and after them zeros.
         """
-        queue, size, places = files.mapped_files, self.store.queue_file_size, rows["queue_offset"]
+        queue, size, total = files.mapped_files, self.store.queue_file_size, 0
         first, cells = queue.min_offset // UNIT_SIZE, size // UNIT_SIZE
         in_line = all((file.file_from_offset, file.length) == (first * UNIT_SIZE + n * size, size)
                       for n, file in enumerate(queue.files))
-        if not rows.size or not queue.files or not in_line or queue.odd or queue.duplicates:
+        if not queue.files or not in_line or queue.odd or queue.duplicates:
             return None
         if self.has_ext and (self.store.consumequeue_ext_dir / key.topic / str(key.queue_id)).is_dir():
             return None
-        live, end = int(places[0]), int(places[-1]) + 1
-        past = int(rows["phy_offset"][-1]) + int(rows["size"][-1]) > self.log.log_end
-        if live < first or past or not (places[1:] - places[:-1] == 1).all() or end > first + cells * len(queue.files):
+        live, end, count = int(tally["least"]), int(tally["most"]) + 1, int(tally["positions"])
+        if live < first or end - live != count or end > first + cells * len(queue.files):
             return None
-        if np.bitwise_or.reduce(rows["bits"]) & (BIT_DELAY | BIT_MARKER):
+        if tally["bits"] & (BIT_DELAY | BIT_MARKER):
             return None
         for number, file in enumerate(queue.files):
             base = first + number * cells
-            own = rows[max(base - live, 0) : max(base + cells - live, 0)]
-            lead, units = min(max(live - base, 0), cells), files.units(file)
-            stop = lead + own.size
+            units = files.units(file)
+            lead, stop = (min(max(place - base, 0), cells) for place in (live, end))
             if files.failures or not stop or stop > units.size or (lead and not self._are_expired(units[:lead])):
                 return None
-            if not np.array_equal(units[lead:stop].view(np.uint8), _units_of(own).view(np.uint8)):
-                return None
+            total += unit_sum(units[lead:stop].view(np.uint8), base + lead, SEED)
             if units[stop:].view(np.uint8).any():
                 return None
-        counts = {kind: count for kind, count in ((EXPIRED, live - first), (RIGHT, rows.size)) if count}
-        return QueueVerdict(key, end - first, rows.size, counts, end=end, min_index=first)
+        if (total - int(tally["sum"])) % (1 << 64):
+            return None
+        counts = {kind: number for kind, number in ((EXPIRED, live - first), (RIGHT, count)) if number}
+        return QueueVerdict(key, end - first, count, counts, end=end, min_index=first)
 
     def _are_expired(self, units: Rows) -> bool:
         offset, size, tags = units["phy_offset"], units["size"], units["tags_code"]
@@ -272,19 +299,11 @@ class _Checker:
         before = (offset >= 0) & (offset < self.log.min_offset) & (size > 0) & (tags > MAX_EXT_ADDRESS)
         return bool((before & ~blank).all())
 
-    def check(self, key: QueueKey, rows: Rows) -> QueueVerdict:
-        """The verdict on one queue; `rows` are its positions. `Refusal` when a file of it cannot be opened."""
-        files = QueueFiles(self.store, key.topic, key.queue_id)
-        if key in self.listed:
-            files.mapped_files = self.listed[key]
-        try:
-            return self._compared(key, files, rows) or self._judged(key, files, rows)
-        except OSError as error:
-            raise Refusal(f"cannot read {error.filename}: {error.strerror}", path=str(error.filename)) from error
-
-    def _judged(self, key: QueueKey, files: QueueFiles, rows: Rows) -> QueueVerdict:
+    def _judged(self, key: QueueKey, rows: Rows, unread: ReadFailure | None) -> QueueVerdict:
+        """The verdict on one queue; `rows` are its positions, `unread` what could not be read of it at first."""
+        files = self._files(key)
         # what could not be read once is not sound
-        once, files.failures = files.failures[:1], []
+        once = [unread] if unread else []
         verdict = QueueVerdict(key, expected=int((~is_lost(rows)).sum()))
         ext = ExtFiles(self.store, key.topic, key.queue_id)
         self._check_files(verdict, files.mapped_files)

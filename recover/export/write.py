@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import groupby
@@ -97,19 +97,34 @@ class Raw:
         """See `Writer`."""
 
 
-class Table:
-    """CSV or Parquet by pyarrow, with the columns of a message; properties are a JSON object. `kind` none: no file."""
+class Csv:
+    """A message a row, after the names of the columns: text in quotes, null is nothing, properties are JSON."""
 
-    def __init__(self, stream: IO[bytes] | None, kind: str) -> None:
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        stream.write(_row(COLUMNS))
+
+    def write(self, item: Selected) -> None:
+        """See `Writer`."""
+        self.take(row_of(item.message), 1)
+
+    def take(self, lines: bytes, _count: int) -> None:
+        """Write whole rows."""
+        self._stream.write(lines)
+
+    def close(self) -> None:
+        """See `Writer`."""
+
+
+class Table:
+    """Parquet by pyarrow, with the columns that CSV has. Without a stream it makes tables and writes none."""
+
+    def __init__(self, stream: IO[bytes] | None) -> None:
         import pyarrow as pa
 
         self._pa = pa
         self._schema = pa.schema([(name, pa.int64() if name in _INTEGERS else pa.string()) for name in COLUMNS])
-        if kind == "csv":
-            from pyarrow import csv
-
-            self._sink: Any = csv.CSVWriter(stream, self._schema)
-        elif kind == "parquet":
+        if stream is not None:
             from pyarrow import parquet
 
             self._sink = parquet.ParquetWriter(
@@ -120,23 +135,25 @@ class Table:
 
     def write(self, item: Selected) -> None:
         """See `Writer`."""
-        self._lines += line_of(item.message, flat=True)
+        self._lines += row_of(item.message)
         if len(self._lines) >= _FLUSH:
             self._take_lines()
 
-    def from_lines(self, lines: bytes | memoryview) -> Any:
-        """A table of lines as `line_of` makes them `flat`. Any thread may call it."""
-        from pyarrow import json as arrow_json
+    def from_rows(self, rows: bytes | memoryview) -> Any:
+        """A table of rows as `row_of` makes them. Any thread may call it."""
+        from pyarrow import csv
 
-        return arrow_json.read_json(
-            self._pa.BufferReader(self._pa.py_buffer(lines)),
-            arrow_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
-            arrow_json.ParseOptions(explicit_schema=self._schema),
+        return csv.read_csv(
+            self._pa.BufferReader(self._pa.py_buffer(rows)),
+            csv.ReadOptions(use_threads=False, block_size=len(rows) + 1, column_names=self._schema.names),
+            csv.ParseOptions(newlines_in_values=True),
+            csv.ConvertOptions(column_types=self._schema, null_values=[""], strings_can_be_null=True,
+                               quoted_strings_can_be_null=False),
         )
 
     def _take_lines(self) -> None:
         if self._lines:
-            self.take(self.from_lines(bytes(self._lines)))
+            self.take(self.from_rows(bytes(self._lines)))
             self._lines.clear()
 
     def take(self, table: Any) -> None:
@@ -157,17 +174,26 @@ class Table:
         self._sink.close()
 
 
-def line_of(message: Message, *, flat: bool = False) -> bytes:
-    """A message as a line of JSON; `flat`: properties and doubtful fields as text, as columns have them."""
-    value = {name: _cell(message, name) for name in COLUMNS} if flat else message
-    return msgspec.json.encode(value) + b"\n"
+def line_of(message: Message) -> bytes:
+    """A message as a line of JSON."""
+    return msgspec.json.encode(message) + b"\n"
 
 
-def _cell(message: Message, name: str) -> Any:
-    value = getattr(message, name)
-    if name == "properties":
-        return msgspec.json.encode({_text(key): _text(item) for key, item in value.items()}).decode()
-    return " ".join(value) if name == "doubtful" else _text(value)
+def row_of(message: Message) -> bytes:
+    """A message as a row of CSV; properties are an object of JSON, doubtful fields one text."""
+    properties = {_text(key): _text(item) for key, item in message.properties.items()}
+    texts = {"properties": msgspec.json.encode(properties).decode(), "doubtful": " ".join(message.doubtful)}
+    return _row(texts.get(name, getattr(message, name)) for name in COLUMNS)
+
+
+def _row(cells: Iterable[Any]) -> bytes:
+    return ",".join(_cell(value) for value in cells).encode() + b"\n"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return '"' + _text(value).replace('"', '""') + '"' if isinstance(value, str) else str(value)
 
 
 def _text(value: Any) -> Any:
@@ -179,7 +205,9 @@ def writer_for(kind: str, stream: IO[bytes], left: Resumed) -> Writer:
     """The writer of a format (`FORMATS` but store)."""
     if kind == "ndjson":
         return Ndjson(stream, left)
-    return Raw(stream) if kind == "raw" else Table(stream, kind)
+    if kind == "csv":
+        return Csv(stream)
+    return Raw(stream) if kind == "raw" else Table(stream)
 
 
 @contextmanager
@@ -246,14 +274,14 @@ class Written(msgspec.Struct):
 
 
 def export_lines(
-    scanned: Scanned, wanted: Wanted, writer: Ndjson | Table, *, threads: int, note: Callable[[str], None],
+    scanned: Scanned, wanted: Wanted, writer: Ndjson | Csv | Table, *, threads: int, note: Callable[[str], None],
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Counts, int]:
     """Write every wanted message in log order; (their counts, bytes of their records). For filters `by_rows`."""
     topics: Counts = Counter()
     size = 0
     choice = Choice(scanned.log.queues, scanned.log.files, wanted)
-    maker = LineMaker(choice, writer if isinstance(writer, Table) else None)
+    maker = LineMaker(choice, writer)
     waiting: deque[tuple[Future[Written], Rows]] = deque()
     reached = scanned.log.min_offset
 
@@ -303,10 +331,11 @@ def near(rows: Rows, size: int = _STRETCH) -> Iterator[Rows]:
 
 
 class LineMaker:
-    """Makes the lines of stretches, or with `tables` the tables that they make. Any thread may call it."""
+    """Makes the lines of stretches as a writer takes them, for a `Table` their table. Any thread may call it."""
 
-    def __init__(self, choice: Choice, tables: Table | None) -> None:
-        self.choice, self.tables = choice, tables
+    def __init__(self, choice: Choice, writer: Ndjson | Csv | Table) -> None:
+        self.choice, self.tables = choice, writer if isinstance(writer, Table) else None
+        self._is_csv = not isinstance(writer, Ndjson)
         self._kept = threading.local()
         self.plain = np.array(
             [choice.wanted.by_rows and real_place(name, queue_id, {})[2] is None for name, queue_id in choice.names],
@@ -320,7 +349,7 @@ class LineMaker:
         if self.tables is None:
             written.lines = bytes(lines)
         elif len(lines):
-            written.table = self.tables.from_lines(lines)
+            written.table = self.tables.from_rows(lines)
         return written
 
     def _room(self) -> Rows:
@@ -350,7 +379,7 @@ class LineMaker:
         at = 0
         by_kernel = np.zeros(rows.size, dtype=bool)
         while at < rows.size:
-            done, used = write_lines(data, starts, sizes, at, self.tables is not None, room)
+            done, used = write_lines(data, starts, sizes, at, self._is_csv, room)
             by_kernel[at:done] = True
             yield room[:used].data if done == rows.size else room[:used].tobytes()
             at = done
@@ -365,6 +394,6 @@ class LineMaker:
 
     def _reference(self, written: Written, row: Rows, record: bytes) -> Iterator[bytes]:
         for item in self.choice.messages(record, int(row["bits"]), int(row["phy_offset"]), written.notes.append):
-            yield line_of(item.message, flat=self.tables is not None)
+            yield row_of(item.message) if self._is_csv else line_of(item.message)
             written.topics[count_key(item.message)] += 1
             written.size += item.message.size or 0

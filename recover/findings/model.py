@@ -8,7 +8,25 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from recover.findings.code import SEVERITY_BITS, Severity
+from recover.findings.code import SEVERITY_BITS, Code, Severity
+from recover.findings.derived_codes import CHECKPOINT_CODES, CONSUMEQUEUE_CODES, INDEX_CODES
+from recover.findings.log_codes import COMMITLOG_CODES
+from recover.findings.store_codes import CONFIG_CODES, FLEET_CODES, PARTS_CODES, PLAN_CODES, PREDICT_CODES
+
+AREAS: tuple[tuple[Code, ...], ...] = (
+    COMMITLOG_CODES,
+    CONSUMEQUEUE_CODES,
+    INDEX_CODES,
+    CHECKPOINT_CODES,
+    CONFIG_CODES,
+    PARTS_CODES,
+    PLAN_CODES,
+    PREDICT_CODES,
+    FLEET_CODES,
+)
+
+CODES: dict[str, Code] = {code.name: code for area in AREAS for code in area}
+"""The registry: one module an area, one line a module."""
 
 
 class Finding(Struct, frozen=True):
@@ -72,8 +90,6 @@ def finding(
 
     `severity` and `remedy` are those of the code where they are not given.
     """
-    from recover.findings.registry import CODES
-
     kind = CODES[code]
     values = _Facts(facts, file=file, offset=offset)
     level = severity or kind.severity

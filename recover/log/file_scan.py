@@ -509,9 +509,8 @@ class _Scanner:
         return record.total_size
 
     def _at_blank(self, window: Window, position: int) -> int | None:
-        blank = decode_blank(window.bytes_at(position, BLANK_SIZE))
-        room = self.result.file_end - self.base - position
-        if blank.size == room:
+        size = decode_blank(window.bytes_at(position, BLANK_SIZE))
+        if size == self.result.file_end - self.base - position:
             self._end_at_blank(window, position)
             return None
         return self._resynchronise(window, position)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from formats.native.rows import (
     MESSAGES,
     NEWEST_TIME,
     TOTALS,
+    new_tally,
     tally_rows,
 )
 from formats.record import Record
@@ -70,18 +72,18 @@ class Tail(Struct):
     facts: dict[str, Any] = field(default_factory=dict)
 
 
+SEED = int.from_bytes(os.urandom(8)) >> 1
+"""What sums of units are taken with in this process: nothing on a disk can have been made to have such a sum."""
+
+
 class Tally(Struct, frozen=True, eq=False):
     """Counts over the live rows of a log, those without ghosts and superseded records.
 
-    One a queue: `positions` (int64) in it, `least` and `most` its queue offsets (int64, `most` -1 where it has none),
-    `fallen` (bool) whether they fall back somewhere along the log. `bits` and `flags` are those of all rows, or-ed.
+    `queues`: one QUEUE_TALLY each (`formats.native.rows.tally_rows`). `bits` and `flags` are those of all rows, or-ed.
     Fillers, markers and times (ms) are also those of superseded records.
     """
 
-    positions: Rows
-    least: Rows
-    most: Rows
-    fallen: Rows
+    queues: Rows
     messages: int
     fillers: int
     markers: int
@@ -89,6 +91,21 @@ class Tally(Struct, frozen=True, eq=False):
     newest_timestamp: int
     bits: int
     flags: int
+
+    @property
+    def positions(self) -> Rows:
+        """How many positions each queue has (int64)."""
+        return np.asarray(self.queues["positions"])
+
+    @property
+    def least(self) -> Rows:
+        """The lowest queue offset of each queue (int64)."""
+        return np.asarray(self.queues["least"])
+
+    @property
+    def most(self) -> Rows:
+        """The highest queue offset of each queue (int64), -1 where it has none."""
+        return np.asarray(self.queues["most"])
 
     @property
     def gapped(self) -> Rows:
@@ -206,16 +223,14 @@ def kept_rows(split: Split, drop: Rows, columns: ColumnStore) -> Split:
 
 def tally(scans: Iterable[FileScan], queues: int) -> Tally:
     """Count the rows of these scans, whose rows number `queues` queues, without ghosts and superseded records."""
-    last_offset, positions = np.full(queues, -1, dtype=np.int64), np.zeros(queues, dtype=np.int64)
-    least, most = np.full(queues, np.iinfo(np.int64).max), np.full(queues, -1, dtype=np.int64)
-    fallen, counts = np.zeros(queues, dtype=np.bool_), np.zeros(TOTALS, dtype=np.int64)
+    found, counts = new_tally(queues), np.zeros(TOTALS, dtype=np.int64)
     for scan in scans:
         for split in scan.splits:
-            tally_rows(np.asarray(split.records), last_offset, fallen, positions, least, most, counts)
+            tally_rows(np.asarray(split.records), SEED, found, counts)
     totals = counts.tolist()
     return Tally(
-        positions, least, most, fallen, totals[MESSAGES], totals[FILLERS], totals[MARKERS], totals[LAST_TIME],
-        totals[NEWEST_TIME], totals[BITS], totals[FLAGS],
+        found, totals[MESSAGES], totals[FILLERS], totals[MARKERS], totals[LAST_TIME], totals[NEWEST_TIME], totals[BITS],
+        totals[FLAGS],
     )
 
 
@@ -280,8 +295,8 @@ def in_order(scans: list[FileScan], queues: int) -> tuple[int, Tally]:
     """How many rows are superseded, and what is counted of all; rows out of their queues' order are marked."""
     counts = tally(scans, queues)
     superseded = 0
-    if counts.fallen.any():
-        superseded = mark_superseded(scans, np.flatnonzero(counts.fallen).tolist())
+    if counts.queues["fallen"].any():
+        superseded = mark_superseded(scans, np.flatnonzero(counts.queues["fallen"]).tolist())
         counts = tally(scans, queues)
     if mark_jumps(scans, np.flatnonzero(counts.gapped).tolist()):
         counts = tally(scans, queues)

@@ -24,15 +24,18 @@ from recover.derived.index_files import file_geometry, proven_geometry
 from recover.findings.refusal import NotAStore, UsageRefusal
 from recover.look.items import (
     TABLES,
+    Check,
+    FileReport,
+    Item,
     dledger_items,
     ext_items,
     index_items,
+    layout_fields,
     log_items,
     next_data,
     next_record,
     table_items,
 )
-from recover.look.record import Check, FileReport, Item, layout_fields
 from recover.store.reader import FileReader
 
 # --- What kind of file is this? The place and the name say it first; the content where they do not.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
 
-from formats.checkpoint import CHECKPOINT, Checkpoint, decode
+from formats.checkpoint import Checkpoint
 from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER, IndexHeader
@@ -56,7 +56,7 @@ def find_pointers(store: Store) -> Pointers:
         if scan.record_count:
             _take_end(pointers, scan)
             break
-    pointers.checkpoint = read_checkpoint(store)
+    pointers.checkpoint = store.checkpoint()
     _queues(store, pointers)
     _index(store, pointers)
     return pointers
@@ -67,14 +67,6 @@ def _take_end(pointers: Pointers, scan: FileScan) -> None:
     pointers.log_end = int(last["phy_offset"]) + int(last["size"])
     pointers.last_timestamp = int(last["store_timestamp"])
     pointers.last_records = scan.record_count
-
-
-def read_checkpoint(store: Store) -> Checkpoint | None:
-    """The fields of the checkpoint, None when there is none or it is too short."""
-    try:
-        return decode(read_small(store.checkpoint_path, CHECKPOINT.size))
-    except (OSError, FormatError):
-        return None
 
 
 def _queues(store: Store, pointers: Pointers) -> None:

@@ -37,6 +37,7 @@ from recover.export.select import Scanned, Wanted, selected
 from recover.findings.refusal import Interrupted, Refusal
 from recover.log.file_scan import FileScan
 from recover.repair.bridge import Gap, build_bridge
+from recover.repair.losses import untold_sizes
 from recover.repair.rebuild import RebuildOptions, write_derived
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.columns import Rows
@@ -249,12 +250,9 @@ def _derive(
     if source is not None:
         _copy_config(source, root, whole=wanted.takes_all)
     opened = Store(root, StoreOptions(mapped_file_size=scanned.log.queue.file_size, settings=options.settings))
+    assumed = untold_sizes(opened)
     if source is not None and source.queue_file_size_is_told:
-        opened.queue_file_size = source.queue_file_size
-        is_told = True
-    else:
-        is_told = opened.queue_file_size_is_told
-    assumed = {} if is_told else {"mappedFileSizeConsumeQueue": opened.queue_file_size}
+        opened.queue_file_size, assumed = source.queue_file_size, {}
     fresh = structs.replace(options, include_deleted=True)
     write_derived(opened, RebuildOptions(scan=fresh), root, source)
     store = Store.open(root, opened.options)

@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from formats.checkpoint import FILE_SIZE, Checkpoint, decode
 from formats.consumequeue import CQ_UNIT, file_size_for
+from formats.errors import FormatError
 from formats.record import BLANK_SIZE, HEAD, encode_blank
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
 from recover.store.mapped_files import MappedFileQueue, infer_file_size
-from recover.store.reader import FileReader
+from recover.store.reader import FileReader, read_small
 from recover.store.source import StorePath, entries, names_in
 
 COMMITLOG = "commitlog"
@@ -248,6 +250,13 @@ class Store:
         """A size that the user gave as a broker setting; the default for none, or none that could be true."""
         text = self.options.settings.get(setting, "").strip()
         return int(text) if text.isascii() and text.isdecimal() and int(text) > 0 else default
+
+    def checkpoint(self, *, extend: bool = False) -> Checkpoint | None:
+        """The fields of the checkpoint, None where it cannot be read, or is too short and nobody may `extend` it."""
+        try:
+            return decode(read_small(self.checkpoint_path, FILE_SIZE), extend=extend)
+        except (OSError, FormatError):
+            return None
 
     @property
     def has_abort(self) -> bool:

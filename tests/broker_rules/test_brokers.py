@@ -27,7 +27,7 @@ from formats.record import (
 )
 from formats.record.codec import with_property_crc
 from formats.record.grammar import ALWAYS, INNER_BATCH, NEVER, Candidate, results
-from recover.broker.record_check import LARGEST_JAVA_ARRAY, CheckRules, check_bytes
+from recover.broker.record_check import LARGEST_JAVA_ARRAY, Checked, CheckRules, check_message
 from recover.broker.settings import BrokerSettings, canonical, load_settings
 from recover.broker.versions import (
     BY_NAME,
@@ -49,6 +49,11 @@ from tests.support.stores import STORES
 
 
 V = BrokerVersion.parse
+
+
+def check_bytes(content: bytes, some: CheckRules) -> Checked:
+    """The verdict on what begins in a buffer that is all that is readable."""
+    return check_message(lambda at, length: content[at : at + length], 0, len(content), some)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,7 @@ from recover.broker.broker_logs import NOTE, RANKS, ROWS, read_log
 from recover.evidence.beyond import TORN_RECORD, ZEROED
 from recover.findings.code import Code
 from recover.findings.log_codes import REASONS
-from recover.findings.model import finding
-from recover.findings.registry import CODES
+from recover.findings.model import CODES, finding
 from recover.log.scan import GHOSTS, MISSING_FILE
 from tests.cli.runner import mqtool
 from tests.cli.test_documents import held

@@ -27,7 +27,7 @@ from mqtool.next_steps import START_BROKER
 from recover.broker.settings import KNOWN
 from recover.change.lock import StoreLock
 from recover.log.judge import judge
-from recover.look.record import record_item
+from recover.look.items import record_item
 from tests.cli.runner import Result, mqtool
 from tests.scenarios.drill import LOG_FOLDERS
 from tests.support.commitlog import placed_records

@@ -36,7 +36,8 @@ KERNELS = {
     it.name: it for module in MODULES for it in vars(module).values() if isinstance(it, Kernel)
 }
 _C_TYPES = {
-    "record_row": RECORD, "expected_row": record_columns.EXPECTED, "int64_t": np.dtype(np.int64),
+    "record_row": RECORD, "expected_row": record_columns.EXPECTED, "queue_tally": record_columns.QUEUE_TALLY,
+    "int64_t": np.dtype(np.int64),
     "bool": np.dtype(bool), "int32_t": np.dtype(np.int32), "uint8_t": np.dtype(np.uint8),
 }
 

@@ -13,9 +13,7 @@ from formats.record import Record, encode, make_record
 from recover.broker.versions import BrokerVersion
 from recover.check.survey import ScanOptions, Survey, survey
 from recover.log.scan import LogView, scan_log
-from recover.look.generation import Generation, find_generation
-from recover.look.pointers import read_checkpoint
-from recover.look.store import default_broker
+from recover.look.store import Generation, default_broker, find_generation
 from recover.store.store import Store
 from tests.support.looks import opened
 from tests.support.stores import EXPECTED, STORES, write_at
@@ -94,7 +92,7 @@ def test_a_queue_that_numbers_again_keeps_only_its_newest_generation(tmp_path: P
 
 def generation(root: Path) -> Generation:
     store = Store.open(root)
-    return find_generation(store, read_checkpoint(store))
+    return find_generation(store, store.checkpoint())
 
 
 @pytest.mark.parametrize("name", STORES)

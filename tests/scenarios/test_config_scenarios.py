@@ -10,7 +10,7 @@ import pytest
 from fixtures.damage.config import BAK, STROKES, strike
 from formats.config.tables import BY_NAME
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
-from formats.timer import TIMER_LOG_UNIT, TimerLogUnit, decode, encode_blank, units
+from formats.timer import MAGIC_BLANK, TIMER_LOG_BLANK, TIMER_LOG_UNIT, TimerLogBlank, TimerLogUnit, decode
 from mqtool import exits
 from recover.store.config_files import read_config
 from tests.scenarios.conftest import Start
@@ -137,14 +137,15 @@ def timer_end(store: Drill) -> tuple[Path, int, TimerLogUnit]:
     path = store.root / "timerlog" / file_name(0)
     with path.open("rb") as file:
         content = file.read(1 << 20)
-    position, last = list(units(content))[-1]
-    return path, position + TIMER_LOG_UNIT.size, last
+    used = len(content.rstrip(b"\0")) // TIMER_LOG_UNIT.size + 1
+    end = used * TIMER_LOG_UNIT.size
+    return path, end, decode(content, end - TIMER_LOG_UNIT.size)
 
 
 def test_t33_end_mark_of_the_timerlog_is_no_unit(drill: Start) -> None:
     store = drill(TIMER)
     path, end, _ = timer_end(store)
-    write_at(path, end, encode_blank(path.stat().st_size - end))
+    write_at(path, end, TIMER_LOG_BLANK.encode(TimerLogBlank(path.stat().st_size - end, 0, MAGIC_BLANK)))
     assert store.verify().code == 0
     assert not [item for item in store.verify().document["findings"] if item["code"].startswith("timer-")]
 

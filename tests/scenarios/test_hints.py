@@ -22,7 +22,7 @@ from fixtures.damage import RECIPES, NotApplicable, damage
 from mqtool import exits
 from mqtool.commands import COMMANDS, command_of
 from mqtool.next_steps import START_BROKER, STATES, TAKES
-from recover.findings.registry import CODES
+from recover.findings.model import CODES
 from tests.cli.runner import mqtool
 from tests.scenarios.drill import all_stores, log_options
 from tests.support.stores import KINDS, broker_conf, copy_store, real_store, unmount_log

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from formats.native.rows import new_tally
 from formats.record.rows import EXPECTED, RECORD
 
 Inputs = Callable[[random.Random], list[Any]]
@@ -120,9 +121,11 @@ def _group(dice: random.Random) -> list[Any]:
 
 
 def _tally(dice: random.Random) -> list[Any]:
-    full = np.full
-    return [rows_of(dice), full(_QUEUES, -1), np.zeros(_QUEUES, np.bool_), np.zeros(_QUEUES, np.int64),
-            full(_QUEUES, 1 << 62), full(_QUEUES, -1), _numbers(dice, size=7)]
+    return [rows_of(dice), dice.randrange(1 << 63), new_tally(_QUEUES), _numbers(dice, size=7)]
+
+
+def _units(dice: random.Random) -> list[Any]:
+    return [array(dice, np.uint8, dice.randrange(90), 0, 256), dice.randrange(1 << 40), dice.randrange(1 << 63)]
 
 
 def _log_bytes(dice: random.Random) -> tuple[Any, int]:
@@ -160,7 +163,7 @@ def _bits(dice: random.Random) -> list[Any]:
 INPUTS: dict[str, Inputs] = {
     "note_last": lambda dice: [rows_of(dice), _numbers(dice, -1), _numbers(dice, -1)],
     "group_rows": _group,
-    "tally_rows": _tally,
+    "tally_rows": _tally, "unit_sum": _units,
     "match_records": _match,
     "check_chains": _chains,
     "put_keys": _put_keys,

@@ -90,7 +90,7 @@ CODECS: dict[str, Codec] = {
     "json": fastjson.loads,
     "json, salvaged": fastjson.salvage,
     "config tables": _tables,
-    "timer units": _each(timer.units),
+    "timer unit": timer.decode,
     "dledger": lambda data: dledger.decode(data, 0, 0),
     "epoch": epoch.decode,
     "compaction": compaction.decode_positions,
