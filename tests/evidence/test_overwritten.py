@@ -127,8 +127,8 @@ def silence(root: Path, file: Path) -> None:
     for path in (root / "consumequeue").glob("*/*/*"):
         content = path.read_bytes()
         units = (content[at:at + 20] for at in range(0, len(content), 20))
-        path.write_bytes(b"".join(bytes(20) if start <= int.from_bytes(unit[:8], "big") < stop else unit
-                                  if int.from_bytes(unit[8:12], "big") else unit for unit in units))
+        left = (bytes(20) if start <= int.from_bytes(unit[:8], "big") < stop else unit for unit in units)
+        path.write_bytes(b"".join(left))
 
 
 def test_file_of_another_log_that_no_unit_names_is_told_by_the_index(tmp_path: Path) -> None:
