@@ -49,15 +49,15 @@ class ScanOptions(Struct, frozen=True):
 class IndexCheck:
     """Judges the index of a store by a log, once for each state of the log that it is asked about."""
 
-    def __init__(self, store: Store, threads: int) -> None:
-        self._store, self._threads = store, threads
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._last: tuple[LogView, list[Damage], IndexReport] | None = None
 
     def __call__(self, log: LogView) -> IndexReport:
         """The report; `OSError` where the folder cannot be listed."""
         # what is found out of a log's damage is a new list of it
         if self._last is None or self._last[0] is not log or self._last[1] is not log.damaged:
-            self._last = log, log.damaged, check_index(self._store, log, threads=self._threads)
+            self._last = log, log.damaged, check_index(self._store, log)
         return self._last[2]
 
 
@@ -117,7 +117,7 @@ def survey(
     queues = None
     behind: list[LostPosition] = []
     found = Overwritten([], [], [])
-    index = IndexCheck(store, options.threads)
+    index = IndexCheck(store)
     if with_queues:
         from recover.derived.queue_check import check_consumequeue
 
