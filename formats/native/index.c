@@ -7,14 +7,8 @@
 enum { WORDS = 5, KEY_HASH = 0, HIGH, LOW, TIME, PREVIOUS };
 enum { NO_RECORD, RIGHT, DUPLICATE, OTHER_KEY, EXPIRED, LOST, CLASS = 7, WRONG_TIME = 8, WRONG_CHAIN = 16,
        CHAIN_LOOP = 32 };
-enum { TAG_UNKNOWN, TAG_ABSENT, TAG_PRESENT };
 enum { SLOT_OUT_OF_RANGE = 1, SLOT_WRONG = 2 };
 enum { MAX_TIME_DIFF = 0x7FFFFFFF, POSITIVE = 0x7FFFFFFF };
-
-PART int64_t phy_offset_of(const int32_t *units, int64_t number) {
-    const int32_t *unit = units + number * WORDS;
-    return (int64_t)((uint64_t)(uint32_t)unit[HIGH] << 32 | (uint32_t)unit[LOW]);
-}
 
 /* Seconds from `begin` to `timestamp` (both ms) as IndexFile.putKey stores them. */
 PART int32_t time_diff(int64_t begin, int64_t timestamp) {
@@ -41,112 +35,7 @@ PART int64_t slot_of(int32_t hash, divisor by) {
     return (int64_t)(value - (value * by.factor >> by.shift) * by.size);
 }
 
-/* --- units of a whole file against the records of one split --- */
-
-typedef struct {
-    const int32_t *units;
-    int64_t unit_count; /* of the numbers [0, unit_count) each is a unit */
-    const int64_t *order;
-    int64_t order_size;
-    bool ordered;
-} unit_list;
-
-/* The number that stands at a place; 0, which is no unit's, for one outside of the file. */
-PART int64_t number_at(const unit_list *list, int64_t place) {
-    int64_t number = list->ordered ? place : is_index(place - 1, list->order_size) ? list->order[place - 1] : 0;
-    return is_index(number, list->unit_count) ? number : 0;
-}
-
-/* Give the units at [start, stop), which name one record, their classes; the highest right number, 0 for none. */
-static int64_t match_group(const unit_list *list, int64_t start, int64_t stop, const int32_t *hashes, int64_t keys,
-                           int64_t first, uint8_t *found, uint8_t *classes, int32_t expected_time) {
-    int64_t cursor = 0, newest = 0;
-    for (int64_t at = start; at < stop; at++) {
-        int64_t number = number_at(list, at);
-        const int32_t *unit = list->units + number * WORDS;
-        uint8_t kind = OTHER_KEY;
-        for (int64_t step = 0; step < keys; step++) {
-            int64_t key = cursor + step < keys ? cursor + step : cursor + step - keys;
-            if (hashes[first + key] != unit[KEY_HASH]) continue;
-            kind = DUPLICATE;
-            if (is_set(found, first + key)) continue;
-            set_bit(found, first + key);
-            cursor = key + 1;
-            kind = RIGHT;
-            break;
-        }
-        if (kind != OTHER_KEY) {
-            newest = most(newest, number);
-            if (number > 1 && unit[TIME] != expected_time) kind |= WRONG_TIME;
-        }
-        classes[number] = kind;
-    }
-    return newest;
-}
-
-PART bool all_found(const uint8_t *found, int64_t first, int64_t keys) {
-    for (int64_t key = 0; key < keys; key++)
-        if (!is_set(found, first + key)) return false;
-    return true;
-}
-
-/* Whether the record has its tag unit. Unknown when the place where it would be holds something broken. */
-static uint8_t tag_state(const unit_list *list, int64_t count, int64_t newest, rows_view rows, int64_t row,
-                         int64_t first, const uint8_t *found) {
-    int64_t keys = rows.at[row].hashes;
-    if (is_set(found, first + keys - 1)) return TAG_PRESENT;
-    if (newest == 0 || newest + 1 >= count || !all_found(found, first, keys - 1)) return TAG_UNKNOWN;
-    int64_t following = phy_offset_of(list->units, newest + 1);
-    for (int64_t later = row + 1; later < rows.size; later++) {
-        const record_row *it = rows.at + later;
-        if (it->phy_offset == following) return TAG_ABSENT;
-        if (it->hashes - (it->bits & BIT_HAS_TAGS) > 0 && !(it->bits & UNINDEXED)) return TAG_UNKNOWN;
-    }
-    return following > rows.at[row].phy_offset ? TAG_ABSENT : TAG_UNKNOWN;
-}
-
-/* Whether `hashes` and the bits of `found` have room for a record's keys from `first` on. */
-PART bool has_room(int64_t first, int64_t keys, int64_t hash_count, int64_t found_size) {
-    return first >= 0 && first <= hash_count - keys && first <= found_size * 8 - keys;
-}
-
-void mq_match_records(
-    const int32_t *units, int64_t unit_rows, int64_t count, const int64_t *order, int64_t order_size, int64_t ordered,
-    int64_t *state, int64_t state_size, const record_row *records, int64_t rows, const int32_t *hashes,
-    int64_t hash_count, uint8_t *found, int64_t found_size, uint8_t *classes, int64_t classes_size, int64_t begin,
-    uint8_t *tag_states, int64_t tag_states_size) {
-    enum { PLACE, STAND_IN_END, MATCH_STATE };
-    unit_list list = {units, least(unit_rows, classes_size), order, order_size, ordered != 0};
-    count = least(count, list.ordered ? list.unit_count : order_size + 1);
-    rows = least(rows, tag_states_size);
-    if (state_size < MATCH_STATE || state[PLACE] < 0 || list.unit_count < 1) return;
-    int64_t place = state[PLACE], first = 0;
-    for (int64_t row = 0; row < rows; row++) {
-        if (place >= count) return;
-        const record_row *it = records + row;
-        int64_t phy = it->phy_offset, keys = it->hashes;
-        if (!has_room(first, keys, hash_count, found_size)) break;
-        for (; place < count; place++) {
-            int64_t number = number_at(&list, place), offset = phy_offset_of(units, number);
-            if (offset >= phy) break;
-            if (offset < state[STAND_IN_END]) classes[number] = LOST;
-        }
-        int64_t start = place;
-        while (place < count && phy_offset_of(units, number_at(&list, place)) == phy) place++;
-        if (it->bits & STAND_IN) {
-            state[STAND_IN_END] = phy + it->size;
-            for (int64_t at = start; at < place; at++) classes[number_at(&list, at)] = LOST;
-        } else if (place > start && !(it->bits & BIT_GHOST)) {
-            int64_t newest = match_group(&list, start, place, hashes, keys, first, found, classes,
-                                         time_diff(begin, it->store_timestamp));
-            if (it->bits & BIT_HAS_TAGS && keys > 0)
-                tag_states[row] = tag_state(&list, least(count, list.unit_count), newest,
-                                            (rows_view){records, rows}, row, first, found);
-        }
-        first += keys;
-    }
-    state[PLACE] = place;
-}
+/* --- chains --- */
 
 PART bool is_trusted(uint8_t class_and_flags) {
     int kind = class_and_flags & CLASS;

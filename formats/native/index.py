@@ -1,8 +1,8 @@
-"""Index files: units against records, chains against hashes, and put; in C in `index.c`.
+"""Index files: chains against hashes, and put; in C in `index.c`.
 
 A file is an int32 array of shape (units, 5) in native byte order (key hash, two halves of the offset, time difference,
-previous) and an int32 array of slots. Records are RECORD rows with their hashes in record order; `found` has a bit for
-each hash, the lowest of a byte first. Source: broker classes IndexFile and IndexService.
+previous) and an int32 array of slots. Records are RECORD rows with their hashes in record order. Source: broker classes
+IndexFile and IndexService.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from formats.index import time_diff
-from formats.native.library import BOOL, INT, Array, kernel
+from formats.native.library import INT, Array, kernel
 from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER, RECORD
 
 NO_RECORD, RIGHT, DUPLICATE, OTHER_KEY, EXPIRED, LOST, BEYOND_LOG, CLASS = range(8)
@@ -61,97 +61,6 @@ def phy_offsets(units: Any) -> Any:
     offsets <<= 32
     offsets |= units[:, 2].view(np.uint32)
     return offsets
-
-
-class _Found:
-    """The bits of `found`."""
-
-    def __init__(self, bits: Any) -> None:
-        self.bits = bits
-
-    def has(self, at: int) -> bool:
-        return bool(self.bits[at >> 3] >> (at & 7) & 1)
-
-    def add(self, at: int) -> None:
-        self.bits[at >> 3] |= 1 << (at & 7)
-
-
-@kernel(
-    units=_UNITS, count=INT, order=Array(np.int64), ordered=BOOL, state=Array(np.int64, out=True, least=2),
-    records=_RECORDS, hashes=_HASHES, found=_BYTES_OUT, classes=_BYTES_OUT, begin=INT, tag_states=_BYTES_OUT,
-    returns=None,
-)
-def match_records(
-    units: Any, count: int, order: Any, ordered: bool, state: Any, records: Any, hashes: Any, found: Any,
-    classes: Any, begin: int, tag_states: Any,
-) -> None:
-    """Judge the units that name records of one split.
-
-    `state` is int64 [place, end of the last stand-in record]; places [1, count) are unit numbers
-    when `ordered`, else `order` (int64, from 0) lists the numbers by phy offset. Sets bits of
-    `found` (one a hash), `classes` (uint8 a number) and `tag_states` (uint8 a record). Units before the split that no
-    record took stay NO_RECORD.
-    """
-    offsets, marks = phy_offsets(units).tolist(), _Found(found)
-    numbers = range(count) if ordered else [0, *order[: max(count - 1, 0)].tolist()]
-    place, first = int(state[0]), 0
-    for row, (phy, _, stored, _, size, _, _, bits, keys) in enumerate(records.tolist()):
-        if place >= count:
-            return
-        while place < count and offsets[numbers[place]] < phy:
-            if offsets[numbers[place]] < state[1]:
-                classes[numbers[place]] = LOST
-            place += 1
-        start = place
-        while place < count and offsets[numbers[place]] == phy:
-            place += 1
-        named = [numbers[at] for at in range(start, place)]
-        if bits & STAND_IN:
-            state[1] = phy + size
-            classes[named] = LOST
-        elif named and not bits & BIT_GHOST:
-            own = hashes[first : first + keys].tolist()
-            newest = _match_group(units, named, own, first, marks, classes, time_diff(begin, stored))
-            if bits & BIT_HAS_TAGS and keys:
-                tag_states[row] = _tag_state(offsets[:count], newest, records[row:], first, marks)
-        first += keys
-    state[0] = place
-
-
-def _match_group(
-    units: Any, named: list[int], own: list[int], first: int, found: _Found, classes: Any, expected_time: int
-) -> int:
-    """Give each unit of one record its class; the highest number of a unit that is right, 0 for none."""
-    cursor = newest = 0
-    for number in named:
-        keys = [key for key in (*range(cursor, len(own)), *range(cursor)) if own[key] == units[number, 0]]
-        free = next((key for key in keys if not found.has(first + key)), None)
-        kind = DUPLICATE if keys else OTHER_KEY
-        if free is not None:
-            found.add(first + free)
-            cursor, kind = free + 1, RIGHT
-        if keys:
-            newest = max(newest, number)
-            if number > 1 and units[number, 3] != expected_time:
-                kind |= WRONG_TIME
-        classes[number] = kind
-    return newest
-
-
-def _tag_state(offsets: list[int], newest: int, records: Any, first: int, found: _Found) -> int:
-    """Whether the first record has its tag unit. Unknown when the place where it would be holds something broken."""
-    keys = int(records["hashes"][0])
-    if found.has(first + keys - 1):
-        return TAG_PRESENT
-    if newest == 0 or newest + 1 >= len(offsets) or not all(found.has(first + key) for key in range(keys - 1)):
-        return TAG_UNKNOWN
-    following = offsets[newest + 1]
-    for phy, _, _, _, _, _, _, bits, hashes in records[1:].tolist():
-        if phy == following:
-            return TAG_ABSENT
-        if hashes - (bits & BIT_HAS_TAGS) > 0 and not bits & UNINDEXED:
-            return TAG_UNKNOWN
-    return TAG_ABSENT if following > records["phy_offset"][0] else TAG_UNKNOWN
 
 
 @kernel(

@@ -37,8 +37,6 @@ typedef struct __attribute__((packed)) {
     bool fallen;
 } queue_tally;
 
-typedef struct { const record_row *at; int64_t size; } rows_view;
-
 /* Constants that have a name in Python; tests hold each to it. */
 enum {
     BIT_HAS_TAGS = 1, BIT_DELAY = 2, BIT_LMQ = 4, BIT_PROP_CRC = 8, BIT_V2 = 16, BIT_GHOST = 32, BIT_SUPERSEDED = 64,
@@ -87,8 +85,6 @@ PART int64_t wanted_keys(const record_row *row, int64_t number, const uint8_t *t
     return is_index(number, takes) ? wanted_by(take[number], row) : 0;
 }
 
-PART bool is_set(const uint8_t *bits, int64_t at) { return bits[at >> 3] >> (at & 7) & 1; }
-PART void set_bit(uint8_t *bits, int64_t at) { bits[at >> 3] |= (uint8_t)(1 << (at & 7)); }
 
 /* crc.c */
 uint32_t crc32_of(const uint8_t *data, int64_t length);
@@ -122,11 +118,6 @@ KERNEL void mq_tally_rows(const record_row *records, int64_t rows, int64_t seed,
 KERNEL int64_t mq_unit_sum(const uint8_t *units, int64_t size, int64_t first, int64_t seed);
 
 /* index.c */
-KERNEL void mq_match_records(
-    const int32_t *units, int64_t unit_rows, int64_t count, const int64_t *order, int64_t order_size, int64_t ordered,
-    int64_t *state, int64_t state_size, const record_row *records, int64_t rows, const int32_t *hashes,
-    int64_t hash_count, uint8_t *found, int64_t found_size, uint8_t *classes, int64_t classes_size, int64_t begin,
-    uint8_t *tag_states, int64_t tag_states_size);
 KERNEL int64_t mq_check_chains(const int32_t *units, int64_t unit_rows, int64_t count, const int32_t *slots,
                                int64_t slot_count, uint8_t *classes, int64_t classes_size, int32_t *heads,
                                int64_t heads_size, uint8_t *slot_flags, int64_t flags_size);

@@ -27,13 +27,11 @@ from recover.check.parts import (
 )
 from recover.check.report import verify
 from recover.check.survey import Survey, survey
-from recover.evidence.last_numbers import correct_generations_by_units
 from recover.export.damaged import damaged_messages
 from recover.export.select import Scanned, Selected, Source, Wanted, selected
 from recover.export.write import output_file, writer_for
 from recover.findings.model import Finding, FindingList
 from recover.findings.refusal import UsageRefusal
-from recover.log.engine import KnownLog, stamps_of
 from recover.look.store import NO_LOG, log_is_gone, settings_of
 from recover.predict.groups import GroupRow, Groups, groups_of, has_offsets
 from recover.predict.start import predict as predict_start
@@ -105,14 +103,11 @@ def predict(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engi
     loss.check(store.root, store.parts)
     opened = store.open(broker)
     settings, assumed = settings_of(opened, *broker.said)
-    stamps = stamps_of(opened.commitlog)
     with engine.scan(out, opened) as scan:
-        view = scan.scanner.scan_log(opened.commitlog, memory=scan.memory, progress=scan.progress)
-    prediction = predict_start(opened, correct_generations_by_units(view, opened), settings)
-    with engine.scan(out, opened, title="looking at queues",
-                     known=lambda engine: KnownLog(view, stamps, engine)) as scan:
         checked = verify(opened, scan, ("commitlog", "consumequeue"))
     look = checked.survey
+    view = look.by_names
+    prediction = predict_start(opened, view, settings)
     # a start says nothing of messages that are damaged already
     damaged = bool(checked.findings.bits & exits.MESSAGES) or any(item.intact_after for item in view.damaged)
     costs_messages = bool(prediction.exit_code & exits.MESSAGES)

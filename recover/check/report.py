@@ -156,7 +156,7 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     look = survey(
         store, options, with_queues=queues_needed, with_keys=not wanted.isdisjoint({"index", "checkpoint"})
     )
-    index = check_index(store, look.log, threads=options.threads) if "index" in wanted else None
+    index = check_index(store, look.log) if "index" in wanted else None
     findings = FindingList()
     rejected_ones: list[Rejected] = []
     flipped: list[Edit] = []

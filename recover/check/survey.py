@@ -107,7 +107,7 @@ def survey(
         if not store.queue_folders and log.has_keys:
             from recover.derived.index_check import check_index
 
-            foreign = foreign_by_index(log, check_index(store, log, threads=options.threads))
+            foreign = foreign_by_index(log, check_index(store, log))
             stale = [item.extent for item in foreign]
         if stale:
             log = correct_generations_by_units(without(log, stale, memory=options.memory), store)

@@ -14,7 +14,15 @@ import numpy as np
 from msgspec import Struct, field
 
 from formats.checkpoint import Checkpoint
-from formats.index import INDEX_HEADER, INDEX_UNIT, MAX_TIME_DIFF, IndexGeometry, IndexHeader, time_diff
+from formats.index import (
+    INDEX_HEADER,
+    INDEX_UNIT,
+    MAX_TIME_DIFF,
+    IndexGeometry,
+    IndexHeader,
+    IndexUnit,
+    time_diff,
+)
 from formats.layout import Buffer
 from formats.native.index import (
     BEYOND_LOG,
@@ -33,7 +41,6 @@ from formats.native.index import (
     WRONG_CHAIN,
     WRONG_TIME,
     check_chains,
-    match_records,
     phy_offsets,
 )
 from formats.native.walk import last_nonzero
@@ -46,8 +53,8 @@ from recover.derived.index_files import (
     list_index_files,
     read_words,
 )
-from recover.derived.index_image import CHUNK, FileHead, IndexImage
-from recover.derived.index_keys import IndexStream, Place, TagHistory, TagRun, tag_runs
+from recover.derived.index_image import CHUNK, UNITS, FileHead, IndexImage
+from recover.derived.index_keys import IndexStream, Place, TagHistory, TagRun, match_units, tag_runs
 from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
 from recover.log.scan import LogView
@@ -140,31 +147,53 @@ class IndexReport(Struct):
 
 
 def compare_file(
-    file: IndexFileName, reader: FileReader, geometry: IndexGeometry, stream: IndexStream,
+    file: IndexFileName, reader: FileReader, geometry: IndexGeometry, stream: IndexStream, min_offset: int,
     previous: IndexFileVerdict | None,
 ) -> IndexFileVerdict | None:
-    """The verdict on a file that holds, byte for byte, what the log calls for from its first unit on; None for others.
+    """The verdict on a file that holds, byte for byte, what the log calls for from its first live unit on; None for
+    others.
 
-    Notes in `stream` which keys were found. `previous` is the verdict on the file loaded before it. `ReadFailure` when
-    a part of it cannot be read.
+    Before that only units of messages before `min_offset` of the log may stand. Notes in `stream` which keys were
+    found. `previous` is the verdict on the file loaded before it. `ReadFailure` when a part of it cannot be read.
     """
     head = reader.read(0, INDEX_HEADER.size)
-    first = reader.read(geometry.unit_offset(1), INDEX_UNIT.size)
-    if file.length != geometry.size or len(first) < INDEX_UNIT.size:
+    if file.length != geometry.size or len(head) < INDEX_HEADER.size:
         return None
-    header, unit = INDEX_HEADER.decode(head), INDEX_UNIT.decode(first)
+    header = INDEX_HEADER.decode(head)
+    if not 2 <= header.index_count <= geometry.entries:
+        return None
+    expired = _expired_head(reader, geometry, header, min_offset)
+    content = reader.read(geometry.unit_offset(len(expired) + 1), INDEX_UNIT.size)
+    unit = INDEX_UNIT.decode(content.ljust(INDEX_UNIT.size, b"\0"))
     place, begin = stream.place(unit.phy_offset, unit.key_hash), stream.timestamp(unit.phy_offset)
-    if place is None or begin is None or not 2 <= header.index_count <= geometry.entries:
+    if place is None or begin is None:
         return None
-    if not 0 <= unit.time_diff <= _most_seconds(previous, begin):
-        return None
-    start = FileHead(begin - 1000 * unit.time_diff if unit.time_diff else 0)
-    for rule in (TAKE_KEYS, TAKE_ALL):
+    start = FileHead(begin - 1000 * unit.time_diff if unit.time_diff else 0, expired, header.begin_timestamp)
+    if len(expired):
+        possible = 0 < header.begin_timestamp <= header.end_timestamp
+    else:
+        possible = 0 <= unit.time_diff <= _most_seconds(previous, begin)
+    for rule in (TAKE_KEYS, TAKE_ALL) if possible else ():
         parts = stream.parts(place.split, rule)
-        image = IndexImage(geometry, start, parts, header.index_count - 1, place)
+        image = IndexImage(geometry, start, parts, header.index_count - 1 - len(expired), place)
         if _holds(reader, image, header):
-            return _verdict_of(file, header, image, place, rule, stream, unit.key_hash)
+            return _verdict_of(file, header, image, place, rule, stream, unit, len(expired))
     return None
+
+
+def _expired_head(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, min_offset: int) -> Rows:
+    """The units before the first one that is not of an expired message (int32, shape (n, 5)); the last is none."""
+    parts = [np.empty((0, 5), dtype=np.int32)]
+    size, stop = UNITS * INDEX_UNIT.size, geometry.unit_offset(header.index_count - 1)
+    for at in range(geometry.unit_offset(1), stop, size):
+        content = reader.read(at, min(size, stop - at))
+        words = np.frombuffer(content, dtype=">i4", count=len(content) // INDEX_UNIT.size * 5)
+        units = words.astype(np.int32).reshape(-1, 5)
+        known = is_expired(units, min_offset)
+        parts.append(units[: int(np.argmin(np.r_[known, False]))])
+        if not known.all():
+            break
+    return np.concatenate(parts)
 
 
 def _most_seconds(previous: IndexFileVerdict | None, begin: int) -> int:
@@ -201,14 +230,15 @@ def _holds(reader: FileReader, image: IndexImage, header: IndexHeader) -> bool:
 
 def _verdict_of(
     file: IndexFileName, header: IndexHeader, image: IndexImage, first: Place, rule: int, stream: IndexStream,
-    key_hash: int,
+    unit: IndexUnit, expired: int,
 ) -> IndexFileVerdict:
+    """The verdict on a file that holds an image: after its `expired` units the live ones from `unit` on."""
     units = header.index_count - 1
-    verdict = IndexFileVerdict(file, header, units + 1, right=units)
-    verdict.first_right, verdict.last_right = (1, header.begin_phy_offset, key_hash), header.end_phy_offset
+    verdict = IndexFileVerdict(file, header, units + 1, units - expired, expired=expired, expired_before=expired)
+    verdict.first_right, verdict.last_right = (expired + 1, unit.phy_offset, unit.key_hash), header.end_phy_offset
     if (used := image.header().hash_slot_count) < units:
         verdict.counts_entries = header.hash_slot_count > used
-    offsets = stream.mark(first, units, rule)
+    offsets = stream.mark(first, units - expired, rule)
     if rule == TAKE_KEYS:  # nobody knows whether the tag unit of the last record was still to come
         offsets = offsets[offsets != header.end_phy_offset]
     if offsets.size:
@@ -262,25 +292,24 @@ class _Judge:
         self.verdict.findings.append(finding(code, self.name, offset, **facts))
 
     def _match(self) -> None:
-        offsets, order = self.offsets[1:], np.empty(0, dtype=np.int64)
-        ordered = bool((offsets[1:] >= offsets[:-1]).all())
-        if not ordered:
-            order = np.argsort(offsets, kind="stable") + 1
+        """Hold the units against the records that they name."""
+        offsets, order = self.offsets[1:], None
+        if (offsets[1:] < offsets[:-1]).any():
+            order = np.argsort(offsets, kind="stable")
+            offsets = offsets[order]
         # differences count from the time of the first unit's message, if it is there
-        timestamp = self.stream.timestamp(int(offsets[0]))
+        timestamp = self.stream.timestamp(int(self.offsets[1]))
         begin = self.verdict.header.begin_timestamp if timestamp is None else timestamp
-        state = np.array([1, 0], dtype=np.int64)
-        for number in self.stream.overlapping(int(offsets.min()), int(offsets.max())):
-            split = self.stream.splits[number]
+        for number in self.stream.overlapping(int(offsets[0]), int(offsets[-1])):
+            split, stop = self.stream.splits[number], self.stream.start(number + 1)
+            first, last = np.searchsorted(offsets, [self.stream.start(number), stop]).tolist()
+            numbers = np.arange(first, last) + 1 if order is None else order[first:last] + 1
             records, hashes = np.asarray(split.records), np.asarray(split.hashes)
-            tag_states = np.zeros(records.size, dtype=np.uint8)
-            match_records(
-                self.image.units, self.end, order, ordered, state, records, hashes, self.stream.found(number),
-                self.classes, begin, tag_states,
+            tag_states = match_units(
+                self.image.units, self.end, numbers, offsets[first:last], records, hashes, self.stream.found(number),
+                self.classes, begin,
             )
             self.verdict.tag_runs.extend(tag_runs(records, tag_states))
-            if state[0] >= self.end:
-                break
 
     def _classify_rest(self) -> None:
         """Units that no record took: expired, in damage, after the end, or wrong."""
@@ -439,7 +468,7 @@ def odd_index_name(store: Store, odd: OddName) -> Finding:
 
 def check_index(
     store: Store, log: LogView, *, excluded: Collection[int] = (), tags: bool | None = None,
-    tick: Callable[[], None] | None = None, threads: int = 1,
+    tick: Callable[[], None] | None = None,
 ) -> IndexReport:
     """Judge every index file of the store, one in memory at a time.
 
@@ -448,7 +477,7 @@ def check_index(
     """
     assert log.has_keys, "units are made of keys"
     listing = list_index_files(store.index_dir)
-    stream = IndexStream(log.splits(), excluded, threads)
+    stream = IndexStream(log.splits(), excluded)
     report = IndexReport(listing, index_geometry(store, listing), stream)
     checkpoint = store.checkpoint(extend=True)
     if tags is None:
@@ -514,7 +543,8 @@ class _Check:
         try:
             with FileReader(file.path) as reader:
                 try:
-                    verdict, failures = compare_file(file, reader, geometry, self.stream, previous), []
+                    verdict, failures = compare_file(
+                        file, reader, geometry, self.stream, self.log.min_offset, previous), []
                 except ReadFailure as once:
                     verdict, failures = None, [once]
                 if verdict is None:
@@ -547,7 +577,8 @@ class _Check:
         blind, spans = _blind_ranges(report), _Spans(report.verdicts)
         runs: list[_Run] = []
         passed = 0
-        for number, (expected, missing) in enumerate(stream.each(stream.missing)):
+        for number in range(len(stream.splits)):
+            expected, missing = stream.missing(number)
             report.expected += expected
             if missing is None:
                 passed += expected

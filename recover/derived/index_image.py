@@ -29,7 +29,7 @@ from recover.store.columns import Rows
 from recover.store.reading import Piece, in_order, zeros
 
 CHUNK = 2 << 20
-_UNITS = CHUNK // INDEX_UNIT.size
+UNITS = CHUNK // INDEX_UNIT.size
 
 
 class FileHead(Struct, frozen=True):
@@ -71,8 +71,8 @@ class IndexImage:
             state[STATE_USED_SLOTS] = self._link(kept)
             state[STATE_NUMBER], state[STATE_BEGIN] = len(kept), self._head.begin_timestamp
             state[STATE_BEGIN_OFFSET] = (int(expired[0, 1]) << 32) | (int(expired[0, 2]) & 0xFFFFFFFF)
-        for at in range(0, len(kept), _UNITS):
-            yield kept[at : at + _UNITS].astype(">i4").tobytes()
+        for at in range(0, len(kept), UNITS):
+            yield kept[at : at + UNITS].astype(">i4").tobytes()
         yield from self._of_keys(len(kept))
 
     def _link(self, units: Rows) -> int:
@@ -88,7 +88,7 @@ class IndexImage:
     def _of_keys(self, base: int) -> Iterator[bytes]:
         state = self._state
         # used again for each block: units are put more slowly into memory that no cache holds than copied there
-        block = np.zeros((min(self.stop - base, _UNITS), INDEX_UNIT.size // 4), dtype=np.int32)
+        block = np.zeros((min(self.stop - base, UNITS), INDEX_UNIT.size // 4), dtype=np.int32)
         for records, hashes, take in self._parts:
             while state[STATE_NUMBER] < self.stop:
                 limit = min(self.stop, base + len(block))

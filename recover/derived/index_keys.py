@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 
 import numpy as np
 from msgspec import Struct
 
+from formats.index import MAX_TIME_DIFF
 from formats.native.index import (
+    DUPLICATE,
+    LOST,
+    OTHER_KEY,
+    RIGHT,
+    STAND_IN,
+    TAG_ABSENT,
     TAG_PRESENT,
     TAG_UNKNOWN,
     TAKE_ALL,
     TAKE_KEYS,
     TAKE_NOTHING,
     UNINDEXED,
+    WRONG_TIME,
+    phy_offsets,
     wanted_of,
 )
 from formats.record.rows import BIT_GHOST, BIT_HAS_TAGS
-from recover.log.engine import Result, side_by_side
 from recover.store.columns import Rows, Split
 
 _CHANGE_COST = 0.5
@@ -95,12 +103,11 @@ def _cost(costs: Sequence[float], mode: int, before: int) -> float:
 class IndexStream:
     """Records of the log as index files see them. Keeps one bit a key hash, and the splits by reference.
 
-    `splits` are those of a scan with keys, in log order; so many `threads` look at them. `excluded`: numbers of the
-    log's queues whose messages need no unit.
+    `splits` are those of a scan with keys, in log order. `excluded`: numbers of the log's queues whose messages need no
+    unit.
     """
 
-    def __init__(self, splits: Iterable[Split], excluded: Collection[int] = (), threads: int = 1) -> None:
-        self.threads = threads
+    def __init__(self, splits: Iterable[Split], excluded: Collection[int] = ()) -> None:
         self.excluded = tuple(sorted(excluded))
         self.tags = TagHistory([(0, False)])
         self._given = splits
@@ -123,6 +130,10 @@ class IndexStream:
     def has_units(self) -> bool:
         """Some record has a key or tags."""
         return any(split.hash_count for split in self.splits)
+
+    def start(self, number: int) -> int:
+        """Phy offset at which a split begins; that of the one after the last is beyond all."""
+        return int(self._first[number]) if number < self._first.size else np.iinfo(np.int64).max
 
     def overlapping(self, low: int, high: int) -> range:
         """Numbers of the splits that hold records with phy offsets in [low, high]."""
@@ -204,10 +215,6 @@ class IndexStream:
             count, start, number = max(0, count - asked.size), 0, number + 1
         return np.concatenate(tagged)
 
-    def each(self, look: Callable[[int], Result]) -> Iterator[Result]:
-        """The result of `look` for each split by its number, in their order."""
-        return side_by_side(look, len(self.splits), self.threads)
-
     def missing(self, number: int) -> tuple[int, Rows | None]:
         """How many units a split should have; how many of each record were not found (int64), None for none at all."""
         records = self.splits[number].records
@@ -225,8 +232,92 @@ def asked_of(records: Rows, take: Rows) -> Rows:
     return np.asarray(in_record < np.repeat(wanted_of(records, take), hashes))
 
 
+def match_units(
+    units: Rows, end: int, order: Rows, offsets: Rows, records: Rows, hashes: Rows, found: Rows, classes: Rows,
+    begin: int,
+) -> Rows:
+    """Give the units of numbers `order` that name records of one split their classes; `offsets` are ascending.
+
+    Each takes a key of its record that no other has, which sets a bit of `found`. Units that no record takes stay as
+    they are; numbers below `end` are in use. Returns what each record has of its tag's unit (uint8 TAG_UNKNOWN,
+    TAG_ABSENT or TAG_PRESENT).
+    """
+    bits, places = records["bits"], records["phy_offset"]
+    row = np.searchsorted(places, offsets, side="right") - 1
+    within = offsets - places[row]
+    stands_in = (bits[row] & STAND_IN) != 0
+    classes[order[stands_in & (within < records["size"][row])]] = LOST
+    own = (within == 0) & ~stands_in & ((bits[row] & BIT_GHOST) == 0)
+    number, row = order[own], row[own]
+    keys = records["hashes"].astype(np.int64)
+    first = np.cumsum(keys) - keys
+    is_found = np.unpackbits(found, bitorder="little").astype(bool)
+    # most stand in the order of the keys
+    place = first[row] + _rank(row)
+    at = np.minimum(place, max(hashes.size - 1, 0))
+    takes = (place < (first + keys)[row]) & (hashes[at] == units[number, 0]) & ~is_found[at]
+    is_found[place[takes]] = True
+    named, rest = takes.copy(), np.flatnonzero(~takes)
+    if rest.size:
+        # a key of a record and a unit with its place and hash have one code
+        codes = np.repeat(np.arange(keys.size), keys) << 32 | hashes.view(np.uint32)
+        asked = row[rest] << 32 | units[number[rest], 0].view(np.uint32)
+        named[rest] = np.isin(asked, codes)
+        free = np.flatnonzero(~is_found[: codes.size])
+        free = free[np.argsort(codes[free], kind="stable")]
+        order = np.argsort(asked, kind="stable")
+        place = np.searchsorted(codes[free], asked[order]) + _rank(asked[order])
+        fits = place < np.searchsorted(codes[free], asked[order], side="right")
+        takes[rest[order[fits]]] = True
+        is_found[free[place[fits]]] = True
+    found[:] = np.packbits(is_found, bitorder="little")
+    kinds = np.where(takes, RIGHT, np.where(named, DUPLICATE, OTHER_KEY)).astype(np.uint8)
+    late = named & (number > 1) & (units[number, 3] != _time_diffs(begin, records["store_timestamp"][row]))
+    classes[number] = kinds | np.where(late, WRONG_TIME, 0).astype(np.uint8)
+    newest = np.zeros(keys.size, dtype=np.int64)
+    newest[row[named]] = number[named]
+    return _tag_states(units, end, records, row[np.r_[True, row[1:] != row[:-1]][: row.size]], newest, is_found)
+
+
+def _rank(values: Rows) -> Rows:
+    """How many of the equal ones, which adjoin, stand before each (int64)."""
+    at = np.arange(values.size)
+    return at - np.maximum.accumulate(np.where(np.r_[True, values[1:] != values[:-1]][: values.size], at, 0))
+
+
+def _time_diffs(begin: int, timestamps: Rows) -> Rows:
+    """`time_diff` of each timestamp (int64)."""
+    return np.clip((timestamps - begin) // 1000, 0, MAX_TIME_DIFF) if begin > 0 else np.zeros_like(timestamps)
+
+
+def _tag_states(units: Rows, end: int, records: Rows, rows: Rows, newest: Rows, is_found: Rows) -> Rows:
+    """Whether records of these rows have their tag's unit; `newest` is the last number with a key of each row.
+
+    Unknown where the place at which it would be holds something broken.
+    """
+    places, keys = records["phy_offset"], records["hashes"].astype(np.int64)
+    has_tags = (records["bits"] & BIT_HAS_TAGS != 0) & (keys > 0)
+    rows = rows[has_tags[rows]]
+    stops = np.cumsum(keys)[rows]
+    counted = np.r_[0, np.cumsum(is_found, dtype=np.int64)]
+    states = np.full(keys.size, TAG_UNKNOWN, dtype=np.uint8)
+    present = is_found[stops - 1]
+    states[rows[present]] = TAG_PRESENT
+    whole = counted[stops - 1] - counted[stops - keys[rows]] == keys[rows] - 1
+    rows = rows[~present & whole & (newest[rows] > 0) & (newest[rows] + 1 < end)]
+    following = phy_offsets(units[newest[rows] + 1])
+    # up to the next record that has a unit whatever becomes of tags
+    nobody = np.iinfo(np.int64).max
+    wanted = np.where((keys > has_tags) & (records["bits"] & UNINDEXED == 0), places, nobody)
+    limit = np.minimum.accumulate(np.r_[wanted, nobody][::-1])[::-1][rows + 1]
+    at = np.minimum(np.searchsorted(places, following), places.size - 1)
+    absent = (following > places[rows]) & ((limit == nobody) | ((following <= limit) & (places[at] == following)))
+    states[rows[absent]] = TAG_ABSENT
+    return states
+
+
 def tag_runs(records: Rows, states: Rows) -> list[TagRun]:
-    """What `match_records` learnt of the tags of one split, in runs."""
+    """What `match_units` learnt of the tags of one split, in runs."""
     if states.size and states.min() == states.max():
         kind, first = int(states[0]), int(records["phy_offset"][0])
         return [] if kind == TAG_UNKNOWN else [TagRun(first, states.size, kind == TAG_PRESENT)]
@@ -247,7 +338,7 @@ class KeyNumbers:
 
     def __init__(self, stream: IndexStream) -> None:
         self.stream = stream
-        counts = [*stream.each(lambda number: int(stream.wanted(number).sum()))]
+        counts = [int(stream.wanted(number).sum()) for number in range(len(stream.splits))]
         self._starts = np.cumsum([0, *counts], dtype=np.int64)
         self._open: tuple[int, Rows] = (-1, np.empty(0, dtype=np.int64))
 

@@ -92,7 +92,7 @@ def fresh_ext(rows: ExtRows, files: ExtFiles) -> ExtImage:
 
 
 def repaired_ext(rows: ExtRows, files: ExtFiles, floor: int | None) -> ExtImage:
-    """The units on disk as far as they are right and a broker finds them, the others put in order after those.
+    """The units on disk up to the first that is not right, then all others put in order after it, with their bit maps.
 
     A broker that starts cuts the ext files after the unit of the queue's last cell, so a unit must not stand after
     those of later messages. `floor`: no live unit stands before this position (None: of the first file).
@@ -100,17 +100,16 @@ def repaired_ext(rows: ExtRows, files: ExtFiles, floor: int | None) -> ExtImage:
     size = files.store.ext_file_size
     start = files.mapped_files.min_offset if floor is None else floor
     known = files.units
+    rows = ExtRows(rows.tags_code, rows.store_timestamp, _found(rows, files, start))
     kept = _kept(rows, files, start)
     if kept == rows.size:
         return ExtImage(size, rows.position)
-    layout = _Layout(rows, files, start)
     if kept:
         last = int(known.find(rows.position[kept - 1 : kept])[0])
-        layout.go_after(last)
-    positions = rows.position.copy()
-    for number in range(kept, rows.size):
-        positions[number] = layout.place(number)
-    return ExtImage(size, positions, layout.writer.result(), layout.dirty_end())
+        start = int(known.position[last] + known.size[last])
+    writer = _Writer(size, start)
+    fresh = [writer.put(_intact(rows, number, files)) for number in range(kept, rows.size)]
+    return ExtImage(size, np.r_[rows.position[:kept], fresh], writer.result(), writer.position)
 
 
 def end_of(files: ExtFiles, addresses: Rows) -> int | None:
@@ -119,6 +118,25 @@ def end_of(files: ExtFiles, addresses: Rows) -> int | None:
     found = known.find(positions_of(addresses))
     found = found[found >= 0]
     return int(known.position[found.max()] + known.size[found.max()]) if found.size else None
+
+
+def _found(rows: ExtRows, files: ExtFiles, start: int) -> Rows:
+    """`position` of each row; of one that no queue tells, the next unit of its tags code and time from `start` on."""
+    known, positions = files.units, rows.position.copy()
+    times, tags_codes = known.store_timestamp.tolist(), known.tags_code.tolist()
+    passed, taken = int(np.searchsorted(known.position, start)), set(positions.tolist())
+    for number in np.flatnonzero(positions == _NOWHERE).tolist():
+        tags_code, timestamp = int(rows.tags_code[number]), int(rows.store_timestamp[number])
+        while passed < len(times) and times[passed] < timestamp:
+            passed += 1
+        at = passed
+        while at < len(times) and times[at] == timestamp:
+            if tags_codes[at] == tags_code and int(known.position[at]) not in taken:
+                positions[number] = int(known.position[at])
+                taken.add(int(known.position[at]))
+                break
+            at += 1
+    return positions
 
 
 def _kept(rows: ExtRows, files: ExtFiles, start: int) -> int:
@@ -171,60 +189,6 @@ class _Writer:
     def result(self) -> tuple[tuple[int, bytes], ...]:
         """What was written, by position."""
         return tuple((position, bytes(data)) for position, data in self._writes)
-
-
-class _Layout:
-    """Goes along the rows and the units on disk together and writes only where they part."""
-
-    def __init__(self, rows: ExtRows, files: ExtFiles, start: int) -> None:
-        self.rows = rows
-        self.files = files
-        self.known = files.units
-        self.writer = _Writer(files.store.ext_file_size, start)
-        self._next = self._unit_at(start)
-        self._passed = 0
-
-    def go_after(self, unit: int) -> None:
-        """Continue after a unit on disk."""
-        self.writer.position = int(self.known.position[unit] + self.known.size[unit])
-        self._next = self._unit_at(self.writer.position)
-
-    def place(self, number: int) -> int:
-        """The position of a row's unit, which is put if it is not there."""
-        unit = self._ahead(number)
-        if unit is not None:
-            self.go_after(unit)
-            return int(self.known.position[unit])
-        place = self.writer.put(_intact(self.rows, number, self.files))
-        self._next = self._unit_at(self.writer.position)
-        return place
-
-    def dirty_end(self) -> int | None:
-        """Where the rest must be zeroed; None if a walk from the last unit on stays among whole units."""
-        return None if self._next is not None else self.writer.position
-
-    def _unit_at(self, position: int) -> int | None:
-        """Index of the unit that a walk comes to from a position; None where it would come to no good."""
-        known = self.known
-        at = int(np.searchsorted(known.position, position))
-        begins = at < known.position.size and known.position[at] == position
-        ended = at > 0 and known.position[at - 1] + known.size[at - 1] == position
-        whole_file = position % self.writer.file_size == 0
-        return at if (begins or ended or whole_file) and position not in known.cut else None
-
-    def _ahead(self, number: int) -> int | None:
-        """Index of the row's own unit among those that a walk finds from here; units of nobody are passed over."""
-        if self._next is None:
-            return None
-        known, tags_code, timestamp = self.known, self.rows.tags_code[number], self.rows.store_timestamp[number]
-        at = max(self._next, self._passed)
-        while at < known.position.size and known.store_timestamp[at] <= timestamp:
-            if known.store_timestamp[at] < timestamp:
-                self._passed = at
-            elif known.tags_code[at] == tags_code:
-                return at
-            at += 1
-        return None
 
 
 def ext_steps(files: ExtFiles, image: ExtImage, spool: Spool) -> Iterator[Step]:

@@ -349,7 +349,8 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
              for mapped_file, what in foreign_files(log)]
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
     end = file_named_elsewhere(log, index_ends(store), store.checkpoint())
-    lacking = [*missing, *([] if end is None else [end])]
+    if end is not None and not any(damage.stop > end.start for damage in log.damaged):
+        missing.append(end)
     placed, misnamed = rightly_placed(live_copies(store.commitlog))
     # a start reads such a file where its name puts it, and none of its messages is there
     named = [structs.replace(item, severity="error", bits=BIT_MESSAGES) for item in misnamed_findings(store, misnamed)]
@@ -359,7 +360,7 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     return gone + named + [
         finding("commitlog-missing-file", COMMITLOG, None, start=damage.start, stop=damage.stop,
                 bytes=damage.stop - damage.start, intact_after=damage.intact_after)
-        for damage in lacking
+        for damage in missing
     ]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from msgspec import Struct, field, structs
 
 from formats.index import DEFAULT_GEOMETRY
 from recover.change import disk
-from recover.change.content import Content, Spool, make, padded, pieces_of
+from recover.change.content import Content, DeferredContent, LazyContent, Spool, make, padded, pieces_of
 from recover.change.copy_store import check_target, new_folder
-from recover.change.model import Plan, Step, replacing
+from recover.change.model import Install, Plan, Step, replacing
 from recover.change.preconditions import STALE
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
@@ -24,7 +25,7 @@ from recover.derived.expected import QueueKey
 from recover.derived.index_check import IndexReport, check_index
 from recover.derived.index_files import index_geometry
 from recover.derived.index_rebuild import IndexRebuild, rebuild_index
-from recover.derived.producer import Producer, producer_for
+from recover.derived.producer import producer_for
 from recover.derived.queue_check import check_consumequeue
 from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_files
 from recover.evidence.lost import record_count
@@ -41,7 +42,6 @@ from recover.repair.losses import (
 )
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.reader import read_small
-from recover.store.reading import Piece, in_order
 from recover.store.store import CHECKPOINT as CHECKPOINT_FILE
 from recover.store.store import Store
 
@@ -219,7 +219,7 @@ def write_rebuild(
     before.survey.options.scanner.confirm()
     writer = _Writer(output, interrupted, progress)
     with new_folder(output):
-        _write_parts(writer, before, options, wanted)
+        writer.write(_fresh_steps(before, options, wanted))
         writer.sync()
         checked = _check(store, before.survey, options, wanted, output)
         if _log_files(store) != seen:
@@ -236,7 +236,7 @@ def write_derived(store: Store, options: RebuildOptions, output: Path, like: Sto
     if before.index is not None and like is not None:
         before.index.geometry = index_geometry(like)
     writer = _Writer(output, lambda: False, None)
-    _write_parts(writer, before, options, None)
+    writer.write(_fresh_steps(before, options, None))
     writer.sync()
 
 
@@ -257,28 +257,28 @@ class _Writer:
         self.size = 0
         self._folders: set[Path] = {output}
 
-    def write(self, name: str, pieces: Iterable[Piece]) -> None:
-        """A new file below the output folder, synced."""
-        if self.interrupted():
-            raise Interrupted("stopped; what was written so far was removed", "run the command again")
-        path = self.output / name
-        self._make(path.parent)
-        size, _ = disk.create_from_pieces(path, pieces, _MODE)
-        self._note(name, size)
-
-    def take(self, files: Mapping[str, Content]) -> None:
-        """New files below the output folder, by name, made elsewhere and synced."""
-        paths = {self.output / name: content for name, content in files.items()}
-        for path in paths:
+    def write(self, steps: Iterable[Step]) -> None:
+        """The new files of some steps below the output folder; what is made elsewhere comes last, all of it at once."""
+        elsewhere: dict[Path, Content] = {}
+        for step in steps:
+            if self.interrupted():
+                raise Interrupted("stopped; what was written so far was removed", "run the command again")
+            assert step.content is not None
+            path = self.output / step.file
             self._make(path.parent)
-        made = make(self.output / _STAGING, paths, interrupted=self.interrupted)
+            if isinstance(step.content, DeferredContent):
+                elsewhere[path] = step.content
+            else:
+                self._note(path, disk.create_from_pieces(path, pieces_of(step.content), _MODE)[0])
+        made = make(self.output / _STAGING, elsewhere, interrupted=self.interrupted)
         for path in made:
             os.chmod(path, _MODE)
         disk.sync_all(made)
-        for name, path in zip(files, paths, strict=True):
-            self._note(name, made[path][0])
+        for path, (size, _) in made.items():
+            self._note(path, size)
 
-    def _note(self, name: str, size: int) -> None:
+    def _note(self, path: Path, size: int) -> None:
+        name = path.relative_to(self.output).as_posix()
         self.files.append(name)
         self.size += size
         if self.progress is not None:
@@ -296,47 +296,27 @@ class _Writer:
             disk.fsync_dir(folder)
 
 
-def _write_parts(
-    writer: _Writer, before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None
-) -> None:
-    index = None
-    seen = before.survey
+def _fresh_steps(before: VerifyReport, options: RebuildOptions, wanted: set[QueueKey] | None) -> Iterator[Step]:
+    """The files of the parts as the log alone makes them, named below an output folder."""
+    seen, report = before.survey, before.index
     producer = producer_for(seen.options.scanner, seen.store, seen.log)
+    index = None
     if CONSUMEQUEUE in options.parts:
-        _write_queues(writer, seen, wanted, producer)
+        builder = QueueBuilder(seen.store, seen.delays, seen.log.min_offset, seen.log.log_end)
+        if producer is not None:
+            for _, steps in producer.queues(builder, seen.expectation, wanted, fresh=True):
+                yield from steps
+        else:
+            for key, rows in seen.expectation.grouped(wanted):
+                for name, content, size in fresh_files(seen.store, builder.fresh(key, rows)):
+                    yield Install(name, LazyContent(size, partial(padded, content, size)))
     if INDEX in options.parts:
-        index = _write_index(writer, before, options, producer)
+        assert report is not None
+        report.geometry = report.geometry or DEFAULT_GEOMETRY
+        index = rebuild_index(seen.store, seen.log, fresh=True, report=report, zone=options.zone, producer=producer)
+        yield from (Install(f"{INDEX}/{file.name}", file.content) for file in index.files)
     if CHECKPOINT in options.parts:
-        writer.write(CHECKPOINT_FILE, in_order([_checkpoint(before.survey, index)]))
-
-
-def _write_queues(writer: _Writer, seen: Survey, wanted: set[QueueKey] | None, producer: Producer | None) -> None:
-    builder = QueueBuilder(seen.store, seen.delays, seen.log.min_offset, seen.log.log_end)
-    if producer is not None:
-        queues = producer.queues(builder, seen.expectation, wanted, fresh=True)
-        writer.take({step.file: step.content for _, steps in queues for step in steps if step.content is not None})
-        return
-    for key, rows in seen.expectation.grouped(wanted):
-        for name, content, size in fresh_files(seen.store, builder.fresh(key, rows)):
-            writer.write(name, in_order(padded(content, size)))
-
-
-def _write_index(
-    writer: _Writer, before: VerifyReport, options: RebuildOptions, producer: Producer | None
-) -> IndexRebuild:
-    report = before.index
-    assert report is not None
-    report.geometry = report.geometry or DEFAULT_GEOMETRY
-    rebuilt = rebuild_index(
-        before.survey.store, before.survey.log, fresh=True, report=report, zone=options.zone, producer=producer
-    )
-    files = {f"{INDEX}/{file.name}": file.content for file in rebuilt.files}
-    if producer is not None:
-        writer.take(files)
-        return rebuilt
-    for name, content in files.items():
-        writer.write(name, pieces_of(content))
-    return rebuilt
+        yield Install(CHECKPOINT_FILE, _checkpoint(seen, index))
 
 
 def _checkpoint(seen: Survey, index: IndexRebuild | None) -> bytes:

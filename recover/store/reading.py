@@ -6,7 +6,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,8 +22,6 @@ def crc32c(data: Buffer, value: int = 0) -> int:
 READ = 1 << 20
 BLANK = bytes(READ)
 """Zeros, whose identity says so: nobody has to look at them."""
-
-_LARGE = 32 << 20
 
 Piece = tuple[int, Buffer]
 """Where in a file, and the bytes."""
@@ -119,42 +116,24 @@ def crc_of(chunks: Iterable[Buffer]) -> tuple[int, int]:
 
 
 def file_crc(path: Path, start: int = 0, stop: int | None = None) -> tuple[int, int]:
-    """(size, CRC-32C) of [start, stop) of a file, clipped to its length. Holes are counted, not read.
-
-    Of much data two halves are read at once: what a change waits for when it reads a large file back.
-    """
+    """(size, CRC-32C) of [start, stop) of a file, clipped to its length. Holes are counted, not read."""
     fd = open_file(path)
     try:
         end = os.fstat(fd).st_size
         stop = end if stop is None else min(stop, end)
-        extents = data_extents(fd, start, stop)
-        if sum(last - first for first, last in extents) < _LARGE:
-            return _crc_of_part(fd, start, stop, extents)
-        middle = (extents[0][0] + extents[-1][1]) // 2
-        with ThreadPoolExecutor(1) as pool:
-            behind = pool.submit(_crc_of_part, fd, middle, stop, extents)
-            size, crc = _crc_of_part(fd, start, middle, extents)
-            more, other = behind.result()
-        return (size + more, crc_joined(crc, other, more)) if size == middle - start else (size, crc)
+        crc, position = 0, start
+        for first, last in data_extents(fd, start, stop):
+            crc = crc_with_zeros(crc, first - position)
+            position = first
+            while position < last:
+                piece = os.pread(fd, min(READ, last - position), position)
+                if not piece:
+                    return position - start, crc
+                crc = crc32c(piece, crc)
+                position += len(piece)
+        return max(0, stop - start), crc_with_zeros(crc, stop - position)
     finally:
         os.close(fd)
-
-
-def _crc_of_part(fd: int, start: int, stop: int, extents: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """(size, CRC-32C) of [start, stop), less where the file ends; `extents` are data of it, and what lies beside it."""
-    crc, position = 0, start
-    for first, last in ((max(first, start), min(last, stop)) for first, last in extents):
-        if last <= first:
-            continue
-        crc = crc_with_zeros(crc, first - position)
-        position = first
-        while position < last:
-            piece = os.pread(fd, min(READ, last - position), position)
-            if not piece:
-                return position - start, crc
-            crc = crc32c(piece, crc)
-            position += len(piece)
-    return max(0, stop - start), crc_with_zeros(crc, stop - position)
 
 
 _CRC32C = 0x82F63B78

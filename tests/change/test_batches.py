@@ -14,7 +14,6 @@ from recover.change.model import Install, Plan, Retire, Step, WriteFile, WriteRa
 from recover.change.preconditions import seal
 from recover.change.steps import batches
 from recover.change.undo import undo
-from recover.store import reading
 from recover.store.reading import crc_with_zeros, data_extents, file_crc
 from tests.support.plans import INDEX, LOG, QUEUE, hole_map, small_store
 from tests.support.trees import assert_same_tree, tree_digest
@@ -60,11 +59,9 @@ def test_zeros_are_counted_as_if_they_were_read(data: bytes, count: int) -> None
     ("start", "stop"),
     [(0, None), (0, 0), (5, 70_000), (30_000, 200_000), (65_000, 65_900), (199_999, 999_999)],
 )
-@pytest.mark.parametrize("large", [1, reading._LARGE])
 def test_a_checksum_over_holes_is_that_of_the_bytes(
-    start: int, stop: int | None, large: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    start: int, stop: int | None, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(reading, "_LARGE", large)
     path = tmp_path / "file"
     with path.open("wb") as file:
         file.write(b"a" * 9000)

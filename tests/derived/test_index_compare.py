@@ -40,7 +40,7 @@ def test_a_change_in_any_field_of_any_unit_is_a_difference(field: int, store: St
             path.write_bytes(damaged)
             stream = IndexStream(log.splits())
             with FileReader(path) as reader:
-                followed = compare_file(verdict.file, reader, geometry, stream, None)
+                followed = compare_file(verdict.file, reader, geometry, stream, log.min_offset, None)
             if number == 1 and field == 3 and 0 <= word <= 0x7FFFFFFF:
                 continue  # the first unit counts from the end of the file before it, which is not there
             assert followed is None
@@ -63,7 +63,21 @@ def test_a_change_anywhere_else_is_a_difference(place: str, store: StoreCopy) ->
         stream = IndexStream(log.splits())
         with FileReader(path) as reader:
             file = structs.replace(verdict.file, length=path.stat().st_size)
-            followed = compare_file(file, reader, geometry, stream, None)
+            followed = compare_file(file, reader, geometry, stream, log.min_offset, None)
         # one slot more or less can be true: brokers up to 4.7.0 count otherwise
         assert followed is None or at == INDEX_HEADER.offset("hash_slot_count") + 3
         assert followed or not any(stream.found(split).any() for split in range(len(stream.splits)))
+
+
+def test_a_file_that_begins_with_units_of_expired_messages_is_compared_too(store: StoreCopy) -> None:
+    opened_store, log = opened(store("clean-expired-5.5.0"))
+    report = check_index(opened_store, log)
+    verdict, geometry = report.verdicts[0], report.geometry
+    assert verdict.expired > 0 and geometry is not None
+    stream = IndexStream(log.splits())
+    with FileReader(verdict.file.path) as reader:
+        compared = compare_file(verdict.file, reader, geometry, stream, log.min_offset, None)
+        log_is_longer = compare_file(verdict.file, reader, geometry, stream, 0, None)
+    assert compared == verdict and log_is_longer is None
+    assert (verdict.right, verdict.wrong) == (verdict.units - verdict.expired, 0)
+    assert verdict.expired_before == verdict.expired

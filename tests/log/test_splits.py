@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import struct
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import synth_store
 from formats.record import HEAD, layout
 from recover.log import split_scan
-from recover.log.engine import LocalEngine, side_by_side
+from recover.log.engine import LocalEngine
 from recover.log.file_scan import SplitRange, SplitScan, scan_file, scan_split
 from recover.log.scan import LogView, scan_log
 from recover.log.split_scan import one_split
@@ -159,28 +158,3 @@ def test_progress_comes_to_all_bytes_and_messages(tmp_path: Path, recipe: str | 
     )
     assert sum(size for size, _ in reports) == sum(file.length for file in queue.files)
     assert sum(records for _, records in reports) == log.messages
-
-
-# --- Splits looked at on several threads are told in their order, and never many at a time.
-
-
-@pytest.mark.parametrize("threads", [0, 1, 2, 5])
-@pytest.mark.parametrize("count", [0, 1, 2, 15, 16, 17, 100])
-def test_results_come_in_order_whoever_is_first(count: int, threads: int) -> None:
-    def look(number: int) -> int:
-        time.sleep(0.001 * (number % 3))
-        return number * number
-
-    assert list(side_by_side(look, count, threads)) == [number * number for number in range(count)]
-
-
-def test_a_look_that_fails_is_raised_in_its_place() -> None:
-    def look(number: int) -> int:
-        if number == 3:
-            raise OSError("the disk failed")
-        return number
-
-    told = side_by_side(look, 10, 2)
-    assert [next(told) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(OSError, match="the disk failed"):
-        next(told)

@@ -56,20 +56,6 @@ def _truths(dice: random.Random, size: int) -> Any:
     return array(dice, np.bool_, size, 0, 2)
 
 
-def _index_units(dice: random.Random, rows: Any, hashes: Any, begin: int) -> Any:
-    """Units (n, 5) of an index over the rows, number 0 first, with something else here and there."""
-    units, at = [[0] * 5], 0
-    for row in rows.tolist():
-        for key in range(row[8]):
-            seconds = max(0, (row[2] - begin) // 1000)
-            if not row[7] & 0x320 and dice.randrange(12):
-                units.append([int(hashes[at + key]), 0, row[0], seconds if dice.randrange(12) else 3, 0])
-        at += row[8]
-    if not dice.randrange(3):
-        units.append([dice.randrange(-2, 6), 0, dice.randrange(3000), 0, 0])
-    return np.array(units, dtype=np.int32)
-
-
 def _chained(dice: random.Random, units: Any, slots: int) -> Any:
     heads = np.zeros(slots, dtype=np.int32)
     for number in range(1, len(units)):
@@ -79,21 +65,6 @@ def _chained(dice: random.Random, units: Any, slots: int) -> Any:
     if not dice.randrange(3):
         heads[dice.randrange(slots)] = dice.randrange(-1, len(units) + 2)
     return heads
-
-
-def _match(dice: random.Random) -> list[Any]:
-    rows = rows_of(dice)
-    hashes = hashes_of(dice, rows)
-    begin = 1_600_000_000_000
-    units = _index_units(dice, rows, hashes, begin)
-    ordered = bool(dice.randrange(2))
-    offsets = units[1:, 2].astype(np.int64)
-    order = np.argsort(offsets, kind="stable").astype(np.int64) + 1
-    count = len(units) - dice.choice((0, 0, 1)) if ordered else len(units)
-    state = np.array([1, dice.choice((0, 500))], dtype=np.int64)
-    found = np.zeros(hashes.size // 8 + 1, np.uint8)
-    return [units, max(count, 1), order, ordered, state, rows, hashes, found, np.zeros(len(units), np.uint8), begin,
-            np.zeros(rows.size, np.uint8)]
 
 
 def _chains(dice: random.Random) -> list[Any]:
@@ -164,7 +135,6 @@ INPUTS: dict[str, Inputs] = {
     "note_last": lambda dice: [rows_of(dice), _numbers(dice, -1), _numbers(dice, -1)],
     "group_rows": _group,
     "tally_rows": _tally, "unit_sum": _units,
-    "match_records": _match,
     "check_chains": _chains,
     "put_keys": _put_keys,
     "find_record_head": _search,
