@@ -25,6 +25,7 @@ from recover.change.model import Plan
 from recover.change.places import Places
 from recover.change.plan_file import refuse_taken, save_plan
 from recover.change.preconditions import seal
+from recover.check.log import FILE_ALONE
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import Survey
 from recover.findings.model import FindingList
@@ -241,6 +242,8 @@ class Change(Struct):
             out.say("a broker runs on this store: its abort file belongs there, and nothing is changed meanwhile")
         made.assumed_settings = assumed_sizes(store, plan)
         made.assumptions += assumptions_of(made.assumed_settings)
+        made.assumptions += [f"the records of {item.file} are this log's, of which nothing else tells"
+                             for item in made.before.findings if item.code == FILE_ALONE]
         # apply and resume look at the same parts, by the same settings
         said = {
             "commitlog": [str(path.absolute()) for path in options.commitlog],

@@ -221,7 +221,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
             return LocalEngine(self.thread_count)
         from recover.cluster.engine import SparkEngine
 
-        return SparkEngine(self.spark_settings(), keeps=rebuilds)
+        return SparkEngine(self.spark_settings(), makes=rebuilds)
 
     def spark_settings(self) -> SparkSettings:
         """How to reach Spark."""

@@ -29,7 +29,7 @@ from recover.check.survey import Survey
 from recover.check.timer import check_timer
 from recover.derived.index_check import IndexReport
 from recover.derived.index_files import index_geometry, list_index_files
-from recover.evidence.lost import record_count
+from recover.evidence.lost import INDEXED, record_count
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.scan import LogView
@@ -361,8 +361,10 @@ def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> I
 
 def _named_in(look: Survey, start: int, stop: int) -> int:
     """How many messages are lost that anything names in this stretch of the log."""
-    return record_count([position for damage, positions in zip(look.log.damaged, look.losses.by_damage, strict=True)
-                         if start <= damage.start < stop for position in positions])
+    damaged = [(damage, positions) for damage, positions in zip(look.log.damaged, look.losses.by_damage, strict=True)
+               if start <= damage.start < stop]
+    indexed = max((damage.facts.get(INDEXED, 0) for damage, _ in damaged), default=0)
+    return max(record_count([position for _, positions in damaged for position in positions]), indexed)
 
 
 def _index_units_behind(index: IndexReport | None) -> int:

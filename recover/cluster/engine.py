@@ -12,13 +12,14 @@ from msgspec import Struct, structs
 
 from formats.native.walk import crc_name
 from recover.cluster.jobs import ScanTask, check_executors, invisible, run_job, scan_splits
+from recover.cluster.kept import Kept
 from recover.cluster.making import SparkProducer, seen_elsewhere
-from recover.cluster.packing import Kept, Unopened, unpack
+from recover.cluster.packing import Unopened, unpack, unpacked_home
 from recover.cluster.session import Session, SparkSettings, running_session, session_for
 from recover.cluster.views import Views
 from recover.derived.producer import Producer
 from recover.log.file_scan import FileScan, ProgressCallback, SplitRange, SplitScan
-from recover.log.scan import LogView, assemble
+from recover.log.scan import SEED, LogView, assemble
 from recover.log.split_scan import FileJoin, OpenError, splits_of
 from recover.store.columns import DEFAULT_MEMORY, ColumnStore
 from recover.store.mapped_files import MappedFile, MappedFileQueue
@@ -28,11 +29,14 @@ from recover.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class SparkEngine:
-    """Executors scan splits of the log. With `keeps` they keep what they found, and make derived files of it."""
+    """Executors scan splits of the log and keep their rows, for whoever asks for one; sums of them come home.
+
+    With `makes` they make derived files of what they kept.
+    """
 
     settings: SparkSettings
-    keeps: bool = False
-    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
+    makes: bool = False
+    kept: list[Kept] = field(default_factory=list, compare=False, repr=False)
     views: Views = field(default_factory=lambda: Views(time.time()), compare=False, repr=False)
 
     def scan_log(
@@ -41,28 +45,30 @@ class SparkEngine:
     ) -> LogView:
         """See `recover.log.engine.Engine`; `Refusal` (8) when Spark does not start or a task fails for good.
 
-        What executors keep to make files of has its keys even if nobody asks for them here.
+        What executors make files of has its keys even if nobody asks for them here.
         """
         if not queue.files:
             return assemble(queue, [])
         session = session_for(self.settings)
         check_executors(session, [queue.files[0].path, queue.files[-1].path])
-        self.kept.forget()
-        kept = self.kept if self.keeps else None
-        with_keys |= self.keeps
-        scan = _Scan(session, queue, ColumnStore(memory), progress, open_error, kept, self.views, with_keys)
+        while self.kept:
+            self.kept.pop().forget()
+        kept = Kept(session, ColumnStore(memory))
+        self.kept.append(kept)
+        with_keys |= self.makes
+        scan = _Scan(session, queue, progress, open_error, kept, self.views, with_keys)
         log = assemble(queue, scan.run(self.settings.split_size))
         log.has_keys = with_keys
         self.views.check_damage(log)
-        self.kept.settle(log)
+        kept.settle(log)
         return log
 
     def producer(self, store: Store, log: LogView) -> Producer | None:
-        """See `recover.derived.producer.HasProducer`: executors, if they kept the scan and see the store as we do."""
+        """See `recover.derived.producer.HasProducer`: executors, if they scanned the log and see the store as we do."""
         seen = seen_elsewhere(store)
-        if not self.kept.rdds or seen is None or any(url_of(scan.mapped_file.path) for scan in log.files):
+        if not self.makes or not self.kept or seen is None or any(url_of(scan.mapped_file.path) for scan in log.files):
             return None
-        return SparkProducer(session_for(self.settings), self.kept, seen, log)
+        return SparkProducer(session_for(self.settings), self.kept[-1], seen, log)
 
     def confirm(self) -> None:
         """See `Engine`: read here what workers read, unless they are this machine's and have its mounts."""
@@ -78,10 +84,9 @@ class SparkEngine:
 class _Scan(Struct):
     session: Session
     queue: MappedFileQueue
-    columns: ColumnStore
     progress: ProgressCallback | None
     open_error: OpenError | None
-    kept: Kept | None
+    kept: Kept
     views: Views
     with_keys: bool
     unopened: dict[MappedFile, Unopened] = {}
@@ -115,25 +120,22 @@ class _Scan(Struct):
         self, parts: Sequence[tuple[SplitRange, int | None]], *, counted: bool = True
     ) -> Iterator[SplitScan]:
         # a number of its own for each task of the scan, by which what executors keep of it is found again
-        base = 0 if self.kept is None else self.kept.tasks(len(parts))
+        base = self.kept.tasks(len(parts)) if parts else 0
         tasks = [
-            ScanTask(number, _absolute(part), entry, self.with_keys, self.session.attempts)
+            ScanTask(number, _absolute(part), entry, self.with_keys, self.session.attempts, SEED)
             for number, (part, entry) in enumerate(parts, base)
         ]
-        rdds = None if self.kept is None else self.kept.rdds
-        with closing(run_job(self.session, scan_splits, tasks, "scan of the log", kept=rdds)) as answers:
-            for number, packed in answers:
-                part = parts[number - base][0]
+        with closing(run_job(self.session, scan_splits, tasks, "scan of the log", kept=self.kept.rdds)) as answers:
+            for number, home in answers:
+                part, packed = parts[number - base][0], unpacked_home(home)
                 if isinstance(packed, Unopened):
                     self.unopened.setdefault(part.mapped_file, packed)
                     continue
                 if not self.session.is_local:
                     self.views.take(packed.seen)
-                scan = unpack(packed, part, self.columns)
-                if self.kept is not None:
-                    self.kept.digests[number] = packed.seen.digest
-                    for split in scan.scan.splits:
-                        self.kept.note(split, number)
+                scan = unpack(packed, part, self.kept.bring)
+                for split in scan.scan.splits:
+                    self.kept.note(split, number, packed.seen)
                 self.session.tasks += 1
                 self.session.size += part.stop - part.start
                 if counted and self.progress is not None:

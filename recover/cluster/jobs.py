@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from recover.cluster.packing import PackedSplit, Unopened, pack
+from recover.cluster.packing import Element, Unopened, pack, packed_home
 from recover.cluster.session import Session
 from recover.cluster.views import Seen
 from recover.findings.refusal import Refusal
@@ -41,8 +41,9 @@ def run_job(
 
     What is on its way home passes through the driver's heap. So not all tasks are asked for at one time, but twice as
     many as there are cores by then: an allocation that grows by tasks that wait goes on growing, and a slow task holds
-    no other up. `kept` takes an RDD of what the tasks yielded, a partition for each item; executors have that on their
-    disks. `Refusal` (8), which names Spark's log, when a task has failed for the last time.
+    no other up. `kept` takes an RDD of what the tasks yielded, `Element`s, a partition for each item; executors have
+    that on their disks, and the rows in it stay there. `Refusal` (8), which names Spark's log, when a task has failed
+    for the last time.
     """
     if not items:
         return
@@ -53,7 +54,7 @@ def run_job(
         found = session.context.parallelize(items, len(items)).mapPartitions(function)
         if kept is not None:
             kept.append(found.persist(StorageLevel.DISK_ONLY))
-        return _AsItIs(found)
+        return found
 
     tasks, left, lock = watch(session, rdd, label), iter(range(len(items))), threading.Lock()
 
@@ -63,20 +64,16 @@ def run_job(
                 chosen = [*itertools.islice(left, -(-max(_LEAST, 2 * session.cores) // _JOBS))]
             if not chosen:
                 return
-            put(session.context.runJob(tasks, iter, chosen))
+            put(session.context.runJob(tasks, iter if kept is None else _without_rows, chosen))
 
     for found in _watched(session, some, label, jobs=min(_JOBS, len(items))):
         yield from found
 
 
-class _AsItIs(Struct, frozen=True):
-    """An RDD for `runJob`, which maps it first: of one that is kept, a second Python worker would do that."""
-
-    rdd: Any
-
-    def mapPartitions(self, _function: Any) -> Any:  # noqa: N802, pyspark asks for it
-        """The RDD."""
-        return self.rdd
+def _without_rows(elements: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
+    """Number and what goes home of each element that is kept."""
+    for number, home, _ in elements:
+        yield number, home
 
 
 def watch(
@@ -263,6 +260,7 @@ class ScanTask(Struct, frozen=True):
     entry: int | None = None
     with_keys: bool = True
     attempts: int = 1
+    seed: int = 0
 
 
 def enter() -> None:
@@ -282,7 +280,7 @@ def enter() -> None:
         _state["frozen"] = True
 
 
-def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[tuple[int, PackedSplit | Unopened]]:
+def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[Element]:
     """Scan the splits of one task. What cannot be read is an answer only the last time: another host may read it."""
     enter()
     for task in tasks:
@@ -291,11 +289,11 @@ def scan_splits(tasks: Iterable[ScanTask]) -> Iterator[tuple[int, PackedSplit | 
                 scan = scan_split(task.part, task.entry, with_keys=task.with_keys)
             if scan.scan.unreadable and _is_tried_again(task.attempts):
                 raise scan.scan.unreadable[0]
-            yield task.number, pack(scan, Seen(files))
+            yield task.number, *pack(scan, Seen(files), task.seed)
         except OSError as error:
             if _is_tried_again(task.attempts):
                 raise
-            yield task.number, Unopened.of(error)
+            yield task.number, packed_home(Unopened.of(error)), b""
 
 
 def _is_tried_again(attempts: int) -> bool:

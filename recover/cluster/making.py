@@ -35,7 +35,8 @@ from recover.cluster.derived import (
     listing,
 )
 from recover.cluster.jobs import enter, invisible, watch
-from recover.cluster.packing import Kept, KeptPiece, PackedSplit, pack_rows, rows_of, unpack_rows
+from recover.cluster.kept import Kept
+from recover.cluster.packing import KeptPiece, Unopened, pack_rows, rows_of, unpack_rows, unpacked_home
 from recover.cluster.session import Session
 from recover.cluster.views import Seen, confirm
 from recover.derived.expected import Expectation, QueueKey
@@ -52,6 +53,8 @@ from recover.store.store import Store
 
 
 Pack = Callable[[int, Split], Iterable[Chunk]]
+_CHUNK = 2
+"""So many parts has a chunk that was sent; an element of a kept scan has three."""
 
 
 class SentSplit(Struct, frozen=True):
@@ -79,16 +82,19 @@ def pack_elements(
         if isinstance(element, SentSplit):
             yield from pack(element.number, element.split())
             continue
-        task, packed = element
-        if isinstance(packed, PackedSplit):
-            if packed.seen.digest != digests[task]:
-                raise RuntimeError(f"host {packed.seen.host} reads other files of the log than the first scan did")
-            for number, split in rows_of(packed, pieces.get(task, []), numbers):
-                yield from pack(number, split)
-        elif isinstance(packed, tuple):
-            yield task, packed
-        elif task in pieces:
+        if len(element) == _CHUNK:
+            yield element
+            continue
+        task, home, rows = element
+        if task not in pieces:
+            continue
+        packed = unpacked_home(home)
+        if isinstance(packed, Unopened):
             raise RuntimeError("a file of the log went away while files were made from it")
+        if packed.seen.digest != digests[task]:
+            raise RuntimeError(f"host {packed.seen.host} reads other files of the log than the first scan did")
+        for number, split in rows_of(packed, rows, pieces[task], numbers):
+            yield from pack(number, split)
 
 
 def make_queues(task: QueueFilesTask, chunks: Iterable[Chunk]) -> Iterator[Product | OtherView | Seen]:
@@ -129,6 +135,7 @@ class SparkProducer:
         self.kept = kept
         self.store = store
         self.sources = kept.sources(log)
+        self.digests = {task: kept.seen[task].digest for task in self.sources.pieces}
         self.numbers = {key: number for number, key in enumerate(log.queues)}
         self._products: list[Any] = []
         self._index: dict[int, tuple[FileBuilder, Target, Content]] = {}
@@ -252,7 +259,7 @@ class SparkProducer:
             # serialized as what executors keep is, or a union would have them do that anew
             rdds.append(context.parallelize([*more, *sent], min(len(more) + 1, self.session.cores)).mapPartitions(iter))
         # one step from what is kept to the shuffle: each further one would take a Python worker of its own
-        packing = partial(pack_elements, self.sources.pieces, self.kept.digests, self.numbers, pack)
+        packing = partial(pack_elements, self.sources.pieces, self.digests, self.numbers, pack)
         return context.union(rdds).mapPartitions(packing).partitionBy(partitions, int)
 
     def _groups(self, chosen: list[int], counts: Rows) -> tuple[Rows, int]:

@@ -1,23 +1,24 @@
-"""What a task sends home: one scanned split, its columns as compressed Arrow."""
+"""What a task makes of a split: a summary, which goes home, and its rows as compressed Arrow, which executors keep."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import socket
-from collections.abc import Iterator
-from contextlib import suppress
+import zlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct, field
+from msgspec import Struct, structs
 
-from formats.record.rows import NOT_IN_QUEUE, RECORD
+from formats.native.rows import TOTALS, new_tally, tally_rows
+from formats.record.rows import QUEUE_TALLY, RECORD
 from recover.cluster.views import Seen
 from recover.log.file_scan import FileScan, Hole, SplitRange, SplitScan
-from recover.log.scan import LogView
 from recover.log.split_scan import one_split
-from recover.store.columns import ColumnStore, Rows, Split
+from recover.store.columns import Rows, Split, Summary
 from recover.store.reader import ReadFailure
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -41,13 +42,13 @@ class Unopened(Struct, frozen=True):
 
 
 class PackedSplit(Struct, frozen=True):
-    """One split without what the driver knows: file and range. `columns` and `hashes` are Arrow IPC and int32 bytes.
+    """One split without its rows, and without what the driver knows: file and range.
 
-    `seen` is what was read for it.
+    `summary` without its queues, which are `tally` (packed QUEUE_TALLY). `seen` is what was read for it.
     """
 
-    columns: bytes
-    hashes: bytes
+    summary: Summary | None
+    tally: bytes
     queues: list[tuple[bytes, int]]
     holes: list[Hole]
     blank: int | None
@@ -59,26 +60,50 @@ class PackedSplit(Struct, frozen=True):
     open_hole: Hole | None
     last_data: int
     over_record: bool
-    unreadable: list[tuple[int, int, int, int, str]] = field(default_factory=list)
-    seen: Seen = field(default_factory=lambda: Seen({}))
+    unreadable: list[tuple[int, int, int, int, str]]
+    seen: Seen
 
 
-def pack(scan: SplitScan, seen: Seen) -> PackedSplit:
-    """The split as a task returns it."""
+Element = tuple[int, bytes, bytes]
+"""What executors keep of a task: its number, a `PackedSplit` or `Unopened`, and the rows (`pack_split`). Both are
+packed: who passes them on needs nothing of ours."""
+
+
+def pack(scan: SplitScan, seen: Seen, seed: int) -> tuple[bytes, bytes]:
+    """The split as a task returns it; sums of units are taken with `seed`."""
     found, rows = scan.scan, one_split(scan.scan.splits)
-    return PackedSplit(
-        pack_rows(rows.records), rows.hashes.tobytes(), found.queues, found.holes, found.blank, found.blank_size,
-        found.end, scan.entry, scan.enters_at, scan.crossed, scan.open_hole, scan.last_data, found.over_record,
+    summary, tally = None, new_tally(len(found.queues))
+    if records := rows.records.size:
+        first, last = rows.records[0], rows.records[-1]
+        totals = np.zeros(TOTALS, dtype=np.int64)
+        tally_rows(np.asarray(rows.records), seed, tally, totals)
+        summary = Summary(records, int(first["phy_offset"]), int(last["phy_offset"]),
+                          int(last["phy_offset"]) + int(last["size"]), int(rows.hashes.size), tally[:0], totals)
+    packed = PackedSplit(
+        summary, pack_rows(tally), found.queues, found.holes, found.blank, found.blank_size, found.end, scan.entry,
+        scan.enters_at, scan.crossed, scan.open_hole, scan.last_data, found.over_record,
         [(f.offset, f.wanted, f.got, f.errno or 0, f.strerror or "") for f in found.unreadable], seen,
     )
+    return packed_home(packed), pickle.dumps((pack_rows(rows.records), rows.hashes.tobytes()))
 
 
-def unpack(packed: PackedSplit, part: SplitRange, store: ColumnStore) -> SplitScan:
-    """The split as a scan on this machine would have left it; its rows are kept in `store`."""
+def packed_home(answer: PackedSplit | Unopened) -> bytes:
+    """What goes home of a task."""
+    return zlib.compress(pickle.dumps(answer), 1)
+
+
+def unpacked_home(content: bytes) -> PackedSplit | Unopened:
+    """The reverse of `packed_home`."""
+    answer: PackedSplit | Unopened = pickle.loads(zlib.decompress(content))
+    return answer
+
+
+def unpack(packed: PackedSplit, part: SplitRange, bring: Callable[[Split], None]) -> SplitScan:
+    """The split as a scan on this machine would have left it, but for its rows: `bring` has them come."""
     found = FileScan(part.mapped_file, part.file_size)
-    records = unpack_rows(packed.columns, RECORD)
-    if records.size:
-        found.splits.append(store.keep(records, np.frombuffer(packed.hashes, dtype="<i4")))
+    if packed.summary is not None:
+        summary = structs.replace(packed.summary, queues=unpack_rows(packed.tally, QUEUE_TALLY))
+        found.splits.append(Split.elsewhere(summary, bring))
     found.queues, found.holes, found.end = packed.queues, packed.holes, packed.end
     found.blank, found.blank_size, found.over_record = packed.blank, packed.blank_size, packed.over_record
     for offset, wanted, got, number, text in packed.unreadable:
@@ -86,6 +111,12 @@ def unpack(packed: PackedSplit, part: SplitRange, store: ColumnStore) -> SplitSc
     return SplitScan(
         part, found, packed.entry, packed.enters_at, packed.crossed, packed.open_hole, packed.last_data
     )
+
+
+def unpack_split(content: bytes) -> tuple[Rows, Rows]:
+    """The rows of a split and their hashes, as its scan numbered the queues."""
+    columns, hashes = pickle.loads(content)
+    return unpack_rows(columns, RECORD), np.frombuffer(hashes, dtype="<i4")
 
 
 def pack_rows(rows: Rows) -> bytes:
@@ -132,18 +163,6 @@ def _narrow(values: Rows) -> Rows:
                               np.int64))
 
 
-# --- What executors keep of a scan, so that files are made from it without reading the log again.
-#
-# Each kept split is the element of a persisted RDD; an executor that is lost takes its part along, and that is
-# scanned
-# again. The log that files are made for need not be the one that was scanned: damage in it may be mended by then. So
-# each
-# split of such a log is traced to rows of a kept one, and what cannot be traced is sent along.
-
-
-_TRACED = tuple(name for name in RECORD.names or () if name not in ("queue", "bits"))
-
-
 class KeptPiece(Struct, frozen=True):
     """Split `number` of a log as rows [start, stop) of a kept split, where rows `changed` have other `bits`."""
 
@@ -154,86 +173,11 @@ class KeptPiece(Struct, frozen=True):
     bits: Rows
 
 
-class Sources(Struct):
-    """Where the rows of a log are: pieces of kept splits by their task, and splits that have to be sent."""
-
-    pieces: dict[int, list[KeptPiece]] = field(default_factory=dict)
-    sent: list[tuple[int, Split]] = field(default_factory=list)
-
-
-class Kept(Struct):
-    """The persisted RDDs of one scan, and which split of the log came from which task, ascending by phy offset."""
-
-    rdds: list[Any] = field(default_factory=list)
-    digests: dict[int, int] = field(default_factory=dict)
-    """What each task read: one that runs again for an executor that was lost has to read the same."""
-    _noted: dict[int, tuple[Split, int]] = field(default_factory=dict)
-    _splits: list[tuple[Split, int]] = field(default_factory=list)
-    _count: int = 0
-
-    def tasks(self, count: int) -> int:
-        """The first number of so many tasks."""
-        self._count += count
-        return self._count - count
-
-    def note(self, split: Split, task: int) -> None:
-        """This split came from that task."""
-        self._noted[id(split)] = split, task
-
-    def settle(self, log: LogView) -> None:
-        """The log that was put together from the noted splits."""
-        self._splits = [self._noted[id(split)] for split in _with_rows(log) if id(split) in self._noted]
-        self._noted = {}
-        self._splits.sort(key=lambda item: int(item[0].records["phy_offset"][0]))
-
-    def forget(self) -> None:
-        """Let executors drop what they keep."""
-        for rdd in self.rdds:
-            with suppress(Exception):  # a Spark that is gone keeps nothing
-                rdd.unpersist()
-        self.rdds, self.digests, self._noted, self._splits, self._count = [], {}, {}, [], 0
-
-    def sources(self, log: LogView) -> Sources:
-        """Where the rows of a log are; splits are numbered in its order, those without rows left out."""
-        found = Sources()
-        firsts = np.array([int(split.records["phy_offset"][0]) for split, _ in self._splits], dtype=np.int64)
-        for number, split in enumerate(_with_rows(log)):
-            at = int(np.searchsorted(firsts, int(split.records["phy_offset"][0]), side="right")) - 1
-            piece = _traced(number, split, self._splits[at][0]) if at >= 0 else None
-            if piece is None:
-                found.sent.append((number, split))
-            else:
-                found.pieces.setdefault(self._splits[at][1], []).append(piece)
-        return found
-
-
-def _with_rows(log: LogView) -> Iterator[Split]:
-    return (split for split in log.splits() if split.records.size)
-
-
-def _traced(number: int, split: Split, kept: Split) -> KeptPiece | None:
-    """The split as a piece of a kept one; None when it is not."""
-    records, others = split.records, kept.records
-    start = int(np.searchsorted(others["phy_offset"], int(records["phy_offset"][0])))
-    stop = start + records.size
-    if split is not kept:
-        part = others[start:stop]
-        if part.size != records.size or any((records[name] != part[name]).any() for name in _TRACED):
-            return None
-        if ((records["bits"] ^ part["bits"]) & ~np.uint16(NOT_IN_QUEUE)).any():
-            return None
-        first = int(kept.records["hashes"][:start].astype(np.int64).sum())
-        if not np.array_equal(split.hashes, kept.hashes[first : first + split.hashes.size]):
-            return None
-    changed = np.flatnonzero((records["bits"] & NOT_IN_QUEUE) != 0).astype(np.int32)
-    return KeptPiece(number, start, stop, changed, records["bits"][changed])
-
-
-def rows_of(packed: PackedSplit, pieces: list[KeptPiece], queues: dict[tuple[bytes, int], int]) -> Iterator[
-    tuple[int, Split]
-]:
+def rows_of(
+    packed: PackedSplit, rows: bytes, pieces: list[KeptPiece], queues: dict[tuple[bytes, int], int]
+) -> Iterator[tuple[int, Split]]:
     """On an executor: the splits of the log that are pieces of this one, queues numbered as the log does."""
-    records, hashes = unpack_rows(packed.columns, RECORD), np.frombuffer(packed.hashes, dtype="<i4")
+    records, hashes = unpack_split(rows)
     mapping = np.array([queues.get(key, -1) for key in packed.queues], dtype=np.int32)
     records["queue"] = mapping[records["queue"]] if mapping.size else records["queue"]
     ends = np.cumsum(records["hashes"], dtype=np.int64)

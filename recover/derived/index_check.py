@@ -81,8 +81,9 @@ class IndexFileVerdict(Struct):
     `wrong_before` counts wrong units before `first_right`, `expired_before` the expired ones
     before the first of a live message, as far as their times can be trusted. `header` is what the
     file says, `counts_entries` true when its hash_slot_count counts units, as brokers up to 4.7.0 do.
-    `by_log_file`: of a file with wrong units, how many right and how many wrong ones name each log file (its first
-    offset). `other_keys` are (phy offset, key hash) of units in their right chains that name a record without that key.
+    `by_log_file`: of a file with wrong units, how many messages these name rightly and wrongly in each log file (its
+    first offset). `other_keys` are (phy offset, key hash) of units in their right chains that name a record without
+    that key.
     """
 
     file: IndexFileName
@@ -415,7 +416,9 @@ class _Judge:
         if astray.any() and self.log.files:
             bases = [scan.mapped_file.file_from_offset for scan in self.log.files]
             edges = [*bases, self.log.files[-1].file_end]
-            right, wrong = (np.histogram(self.offsets[mask], edges)[0].tolist() for mask in (named, astray))
+            # a unit of zeros names nothing, and one after the end contradicts no record
+            against = astray & (kinds != BEYOND_LOG) & self.image.units[: self.end].any(axis=1)
+            right, wrong = (np.histogram(np.unique(self.offsets[mask]), edges)[0].tolist() for mask in (named, against))
             verdict.by_log_file = dict(zip(bases, zip(right, wrong, strict=True), strict=True))
         others = np.flatnonzero((classes & ~np.uint8(WRONG_TIME)) == OTHER_KEY)
         if others.size <= _MOST_OTHERS:

@@ -116,20 +116,20 @@ class IndexStream:
     @cached_property
     def splits(self) -> list[Split]:
         """The splits with a row."""
-        return [split for split in self._given if split.records.size]
+        return [split for split in self._given if split.size]
 
     @cached_property
     def _first(self) -> Rows:
-        return np.array([int(split.records["phy_offset"][0]) for split in self.splits], dtype=np.int64)
+        return np.array([split.first for split in self.splits], dtype=np.int64)
 
     @cached_property
     def _last(self) -> Rows:
-        return np.array([int(split.records["phy_offset"][-1]) for split in self.splits], dtype=np.int64)
+        return np.array([split.last for split in self.splits], dtype=np.int64)
 
     @property
     def has_units(self) -> bool:
         """Some record has a key or tags."""
-        return any(split.hashes.size for split in self.splits)
+        return any(split.hash_count for split in self.splits)
 
     def start(self, number: int) -> int:
         """Phy offset at which a split begins; that of the one after the last is beyond all."""

@@ -92,7 +92,7 @@ def _queues_adjoin(named: list[LostPosition]) -> bool:
 def _holes_behind(log: LogView) -> Iterator[tuple[FileScan, Hole]]:
     for scan in log.files:
         if scan.file_end > log.log_end:
-            yield from ((scan, hole) for hole in dead_ranges(scan) if hole.stop > log.log_end)
+            yield from ((scan, hole) for hole in dead_ranges(scan, ghosts=log.ghosts > 0) if hole.stop > log.log_end)
 
 
 def _ranges_in_files(log: LogView, named: list[LostPosition], witness: bool) -> Iterator[Damage]:

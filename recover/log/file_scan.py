@@ -324,7 +324,7 @@ class FileScan:
 
     @property
     def record_count(self) -> int:
-        return sum(split.records.size for split in self.splits)
+        return sum(split.size for split in self.splits)
 
     @property
     def written(self) -> bool:
@@ -587,7 +587,8 @@ class _Scanner:
         if self.queues.is_nearly_full:
             self.queues.grow()
         elif not rows:
-            self.rows.hashes = np.empty(max(_HASHES, self.rows.hashes.size * 2), dtype=np.int32)
+            hashes = np.empty(max(_HASHES, self.rows.hashes.size * 2), dtype=np.int32)
+            self.rows = Split(self.rows.records, hashes)
 
     def _flush(self) -> None:
         rows, hashes = int(self.state[0]), int(self.state[1])

@@ -198,7 +198,7 @@ def _ghosts(stretch: list[Rows], reached: Rows, last_times: list[int]) -> list[R
 
 def _is_broken(scans: list[FileScan]) -> bool:
     """Whether a record stands after a break: after a hole, or in a file after one without its end mark."""
-    last = max((int(s.records["phy_offset"][-1]) for scan in scans for s in scan.splits if s.records.size), default=-1)
+    last = max((split.last for scan in scans for split in scan.splits if split.size), default=-1)
     broken = [scan for scan in scans if scan.holes or scan.blank is None]
     return any((scan.holes[0].start if scan.holes else scan.file_end) <= last for scan in broken)
 

@@ -28,7 +28,7 @@ from recover.claims import Claim, believed
 from recover.log.file_scan import FileScan, Hole
 from recover.log.generations import mark_ghosts, mark_jumps, mark_superseded
 from recover.log.split_scan import number_rows, parts_of, scan_files, splits_of
-from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split
+from recover.store.columns import DEFAULT_MEMORY, ColumnStore, Rows, Split, Summary
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 
 # --- The commitlog as one piece: its files in order, its damage, its end, its stale bytes.
@@ -226,12 +226,33 @@ def tally(scans: Iterable[FileScan], queues: int) -> Tally:
     found, counts = new_tally(queues), np.zeros(TOTALS, dtype=np.int64)
     for scan in scans:
         for split in scan.splits:
-            tally_rows(np.asarray(split.records), SEED, found, counts)
+            if split.summary is None:
+                tally_rows(np.asarray(split.records), SEED, found, counts)
+            else:
+                _add(split.summary, split.numbers, found, counts)
     totals = counts.tolist()
     return Tally(
         found, totals[MESSAGES], totals[FILLERS], totals[MARKERS], totals[LAST_TIME], totals[NEWEST_TIME], totals[BITS],
         totals[FLAGS],
     )
+
+
+def _add(summary: Summary, numbers: Rows, queues: Rows, totals: Rows) -> None:
+    """Add what was counted of the rows of a split, whose queues have these numbers, as `tally_rows` adds rows."""
+    own, found = summary.queues, queues[numbers]
+    some = own["last"] != -1
+    found["fallen"] |= own["fallen"] | (some & (own["first"] <= found["last"]))
+    found["first"] = np.where(found["last"] == -1, own["first"], found["first"])
+    found["last"] = np.where(some, own["last"], found["last"])
+    found["least"], found["most"] = np.minimum(found["least"], own["least"]), np.maximum(found["most"], own["most"])
+    for name in ("positions", "sum"):
+        found[name] += own[name]
+    found["bits"] |= own["bits"]
+    queues[numbers] = found
+    totals[[MESSAGES, FILLERS, MARKERS]] += summary.totals[[MESSAGES, FILLERS, MARKERS]]
+    totals[[BITS, FLAGS]] |= summary.totals[[BITS, FLAGS]]
+    totals[LAST_TIME] = summary.totals[LAST_TIME]
+    totals[NEWEST_TIME] = max(totals[NEWEST_TIME], summary.totals[NEWEST_TIME])
 
 
 def scan_log(
@@ -306,6 +327,8 @@ def in_order(scans: list[FileScan], queues: int) -> tuple[int, Tally]:
 def _log_end(scans: list[FileScan], min_offset: int) -> int:
     for scan in reversed(scans):
         for split in reversed(scan.splits):
+            if split.summary is not None:
+                return split.summary.end
             live = np.flatnonzero((split.records["bits"] & BIT_GHOST) == 0)
             if live.size:
                 last = split.records[live[-1]]
@@ -322,7 +345,7 @@ def _intact_behind(scans: list[FileScan], places: list[int]) -> list[int]:
             break
         for split in reversed(scan.splits):
             offsets = split.records["phy_offset"][(split.records["bits"] & NO_MESSAGE) == 0]
-            inside = bisect_right(places, int(split.records["phy_offset"][0])) if split.records.size else left
+            inside = bisect_right(places, split.first) if split.size else left
             if inside < left:
                 before = np.searchsorted(offsets, places[inside:left])
                 counts[inside:left] = (total + offsets.size - before).tolist()

@@ -46,9 +46,8 @@ def splits_of(mapped_file: MappedFile, file_size: int, split_size: int = SPLIT_S
 
 def number_rows(splits: Iterable[Split], numbers: Rows) -> None:
     """Call the queue of each row what `numbers` (int32, one a queue) says that it is called."""
-    if (numbers != np.arange(numbers.size)).any():
-        for split in splits:
-            split.records["queue"] = numbers[split.records["queue"]]
+    for split in splits:
+        split.renumber(numbers)
 
 
 def one_split(splits: Iterable[Split]) -> Split:
@@ -167,8 +166,10 @@ def scan_alone(part: SplitRange, reader: FileReader, reach: int = REACH) -> File
     if found.unreadable:
         raise found.unreadable[0]
     low, high = (part.mapped_file.file_from_offset + place for place in (part.start, part.stop))
-    for split in found.splits:
-        split.records = split.records[slice(*np.searchsorted(split.records["phy_offset"], (low, high)))]
+    found.splits = [
+        Split(split.records[slice(*np.searchsorted(split.records["phy_offset"], (low, high)))], split.hashes)
+        for split in found.splits
+    ]
     found.holes = [hole for hole in found.holes if low <= hole.start < high]
     longest = max([0 if found.blank is None else found.blank_size,
                    *(int(split.records["size"].max(initial=0)) for split in found.splits)])

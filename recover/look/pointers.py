@@ -62,7 +62,7 @@ def find_pointers(store: Store) -> Pointers:
 
 
 def _take_end(pointers: Pointers, scan: FileScan) -> None:
-    last = next(split.records[-1] for split in reversed(scan.splits) if split.records.size)
+    last = next(split.records[-1] for split in reversed(scan.splits) if split.size)
     pointers.log_end = int(last["phy_offset"]) + int(last["size"])
     pointers.last_timestamp = int(last["store_timestamp"])
 

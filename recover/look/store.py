@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from msgspec import Struct, field
 
 from formats import abort
@@ -17,7 +18,7 @@ from formats.checkpoint import EMPTY, SINCE, Checkpoint
 from formats.config.tables import BACKUP_SUFFIX, CONFIG_FILES
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER
-from formats.record import MAGIC_V2, Record
+from formats.record.rows import BIT_PROP_CRC, BIT_V2
 from formats.sysflag import BORNHOST_V6, INNER_BATCH, NEED_UNWRAP, STOREHOST_V6
 from recover.broker.recovery import LogFiles, Mode, start_file
 from recover.broker.settings import BrokerSettings, load_settings
@@ -26,11 +27,11 @@ from recover.change.lock import holder_text, probe
 from recover.derived.index_files import index_geometry, list_index_files
 from recover.findings.model import Finding, finding
 from recover.log.file_scan import scan_file
-from recover.log.judge import LogReader
 from recover.look.pointers import Pointers, find_pointers
+from recover.store.columns import Rows
 from recover.store.config_files import ConfigText, read_config
-from recover.store.mapped_files import MappedFileQueue
-from recover.store.reader import read_small
+from recover.store.mapped_files import MappedFile, MappedFileQueue
+from recover.store.reader import FileReader, ReadFailure, read_small
 from recover.store.source import files_below, names_in
 from recover.store.store import COMMITLOG, Store
 from recover.store.unread import (
@@ -151,36 +152,30 @@ def _of_checkpoint(checkpoint: Checkpoint | None) -> Iterator[Evidence]:
 
 
 def _of_records(store: Store) -> Iterator[Evidence]:
-    """A sample from both ends of the log: the broker that wrote last, and the one that wrote what is oldest."""
+    """Both ends of the log: the broker that wrote last, and the one that wrote what is oldest."""
     files = store.commitlog.files
-    with LogReader(store.commitlog) as reader:
-        for mapped_file in {files[0], files[-1]} if files else ():
-            scan = scan_file(mapped_file, store.commitlog.file_size)
-            for split in scan.splits:
-                for row in split.records[:_SAMPLED]:
-                    yield from _at(reader, int(row["phy_offset"]), int(row["size"]))
+    for mapped_file in {files[0], files[-1]} if files else ():
+        for split in scan_file(mapped_file, store.commitlog.file_size).splits:
+            yield from _of_rows(split.records, mapped_file)
 
 
-def _at(reader: LogReader, phy_offset: int, size: int) -> Iterator[Evidence]:
-    try:
-        record = reader.record(phy_offset, size)
-    except FormatError:  # it went after it was scanned, as in a log that its broker cleans up
-        return
-    yield from _of_record(record)
-
-
-def _of_record(record: Record) -> Iterator[Evidence]:
-    if record.magic == MAGIC_V2:
+def _of_rows(rows: Rows, mapped_file: MappedFile) -> Iterator[Evidence]:
+    bits, flags = (int(np.bitwise_or.reduce(rows[name], initial=0)) for name in ("bits", "sys_flag"))
+    if bits & BIT_V2:
         yield _seen("5.1.0", "records with the V2 magic")
     # the bits of a compression type are the producer's: brokers of all releases store what the client sent
-    if record.sys_flag & (NEED_UNWRAP | INNER_BATCH):
+    if flags & (NEED_UNWRAP | INNER_BATCH):
         yield _seen("5.0.0", "records with 5.x flags")
-    if record.sys_flag & (BORNHOST_V6 | STOREHOST_V6):
+    if flags & (BORNHOST_V6 | STOREHOST_V6):
         yield _seen("4.6.0", "records with IPv6 hosts")
-    if record.property_crc is not None:
+    if bits & BIT_PROP_CRC:
         yield _seen("5.2.0", "records with a property CRC")
-    elif record.properties and not record.properties.endswith(props.PROPERTY_BYTE):
-        yield _seen("4.9.1", "properties without the trailing separator, as 4.9.1 to 5.1 write them")
+    plain = rows[(rows["bits"] & BIT_PROP_CRC) == 0][:_SAMPLED]
+    stops = (plain["phy_offset"] + plain["size"] - mapped_file.file_from_offset).tolist()
+    with FileReader(mapped_file.path) as reader, contextlib.suppress(ReadFailure):
+        # a record without properties ends with their length
+        if any(end != bytes(2) and end[1:] != props.PROPERTY_BYTE for end in (reader.read(at - 2, 2) for at in stops)):
+            yield _seen("4.9.1", "properties without the trailing separator, as 4.9.1 to 5.1 write them")
 
 
 # --- What stands in a store's root, and which of it this version reads.

@@ -138,7 +138,7 @@ class _Planned(Tree):
             try:
                 with target.open("wb") as file:
                     for at, piece in pieces_of(installed.content):
-                        if bytes(piece).strip(b"\0"):
+                        if np.frombuffer(piece, dtype=np.uint8).any():
                             file.seek(at)
                             file.write(piece)
                     file.truncate(installed.content.size)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
@@ -50,22 +52,101 @@ _ALIGNMENT = 64
 BLOCK = 32 << 20
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _HASH = np.dtype(np.int32)
+_NONE = np.empty(0, dtype=_HASH)
 
 
-class Split(Struct):
-    """Rows of one stretch of one mapped file, ascending by phy_offset, and the key hashes of their records.
-
-    `records` has dtype RECORD; `hashes` is int32, `records["hashes"].sum()` long, in record order.
+class Summary(Struct, frozen=True):
+    """What a split says without its rows: how many they are, the phy offsets of the first and of the last, and where
+    that ends, how many hashes they have, and what `formats.native.rows.tally_rows` counts of them, by their own queues.
     """
 
-    records: Rows
-    hashes: Rows
+    size: int
+    first: int
+    last: int
+    end: int
+    hashes: int
+    queues: Rows
+    totals: Rows
+
+
+class Split:
+    """Rows of one stretch of one mapped file, ascending by phy_offset, and the key hashes of their records.
+
+    `records` has dtype RECORD; `hashes` is int32, `records["hashes"].sum()` long, in record order. Rows that lie
+    elsewhere come when one of both is asked for; until then there is a `summary`, whose queues have the `numbers`.
+    """
+
+    __slots__ = ("_bring", "_rows", "numbers", "summary")
+
+    def __init__(self, records: Rows, hashes: Rows) -> None:
+        self._rows: tuple[Rows, Rows] | None = (records, hashes)
+        self._bring: Callable[[], None] = lambda: None
+        self.summary: Summary | None = None
+        self.numbers = _NONE
+
+    @classmethod
+    def elsewhere(cls, summary: Summary, bring: Callable[[Split], None]) -> Split:
+        """A split whose rows `bring` hands to `take` of it, or raises."""
+        split = cls(_NONE, _NONE)
+        split._rows, split._bring = None, partial(bring, split)
+        split.summary, split.numbers = summary, np.arange(summary.queues.size, dtype=np.int32)
+        return split
+
+    def take(self, records: Rows, hashes: Rows) -> None:
+        """The rows, as their scan numbered them; from now on only they count, for their bits may change."""
+        self._rows, self.summary = (records, hashes), None
+        self.renumber(self.numbers)
+
+    def _here(self) -> tuple[Rows, Rows]:
+        if self._rows is None:
+            self._bring()
+        assert self._rows is not None, "brought, or an error raised"
+        return self._rows
+
+    @property
+    def records(self) -> Rows:
+        """The rows."""
+        return self._here()[0]
+
+    @property
+    def hashes(self) -> Rows:
+        """The hashes of their keys."""
+        return self._here()[1]
+
+    @property
+    def size(self) -> int:
+        """How many rows there are."""
+        return int(self.records.size) if self.summary is None else self.summary.size
+
+    @property
+    def first(self) -> int:
+        """The phy offset of the first row."""
+        return int(self.records["phy_offset"][0]) if self.summary is None else self.summary.first
+
+    @property
+    def last(self) -> int:
+        """The phy offset of the last row."""
+        return int(self.records["phy_offset"][-1]) if self.summary is None else self.summary.last
+
+    @property
+    def hash_count(self) -> int:
+        """How many hashes there are."""
+        return int(self.hashes.size) if self.summary is None else self.summary.hashes
 
     @property
     def first_hash(self) -> Rows:
         """Index into `hashes` of each record's first hash, int64."""
         counts = self.records["hashes"].astype(np.int64)
         return np.cumsum(counts) - counts
+
+    def renumber(self, numbers: Rows) -> None:
+        """Call the queue of each row what `numbers` (int32, one a queue) says that it is called."""
+        if (numbers == np.arange(numbers.size)).all():
+            return
+        if self._rows is None:
+            self.numbers = numbers[self.numbers]
+        else:
+            self.records["queue"] = numbers[self.records["queue"]]
 
 
 class Scratch:
