@@ -508,17 +508,3 @@ void mq_walk_records(
     result[0] = position;
     result[1] = status;
 }
-
-int64_t mq_last_nonzero(const uint8_t *data, int64_t size, int64_t start, int64_t stop) {
-    int64_t i = within(stop, size) - 1;
-    start = within(start, size);
-    while (i - 31 >= start) {
-        uint64_t words[4];
-        memcpy(words, data + i - 31, 32);
-        if (words[0] | words[1] | words[2] | words[3]) break;
-        i -= 32;
-    }
-    for (; i >= start; i--)
-        if (data[i]) return i;
-    return -1;
-}

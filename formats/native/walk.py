@@ -28,6 +28,7 @@ NEED_MORE, AT_BLANK, DISLIKED, OUTPUT_FULL = range(4)
 QUEUE_COLUMNS = 3
 """Columns of a queue: where its topic's name begins, how long that is, and queue id."""
 
+_LOOKED_AT = 1 << 20
 _BYTES = Array(np.uint8)
 _START_OF_RECORD = struct.Struct(">ii")
 
@@ -113,12 +114,15 @@ def fill_slots(slots: Any, names: Any, queue_table: Any, queues: int) -> None:
     """Put the number of each queue into the first free slot from its own on. The plain walk needs no slots."""
 
 
-@kernel(data=_BYTES, start=INT, stop=INT, returns=INT)
 def last_nonzero(data: Any, start: int, stop: int) -> int:
-    """Position of the last byte that is not zero in data[start:stop], or -1."""
-    start = max(start, 0)
-    kept = data[start : max(stop, 0)].tobytes().rstrip(b"\0")
-    return start + len(kept) - 1 if kept else -1
+    """Position of the last byte that is not zero in data[start:stop] (uint8), or -1."""
+    start, at = max(start, 0), min(stop, data.size)
+    while at > start:
+        block = data[max(start, at - _LOOKED_AT) : at]
+        at -= int(block.size)
+        if block.any():
+            return int(at + len(block.tobytes().rstrip(b"\0")) - 1)
+    return -1
 
 
 @kernel(data=_BYTES, start=INT, length=INT, portable=BOOL, returns=INT)

@@ -17,7 +17,7 @@ from recover.evidence.lost import Losses, LostPosition, lost_positions, old_end
 from recover.evidence.overwritten import ForeignFile, LoneFile, Overwritten, overwritten, without
 from recover.evidence.places import misplaced_records, relocated
 from recover.findings.refusal import Refusal
-from recover.log.engine import Engine, LocalEngine
+from recover.log.engine import Engine, KnownLog, LocalEngine
 from recover.log.file_scan import ProgressCallback
 from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import Damage, LogView
@@ -30,7 +30,7 @@ from recover.store.unread import Elsewhere, held_elsewhere
 
 
 class ScanOptions(Struct, frozen=True):
-    """How to look: threads, bytes of memory for columns, what counts."""
+    """How to look: threads, bytes of memory for columns, what counts. `known`: a scan that may still hold."""
 
     threads: int = 1
     memory: int = DEFAULT_MEMORY
@@ -39,6 +39,7 @@ class ScanOptions(Struct, frozen=True):
     progress: ProgressCallback | None = None
     tick: Callable[[], None] | None = None
     engine: Engine | None = None
+    known: KnownLog | None = None
 
     @property
     def scanner(self) -> Engine:
@@ -99,10 +100,13 @@ def survey(
     elsewhere = not_looked_at(store, options, with_queues=with_queues)
     with_queues &= CONSUMEQUEUE not in elsewhere
     queue, misnamed = rightly_placed(live_copies(store.commitlog))
-    log = options.scanner.scan_log(
-        queue, memory=options.memory, progress=options.progress, open_error=_refuse(store),
-        with_keys=with_keys or with_queues,
-    )
+    if options.known is not None and options.known.holds(queue, with_keys=with_keys or with_queues):
+        log = options.known.log
+    else:
+        log = options.scanner.scan_log(
+            queue, memory=options.memory, progress=options.progress, open_error=_refuse(store),
+            with_keys=with_keys or with_queues,
+        )
     if with_queues:
         # rows are changed in place: before anybody else looks at them
         log = correct_generations_by_units(log, store)

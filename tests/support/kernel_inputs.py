@@ -99,13 +99,6 @@ def _units(dice: random.Random) -> list[Any]:
     return [array(dice, np.uint8, dice.randrange(90), 0, 256), dice.randrange(1 << 40), dice.randrange(1 << 63)]
 
 
-def _zeros(dice: random.Random) -> list[Any]:
-    data = np.zeros(dice.randrange(200), np.uint8)
-    if data.size and dice.randrange(3):
-        data[dice.randrange(data.size)] = 1
-    return [data, dice.randrange(-2, 200), dice.randrange(-2, 260)]
-
-
 def _bits(dice: random.Random) -> list[Any]:
     length = dice.randrange(40)
     text = dice.randbytes(length + 1)
@@ -121,6 +114,5 @@ INPUTS: dict[str, Inputs] = {
     "tally_rows": _tally, "unit_sum": _units,
     "check_chains": _chains,
     "put_keys": _put_keys,
-    "last_nonzero": _zeros,
     "bits_that_change": _bits,
 }
