@@ -311,6 +311,8 @@ def _numbering(scans: list[FileScan], log: LogView) -> Iterator[tuple[int, int]]
 
     A queue that leaves messages out beside damage may have lost them there.
     """
+    if not scans:
+        return
     nothing = np.full(len(log.queues), -1, dtype=np.int64)
     edges = [_edges(scan, nothing) for scan in scans]
     before, behind = [nothing], [nothing]
