@@ -194,8 +194,3 @@ def in_order(chunks: Iterable[Buffer], start: int = 0) -> Iterator[Piece]:
     for chunk in chunks:
         yield start, chunk
         start += len(chunk)
-
-
-def exists(path: Path) -> bool:
-    """Whether the name exists; a broken symbolic link does."""
-    return os.path.lexists(path)
