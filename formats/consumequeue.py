@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from formats.errors import FormatError
-from formats.layout import I32, I64, Buffer, Layout
+from formats.layout import I32, I64, Layout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,20 +77,7 @@ def place(queue_offset: int, file_size: int) -> tuple[int, int]:
     return position - position % file_size, position % file_size
 
 
-def as_array(buffer: Buffer) -> npt.NDArray[np.void]:
-    """Every whole unit as a structured array (`CQ_UNIT.dtype`) over the buffer, nothing copied."""
-    import numpy as np
-
-    return np.frombuffer(buffer, dtype=CQ_UNIT.dtype, count=len(buffer) // CQ_UNIT.size)
-
-
 def valid_mask(units: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """`is_valid` of every unit of `as_array`."""
+    """`is_valid` of every unit (`CQ_UNIT.dtype`)."""
     mask: npt.NDArray[np.bool_] = (units["phy_offset"] >= 0) & (units["size"] > 0)
     return mask
-
-
-def valid_units(buffer: Buffer) -> int:
-    """How many units from the start of a file the broker's recovery takes: up to the first invalid one."""
-    invalid = ~valid_mask(as_array(buffer))
-    return int(invalid.argmax()) if invalid.any() else len(invalid)

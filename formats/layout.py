@@ -133,9 +133,3 @@ class Layout(Generic[T]):
             return getattr(pa, wire.arrow)()
 
         return pa.schema([pa.field(f.name, arrow_type(f.wire), nullable=False) for f in self.fields])
-
-    def markdown(self) -> str:
-        """The table of this layout as the docs show it."""
-        rows = ["| offset | type | field | meaning |", "|---|---|---|---|"]
-        rows += [f"| {f.offset} | {f.wire.label} | `{f.name}` | {f.note} |" for f in self.fields]
-        return "\n".join(rows)

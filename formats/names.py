@@ -46,10 +46,10 @@ def index_name(timestamp: int, zone: datetime.tzinfo) -> str:
     return f"{local.year:04d}{local:%m%d%H%M%S}{millis:03d}"
 
 
-def parse_index_name(name: str, zone: datetime.tzinfo, *, fold: int = 0) -> int:
+def parse_index_name(name: str, zone: datetime.tzinfo) -> int:
     """When an index file was made (ms since 1970), given the broker's time zone.
 
-    `fold` picks the first (0) or second (1) of two equal local times when clocks go back.
+    Of two equal local times, when clocks go back, it is the first.
     `FormatError("bad-file-name")` when the name is not 17 digits of a date and time.
     """
     try:
@@ -57,7 +57,7 @@ def parse_index_name(name: str, zone: datetime.tzinfo, *, fold: int = 0) -> int:
             raise ValueError(name)
         # strptime does the same, and takes 0.005 s to import what it needs
         month, day, hour, minute, second = (int(name[at:at + 2]) for at in range(4, _INDEX_SECONDS_DIGITS, 2))
-        local = datetime.datetime(int(name[:4]), month, day, hour, minute, second, tzinfo=zone, fold=fold)
+        local = datetime.datetime(int(name[:4]), month, day, hour, minute, second, tzinfo=zone)
         seconds = local.timestamp()
     except (OverflowError, ValueError):
         raise FormatError("bad-file-name", 0, f"{name!r} is not the name of an index file", name=name) from None

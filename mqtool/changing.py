@@ -16,8 +16,7 @@ from mqtool import exits
 from mqtool.next_steps import NOT_OF_A_COPY, Given, Scene, Step, next_steps, undo_step
 from mqtool.options import BrokerChoice, ConsentChoice, EngineChoice, PartsChoice, StoreChoice, option
 from mqtool.printer import Printer, make_console, outside_store
-from mqtool.screens.plan import losses, plan_document, show_plan
-from mqtool.screens.verdict import verify_line
+from mqtool.screens.verdict import losses, plan_document, show_plan, verify_line
 from mqtool.text import clean, count
 from recover.change.carry_out import apply_plan, refuse_if_unfinished
 from recover.change.copy_store import copy_store, relocated, sources_of
@@ -26,11 +25,12 @@ from recover.change.model import Plan
 from recover.change.places import Places
 from recover.change.plan_file import refuse_taken, save_plan
 from recover.change.preconditions import seal
+from recover.check.log import FILE_ALONE
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import Survey
 from recover.findings.model import FindingList
 from recover.findings.refusal import Refusal, UsageRefusal
-from recover.log.engine import Engine, KnownLog, stamps_of
+from recover.log.engine import KnownLog, stamps_of
 from recover.look.store import settings_of
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
 from recover.repair.never_worse import refuse_worse
@@ -130,13 +130,12 @@ def step_by_step(out: Printer, title: str) -> Iterator[dict[str, Any]]:
 
 def conclude(
     out: Printer, store: Store, engine: EngineChoice, plan: Plan, done: str, *, corrected: bool = True,
-    known: Callable[[Engine], Engine] | None = None, looked: Callable[[Survey], None] | None = None,
+    known: KnownLog | None = None, looked: Callable[[Survey], None] | None = None,
     undo: bool = True,
 ) -> int:
     """Verify the result and end: its findings take the place of the earlier ones. The exit code.
 
-    `done`: words for what was done. `known`: wraps the engine in an earlier scan of the log; one that did not
-    change since is not read again.
+    `done`: words for what was done. `known`: an earlier scan of the log, which is not read again if it did not change.
     """
     # opened anew: the lists of files are those of before the change
     opened = Store.open(store.root, store.options)
@@ -215,7 +214,7 @@ class Change(Struct):
             out, store, self.engine, plan,
             f"{count(len(plan.steps), 'step')} done, {losses(made, 'undo and --mend-bits would restore')}",
             corrected=bool(plan.steps), looked=self.looked, undo=self.output is None,
-            known=lambda engine: KnownLog(made.before.survey.log, stamps, engine),
+            known=KnownLog(made.before.survey.log, stamps),
         )
 
     def _made(self, store: Store, planner: Planner) -> RecoverPlan:
@@ -242,6 +241,8 @@ class Change(Struct):
             out.say("a broker runs on this store: its abort file belongs there, and nothing is changed meanwhile")
         made.assumed_settings = assumed_sizes(store, plan)
         made.assumptions += assumptions_of(made.assumed_settings)
+        made.assumptions += [f"the records of {item.file} are this log's, of which nothing else tells"
+                             for item in made.before.findings if item.code == FILE_ALONE]
         # apply and resume look at the same parts, by the same settings
         said = {
             "commitlog": [str(path.absolute()) for path in options.commitlog],

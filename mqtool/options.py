@@ -27,7 +27,7 @@ from recover.broker.settings import load_settings
 from recover.broker.versions import NEWEST_COMPARED
 from recover.check.survey import ScanOptions
 from recover.findings.refusal import UsageRefusal
-from recover.log.engine import Engine, LocalEngine
+from recover.log.engine import Engine, KnownLog, LocalEngine
 from recover.store.reader import set_rate
 from recover.store.source import is_remote, refuse_change, remote_root
 from recover.store.store import Store, StoreOptions
@@ -240,9 +240,9 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
     @contextmanager
     def scan(
         self, out: Printer, store: Store, *, title: str = "scanning", include_deleted: bool = False,
-        rebuilds: bool = False, known: Callable[[Engine], Engine] | None = None,
+        rebuilds: bool = False, known: KnownLog | None = None,
     ) -> Iterator[ScanOptions]:
-        """How to scan, with a line of progress while the block runs. `known`: wraps the engine in an earlier scan."""
+        """How to scan, with a line of progress while the block runs. `known`: an earlier scan of the log."""
         total = log_size(store)
         if total >= HAND_OVER and self.engine == "auto" and not self.on_spark:
             out.say(f"{human_size(total)} of log: a cluster that sees the same path can scan it with "
@@ -251,7 +251,7 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         if self.on_spark and total:
             self._start_spark(out)
         options = ScanOptions(
-            threads=self.thread_count, engine=engine if known is None else known(engine),
+            threads=self.thread_count, engine=engine, known=known,
             include_deleted=include_deleted, settings=dict(store.options.settings),
         )
         if self.memory is not None:

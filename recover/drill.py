@@ -282,22 +282,6 @@ def checkpoint_zero(site: Site, rng: random.Random) -> Result:
 
 # --- config files --------------------------------------------------------------------------------
 
-Stroke = Callable[[bytes, random.Random], bytes]
-
-# "sound" makes a .bak out of the file itself where the store has none.
-BAK = ("sound", "damaged", "missing")
-
-STROKES: dict[str, tuple[str, Stroke]] = {
-    "cut": ("ends in the middle", lambda content, rng: content[:rng.randrange(len(content) // 4, len(content) - 2)]),
-    "empty": ("is empty", lambda content, rng: b""),
-    "zeros": ("is zeros of its old length", lambda content, rng: bytes(len(content))),
-    "zero-tail": ("ends in zeros", lambda content, rng: content[:len(content) // 2].ljust(len(content), b"\0")),
-    "trailing-garbage": (
-        "has the end of an older, longer version after it", lambda content, rng: content + content[-40:],
-    ),
-    "garbage": ("is random bytes", lambda content, rng: rng.randbytes(len(content))),
-}
-
 
 def json_files(root: Path) -> list[Path]:
     """The main JSON files of the store that hold more than an empty table."""
@@ -306,27 +290,14 @@ def json_files(root: Path) -> list[Path]:
     return [path for path in files if path.stat().st_size > _LEAST_CONFIG]
 
 
-def strike(root: Path, rng: random.Random, stroke: str, bak: str = "sound", name: str | None = None) -> Result:
-    """Damage one config file (`name`, or any) in one of the ways of STROKES, leaving its `.bak` as `bak` says."""
-    files = [path for path in json_files(root) if name in (None, path.name)]
-    path = pick(rng, files, f"config file {name or ''}")
-    backup = path.with_name(path.name + ".bak")
-    content = read_small(path, _MOST_CONFIG)
-    run = STROKES[stroke][1]
-    changes = [create(root, path, run(content, rng))]
-    if bak == "sound":
-        changes.append(create(root, backup, content))
-    elif bak == "damaged":
-        changes.append(create(root, backup, run(content, rng)))
-    elif backup.exists():
-        changes.append(remove(root, backup))
-    return changes, {"file": path.name, "bak": bak}
-
-
 @_drill("config-zeros-bak-sound")
 def config_zeros_bak_sound(site: Site, rng: random.Random) -> Result:
     """A config file is zeros of its old length; its .bak is sound."""
-    return strike(site.root, rng, "zeros")
+    path = pick(rng, json_files(site.root), "config file ")
+    content = read_small(path, _MOST_CONFIG)
+    changes = [create(site.root, path, bytes(len(content)))]
+    changes.append(create(site.root, path.with_name(path.name + ".bak"), content))
+    return changes, {"file": path.name, "bak": "sound"}
 
 
 # --- several at once -----------------------------------------------------------------------------

@@ -114,11 +114,6 @@ KERNEL void mq_walk_records(
     int64_t *result);
 KERNEL void mq_fill_slots(int32_t *slots, int64_t slot_count, const uint8_t *names, int64_t name_room,
                           const int64_t *queue_table, int64_t queue_room, int64_t queues);
-KERNEL int64_t mq_find_record_head(const uint8_t *data, int64_t size, int64_t position, int64_t available,
-                                   int64_t window_offset);
-KERNEL int64_t mq_find_blank(const uint8_t *data, int64_t size, int64_t position, int64_t available,
-                             int64_t window_offset, int64_t file_end);
-KERNEL int64_t mq_last_nonzero(const uint8_t *data, int64_t size, int64_t start, int64_t stop);
 
 /* rows.c */
 KERNEL void mq_note_last(const record_row *records, int64_t rows, int64_t *last_offset, int64_t queues,

@@ -19,8 +19,6 @@ from formats.record.layout import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
-    OFFSET_MAGIC,
-    OFFSET_PHY_OFFSET,
 )
 from formats.record.rows import BIT_DELAY, RECORD, row_of
 
@@ -30,6 +28,7 @@ NEED_MORE, AT_BLANK, DISLIKED, OUTPUT_FULL = range(4)
 QUEUE_COLUMNS = 3
 """Columns of a queue: where its topic's name begins, how long that is, and queue id."""
 
+_LOOKED_AT = 1 << 20
 _BYTES = Array(np.uint8)
 _START_OF_RECORD = struct.Struct(">ii")
 
@@ -115,39 +114,15 @@ def fill_slots(slots: Any, names: Any, queue_table: Any, queues: int) -> None:
     """Put the number of each queue into the first free slot from its own on. The plain walk needs no slots."""
 
 
-@kernel(data=_BYTES, position=INT, available=INT, window_offset=INT, returns=INT)
-def find_record_head(data: Any, position: int, available: int, window_offset: int) -> int:
-    """First place at or after `position` with a message magic and its own physical offset, or -1."""
-    content: bytes = data[: max(min(available, data.size), 0)].tobytes()
-    i: int = max(position, 0)
-    while (i := content.find(b"\xda\xa3\x20", i + OFFSET_MAGIC) - OFFSET_MAGIC) >= 0:
-        if i + OFFSET_PHY_OFFSET + 8 > len(content):
-            return -1
-        (_, magic), (own,) = _START_OF_RECORD.unpack_from(content, i), struct.unpack_from(">q", content, i + 28)
-        if magic in (MAGIC_V1, MAGIC_V2) and own == window_offset + i:
-            return i
-        i += 1
-    return -1
-
-
-@kernel(data=_BYTES, position=INT, available=INT, window_offset=INT, file_end=INT, returns=INT)
-def find_blank(data: Any, position: int, available: int, window_offset: int, file_end: int) -> int:
-    """First place at or after `position` with a blank that reaches exactly to `file_end`, or -1."""
-    content: bytes = data[: max(min(available, data.size), 0)].tobytes()
-    i: int = max(position, 0)
-    while (i := content.find(struct.pack(">i", MAGIC_BLANK), i + OFFSET_MAGIC) - OFFSET_MAGIC) >= 0:
-        if _START_OF_RECORD.unpack_from(content, i)[0] == file_end - window_offset - i:
-            return i
-        i += 1
-    return -1
-
-
-@kernel(data=_BYTES, start=INT, stop=INT, returns=INT)
 def last_nonzero(data: Any, start: int, stop: int) -> int:
-    """Position of the last byte that is not zero in data[start:stop], or -1."""
-    start = max(start, 0)
-    kept = data[start : max(stop, 0)].tobytes().rstrip(b"\0")
-    return start + len(kept) - 1 if kept else -1
+    """Position of the last byte that is not zero in data[start:stop] (uint8), or -1."""
+    start, at = max(start, 0), min(stop, data.size)
+    while at > start:
+        block = data[max(start, at - _LOOKED_AT) : at]
+        at -= int(block.size)
+        if block.any():
+            return int(at + len(block.tobytes().rstrip(b"\0")) - 1)
+    return -1
 
 
 @kernel(data=_BYTES, start=INT, length=INT, portable=BOOL, returns=INT)

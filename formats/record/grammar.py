@@ -3,7 +3,7 @@
 Everybody who judges a record reads `RULES`. Their order is an interface: the first rule that fails gives reason and
 offset of a damage (`check_strict`). `inspect` shows each rule on its own (`results`), the compiled walk loops over the
 ranges (`range_table`), a repair tries what rules leave possible (`Rule.repairs`) and bits that checksums miss
-(`Checksum`), a broker looks at the rules of its release (`Rule.broker`), docs/format.md has the table (`markdown`).
+(`Checksum`), a broker looks at the rules of its release (`Rule.broker`), docs/format.md has the table.
 """
 
 from __future__ import annotations
@@ -583,14 +583,3 @@ def range_table() -> np.ndarray[Any, Any]:
          *(layout.offset(rule.where) for layout in HEADS.values()))
         for rule in RULES if isinstance(rule.values, range)
     ], dtype=np.int64).reshape(-1, RANGE_COLUMNS)
-
-
-def markdown() -> str:
-    """The table of the rules as the docs show it."""
-    rows = ["| rule | field | must be | else | covered by | brokers look at it |", "|---|---|---|---|---|---|"]
-    for rule in RULES:
-        must = rule.bounds if rule.test is None else rule.must
-        reason = f"`{rule.reason}`" if rule.reason else "told" if rule.kind == SERVICE else ""
-        broker = rule.broker if rule.broker in (ALWAYS, NEVER) else f"where `{rule.broker}`"
-        rows.append(f"| {rule.name} | `{rule.where}` | {must} | {reason} | {', '.join(rule.covered_by)} | {broker} |")
-    return "\n".join(rows)

@@ -18,8 +18,16 @@ from mqtool.next_steps import STOPS, Scene, Step, next_steps
 from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, log_size, option
 from mqtool.printer import Printer, Shown, Text, facts, findings_table, outside_store, table
 from mqtool.screens.page import Page, Section, log_drawing, queue_drawing, render, span, traffic_drawing
-from mqtool.screens.plan import loss_statement, lost_by, plan_document, steps_table
-from mqtool.screens.verdict import groups_table, start_line, verify_line, verify_tables
+from mqtool.screens.verdict import (
+    groups_table,
+    loss_statement,
+    lost_by,
+    plan_document,
+    start_line,
+    steps_table,
+    verify_line,
+    verify_tables,
+)
 from mqtool.text import clean, count, human_size, human_time
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import boundaries

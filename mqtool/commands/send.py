@@ -22,7 +22,7 @@ from mqtool.next_steps import Step
 from mqtool.options import BrokerChoice, ConsentChoice, EngineChoice, argument, command, flag, option
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
-from recover.broker.delays import DEFAULT_LEVELS, parse_levels
+from recover.broker.settings import DEFAULT_LEVELS, parse_levels
 from recover.export.messages import Message
 from recover.export.select import open_sources
 from recover.export.send import KINDS, Cluster, NotTaken, Outbox, Outgoing, Place, Position, Rules, read_messages

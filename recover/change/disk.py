@@ -239,11 +239,10 @@ def punch_holes(path: Path, keep: Iterable[tuple[int, int]], start: int, stop: i
 # --- Names: rename, link, unlink, directories, and the syncs that make them last.
 
 
-def set_times(path: Path, mtime_ns: int, *, follow: bool = True) -> None:
+def set_times(path: Path, mtime_ns: int) -> None:
     """Set the modification time (ns since the epoch); the access time stays."""
     fault("set-times", path)
-    status = os.stat(path, follow_symlinks=follow)
-    os.utime(path, ns=(status.st_atime_ns, mtime_ns), follow_symlinks=follow)
+    os.utime(path, ns=(os.stat(path).st_atime_ns, mtime_ns))
 
 
 def set_owner(path: Path, like: os.stat_result, *, strict: bool = False) -> None:

@@ -78,14 +78,11 @@ STALE = "something changed the store since it was looked at; `{again}` plans on 
 _TOUCHED = "was changed after the plan was made, though its time of writing says otherwise"
 
 
-def seal(
-    plan: Plan, root: Path, *, watch: Iterable[str] = (), seen: Mapping[str, Stamp] | None = None
-) -> Plan:
+def seal(plan: Plan, root: Path, *, seen: Mapping[str, Stamp] | None = None) -> Plan:
     """The plan bound to this store as it is now.
 
-    `watch`: further files the plan was derived from; a change refuses it. `seen`: files and folders as the scan found
-    them; one that changed between scan and seal is refused here, and one that changes later when the plan is carried
-    out.
+    `seen`: files and folders as the scan found them; one that changed between scan and seal is refused here, and one
+    that changes later when the plan is carried out.
     """
     seen = seen or {}
     for file, stamp in seen.items():
@@ -94,7 +91,7 @@ def seal(
     preconditions = tuple(observe_step(root, step) for step in plan.steps)
     touched = {step.file for step in plan.steps}
     gone = {step.file for step in plan.steps if isinstance(step, RetireFolder)}
-    names = sorted((set(_default_watch(root, plan.parts)) | set(watch) | set(seen)) - touched)
+    names = sorted((set(_default_watch(root, plan.parts)) | set(seen)) - touched)
     watched = tuple(_glance(root, name) for name in names if not gone or gone.isdisjoint(folders_above(name)))
     sealed = structs.replace(plan, store=identify(root, plan.parts), preconditions=preconditions, watched=watched)
     return structs.replace(sealed, id=_id_of(sealed))

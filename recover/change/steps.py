@@ -25,7 +25,7 @@ from recover.change.model import InPlace, Replace, RetireFolder, Step, resolve
 from recover.change.preconditions import observe
 from recover.findings.refusal import Refusal
 from recover.store.reader import FileReader
-from recover.store.reading import READ, exists, file_crc, gaps, read_chunks, zeros
+from recover.store.reading import READ, file_crc, gaps, read_chunks, zeros
 
 LARGEST = 512
 """Steps in a batch."""
@@ -124,7 +124,7 @@ class Work(Generic[S]):
 
     def look(self) -> dict[str, Any]:
         """Size and mtime, zeros for a missing file."""
-        if not exists(self.path):
+        if not os.path.lexists(self.path):
             return {"size": 0, "mtime_ns": 0}
         status = os.lstat(self.path)
         return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
@@ -273,7 +273,7 @@ class _Replace(Work[Replace]):
         return {"aside": self._set_aside(), "mkdirs": missing[::-1]}, [self.retired.parent]
 
     def _set_aside(self) -> str | None:
-        if not exists(self.path):
+        if not os.path.lexists(self.path):
             return None
         try:
             disk.link(self.path, self.retired)
@@ -295,7 +295,7 @@ class _Replace(Work[Replace]):
 
     def perform(self) -> list[Path]:
         changed, staged = [self.path.parent], self.run.staged(self.number)
-        if self.facts["aside"] == "move" and not exists(self.retired):
+        if self.facts["aside"] == "move" and not os.path.lexists(self.retired):
             disk.rename(self.path, self.retired)
             changed.append(self.retired.parent)
         if self.step.content is None:
@@ -313,8 +313,8 @@ class _Replace(Work[Replace]):
     def holds_new(self) -> bool:
         content = self.step.content
         if content is None:
-            return not exists(self.path)
-        return exists(self.path) and file_crc(self.path) == (content.size, content.crc32c)
+            return not os.path.lexists(self.path)
+        return os.path.lexists(self.path) and file_crc(self.path) == (content.size, content.crc32c)
 
     def holds_old(self) -> bool:
         sealed, state = self.sealed, observe(self.run.root, self.step.file)
@@ -325,8 +325,8 @@ class _Replace(Work[Replace]):
 
     def holds_either(self) -> bool:
         """Whether the name has the old file, the new one, or neither."""
-        if not exists(self.path):
-            return not self.sealed.exists or exists(self.retired) or self.step.content is None
+        if not os.path.lexists(self.path):
+            return not self.sealed.exists or os.path.lexists(self.retired) or self.step.content is None
         return self.holds_old() or self.holds_new()
 
     def revert(self) -> list[Path]:
@@ -335,7 +335,7 @@ class _Replace(Work[Replace]):
         if self.facts["aside"] is None:
             if self.path.parent.is_dir():
                 disk.unlink(self.path)
-        elif exists(self.retired):
+        elif os.path.lexists(self.retired):
             self._put_back()
         for name in reversed(self.facts["mkdirs"]):
             folder = resolve(self.run.root, name)
@@ -347,7 +347,7 @@ class _Replace(Work[Replace]):
     def _put_back(self) -> None:
         if self.facts["aside"] == "copy":
             disk.copy_into_place(self.retired, self.path)
-        elif exists(self.path) and os.path.samestat(os.lstat(self.path), os.lstat(self.retired)):
+        elif os.path.lexists(self.path) and os.path.samestat(os.lstat(self.path), os.lstat(self.retired)):
             # The step never got to the replacing. (A rename between two names of one file would leave both.)
             disk.unlink(self.retired)
         else:
@@ -381,12 +381,12 @@ class _Folder(Work[RetireFolder]):
     def perform(self) -> list[Path]:
         if self._is_removed:
             disk.rmdir(self.path)
-        elif exists(self.path):
+        elif os.path.lexists(self.path):
             disk.rename(self.path, self.retired)
         return [self.path.parent, self.retired.parent]
 
     def holds_new(self) -> bool:
-        return not exists(self.path)
+        return not os.path.lexists(self.path)
 
     def holds_old(self) -> bool:
         return observe(self.run.root, self.step.file, folder=True) == self.sealed
@@ -394,7 +394,7 @@ class _Folder(Work[RetireFolder]):
     def holds_either(self) -> bool:
         """Whether all of the folder is there, or nothing."""
         if self.holds_new():
-            return self._is_removed or exists(self.retired)
+            return self._is_removed or os.path.lexists(self.retired)
         # made again, it gets its owner, mode and time last
         return (self._is_removed and not os.listdir(self.path)) or self.holds_old()
 
@@ -403,7 +403,7 @@ class _Folder(Work[RetireFolder]):
         if self._is_removed:
             disk.mkdir(self.path)
             disk.set_metadata(self.path, facts["uid"], facts["gid"], facts["mode"] & 0o777, facts["mtime_ns"])
-        elif exists(self.retired):
+        elif os.path.lexists(self.retired):
             disk.rename(self.retired, self.path)
         if os.lstat(self.path).st_mtime_ns != facts["mtime_ns"] and not self.path.is_symlink():
             disk.set_times(self.path, facts["mtime_ns"])

@@ -13,7 +13,7 @@ from formats.config.tables import BACKUP_SUFFIX, missing_keys, read_consumer_off
 from formats.consumequeue import CQ_UNIT, is_valid
 from formats.names import is_legal_topic
 from formats.record import TOPIC_SCHEDULE
-from recover.broker.delays import SCHEDULE_TOPIC
+from recover.broker.settings import SCHEDULE_TOPIC
 from recover.broker.versions import BrokerVersion
 from recover.check.survey import Survey
 from recover.derived.expected import EXPIRED, QueueKey

@@ -14,12 +14,12 @@ from formats.sysflag import HOSTS_V6
 from recover.broker.settings import KNOWN, java_integer
 from recover.broker.versions import IPV6_HOSTS, V2_RECORDS
 from recover.evidence.edits import Edit
-from recover.evidence.lost import Losses, record_count, was_a_message
+from recover.evidence.lost import Losses, held_records
 from recover.evidence.policy import POLICIES
 from recover.findings.code import BY_HAND, Severity
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
-from recover.log.scan import MISSING_FILE, Damage, LogView
+from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
 from recover.store.mapped_files import MappedFile, OddName
 from recover.store.reading import FILE
 from recover.store.store import Store
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 NOT_A_FILE = "commitlog-not-a-file"
 SIZE_UNTOLD = "commitlog-size-untold"
+FILE_ALONE = "commitlog-file-alone"
 _RETENTION = "fileReservedTime"
 _HOUR_MS = 3_600_000
 
@@ -54,10 +55,9 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: 
     one where a record ended."""
     total = 0
     for number, damage in enumerate(log.damaged):
-        known = record_count(losses.by_damage[number])
         if number in end_marks or (before is not None and damage.start >= before):
             continue
-        total += max(known, 1 if was_a_message(damage) else 0)
+        total += held_records(damage, losses.by_damage[number])
     return total
 
 
@@ -76,6 +76,9 @@ def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> 
             "commitlog-torn-tail", *place_in_file(store, log.tail.mapped_file, log.tail.start), start=log.tail.start,
             stop=log.tail.stop, bytes=log.tail.stop - log.tail.start, reason=log.tail.reason,
         ))
+    for file in look.alone:
+        name = store.relative(file.mapped_file.path)
+        found.append(finding(FILE_ALONE, name, 0, messages=file.messages, indexed=file.indexed))
     found += _old_records(store, log, look.old_end)
     if log.fillers or log.markers:
         found.append(finding("commitlog-bridge", "commitlog", fillers=log.fillers, markers=log.markers))
@@ -207,7 +210,7 @@ def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_m
     code = "commitlog-damaged-range"
     if end_mark:
         code = "commitlog-damaged-end-mark"
-    elif damage.envelope and damage.facts.get("size") == damage.stop - damage.start:
+    elif damage.envelope and damage.facts.get("size") == damage.stop - damage.start and damage.reason != OTHER_LOG:
         code = "commitlog-damaged-record"
     return finding(code, *place_in_file(store, damage.mapped_file, damage.start), **facts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from recover.check.survey import Survey
 from recover.check.timer import check_timer
 from recover.derived.index_check import IndexReport
 from recover.derived.index_files import index_geometry, list_index_files
-from recover.evidence.lost import record_count
+from recover.evidence.lost import INDEXED, record_count
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import QUEUE_DATABASE
 from recover.log.scan import LogView
@@ -361,8 +361,10 @@ def remains_findings(store: Store, look: Survey, index: IndexReport | None) -> I
 
 def _named_in(look: Survey, start: int, stop: int) -> int:
     """How many messages are lost that anything names in this stretch of the log."""
-    return record_count([position for damage, positions in zip(look.log.damaged, look.losses.by_damage, strict=True)
-                         if start <= damage.start < stop for position in positions])
+    damaged = [(damage, positions) for damage, positions in zip(look.log.damaged, look.losses.by_damage, strict=True)
+               if start <= damage.start < stop]
+    indexed = max((damage.facts.get(INDEXED, 0) for damage, _ in damaged), default=0)
+    return max(record_count([position for _, positions in damaged for position in positions]), indexed)
 
 
 def _index_units_behind(index: IndexReport | None) -> int:
@@ -441,15 +443,10 @@ ALL_PARTS = frozenset({"commitlog", "consumequeue", "index", "checkpoint", "conf
 _VERIFY_PROPERTY_CRC = "forceVerifyPropCRC"
 
 
-def check_parts(
-    store: Store, look: Survey, wanted: Collection[str] = ALL_PARTS, *, holder: Callable[[Path], int | None] = probe,
-) -> list[Finding]:
-    """Findings that belong to no single file format. With less than all parts `wanted`, only those that bear on them.
-
-    `holder` says who holds the store's lock: pass `lambda root: None` while we hold it ourselves.
-    """
+def check_parts(store: Store, look: Survey, wanted: Collection[str] = ALL_PARTS) -> list[Finding]:
+    """Findings that belong to no one file format. With less than all parts `wanted`, only those that bear on them."""
     whole = set(wanted) >= ALL_PARTS
-    findings = list(lock_findings(store, holder(store.root), with_abort=whole))
+    findings = list(lock_findings(store, probe(store.root), with_abort=whole))
     findings.extend(log_is_gone(store))
     settings = look.options.settings
     findings.extend(settings_findings(look.log, settings))

@@ -37,7 +37,7 @@ from recover.check.parts import (
 )
 from recover.check.survey import ScanOptions, Survey, not_looked_at, survey
 from recover.derived.checkpoint import CheckpointReport, check_checkpoint
-from recover.derived.index_check import IndexReport, check_index
+from recover.derived.index_check import IndexReport
 from recover.evidence.edits import Edit
 from recover.evidence.places import misnumbered
 from recover.findings.model import Finding, FindingList, finding
@@ -156,7 +156,7 @@ def _verify(store: Store, options: ScanOptions | None, only: Collection[str]) ->
     look = survey(
         store, options, with_queues=queues_needed, with_keys=not wanted.isdisjoint({"index", "checkpoint"})
     )
-    index = check_index(store, look.log) if "index" in wanted else None
+    index = look.index(look.log) if "index" in wanted else None
     findings = FindingList()
     rejected_ones: list[Rejected] = []
     flipped: list[Edit] = []

@@ -6,20 +6,21 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
-from recover.broker.delays import DEFAULT_LEVELS, DelayTable, parse_levels
+from recover.broker.settings import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.check.log import is_end_mark_only
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, expect
+from recover.derived.index_check import IndexReport, check_index
 from recover.evidence.beyond import file_named_elsewhere, named_behind, note_damage_behind
 from recover.evidence.edits import Edit
 from recover.evidence.last_numbers import correct_generations_by_units
 from recover.evidence.lost import Losses, LostPosition, lost_positions, old_end
-from recover.evidence.overwritten import ForeignFile, foreign_by_index, overwritten, without
+from recover.evidence.overwritten import ForeignFile, LoneFile, Overwritten, overwritten, without
 from recover.evidence.places import misplaced_records, relocated
 from recover.findings.refusal import Refusal
-from recover.log.engine import Engine, LocalEngine
+from recover.log.engine import Engine, KnownLog, LocalEngine
 from recover.log.file_scan import ProgressCallback
 from recover.log.files import live_copies, rightly_placed
-from recover.log.scan import LogView
+from recover.log.scan import Damage, LogView
 from recover.look.pointers import index_ends, indexed_to
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import Topics
@@ -29,7 +30,7 @@ from recover.store.unread import Elsewhere, held_elsewhere
 
 
 class ScanOptions(Struct, frozen=True):
-    """How to look: threads, bytes of memory for columns, what counts."""
+    """How to look: threads, bytes of memory for columns, what counts. `known`: a scan that may still hold."""
 
     threads: int = 1
     memory: int = DEFAULT_MEMORY
@@ -38,6 +39,7 @@ class ScanOptions(Struct, frozen=True):
     progress: ProgressCallback | None = None
     tick: Callable[[], None] | None = None
     engine: Engine | None = None
+    known: KnownLog | None = None
 
     @property
     def scanner(self) -> Engine:
@@ -45,13 +47,28 @@ class ScanOptions(Struct, frozen=True):
         return self.engine or LocalEngine(self.threads)
 
 
+class IndexCheck:
+    """Judges the index of a store by a log, once for each state of the log that it is asked about."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._last: tuple[LogView, list[Damage], IndexReport] | None = None
+
+    def __call__(self, log: LogView) -> IndexReport:
+        """The report; `OSError` where the folder cannot be listed."""
+        # what is found out of a log's damage is a new list of it
+        if self._last is None or self._last[0] is not log or self._last[1] is not log.damaged:
+            self._last = log, log.damaged, check_index(self._store, log)
+        return self._last[2]
+
+
 class Survey(Struct):
     """The log, what its queues should hold and do hold, and what is lost.
 
     `elsewhere`: what is not in the files that were looked at; `queues` is None then, and when not asked for.
     `by_names`: the log as brokers find it, with misnamed files where their names put them.
-    `foreign`: files of another log. `old_end`: where old records begin at the log's end that
-    a start would stumble over.
+    `foreign`: files of another log, `alone`: those that may be. `index` judges the index by the log. `old_end`: where
+    old records begin at the log's end that a start would stumble over.
     """
 
     store: Store
@@ -66,8 +83,10 @@ class Survey(Struct):
     contradictions: list[Edit]
     misnamed: list[tuple[MappedFile, int]]
     by_names: LogView
+    index: IndexCheck
     elsewhere: dict[str, Elsewhere] = field(default_factory=dict)
     foreign: list[ForeignFile] = field(default_factory=list)
+    alone: list[LoneFile] = field(default_factory=list)
     old_end: int | None = None
 
 
@@ -81,10 +100,13 @@ def survey(
     elsewhere = not_looked_at(store, options, with_queues=with_queues)
     with_queues &= CONSUMEQUEUE not in elsewhere
     queue, misnamed = rightly_placed(live_copies(store.commitlog))
-    log = options.scanner.scan_log(
-        queue, memory=options.memory, progress=options.progress, open_error=_refuse(store),
-        with_keys=with_keys or with_queues,
-    )
+    if options.known is not None and options.known.holds(queue, with_keys=with_keys or with_queues):
+        log = options.known.log
+    else:
+        log = options.scanner.scan_log(
+            queue, memory=options.memory, progress=options.progress, open_error=_refuse(store),
+            with_keys=with_keys or with_queues,
+        )
     if with_queues:
         # rows are changed in place: before anybody else looks at them
         log = correct_generations_by_units(log, store)
@@ -98,19 +120,15 @@ def survey(
     expectation = expect(log, topics, include_deleted=options.include_deleted)
     queues = None
     behind: list[LostPosition] = []
-    foreign: list[ForeignFile] = []
+    found = Overwritten([], [], [])
+    index = IndexCheck(store)
     if with_queues:
         from recover.derived.queue_check import check_consumequeue
 
         queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
-        foreign, stale = overwritten(log, expectation, queues)
-        if not store.queue_folders and log.has_keys:
-            from recover.derived.index_check import check_index
-
-            foreign = foreign_by_index(log, check_index(store, log))
-            stale = [item.extent for item in foreign]
-        if stale:
-            log = correct_generations_by_units(without(log, stale, memory=options.memory), store)
+        found = overwritten(log, expectation, queues, index)
+        if found.stretches:
+            log = correct_generations_by_units(without(log, found, memory=options.memory), store)
             expectation = expect(log, topics, include_deleted=options.include_deleted)
             queues = check_consumequeue(store, log, expectation, delays, tick=options.tick)
         behind = named_behind(log, expectation, queues)
@@ -136,7 +154,7 @@ def survey(
     }
     return Survey(
         store, options, log, topics, expectation, delays, queues, losses, end_marks, denied, misnamed, by_names,
-        elsewhere, foreign, old,
+        index, elsewhere, found.foreign, found.alone, old,
     )
 
 

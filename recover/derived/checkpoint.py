@@ -52,8 +52,8 @@ class CheckpointReport(Struct):
         return {**(self.checkpoint or EMPTY)._asdict(), "present": self.checkpoint is not None}
 
 
-def check_checkpoint(store: Store, log: LogView, generation: BrokerVersion | None = None) -> CheckpointReport:
-    """Judge the checkpoint. `generation`: the release that the store is known to stem from at least, if any."""
+def check_checkpoint(store: Store, log: LogView) -> CheckpointReport:
+    """Judge the checkpoint."""
     try:
         content = read_small(store.checkpoint_path, FILE_SIZE)
     except FileNotFoundError:
@@ -70,7 +70,7 @@ def check_checkpoint(store: Store, log: LogView, generation: BrokerVersion | Non
         report.findings.append(finding("checkpoint-short", FILE_NAME, len(content), **facts))
     if has_records(log):
         report.in_damage = bool(log.in_damage(np.array([checkpoint.logics_physical_offset]))[0])
-        report.findings.extend(_judge(store, log, checkpoint, _zero_is_normal(store, generation)))
+        report.findings.extend(_judge(store, log, checkpoint, _zero_is_normal(store)))
     return report
 
 
@@ -89,13 +89,11 @@ def is_record_start(log: LogView, offset: int) -> bool:
     return False
 
 
-def _zero_is_normal(store: Store, generation: BrokerVersion | None) -> bool:
+def _zero_is_normal(store: Store) -> bool:
     """5.5 leaves zeros after. Most stores of it show no trace that 5.4 does not leave, so one of 5.4 is enough."""
     if store.options.broker is not None:
         return BrokerVersion.parse(store.options.broker) >= _ZERO_IS_NORMAL
-    if any((store.root / name).exists() for name in _TRACES_OF_5_4):
-        return True
-    return generation is not None and generation >= BrokerVersion(5, 4, 0)
+    return any((store.root / name).exists() for name in _TRACES_OF_5_4)
 
 
 def _judge(store: Store, log: LogView, checkpoint: Checkpoint, zero_is_normal: bool) -> Iterator[Finding]:
@@ -148,7 +146,7 @@ def _rescan(store: Store, log: LogView, checkpoint: Checkpoint) -> dict[str, Any
 
 
 class LogEdge(Struct, frozen=True):
-    """The last live record before `stop`, and the newest store timestamp there (ms); zeros without a record."""
+    """The end of the log, its last live record and the newest store timestamp (ms); zeros without a record."""
 
     stop: int
     last_start: int = 0
@@ -156,17 +154,16 @@ class LogEdge(Struct, frozen=True):
     newest_timestamp: int = 0
 
 
-def log_edge(log: LogView, stop: int | None = None) -> LogEdge:
-    """The end of the log, or of its part before physical offset `stop`."""
-    stop = log.log_end if stop is None else min(stop, log.log_end)
+def log_edge(log: LogView) -> LogEdge:
+    """The end of the log."""
     start = last = newest = 0
     for split in log.splits():
         rows = split.records
-        live = np.flatnonzero((rows["phy_offset"] < stop) & ((rows["bits"] & BIT_GHOST) == 0))
+        live = np.flatnonzero((rows["bits"] & BIT_GHOST) == 0)
         if live.size:
             start, last = int(rows["phy_offset"][live[-1]]), int(rows["store_timestamp"][live[-1]])
             newest = max(newest, int(rows["store_timestamp"][live].max()))
-    return LogEdge(stop, start, last, newest)
+    return LogEdge(log.log_end, start, last, newest)
 
 
 def right_checkpoint(
@@ -174,10 +171,10 @@ def right_checkpoint(
 ) -> bytes:
     """The whole file (4096 bytes). `base` is the file so far, whose sane fields are kept (b"": none).
 
-    `stop`: the log will end there (physical offset). `index_timestamp`: end timestamp (ms) of the last full index
+    `index_timestamp`: end timestamp (ms) of the last full index
     file that will be there; None: look at those on disk.
     """
-    edge = log_edge(log, stop)
+    edge = log_edge(log)
     before = decode(base, extend=True) if base else EMPTY
     indexed = before.index_msg_timestamp
     if not 0 < indexed <= edge.newest_timestamp or index_timestamp is not None:
@@ -191,9 +188,7 @@ def right_checkpoint(
     return encode(fields, kept)
 
 
-def checkpoint_steps(
-    store: Store, log: LogView, *, stop: int | None = None, index_timestamp: int | None = None,
-) -> list[Step]:
+def checkpoint_steps(store: Store, log: LogView) -> list[Step]:
     """The step that puts the right checkpoint in place; none where the file already holds it.
 
     Ask only when the check found something, its report says `in_damage`, or the log gets another end: what healthy
@@ -203,7 +198,7 @@ def checkpoint_steps(
         base = read_small(store.checkpoint_path, FILE_SIZE)
     except FileNotFoundError:
         base = b""
-    content = right_checkpoint(store, log, base=base, stop=stop, index_timestamp=index_timestamp)
+    content = right_checkpoint(store, log, base=base)
     return [] if content == base else [WriteFile(FILE_NAME, content)]
 
 

@@ -13,7 +13,7 @@ from formats.errors import FormatError
 from formats.native.rows import group_rows
 from formats.record import Record
 from formats.record.rows import BIT_LMQ, BIT_MARKER, EXPECTED, FILLER_TOPIC
-from recover.broker.delays import DelayTable
+from recover.broker.settings import DelayTable
 from recover.findings.model import Finding
 from recover.log.generations import batches, numbered
 from recover.log.judge import LogReader

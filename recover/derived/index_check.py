@@ -7,7 +7,7 @@ chains against the hashes, its header against both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +88,9 @@ class IndexFileVerdict(Struct):
     `wrong_before` counts wrong units before `first_right`, `expired_before` the expired ones
     before the first of a live message, as far as their times can be trusted. `header` is what the
     file says, `counts_entries` true when its hash_slot_count counts units, as brokers up to 4.7.0 do.
-    `by_log_file`: of a file with wrong units, how many right and how many wrong ones name each log file (its first
-    offset). `other_keys` are (phy offset, key hash) of units in their right chains that name a record without that key.
+    `by_log_file`: of a file with wrong units, how many messages these name rightly and wrongly in each log file (its
+    first offset). `other_keys` are (phy offset, key hash) of units in their right chains that name a record without
+    that key.
     """
 
     file: IndexFileName
@@ -460,7 +461,9 @@ class _Judge:
         if astray.any() and self.log.files:
             bases = [scan.mapped_file.file_from_offset for scan in self.log.files]
             edges = [*bases, self.log.files[-1].file_end]
-            right, wrong = (np.histogram(self.offsets[mask], edges)[0].tolist() for mask in (named, astray))
+            # a unit of zeros names nothing, and one after the end contradicts no record
+            against = astray & (kinds != BEYOND_LOG) & self.image.units[: self.end].any(axis=1)
+            right, wrong = (np.histogram(np.unique(self.offsets[mask]), edges)[0].tolist() for mask in (named, against))
             verdict.by_log_file = dict(zip(bases, zip(right, wrong, strict=True), strict=True))
         others = np.flatnonzero((classes & ~np.uint8(WRONG_TIME)) == OTHER_KEY)
         if others.size <= _MOST_OTHERS:
@@ -513,12 +516,11 @@ def odd_index_name(store: Store, odd: OddName) -> Finding:
 
 def check_index(
     store: Store, log: LogView, *, excluded: Collection[int] = (), tags: bool | None = None,
-    tick: Callable[[], None] | None = None,
 ) -> IndexReport:
     """Judge every index file of the store, one in memory at a time.
 
     `excluded` are numbers of `log.queues` whose messages need no unit; `tags` says whether tag units are
-    expected where no file tells (None: what the store says of its broker). `tick` is called after each file.
+    expected where no file tells (None: what the store says of its broker).
     """
     assert log.has_keys, "units are made of keys"
     listing = list_index_files(store.index_dir)
@@ -527,7 +529,7 @@ def check_index(
     checkpoint = store.checkpoint(extend=True)
     if tags is None:
         tags = _writes_tag_units(store, checkpoint)
-    _Check(store, log, report, tick).run(tags, None if checkpoint is None else checkpoint.index_msg_timestamp)
+    _Check(store, log, report).run(tags, None if checkpoint is None else checkpoint.index_msg_timestamp)
     return report
 
 
@@ -541,13 +543,10 @@ def _writes_tag_units(store: Store, checkpoint: Checkpoint | None) -> bool:
 
 
 class _Check:
-    def __init__(
-        self, store: Store, log: LogView, report: IndexReport, tick: Callable[[], None] | None
-    ) -> None:
+    def __init__(self, store: Store, log: LogView, report: IndexReport) -> None:
         self.store = store
         self.log = log
         self.report = report
-        self.tick = tick
         self.stream = report.stream
         self.folder = store.relative(report.listing.directory)
 
@@ -559,8 +558,6 @@ class _Check:
                 report.findings.append(odd_index_name(self.store, OddName(file.path, FILE, file.length)))
             if report.geometry is not None:
                 self._check_file(file, report.geometry)
-            if self.tick is not None:
-                self.tick()
         runs = [run for verdict in report.verdicts for run in verdict.tag_runs]
         self.stream.tags = TagHistory.infer(runs, tags)
         if not report.listing.files and checkpoint_time == 0 and self.stream.has_units:

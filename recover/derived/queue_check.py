@@ -12,7 +12,7 @@ from formats.consumequeue import MAX_EXT_ADDRESS, PRE_BLANK
 from formats.names import offset_to_name
 from formats.native.rows import unit_sum
 from formats.record.rows import BIT_DELAY, BIT_MARKER, EXPECTED
-from recover.broker.delays import DelayTable, is_delayed
+from recover.broker.settings import DelayTable, is_delayed
 from recover.derived.expected import (
     BEYOND_LOG,
     EXPIRED,

@@ -12,7 +12,7 @@ from formats.consumequeue import CQ_UNIT, PRE_BLANK
 from formats.layout import Buffer
 from formats.names import offset_to_name
 from formats.record.rows import EXPECTED
-from recover.broker.delays import DelayTable
+from recover.broker.settings import DelayTable
 from recover.change.content import Spool
 from recover.change.model import Install, Retire, Step, patches
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, is_lost

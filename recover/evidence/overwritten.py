@@ -3,28 +3,30 @@
 The scan finds nothing wrong with such records. What tells are the queue units of the messages that stood there: they
 name places that no record of the log holds, in bytes that speak for nothing else. One unit alone may be what is wrong,
 so there have to be two claims: an older record repeats the place of one before it in the log; in a file of another log
-units of different queues adjoin, more of them than lead to its records.
+units of different queues adjoin, more of them than lead to its records. Where no unit leads to any record of a file,
+the index is asked: it tells if it names other messages all over the file, and is right of the files beside it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterator
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct, structs
 
-from formats.record.rows import BIT_SUPERSEDED, STALE
+from formats.record.rows import BIT_SUPERSEDED, NO_MESSAGE, STALE
 from recover.claims import Claim, believed
-from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey
-from recover.derived.index_check import IndexReport
-from recover.evidence.lost import LostPosition, named_by_units, not_held
+from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, QueueKey
+from recover.derived.index_check import IndexFileVerdict, IndexReport
+from recover.evidence.lost import INDEXED, LostPosition, named_by_units, not_held
 from recover.log.file_scan import FileScan, Hole
 from recover.log.generations import numbered
 from recover.log.scan import OTHER_LOG, OVERWRITTEN, LogView, assemble, kept_rows
 from recover.store.columns import ColumnStore, Rows, Split
-from recover.store.config_files import topic_text
+from recover.store.config_files import LMQ_PREFIX, topic_text
 from recover.store.mapped_files import MappedFile
 
 Range = tuple[int, int]
@@ -33,25 +35,66 @@ _MORE = 10
 
 
 class ForeignFile(Struct, frozen=True):
-    """A log file with `messages` records of another log; the log of a survey has it as damage."""
+    """A log file with `messages` records of another log; the log of a survey has it as damage.
+
+    `indexed`: how many messages the index names in it, where that is the witness.
+    """
 
     mapped_file: MappedFile
     extent: Range
     messages: int
     witness: str = "units of several queues"
+    indexed: int = 0
 
     def holds(self, phy_offset: int) -> bool:
         """Whether the file has this place of the log."""
         return self.extent[0] <= phy_offset < self.extent[1]
 
 
+class LoneFile(NamedTuple):
+    """A log file for whose messages (so many) nothing else speaks: no queue unit, no index entry, nor all queues that
+    go on in the files beside it. `indexed` other ones are named by the index there, which may be another log's itself.
+    """
+
+    mapped_file: MappedFile
+    messages: int
+    indexed: int
+
+
+class Overwritten(Struct):
+    """Files of another log, all stretches where other records stand than the messages that are named there, and files
+    that may be another log's."""
+
+    foreign: list[ForeignFile]
+    stretches: list[Range]
+    alone: list[LoneFile]
+
+
 def overwritten(
-    log: LogView, expectation: Expectation, queues: ConsumeQueueReport
-) -> tuple[list[ForeignFile], list[Range]]:
-    """Files of another log; and all stretches where other records stand than the messages that units name."""
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, index: Callable[[LogView], IndexReport]
+) -> Overwritten:
+    """What stands where other messages were, as queue units tell, and as the index does where no unit speaks.
+
+    `index` judges the index by a log.
+    """
     unheld = not_held(expectation, named_by_units(queues, "wrong"))
-    foreign = _foreign_files(log, expectation, queues, unheld)
-    return foreign, [*_older_in_place(log, expectation, unheld), *(file.extent for file in foreign)]
+    named = sorted(named_by_units(queues, "wrong", "beyond", "lost"), key=lambda each: (each.start, each.key))
+    old = _old_records(log) if named else set()
+    led_to_old = [position.start for position in named if position in old]
+    taken = set(led_to_old)
+    named = [position for position in named if position.start not in taken]
+    files = _files_in_doubt(log, expectation, queues, led_to_old, contradicted=bool(_adjoining(named)))
+    foreign = _foreign_by_units(files, named, unheld)
+    known = {file.mapped_file for file in foreign}
+    silent = [file for file in files if not file.led_to and file.scan.mapped_file not in known]
+    told, alone = _told_by_index(files, silent, expectation, index(log)) if silent else ([], [])
+    foreign += told
+    # if all files are contradicted, the queues or the index are another log's
+    if len(files) > 1 and len(foreign) == len(files):
+        foreign = []
+    if not queues.total(RIGHT):
+        alone = []
+    return Overwritten(foreign, [*_older_in_place(log, expectation, unheld), *(file.extent for file in foreign)], alone)
 
 
 def _older_in_place(log: LogView, expectation: Expectation, named: Collection[LostPosition]) -> list[Range]:
@@ -87,8 +130,10 @@ def _repeating(rows: Rows, expectation: Expectation) -> Iterator[Range]:
         yield int(rows["phy_offset"][first]), int(rows["phy_offset"][stop - 1] + rows["size"][stop - 1])
 
 
-def without(log: LogView, stretches: Collection[Range], *, memory: int) -> LogView:
+def without(log: LogView, found: Overwritten, *, memory: int) -> LogView:
     """The log with these stretches of records as damage. Its rows are copies, `memory` bytes of them in memory."""
+    stretches = found.stretches
+    indexed = {file.extent[0]: file.indexed for file in found.foreign}
     columns = ColumnStore(memory)
     scans = []
     # without these records an end mark may be believed no more
@@ -100,7 +145,8 @@ def without(log: LogView, stretches: Collection[Range], *, memory: int) -> LogVi
         if whole:
             copy.blank, copy.blank_size, copy.end, copy.doubted = None, 0, scan.mapped_file.file_from_offset, []
         why = (OTHER_LOG, "file-end") if whole else (OVERWRITTEN, "record")
-        holes = [Hole(start, stop, *why, True, stop, {"size": stop - start}) for start, stop in own]
+        held = {INDEXED: indexed[own[0][0]]} if whole and indexed[own[0][0]] else {}
+        holes = [Hole(start, stop, *why, True, stop, {"size": stop - start, **held}) for start, stop in own]
         copy.holes = sorted([*([] if whole else scan.holes), *holes], key=lambda hole: hole.start)
         taken = [Split(split.records[_inside(split, own)], split.hashes[:0]) for split in scan.splits if own]
         copy.set_aside = [*scan.set_aside, *taken]
@@ -117,59 +163,132 @@ def _inside(split: Split, stretches: Collection[Range]) -> Rows:
     return inside
 
 
-def _foreign_files(
-    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, unheld: Collection[LostPosition]
+# --- Files of another log.
+
+
+class _File(NamedTuple):
+    """A log file with records: how many of them units lead to, how many queues go on across its edges or break, and
+    whether store times go back there."""
+
+    scan: FileScan
+    led_to: int
+    unbroken: int
+    broken: int
+    times_fall: bool
+
+    @property
+    def base(self) -> int:
+        return self.scan.mapped_file.file_from_offset
+
+
+def _files_in_doubt(
+    log: LogView, expectation: Expectation, queues: ConsumeQueueReport, old: Collection[int], *, contradicted: bool
+) -> list[_File]:
+    """All files with records, if they are contradicted, or units may lead to no record of one.
+
+    `old` are places of old records to which units lead.
+    """
+    scans = [scan for scan in log.files if scan.record_count]
+    right = sum(verdict.counts.get(RIGHT, 0) for key, verdict in queues.verdicts.items()
+                if not key.topic.startswith(LMQ_PREFIX))
+    unled = sum(scan.record_count for scan in scans) - right
+    if not contradicted and unled < min((scan.record_count for scan in scans), default=unled + 1):
+        return []
+    led_to = _led_to(expectation, queues, scans, old)
+    falls = [one > other for one, other in pairwise(chain(*map(_times, scans)))][1::2]
+    return [
+        _File(scan, led_to[scan.mapped_file.file_from_offset], *steps, times_fall=any(falls[max(0, at - 1) : at + 1]))
+        for at, (scan, steps) in enumerate(zip(scans, _numbering(scans, log), strict=True))
+    ]
+
+
+def _times(scan: FileScan) -> tuple[int, int]:
+    """Store timestamps (ms) of the first and the last record of a file."""
+    times = [split.records["store_timestamp"] for split in scan.splits if split.records.size]
+    return int(times[0][0]), int(times[-1][-1])
+
+
+def _foreign_by_units(
+    files: list[_File], named: list[LostPosition], unheld: Collection[LostPosition]
 ) -> list[ForeignFile]:
     """Log files of another log: units of several queues name other messages in them, one after another.
 
     More of these than lead to its records, and the records continue fewer queues of the files beside them than they
-    break. Where no queue tells that, the messages named must be in no other file. If all files are contradicted, the
-    queues are another log's.
+    break. Where no queue tells that, the messages named must be in no other file.
     """
-    with_records = [scan for scan in log.files if scan.record_count]
-    named = sorted(named_by_units(queues, "wrong", "beyond", "lost"), key=lambda each: (each.start, each.key))
-    old = _old_records(log) if named else set()
-    led_to_old = [position.start for position in named if position in old]
-    taken = set(led_to_old)
-    named = [position for position in named if position.start not in taken]
-    if not with_records or not _adjoining(named):
-        return []
     starts = [position.start for position in named]
-    led_to = _led_to(expectation, queues, with_records, led_to_old)
     nowhere = {(position.key, position.queue_offset) for position in unheld}
     found = []
-    for scan, (unbroken, broken) in zip(with_records, _numbering(with_records, len(log.queues)), strict=True):
-        base = scan.mapped_file.file_from_offset
+    for file in files:
         # only what names bytes of the file's records contradicts them: a hole may have held anything
-        inside = _under_records(scan, named[bisect_left(starts, base) : bisect_left(starts, scan.file_end)])
-        if not broken:
+        stretch = bisect_left(starts, file.base), bisect_left(starts, file.scan.file_end)
+        inside = _under_records(file.scan, named[slice(*stretch)])
+        if not file.broken:
             inside = [position for position in inside if (position.key, position.queue_offset) in nowhere]
         claims = [
-            Claim("file", "own"), Claim("units", "own", led_to[base]), Claim("units", "another", _adjoining(inside)),
+            Claim("file", "own"), Claim("units", "own", file.led_to), Claim("units", "another", _adjoining(inside)),
         ]
-        if (broken > unbroken or not unbroken) and believed(claims, "own") == "another":
-            found.append(ForeignFile(scan.mapped_file, (base, scan.file_end), scan.record_count))
-    return found if len(with_records) == 1 or len(found) < len(with_records) else []
+        if (file.broken > file.unbroken or not file.unbroken) and believed(claims, "own") == "another":
+            found.append(_foreign(file))
+    return found
 
 
-def foreign_by_index(log: LogView, index: IndexReport) -> list[ForeignFile]:
-    """Log files of another log by the index, where no queue is left to tell: all its units in such a file name others.
+def _told_by_index(
+    files: list[_File], silent: list[_File], expectation: Expectation, index: IndexReport
+) -> tuple[list[ForeignFile], list[LoneFile]]:
+    """Of the files to whose records no unit leads, those of another log by the index, and those of which nothing tells.
 
-    The records continue fewer queues of the files beside them than they break, too: an index file alone may be wrong.
+    An index file can be another log's, too: it counts for nothing where it contradicts a log file that the queues bear
+    out, and for more where it is right of one. Queues that all go on across the edges of a file prove it, whatever the
+    index remembers.
     """
-    with_records = [scan for scan in log.files if scan.record_count]
-    numbering = _numbering(with_records, len(log.queues)) if index.total("wrong") and len(with_records) > 1 else ()
-    found = []
-    for scan, (unbroken, broken) in zip(with_records, numbering, strict=True) if numbering else ():
-        base = scan.mapped_file.file_from_offset
-        counts = [verdict.by_log_file.get(base, (0, 0)) for verdict in index.verdicts]
-        right, wrong = (sum(column) for column in zip(*counts, strict=True))
-        sound = any(verdict.first_right is not None and verdict.last_right is not None
-                    and verdict.first_right[1] < scan.file_end and verdict.last_right >= base
-                    for verdict in index.verdicts if not verdict.by_log_file)
-        if wrong > max(1, right * _MORE) and not sound and broken > unbroken:
-            found.append(ForeignFile(scan.mapped_file, (base, scan.file_end), scan.record_count, "units of the index"))
-    return found if len(found) < len(with_records) else []
+    foreign, alone = [], []
+    borne_out = {file.base for file in files if file.led_to}
+    believable = [verdict for verdict in index.verdicts if not any(
+        base in borne_out and wrong > right for base, (right, wrong) in verdict.by_log_file.items())]
+    for file in silent:
+        right, wrong, trusted = _indexed(file, believable)
+        covered = any(
+            verdict.first_right is not None and verdict.last_right is not None and not verdict.by_log_file
+            and verdict.first_right[1] < file.scan.file_end and verdict.last_right >= file.base
+            for verdict in index.verdicts
+        )
+        if covered or (file.unbroken and not file.broken):
+            continue
+        contradicts = wrong > max(1, right * _MORE)
+        numbering = "own" if file.unbroken > file.broken else "another"
+        claims = [
+            Claim("name", "own"), Claim("own offsets", "own"),
+            Claim("numbering", numbering, file.unbroken != file.broken), Claim("times", "another", file.times_fall),
+            Claim("index", "another", contradicts), Claim("index right elsewhere", "another", contradicts and trusted),
+        ]
+        if contradicts and believed(claims, "own") == "another":
+            foreign.append(_foreign(file, "units of the index", wrong))
+        elif not right and (messages := _messages(file.scan, expectation)):
+            alone.append(LoneFile(file.scan.mapped_file, messages, wrong))
+    return foreign, alone
+
+
+def _indexed(file: _File, verdicts: list[IndexFileVerdict]) -> tuple[int, int, bool]:
+    """How many messages in a log file the index names rightly, how many wrongly, and whether most of the latter are of
+    index files that are right of another log file."""
+    right = wrong = trusted = 0
+    for verdict in verdicts:
+        own_right, own_wrong = verdict.by_log_file.get(file.base, (0, 0))
+        right, wrong = right + own_right, wrong + own_wrong
+        if any(others for base, (others, _) in verdict.by_log_file.items() if base != file.base):
+            trusted += own_wrong
+    return right, wrong, trusted * 2 > wrong
+
+
+def _messages(scan: FileScan, expectation: Expectation) -> int:
+    """How many messages of a file queues should lead to."""
+    return sum(int((((rows["bits"] & NO_MESSAGE) == 0) & ~expectation.skipped[rows["queue"]]).sum())
+               for rows in (split.records for split in scan.splits))
+
+
+def _foreign(file: _File, *witness: Any) -> ForeignFile:
+    return ForeignFile(file.scan.mapped_file, (file.base, file.scan.file_end), file.scan.record_count, *witness)
 
 
 def _under_records(scan: FileScan, positions: list[LostPosition]) -> list[LostPosition]:
@@ -187,22 +306,27 @@ def _adjoining(positions: list[LostPosition]) -> int:
     return sum(one.stop == other.start and one.key != other.key for one, other in pairwise(positions))
 
 
-def _numbering(scans: list[FileScan], queues: int) -> Iterator[tuple[int, int]]:
-    """For each file, how many queues go on across its beginning and end without a break, and how many do not."""
-    nothing = np.full(queues, -1, dtype=np.int64)
+def _numbering(scans: list[FileScan], log: LogView) -> Iterator[tuple[int, int]]:
+    """For each file, how many queues go on across its beginning and end without a break, and how many do not.
+
+    A queue that leaves messages out beside damage may have lost them there.
+    """
+    if not scans:
+        return
+    nothing = np.full(len(log.queues), -1, dtype=np.int64)
     edges = [_edges(scan, nothing) for scan in scans]
     before, behind = [nothing], [nothing]
     for _, last in edges[:-1]:
         before.append(np.where(last >= 0, last, before[-1]))
     for first, _ in reversed(edges[1:]):
         behind.append(np.where(first >= 0, first, behind[-1]))
-    for (first, last), earlier, later in zip(edges, before, reversed(behind), strict=True):
-        steps = [
-            (one[known] + 1 == other[known]) for one, other in ((earlier, first), (last, later))
-            for known in [(one >= 0) & (other >= 0)]
-        ]
-        unbroken = np.concatenate(steps)
-        yield int(unbroken.sum()), int((~unbroken).sum())
+    for at, ((first, last), earlier, later) in enumerate(zip(edges, before, reversed(behind), strict=True)):
+        steps = np.concatenate([
+            (other - one)[(one >= 0) & (other >= 0)] for one, other in ((earlier, first), (last, later))
+        ])
+        start, stop = scans[max(0, at - 1)].mapped_file.file_from_offset, scans[min(at + 1, len(scans) - 1)].file_end
+        damaged = any(damage.start < stop and damage.stop > start for damage in log.damaged)
+        yield int((steps == 1).sum()), int((steps < 1).sum() if damaged else (steps != 1).sum())
 
 
 def _edges(scan: FileScan, nothing: Rows) -> tuple[Rows, Rows]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from msgspec import structs
 
 from formats.errors import FormatError
 from formats.javahash import java_string
-from formats.record import HEAD, HEAD_SIZE, HEADS, MAGIC_V1, MAGIC_V2, Record, decode, host_text
+from formats.record import HEAD, HEAD_SIZE, HEADS, MAGIC_V1, Record, decode, host_text
 from formats.record.grammar import valid_topic
 from formats.sysflag import HOSTS_V6
 from recover.check.survey import Survey
 from recover.evidence.lost import LostPosition
 from recover.export.messages import COLUMNS, Message, message_of
 from recover.export.select import Selected
+from recover.log.file_scan import own_heads
 from recover.log.judge import LogReader
 from recover.log.scan import Damage
 
@@ -47,14 +49,7 @@ def _heads(reader: LogReader, damage: Damage, named: set[int]) -> Iterator[tuple
         return
     content = reader.read(damage.start, min(damage.stop - damage.start, _MOST_READ))
     starts = {at - damage.start for at in named if damage.start <= at < damage.stop}
-    for magic in (MAGIC_V1, MAGIC_V2):
-        at = content.find(magic.to_bytes(4, "big", signed=True))
-        while at >= 0:
-            head = content[at - 4 : at - 4 + HEAD_SIZE] if at >= 4 else b""
-            near = at == 4 or (len(head) == HEAD_SIZE and HEAD.decode(head).phy_offset == damage.start + at - 4)
-            if near:
-                starts.add(at - 4)
-            at = content.find(magic.to_bytes(4, "big", signed=True), at + 1)
+    starts |= set(own_heads(np.frombuffer(content, dtype=np.uint8), 0, damage.start).tolist())
     if content.strip(b"\0"):
         starts.add(0)
     ordered = sorted(starts)  # none in a range of zeros

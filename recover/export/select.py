@@ -8,6 +8,7 @@ import glob
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,13 +20,13 @@ from formats.errors import FormatError
 from formats.javahash import index_key_hash, java_string
 from formats.message_id import offset_id
 from formats.names import offset_in_name
-from formats.record import HEAD, HEAD_SIZE, MAGIC_V1, MAGIC_V2, Record, decode
+from formats.record import HEAD, Record, decode
 from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, BIT_SUPERSEDED
 from recover.evidence.last_numbers import correct_generations_by_units
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
 from recover.findings.refusal import NotAStore, UsageRefusal
 from recover.log.engine import Engine
-from recover.log.file_scan import FileScan, ProgressCallback
+from recover.log.file_scan import FileScan, ProgressCallback, heads_in
 from recover.log.files import live_copies, rightly_placed
 from recover.log.judge import judge
 from recover.log.scan import LogView
@@ -109,29 +110,19 @@ def _of_files(paths: Sequence[Path]) -> Source:
 
 def _own_place(path: Path, length: int) -> int | None:
     """The offset of a file's first byte as its first intact record has it; None without one in its first MiBs."""
-    magics = [magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2)]
     with FileReader(path) as reader:
         content = bytes(reader.read(0, min(_LOOK, length)))
-        at = -1
-        while True:
-            hits = [content.find(magic, at + 5) for magic in magics]
-            at = min((hit - 4 for hit in hits if hit >= 4), default=-1)
-            if at < 0:
-                return None
-            if at + HEAD_SIZE > len(content):
-                return None
+        for at in heads_in(np.frombuffer(content, dtype=np.uint8)).tolist():
             base = HEAD.decode(content, at).phy_offset - at
-            try:
+            with suppress(FormatError):
                 if base >= 0:
                     judge(reader.read, at, base, base + length)
-                    return base
-            except FormatError:
-                continue
+                    return int(base)
+    return None
 
 
 def scan_source(
-    source: Source, engine: Engine, *, memory: int, progress: ProgressCallback | None = None,
-    counted: Callable[[LogView], None] | None = None,
+    source: Source, engine: Engine, *, memory: int, progress: ProgressCallback | None = None
 ) -> Scanned:
     """Scan the log of a source, judging old and superseded records as verify does where its queues are there.
 
@@ -213,14 +204,13 @@ def parse_span(text: str, option: str) -> Span:
     return span
 
 
-def parse_time(text: str, option: str, now_ms: int | None = None) -> int:
+def parse_time(text: str, option: str) -> int:
     """ms since the epoch, ISO 8601 with its zone, or `-2h` before now (ms, s, m, h, d, w); a usage error (16) else."""
     text = text.strip()
     if text.isascii() and text.isdecimal():
         return int(text)
     if back := _BACK.fullmatch(text):
-        now = int(time.time() * 1000) if now_ms is None else now_ms
-        return now - int(float(back[1]) * _UNITS[back[2]])
+        return int(time.time() * 1000) - int(float(back[1]) * _UNITS[back[2]])
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:

@@ -156,6 +156,17 @@ COMMITLOG_CODES: tuple[Code, ...] = (
         leads="stop",
     ),
     Code(
+        "commitlog-file-alone", "info",
+        "no queue unit and no index entry names any of the messages of this file ({messages}), and not all their queues go on "
+        "in the files beside it (other messages that the index names there: {indexed})", "",
+        meaning="The file has the right name and whole records with the right own offsets. Whether they are this log's nothing "
+                "tells: they may be those of another broker.",
+        cause="Queues and index that are behind, or lost; or a copy that mixed two stores.",
+        broker="It takes the records for this log's, and dispatches them where its recovery comes by.",
+        action="If the file may be from elsewhere, compare it with the source of this copy, a replica or a backup. A repair takes its "
+               "records for this log's, and says so.",
+    ),
+    Code(
         "commitlog-torn-tail", "warning",
         "the last record is followed by {bytes:byte} of no message, from {start} on ({reason})", _RECOVER,
         meaning="The log ends here; what follows is the beginning of a write, or stale bytes.",
@@ -404,8 +415,8 @@ _ALL = (
            "no record of the log holds.", "A write that was lost, or blocks of an older copy or snapshot of the same file.",
            "It takes the stale records for messages and delivers them in place of those that are lost.",
            "`mqtool recover` bridges the range and keeps a copy of them; a replica or a backup may have the messages."),
-    Reason("other-log", "The records of this file are another log's: units of several queues name other messages in it, and its records "
-           "continue no queue of the files beside it.", "A copy that mixed two stores, or a disk of another broker.",
+    Reason("other-log", "The records of this file are another log's: units of several queues, or of the index where no queue tells, name "
+           "other messages in it, and its records continue no more queues of the files beside it than they break.", "A copy that mixed two stores, or a disk of another broker.",
            "It delivers the other log's messages where queues lead to them.",
            "Put the right file in its place. Without it, `mqtool recover --max-loss N` bridges the file and keeps a copy of it."),
     Reason("ghosts", "Stale records stand here, of an earlier generation of the log; they are not part of it any more.",

@@ -71,41 +71,20 @@ def stamps_of(queue: MappedFileQueue) -> Stamps:
 
 
 class KnownLog(Struct, frozen=True):
-    """An engine that answers with an earlier scan if no file has changed since `stamps` were taken, before that scan.
-
-    A log with damage, a tail, old or contradicted records is scanned again: what it means depends on its queues, too.
-    """
+    """An earlier scan of a log, and the stamps of its files, taken before that scan."""
 
     log: LogView
     stamps: Stamps
-    engine: Engine = LocalEngine()
 
-    def scan_log(
-        self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
-        open_error: OpenError | None = None, with_keys: bool = True,
-    ) -> LogView:
-        """See `Engine`."""
-        if (with_keys and not self.log.has_keys) or not self._holds(queue):
-            return self.engine.scan_log(
-                queue, memory=memory, progress=progress, open_error=open_error, with_keys=with_keys,
-            )
-        if progress is not None:
-            progress(sum(mapped_file.length for mapped_file in queue.files), self.log.messages)
-        return self.log
+    def holds(self, queue: MappedFileQueue, *, with_keys: bool = True) -> bool:
+        """Whether a scan would find the same: no file has changed, and the log says all by itself.
 
-    def confirm(self) -> None:
-        """See `Engine`."""
-        self.engine.confirm()
-
-    def json(self) -> dict[str, Any]:
-        """The engine that scanned, or would scan."""
-        return self.engine.json()
-
-    def _holds(self, queue: MappedFileQueue) -> bool:
+        A log with damage, a tail, old or contradicted records is scanned again: what it means depends on its queues.
+        """
         log = self.log
         if log.damaged or log.tail is not None or log.ghosts or log.superseded or log.written:
             return False
-        if (log.queue.odd, log.queue.duplicates) != (queue.odd, queue.duplicates):
+        if (with_keys and not log.has_keys) or (log.queue.odd, log.queue.duplicates) != (queue.odd, queue.duplicates):
             return False
         scanned = [scan.mapped_file.path for scan in log.files]
         return scanned == [mapped_file.path for mapped_file in queue.files] and stamps_of(queue) == self.stamps

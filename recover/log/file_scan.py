@@ -27,13 +27,22 @@ from formats.native.walk import (
     NEED_MORE,
     OUTPUT_FULL,
     QUEUE_COLUMNS,
-    find_blank,
-    find_record_head,
     last_nonzero,
     new_queue_slots,
     walk_records,
 )
-from formats.record import BLANK, BLANK_SIZE, HEAD, HEAD_SIZE, HEADS, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, decode_blank
+from formats.record import (
+    BLANK,
+    BLANK_SIZE,
+    HEAD,
+    HEAD_SIZE,
+    HEADS,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+    decode_blank,
+    encode_blank,
+)
 from formats.record.grammar import range_table
 from formats.record.rows import BIT_DELAY, RECORD, row_of
 from formats.sysflag import HOSTS_V6
@@ -170,34 +179,19 @@ class HoleSearch(Struct, frozen=True):
             yield last
 
     def _next_candidate(self, start: int, first: int, filled: int) -> Found | None:
-        window, at = self.window, first - start
-        base = self.base + start
-        judged, doubtful = 0, None
-        while at < filled:
-            if judged == _FEW:
-                doubtful = np.append(self._doubtful(start, at, filled), -1)
-            judged += 1
-            if doubtful is None:
-                head = find_record_head(window.data, at, filled, base)
-            else:
-                head = int(doubtful[np.searchsorted(doubtful[:-1], at)])
-            behind = filled if head < 0 else min(filled, head + BLANK_SIZE - 1)
-            blank = find_blank(window.data, at, behind, base, self.file_end)
-            if blank >= 0:
-                return "blank", start + blank
-            if head < 0:
-                return None
+        window, base = self.window, self.base + start
+        data = window.data[:filled]
+        blank = end_mark(data, first - start, base, self.file_end)
+        heads = own_heads(data, first - start, base)
+        heads = heads[heads < blank] if blank >= 0 else heads
+        for head in (heads if heads.size <= _FEW else self._doubtful(start, heads, filled)).tolist():
             if self._is_intact(start, start + head):
                 return "record", start + head
-            if window.start != start:
-                window.load(start)
-            at = head + 1
-        return None
+        return None if blank < 0 else ("blank", start + blank)
 
-    def _doubtful(self, start: int, first: int, filled: int) -> Numbers:
-        """Where in the window a head stands in its own place that nothing in it or in its body's sum rules out."""
+    def _doubtful(self, start: int, at: Numbers, filled: int) -> Numbers:
+        """Those of these heads in the window that nothing in them or in their body's sum rules out."""
         data = self.window.data[:filled]
-        at = own_heads(data, first, self.base + start)
         whole = at <= filled - _LARGEST_HEAD
         kept = [at[~whole]]
         at = at[whole]
@@ -229,15 +223,32 @@ _EVEN, _ODD = (int.from_bytes(MAGIC_V1.to_bytes(4, "big", signed=True)[at : at +
 """Two bytes of both magics, as they are met at an even position of the first."""
 
 
-def own_heads(data: Numbers, first: int, base: int) -> Numbers:
-    """Where heads of records stand in the data, from `first` on, that name this place: `base` and what is before."""
+def heads_in(data: Numbers, first: int = 0) -> Numbers:
+    """Where a message magic and a whole head of a record stand in the data (uint8), from `first` on."""
     words = data[: data.size // 2 * 2].view("<u2")
     hits = np.flatnonzero((words == _EVEN) | (words == _ODD)) * 2
     at = hits - (words[hits // 2] == _ODD) - BLANK.offset("magic")
     at = at[(at >= first) & (at <= data.size - HEAD_SIZE)]
     magic = field_at(data, at, HEAD, "magic")
-    own = (magic == MAGIC_V1) | (magic == MAGIC_V2)
-    return np.asarray(at[own & (field_at(data, at, HEAD, "phy_offset") == base + at)])
+    return np.asarray(at[(magic == MAGIC_V1) | (magic == MAGIC_V2)])
+
+
+def own_heads(data: Numbers, first: int, base: int) -> Numbers:
+    """Those of them that name this place: `base` and what is before."""
+    at = heads_in(data, first)
+    return np.asarray(at[field_at(data, at, HEAD, "phy_offset") == base + at])
+
+
+def end_mark(data: Numbers, first: int, base: int, file_end: int) -> int:
+    """Where an end mark stands in the data, from `first` on, that reaches just to `file_end`; -1 without one."""
+    content, magic = data.tobytes(), encode_blank(0)[BLANK.offset("magic") :]
+    at = content.find(magic, first + BLANK.offset("magic"))
+    while at >= 0:
+        place = at - BLANK.offset("magic")
+        if BLANK.decode(content, place).size == file_end - base - place:
+            return place
+        at = content.find(magic, at + 1)
+    return -1
 
 
 def field_at(data: Numbers, at: Numbers, layout: Layout[Any], name: str) -> Numbers:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 
+import numpy as np
 from msgspec import structs
 
 from formats.record import HEAD, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
 from recover.claims import Claim, believed
-from recover.log.file_scan import scan_file
+from recover.log.file_scan import heads_in, scan_file
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reader import FileReader
 from recover.store.reading import FILE
 
 MAGICS = (MAGIC_V1, MAGIC_V2)
-_MAGIC_AT = HEAD.offset("magic")
 _CHUNK = 4 << 20
 
 
@@ -110,11 +110,11 @@ def _bases(mapped_file: MappedFile, file_size: int) -> Counter[int]:
             asked_to = 0
             for start in range(0, min(mapped_file.length, file_size), _CHUNK):
                 content = reader.read(start, _CHUNK + HEAD.size)
-                for at in _magics(content):
-                    position = start + at - _MAGIC_AT
-                    if position < asked_to or at - _MAGIC_AT < 0 or at - _MAGIC_AT + HEAD.size > len(content):
+                for at in heads_in(np.frombuffer(content, dtype=np.uint8)).tolist():
+                    position = start + at
+                    if position < asked_to:
                         continue
-                    head = HEAD.decode(content, at - _MAGIC_AT)
+                    head = HEAD.decode(content, at)
                     base = head.phy_offset - position
                     fits = MIN_RECORD_SIZE <= head.total_size <= file_size - position
                     if fits and base >= 0 and base % file_size == 0:
@@ -123,15 +123,3 @@ def _bases(mapped_file: MappedFile, file_size: int) -> Counter[int]:
     except OSError:
         return Counter()
     return found
-
-
-def _magics(content: bytes) -> list[int]:
-    """Where the magic of a record stands in some bytes, ascending."""
-    found = []
-    for magic in MAGICS:
-        wanted = magic.to_bytes(HEAD.field("magic").size, "big", signed=True)
-        at = content.find(wanted)
-        while at >= 0:
-            found.append(at)
-            at = content.find(wanted, at + 1)
-    return sorted(found)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field, structs
 
-from formats.native.walk import find_blank
 from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE, MIN_RECORD_SIZE
 from formats.record.rows import RECORD
 from recover.findings.refusal import Refusal
@@ -26,6 +25,7 @@ from recover.log.file_scan import (
     ProgressCallback,
     SplitRange,
     SplitScan,
+    end_mark,
     field_at,
     own_heads,
     scan_split,
@@ -200,7 +200,7 @@ def _free_from(first: int, part: SplitRange, reader: FileReader) -> int:
         reader.come_to(start, part.stop)
         stop = min(_LOOK, part.start - start)
         data = np.frombuffer(reader.read(start, stop + HEAD_SIZE), dtype=np.uint8)
-        mark = find_blank(data, 0, data.size, base + start, base + part.file_size)
+        mark = end_mark(data, 0, base + start, base + part.file_size)
         heads = own_heads(data, 0, base + start)
         heads = heads[heads < (mark if 0 <= mark < stop else stop)]
         sizes = field_at(data, heads, HEAD, "total_size")

@@ -18,10 +18,10 @@ from formats.consumequeue_ext import decode as decode_ext
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry
 from formats.layout import Layout
-from formats.native.walk import find_record_head
-from formats.record import BLANK, BLANK_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
+from formats.record import BLANK, BLANK_SIZE, HEAD_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE
 from formats.record.grammar import Candidate, results
-from formats.record.layout import I64_STRUCT, OFFSET_PHY_OFFSET, TOPIC_LENGTHS
+from formats.record.layout import TOPIC_LENGTHS
+from recover.log.file_scan import own_heads
 from recover.log.judge import ReadAt, judge, reason_of
 from recover.store.memo import RangeSums
 from recover.store.reader import FileReader
@@ -112,11 +112,11 @@ class FileReport(Struct):
         }
 
 
-def layout_fields(layout: Layout[Any], content: bytes, at: int, position: int = 0) -> tuple[Field, ...]:
-    """The declared fields of `content[position:]`, which lies at `at` of the file, as far as the bytes go."""
+def layout_fields(layout: Layout[Any], content: bytes, at: int) -> tuple[Field, ...]:
+    """The declared fields of `content`, which lies at `at` of the file, as far as the bytes go."""
     fields = []
     for item in layout.fields:
-        piece = content[position + item.offset : position + item.offset + item.size]
+        piece = content[item.offset : item.offset + item.size]
         if len(piece) < item.size:
             break
         (value,) = struct.unpack(">" + item.wire.code, piece)
@@ -238,14 +238,12 @@ def next_record(reader: FileReader, position: int, base: int, length: int) -> in
 
 
 def _next_record(reader: FileReader, position: int, base: int, length: int, sums: RangeSums) -> int:
-    overlap = OFFSET_PHY_OFFSET + I64_STRUCT.size
     for first, last in reader.data_ranges(position, length):
-        for at in range(max(position, first - overlap), last, _WINDOW):
-            content = np.frombuffer(reader.read(at, _WINDOW + overlap), np.uint8)
-            spot = -1
-            while (spot := find_record_head(content, spot + 1, content.size, base + at)) >= 0:
+        for at in range(max(position, first - HEAD_SIZE), last, _WINDOW):
+            content = np.frombuffer(reader.read(at, _WINDOW + HEAD_SIZE), np.uint8)
+            for spot in own_heads(content, 0, base + at).tolist():
                 if _intact(reader, at + spot, base, length, sums):
-                    return at + spot
+                    return at + int(spot)
     return length
 
 

@@ -25,7 +25,6 @@ class Pointers(Struct):
     max_offset: int = 0
     log_end: int = 0
     last_timestamp: int = 0
-    last_records: int = 0
     dispatched_to: int | None = None
     indexed_to: int | None = None
     index_files: list[tuple[str, IndexHeader]] = field(default_factory=list)
@@ -66,7 +65,6 @@ def _take_end(pointers: Pointers, scan: FileScan) -> None:
     last = next(split.records[-1] for split in reversed(scan.splits) if split.size)
     pointers.log_end = int(last["phy_offset"]) + int(last["size"])
     pointers.last_timestamp = int(last["store_timestamp"])
-    pointers.last_records = scan.record_count
 
 
 def _queues(store: Store, pointers: Pointers) -> None:

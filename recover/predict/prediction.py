@@ -10,9 +10,9 @@ from msgspec import Struct, field
 
 from formats.config.tables import BY_NAME
 from formats.record.rows import BIT_FILLER, BIT_MARKER
-from recover.broker.delays import is_delayed
 from recover.broker.record_check import UNKNOWN_LEVEL_MS
 from recover.broker.recovery import Mode
+from recover.broker.settings import is_delayed
 from recover.derived.expected import expect
 from recover.findings.code import BIT_DERIVED, BIT_MESSAGES, BIT_UNSUPPORTED
 from recover.findings.model import Finding, finding

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from formats.record import Record
 from formats.record.rows import BIT_GHOST, row_of
-from recover.broker.delays import DelayTable
+from recover.broker.settings import DelayTable
 from recover.check.config import ConfigReport, check_config
 from recover.check.report import VerifyReport
 from recover.check.survey import Survey

@@ -15,7 +15,7 @@ from recover.check.parts import FOREIGN, MOSTLY_GONE, NOT_SUPPORTED, OTHER_LOG
 from recover.check.report import VerifyReport
 from recover.check.survey import Survey
 from recover.derived.expected import QueueKey
-from recover.evidence.lost import Surroundings, record_count, was_a_message
+from recover.evidence.lost import Surroundings, held_records, record_count
 from recover.findings.model import Finding, count
 from recover.findings.refusal import Refusal
 from recover.log.scan import MISSING_FILE, LogView
@@ -91,8 +91,9 @@ def loss_of_damage(look: Survey, bridged: Sequence[dict[str, Any]], begin: int =
         times = surroundings.times(damage)
         for position in positions:
             statement.add(*position.key, (position.queue_offset, position.queue_offset), times, damage.reason)
-        if not positions and number not in look.end_marks and was_a_message(damage):
-            statement.add(None, None, None, times, damage.reason)
+        untold = held_records(damage, positions) - record_count(positions)
+        if untold and number not in look.end_marks:
+            statement.add(None, None, None, times, damage.reason, untold)
     return statement.entries()
 
 

@@ -41,7 +41,7 @@ from recover.repair.losses import RecoverPlan, Statement
 from recover.store.columns import Rows, Split
 from recover.store.config_files import LMQ_PREFIX, topic_text
 from recover.store.source import Entry, LocalFile, Source, Tree, entries, missing, mount, status_of, unmount
-from recover.store.store import JOURNAL, Store
+from recover.store.store import JOURNAL_DIR, Store
 
 
 class _Overlaid(Source):
@@ -122,7 +122,7 @@ class _Planned(Tree):
         path, _, _ = self._steps(name)
         touched = self._inside.get(path, set())
         found = [entry for entry in (entries(path) if path.is_dir() or not touched else ())
-                 if entry.name not in touched and entry.name != JOURNAL]
+                 if entry.name not in touched and entry.name != JOURNAL_DIR]
         for inner in touched:
             with suppress(FileNotFoundError):
                 found.append(Entry(inner, self.status(f"{name}/{inner}")))

@@ -44,7 +44,7 @@ from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX, Topics, topic_text
 from recover.store.reader import FileReader
 from recover.store.reading import Piece, zeros
-from recover.store.store import COMMITLOG, CONFIG, JOURNAL, Store, StoreOptions
+from recover.store.store import COMMITLOG, CONFIG, JOURNAL_DIR, Store, StoreOptions
 
 PART = ".part"
 _MODE = 0o644
@@ -260,7 +260,7 @@ def _derive(
     if not made.plan.steps:
         return made.before, assumed
     apply_plan(root, seal(made.plan, root))
-    disk.remove_tree(root / JOURNAL)
+    disk.remove_tree(root / JOURNAL_DIR)
     return verify(Store.open(root, opened.options), options), assumed
 
 

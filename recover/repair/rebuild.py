@@ -203,12 +203,11 @@ class Rebuilt(Struct, frozen=True):
 
 
 def write_rebuild(
-    store: Store, options: RebuildOptions, output: Path, *, interrupted: Callable[[], bool] = lambda: False,
-    progress: Callable[[str, int], None] | None = None,
+    store: Store, options: RebuildOptions, output: Path, *, interrupted: Callable[[], bool] = lambda: False
 ) -> Rebuilt:
     """Write the parts that `options` name to `output`, new or empty; the store is only read.
 
-    `progress` is called with the name and size of each file. `Refusal` (8) when the log is gone, the output folder
+    `Refusal` (8) when the log is gone, the output folder
     is not usable or the disk fails; `Interrupted` between two files. What was written is removed again then.
     """
     output = output.absolute()
@@ -217,7 +216,7 @@ def write_rebuild(
     before = look(store, options)
     wanted = chosen_queues(before.survey, options)
     before.survey.options.scanner.confirm()
-    writer = _Writer(output, interrupted, progress)
+    writer = _Writer(output, interrupted)
     with new_folder(output):
         writer.write(_fresh_steps(before, options, wanted))
         writer.sync()
@@ -235,7 +234,7 @@ def write_derived(store: Store, options: RebuildOptions, output: Path, like: Sto
     before = look(store, options)
     if before.index is not None and like is not None:
         before.index.geometry = index_geometry(like)
-    writer = _Writer(output, lambda: False, None)
+    writer = _Writer(output, lambda: False)
     writer.write(_fresh_steps(before, options, None))
     writer.sync()
 
@@ -247,12 +246,9 @@ def _log_files(store: Store) -> dict[str, tuple[int, int]]:
 
 
 class _Writer:
-    def __init__(
-        self, output: Path, interrupted: Callable[[], bool], progress: Callable[[str, int], None] | None
-    ) -> None:
+    def __init__(self, output: Path, interrupted: Callable[[], bool]) -> None:
         self.output = output
         self.interrupted = interrupted
-        self.progress = progress
         self.files: list[str] = []
         self.size = 0
         self._folders: set[Path] = {output}
@@ -278,11 +274,8 @@ class _Writer:
             self._note(path, size)
 
     def _note(self, path: Path, size: int) -> None:
-        name = path.relative_to(self.output).as_posix()
-        self.files.append(name)
+        self.files.append(path.relative_to(self.output).as_posix())
         self.size += size
-        if self.progress is not None:
-            self.progress(name, size)
 
     def _make(self, folder: Path) -> None:
         if folder not in self._folders:

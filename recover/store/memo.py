@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 
 from recover.store.reader import FileReader, ReadFailure, spend
 from recover.store.reading import power, times
-from recover.store.store import JOURNAL, Store
+from recover.store.store import JOURNAL_DIR, Store
 
 
 class Stamp(NamedTuple):
@@ -86,7 +86,7 @@ def changed_since(root: Path, when_ns: int) -> str | None:
         for directory, folders, names in os.walk(root):
             for path in (Path(directory), *(Path(directory, name) for name in names)):
                 if os.lstat(path).st_ctime_ns >= when_ns:
-                    if JOURNAL in path.relative_to(root).parts[:1]:
+                    if JOURNAL_DIR in path.relative_to(root).parts[:1]:
                         return None
                     found = found or path.relative_to(root).as_posix()
             folders.sort()
@@ -153,7 +153,7 @@ def _files(store: Store) -> Iterator[tuple[Path, os.stat_result]]:
     """Regular files by path, those in parts kept elsewhere after those of the root."""
     for top in (str(store.root), *store.folders_elsewhere):
         for folder, names, files in os.walk(top):
-            names[:] = sorted(name for name in names if folder != top or name != JOURNAL)
+            names[:] = sorted(name for name in names if folder != top or name != JOURNAL_DIR)
             for name in sorted(files):
                 path = Path(folder, name)
                 try:

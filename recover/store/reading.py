@@ -27,13 +27,13 @@ Piece = tuple[int, Buffer]
 """Where in a file, and the bytes."""
 
 
-def open_file(path: Path | str, flags: int = 0) -> int:
+def open_file(path: Path | str) -> int:
     """A descriptor for reading a regular file; `OSError` that says what it is for anything else. Never waits.
 
     A store may hold a pipe under a file's name, which nobody ever writes to.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
@@ -194,8 +194,3 @@ def in_order(chunks: Iterable[Buffer], start: int = 0) -> Iterator[Piece]:
     for chunk in chunks:
         yield start, chunk
         start += len(chunk)
-
-
-def exists(path: Path) -> bool:
-    """Whether the name exists; a broken symbolic link does."""
-    return os.path.lexists(path)

@@ -32,7 +32,7 @@ CONFIG = "config"
 CHECKPOINT = "checkpoint"
 ABORT = "abort"
 LOCK = "lock"
-JOURNAL = ".mqtool"
+JOURNAL_DIR = ".mqtool"
 
 DEFAULT_MAPPED_FILE_SIZE = 1 << 30
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
@@ -94,7 +94,7 @@ class Store:
         self.checkpoint_path = root / CHECKPOINT
         self.abort_path = root / ABORT
         self.lock_path = root / LOCK
-        self.journal_dir = root / JOURNAL
+        self.journal_dir = root / JOURNAL_DIR
 
     @classmethod
     def open(cls, root: Path, options: StoreOptions | None = None) -> Store:
@@ -318,9 +318,6 @@ def _queue_folders(directory: Path) -> Iterator[QueueFolder]:
 
 
 # --- Where a store keeps what was done to it, and whether anything was.
-
-
-JOURNAL_DIR = ".mqtool"
 
 
 def has_journal(root: Path) -> bool:

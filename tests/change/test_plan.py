@@ -150,7 +150,9 @@ def test_a_file_that_changed_under_the_scan_is_refused(tmp_path: Path) -> None:
 
 def test_watched_files_refuse_too(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
-    plan = seal(Plan.of("rebuild", [Retire(INDEX)]), store, watch=[QUEUE])
+    stamp = stamp_of(store / QUEUE)
+    assert stamp is not None
+    plan = seal(Plan.of("rebuild", [Retire(INDEX)]), store, seen={QUEUE: stamp})
     check(plan, store)
     _append(store / QUEUE)
     with pytest.raises(Refusal, match=QUEUE):

@@ -7,19 +7,18 @@ from pathlib import Path
 
 from fixtures.damage import damage
 from formats.checkpoint import Checkpoint, decode, encode
-from recover.broker.versions import BrokerVersion
-from recover.derived.checkpoint import check_checkpoint, checkpoint_steps, log_edge, right_checkpoint
+from recover.derived.checkpoint import check_checkpoint, checkpoint_steps, right_checkpoint
 from recover.log.scan import scan_log
+from recover.store.store import Store, StoreOptions
 from tests.support.looks import carry_out, opened
 from tests.support.stores import unpacked
 
 Make = Callable[[str], Path]
 
 
-def codes(root: Path, generation: str | None = None) -> list[str]:
-    store = opened(root)
-    version = BrokerVersion.parse(generation) if generation else None
-    return [f.code for f in check_checkpoint(store, scan_log(store.commitlog), version).findings]
+def codes(root: Path, broker: str | None = None) -> list[str]:
+    store = Store.open(root, StoreOptions(broker=broker))
+    return [f.code for f in check_checkpoint(store, scan_log(store.commitlog)).findings]
 
 
 def recovered(root: Path) -> Checkpoint:
@@ -80,19 +79,6 @@ def test_sane_fields_survive_and_an_offset_stays_where_a_record_starts(store: Ma
     after = recovered(root)
     assert after.logics_physical_offset == before.logics_physical_offset > 0
     assert after.confirm_phy_offset == before.confirm_phy_offset > 0
-
-
-def test_a_log_that_will_end_earlier_gets_the_times_of_its_new_end() -> None:
-    root = unpacked("clean-restarts-5.5.0")
-    store = opened(root)
-    log = scan_log(store.commitlog)
-    rows = next(iter(log.live())).records
-    stop = int(rows["phy_offset"][40])
-    base = (root / "checkpoint").read_bytes()
-    fields = decode(right_checkpoint(store, log, base=base, stop=stop))
-    assert fields.physic_msg_timestamp == int(rows["store_timestamp"][39])
-    assert fields.logics_physical_offset == int(rows["phy_offset"][39])
-    assert log_edge(log, stop).newest_timestamp == int(rows["store_timestamp"][:40].max())
 
 
 def test_the_index_time_of_a_store_without_one_is_that_of_its_last_full_file() -> None:

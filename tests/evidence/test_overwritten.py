@@ -121,6 +121,63 @@ def test_file_of_another_log_is_told_by_the_index_where_the_queues_are_gone(tmp_
     assert not run("recover", root, "--yes", "--max-loss", "all").document["applied"]
 
 
+def silence(root: Path, file: Path) -> None:
+    """No unit names anything in this log file any more: queues that are behind, or of which a file is gone."""
+    start, stop = int(file.name), int(file.name) + file.stat().st_size
+    for path in (root / "consumequeue").glob("*/*/*"):
+        content = path.read_bytes()
+        units = (content[at:at + 20] for at in range(0, len(content), 20))
+        left = (bytes(20) if start <= int.from_bytes(unit[:8], "big") < stop else unit for unit in units)
+        path.write_bytes(b"".join(left))
+
+
+def test_file_of_another_log_that_no_unit_names_is_told_by_the_index(tmp_path: Path) -> None:
+    """Its records are of topics that are in no other file: no queue breaks or goes on there."""
+    root = copy_store(unpacked("clean-propcrc-5.3.3"), tmp_path / "store")
+    path = sorted((root / "commitlog").iterdir())[1]
+    lost = sum(record.has_unit for record in plain.chain(path.read_bytes(), int(path.name)))
+    silence(root, path)
+    path.write_bytes((unpacked("killed-compressed-5.3.3") / "commitlog" / path.name).read_bytes())
+
+    done = run("recover", root, "--yes")
+    assert done.code & (exits.OPERATIONAL | exits.MESSAGES) == exits.OPERATIONAL | exits.MESSAGES
+    (told,) = [item for item in run("verify", root).document["findings"] if item["code"] == "commitlog-other-log"]
+    assert told["file"] == f"commitlog/{path.name}"
+    assert lost * 0.9 < told["facts"]["lost"] <= lost
+    allowed = run("recover", root, "--yes", "--max-loss", "all")
+    assert sum(entry["messages"] for entry in allowed.document["plan"]["loss"]) == told["facts"]["lost"]
+    assert not run("recover", root, "--yes", "--max-loss", "all").document["applied"]
+
+
+@pytest.mark.parametrize("name", ["clean-manyfiles-5.3.3", "killed-5.5.0", "clean-expired-5.5.0"])
+@pytest.mark.parametrize("index", ["whole", "newest gone", "first gone", "another log's"])
+def test_sound_file_that_no_unit_names_stays_this_logs(tmp_path: Path, name: str, index: str) -> None:
+    root = copy_store(unpacked(name), tmp_path / "store")
+    delivered = plain.delivered(root)
+    silence(root, [path for path in sorted((root / "commitlog").iterdir()) if any(path.read_bytes())][-1])
+    files = sorted((root / "index").iterdir())
+    if index == "another log's":
+        shutil.rmtree(root / "index")
+        shutil.copytree(unpacked("clean-plain-4.9.7") / "index", root / "index")
+    elif index != "whole":
+        files[-1 if index == "newest gone" else 0].unlink()
+    done = run("recover", root, "--yes")
+    assert done.document["applied"] and not done.code & (exits.OPERATIONAL | exits.MESSAGES)
+    assert delivered.items() <= plain.delivered(root).items()
+
+
+def test_file_that_nothing_else_speaks_for_is_an_assumption_of_recover(tmp_path: Path) -> None:
+    root = copy_store(unpacked("clean-propcrc-5.3.3"), tmp_path / "store")
+    path = sorted((root / "commitlog").iterdir())[1]
+    shutil.rmtree(root / "index")
+    silence(root, path)
+    path.write_bytes((unpacked("clean-plain-4.9.7") / "commitlog" / path.name).read_bytes())
+    (told,) = [item for item in run("verify", root).document["findings"] if item["code"] == "commitlog-file-alone"]
+    assert told["file"] == f"commitlog/{path.name}"
+    done = run("recover", root, "--dry-run")
+    assert any(path.name in text for text in done.document["assumptions"])
+
+
 @pytest.mark.parametrize("recipe", ["index-unit-hash", "index-unit-elsewhere", "index-page-zeroed"])
 def test_a_wrong_index_alone_makes_no_file_another_logs(tmp_path: Path, recipe: str) -> None:
     root = copy_store(unpacked("clean-manyfiles-5.3.3"), tmp_path / "store")

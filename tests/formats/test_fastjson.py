@@ -17,7 +17,7 @@ from formats.config import tables as config
 from formats.config.json import Json, Parsed, Style, detect_style, dumps, loads, parse, salvage
 from formats.errors import FormatError
 from formats.layout import Layout
-from formats.registry import FORMATS, Format
+from tests.support.formats import FORMATS, Format
 from tests.support.stores import STORES, unpacked
 
 # --- The dialect of config files: real files byte for byte, torn ones, hostile ones.

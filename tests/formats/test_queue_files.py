@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +23,12 @@ I32 = st.integers(-(2**31), 2**31 - 1)
 UNITS = st.builds(cq.CqUnit, I64, I32, I64)
 
 
+def valid_units(content: bytes) -> int:
+    """How many units stand before the first one that is not valid."""
+    whole = content[: len(content) // cq.CQ_UNIT.size * cq.CQ_UNIT.size]
+    return int(np.argmin(np.r_[cq.valid_mask(np.frombuffer(whole, dtype=cq.CQ_UNIT.dtype)), False]))
+
+
 def queue_files(name: str) -> list[Path]:
     return sorted((unpacked(name) / "consumequeue").glob("*/*/*"))
 
@@ -32,8 +39,7 @@ def test_every_real_queue_file_is_reproduced_byte_for_byte(name: str) -> None:
     for path in queue_files(name):
         content = path.read_bytes()
         assert b"".join(map(cq.CQ_UNIT.encode, cq.CQ_UNIT.decode_all(content))) == content
-        assert cq.as_array(content).tobytes() == content
-        units += cq.valid_units(content)
+        units += valid_units(content)
     assert units == EXPECTED[name]["units"]
 
 
@@ -51,14 +57,14 @@ def test_recovery_takes_pre_blanks_for_units_and_stops_at_zeros() -> None:
     assert not cq.is_valid(cq.CqUnit(-1, 10, 0))
     behind = cq.CqUnit(500, 100, 0)
     content = b"".join(map(cq.CQ_UNIT.encode, (cq.PRE_BLANK, cq.CqUnit(0, 9, 0), cq.CqUnit(0, 0, 0), behind)))
-    assert cq.valid_units(content) == 2
-    assert cq.valid_units(content[:40]) == 2
-    assert cq.valid_units(b"") == 0
+    assert valid_units(content) == 2
+    assert valid_units(content[:40]) == 2
+    assert valid_units(b"") == 0
 
 
 @given(st.lists(UNITS, max_size=20))
 def test_array_masks_agree_with_the_single_unit_tests(units: list[cq.CqUnit]) -> None:
-    array = cq.as_array(b"".join(map(cq.CQ_UNIT.encode, units)))
+    array = np.frombuffer(b"".join(map(cq.CQ_UNIT.encode, units)), dtype=cq.CQ_UNIT.dtype)
     assert cq.valid_mask(array).tolist() == [cq.is_valid(unit) for unit in units]
 
 

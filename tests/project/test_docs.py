@@ -17,7 +17,6 @@ from fixtures.lab.table import PAGES as COST_PAGES
 from fixtures.lab.table import kept, matrix
 from fixtures.lab.table import render as render_costs
 from fixtures.lab.toolchain import RELEASES
-from formats.registry import FORMATS, Format
 from mqtool import exits
 from mqtool.commands import COMMANDS
 from tests.broker.cases import ALL
@@ -25,6 +24,7 @@ from tests.scenarios.drill import all_stores
 from tests.support.command_docs import DOCS, PAGES, exit_table, page, parameters, render
 from tests.support.format_docs import REFERENCE, layout_blocks
 from tests.support.format_docs import render as render_formats
+from tests.support.formats import FORMATS, Format
 
 # --- The documentation is held to the code: pages, options, exit codes, links, commands that are shown.
 

@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 from formats.config.tables import CONFIG_FILES
-from formats.record.grammar import markdown
-from formats.registry import BY_NAME, FORMATS
+from formats.record.grammar import ALWAYS, NEVER, RULES, SERVICE
+from tests.support.formats import BY_NAME, FORMATS
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "format.md"
 
@@ -43,15 +43,28 @@ def _block(what: str) -> str:
     if kind == "format-list":
         return _format_list()
     if kind == "record-rules":
-        return markdown()
+        return _rules()
     name, _, one = target.partition("/")
     return "\n\n".join(_layout(name, layout) for layout in ([one] if one else BY_NAME[name].layouts))
+
+
+def _rules() -> str:
+    """The table of the rules of a record."""
+    rows = ["| rule | field | must be | else | covered by | brokers look at it |", "|---|---|---|---|---|---|"]
+    for rule in RULES:
+        must = rule.bounds if rule.test is None else rule.must
+        reason = f"`{rule.reason}`" if rule.reason else "told" if rule.kind == SERVICE else ""
+        broker = rule.broker if rule.broker in (ALWAYS, NEVER) else f"where `{rule.broker}`"
+        rows.append(f"| {rule.name} | `{rule.where}` | {must} | {reason} | {', '.join(rule.covered_by)} | {broker} |")
+    return "\n".join(rows)
 
 
 def _layout(name: str, layout_name: str) -> str:
     layout = BY_NAME[name].layout(layout_name)
     size = "1 byte" if layout.size == 1 else f"{layout.size} bytes"
-    return f"`{layout.record.__name__}`, {size}:\n\n{layout.markdown()}"
+    rows = ["| offset | type | field | meaning |", "|---|---|---|---|"]
+    rows += [f"| {f.offset} | {f.wire.label} | `{f.name}` | {f.note} |" for f in layout.fields]
+    return "\n".join([f"`{layout.record.__name__}`, {size}:", "", *rows])
 
 
 def _config_files() -> str:

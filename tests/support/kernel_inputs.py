@@ -104,29 +104,6 @@ def _units(dice: random.Random) -> list[Any]:
     return [array(dice, np.uint8, dice.randrange(90), 0, 256), dice.randrange(1 << 40), dice.randrange(1 << 63)]
 
 
-def _log_bytes(dice: random.Random) -> tuple[Any, int]:
-    data, offset = bytearray(dice.choices(b"\0\xda\xcb\1", k=dice.randrange(200))), dice.randrange(1000)
-    for _ in range(4):
-        if len(data) > 60:
-            at = dice.randrange(len(data) - 40)
-            data[at + 4 : at + 8] = dice.choice((b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab", b"\xcb\xd4\x31\x94"))
-            data[at + 28 : at + 36] = (offset + at).to_bytes(8, "big")
-            data[at : at + 4] = (900 - at).to_bytes(4, "big")
-    return np.frombuffer(data, np.uint8), offset
-
-
-def _search(dice: random.Random) -> list[Any]:
-    data, offset = _log_bytes(dice)
-    return [data, dice.randrange(-3, 60), dice.randrange(260), offset]
-
-
-def _zeros(dice: random.Random) -> list[Any]:
-    data = np.zeros(dice.randrange(200), np.uint8)
-    if data.size and dice.randrange(3):
-        data[dice.randrange(data.size)] = 1
-    return [data, dice.randrange(-2, 200), dice.randrange(-2, 260)]
-
-
 def _bits(dice: random.Random) -> list[Any]:
     length = dice.randrange(40)
     text = dice.randbytes(length + 1)
@@ -142,8 +119,5 @@ INPUTS: dict[str, Inputs] = {
     "tally_rows": _tally, "unit_sum": _units,
     "check_chains": _chains,
     "put_keys": _put_keys, "follow_units": _follow,
-    "find_record_head": _search,
-    "find_blank": lambda dice: [*(given := _search(dice)), given[3] + dice.choice((900, 100))],
-    "last_nonzero": _zeros,
     "bits_that_change": _bits,
 }

@@ -81,7 +81,6 @@ CODECS: dict[str, Codec] = {
     "record, strict": lambda data: commitlog.check_strict(data, 0, len(data) + 64, 0),
     "blank": commitlog.decode_blank,
     "unit": consumequeue.CQ_UNIT.decode,
-    "units": consumequeue.valid_units,
     "ext units": _each(consumequeue_ext.units),
     "batch units": batchconsumequeue.valid_units,
     "index header": index.INDEX_HEADER.decode,
