@@ -125,3 +125,26 @@ void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots
 #undef WORD
     state[RECORD] = row, state[KEY] = key, state[HASH] = at, state[NUMBER] = number, state[USED_SLOTS] = used;
 }
+
+void mq_follow_units(const int32_t *units, int64_t unit_rows, int64_t number, int64_t seed, int32_t *slots,
+                     int64_t slot_count, int64_t *result) {
+    enum { AHEAD = 48 };
+    divisor by = divisor_of(most(slot_count, 1));
+    uint64_t sum = 0;
+    int64_t wrong = 0;
+#define NATIVE(word) (int32_t)__builtin_bswap32((uint32_t)(word))
+    for (int64_t row = 0; row < unit_rows; row++, number++) {
+        const int32_t *unit = units + row * WORDS;
+        int32_t hash = NATIVE(unit[KEY_HASH]);
+        int64_t phy = (int64_t)((uint64_t)(uint32_t)NATIVE(unit[HIGH]) << 32 | (uint32_t)NATIVE(unit[LOW]));
+        sum += place_hash((uint64_t)seed, number, phy, hash, NATIVE(unit[TIME]));
+        if (!slot_count) continue;
+        if (row + AHEAD < unit_rows)
+            __builtin_prefetch(slots + slot_of(NATIVE(unit[AHEAD * WORDS + KEY_HASH]), by), 1);
+        int32_t *slot = slots + slot_of(hash, by);
+        wrong += NATIVE(unit[PREVIOUS]) != *slot;
+        *slot = (int32_t)number;
+    }
+#undef NATIVE
+    result[0] = (int64_t)sum, result[1] = wrong;
+}

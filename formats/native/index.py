@@ -13,6 +13,7 @@ import numpy as np
 
 from formats.index import time_diff
 from formats.native.library import INT, Array, kernel
+from formats.native.rows import place_hashes
 from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_HAS_TAGS, BIT_MARKER, RECORD
 
 NO_RECORD, RIGHT, DUPLICATE, OTHER_KEY, EXPIRED, LOST, BEYOND_LOG, CLASS = range(8)
@@ -146,3 +147,22 @@ def put_keys(
         key = 0
         row += 1
     state[STATE_RECORD], state[STATE_KEY], state[STATE_HASH], state[STATE_NUMBER] = row, key, at, number
+
+
+@kernel(units=_UNITS, number=INT, seed=INT, slots=Array(np.int32, out=True), returns=(INT, INT))
+def follow_units(units: Any, number: int, seed: int, slots: Any) -> tuple[int, int]:
+    """The sum, modulo 2 ** 64 and with a sign, of a hash of each unit and its number, but for what it is chained to.
+
+    `units` begin with that number, and their words are as the file has them. Where there are `slots` (int32), how many
+    units are chained to another than the one before in their slot comes second; the slots are taken along.
+    """
+    words = units.view(">i4").astype(np.int64)
+    numbers = np.arange(len(words), dtype=np.int64) + number
+    offsets = words[:, 1] << 32 | words[:, 2] & 0xFFFFFFFF
+    total = int(np.add.reduce(place_hashes(seed, numbers, offsets, words[:, 0], words[:, 3]), dtype=np.uint64))
+    wrong = 0
+    for at, (value, *_, previous) in enumerate(words.tolist() if slots.size else ()):
+        slot = (value & 0x7FFFFFFF) % slots.size
+        wrong += previous != slots[slot]
+        slots[slot] = np.array(number + at).astype(np.int32)
+    return total - (1 << 64) if total >> 63 else total, wrong

@@ -59,6 +59,19 @@ PART int64_t i16_at(const uint8_t *p) { return (int16_t)u16_at(p); }
 PART int64_t i32_at(const uint8_t *p) { return (int32_t)u32_at(p); }
 PART int64_t i64_at(const uint8_t *p) { return (int64_t)u64_at(p); }
 
+/* A hash of what a unit says and of its place: `place_hashes` of rows.py makes the same. */
+PART uint64_t stirred(uint64_t x, uint64_t value) {
+    x ^= value;
+    x = (x ^ x >> 32) * 0x9E3779B97F4A7C15u;
+    return (x ^ x >> 32) * 0xD6E8FEB86659FD93u;
+}
+
+PART uint64_t place_hash(uint64_t seed, int64_t place, int64_t phy_offset, int64_t value, int64_t last) {
+    uint64_t x = stirred(seed, (uint64_t)place);
+    x = stirred(stirred(stirred(x, (uint64_t)phy_offset), (uint64_t)value), (uint64_t)last);
+    return x ^ x >> 32;
+}
+
 PART int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 PART int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -116,6 +129,8 @@ KERNEL int64_t mq_unit_sum(const uint8_t *units, int64_t size, int64_t first, in
 KERNEL int64_t mq_check_chains(const int32_t *units, int64_t unit_rows, int64_t count, const int32_t *slots,
                                int64_t slot_count, uint8_t *classes, int64_t classes_size, int32_t *heads,
                                int64_t heads_size, uint8_t *slot_flags, int64_t flags_size);
+KERNEL void mq_follow_units(const int32_t *units, int64_t unit_rows, int64_t number, int64_t seed, int32_t *slots,
+                            int64_t slot_count, int64_t *result);
 KERNEL void mq_put_keys(int32_t *units, int64_t unit_rows, int64_t base, int32_t *slots,
                         int64_t slot_count, const record_row *records, int64_t rows, const int32_t *hashes,
                         int64_t hash_count, const uint8_t *take, int64_t takes, int64_t limit, int64_t *state,

@@ -34,19 +34,6 @@ int64_t mq_group_rows(const record_row *records, int64_t rows, const bool *wante
 
 enum { CQ_UNIT_SIZE = 20, CQ_UNIT_SIZE_AT = 8, CQ_UNIT_TAGS_AT = 12 };
 
-/* A hash of what a unit says and of its place: the same that `_place_hashes` makes. */
-PART uint64_t stirred(uint64_t x, uint64_t value) {
-    x ^= value;
-    x = (x ^ x >> 32) * 0x9E3779B97F4A7C15u;
-    return (x ^ x >> 32) * 0xD6E8FEB86659FD93u;
-}
-
-PART uint64_t place_hash(uint64_t seed, int64_t queue_offset, int64_t phy_offset, int64_t tags_code, int64_t size) {
-    uint64_t x = stirred(seed, (uint64_t)queue_offset);
-    x = stirred(stirred(stirred(x, (uint64_t)phy_offset), (uint64_t)tags_code), (uint64_t)size);
-    return x ^ x >> 32;
-}
-
 int64_t mq_unit_sum(const uint8_t *units, int64_t size, int64_t first, int64_t seed) {
     uint64_t sum = 0, place = (uint64_t)first;
     for (int64_t at = 0; at <= size - CQ_UNIT_SIZE; at += CQ_UNIT_SIZE, place++) {

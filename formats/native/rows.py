@@ -102,7 +102,7 @@ def tally_rows(records: Any, seed: int, queues: Any, totals: Any) -> None:
     live = bits & BIT_SUPERSEDED == 0
     placed = live & (bits & BIT_MISNUMBERED == 0)
     in_queue = numbered(rows)
-    hashes = _place_hashes(seed, rows["queue_offset"], rows["phy_offset"], rows["tags_code"], rows["size"])
+    hashes = place_hashes(seed, rows["queue_offset"], rows["phy_offset"], rows["tags_code"], rows["size"])
     for number in np.flatnonzero(in_queue).tolist():
         queue, offset = queues[rows["queue"][number]], rows["queue_offset"][number]
         queue["fallen"] |= offset <= queue["last"]
@@ -131,7 +131,7 @@ def unit_sum(units: Any, first: int, seed: int) -> int:
     """
     found = units[: units.size // CQ_UNIT.size * CQ_UNIT.size].view(CQ_UNIT.dtype)
     places = np.arange(found.size, dtype=np.int64) + first
-    hashes = _place_hashes(seed, places, found["phy_offset"], found["tags_code"], found["size"])
+    hashes = place_hashes(seed, places, found["phy_offset"], found["tags_code"], found["size"])
     total = int(np.add.reduce(hashes, dtype=np.uint64))
     return total - (1 << 64) if total >> 63 else total
 
@@ -140,7 +140,7 @@ _WORD = (1 << 64) - 1
 _FACTORS = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
 
 
-def _place_hashes(seed: int, *columns: Any) -> Any:
+def place_hashes(seed: int, *columns: Any) -> Any:
     """A hash (uint64) of each row of some columns of whole numbers."""
     found = np.full(columns[0].size, seed & _WORD, dtype=np.uint64)
     for column in columns:

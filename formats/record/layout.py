@@ -106,24 +106,16 @@ HEADS = {
 }
 TOPIC_LENGTHS = {MAGIC_V1: TOPIC_LENGTH_V1.struct, MAGIC_V2: TOPIC_LENGTH_V2.struct}
 
-# For compiled walkers, which take module constants but no objects.
 OFFSET_TOTAL_SIZE = HEAD.offset("total_size")
-OFFSET_MAGIC = HEAD.offset("magic")
 OFFSET_BODY_CRC = HEAD.offset("body_crc")
 OFFSET_QUEUE_ID = HEAD.offset("queue_id")
 OFFSET_FLAG = HEAD.offset("flag")
 OFFSET_QUEUE_OFFSET = HEAD.offset("queue_offset")
 OFFSET_PHY_OFFSET = HEAD.offset("phy_offset")
 OFFSET_SYS_FLAG = HEAD.offset("sys_flag")
-OFFSET_BORN_TIMESTAMP = HEAD.offset("born_timestamp")
-OFFSET_BORN_HOST = HEAD.offset("born_ip")
-OFFSET_BORN_PORT = HEAD.offset("born_port")
 # From here on every offset moves by IPV6_EXTRA for each earlier host that is IPv6.
 OFFSET_STORE_TIMESTAMP = HEAD.offset("store_timestamp")
-OFFSET_STORE_HOST = HEAD.offset("store_ip")
-OFFSET_STORE_PORT = HEAD.offset("store_port")
 OFFSET_RECONSUME_TIMES = HEAD.offset("reconsume_times")
-OFFSET_PREPARED_TRANSACTION_OFFSET = HEAD.offset("prepared_transaction_offset")
 OFFSET_BODY_LENGTH = HEAD.offset("body_length")
 HEAD_SIZE = HEAD.size
 IPV6_EXTRA = HEAD_BORN_V6.size - HEAD.size

@@ -133,7 +133,7 @@ class _Scan(Struct):
                     continue
                 if not self.session.is_local:
                     self.views.take(packed.seen)
-                scan = unpack(packed, part, self.kept.bring)
+                scan = unpack(packed, part, self.kept)
                 for split in scan.scan.splits:
                     self.kept.note(split, number, packed.seen)
                 self.session.tasks += 1

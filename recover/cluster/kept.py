@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
 
 from formats.record.rows import NOT_IN_QUEUE, RECORD
-from recover.cluster.jobs import watch
+from recover.cluster.jobs import enter, watch
 from recover.cluster.packing import Element, KeptPiece, Unopened, unpack_split, unpacked_home
 from recover.cluster.session import Session
 from recover.cluster.views import Seen
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView
-from recover.store.columns import ColumnStore, Split
+from recover.store.columns import ColumnStore, Result, Split
 
 _MOST_AT_ONCE = 64
 _TRACED = tuple(name for name in RECORD.names or () if name not in ("queue", "bits"))
@@ -34,6 +35,22 @@ class Sources(Struct):
 
     pieces: dict[int, list[KeptPiece]] = field(default_factory=dict)
     sent: list[tuple[int, Split]] = field(default_factory=list)
+
+
+def answered(
+    looks: dict[int, list[tuple[int, Callable[[Split], Any]]]], digests: dict[int, int], elements: Iterable[Element]
+) -> Iterator[tuple[int, Any]]:
+    """On an executor: what these functions find in the splits of some tasks, which read what has these digests."""
+    enter()
+    for task, home, rows in elements:
+        packed = unpacked_home(home)
+        if isinstance(packed, Unopened):
+            raise RuntimeError("a file of the log went away")
+        if packed.seen.digest != digests[task]:
+            raise RuntimeError(f"host {packed.seen.host} reads other files of the log than the first scan did")
+        split = Split(*unpack_split(rows))
+        for number, look in looks[task]:
+            yield number, look(split)
 
 
 class Kept:
@@ -78,6 +95,23 @@ class Kept:
         with self._lock:
             if split.summary is not None:
                 self._bring(self._tasks[id(split)])
+
+    def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:
+        """See `Holder`: a task a split."""
+        looks: dict[int, list[tuple[int, Callable[[Split], Result]]]] = {}
+        for number, (split, look) in enumerate(questions):
+            looks.setdefault(self._tasks[id(split)], []).append((number, look))
+        found: dict[int, Result] = {}
+        for rdd, start in enumerate(self._starts):
+            stop = self._starts[rdd + 1] if rdd + 1 < len(self._starts) else self._count
+            own = {task: it for task, it in looks.items() if start <= task < stop}
+            answering = partial(answered, own, {task: self.seen[task].digest for task in own})
+
+            def run(rdd: int = rdd, start: int = start, own: Any = own, answering: Any = answering) -> list[Any]:
+                return list(self.session.context.runJob(self.rdds[rdd], answering, [task - start for task in own]))
+
+            found |= dict(watch(self.session, run, "questions to rows")) if own else {}
+        return [found[number] for number in range(len(questions))]
 
     def _bring(self, own: int) -> None:
         rdd = bisect_right(self._starts, own) - 1

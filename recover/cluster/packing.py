@@ -6,7 +6,7 @@ import os
 import pickle
 import socket
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ from msgspec import Struct, structs
 from formats.native.rows import TOTALS, new_tally, tally_rows
 from formats.record.rows import QUEUE_TALLY, RECORD
 from recover.cluster.views import Seen
+from recover.derived.index_keys import key_counts
 from recover.log.file_scan import FileScan, Hole, SplitRange, SplitScan
 from recover.log.split_scan import one_split
-from recover.store.columns import Rows, Split, Summary
+from recover.store.columns import Holder, Rows, Split, Summary
 from recover.store.reader import ReadFailure
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -77,8 +78,10 @@ def pack(scan: SplitScan, seen: Seen, seed: int) -> tuple[bytes, bytes]:
         first, last = rows.records[0], rows.records[-1]
         totals = np.zeros(TOTALS, dtype=np.int64)
         tally_rows(np.asarray(rows.records), seed, tally, totals)
-        summary = Summary(records, int(first["phy_offset"]), int(last["phy_offset"]),
-                          int(last["phy_offset"]) + int(last["size"]), int(rows.hashes.size), tally[:0], totals)
+        summary = Summary(
+            records, int(first["phy_offset"]), int(last["phy_offset"]), int(last["phy_offset"]) + int(last["size"]),
+            int(rows.hashes.size), key_counts(rows), tally[:0], totals,
+        )
     packed = PackedSplit(
         summary, pack_rows(tally), found.queues, found.holes, found.blank, found.blank_size, found.end, scan.entry,
         scan.enters_at, scan.crossed, scan.open_hole, scan.last_data, found.over_record,
@@ -98,12 +101,12 @@ def unpacked_home(content: bytes) -> PackedSplit | Unopened:
     return answer
 
 
-def unpack(packed: PackedSplit, part: SplitRange, bring: Callable[[Split], None]) -> SplitScan:
-    """The split as a scan on this machine would have left it, but for its rows: `bring` has them come."""
+def unpack(packed: PackedSplit, part: SplitRange, holder: Holder) -> SplitScan:
+    """The split as a scan on this machine would have left it, but for its rows, which `holder` has."""
     found = FileScan(part.mapped_file, part.file_size)
     if packed.summary is not None:
         summary = structs.replace(packed.summary, queues=unpack_rows(packed.tally, QUEUE_TALLY))
-        found.splits.append(Split.elsewhere(summary, bring))
+        found.splits.append(Split.elsewhere(summary, holder))
     found.queues, found.holes, found.end = packed.queues, packed.holes, packed.end
     found.blank, found.blank_size, found.over_record = packed.blank, packed.blank_size, packed.over_record
     for offset, wanted, got, number, text in packed.unreadable:

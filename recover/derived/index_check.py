@@ -1,7 +1,8 @@
 """The index against the log, both ways: every unit judged, every key looked for.
 
-A file that holds what the log calls for, byte for byte, is right, and nothing else is asked of it. Any other is read
-whole and judged: its units against the log, its chains against the hashes, its header against both.
+A file whose units, each with its number, have the sum of what the log calls for is right, if its chains and slots are
+those of its units, and nothing else is asked of it. Any other is read whole and judged: its units against the log, its
+chains against the hashes, its header against both.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from formats.checkpoint import Checkpoint
 from formats.index import (
     INDEX_HEADER,
+    INDEX_SLOT,
     INDEX_UNIT,
     MAX_TIME_DIFF,
     IndexGeometry,
@@ -41,6 +43,7 @@ from formats.native.index import (
     WRONG_CHAIN,
     WRONG_TIME,
     check_chains,
+    follow_units,
     phy_offsets,
 )
 from formats.native.walk import last_nonzero
@@ -53,17 +56,21 @@ from recover.derived.index_files import (
     list_index_files,
     read_words,
 )
-from recover.derived.index_image import CHUNK, UNITS, FileHead, IndexImage
-from recover.derived.index_keys import IndexStream, Place, TagHistory, TagRun, match_units, tag_runs
+from recover.derived.index_image import UNITS
+from recover.derived.index_keys import IndexStream, Span, SpanSum, TagHistory, TagRun, match_units, tag_runs
 from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
-from recover.log.scan import LogView
+from recover.log.scan import SEED, LogView
 from recover.store.columns import Rows
 from recover.store.mapped_files import OddName
 from recover.store.reader import FileReader, ReadFailure, spend
-from recover.store.reading import FILE, in_order
+from recover.store.reading import FILE
 from recover.store.store import Store
 
+_FEW = 256
+_ROOM = 2_000_000
+"""Bytes that are read at once: whole units, and whole slots."""
+_NO_SLOTS = np.zeros(0, dtype=np.int32)
 _FLAWS = WRONG_TIME | WRONG_CHAIN | CHAIN_LOOP
 _UNIT_CODES = ((CHAIN_LOOP, "index-chain-loop"), (WRONG_CHAIN, "index-wrong-chain"), (WRONG_TIME, "index-wrong-time"))
 _SLOT_CODES = ((SLOT_OUT_OF_RANGE, "index-slot-out-of-range"), (SLOT_WRONG, "index-wrong-slot"))
@@ -151,9 +158,10 @@ def compare_file(
     file: IndexFileName, reader: FileReader, geometry: IndexGeometry, stream: IndexStream, min_offset: int,
     previous: IndexFileVerdict | None,
 ) -> IndexFileVerdict | None:
-    """The verdict on a file that holds, byte for byte, what the log calls for from its first live unit on; None for
+    """The verdict on a file that holds the very units that the log calls for from its first live one on; None for
     others.
 
+    Their sum is that of the keys, which is asked where their rows are; chains, slots and header follow from the units.
     Before that only units of messages before `min_offset` of the log may stand. Notes in `stream` which keys were
     found. `previous` is the verdict on the file loaded before it. `ReadFailure` when a part of it cannot be read.
     """
@@ -166,19 +174,33 @@ def compare_file(
     expired = _expired_head(reader, geometry, header, min_offset)
     content = reader.read(geometry.unit_offset(len(expired) + 1), INDEX_UNIT.size)
     unit = INDEX_UNIT.decode(content.ljust(INDEX_UNIT.size, b"\0"))
-    place, begin = stream.place(unit.phy_offset, unit.key_hash), stream.timestamp(unit.phy_offset)
-    if place is None or begin is None:
+    found = stream.head(unit.phy_offset, unit.key_hash)
+    if found is None:
         return None
-    start = FileHead(begin - 1000 * unit.time_diff if unit.time_diff else 0, expired, header.begin_timestamp)
+    split, key = found
+    units = range(len(expired) + 1, header.index_count)
     if len(expired):
+        begins, begin_offset = (header.begin_timestamp, header.begin_timestamp), int(phy_offsets(expired[:1])[0])
         possible = 0 < header.begin_timestamp <= header.end_timestamp
     else:
-        possible = 0 <= unit.time_diff <= _most_seconds(previous, begin)
-    for rule in (TAKE_KEYS, TAKE_ALL) if possible else ():
-        parts = stream.parts(place.split, rule)
-        image = IndexImage(geometry, start, parts, header.index_count - 1 - len(expired), place)
-        if _holds(reader, image, header):
-            return _verdict_of(file, header, image, place, rule, stream, unit, len(expired))
+        begins = key.timestamp - 1000 * unit.time_diff if unit.time_diff else 0, key.timestamp
+        begin_offset = unit.phy_offset
+        possible = 0 <= unit.time_diff <= _most_seconds(previous, key.timestamp)
+    if not possible or (header.begin_timestamp, header.begin_phy_offset) != (begins[1], begin_offset):
+        return None
+    held: tuple[int, int] | None = None
+    for rule in (TAKE_KEYS, TAKE_ALL):
+        spans = stream.spans(split, key, rule, units, begins, header.end_phy_offset)
+        if sum(span.count for _, span in spans) < len(units) or not _begin(reader, geometry, stream, spans[0]):
+            continue
+        held = held or _held(reader, geometry, header, units.start)
+        if held is None:
+            return None
+        sums = stream.sums(spans)
+        ends = sums[-1].end_timestamp, sums[-1].end_offset
+        if ends == (header.end_timestamp, header.end_phy_offset) and sum(it.sum for it in sums) % (1 << 64) == held[0]:
+            stream.mark(spans)
+            return _verdict_of(file, header, held[1], rule, sums, unit, len(expired))
     return None
 
 
@@ -204,46 +226,69 @@ def _most_seconds(previous: IndexFileVerdict | None, begin: int) -> int:
     return time_diff(previous.header.end_timestamp, begin)
 
 
-def _holds(reader: FileReader, image: IndexImage, header: IndexHeader) -> bool:
-    """Whether a file has the bytes of an image, its `header` counting slots or units, and nothing after the units."""
-    geometry, room = image.geometry, np.empty(CHUNK, dtype=np.uint8)
+def _begin(reader: FileReader, geometry: IndexGeometry, stream: IndexStream, first: tuple[int, Span]) -> bool:
+    """Whether the first units of a span are those of the file: which rule holds, few of them say."""
+    split, span = first
+    few = structs.replace(span, count=min(span.count, _FEW))
+    content = reader.read(geometry.unit_offset(span.number), few.count * INDEX_UNIT.size)
+    return followed(content, span.number)[0] == stream.sums([(split, few)])[0].sum
 
-    def is_there(at: int, content: Buffer) -> bool:
-        size = len(content)
-        spend(size)
-        there = reader.read_into(memoryview(room.data)[:size], at) == size
-        return there and np.array_equal(room[:size], np.frombuffer(content, dtype=np.uint8))
 
-    if not all(is_there(at, content) for at, content in in_order(image.units(), geometry.units_offset)):
-        return False
-    made = image.header()
-    counts = made.hash_slot_count <= header.hash_slot_count < made.index_count
-    if not counts or made._replace(hash_slot_count=header.hash_slot_count) != header:
-        return False
-    if not all(is_there(at, content) for at, content in in_order(image.slots(), geometry.slots_offset)):
-        return False
-    for start, stop in reader.data_ranges(geometry.unit_offset(header.index_count), geometry.size):
-        for at in range(start, stop, CHUNK):
-            if not is_there(at, bytes(min(CHUNK, stop - at))):
-                return False
-    return True
+def followed(content: Buffer | Rows, number: int, slots: Rows = _NO_SLOTS) -> tuple[int, int]:
+    """See `follow_units`; the sum without a sign. What is no whole unit does not count."""
+    whole = len(content) // INDEX_UNIT.size * INDEX_UNIT.size
+    units = np.frombuffer(content, dtype=np.int32, count=whole // 4).reshape(-1, INDEX_UNIT.size // 4)
+    total, wrong = follow_units(units, number, SEED, slots)
+    return total % (1 << 64), wrong
+
+
+def _held(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, first: int) -> tuple[int, int] | None:
+    """The sum of the units of a file from number `first` on, and how many slots all use; None where these, the chains
+    or the header's count are others than those of such units, or anything stands before or after the units."""
+    room, slots = np.empty(_ROOM, dtype=np.uint8), np.zeros(geometry.slots, dtype=np.int32)
+
+    def read(at: int, stop: int) -> Iterator[tuple[int, Rows]]:
+        for start in range(at, stop, _ROOM):
+            size = min(_ROOM, stop - start)
+            spend(size)
+            yield start, room[: reader.read_into(memoryview(room.data)[:size], start)]
+
+    end = geometry.unit_offset(header.index_count)
+    if any(reader.read(geometry.units_offset, INDEX_UNIT.size)):
+        return None
+    total = 0
+    for start, stop in ((geometry.unit_offset(1), geometry.unit_offset(first)), (geometry.unit_offset(first), end)):
+        total = 0
+        for at, content in read(start, stop):
+            part, wrong = followed(content, (at - geometry.units_offset) // INDEX_UNIT.size, slots)
+            total += part
+            if wrong or content.size != min(_ROOM, stop - at):
+                return None
+    used = int(np.count_nonzero(slots))
+    if not used <= header.hash_slot_count < header.index_count:
+        return None
+    for at, content in read(geometry.slots_offset, geometry.units_offset):
+        own = slots[(at - geometry.slots_offset) // INDEX_SLOT.size :][: content.size // INDEX_SLOT.size]
+        if content.size != min(_ROOM, geometry.units_offset - at) or not np.array_equal(content.view(">i4"), own):
+            return None
+    for start, stop in reader.data_ranges(end, geometry.size):
+        if any(content.any() for _, content in read(start, stop)):
+            return None
+    return total % (1 << 64), used
 
 
 def _verdict_of(
-    file: IndexFileName, header: IndexHeader, image: IndexImage, first: Place, rule: int, stream: IndexStream,
-    unit: IndexUnit, expired: int,
+    file: IndexFileName, header: IndexHeader, used: int, rule: int, sums: list[SpanSum], unit: IndexUnit, expired: int,
 ) -> IndexFileVerdict:
-    """The verdict on a file that holds an image: after its `expired` units the live ones from `unit` on."""
+    """The verdict on a file that holds what it should: after its `expired` units the live ones from `unit` on."""
     units = header.index_count - 1
     verdict = IndexFileVerdict(file, header, units + 1, units - expired, expired=expired, expired_before=expired)
     verdict.first_right, verdict.last_right = (expired + 1, unit.phy_offset, unit.key_hash), header.end_phy_offset
-    if (used := image.header().hash_slot_count) < units:
+    if used < units:
         verdict.counts_entries = header.hash_slot_count > used
-    offsets = stream.mark(first, units - expired, rule)
-    if rule == TAKE_KEYS:  # nobody knows whether the tag unit of the last record was still to come
-        offsets = offsets[offsets != header.end_phy_offset]
-    if offsets.size:
-        verdict.tag_runs = [TagRun(int(offsets[0]), offsets.size, rule == TAKE_ALL)]
+    tagged = [it for it in sums if it.tagged]
+    if tagged:
+        verdict.tag_runs = [TagRun(tagged[0].first_tagged, sum(it.tagged for it in tagged), rule == TAKE_ALL)]
     return verdict
 
 

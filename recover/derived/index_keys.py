@@ -8,13 +8,21 @@ from functools import cached_property, partial
 import numpy as np
 from msgspec import Struct
 
-from formats.index import MAX_TIME_DIFF
+from formats.index import INDEX_UNIT, MAX_TIME_DIFF
 from formats.native.index import (
     DUPLICATE,
     LOST,
     OTHER_KEY,
     RIGHT,
     STAND_IN,
+    STATE_BEGIN,
+    STATE_END,
+    STATE_END_OFFSET,
+    STATE_HASH,
+    STATE_KEY,
+    STATE_NUMBER,
+    STATE_RECORD,
+    STATE_SIZE,
     TAG_ABSENT,
     TAG_PRESENT,
     TAG_UNKNOWN,
@@ -23,13 +31,17 @@ from formats.native.index import (
     TAKE_NOTHING,
     UNINDEXED,
     WRONG_TIME,
+    follow_units,
     phy_offsets,
+    put_keys,
     wanted_of,
 )
 from formats.record.rows import BIT_GHOST, BIT_HAS_TAGS
-from recover.store.columns import Rows, Split
+from recover.log.scan import SEED
+from recover.store.columns import Rows, Split, ask
 
 _CHANGE_COST = 0.5
+_BLOCK = (1 << 20) // INDEX_UNIT.size
 
 KeyPart = tuple[Rows, Rows, Rows]
 """RECORD rows, their hashes, and what to take of each row, or of all."""
@@ -42,6 +54,97 @@ class Place(Struct, frozen=True):
     row: int
     key: int
     first_hash: int
+
+
+class Head(Struct, frozen=True):
+    """A key as the first of a file: where it stands in its split, the record's store timestamp (ms), and how many units
+    of the split come before it, without those of tags and with them."""
+
+    row: int
+    key: int
+    first_hash: int
+    timestamp: int
+    before: tuple[int, int]
+
+
+class Span(Struct, frozen=True):
+    """Some of the keys that a `rule` takes of a split: `count` from one on, of which `first` units come before.
+
+    It is key number `key` of row `row`, whose first hash is `first_hash`. In its file it has the unit `number`; times
+    count from `begin` (ms), and the last record that the file names is at `end_offset`. Units are added up with `seed`.
+    """
+
+    rule: int
+    first: int
+    count: int
+    row: int
+    key: int
+    first_hash: int
+    number: int
+    begin: int
+    end_offset: int
+    seed: int
+
+
+class SpanSum(Struct, frozen=True):
+    """What the units of a span come to: how many, the sum that `follow_units` has of them, phy offset and store
+    timestamp (ms) of the last record; the phy offset of the first record with tags, and how many there are."""
+
+    count: int
+    sum: int
+    end_offset: int
+    end_timestamp: int
+    first_tagged: int
+    tagged: int
+
+
+def key_counts(split: Split) -> tuple[int, int]:
+    """How many units a split has without those of tags, and with them."""
+    keys, every = (int(wanted_of(split.records, rule).sum()) for rule in (TAKE_KEYS, TAKE_ALL))
+    return keys, every
+
+
+def head_of(phy_offset: int, key_hash: int, split: Split) -> Head | None:
+    """The first key with that hash of the intact record that starts there, None without one."""
+    place = IndexStream([split]).place(phy_offset, key_hash)
+    if place is None:
+        return None
+    rows = split.records[: place.row]
+    keys, every = (int(wanted_of(rows, rule).sum()) + place.key for rule in (TAKE_KEYS, TAKE_ALL))
+    return Head(place.row, place.key, place.first_hash, int(split.records["store_timestamp"][place.row]), (keys, every))
+
+
+def sum_of(span: Span, split: Split) -> SpanSum:
+    """What the keys of a span come to.
+
+    A record with tags belongs to the span that its tags would end, but for the file's last one where they have no unit:
+    nobody knows whether that was still to come.
+    """
+    records, hashes, take = np.asarray(split.records), np.asarray(split.hashes), np.array([span.rule], dtype=np.uint8)
+    state = np.zeros(STATE_SIZE, dtype=np.int64)
+    state[[STATE_NUMBER, STATE_BEGIN, STATE_RECORD, STATE_KEY, STATE_HASH]] = (
+        span.number, span.begin, span.row, span.key, span.first_hash)
+    number, stop, total = span.number, span.number + span.count, 0
+    block = np.zeros((min(span.count, _BLOCK), INDEX_UNIT.size // 4), dtype=np.int32)
+    slot, no_slots = np.zeros(1, dtype=np.int32), np.zeros(0, dtype=np.int32)
+    while number < stop:
+        put_keys(block, number, slot, records, hashes, take, min(stop, number + len(block)), state)
+        if state[STATE_NUMBER] == number:
+            break
+        total += follow_units(block[: int(state[STATE_NUMBER]) - number], number, span.seed, no_slots)[0]
+        number = int(state[STATE_NUMBER])
+    last = split.records.size if state[STATE_RECORD] == split.records.size else int(state[STATE_RECORD]) + 1
+    rows = records[span.row : last]
+    ends = np.cumsum(rows["hashes"], dtype=np.int64) + span.first_hash
+    tagged = ((rows["bits"] & BIT_HAS_TAGS) != 0) & ((rows["bits"] & UNINDEXED) == 0) & (rows["hashes"] > 0)
+    tagged &= (ends > span.first_hash + span.key) & (ends <= state[STATE_HASH] + state[STATE_KEY])
+    if span.rule == TAKE_KEYS:
+        tagged &= rows["phy_offset"] != span.end_offset
+    at = np.flatnonzero(tagged)
+    return SpanSum(
+        number - span.number, total % (1 << 64), int(state[STATE_END_OFFSET]), int(state[STATE_END]),
+        int(rows["phy_offset"][at[0]]) if at.size else 0, at.size,
+    )
 
 
 class TagRun(Struct, frozen=True):
@@ -112,6 +215,8 @@ class IndexStream:
         self.tags = TagHistory([(0, False)])
         self._given = splits
         self._found: dict[int, Rows] = {}
+        self._marked: dict[int, list[Span]] = {}
+        self._counts: dict[int, tuple[int, int]] = {}
 
     @cached_property
     def splits(self) -> list[Split]:
@@ -189,34 +294,83 @@ class IndexStream:
 
     def found(self, number: int) -> Rows:
         """The bits (uint8) of split `number`, one a hash."""
-        bits = self._found.get(number)
-        if bits is None:
-            bits = self._found[number] = np.zeros(self.splits[number].hashes.size // 8 + 1, dtype=np.uint8)
-        return bits
-
-    def mark(self, first: Place, count: int, rule: int) -> Rows:
-        """Mark so many keys as found that a rule takes, from a place on; phy offsets of their records with tags.
-
-        Those that come before the next key are among them, whether or not the rule takes tags.
-        """
-        tagged, start, number = [], first.first_hash + first.key, first.split
-        while count:
-            records, found = self.splits[number].records, self.found(number)
-            asked = np.flatnonzero(asked_of(records, np.array([rule], dtype=np.uint8)))
-            asked = asked[np.searchsorted(asked, start) :]
+        found = self._found.get(number)
+        if found is None:
+            found = self._found[number] = np.zeros(self.splits[number].hashes.size // 8 + 1, dtype=np.uint8)
+        for span in self._marked.pop(number, []):
+            asked = np.flatnonzero(asked_of(self.splits[number].records, np.array([span.rule], dtype=np.uint8)))
+            asked = asked[np.searchsorted(asked, span.first_hash + span.key) :]
             bits = np.zeros(8 * found.size, dtype=bool)
-            bits[asked[:count]] = True
+            bits[asked[: span.count]] = True
             found |= np.packbits(bits, bitorder="little")
-            stop = int(asked[count]) if count < asked.size else bits.size
-            ends = np.cumsum(records["hashes"], dtype=np.int64)
-            has_tags = ((records["bits"] & BIT_HAS_TAGS) != 0) & ((records["bits"] & UNINDEXED) == 0)
-            has_tags &= (records["hashes"] > 0) & (ends > start) & (ends <= stop)
-            tagged.append(records["phy_offset"][has_tags])
-            count, start, number = max(0, count - asked.size), 0, number + 1
-        return np.concatenate(tagged)
+        return found
+
+    def head(self, phy_offset: int, key_hash: int) -> tuple[int, Head] | None:
+        """The first key with that hash of the intact record that starts there, with the number of its split."""
+        for number in self.overlapping(phy_offset, phy_offset):
+            (found,) = ask([(self.splits[number], partial(head_of, phy_offset, key_hash))])
+            return None if found is None else (number, found)
+        return None
+
+    def key_count(self, number: int, rule: int) -> int:
+        """How many units one rule, TAKE_KEYS or TAKE_ALL, takes of a split."""
+        summary = self.splits[number].summary
+        if summary is None and number not in self._counts:
+            self._counts[number] = key_counts(self.splits[number])
+        return (self._counts[number] if summary is None else summary.keys)[rule - TAKE_KEYS]
+
+    def spans(self, first: int, head: Head, rule: int, units: range, begins: tuple[int, int], end_offset: int) -> list[
+        tuple[int, Span]
+    ]:
+        """The keys of so many units that a rule takes, from one of split `first` on, by split; fewer where there are no
+        more.
+
+        `begins`: the time (ms) that the first unit of a file counts from, and that all others do.
+        """
+        found, number = [], units.start
+        row, key, at, before = head.row, head.key, head.first_hash, head.before[rule - TAKE_KEYS]
+        for split in range(first, len(self.splits)):
+            own = min(units.stop - number, self.key_count(split, rule) - before)
+            if own > 0:
+                begin = begins[number > 1]
+                found.append((split, Span(rule, before, own, row, key, at, number, begin, end_offset, SEED)))
+                number += own
+            if number >= units.stop:
+                break
+            row = key = at = before = 0
+        return found
+
+    def sums(self, spans: Sequence[tuple[int, Span]]) -> list[SpanSum]:
+        """What the keys of spans come to."""
+        return ask([(self.splits[split], partial(sum_of, span)) for split, span in spans])
+
+    def mark(self, spans: Iterable[tuple[int, Span]]) -> None:
+        """Mark the keys of spans as found."""
+        for split, span in spans:
+            self._marked.setdefault(split, []).append(span)
+
+    def _covered(self, number: int) -> int | None:
+        """How many units a split should have, where spans that were marked have all of them; None where that takes a
+        look at its rows."""
+        split = self.splits[number]
+        rules = {bool(it) for it in self.tags.at(np.array([split.first, split.last]))}
+        mixed = any(split.first < start <= split.last for start, _ in self.tags.changes)
+        if self.excluded or number in self._found or mixed or len(rules) > 1:
+            return None
+        wanted, stop = self.key_count(number, TAKE_ALL if rules == {True} else TAKE_KEYS), 0
+        for span in sorted(self._marked.get(number, []), key=lambda span: span.first):
+            if span.first > stop or self.key_count(number, span.rule) < wanted:
+                return None
+            stop = max(stop, span.first + span.count)
+        spans = self._marked.get(number, [])
+        whole = len({span.rule for span in spans}) == 1 and stop >= self.key_count(number, spans[0].rule)
+        return wanted if whole or not wanted else None
 
     def missing(self, number: int) -> tuple[int, Rows | None]:
         """How many units a split should have; how many of each record were not found (int64), None for none at all."""
+        covered = self._covered(number)
+        if covered is not None:
+            return covered, None
         records = self.splits[number].records
         wanted = self.wanted(number)
         firsts = np.cumsum(records["hashes"], dtype=np.int64) - records["hashes"]

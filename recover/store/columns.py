@@ -8,10 +8,9 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import IO, Any
+from typing import IO, Any, Protocol, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -57,7 +56,8 @@ _NONE = np.empty(0, dtype=_HASH)
 
 class Summary(Struct, frozen=True):
     """What a split says without its rows: how many they are, the phy offsets of the first and of the last, and where
-    that ends, how many hashes they have, and what `formats.native.rows.tally_rows` counts of them, by their own queues.
+    that ends, how many hashes they have, how many of these are units of an index without tags and with them, and what
+    `formats.native.rows.tally_rows` counts of them, by their own queues.
     """
 
     size: int
@@ -65,8 +65,22 @@ class Summary(Struct, frozen=True):
     last: int
     end: int
     hashes: int
+    keys: tuple[int, int]
     queues: Rows
     totals: Rows
+
+
+Result = TypeVar("Result")
+
+
+class Holder(Protocol):
+    """Who has the rows of splits."""
+
+    def bring(self, split: Split) -> None:
+        """Hand the rows of a split to `take` of it, or raise."""
+
+    def ask(self, questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:
+        """What each function, which can be pickled, finds in the rows of its split, where they lie."""
 
 
 class Split:
@@ -76,19 +90,19 @@ class Split:
     elsewhere come when one of both is asked for; until then there is a `summary`, whose queues have the `numbers`.
     """
 
-    __slots__ = ("_bring", "_rows", "numbers", "summary")
+    __slots__ = ("_rows", "holder", "numbers", "summary")
 
     def __init__(self, records: Rows, hashes: Rows) -> None:
         self._rows: tuple[Rows, Rows] | None = (records, hashes)
-        self._bring: Callable[[], None] = lambda: None
+        self.holder: Holder | None = None
         self.summary: Summary | None = None
         self.numbers = _NONE
 
     @classmethod
-    def elsewhere(cls, summary: Summary, bring: Callable[[Split], None]) -> Split:
-        """A split whose rows `bring` hands to `take` of it, or raises."""
+    def elsewhere(cls, summary: Summary, holder: Holder) -> Split:
+        """A split whose rows somebody else has."""
         split = cls(_NONE, _NONE)
-        split._rows, split._bring = None, partial(bring, split)
+        split._rows, split.holder = None, holder
         split.summary, split.numbers = summary, np.arange(summary.queues.size, dtype=np.int32)
         return split
 
@@ -98,8 +112,8 @@ class Split:
         self.renumber(self.numbers)
 
     def _here(self) -> tuple[Rows, Rows]:
-        if self._rows is None:
-            self._bring()
+        if self._rows is None and self.holder is not None:
+            self.holder.bring(self)
         assert self._rows is not None, "brought, or an error raised"
         return self._rows
 
@@ -147,6 +161,22 @@ class Split:
             self.numbers = numbers[self.numbers]
         else:
             self.records["queue"] = numbers[self.records["queue"]]
+
+
+def ask(questions: Sequence[tuple[Split, Callable[[Split], Result]]]) -> list[Result]:
+    """What each function finds in a split, whose queues it calls by numbers of its own; small, and found where the rows
+    are.
+    """
+    found: dict[int, Result] = {}
+    elsewhere: dict[int, tuple[Holder, list[int]]] = {}
+    for number, (split, look) in enumerate(questions):
+        if split.summary is None or split.holder is None:
+            found[number] = look(split)
+        else:
+            elsewhere.setdefault(id(split.holder), (split.holder, []))[1].append(number)
+    for holder, numbers in elsewhere.values():
+        found |= zip(numbers, holder.ask([questions[number] for number in numbers]), strict=True)
+    return [found[number] for number in range(len(questions))]
 
 
 class Scratch:

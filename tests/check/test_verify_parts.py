@@ -13,7 +13,7 @@ import pytest
 from formats.batchconsumequeue import BATCH_CQ_UNIT, BatchCqUnit
 from formats.dledger import DLEDGER_ENTRY_HEAD, DLedgerEntryHead
 from formats.legacy_transaction import STATE_PREPARED, STATE_UNIT, StateUnit
-from formats.timer import TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, TimerLogUnit, encode_check
+from formats.timer import TIMER_CHECK, TIMER_LOG_UNIT, TimerCheck, TimerLogUnit
 from mqtool import exits
 from recover.check.parts import ALL_PARTS, check_parts
 from recover.findings.model import Finding
@@ -101,7 +101,7 @@ def _unit(phy_offset: int, size: int, due: int = 1 << 41) -> bytes:
 
 
 def _timer(root: Path, content: bytes) -> None:
-    put(root / "config" / "timercheck", encode_check(TimerCheck(1, 0, 0, 0, 0, 0, 0)))
+    put(root / "config" / "timercheck", TIMER_CHECK.encode(TimerCheck(1, 0, 0, 0, 0, 0, 0)))
     put(root / "timerlog" / FIRST, content.ljust(52 * 20 + 16, b"\0"))
 
 
@@ -111,7 +111,7 @@ def test_a_pending_unit_that_names_another_message_is_found_and_a_delivered_one_
     due = 1_000_000
     _timer(root, _unit(int(row["phy_offset"]), int(row["size"]) - 1, due))
     assert [item.code for item in findings(root) if item.code != "part-recognised"] == ["timer-wrong-record"]
-    put(root / "config" / "timercheck", encode_check(TimerCheck(due + 1, 52, 1, 1, 0, 0, 0)))
+    put(root / "config" / "timercheck", TIMER_CHECK.encode(TimerCheck(due + 1, 52, 1, 1, 0, 0, 0)))
     assert TIMER_CHECK.decode((root / "config" / "timercheck").read_bytes()).last_read_timestamp == due + 1
     assert notable(root) == []
 

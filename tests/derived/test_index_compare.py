@@ -1,4 +1,4 @@
-"""An index file that is byte for byte what the log calls for gets the verdict that judging each unit gives."""
+"""An index file that holds what the log calls for is taken by its sum, and one with any changed byte is not."""
 
 from __future__ import annotations
 

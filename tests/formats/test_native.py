@@ -10,7 +10,7 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from formats.record.rows import RECORD
 from tests.support.kernel_inputs import INPUTS
 from tests.support.stores import STORES, unpacked
 
+HEAD_FIELDS = [field.name for field in layout.HEAD.fields]
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "formats" / "native"
 MODULES = (walk, rows, index, lines)
@@ -82,7 +83,8 @@ def _enumerated(text: str) -> dict[str, int]:
 def test_constants_are_those_of_the_codecs(file: str, module: ModuleType) -> None:
     header = (FOLDER / "kernels.h").read_text() + (FOLDER / "layout.h").read_text()
     shared, own = _enumerated(header), _enumerated(header + (FOLDER / file).read_text())
-    places = [module, layout, sysflag, record_columns, *MODULES]
+    offsets = {f"OFFSET_{name.replace('_ip', '_host').upper()}": layout.HEAD.offset(name) for name in HEAD_FIELDS}
+    places = [module, layout, SimpleNamespace(__name__="HEAD", **offsets), sysflag, record_columns, *MODULES]
     checked = set()
     for name, value in own.items():
         place = next((it for it in places if isinstance(getattr(it, name, None), int)), None)

@@ -85,6 +85,11 @@ def _put_keys(dice: random.Random) -> list[Any]:
             take, dice.randrange(1, room + 2), state]
 
 
+def _follow(dice: random.Random) -> list[Any]:
+    units = array(dice, np.int32, 5 * dice.randrange(12), -(1 << 31), 1 << 31).reshape(-1, 5)
+    return [units, dice.randrange(1, 90), dice.randrange(1 << 63), np.zeros(dice.choice((0, 1, 7)), np.int32)]
+
+
 def _group(dice: random.Random) -> list[Any]:
     stops = np.cumsum(_numbers(dice, 3, 15))
     return [rows_of(dice), _truths(dice, _QUEUES), np.concatenate(([0], stops[:-1])), stops,
@@ -113,6 +118,6 @@ INPUTS: dict[str, Inputs] = {
     "group_rows": _group,
     "tally_rows": _tally, "unit_sum": _units,
     "check_chains": _chains,
-    "put_keys": _put_keys,
+    "put_keys": _put_keys, "follow_units": _follow,
     "bits_that_change": _bits,
 }
