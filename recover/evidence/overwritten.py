@@ -139,13 +139,15 @@ def without(log: LogView, found: Overwritten, *, memory: int) -> LogView:
     # without these records an end mark may be believed no more
     for scan in (scan.unweighed or scan for scan in log.files):
         own = [part for part in stretches if scan.mapped_file.file_from_offset <= part[0] < scan.file_end]
-        whole = (scan.mapped_file.file_from_offset, scan.file_end) in own
+        extent = scan.mapped_file.file_from_offset, scan.file_end
+        if whole := extent in own:
+            own = [extent]
         copy = scan.copied([kept_rows(split, _inside(split, own), columns) for split in scan.splits])
         copy.queues = log.queues
         if whole:
             copy.blank, copy.blank_size, copy.end, copy.doubted = None, 0, scan.mapped_file.file_from_offset, []
         why = (OTHER_LOG, "file-end") if whole else (OVERWRITTEN, "record")
-        held = {INDEXED: indexed[own[0][0]]} if whole and indexed[own[0][0]] else {}
+        held = {INDEXED: indexed[extent[0]]} if whole and indexed[extent[0]] else {}
         holes = [Hole(start, stop, *why, True, stop, {"size": stop - start, **held}) for start, stop in own]
         copy.holes = sorted([*([] if whole else scan.holes), *holes], key=lambda hole: hole.start)
         taken = [Split(split.records[_inside(split, own)], split.hashes[:0]) for split in scan.splits if own]

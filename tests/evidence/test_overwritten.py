@@ -106,6 +106,15 @@ def test_file_of_another_log_is_refused_with_the_count_of_what_is_lost(tmp_path:
     assert not run("recover", root, "--yes", "--max-loss", "all").document["applied"]
 
 
+def test_file_of_another_log_with_repeated_places_is_one_damaged_range(tmp_path: Path) -> None:
+    """Some of its records repeat places of records before it, as older ones of this log would."""
+    root = copy_store(unpacked("clean-4.5.1"), tmp_path / "store")
+    name = "00000000000001048576"
+    shutil.copyfile(unpacked("killed-5.5.0") / "commitlog" / name, root / "commitlog" / name)
+    (told,) = run("verify", root).document["commitlog"]["damaged"]
+    assert told["start"] == int(name) and told["reason"] == "other-log"
+
+
 @pytest.mark.parametrize("name", ["clean-manyfiles-5.3.3", "clean-expired-4.5.1", "clean-5.3.3", "clean-v2-5.5.0"])
 def test_file_of_another_log_is_told_by_the_index_where_the_queues_are_gone(tmp_path: Path, name: str) -> None:
     root = copy_store(unpacked(name), tmp_path / "store")
