@@ -17,7 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+except ModuleNotFoundError as missing:
+    raise ImportError("the data sources need pyspark 4 or later: earlier ones know none in Python") from missing
 
 from recover.cluster import log_rows, source_rows
 from recover.cluster.fleet import named_stores

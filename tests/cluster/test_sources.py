@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -26,6 +27,13 @@ pytestmark = needs_spark
 NAME = "killed-v2-ipv6-5.3.3"
 ROOT = DOCS.parent
 KINDS = ("rocketmq-commitlog", "rocketmq-consumequeue", "rocketmq-index")
+
+
+def test_an_older_pyspark_is_told_that_the_sources_need_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "recover.cluster.sources", raising=False)
+    monkeypatch.setitem(sys.modules, "pyspark.sql.datasource", None)  # as 3.5 has it
+    with pytest.raises(ImportError, match="need pyspark 4"):
+        importlib.import_module("recover.cluster.sources")
 
 
 @pytest.fixture
