@@ -408,8 +408,9 @@ def match_units(
     is_found = np.unpackbits(found, bitorder="little").astype(bool)
     # most stand in the order of the keys
     place = first[row] + _rank(row)
-    at = np.minimum(place, max(hashes.size - 1, 0))
-    takes = (place < (first + keys)[row]) & (hashes[at] == units[number, 0]) & ~is_found[at]
+    takes = place < (first + keys)[row]
+    at = place[takes]
+    takes[takes] = (hashes[at] == units[number[takes], 0]) & ~is_found[at]
     is_found[place[takes]] = True
     named, rest = takes.copy(), np.flatnonzero(~takes)
     if rest.size:
