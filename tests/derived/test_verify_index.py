@@ -95,6 +95,14 @@ def test_units_behind_the_end_of_the_log_are_told_from_lost_ones(store: StoreCop
     assert len(lost) == 1 and report.total("lost") > 0 and report.total("wrong") == report.missing == 0
 
 
+def test_units_of_a_message_that_lost_its_keys_are_not_right(store: StoreCopy) -> None:
+    root = store("clean-5.3.3")
+    before = checked(root)
+    damage("properties-destroyed", root, 1)
+    after = checked(root)
+    assert after.total("right") < before.total("right") and after.total("right") + after.missing <= before.expected
+
+
 def test_wrong_time_is_found(store: StoreCopy) -> None:
     root = store("clean-4.5.1")
     path = sorted((root / "index").iterdir())[1]
