@@ -344,7 +344,8 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     """What of the log a start does not find: all of it, files between others, its end, or files under a wrong name."""
     if COMMITLOG in held_elsewhere(store):
         return []
-    gone = [*untold_size(store, log), *log_is_gone(store), *only_copies(store)]
+    untold = [*untold_size(store, log)]
+    gone = [*untold, *log_is_gone(store), *only_copies(store)]
     gone += [finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=UNKNOWN)
              for mapped_file, what in foreign_files(log)]
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
@@ -354,8 +355,8 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     placed, misnamed = rightly_placed(live_copies(store.commitlog))
     # a start reads such a file where its name puts it, and none of its messages is there
     named = [structs.replace(item, severity="error", bits=BIT_MESSAGES) for item in misnamed_findings(store, misnamed)]
-    if named and not list(placed.gaps()):
-        # nothing is missing: recover gives the files their names back
+    if untold or (named and not list(placed.gaps())):
+        # nothing is known to be missing: the rest of a file may hold it, and recover gives files their names back
         return gone + named
     return gone + named + [
         finding("commitlog-missing-file", COMMITLOG, None, start=damage.start, stop=damage.stop,
