@@ -30,7 +30,7 @@ from recover.check.report import VerifyReport, verify
 from recover.check.survey import Survey
 from recover.findings.model import FindingList
 from recover.findings.refusal import Refusal, UsageRefusal
-from recover.log.engine import KnownLog, stamps_of
+from recover.log.scan import KnownLog, stamps_of
 from recover.look.store import settings_of
 from recover.repair.losses import RecoverPlan, assumed_sizes, assumptions_of
 from recover.repair.never_worse import refuse_worse

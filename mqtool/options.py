@@ -27,7 +27,7 @@ from recover.broker.settings import load_settings
 from recover.broker.versions import NEWEST_COMPARED
 from recover.check.survey import ScanOptions
 from recover.findings.refusal import UsageRefusal
-from recover.log.engine import Engine, KnownLog, LocalEngine
+from recover.log.scan import Engine, KnownLog, LocalEngine
 from recover.store.reader import set_rate
 from recover.store.source import is_remote, refuse_change, remote_root
 from recover.store.store import Store, StoreOptions

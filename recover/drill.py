@@ -24,9 +24,8 @@ from formats.record import HEADS, Record, decode
 from formats.record.rows import NO_MESSAGE
 from recover.change import disk
 from recover.findings.refusal import Refusal
-from recover.log.engine import Engine
 from recover.log.file_scan import FileScan, ProgressCallback
-from recover.log.scan import LogView
+from recover.log.scan import Engine, LogView
 from recover.store.columns import Rows
 from recover.store.reader import FileReader, read_small
 from recover.store.store import Store

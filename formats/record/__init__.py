@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from formats.record.codec import (
-    decode_blank,
-    encode,
-    encode_blank,
-    make_record,
-)
 from formats.record.grammar import (
     check_strict,
     decode,
@@ -32,8 +26,12 @@ from formats.record.message import (
     TOPIC_SCHEDULE,
     TOPIC_TIMER,
     Record,
+    decode_blank,
     delay_level,
+    encode,
+    encode_blank,
     host_text,
     iter_index_keys,
+    make_record,
     tags_code,
 )

@@ -32,7 +32,7 @@ COMMANDS: dict[str, Entry] = {
     "groups": Entry("predict", "groups", "Consumer groups against their queues, before and after a start.", READING),
     "journal": Entry("runs", "journal", "What was done to this store, when, and what is unfinished.", READING),
     "report": Entry("report", "report", "What happened, what is lost, what to do, on one page.", READING),
-    "fleet": Entry("fleet", "fleet", "Many stores verified in one Spark job, into tables.", READING),
+    "fleet": Entry("verify", "fleet", "Many stores verified in one Spark job, into tables.", READING),
     "drill": Entry("drill", "drill", "A damaged copy of a store, to rehearse on.", READING),
     "recover": Entry("changes", "recover",
                      "Repair a store so that a broker starts without losing intact messages.", CHANGING),

@@ -20,8 +20,7 @@ from mqtool.options import PARTS, BrokerChoice, EngineChoice, PartsChoice, argum
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
 from recover.check.survey import ScanOptions, survey
-from recover.export.damaged import damaged_messages
-from recover.export.messages import Counts, count_key
+from recover.export.messages import Counts, count_key, damaged_messages
 from recover.export.select import (
     FOREVER,
     KINDS,

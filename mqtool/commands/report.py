@@ -34,8 +34,7 @@ from recover.broker.versions import boundaries
 from recover.change.journal import Run, runs
 from recover.check.report import VerifyReport, verify
 from recover.evidence.traffic import Stretch, Traffic, stretches, traffic
-from recover.export.damaged import damaged_messages
-from recover.export.messages import Message
+from recover.export.messages import Message, damaged_messages
 from recover.export.write import output_file
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
 from recover.look.store import NO_LOG, ExitState, exit_state, settings_of

@@ -1,16 +1,26 @@
-"""`mqtool verify`: every part of a store against every other."""
+"""`mqtool verify` and `mqtool fleet`: every part of a store against every other, of one store or many."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from mqtool import exits
+from msgspec import Struct, structs
+
+from mqtool import exits, version
 from mqtool.next_steps import STOPS, Scene, next_steps
-from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, command, flag, option
-from mqtool.printer import Printer
+from mqtool.options import BrokerChoice, EngineChoice, StoreChoice, argument, command, flag, option, parse_size
+from mqtool.printer import Printer, outside_store, table
 from mqtool.screens.verdict import verify_line, verify_tables
+from mqtool.text import count, human_seconds, human_size
 from recover.check.report import verify as verify_store
+from recover.findings.model import Finding, finding
+from recover.findings.refusal import UsageRefusal
+
+if TYPE_CHECKING:
+    from recover.cluster.fleet import StoreRow
+
 
 _WHAT = "What to check"
 
@@ -59,3 +69,111 @@ def verify(
     line = verify_line(document, code) if stop is None or report.survey.log.messages else stop.message
     out.summary(line, next_steps(Scene("checked", out.given, code, list(report.findings))))
     return code
+
+
+# --- `mqtool fleet verify`: many stores in one Spark job. ------------------------------------------------------------
+
+
+_WHICH, _HOW = "Which stores", "How"
+_SHOWN = 100
+
+
+class Fleet(Struct, frozen=True, kw_only=True):
+    """Which stores, where the tables go, and which Spark."""
+
+    action: Annotated[Literal["verify"], argument("ACTION", "verify: cross-check every store.")]
+    stores: Annotated[list[str] | None, argument(
+        "STORE", "Store roots or quoted patterns, such as '/backups/*/store' or 's3://backups/*/store'.")] = None
+    stores_file: Annotated[Path | None, option(
+        "--stores", "A file with a store or pattern a line; # begins a comment.", _WHICH, metavar="FILE")] = None
+    into: Annotated[Path | None, option(
+        "--into", "Folder of the tables stores and findings; all workers see it. Later runs read it.", _HOW,
+        metavar="DIR")] = None
+    tables: Annotated[str | None, option(
+        "--tables", "Append the run to NAMESPACE.stores and NAMESPACE.findings of Spark's catalog, too.", _HOW,
+        metavar="NAMESPACE")] = None
+    everything: Annotated[bool, flag(
+        "--all", "Read stores, too, whose listing is that of the last run in DIR.", _HOW)] = False
+    split_above: Annotated[int | None, option(
+        "--split-above", "Stores of more bytes follow one by one, cut into splits (default: 64G).", _HOW,
+        metavar="SIZE", parser=parse_size)] = None
+    master: Annotated[str | None, option(
+        "--master", "Spark master: local[N] (default: all cores), spark://HOST:PORT, yarn, k8s://HOST:PORT.", _HOW,
+        metavar="URL")] = None
+    conf: Annotated[list[str] | None, option(
+        "--conf", "One Spark setting; repeat for several.", _HOW, metavar="K=V")] = None
+
+
+@command(
+    examples=[
+        ("verify '/backups/*/store' --into /var/lib/mqtool/fleet", "last night's backups, on this machine"),
+        ("verify --stores /etc/mqtool/stores --into /shared/fleet --master spark://head:7077", "on a cluster"),
+        ("verify /backups/a/store /backups/b/store --into /var/lib/mqtool/fleet --all --json",
+         "for a script, with every store read"),
+    ],
+    bits=(exits.DERIVED, exits.MESSAGES, exits.UNSUPPORTED),
+)
+def fleet(out: Printer, which: Fleet) -> int:
+    """Verify many stores in one Spark job, into two tables of Parquet files; stores that did not change are not read.
+
+    Each store is checked as `mqtool verify STORE` does it. The exit code has the bits of all stores: 4 means that
+    messages are damaged or missing in at least one of them. A store that cannot be verified is a row with its error.
+    """
+    from recover.cluster.fleet import SPLIT_ABOVE, append_to_tables, named_stores, verify_fleet
+    from recover.cluster.session import running_session, spark_settings
+
+    if which.into is None:
+        raise UsageRefusal("--into DIR is needed", "Name the folder of the tables; later runs read the last one there.")
+    settings = spark_settings(which.master, which.conf or ())
+    places = named_stores(which.stores or (), which.stores_file)
+    outside_store(which.into, [Path(place) for place in places if "://" not in place])
+    with out.line() as line:
+        run, rows = verify_fleet(
+            settings, places, which.into, rules=version(), everything=which.everything,
+            split_above=SPLIT_ABOVE if which.split_above is None else which.split_above, note=out.say,
+            progress=line.show,
+        )
+    bad = sorted((row for row in rows if row.exit_code), key=lambda row: (-_weight(row.exit_code), row.store))
+    found = [_finding(row) for row in bad]
+    code = 0
+    for row in rows:
+        code |= row.exit_code
+    read = [row for row in rows if row.read]
+    total = {
+        "stores": len(rows), "read": len(read), "unchanged": len(rows) - len(read), "bad": len(bad),
+        "failed": sum(row.error is not None for row in rows), "messages": sum(row.messages for row in rows),
+        "bytes": sum(row.bytes for row in rows), "findings": sum(row.findings for row in rows),
+    }
+    tables = {name: str((which.into / name / f"run={run}").absolute()) for name in ("stores", "findings")}
+    appended = append_to_tables(settings, which.into, run, which.tables) if which.tables else None
+    session = running_session()
+    master = settings.master if session is None else session.master
+    out.answer(run=run, engine={"name": "spark", "master": master}, total=total, tables=tables, appended=appended,
+               stores=[structs.asdict(row) for row in bad[:_SHOWN]], stores_truncated=len(bad) > _SHOWN)
+    if out.options.json or out.options.findings_out:
+        out.found(found)
+    if bad:
+        columns = ["*store", ">exit", "worst finding, or error", ">findings", ">messages"]
+        lines = [[row.store, row.exit_code, row.error or row.worst, row.findings, row.messages] for row in bad[:_SHOWN]]
+        out.show(table("stores with problems", columns, lines, _SHOWN, len(bad)))
+    size, seconds = sum(row.bytes for row in read), sum(row.seconds for row in read)
+    out.summary(
+        f"{len(bad):,} of {count(len(rows), 'store')} with problems: {len(read):,} read ({human_size(size)} of log, "
+        f"{human_seconds(seconds)} of one core), {total['unchanged']:,} with an unchanged listing not read; tables in "
+        f"{which.into}", next_steps(Scene("fleet", out.given, code, found)))
+    return code
+
+
+def _weight(code: int) -> int:
+    """How bad an exit code is: messages first, then what could not be judged, then the rest."""
+    order = (exits.DERIVED, exits.UNSUPPORTED, exits.USAGE, exits.OPERATIONAL, exits.BUG, exits.MESSAGES)
+    return max((number for number, bit in enumerate(order, 1) if code & bit), default=0)
+
+
+def _finding(row: StoreRow) -> Finding:
+    """What the document says of a store with problems, with the exit bits of that store."""
+    name = "fleet-store-failed" if row.error else "fleet-store-problems"
+    is_error = row.error or row.exit_code & exits.MESSAGES
+    made = finding(name, row.store, severity="error" if is_error else "warning", findings=row.findings,
+                   worst=row.worst, error=row.error, host=row.host)
+    return structs.replace(made, bits=row.exit_code)

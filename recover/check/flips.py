@@ -29,8 +29,7 @@ from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_UNSERVED, NO_MESSAGE
 from recover.check.log import place_in_file
 from recover.check.survey import Survey
 from recover.derived.expected import QueueKey
-from recover.evidence.edits import Edit, between, property_bit
-from recover.evidence.policy import POLICIES
+from recover.evidence.edits import POLICIES, Edit, between, property_bit
 from recover.evidence.restore import flipped_bits
 from recover.findings.code import Severity
 from recover.findings.model import Finding, finding

@@ -13,9 +13,8 @@ from formats.record.rows import BIT_GHOST, BIT_SUPERSEDED, BIT_V2
 from formats.sysflag import HOSTS_V6
 from recover.broker.settings import KNOWN, java_integer
 from recover.broker.versions import IPV6_HOSTS, V2_RECORDS
-from recover.evidence.edits import Edit
+from recover.evidence.edits import POLICIES, Edit
 from recover.evidence.lost import Losses, held_records
-from recover.evidence.policy import POLICIES
 from recover.findings.code import BY_HAND, Severity
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader

@@ -10,17 +10,29 @@ from recover.broker.settings import DEFAULT_LEVELS, DelayTable, parse_levels
 from recover.check.log import is_end_mark_only
 from recover.derived.expected import RIGHT, ConsumeQueueReport, Expectation, expect
 from recover.derived.index_check import IndexReport, check_index
-from recover.evidence.beyond import file_named_elsewhere, named_behind, note_damage_behind
 from recover.evidence.edits import Edit
-from recover.evidence.last_numbers import correct_generations_by_units
-from recover.evidence.lost import Losses, LostPosition, lost_positions, old_end
-from recover.evidence.overwritten import ForeignFile, LoneFile, Overwritten, overwritten, without
+from recover.evidence.lost import (
+    Losses,
+    LostPosition,
+    file_named_elsewhere,
+    lost_positions,
+    named_behind,
+    note_damage_behind,
+    old_end,
+)
+from recover.evidence.overwritten import (
+    ForeignFile,
+    LoneFile,
+    Overwritten,
+    correct_generations_by_units,
+    overwritten,
+    without,
+)
 from recover.evidence.places import misplaced_records, relocated
 from recover.findings.refusal import Refusal
-from recover.log.engine import Engine, KnownLog, LocalEngine
 from recover.log.file_scan import ProgressCallback
 from recover.log.files import live_copies, rightly_placed
-from recover.log.scan import Damage, LogView
+from recover.log.scan import Damage, Engine, KnownLog, LocalEngine, LogView
 from recover.look.pointers import index_ends, indexed_to
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.config_files import Topics

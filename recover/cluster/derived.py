@@ -1,7 +1,7 @@
 """On executors: packed chunks of queues and of index files on their way, and the files that come of them.
 
 Nothing here imports pyspark. What a queue shall hold is decided by `recover.derived.queues`, how an index file
-looks by `recover.derived.index_image`: the code that builds them without Spark, with rows that came by a shuffle.
+looks by `recover.derived.index_rebuild`: the code that builds them without Spark, with rows that came by a shuffle.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from recover.change.model import Install, Step
 from recover.cluster.packing import pack_rows, unpack_rows
 from recover.cluster.views import Seen
 from recover.derived.expected import QueueKey
-from recover.derived.index_image import FileHead, IndexImage
 from recover.derived.index_keys import IndexStream, KeyPart, TagHistory
+from recover.derived.index_rebuild import FileHead, IndexImage
 from recover.derived.queues import QueueBuilder, fresh_files, repaired_steps
 from recover.store.columns import Rows, Split
 from recover.store.derived_files import ExtFiles, QueueFiles

@@ -17,7 +17,7 @@ from recover.cluster.making import SparkProducer, seen_elsewhere
 from recover.cluster.packing import Unopened, unpack, unpacked_home
 from recover.cluster.session import Session, SparkSettings, running_session, session_for
 from recover.cluster.views import Views
-from recover.derived.producer import Producer
+from recover.derived.expected import Producer
 from recover.log.file_scan import FileScan, ProgressCallback, SplitRange, SplitScan
 from recover.log.scan import SEED, LogView, assemble
 from recover.log.split_scan import FileJoin, OpenError, splits_of
@@ -43,7 +43,7 @@ class SparkEngine:
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
         open_error: OpenError | None = None, with_keys: bool = True,
     ) -> LogView:
-        """See `recover.log.engine.Engine`; `Refusal` (8) when Spark does not start or a task fails for good.
+        """See `recover.log.scan.Engine`; `Refusal` (8) when Spark does not start or a task fails for good.
 
         What executors make files of has its keys even if nobody asks for them here.
         """
@@ -64,7 +64,7 @@ class SparkEngine:
         return log
 
     def producer(self, store: Store, log: LogView) -> Producer | None:
-        """See `recover.derived.producer.HasProducer`: executors, if they scanned the log and see the store as we do."""
+        """See `recover.derived.expected.HasProducer`: executors, if they scanned the log and see the store as we do."""
         seen = seen_elsewhere(store)
         if not self.makes or not self.kept or seen is None or any(url_of(scan.mapped_file.path) for scan in log.files):
             return None

@@ -21,7 +21,7 @@ from recover.cluster.session import Session
 from recover.cluster.views import Seen
 from recover.findings.refusal import Refusal
 from recover.log.file_scan import SplitRange, scan_split
-from recover.store.reads import recorded
+from recover.store.reading import recorded
 from recover.store.source import url_of
 
 _names = itertools.count(1)

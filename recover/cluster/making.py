@@ -46,7 +46,7 @@ from recover.derived.queues import QueueBuilder
 from recover.findings.refusal import Interrupted, Refusal
 from recover.log.scan import LogView
 from recover.store.columns import Rows, Split
-from recover.store.reads import recorded
+from recover.store.reading import recorded
 from recover.store.store import Store
 
 # --- The functions of the jobs that make files: what `recover.cluster.derived` does, over the elements of an RDD.
@@ -128,7 +128,7 @@ _LAST = 1 << 40
 
 
 class SparkProducer:
-    """See `recover.derived.producer.Producer`. `store` is as executors can open it; `log` what files are made for."""
+    """See `recover.derived.expected.Producer`. `store` is as executors can open it; `log` what files are made for."""
 
     def __init__(self, session: Session, kept: Kept, store: Store, log: LogView) -> None:
         self.session = session

@@ -18,8 +18,7 @@ from msgspec import Struct, field
 
 from recover.findings.refusal import Refusal
 from recover.log.scan import LogView, dead_ranges
-from recover.store.reading import file_crc
-from recover.store.reads import FileReads
+from recover.store.reading import FileReads, file_crc
 
 
 class Seen(Struct, frozen=True):

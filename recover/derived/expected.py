@@ -1,9 +1,9 @@
-"""What a consume queue should hold, computed from the log: one position a message, grouped by queue."""
+"""What a consume queue should hold, computed from the log: one position a message, grouped by queue; who makes it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from msgspec import Struct, field
@@ -14,12 +14,20 @@ from formats.native.rows import group_rows
 from formats.record import Record
 from formats.record.rows import BIT_LMQ, BIT_MARKER, EXPECTED, FILLER_TOPIC
 from recover.broker.settings import DelayTable
+from recover.change.content import Writes
+from recover.change.model import Step
 from recover.findings.model import Finding
 from recover.log.generations import batches, numbered
 from recover.log.judge import LogReader
-from recover.log.scan import LogView
+from recover.log.scan import Engine, LogView
 from recover.store.columns import Rows, roomy
 from recover.store.config_files import LMQ_PREFIX, Topics, is_folder_name, topic_text
+from recover.store.store import Store
+
+if TYPE_CHECKING:
+    from recover.derived.index_rebuild import FileBuilder, RebuiltIndexFile, Target
+    from recover.derived.queues import QueueBuilder
+
 
 _AT_ONCE = 1_500_000
 _LMQ_LIMIT = 10_000
@@ -238,3 +246,33 @@ class ConsumeQueueReport(Struct):
             "wrong": of_kind[WRONG], "beyond_log": of_kind[BEYOND_LOG], "expired": of_kind[EXPIRED],
             "lost": of_kind[LOST], "holes": of_kind[HOLE],
         }
+
+
+# --- Who makes derived files elsewhere: an engine whose executors kept the scan. -------------------------------------
+
+
+class Producer(Writes, Protocol):
+    """Something that makes the derived files of one log elsewhere."""
+
+    def queues(
+        self, builder: QueueBuilder, expectation: Expectation, wanted: set[QueueKey] | None, *, fresh: bool
+    ) -> Iterator[tuple[QueueKey, list[Step]]]:
+        """Each wanted queue that the log fills, and the steps that put it right; `fresh`: that install all of it."""
+
+    def index_files(
+        self, builder: FileBuilder, targets: Iterable[Target], files: Iterable[RebuiltIndexFile]
+    ) -> Iterator[RebuiltIndexFile]:
+        """The files of the targets, their content made elsewhere."""
+
+
+@runtime_checkable
+class HasProducer(Protocol):
+    """An engine that can make files, too."""
+
+    def producer(self, store: Store, log: LogView) -> Producer | None:
+        """Who makes the derived files of a log that this engine scanned; None where that is not possible."""
+
+
+def producer_for(engine: Engine, store: Store, log: LogView) -> Producer | None:
+    """Who makes the derived files of `log` elsewhere; None when this process does."""
+    return engine.producer(store, log) if isinstance(engine, HasProducer) else None

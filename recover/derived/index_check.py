@@ -56,8 +56,8 @@ from recover.derived.index_files import (
     list_index_files,
     read_words,
 )
-from recover.derived.index_image import UNITS
 from recover.derived.index_keys import IndexStream, Span, SpanSum, TagHistory, TagRun, match_units, tag_runs
+from recover.derived.index_rebuild import UNITS
 from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
 from recover.log.scan import SEED, LogView

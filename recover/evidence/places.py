@@ -23,13 +23,11 @@ from msgspec import structs
 from formats import sysflag
 from formats.record import Record
 from formats.record.rows import BIT_GHOST, BIT_MISNUMBERED, BIT_SUPERSEDED, EXPECTED, row_of
-from recover.claims import Claim, believed
 from recover.derived.expected import ConsumeQueueReport, Expectation, QueueKey, lmq_targets
-from recover.evidence.edits import Edit, Place, between, property_bit
+from recover.evidence.edits import POLICIES, Edit, Place, between, property_bit
 from recover.evidence.lost import Losses, LostPosition, UnexplainedGap, lost_positions
-from recover.evidence.policy import POLICIES
 from recover.log.generations import with_place
-from recover.log.judge import LogReader
+from recover.log.judge import Claim, LogReader, believed
 from recover.log.scan import LogView, in_order
 from recover.store.columns import ColumnStore, Rows, Split
 from recover.store.config_files import LMQ_PREFIX

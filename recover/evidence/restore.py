@@ -31,10 +31,9 @@ from formats.record import (
 )
 from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTHS
 from formats.sysflag import HOSTS_V6
-from recover.evidence.edits import Edit, only
+from recover.evidence.edits import POLICIES, Edit, only
 from recover.evidence.lost import Losses, LostPosition
 from recover.evidence.places import moved
-from recover.evidence.policy import POLICIES
 from recover.log.judge import LARGEST, LogReader
 from recover.log.scan import DENIED, Damage, LogView
 

@@ -22,14 +22,13 @@ from formats.message_id import offset_id
 from formats.names import offset_in_name
 from formats.record import HEAD, Record, decode
 from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, BIT_SUPERSEDED
-from recover.evidence.last_numbers import correct_generations_by_units
+from recover.evidence.overwritten import correct_generations_by_units
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
 from recover.findings.refusal import NotAStore, UsageRefusal
-from recover.log.engine import Engine
 from recover.log.file_scan import FileScan, ProgressCallback, heads_in
 from recover.log.files import live_copies, rightly_placed
 from recover.log.judge import judge
-from recover.log.scan import LogView
+from recover.log.scan import Engine, LogView
 from recover.look.query import Answer, Found, has_key, not_looked_at
 from recover.store.columns import DEFAULT_MEMORY, Rows, Split
 from recover.store.config_files import LMQ_PREFIX

@@ -16,7 +16,7 @@ from recover.check.config import OFFSET_FILES
 from recover.export.messages import real_place
 from recover.export.select import Wanted, scan_for
 from recover.findings.refusal import Refusal
-from recover.log.engine import Engine
+from recover.log.scan import Engine
 from recover.look.query import Answer, deliver_time, has_key, query_id, query_key, query_offset, query_time
 from recover.predict.groups import committed_rows
 from recover.store.config_files import Topics, read_pairs

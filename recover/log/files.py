@@ -9,8 +9,8 @@ import numpy as np
 from msgspec import structs
 
 from formats.record import HEAD, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
-from recover.claims import Claim, believed
 from recover.log.file_scan import heads_in, scan_file
+from recover.log.judge import Claim, believed
 from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reader import FileReader
 from recover.store.reading import FILE

@@ -1,11 +1,12 @@
-"""The reference codec as judge over a file: is there an intact record here, and if not, what is wrong?"""
+"""The reference codec as judge over a file: is there an intact record here, and if not, what is wrong? And claims."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from formats.crc import CRC31_MASK
 from formats.errors import FormatError
@@ -182,3 +183,34 @@ def envelope_size(read: ReadAt, position: int, base: int, file_end: int, sums: R
 
 def _plain(value: object) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+# --- Claims: what the parts of a store say of one place, and which of them is believed. ------------------------------
+#
+# A record, a queue unit, the records beside it in its queue, the name of a file, an end mark: each says something of
+# the same bytes, and each may be wrong. No single one is believed against what is stored. An explanation needs two
+# claims of different sources, and no fewer than speak for the bytes as they are.
+
+
+T = TypeVar("T", bound=Hashable)
+
+LEAST = 2
+"""So many independent claims change what a record or a name says of itself."""
+
+
+class Claim(NamedTuple, Generic[T]):
+    """`source` says `says` of a place; claims of one source and place are `weight` independent ones."""
+
+    source: str
+    says: T
+    weight: int = 1
+
+
+def believed(claims: Iterable[Claim[T]], stored: T) -> T:
+    """What most claims say; `stored` unless one other thing has LEAST of them, more than any third, and no fewer."""
+    weights: Counter[T] = Counter()
+    for claim in claims:
+        weights[claim.says] += claim.weight
+    own = weights.pop(stored, 0)
+    first, second = ([*weights.most_common(2), (stored, 0), (stored, 0)])[:2]
+    return first[0] if first[1] >= max(LEAST, own) and first[1] > second[1] else stored

@@ -18,8 +18,7 @@ from recover.check.survey import Survey
 from recover.derived.expected import EXPIRED, QueueKey
 from recover.findings.model import Finding
 from recover.look.store import log_is_gone
-from recover.predict.dispatch import Key
-from recover.predict.loading import BrokerLog
+from recover.predict.dispatch import BrokerLog, Key
 from recover.predict.prediction import STAND_INS, Prediction, right_units
 from recover.predict.queues import UNIT, QueueState
 from recover.predict.start import predict

@@ -18,8 +18,7 @@ from recover.findings.code import BIT_DERIVED, BIT_MESSAGES, BIT_UNSUPPORTED
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import TOPICS_GUESSED
 from recover.log.scan import LogView
-from recover.predict.dispatch import Key
-from recover.predict.loading import Stop
+from recover.predict.dispatch import Key, Stop
 from recover.predict.queues import UNIT, QueueState
 from recover.store.columns import Rows
 from recover.store.config_files import Topics, topic_text

@@ -26,7 +26,7 @@ from recover.check.config import judged_pairs, other_offsets
 from recover.check.log import first_file_findings, misnamed_findings, only_copies, untold_size
 from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts, not_foreseen
 from recover.check.timer import TIMERWHEEL, check_lengths, check_timer
-from recover.evidence.beyond import file_named_elsewhere
+from recover.evidence.lost import file_named_elsewhere
 from recover.findings.code import BIT_MESSAGES
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import FIND_CONFIG
@@ -34,8 +34,20 @@ from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import MISSING_FILE, LogView
 from recover.look.pointers import index_ends
 from recover.look.store import log_is_gone
-from recover.predict.dispatch import Above, Confirmed, Dispatcher, Key, Nobody, reput
-from recover.predict.loading import BrokerLog, Loaded, Stop, load, mapped_file_size, queue_file_size
+from recover.predict.dispatch import (
+    Above,
+    BrokerLog,
+    Confirmed,
+    Dispatcher,
+    Key,
+    Loaded,
+    Nobody,
+    Stop,
+    load,
+    mapped_file_size,
+    queue_file_size,
+    reput,
+)
 from recover.predict.prediction import Prediction, count_lost, count_unreachable, queue_name
 from recover.predict.queues import BrokenStartError, QueueState, deleted_index_files
 from recover.store.config_files import ConfigPair, Topics

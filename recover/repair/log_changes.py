@@ -16,9 +16,8 @@ from formats.record.rows import BIT_GHOST, BIT_PROP_CRC
 from recover.change.content import LazyContent, padded
 from recover.change.model import InPlace, Install, Retire, Step, WriteRange, ZeroRange, changed_file, zeroes
 from recover.check.survey import Survey
-from recover.evidence.edits import Edit, by_record
+from recover.evidence.edits import POLICIES, UNASKED, Edit, by_record
 from recover.evidence.lost import LostPosition, Surroundings
-from recover.evidence.policy import POLICIES, UNASKED
 from recover.evidence.restore import content_of, put_back
 from recover.findings.model import count
 from recover.findings.refusal import Refusal, UsageRefusal

@@ -33,8 +33,7 @@ from recover.findings.refusal import Refusal
 from recover.log.file_scan import FileScan
 from recover.log.judge import judge, without_place
 from recover.log.scan import LogView
-from recover.predict.dispatch import Key
-from recover.predict.loading import BrokerLog
+from recover.predict.dispatch import BrokerLog, Key
 from recover.predict.queues import UNIT, QueueState
 from recover.predict.start import predict
 from recover.repair.losses import RecoverPlan, Statement

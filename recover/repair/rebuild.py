@@ -21,11 +21,10 @@ from recover.change.preconditions import STALE
 from recover.check.report import VerifyReport, verify
 from recover.check.survey import ScanOptions, Survey
 from recover.derived.checkpoint import check_checkpoint, right_checkpoint
-from recover.derived.expected import QueueKey
+from recover.derived.expected import QueueKey, producer_for
 from recover.derived.index_check import IndexReport, check_index
 from recover.derived.index_files import index_geometry
 from recover.derived.index_rebuild import IndexRebuild, rebuild_index
-from recover.derived.producer import producer_for
 from recover.derived.queue_check import check_consumequeue
 from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_files
 from recover.evidence.lost import record_count

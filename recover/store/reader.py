@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from recover.store.reads import reads_of
+from recover.store.reading import reads_of
 from recover.store.source import ReadFailure, Source, missing, open_source
 
 __all__ = ["FileReader", "Pace", "ReadAhead", "ReadFailure", "opened_once", "read_small", "set_rate", "spend"]

@@ -25,8 +25,8 @@ from formats.record import (
     encode,
     make_record,
 )
-from formats.record.codec import with_property_crc
 from formats.record.grammar import ALWAYS, INNER_BATCH, NEVER, Candidate, results
+from formats.record.message import with_property_crc
 from recover.broker.record_check import LARGEST_JAVA_ARRAY, Checked, CheckRules, check_message
 from recover.broker.settings import BrokerSettings, canonical, load_settings
 from recover.broker.versions import (

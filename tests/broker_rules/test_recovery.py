@@ -13,8 +13,7 @@ from recover.broker.recovery import Mode, ScanEnd, scan, start_file, unlinked
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
 from recover.log.scan import scan_log
-from recover.predict.dispatch import reput
-from recover.predict.loading import BrokerLog
+from recover.predict.dispatch import BrokerLog, reput
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.store import Store

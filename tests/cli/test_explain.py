@@ -22,7 +22,7 @@ from fixtures.lab.packed import settings
 from formats.record.grammar import RULES
 from mqtool.printer import SCREEN_FINDINGS
 from recover.broker.broker_logs import NOTE, RANKS, ROWS, read_log
-from recover.evidence.beyond import TORN_RECORD, ZEROED
+from recover.evidence.lost import TORN_RECORD, ZEROED
 from recover.findings.code import Code
 from recover.findings.log_codes import REASONS
 from recover.findings.model import CODES, finding

@@ -28,7 +28,7 @@ from recover.repair.rebuild import RebuildOptions, plan_rebuild, write_rebuild
 from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader
-from recover.store.reads import recorded
+from recover.store.reading import recorded
 from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.cluster.cluster import can_mount, cluster

@@ -17,8 +17,7 @@ from recover.change.model import Plan, Step
 from recover.change.preconditions import seal
 from recover.check.survey import ScanOptions, Survey, survey
 from recover.derived.expected import QueueKey
-from recover.derived.queue_ext import ExtRows
-from recover.derived.queues import QueueBuilder, queue_steps
+from recover.derived.queues import ExtRows, QueueBuilder, queue_steps
 from recover.findings.model import Finding
 from recover.store.derived_files import QueueFiles
 from recover.store.store import Store

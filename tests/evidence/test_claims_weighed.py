@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recover.claims import Claim, believed
+from recover.log.judge import Claim, believed
 
 
 @pytest.mark.parametrize(("claims", "told"), [

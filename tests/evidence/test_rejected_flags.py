@@ -20,7 +20,7 @@ from formats import sysflag
 from formats.compression import decompress
 from formats.record import OFFSET_SYS_FLAG, Record, make_record
 from recover.check.flips import right_flag
-from recover.evidence.policy import POLICIES
+from recover.evidence.edits import POLICIES
 from tests.cli.runner import Result, mqtool
 from tests.support.commitlog import Placed, placed_records
 from tests.support.stores import real_store

@@ -13,9 +13,8 @@ from msgspec import structs
 from formats.errors import FormatError
 from formats.properties import PARSER_NEW, PARSER_OLD
 from formats.record import Record, decode, delay_level, encode, make_record, tags_code
-from formats.record.codec import decode_blank, encode_blank, with_property_crc
 from formats.record.layout import HEAD_SIZE, OFFSET_BODY_LENGTH, OFFSET_QUEUE_ID, OFFSET_TOTAL_SIZE
-from formats.record.message import inner_batch, iter_index_keys
+from formats.record.message import decode_blank, encode_blank, inner_batch, iter_index_keys, with_property_crc
 from tests.support.commitlog import placed_records
 from tests.support.stores import EXPECTED, STORES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from formats.crc import crc31
-from formats.record.codec import property_crc_digits
+from formats.record.message import property_crc_digits
 
 
 @pytest.mark.parametrize(("content", "value"), [

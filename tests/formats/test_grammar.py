@@ -13,7 +13,6 @@ from formats.errors import FormatError
 from formats.native.library import library
 from formats.native.walk import QUEUE_COLUMNS, walk_records
 from formats.record import Record, check_strict, encode, grammar, make_record
-from formats.record.codec import encode_blank
 from formats.record.grammar import ALWAYS, NEVER, Rule
 from formats.record.layout import (
     BLANK_SIZE,
@@ -25,6 +24,7 @@ from formats.record.layout import (
     OFFSET_PHY_OFFSET,
     OFFSET_RECONSUME_TIMES,
 )
+from formats.record.message import encode_blank
 from formats.record.rows import RECORD
 from recover.broker.versions import BEHAVIOURS
 from tests.support.commitlog import Placed, placed_records

@@ -34,8 +34,8 @@ from formats.record import (
     make_record,
     tags_code,
 )
-from formats.record.codec import with_property_crc
 from formats.record.grammar import range_table, unserved
+from formats.record.message import with_property_crc
 from formats.record.rows import BIT_CONTRADICTED_FLAG, BIT_DELAY, BIT_UNSERVED, RECORD, row_of
 from formats.sysflag import contradicted_by
 from tests.cli.runner import mqtool

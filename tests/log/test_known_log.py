@@ -9,7 +9,7 @@ import pytest
 
 from fixtures.synth import synth_store
 from recover.check.survey import ScanOptions, survey
-from recover.log.engine import KnownLog, LocalEngine, stamps_of
+from recover.log.scan import KnownLog, LocalEngine, stamps_of
 from recover.store.mapped_files import MappedFileQueue
 from recover.store.store import Store
 

@@ -19,7 +19,7 @@ from fixtures.nested_heads import ENDS, message, nested_heads
 from fixtures.synth import synth_store
 from formats.errors import FormatError
 from formats.record import HEAD_SIZE, decode, encode
-from formats.record.codec import make_record
+from formats.record.message import make_record
 from formats.record.rows import row_of
 from recover.log.file_scan import FileScan, scan_file
 from recover.log.judge import envelope_size, judge, reason_of

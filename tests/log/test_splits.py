@@ -17,9 +17,8 @@ from fixtures.lab.packed import WHOLE_BROKER, made
 from fixtures.synth import synth_store
 from formats.record import HEAD, layout
 from recover.log import split_scan
-from recover.log.engine import LocalEngine
 from recover.log.file_scan import SplitRange, SplitScan, scan_file, scan_split
-from recover.log.scan import LogView, scan_log
+from recover.log.scan import LocalEngine, LogView, scan_log
 from recover.log.split_scan import one_split
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from tests.support.looks import opened

@@ -21,8 +21,7 @@ from recover.change.preconditions import seal
 from recover.check.config import check_config
 from recover.check.report import verify
 from recover.predict.start import predict
-from recover.repair.config import ConfigRepair, repair_config
-from recover.repair.recover import RecoverOptions, plan_recover
+from recover.repair.recover import ConfigRepair, RecoverOptions, plan_recover, repair_config
 from recover.store.config_files import read_config
 from recover.store.store import Store
 from tests.support.looks import carry_out, looked_at, opened

@@ -19,7 +19,7 @@ from formats import record as commitlog
 from formats import sysflag
 from formats.record.rows import BIT_FILLER, BIT_MARKER
 from mqtool import exits
-from recover.evidence.last_numbers import correct_generations_by_units
+from recover.evidence.overwritten import correct_generations_by_units
 from recover.log.files import live_copies, rightly_placed
 from recover.log.scan import scan_log
 from recover.store.store import Store, StoreOptions

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from recover.store import reads
+from recover.store import reading
 from recover.store.reader import FileReader
-from recover.store.reads import FileReads, recorded
+from recover.store.reading import FileReads, recorded
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "PIECE", 4096)
-    monkeypatch.setattr(reads, "_FIRST", 100)
+    monkeypatch.setattr(reading, "PIECE", 4096)
+    monkeypatch.setattr(reading, "_FIRST", 100)
 
 
 def _read(path: Path, dice: random.Random, holes: bool) -> FileReads:
