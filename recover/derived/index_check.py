@@ -57,7 +57,6 @@ from recover.derived.index_files import (
     read_words,
 )
 from recover.derived.index_keys import IndexStream, Span, SpanSum, TagHistory, TagRun, match_units, tag_runs
-from recover.derived.index_rebuild import UNITS
 from recover.findings.code import BY_HAND
 from recover.findings.model import Finding, finding
 from recover.log.scan import SEED, LogView
@@ -207,7 +206,7 @@ def compare_file(
 def _expired_head(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, min_offset: int) -> Rows:
     """The units before the first one that is not of an expired message (int32, shape (n, 5)); the last is none."""
     parts = [np.empty((0, 5), dtype=np.int32)]
-    size, stop = UNITS * INDEX_UNIT.size, geometry.unit_offset(header.index_count - 1)
+    size, stop = _ROOM // INDEX_UNIT.size * INDEX_UNIT.size, geometry.unit_offset(header.index_count - 1)
     for at in range(geometry.unit_offset(1), stop, size):
         content = reader.read(at, min(size, stop - at))
         words = np.frombuffer(content, dtype=">i4", count=len(content) // INDEX_UNIT.size * 5)
