@@ -55,7 +55,6 @@ class IndexGeometry(Struct, frozen=True):
 
     @property
     def slots_offset(self) -> int:
-        """Byte position of slot 0."""
         return INDEX_HEADER.size
 
     @property
@@ -65,24 +64,19 @@ class IndexGeometry(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Length of the file in bytes."""
         return self.units_offset + self.entries * INDEX_UNIT.size
 
     @property
     def capacity(self) -> int:
-        """How many units fit."""
         return self.entries - 1
 
     def slot_of(self, key_hash: int) -> int:
-        """The hash slot of a key hash."""
         return key_hash % self.slots
 
     def slot_offset(self, slot: int) -> int:
-        """Byte position of a slot."""
         return self.slots_offset + slot * INDEX_SLOT.size
 
     def unit_offset(self, number: int) -> int:
-        """Byte position of a unit."""
         return self.units_offset + number * INDEX_UNIT.size
 
 

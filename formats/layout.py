@@ -60,7 +60,6 @@ class LayoutField(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes that the field takes."""
         return struct.calcsize(">" + self.wire.code)
 
 

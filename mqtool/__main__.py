@@ -12,7 +12,6 @@ _INTERRUPTED = 32
 
 
 def run() -> NoReturn:
-    """Run the command line of this process and end with its exit code."""
     # numpy's threads for linear algebra, of which there is none here, spin for 0.03 s each before they sleep
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # until `exits.signals` takes over nothing has begun

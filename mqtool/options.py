@@ -193,7 +193,6 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 
     @property
     def thread_count(self) -> int:
-        """How many threads to use."""
         return self.threads or len(os.sched_getaffinity(0))
 
     @property
@@ -224,7 +223,6 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
         return SparkEngine(self.spark_settings(), makes=rebuilds)
 
     def spark_settings(self) -> SparkSettings:
-        """How to reach Spark."""
         from recover.cluster.session import spark_settings
 
         return spark_settings(self.master, self.conf or (), self.threads)
@@ -261,7 +259,6 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 
 
 def log_size(store: Store) -> int:
-    """Bytes of all files of the log."""
     return sum(mapped_file.length for mapped_file in store.commitlog.files)
 
 

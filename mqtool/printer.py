@@ -70,12 +70,10 @@ def table(
 
 
 def facts(title: str, pairs: Iterable[tuple[str, object]]) -> Table:
-    """Names on the left, values on the right, no rules."""
     return Table(title, (), list(pairs))
 
 
 def severity_text(severity: str, text: str = "") -> Text:
-    """A word in the colour of a severity."""
     return Text(clean(text or severity), style=_STYLES[severity])
 
 
@@ -217,7 +215,6 @@ class Printer:
         self.options = options
 
     def stderr_console(self) -> Console:
-        """A console for words that are not part of the answer."""
         return make_console(self.options.color, stderr=True)
 
     def progress(self, title: str, total: int) -> Progress:
@@ -225,11 +222,9 @@ class Printer:
         return Progress(title, self.options.progress, self.stderr_console, total)
 
     def steps(self, title: str) -> Steps:
-        """A line of progress of the steps of a plan."""
         return Steps(title, self.options.progress, self.stderr_console)
 
     def line(self) -> Line:
-        """A line of progress of anything else."""
         return Line(self.options.progress, self.stderr_console)
 
     def answer_on_stderr(self) -> None:
@@ -237,11 +232,9 @@ class Printer:
         self._screen = self.stderr_console()
 
     def answer(self, **keys: Any) -> None:
-        """Put keys into the JSON document."""
         self.document.update(keys)
 
     def show(self, *things: Shown) -> None:
-        """Show tables and texts, one below the other, after an empty line."""
         if things and not self.options.json and not self.options.quiet:
             self._draw(*([Text("")] if self._drawn else ()), *things)
             self._drawn = True
@@ -259,7 +252,6 @@ class Printer:
             self.stderr_console().print(Text(clean(message), style="dim"))
 
     def found(self, findings: Iterable[Finding]) -> None:
-        """Take findings; they are printed at the end."""
         self.findings.extend(findings)
 
     def summary(self, line: str, steps: Iterable[Step] = (), undo: Step | None = None) -> None:
@@ -267,7 +259,6 @@ class Printer:
         self._summary, self._steps, self._undo = line, list(steps), undo
 
     def finish(self, code: int) -> int:
-        """Print what is left to print and return the exit code."""
         self._end(code, None)
         return code
 

@@ -77,7 +77,6 @@ class Line:
             self._live.stop()
 
     def show(self, line: str) -> None:
-        """Draw a line in place of the one before."""
         if self._live is not None:
             from rich.text import Text
 
@@ -134,7 +133,6 @@ class Progress(Line):
         super().__exit__(kind, error, trace)
 
     def queue(self) -> None:
-        """Count a queue that was checked, which follows the scan."""
         with self._lock:
             self._queues += 1
             now = time.monotonic()

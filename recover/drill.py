@@ -118,13 +118,11 @@ def pick(rng: random.Random, choices: Sequence[T], what: str) -> T:
 
 
 def overwrite(root: Path, path: Path, offset: int, content: bytes, what: str) -> Change:
-    """Write over bytes of a file, whose length stays."""
     disk.write_range(path, offset, [content])
     return Change(path.relative_to(root).as_posix(), offset, what)
 
 
 def zero(root: Path, path: Path, offset: int, length: int) -> Change:
-    """Zeros in place of a range."""
     return overwrite(root, path, offset, bytes(length), f"{length} bytes zeroed")
 
 
@@ -136,14 +134,12 @@ def flip_bit(root: Path, path: Path, offset: int, bit: int) -> Change:
 
 
 def cut(root: Path, path: Path, length: int) -> Change:
-    """Make a file shorter, or longer by a hole."""
     before = path.stat().st_size
     disk.truncate(path, length)
     return Change(path.relative_to(root).as_posix(), min(before, length), f"length {before} made {length}")
 
 
 def remove(root: Path, path: Path) -> Change:
-    """Remove a file, or a folder with all that it holds."""
     if path.is_dir():
         disk.remove_tree(path)
     else:
@@ -152,7 +148,6 @@ def remove(root: Path, path: Path) -> Change:
 
 
 def create(root: Path, path: Path, content: bytes) -> Change:
-    """Write a whole file, new or in place of what was there."""
     what = "created"
     if path.exists():
         what = "replaced"
@@ -328,7 +323,6 @@ class Rehearsal(Struct, frozen=True):
     facts: Facts
 
     def json(self) -> dict[str, Any]:
-        """The keys of the documents."""
         return {"recipe": self.recipe, "seed": self.seed, "changes": [structs.asdict(item) for item in self.changes],
                 "facts": self.facts}
 
@@ -358,7 +352,6 @@ class ScannedSite:
         raise NotApplicable("the log has no record with a body, properties and another record after it")
 
     def last_record(self) -> Hit:
-        """See `Site`."""
         for scan, rows in reversed(self._splits):
             live = np.flatnonzero((rows["bits"] & NO_MESSAGE) == 0)
             if live.size:
@@ -366,7 +359,6 @@ class ScannedSite:
         raise NotApplicable("the store has no record")
 
     def used_files(self) -> list[UsedFile]:
-        """See `Site`."""
         last = {scan.mapped_file: int(rows["phy_offset"][-1]) for scan, rows in self._splits}
         return [UsedFile(file.path, file.file_from_offset, offset - file.file_from_offset)
                 for file, offset in last.items()]

@@ -38,7 +38,6 @@ def mark(read: Callable[[str], bytes]) -> bytes:
 
 
 def mark_of(folder: Path) -> bytes:
-    """The mark of the sources in a folder."""
     return mark(lambda name: (folder / name).read_bytes())
 
 

@@ -85,7 +85,6 @@ class Record(Struct, frozen=True):
 
     @property
     def compressed(self) -> bool:
-        """Whether the stored body is compressed."""
         return bool(self.sys_flag & sysflag.COMPRESSED)
 
     @property
@@ -108,7 +107,6 @@ class Record(Struct, frozen=True):
 
     @property
     def tags(self) -> str | None:
-        """The TAGS property."""
         return self.get_property(props.TAGS)
 
     @property

@@ -20,20 +20,9 @@ from mqtool.options import PARTS, BrokerChoice, EngineChoice, PartsChoice, argum
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
 from recover.check.survey import ScanOptions, survey
-from recover.export.messages import Counts, count_key, damaged_messages
-from recover.export.select import (
-    FOREVER,
-    KINDS,
-    Scanned,
-    Selected,
-    Source,
-    Wanted,
-    open_sources,
-    parse_span,
-    parse_time,
-    scan_source,
-    selected,
-)
+from recover.export import select
+from recover.export.damaged import damaged_messages
+from recover.export.messages import Counts, count_key
 from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
 from recover.findings.refusal import UsageRefusal
 from recover.look.store import settings_of
@@ -99,17 +88,17 @@ class Filter(Struct, frozen=True, kw_only=True):
         "--include", "stale, superseded, system: these, too; several with commas.", _WHAT, metavar="WHAT")] = None
     limit: Annotated[int, option("--limit", "At most N messages, 0 for all.", _WHAT, metavar="N", min=0)] = 0
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> select.Wanted:
         """The filters as `recover` takes them; a usage error (16) for one that cannot be read."""
-        return Wanted(
+        return select.Wanted(
             topics=() if self.topic is None else (self.topic,), queue=self.queue,
-            queue_offsets=parse_span(self.queue_offsets or ":", "--queue-offsets"),
-            phy_offsets=parse_span(self.phy_offsets or ":", "--phy-offsets"),
-            since=parse_time(self.since, "--since") if self.since else 0,
-            until=parse_time(self.until, "--until") if self.until else FOREVER,
+            queue_offsets=select.parse_span(self.queue_offsets or ":", "--queue-offsets"),
+            phy_offsets=select.parse_span(self.phy_offsets or ":", "--phy-offsets"),
+            since=select.parse_time(self.since, "--since") if self.since else 0,
+            until=select.parse_time(self.until, "--until") if self.until else select.FOREVER,
             key=self.key, tag=self.tag, msg_id=self.msg_id,
             properties=tuple(parse_pairs(self.properties, "--property", "K=V", "ORDER=4711")),
-            include=parse_kinds(self.include, "--include", KINDS), limit=self.limit,
+            include=parse_kinds(self.include, "--include", select.KINDS), limit=self.limit,
         )
 
 
@@ -162,7 +151,7 @@ def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice
     run = _Export(reading, where.format)
     options = structs.replace(where.options(), mapped_file_size=where.mapped_file_size, settings=broker.given(),
                               broker=broker.broker)
-    sources = open_sources(where.places, options)
+    sources = select.open_sources(where.places, options)
     if where.format == "store" and target is not None:
         run.write_store(sources, target)
     elif where.format == "parquet" and engine.on_spark and target is not None:
@@ -225,9 +214,9 @@ class Reading:
         self.incomplete = False
         self.damaged_ranges = 0
         self.assumed: list[str] = []
-        self._scanned: dict[str, Scanned] = {}
+        self._scanned: dict[str, select.Scanned] = {}
 
-    def all(self, sources: list[Source]) -> Iterator[Selected]:
+    def all(self, sources: list[select.Source]) -> Iterator[select.Selected]:
         """Every wanted message, source by source; a second call does not scan again."""
         left = self.wanted.limit
         for source in sources:
@@ -238,7 +227,7 @@ class Reading:
                     if left <= 0:
                         return
 
-    def _of(self, source: Source, limit: int) -> Iterator[Selected]:
+    def _of(self, source: select.Source, limit: int) -> Iterator[select.Selected]:
         if self.damaged:
             if source.store is None:
                 raise UsageRefusal("--damaged of a log alone", "Name the store root: its queues tell what was there.")
@@ -248,13 +237,13 @@ class Reading:
             return
         scanned, wanted = self.looked_at(source)
         with self.out.progress("exporting", source.size) as progress:
-            yield from selected(scanned, structs.replace(wanted, limit=limit), self.missed, progress)
+            yield from select.selected(scanned, structs.replace(wanted, limit=limit), self.missed, progress)
 
-    def looked_at(self, source: Source) -> tuple[Scanned, Wanted]:
+    def looked_at(self, source: select.Source) -> tuple[select.Scanned, select.Wanted]:
         """The log of a source, scanned once, and the filters with what they take from it."""
         if source.name not in self._scanned:
             with self.out.progress("scanning", source.size) as progress:
-                self._scanned[source.name] = scan_source(
+                self._scanned[source.name] = select.scan_source(
                     source, self.engine.scanner(), memory=self.engine.memory or DEFAULT_MEMORY, progress=progress)
             for line in self._scanned[source.name].unread:
                 self.missed(line)
@@ -264,7 +253,7 @@ class Reading:
             return scanned, self.wanted
         return scanned, structs.replace(self.wanted, cut_at=self._cut_of(source, scanned))
 
-    def _cut_of(self, source: Source, scanned: Scanned) -> int:
+    def _cut_of(self, source: select.Source, scanned: select.Scanned) -> int:
         """Where the start of the release would end the log."""
         if source.store is None:
             raise UsageRefusal("--lost-by of a log alone", "Name the store root: a start depends on all of it.")
@@ -273,19 +262,16 @@ class Reading:
         prediction = predict(source.store, scanned.log, settings, counted=False)
         if not prediction.starts:
             self.out.say(f"Broker {prediction.broker} would not start, and so cut nothing: {prediction.reason}")
-            return FOREVER
+            return select.FOREVER
         return prediction.max_phy
 
     def topics(self) -> set[str]:
-        """The topics that the scanned logs hold records of."""
         return {topic_text(topic) for scanned in self._scanned.values() for topic, _ in scanned.log.queues}
 
     def stores(self) -> list[str]:
-        """The scanned sources that are stores."""
         return [name for name, scanned in self._scanned.items() if scanned.source.store is not None]
 
     def missed(self, note: str) -> None:
-        """Note what could not be read."""
         self.incomplete = True
         self.notes.append(note)
 
@@ -298,8 +284,7 @@ class _Export:
         self.counts: Counts = Counter()
         self.size = 0
 
-    def write(self, sources: list[Source], writer: Writer) -> None:
-        """Write what is wanted of every source."""
+    def write(self, sources: list[select.Source], writer: Writer) -> None:
         reading = self.reading
         if isinstance(writer, (Ndjson, Csv, Table)) and not reading.damaged and reading.wanted.by_rows:
             for source in sources:
@@ -315,7 +300,7 @@ class _Export:
             self.size += item.message.size or 0
             writer.write(item)
 
-    def write_on_spark(self, sources: list[Source], target: Path) -> None:
+    def write_on_spark(self, sources: list[select.Source], target: Path) -> None:
         """Have executors write a folder of Parquet files of what is wanted of one source."""
         from recover.cluster.export import export_on_spark
 
@@ -329,7 +314,7 @@ class _Export:
             self.counts, self.size = export_on_spark(
                 reading.engine.spark_settings(), scanned, wanted, target, note=reading.missed, progress=progress)
 
-    def write_store(self, sources: list[Source], target: Path) -> None:
+    def write_store(self, sources: list[select.Source], target: Path) -> None:
         """Write a store of what is wanted of one source."""
         reading = self.reading
         if len(sources) != 1:

@@ -27,7 +27,7 @@ from recover.check.parts import (
 )
 from recover.check.report import verify
 from recover.check.survey import Survey, survey
-from recover.export.messages import damaged_messages
+from recover.export.damaged import damaged_messages
 from recover.export.select import Scanned, Selected, Source, Wanted, selected
 from recover.export.write import output_file, writer_for
 from recover.findings.model import Finding, FindingList

@@ -25,16 +25,7 @@ from recover.export.select import FOREVER as ANY_TIME
 from recover.export.trace import Event, Life
 from recover.export.trace import trace as trace_message
 from recover.findings.refusal import UsageRefusal
-from recover.look.query import (
-    Answer,
-    Found,
-    note_unread,
-    query_id,
-    query_key,
-    query_offset,
-    query_phy_offset,
-    query_time,
-)
+from recover.look import query as look
 from recover.store.columns import DEFAULT_MEMORY
 from recover.store.store import Store
 
@@ -115,7 +106,7 @@ def query(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engine
     way = search.check()
     opened = store.open(broker)
     answer = _search(out, opened, engine, search, way)
-    note_unread(opened, answer)
+    look.note_unread(opened, answer)
     out.answer(messages=[message_document(found, body=search.body) for found in answer.messages],
                complete=answer.complete, way=answer.way, notes=answer.notes, more=answer.more,
                more_messages=answer.left_out if way == "list" else None,
@@ -131,10 +122,10 @@ def query(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engine
     return exits.CLEAN if answer.complete else exits.OPERATIONAL
 
 
-def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> Answer:
+def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> look.Answer:
     topic, queue = str(search.topic), int(search.queue or 0)
     if way == "phy-offset":
-        return query_phy_offset(store, int(search.phy_offset or 0))
+        return look.query_phy_offset(store, int(search.phy_offset or 0))
     if way == "list":
         since = parse_time(search.since, "--since") if search.since is not None else 0
         until = parse_time(search.until, "--until") if search.until is not None else FOREVER
@@ -147,16 +138,16 @@ def _search(out: Printer, store: Store, engine: EngineChoice, search: Search, wa
     if search.scan or search.include_ghosts:
         return _scan(out, store, engine, search, way)
     if way == "msg-id":
-        return query_id(store, str(search.msg_id), search.topic)
+        return look.query_id(store, str(search.msg_id), search.topic)
     if way == "offset":
-        return query_offset(store, topic, queue, int(search.offset or 0))
+        return look.query_offset(store, topic, queue, int(search.offset or 0))
     if way == "time":
-        return query_time(store, topic, queue, int(search.time or 0))
+        return look.query_time(store, topic, queue, int(search.time or 0))
     end = ANY_TIME if search.end is None else search.end
-    return query_key(store, [topic], str(search.key), begin=search.begin or 0, end=end, limit=search.limit)
+    return look.query_key(store, [topic], str(search.key), begin=search.begin or 0, end=end, limit=search.limit)
 
 
-def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> Answer:
+def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way: str) -> look.Answer:
     if way == "time":
         raise UsageRefusal("--time searches a queue and cannot scan", "Use --begin and --end with --key and --scan.")
     stale = {"stale"} if search.include_ghosts else set()
@@ -170,7 +161,7 @@ def _scan(out: Printer, store: Store, engine: EngineChoice, search: Search, way:
                         only_stale=way == "ghosts", limit=search.limit, progress=progress)
 
 
-def _summary(answer: Answer) -> str:
+def _summary(answer: look.Answer) -> str:
     found = count(len(answer.messages), "message") if answer.messages else "no message"
     if answer.damaged and not answer.messages:
         first = answer.damaged[0]
@@ -186,7 +177,7 @@ def _summary(answer: Answer) -> str:
         f", {answer.left_out:,} more exist" if answer.left_out else ", more exist" if answer.more else "")
 
 
-def _next(out: Printer, answer: Answer, search: Search, way: str) -> list[Step]:
+def _next(out: Printer, answer: look.Answer, search: Search, way: str) -> list[Step]:
     if len(answer.messages) == 1 and not search.body:
         place = answer.messages[0].record.phy_offset
         return [Step(out.given.line("query", "--phy-offset", place, "--body"), "the same message with its body")]
@@ -230,7 +221,7 @@ def trace(
     with out.progress("scanning", log_size(opened)) as progress:
         lives, found = trace_message(opened, name.strip(), engine=engine.scanner() if scan else None, progress=progress)
     found.way = found.way if not found.messages or found.way != "id" else "index"
-    note_unread(opened, found)
+    look.note_unread(opened, found)
     out.answer(lives=[life.json() for life in lives], complete=found.complete, way="scan" if scan else "index",
                notes=found.notes, more=found.more, more_messages=found.left_out or None, damaged=found.damaged)
     for life in lives:
@@ -275,7 +266,7 @@ def _cells(event: Event) -> list[object]:
 # --- messages as documents and as screens ---------------------------------------------------------
 
 
-def message_document(found: Found, *, body: bool) -> dict[str, Any]:
+def message_document(found: look.Found, *, body: bool) -> dict[str, Any]:
     """One message as the document shows it; the body (decompressed) only if asked for."""
     record = found.record
     document: dict[str, Any] = {
@@ -311,7 +302,7 @@ def _plain_body(record: Record) -> tuple[bytes, str]:
         return record.body, str(error)
 
 
-def show_messages(out: Printer, messages: list[Found], *, body: bool, as_list: bool = False) -> None:
+def show_messages(out: Printer, messages: list[look.Found], *, body: bool, as_list: bool = False) -> None:
     """One message in full, several (or one `as_list`) as a table."""
     if len(messages) == 1 and not as_list:
         _show_one(out, messages[0], body)
@@ -321,11 +312,11 @@ def show_messages(out: Printer, messages: list[Found], *, body: bool, as_list: b
         out.show(table("", columns, (_row(found, body) for found in messages)))
 
 
-def _mark(found: Found) -> str:
+def _mark(found: look.Found) -> str:
     return " stale" if found.ghost else " superseded" if found.superseded else ""
 
 
-def _row(found: Found, body: bool) -> list[object]:
+def _row(found: look.Found, body: bool) -> list[object]:
     record = found.record
     where = Text(f"{record.phy_offset:,}{_mark(found)}", style="yellow" if _mark(found) else "")
     row: list[object] = [
@@ -335,7 +326,7 @@ def _row(found: Found, body: bool) -> list[object]:
     return [*row, body_text(_plain_body(record)[0], 60)] if body else row
 
 
-def _show_one(out: Printer, found: Found, body: bool) -> None:
+def _show_one(out: Printer, found: look.Found, body: bool) -> None:
     record = found.record
     out.show(facts("", [
         ("topic", record.topic_name), ("queue", f"{record.queue_id}, queue offset {record.queue_offset:,}"),

@@ -34,7 +34,8 @@ from recover.broker.versions import boundaries
 from recover.change.journal import Run, runs
 from recover.check.report import VerifyReport, verify
 from recover.evidence.traffic import Stretch, Traffic, stretches, traffic
-from recover.export.messages import Message, damaged_messages
+from recover.export.damaged import damaged_messages
+from recover.export.messages import Message
 from recover.export.write import output_file
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
 from recover.look.store import NO_LOG, ExitState, exit_state, settings_of
@@ -232,7 +233,6 @@ _STOPPED = {"clean": "The broker was stopped cleanly", "unclean": "The broker wa
 
 
 def _sentence(found: Facts, document: dict[str, Any], code: int) -> str:
-    """What happened, in one sentence."""
     log = document["commitlog"]
     parts = [_STOPPED[found.exit_state.verdict]]
     stop = next((item for item in found.before.findings if item.code in STOPS), None)

@@ -182,7 +182,6 @@ def properties_text(value: bytes) -> str:
 
 
 def flag_text(sys_flag: int) -> str:
-    """The bits of a sysFlag by name."""
     names = []
     if sys_flag & sysflag.COMPRESSED:
         names.append(f"compressed ({_COMPRESSIONS.get(sys_flag & sysflag.COMPRESSION_TYPE, 'zlib')})")

@@ -59,7 +59,6 @@ class Drawing(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """The same as lines of text."""
         return [f"{row.name[:_NAME]:>{_NAME}}  {self._cells(row)}  {row.note}".rstrip() for row in self.rows]
 
     def _cells(self, row: Row) -> str:
@@ -136,7 +135,6 @@ def queue_drawing(found: Traffic) -> Drawing:
 
 
 def traffic_drawing(found: Traffic) -> Drawing:
-    """Messages of the whole log over time."""
     steps, most = len(found.messages), max([1, *found.messages])
     marks = [Mark(at / steps, (at + 1) / steps, "intact", f"from {human_time(found.begin + at * found.step)}: "
                   f"{count(held, 'message')}, {human_size(size)}", held / most)
@@ -155,7 +153,6 @@ def _axis(found: Traffic) -> tuple[str, str] | None:
 
 
 def span(found: Traffic) -> str:
-    """From the oldest message to the newest."""
     return " to ".join(_ends(found)) if sum(found.messages) else "no message"
 
 
@@ -206,7 +203,6 @@ def _harmless(value: object) -> object:
 
 
 def _plain(value: object) -> str:
-    """Text that Markdown shows as it is: no markup, no HTML, one line."""
     text = clean(str(value).replace("\n", " "))
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _MARKS.sub(r"\\\1", text).replace("://", ":&#47;/").replace("@", "&#64;")

@@ -26,7 +26,6 @@ _GROUP_COLUMNS = (
 
 
 def verify_tables(document: dict[str, Any]) -> list[Shown]:
-    """The parts of a verify document as tables."""
     log = document["commitlog"]
     bridges = ("fillers", "markers") if log.get("fillers") or log.get("markers") else ()
     tables = [_one_row("commitlog", log, (*_LOG, *bridges))]
@@ -61,7 +60,6 @@ def _one_row(title: str, values: dict[str, Any], names: tuple[str, ...]) -> Tabl
 
 
 def verify_line(document: dict[str, Any], code: int) -> str:
-    """The verdict of verify in one line."""
     log = document["commitlog"]
     parts = [f"{count(log['messages'], 'intact message')}"]
     if log["damaged_messages"]:
@@ -131,7 +129,6 @@ _STEPS, _LOSSES = 12, 40
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """The plan as the documents show it."""
     return {"id": plan.id, "steps": [step.json() for step in plan.steps], "loss": list(plan.loss)}
 
 
@@ -173,7 +170,6 @@ def _size(step: Step) -> int:
 
 
 def loss_statement(loss: Sequence[dict[str, Any]]) -> Shown:
-    """The lost messages: a row for each topic, queue and time span."""
     if not loss:
         return Text("No message is lost.", style="green")
     rows = [[item.get("topic", "?"), item.get("queue", "?"), item.get("messages", "?"), _offsets(item), _span(item),

@@ -21,15 +21,8 @@ from formats.record import BLANK, BLANK_SIZE, HEADS, MAGIC_BLANK, MAGIC_V1, MAGI
 from formats.record.grammar import ALWAYS, BODY_CRC, INNER_BATCH, NEVER, PROPERTY_CRC, RULES
 from formats.record.layout import PROPERTIES_LENGTH, TOPIC_LENGTH_V1, TOPIC_LENGTH_V2, Head
 from formats.record.message import inner_batch, java_number
+from recover.broker import versions
 from recover.broker.settings import BrokerSettings
-from recover.broker.versions import (
-    BY_NAME,
-    DELAY_TABLE_LATE,
-    DUP_INFO_CHECKED,
-    IPV6_HOSTS,
-    NEW_PROPERTIES_PARSER,
-    V2_RECORDS,
-)
 
 ReadAt = Callable[[int, int], Buffer]
 """(position in the mapped file, bytes wanted) -> that many bytes, fewer at the end of the file."""
@@ -61,7 +54,7 @@ class CheckRules(Struct, frozen=True):
         """The rules of a recovery; with `recovering=False` those of ordinary dispatch, which checks no body."""
         version = settings.version
         known = {rule.name for rule in RULES if rule.broker == ALWAYS or (
-            rule.broker != NEVER and version.has(BY_NAME[rule.broker]))}
+            rule.broker != NEVER and version.has(versions.BY_NAME[rule.broker]))}
         forced = PROPERTY_CRC in known and settings.flag("forceVerifyPropCRC")
         # one checksum at most
         skipped = {BODY_CRC if forced else PROPERTY_CRC}
@@ -70,11 +63,11 @@ class CheckRules(Struct, frozen=True):
         return cls(
             looks_at=frozenset(known - skipped),
             read_body=recovering,
-            duplicated=recovering and version.has(DUP_INFO_CHECKED) and settings.flag("duplicationEnable"),
-            v2=version.has(V2_RECORDS),
-            ipv6=version.has(IPV6_HOSTS),
-            parser=PARSER_NEW if version.has(NEW_PROPERTIES_PARSER) else PARSER_OLD,
-            delays={} if recovering and version.has(DELAY_TABLE_LATE) else settings.delay_table,
+            duplicated=recovering and version.has(versions.DUP_INFO_CHECKED) and settings.flag("duplicationEnable"),
+            v2=version.has(versions.V2_RECORDS),
+            ipv6=version.has(versions.IPV6_HOSTS),
+            parser=PARSER_NEW if version.has(versions.NEW_PROPERTIES_PARSER) else PARSER_OLD,
+            delays={} if recovering and version.has(versions.DELAY_TABLE_LATE) else settings.delay_table,
             heap=heap,
         )
 

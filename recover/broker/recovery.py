@@ -19,16 +19,9 @@ from formats.record.grammar import INNER_BATCH, PROPERTY_CRC
 from formats.record.layout import I32_STRUCT
 from formats.record.rows import BIT_INNER_BATCH, BIT_PROP_CRC, BIT_V2
 from formats.sysflag import BORNHOST_V6, HOSTS_V6
+from recover.broker import versions
 from recover.broker.record_check import Checked, CheckRules, ReadAt, check_message
 from recover.broker.settings import BrokerSettings
-from recover.broker.versions import (
-    IPV6_HOSTS,
-    LAST_THREE_FILES,
-    START_BY_LOGICS_OFFSET,
-    START_FILE_CHECKED,
-    START_SEARCH_LIMITED,
-    V2_RECORDS,
-)
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader
@@ -68,7 +61,6 @@ class DispatchTarget(Protocol):
     """What takes the messages that a scan passes over, in log order."""
 
     def rows(self, rows: Rows) -> None:
-        """A contiguous run of intact records."""
         ...
 
     def checked(self, message: Checked) -> None:
@@ -79,14 +71,11 @@ class DispatchTarget(Protocol):
 class ScanEnd(Struct, frozen=True):
     """Where a scan ended: `process_offset` is the broker's new end of the log.
 
-    `last_valid` is the start of the last accepted record (-1: none), `reason` why no record stands at
-    the end ("end-of-files" after a blank in the last file), `fatal` that the JVM died there.
+    `reason`: why no record stands at the end ("end-of-files" after a blank in the last file); `fatal`: the JVM died.
     """
 
     process_offset: int
     reason: str
-    last_valid: int
-    last_file: int
     fatal: bool = False
     size: int = 0
 
@@ -107,10 +96,10 @@ def start_file(
     """
     version = settings.version
     last = len(log.files) - 1
-    if mode == "normal" and version.has(LAST_THREE_FILES):
+    if mode == "normal" and version.has(versions.LAST_THREE_FILES):
         return StartFile(max(0, last + 1 - RECOVERED_BY_LAST_FILES), True)
     oldest = 0
-    if version.has(START_SEARCH_LIMITED):
+    if version.has(versions.START_SEARCH_LIMITED):
         oldest = oldest_searched(settings, len(log.files))
     for index in range(last, oldest - 1, -1):
         if _matches(log, index, mode, settings, checkpoint, max_of_queues):
@@ -127,7 +116,7 @@ def oldest_searched(settings: BrokerSettings, files: int) -> int:
 def _matches(
     log: LoadedFiles, index: int, mode: Mode, settings: BrokerSettings, checkpoint: Checkpoint, max_of_queues: int,
 ) -> bool:
-    if settings.version.has(START_FILE_CHECKED):
+    if settings.version.has(versions.START_FILE_CHECKED):
         return _checked_match(log, index, mode, settings, checkpoint, max_of_queues)
     if mode == "normal":
         return log.files[index].file_from_offset <= max_of_queues
@@ -142,10 +131,10 @@ def _first_store_timestamp(read: ReadAt, settings: BrokerSettings) -> int:
     largest = HEADS[HOSTS_V6].size
     content = bytes(read(0, largest)).ljust(largest, b"\0")
     magic = BLANK.decode(content).magic
-    if magic != MAGIC_V1 and not (magic == MAGIC_V2 and settings.version.has(V2_RECORDS)):
+    if magic != MAGIC_V1 and not (magic == MAGIC_V2 and settings.version.has(versions.V2_RECORDS)):
         return 0
     (flags,) = I32_STRUCT.unpack_from(content, OFFSET_SYS_FLAG)
-    layout = HEADS[flags & BORNHOST_V6 if settings.version.has(IPV6_HOSTS) else 0]
+    layout = HEADS[flags & BORNHOST_V6 if settings.version.has(versions.IPV6_HOSTS) else 0]
     return layout.decode(content).store_timestamp
 
 
@@ -160,7 +149,7 @@ def _checked_match(
         return False
     if mode == "normal":
         return first.phy_offset <= max_of_queues
-    if not settings.version.has(START_BY_LOGICS_OFFSET):
+    if not settings.version.has(versions.START_BY_LOGICS_OFFSET):
         return first.store_timestamp <= min_timestamp(checkpoint)
     if checkpoint.logics_physical_offset > 0:
         return first.phy_offset <= checkpoint.logics_physical_offset
@@ -210,7 +199,6 @@ class Runs:
 
 
 def end_of(run: Rows) -> int:
-    """Physical offset after the last record of a run."""
     return int(run["phy_offset"][-1] + run["size"][-1])
 
 
@@ -221,7 +209,6 @@ def scan(
 
     `own_file_only` is checkCommitLogOffsetOnRecover: a record that names a position outside of its file ends the scan.
     """
-    last_valid = -1
     for index in range(first, len(log.files)):
         base = log.files[index].file_from_offset
         runs = Runs(log.rows(index), rules)
@@ -231,20 +218,18 @@ def scan(
             run = runs.at(base + position, base + log.file_size)
             if run.size:
                 target.rows(run)
-                last_valid = int(run["phy_offset"][-1])
                 position = end_of(run) - base
                 continue
             message = check_message(read, position, log.file_size, rules)
             if not message.ok or (message.size > 0 and own_file_only and not _names(message, base, log.file_size)):
                 reason = message.reason or "foreign-phy-offset"
-                return ScanEnd(base + position, reason, last_valid, index, message.fatal, message.size)
+                return ScanEnd(base + position, reason, message.fatal, message.size)
             if message.size == 0:
                 break
             target.checked(message)
-            last_valid = base + position
             position += message.size
         end = base + position
-    return ScanEnd(end, "end-of-files", last_valid, len(log.files) - 1)
+    return ScanEnd(end, "end-of-files")
 
 
 def _names(message: Checked, base: int, file_size: int) -> bool:

@@ -47,16 +47,13 @@ class BytesContent(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Length in bytes."""
         return len(self.data)
 
     @property
     def crc32c(self) -> int:
-        """CRC-32C of all bytes."""
         return crc32c(self.data)
 
     def chunks(self) -> Iterator[Buffer]:
-        """The bytes as they stand there, in one piece."""
         yield self.data
 
 
@@ -69,7 +66,6 @@ class FileContent(Struct, frozen=True):
 
     @property
     def allocated(self) -> int:
-        """Bytes of blocks, for the space check."""
         return self.path.stat().st_blocks * 512 if self.path.exists() else self.size
 
     def chunks(self) -> Iterator[bytes]:

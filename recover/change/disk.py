@@ -124,7 +124,6 @@ def _libc(name: str) -> Callable[..., int] | None:
 
 
 def truncate(path: Path, size: int) -> None:
-    """Set the length of a file in bytes."""
     fault("truncate", path, length=size)
     with _opened(path, os.O_WRONLY | os.O_NOFOLLOW) as fd:
         os.ftruncate(fd, size)
@@ -336,13 +335,11 @@ def remove_tree(path: Path) -> None:
 
 
 def fsync(path: Path) -> None:
-    """Sync a file's content and metadata."""
     fault("fsync", path)
     _sync(path)
 
 
 def fsync_dir(path: Path) -> None:
-    """Sync the names in a directory."""
     fault("fsync-dir", path)
     _sync(path)
 

@@ -86,7 +86,6 @@ class Run(Struct, dict=True):
     _begins: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:
-        """Take in the next record."""
         self.records.append(record)
         event = record["event"]
         if event == "start":
@@ -99,12 +98,10 @@ class Run(Struct, dict=True):
 
     @property
     def id(self) -> str:
-        """The folder's name."""
         return self.path.name
 
     @property
     def journal(self) -> Path:
-        """The journal file."""
         return self.path / "journal.ndjson"
 
     @cached_property
@@ -147,7 +144,6 @@ class Run(Struct, dict=True):
         )
 
     def staged(self, step: int) -> Path:
-        """Where the new content of a step is."""
         return self.path / f"staged/{step:06d}"
 
     def preimage(self, step: int) -> Path:
@@ -155,7 +151,6 @@ class Run(Struct, dict=True):
         return self.path / f"preimages/{step:06d}"
 
     def retired(self, step: int) -> Path:
-        """Where the file is that a step replaced or took away."""
         return self.path / f"retired/{step:06d}"
 
     def kept(self) -> list[Path]:

@@ -49,7 +49,6 @@ class Places:
         self.check(plan.steps)
 
     def check(self, steps: Iterable[Step]) -> None:
-        """The same for some steps."""
         for step in steps:
             self.folders_of(step)
 

@@ -108,7 +108,6 @@ def _id_of(plan: Plan) -> str:
 
 
 def identify(root: Path, parts: Iterable[str] = ()) -> StoreIdentity:
-    """Which store this is."""
     digest = 0
     for name in sorted(_commitlog_names(root, parts)):
         digest = crc32c(os.fsencode(os.path.basename(name)) + b"\0", digest)

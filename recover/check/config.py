@@ -211,7 +211,6 @@ class TopicGuess(Struct, frozen=True):
     style: Style
 
     def content(self) -> bytes:
-        """The text of the file."""
         table: Members = {topic: self.topics[topic] for topic in sorted(self.topics)}
         version: Members = {"counter": 1, "timestamp": self.timestamp}
         return dumps({"dataVersion": version, _MARK: "mqtool", "topicConfigTable": table}, self.style)
@@ -341,7 +340,6 @@ def _came_due(store: Store, log: LogView | None) -> bool:
 
 
 def _groups(subscriptions: ConfigPair, topics: set[str]) -> list[str]:
-    """Consumer groups of users that topics or subscriptions name."""
     named = {topic.removeprefix(_RETRY) for topic in topics if topic.startswith(_RETRY)}
     if subscriptions.chosen is not None:
         named.update(subscriptions.chosen.table)

@@ -72,7 +72,6 @@ class Rejected(Struct):
 
 
 def rejected(look: Survey) -> list[Rejected]:
-    """Those of the log as its queues bear it out."""
     log, found = look.log, []
     records = dict(log.written)
     alike = _compressed_alike(log) if log.tally.bits & BIT_CONTRADICTED_FLAG else Counter()

@@ -61,7 +61,6 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: 
 
 
 def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> list[Finding]:
-    """Findings of the commitlog."""
     log = look.log
     untold = list(untold_size(store, log))
     found = [*_file_findings(store, log), *untold]

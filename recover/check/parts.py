@@ -84,7 +84,6 @@ class Needed(Struct, frozen=True):
     stops: bool = False
 
     def finding(self) -> Finding:
-        """As verify reports it."""
         code = "part-missing" if self.missing else "part-damaged"
         return finding(code, self.part, None, part=self.part, what=self.what, problem=self.problem, stops=self.stops)
 

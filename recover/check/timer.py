@@ -13,19 +13,9 @@ import numpy as np
 from msgspec import Struct, field
 
 from formats import properties as props
+from formats import timer
 from formats.errors import FormatError
 from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_MARKER
-from formats.timer import (
-    MAGIC_DEFAULT,
-    MAGIC_DELETE,
-    MAGIC_ROLL,
-    TIMER_CHECK,
-    TIMER_LOG_BLANK,
-    TIMER_LOG_UNIT,
-    WHEEL_FILE_SIZE,
-    TimerCheck,
-    decode,
-)
 from recover.broker.settings import java_integer
 from recover.findings.model import Finding, finding
 from recover.findings.store_codes import DUE_AGAIN
@@ -41,7 +31,7 @@ TIMERWHEEL = "timerwheel"
 TIMER_TOPIC = b"rmq_sys_wheel_timer"
 _CHECK = "timercheck"
 _CHECK_FILE = f"{CONFIG}/{_CHECK}"
-_CHUNK = TIMER_LOG_UNIT.size * 20_000
+_CHUNK = timer.TIMER_LOG_UNIT.size * 20_000
 _STANDS_IN = BIT_FILLER | BIT_MARKER
 _PRECISIONS = (1000, 500, 200, 100, 50, 20, 10)
 _SLACK_MS = 10_000
@@ -72,7 +62,7 @@ class _Units(Struct):
 class _State(Struct):
     """What config/timercheck says, how far its words can be true, and what the units seen so far name."""
 
-    check: TimerCheck | None
+    check: timer.TimerCheck | None
     delivered: int
     end: int = 0
     units: int = 0
@@ -94,7 +84,7 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
         if state.units and check is None:
             yield finding("timer-check-wrong", _CHECK_FILE, None, problem=problem)
         if state.ahead and check is not None:
-            yield finding("timer-check-wrong", _CHECK_FILE, TIMER_CHECK.offset("last_read_timestamp"),
+            yield finding("timer-check-wrong", _CHECK_FILE, timer.TIMER_CHECK.offset("last_read_timestamp"),
                           problem=f"says that all was delivered up to {check.last_read_timestamp}, and {state.ahead} "
                           f"units are due before that, but later than the newest message ({log.newest_timestamp})",
                           value=check.last_read_timestamp, newest=log.newest_timestamp, units=state.ahead)
@@ -115,9 +105,9 @@ def check_lengths(store: Store) -> Iterator[Finding]:
         if path.name != TIMERWHEEL and not snapshot:
             continue
         length = path.stat().st_size
-        if length not in (0, WHEEL_FILE_SIZE):
+        if length not in (0, timer.WHEEL_FILE_SIZE):
             yield finding("timer-wheel-bad-length", path.name, None, name=path.name, length=length,
-                          expected=WHEEL_FILE_SIZE)
+                          expected=timer.WHEEL_FILE_SIZE)
     queue = _timerlog(store)
     for wrong in queue.wrong_lengths():
         yield finding("timer-log-bad-length", store.relative(wrong.path), 0, length=wrong.length,
@@ -129,13 +119,13 @@ def _file_size(store: Store) -> int:
     return java_integer(store.options.settings.get("mappedFileSizeTimerLog", "")) or 0
 
 
-def _check_of(store: Store) -> tuple[TimerCheck | None, str]:
+def _check_of(store: Store) -> tuple[timer.TimerCheck | None, str]:
     """config/timercheck; or why it says nothing."""
     try:
-        content = read_small(store.config_dir / _CHECK, TIMER_CHECK.size)
+        content = read_small(store.config_dir / _CHECK, timer.TIMER_CHECK.size)
         if content and not any(content):
             return None, "holds nothing but zeros, and the timerlog has units"
-        return TIMER_CHECK.decode(content), ""
+        return timer.TIMER_CHECK.decode(content), ""
     except FileNotFoundError:
         return None, "is missing, and the timerlog has units"
     except (OSError, FormatError) as error:
@@ -183,7 +173,7 @@ def _claimed(units: _Units, state: _State, log: LogView) -> int:
     """How many units timercheck takes for delivered, though nothing was stored since they are due."""
     if state.check is None:
         return 0
-    plain = units.columns["magic"] == MAGIC_DEFAULT
+    plain = units.columns["magic"] == timer.MAGIC_DEFAULT
     late = (units.due > log.newest_timestamp + _SLACK_MS) & (units.due < state.check.last_read_timestamp)
     return int((plain & late).sum())
 
@@ -191,17 +181,17 @@ def _claimed(units: _Units, state: _State, log: LogView) -> int:
 def _contradicts(log: LogView, units: _Units, base: int, pending: Rows) -> Rows:
     """Units whose fields cannot be, told by the others: instants are whole, and a chain stays at one instant."""
     magic = units.columns["magic"]
-    wrong = pending & ((magic & MAGIC_DEFAULT) == 0)
+    wrong = pending & ((magic & timer.MAGIC_DEFAULT) == 0)
     precision = next((p for p in _PRECISIONS if 2 * int((units.due % p == 0).sum()) > units.due.size), 1)
-    wrong |= (units.due % precision != 0) & ((magic & MAGIC_ROLL) == 0)
+    wrong |= (units.due % precision != 0) & ((magic & timer.MAGIC_ROLL) == 0)
     previous = units.columns["previous"].astype(np.int64)
     wrong |= pending & ((previous < -1) | (previous >= base + units.position))
     start = base + int(units.position[0]) if units.position.size else 0
     here = np.flatnonzero(pending & (previous >= start) & ~wrong)
-    step, rest = np.divmod(previous[here] - start, TIMER_LOG_UNIT.size)
+    step, rest = np.divmod(previous[here] - start, timer.TIMER_LOG_UNIT.size)
     same = (rest == 0) & (units.due[step] // precision == units.due[here] // precision)
     wrong[here] |= ~same & ~wrong[step]
-    for at in np.flatnonzero(pending & ~wrong & ((magic & MAGIC_DELETE) != 0))[:_READ].tolist():
+    for at in np.flatnonzero(pending & ~wrong & ((magic & timer.MAGIC_DELETE) != 0))[:_READ].tolist():
         wrong[at] = not _property(log, int(units.phy_offset[at]), int(units.size[at]), props.TIMER_DEL_UNIQKEY)
     return np.asarray(wrong)
 
@@ -214,7 +204,7 @@ def _property(log: LogView, phy_offset: int, size: int, name: str) -> str | None
             return None
 
 
-def _missing(log: LogView, check: TimerCheck, state: _State) -> Iterator[Finding]:
+def _missing(log: LogView, check: timer.TimerCheck, state: _State) -> Iterator[Finding]:
     """Messages that were taken up into a timerlog, are not due yet, and have no unit there.
 
     With units in RocksDB there never was a timerlog.
@@ -273,15 +263,15 @@ def _units(reader: FileReader, length: int) -> Iterator[_Units]:
     position = 0
     while position < length:
         content = reader.read(position, min(_CHUNK, length - position))
-        whole = len(content) // TIMER_LOG_UNIT.size
-        units = np.frombuffer(content, dtype=TIMER_LOG_UNIT.dtype, count=whole)
-        bad = (units["size"] != TIMER_LOG_UNIT.size) | ((units["magic"] & ~0xF) != 0)
+        whole = len(content) // timer.TIMER_LOG_UNIT.size
+        units = np.frombuffer(content, dtype=timer.TIMER_LOG_UNIT.dtype, count=whole)
+        bad = (units["size"] != timer.TIMER_LOG_UNIT.size) | ((units["magic"] & ~0xF) != 0)
         used = int(bad.argmax()) if bad.any() else whole
         behind = int((~bad[used:]).sum())
         units = units[:used]
-        start = position + np.arange(used, dtype=np.int64) * TIMER_LOG_UNIT.size
-        stop = position + used * TIMER_LOG_UNIT.size
-        reason = _why(content, used * TIMER_LOG_UNIT.size) if used < whole else ""
+        start = position + np.arange(used, dtype=np.int64) * timer.TIMER_LOG_UNIT.size
+        stop = position + used * timer.TIMER_LOG_UNIT.size
+        reason = _why(content, used * timer.TIMER_LOG_UNIT.size) if used < whole else ""
         if used < whole and not reason and behind:
             reason = "an end mark, or nothing"
         yield _Units(start, units, units["write_timestamp"].astype(np.int64) + units["delay"], stop, reason, behind)
@@ -292,10 +282,10 @@ def _units(reader: FileReader, length: int) -> Iterator[_Units]:
 
 def _why(content: bytes, offset: int) -> str:
     """What is wrong where the units stop; "" for an end mark or an unwritten place."""
-    if offset + TIMER_LOG_BLANK.size > len(content):
+    if offset + timer.TIMER_LOG_BLANK.size > len(content):
         return ""
     try:
-        decode(content, offset)
+        timer.decode(content, offset)
     except FormatError as error:
         return "" if error.reason in ("end", "unwritten") else str(error)
     return ""

@@ -26,26 +26,7 @@ from formats.index import (
     time_diff,
 )
 from formats.layout import Buffer
-from formats.native.index import (
-    BEYOND_LOG,
-    CHAIN_LOOP,
-    CLASS,
-    DUPLICATE,
-    EXPIRED,
-    LOST,
-    NO_RECORD,
-    OTHER_KEY,
-    RIGHT,
-    SLOT_OUT_OF_RANGE,
-    SLOT_WRONG,
-    TAKE_ALL,
-    TAKE_KEYS,
-    WRONG_CHAIN,
-    WRONG_TIME,
-    check_chains,
-    follow_units,
-    phy_offsets,
-)
+from formats.native import index as native
 from formats.native.walk import last_nonzero
 from recover.broker.versions import TAG_INDEX, BrokerVersion
 from recover.derived.index_files import (
@@ -70,9 +51,12 @@ _FEW = 256
 _ROOM = 2_000_000
 """Bytes that are read at once: whole units, and whole slots."""
 _NO_SLOTS = np.zeros(0, dtype=np.int32)
-_FLAWS = WRONG_TIME | WRONG_CHAIN | CHAIN_LOOP
-_UNIT_CODES = ((CHAIN_LOOP, "index-chain-loop"), (WRONG_CHAIN, "index-wrong-chain"), (WRONG_TIME, "index-wrong-time"))
-_SLOT_CODES = ((SLOT_OUT_OF_RANGE, "index-slot-out-of-range"), (SLOT_WRONG, "index-wrong-slot"))
+_FLAWS = native.WRONG_TIME | native.WRONG_CHAIN | native.CHAIN_LOOP
+_UNIT_CODES = (
+    (native.CHAIN_LOOP, "index-chain-loop"), (native.WRONG_CHAIN, "index-wrong-chain"),
+    (native.WRONG_TIME, "index-wrong-time"),
+)
+_SLOT_CODES = ((native.SLOT_OUT_OF_RANGE, "index-slot-out-of-range"), (native.SLOT_WRONG, "index-wrong-slot"))
 _MOST_OTHERS = 100
 _MOST_RUNS = 10_000
 _NEAR_EMPTY_PART = 100
@@ -112,7 +96,6 @@ class IndexFileVerdict(Struct):
 
     @property
     def units(self) -> int:
-        """Units in use."""
         return self.end - 1
 
     @property
@@ -179,7 +162,7 @@ def compare_file(
     split, key = found
     units = range(len(expired) + 1, header.index_count)
     if len(expired):
-        begins, begin_offset = (header.begin_timestamp, header.begin_timestamp), int(phy_offsets(expired[:1])[0])
+        begins, begin_offset = (header.begin_timestamp, header.begin_timestamp), int(native.phy_offsets(expired[:1])[0])
         possible = 0 < header.begin_timestamp <= header.end_timestamp
     else:
         begins = key.timestamp - 1000 * unit.time_diff if unit.time_diff else 0, key.timestamp
@@ -188,7 +171,7 @@ def compare_file(
     if not possible or (header.begin_timestamp, header.begin_phy_offset) != (begins[1], begin_offset):
         return None
     held: tuple[int, int] | None = None
-    for rule in (TAKE_KEYS, TAKE_ALL):
+    for rule in (native.TAKE_KEYS, native.TAKE_ALL):
         spans = stream.spans(split, key, rule, units, begins, header.end_phy_offset)
         if sum(span.count for _, span in spans) < len(units) or not _begin(reader, geometry, stream, spans[0]):
             continue
@@ -206,7 +189,7 @@ def compare_file(
 def _expired_head(reader: FileReader, geometry: IndexGeometry, header: IndexHeader, min_offset: int) -> Rows:
     """The units before the first one that is not of an expired message (int32, shape (n, 5)); the last is none."""
     parts = [np.empty((0, 5), dtype=np.int32)]
-    size, stop = _ROOM // INDEX_UNIT.size * INDEX_UNIT.size, geometry.unit_offset(header.index_count - 1)
+    size, stop = _ROOM, geometry.unit_offset(header.index_count - 1)
     for at in range(geometry.unit_offset(1), stop, size):
         content = reader.read(at, min(size, stop - at))
         words = np.frombuffer(content, dtype=">i4", count=len(content) // INDEX_UNIT.size * 5)
@@ -237,7 +220,7 @@ def followed(content: Buffer | Rows, number: int, slots: Rows = _NO_SLOTS) -> tu
     """See `follow_units`; the sum without a sign. What is no whole unit does not count."""
     whole = len(content) // INDEX_UNIT.size * INDEX_UNIT.size
     units = np.frombuffer(content, dtype=np.int32, count=whole // 4).reshape(-1, INDEX_UNIT.size // 4)
-    total, wrong = follow_units(units, number, SEED, slots)
+    total, wrong = native.follow_units(units, number, SEED, slots)
     return total % (1 << 64), wrong
 
 
@@ -287,7 +270,7 @@ def _verdict_of(
         verdict.counts_entries = header.hash_slot_count > used
     tagged = [it for it in sums if it.tagged]
     if tagged:
-        verdict.tag_runs = [TagRun(tagged[0].first_tagged, sum(it.tagged for it in tagged), rule == TAKE_ALL)]
+        verdict.tag_runs = [TagRun(tagged[0].first_tagged, sum(it.tagged for it in tagged), rule == native.TAKE_ALL)]
     return verdict
 
 
@@ -316,11 +299,10 @@ class _Judge:
         counted = max(1, image.header.index_count)  # IndexFile.load takes a count below 1 as 1
         self.counted = counted
         self.verdict.end = self.end = min(counted, self.written)
-        self.offsets = phy_offsets(units[: self.end])
+        self.offsets = native.phy_offsets(units[: self.end])
         self.classes = np.zeros(self.end, dtype=np.uint8)
 
     def run(self) -> IndexFileVerdict:
-        """The verdict, with its findings."""
         if self.counted != self.written:
             header = self.image.header.index_count
             self._report("index-count-wrong", 36, header=header, written=self.written - 1)
@@ -358,30 +340,30 @@ class _Judge:
 
     def _classify_rest(self) -> None:
         """Units that no record took: expired, in damage, after the end, or wrong."""
-        rest = np.flatnonzero(self.classes[1:] == NO_RECORD) + 1
+        rest = np.flatnonzero(self.classes[1:] == native.NO_RECORD) + 1
         units, offsets = self.image.units[rest], self.offsets[rest]
-        kinds = np.full(rest.size, NO_RECORD, dtype=np.uint8)
-        kinds[offsets >= self.log.log_end] = BEYOND_LOG
-        kinds[self.log.in_damage(offsets)] = LOST
-        kinds[is_expired(units, self.log.min_offset)] = EXPIRED
+        kinds = np.full(rest.size, native.NO_RECORD, dtype=np.uint8)
+        kinds[offsets >= self.log.log_end] = native.BEYOND_LOG
+        kinds[self.log.in_damage(offsets)] = native.LOST
+        kinds[is_expired(units, self.log.min_offset)] = native.EXPIRED
         if not self.log.files:
-            kinds[:] = LOST
-        kinds[~units.any(axis=1)] = NO_RECORD
+            kinds[:] = native.LOST
+        kinds[~units.any(axis=1)] = native.NO_RECORD
         self.classes[rest] = kinds
 
     def _check_first_time(self) -> None:
         """Unit 1 counts from the end of the file that was before it when the broker made this one."""
-        if int(self.classes[1]) & CLASS in (RIGHT, DUPLICATE):
+        if int(self.classes[1]) & native.CLASS in (native.RIGHT, native.DUPLICATE):
             most = _most_seconds(self.previous, self.stream.timestamp(int(self.offsets[1])) or 0)
             if not 0 <= int(self.image.units[1, 3]) <= most:
-                self.classes[1] |= WRONG_TIME
+                self.classes[1] |= native.WRONG_TIME
 
     def _check_chains(self) -> int:
         """Flag units and report slots; the number of slots in use."""
         slots = self.image.slots
         heads = np.zeros(slots.size, dtype=np.int32)
         flags = np.zeros(slots.size, dtype=np.uint8)
-        used = int(check_chains(self.image.units, self.end, slots, self.classes, heads, flags))
+        used = int(native.check_chains(self.image.units, self.end, slots, self.classes, heads, flags))
         # a wrong count explains slots that name units after it
         named = min(max(self.counted, self.written), self.geometry.entries)
         if named > self.end:
@@ -409,9 +391,9 @@ class _Judge:
         wrong = []
         if end > 1:
             wrong += self._wrong_end(1, header.begin_timestamp, header.begin_phy_offset, "begin")
-            if count_fits and int(self.classes[1]) & CLASS == EXPIRED and header.begin_timestamp > self._newest():
-                wrong.append("begin_timestamp")
             if count_fits:
+                expired = int(self.classes[1]) & native.CLASS == native.EXPIRED
+                wrong += ["begin_timestamp"] if expired and header.begin_timestamp > self._newest() else []
                 wrong += self._wrong_end(end - 1, header.end_timestamp, header.end_phy_offset, "end")
         elif header.begin_phy_offset != header.end_phy_offset or header.begin_timestamp != header.end_timestamp:
             wrong += ["begin", "end"]
@@ -425,52 +407,52 @@ class _Judge:
             self._report("index-header-wrong", 0, fields=", ".join(wrong))
 
     def _wrong_end(self, number: int, timestamp: int, phy_offset: int, which: str) -> list[str]:
-        kind, offset = int(self.classes[number]) & CLASS, int(self.offsets[number])
-        if kind in (NO_RECORD, OTHER_KEY):
+        kind, offset = int(self.classes[number]) & native.CLASS, int(self.offsets[number])
+        if kind in (native.NO_RECORD, native.OTHER_KEY):
             return []
-        true_time = self.stream.timestamp(offset) if kind in (RIGHT, DUPLICATE) else None
+        true_time = self.stream.timestamp(offset) if kind in (native.RIGHT, native.DUPLICATE) else None
         wrong = [f"{which}_timestamp"] if true_time not in (None, timestamp) else []
         return [*wrong, f"{which}_phy_offset"] if offset != phy_offset else wrong
 
     def _astray(self) -> Rows:
         """Units that name no record with their key (bool array)."""
-        mask = np.isin(self.classes & CLASS, (NO_RECORD, OTHER_KEY, BEYOND_LOG))
+        mask = np.isin(self.classes & native.CLASS, (native.NO_RECORD, native.OTHER_KEY, native.BEYOND_LOG))
         mask[0] = False
         return mask
 
     def _count(self) -> None:
-        verdict, classes, kinds = self.verdict, self.classes, self.classes & CLASS
+        verdict, classes, kinds = self.verdict, self.classes, self.classes & native.CLASS
         # bincount would make an int64 of each byte first
-        counts = [int(np.count_nonzero(kinds[1:] == kind)) for kind in range(CLASS + 1)]
-        verdict.right, verdict.duplicates = counts[RIGHT], counts[DUPLICATE]
-        verdict.expired, verdict.lost = counts[EXPIRED], counts[LOST]
-        named = (kinds == RIGHT) | (kinds == DUPLICATE)
+        counts = [int(np.count_nonzero(kinds[1:] == kind)) for kind in range(native.CLASS + 1)]
+        verdict.right, verdict.duplicates = counts[native.RIGHT], counts[native.DUPLICATE]
+        verdict.expired, verdict.lost = counts[native.EXPIRED], counts[native.LOST]
+        named = (kinds == native.RIGHT) | (kinds == native.DUPLICATE)
         astray = self._astray()
         verdict.wrong = int((astray | (named & ((classes & _FLAWS) != 0))).sum())
         if verdict.right:
-            live = kinds == RIGHT
+            live = kinds == native.RIGHT
             first = int(live.argmax())
             verdict.first_right = first, int(self.offsets[first]), int(self.image.units[first, 0])
             verdict.last_right = int(self.offsets[kinds.size - 1 - int(live[::-1].argmax())])
             verdict.wrong_before = int(astray[:first].sum())
-        off_time = int((named & ((classes & WRONG_TIME) != 0)).sum())
+        off_time = int((named & ((classes & native.WRONG_TIME) != 0)).sum())
         if 0 < verdict.header.begin_timestamp <= verdict.header.end_timestamp and off_time * 2 <= int(named.sum()):
             first_live = int(named.argmax()) if named.any() else self.end
-            verdict.expired_before = int((kinds[:first_live] == EXPIRED).sum())
+            verdict.expired_before = int((kinds[:first_live] == native.EXPIRED).sum())
         if astray.any() and self.log.files:
             bases = [scan.mapped_file.file_from_offset for scan in self.log.files]
             edges = [*bases, self.log.files[-1].file_end]
             # a unit of zeros names nothing, and one after the end contradicts no record
-            against = astray & (kinds != BEYOND_LOG) & self.image.units[: self.end].any(axis=1)
+            against = astray & (kinds != native.BEYOND_LOG) & self.image.units[: self.end].any(axis=1)
             right, wrong = (np.histogram(np.unique(self.offsets[mask]), edges)[0].tolist() for mask in (named, against))
             verdict.by_log_file = dict(zip(bases, zip(right, wrong, strict=True), strict=True))
-        others = np.flatnonzero((classes & ~np.uint8(WRONG_TIME)) == OTHER_KEY)
+        others = np.flatnonzero((classes & ~np.uint8(native.WRONG_TIME)) == native.OTHER_KEY)
         if others.size <= _MOST_OTHERS:
             verdict.other_keys = [(int(self.offsets[n]), int(self.image.units[n, 0])) for n in others.tolist()]
-        self._report_units(astray & (kinds != BEYOND_LOG), "index-wrong-units")
-        self._report_units(kinds == BEYOND_LOG, "index-beyond-log", log_end=self.log.log_end)
+        self._report_units(astray & (kinds != native.BEYOND_LOG), "index-wrong-units")
+        self._report_units(kinds == native.BEYOND_LOG, "index-beyond-log", log_end=self.log.log_end)
         if self.log.files:
-            self._report_units(kinds == LOST, "index-lost-units")
+            self._report_units(kinds == native.LOST, "index-lost-units")
         for flaw, code in _UNIT_CODES:
             self._report_units((classes & flaw) != 0, code)
 
@@ -484,7 +466,7 @@ class _Judge:
 
 def is_expired(units: Rows, min_offset: int) -> Rows:
     """Rows that name a message before the log's first file, and could be a unit (bool array)."""
-    offsets = phy_offsets(units)
+    offsets = native.phy_offsets(units)
     return np.asarray((offsets >= 0) & (offsets < min_offset) & (units[:, 0] >= 0) & units[:, :4].any(axis=1))
 
 

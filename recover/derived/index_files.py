@@ -197,7 +197,6 @@ class IndexWords(Struct):
 
     @property
     def slots(self) -> Rows:
-        """Heads of the chains."""
         return self.words[_HEADER_WORDS : _HEADER_WORDS + self.geometry.slots]
 
     @property

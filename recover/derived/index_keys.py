@@ -499,7 +499,6 @@ class KeyNumbers:
 
     @property
     def total(self) -> int:
-        """How many keys there are."""
         return int(self._starts[-1])
 
     def place(self, number: int) -> Place:

@@ -21,19 +21,7 @@ from formats.errors import FormatError
 from formats.index import INDEX_HEADER, INDEX_UNIT, IndexGeometry, IndexHeader
 from formats.layout import Buffer
 from formats.names import index_name, parse_index_name
-from formats.native.index import (
-    STATE_BEGIN,
-    STATE_BEGIN_OFFSET,
-    STATE_END,
-    STATE_END_OFFSET,
-    STATE_HASH,
-    STATE_KEY,
-    STATE_NUMBER,
-    STATE_RECORD,
-    STATE_SIZE,
-    STATE_USED_SLOTS,
-    put_keys,
-)
+from formats.native import index as native
 from recover.change.content import Content, LazyContent
 from recover.change.model import Install, Retire, Step
 from recover.derived.expected import Producer
@@ -79,19 +67,20 @@ class IndexImage:
         self._head = head
         self._parts = parts
         self._slots = np.zeros(geometry.slots, dtype=np.int32)
-        self._state = np.zeros(STATE_SIZE, dtype=np.int64)
-        self._state[STATE_NUMBER], self._state[STATE_BEGIN] = 1, head.previous_end
+        self._state = np.zeros(native.STATE_SIZE, dtype=np.int64)
+        self._state[native.STATE_NUMBER], self._state[native.STATE_BEGIN] = 1, head.previous_end
         if first is not None:
-            self._state[[STATE_RECORD, STATE_KEY, STATE_HASH]] = first.row, first.key, first.first_hash
+            at = [native.STATE_RECORD, native.STATE_KEY, native.STATE_HASH]
+            self._state[at] = first.row, first.key, first.first_hash
 
     def units(self) -> Iterator[Buffer]:
         """Unit 0, which stays zero, the expired ones with chains of their own, and those of the keys."""
         state, expired = self._state, self._head.expired
         kept = np.concatenate([np.zeros((1, 5), dtype=np.int32), expired])
         if len(expired):
-            state[STATE_USED_SLOTS] = self._link(kept)
-            state[STATE_NUMBER], state[STATE_BEGIN] = len(kept), self._head.begin_timestamp
-            state[STATE_BEGIN_OFFSET] = (int(expired[0, 1]) << 32) | (int(expired[0, 2]) & 0xFFFFFFFF)
+            state[native.STATE_USED_SLOTS] = self._link(kept)
+            state[native.STATE_NUMBER], state[native.STATE_BEGIN] = len(kept), self._head.begin_timestamp
+            state[native.STATE_BEGIN_OFFSET] = (int(expired[0, 1]) << 32) | (int(expired[0, 2]) & 0xFFFFFFFF)
         for at in range(0, len(kept), UNITS):
             yield kept[at : at + UNITS].astype(">i4").tobytes()
         yield from self._of_keys(len(kept))
@@ -111,24 +100,25 @@ class IndexImage:
         # used again for each block: units are put more slowly into memory that no cache holds than copied there
         block = np.zeros((min(self.stop - base, UNITS), INDEX_UNIT.size // 4), dtype=np.int32)
         for records, hashes, take in self._parts:
-            while state[STATE_NUMBER] < self.stop:
+            while state[native.STATE_NUMBER] < self.stop:
                 limit = min(self.stop, base + len(block))
-                put_keys(block, base, self._slots, records, hashes, take, limit, state)
-                if state[STATE_NUMBER] == limit:
+                native.put_keys(block, base, self._slots, records, hashes, take, limit, state)
+                if state[native.STATE_NUMBER] == limit:
                     yield block[: limit - base].tobytes()
                     base = limit
-                if state[STATE_RECORD] == records.size:
+                if state[native.STATE_RECORD] == records.size:
                     break
-            if state[STATE_NUMBER] == self.stop:
+            if state[native.STATE_NUMBER] == self.stop:
                 return
-            state[STATE_RECORD] = state[STATE_KEY] = state[STATE_HASH] = 0
+            state[native.STATE_RECORD] = state[native.STATE_KEY] = state[native.STATE_HASH] = 0
 
     def header(self, *, counts_entries: bool = False) -> IndexHeader:
         """The header, once all units were made. `counts_entries`: it counts units instead of slots."""
-        state, units = self._state, int(self._state[STATE_NUMBER]) - 1
+        state, units = self._state, int(self._state[native.STATE_NUMBER]) - 1
         return IndexHeader(
-            int(state[STATE_BEGIN]), int(state[STATE_END]), int(state[STATE_BEGIN_OFFSET]),
-            int(state[STATE_END_OFFSET]), units if counts_entries else int(state[STATE_USED_SLOTS]), units + 1,
+            int(state[native.STATE_BEGIN]), int(state[native.STATE_END]), int(state[native.STATE_BEGIN_OFFSET]),
+            int(state[native.STATE_END_OFFSET]), units if counts_entries else int(state[native.STATE_USED_SLOTS]),
+            units + 1,
         )
 
     def slots(self) -> Iterator[Buffer]:
@@ -362,7 +352,6 @@ class FileBuilder:
         self.min_offset = min_offset
 
     def describe(self, target: Target) -> RebuiltIndexFile:
-        """The file that a target stands for, its content not yet made."""
         head = self.head(target)
         units = target.stop - target.start + len(head.expired)
         used = self.geometry.units_offset + (units + 1) * INDEX_UNIT.size

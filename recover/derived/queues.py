@@ -191,7 +191,6 @@ class _Writer:
         self._writes: list[tuple[int, bytearray]] = []
 
     def put(self, unit: bytes) -> int:
-        """Add a unit; the position that it got."""
         left = self.file_size - self.position % self.file_size
         if len(unit) > left - END_ROOM:
             self._write(CQ_EXT_END.encode(END)[:left])
@@ -209,7 +208,6 @@ class _Writer:
         self.position += len(data)
 
     def result(self) -> tuple[tuple[int, bytes], ...]:
-        """What was written, by position."""
         return tuple((position, bytes(data)) for position, data in self._writes)
 
 
@@ -253,7 +251,6 @@ class QueueCells(Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """True when no cell is left."""
         return self.cells.size == 0
 
     def files(self, file_size: int) -> Iterator[tuple[int, memoryview]]:

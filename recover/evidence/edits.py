@@ -80,7 +80,6 @@ class Edit(Struct, frozen=True):
 
     @property
     def stop(self) -> int:
-        """Physical offset of the record's end."""
         return self.start + self.record.total_size
 
     @property
@@ -96,7 +95,6 @@ class Edit(Struct, frozen=True):
 
     @property
     def place(self) -> Place:
-        """Queue and queue offset where the record belongs."""
         record = self.record
         return self.places[0] if self.places else (QueueKey(record.topic_name, record.queue_id), record.queue_offset)
 
@@ -152,7 +150,6 @@ def by_record(edits: Iterable[Edit]) -> dict[int, list[Edit]]:
 
 
 def a_bit_away(record: Record) -> Iterator[Record]:
-    """Each record that differs in one bit of its properties."""
     for position in range(len(record.properties)):
         for bit in range(8):
             content = bytearray(record.properties)

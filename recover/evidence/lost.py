@@ -89,7 +89,6 @@ class LostPosition(Struct, frozen=True):
 
     @property
     def place(self) -> tuple[QueueKey, int]:
-        """Queue and queue offset."""
         return self.key, self.queue_offset
 
     @property

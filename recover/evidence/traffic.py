@@ -52,7 +52,6 @@ class Traffic(Struct):
     more_queues: int = 0
 
     def json(self) -> dict[str, Any]:
-        """The keys of the document."""
         return structs.asdict(self) | {"queues": [structs.asdict(queue) for queue in self.queues]}
 
 

@@ -7,38 +7,16 @@ import functools
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
 from msgspec import Struct, field, structs
 
 from formats import properties as props
 from formats import sysflag
 from formats.compression import MissingCodecError, decompress
 from formats.errors import FormatError
-from formats.javahash import java_string
 from formats.message_id import offset_id
-from formats.record import (
-    HEAD,
-    HEAD_SIZE,
-    HEADS,
-    MAGIC_V1,
-    TOPIC_HALF,
-    TOPIC_OP_HALF,
-    TOPIC_SCHEDULE,
-    Record,
-    decode,
-    host_text,
-)
-from formats.record.grammar import valid_topic
+from formats.record import TOPIC_HALF, TOPIC_OP_HALF, TOPIC_SCHEDULE, Record, host_text
 from formats.record.message import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, TOPIC_TIMER
-from formats.sysflag import HOSTS_V6
-from recover.check.survey import Survey
-from recover.evidence.lost import LostPosition
-from recover.export.select import Selected
-from recover.log.file_scan import own_heads
-from recover.log.judge import LogReader
-from recover.log.scan import Damage
 
 _TRANSACTIONS = {
     sysflag.TRANSACTION_NOT: "none", sysflag.TRANSACTION_PREPARED: "half", sysflag.TRANSACTION_COMMIT: "commit",
@@ -215,133 +193,3 @@ def _inner(content: bytes, at: int) -> tuple[int, int, bytes, bytes] | None:
     if text_length < 0 or text_at + text_length != end:
         return None
     return size, flag, content[body_at:body_end], content[text_at:end]
-
-
-# --- What is legible of damaged messages: fields whose bytes are there, what queues remember, and which are doubtful.
-
-
-_MOST_READ = 64 << 20
-_SANE_TIME = range(1_000_000_000_000, 10_000_000_000_000)
-"""ms: the years 2001 to 2286."""
-
-
-def damaged_messages(look: Survey) -> Iterator[Selected]:
-    """What is left of each message in a damaged range: by its own bytes, else by the queue that names it.
-
-    The state is `damaged`, `doubtful` names the fields that no checksum or second witness backs; what cannot be read is
-    None. Messages that only queues name come without anything but their place.
-    """
-    with LogReader(look.log.queue) as reader:
-        for damage, positions in zip(look.log.damaged, look.losses.by_damage, strict=True):
-            named = {position.phy_offset: position for position in positions if position.phy_offset is not None}
-            for at, content in _heads(reader, damage, set(named)):
-                yield Selected(_legible(at, content, named.pop(at, None), damage), content)
-            left = [*named.values(), *(position for position in positions if position.phy_offset is None)]
-            for position in left:
-                yield Selected(_of_queue(position, damage), b"")
-
-
-def _heads(reader: LogReader, damage: Damage, named: set[int]) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes to the next head or the range's end) of what looks like a record: by its magic and own offset,
-    or because a queue names it."""
-    if damage.mapped_file is None:
-        return
-    content = reader.read(damage.start, min(damage.stop - damage.start, _MOST_READ))
-    starts = {at - damage.start for at in named if damage.start <= at < damage.stop}
-    starts |= set(own_heads(np.frombuffer(content, dtype=np.uint8), 0, damage.start).tolist())
-    if content.strip(b"\0"):
-        starts.add(0)
-    ordered = sorted(starts)  # none in a range of zeros
-    for start, stop in zip(ordered, [*ordered[1:], len(content)], strict=False):
-        yield damage.start + start, content[start:stop]
-
-
-def _legible(at: int, content: bytes, position: LostPosition | None, damage: Damage) -> Message:
-    values: dict[str, Any] = dict.fromkeys(COLUMNS)
-    doubtful: list[str] = []
-    try:
-        record = decode(content, check_crc=False)
-        values.update(structs.asdict(message_of(record, "damaged")))
-        doubtful += _doubts(record, content, damage)
-    except FormatError as error:
-        values.update(_of_head(content))
-        doubtful += [name for name, value in values.items() if value is not None]
-        values["body_problem"] = str(error)
-    values.update(phy_offset=at, state="damaged")
-    if position is not None:
-        seen = {"stored_topic": position.key.topic, "stored_queue": position.key.queue_id,
-                "queue_offset": position.queue_offset, "size": position.size}
-        for name, value in seen.items():
-            if values[name] == value:
-                doubtful = [each for each in doubtful if each != name]
-            elif values[name] is None or name in doubtful:
-                values[name] = value
-                doubtful = [each for each in doubtful if each != name]
-        values["topic"] = values["topic"] or position.key.topic
-        values["queue"] = position.key.queue_id if values["queue"] is None else values["queue"]
-    values["properties"] = values["properties"] or {}
-    values["doubtful"] = sorted(set(doubtful) - {"state", "properties_text"})
-    values["damage"] = damage.reason
-    return Message(**values)
-
-
-def _doubts(record: Record, content: bytes, damage: Damage) -> list[str]:
-    """Fields of a record whose lengths add up that something speaks against."""
-    try:
-        decode(content)
-    except FormatError as error:
-        if error.reason == "bad-body-crc":
-            return ["body"]
-        if error.reason == "bad-property-crc":
-            return [name for name in COLUMNS if name not in ("phy_offset", "state", "damage", "doubtful", "body")]
-    doubts = []
-    if not valid_topic(record.topic):
-        doubts += ["topic", "stored_topic"]
-    for name in ("store_timestamp", "born_timestamp"):
-        if getattr(record, name) not in _SANE_TIME:
-            doubts.append(name.removesuffix("stamp"))
-    if record.queue_id < 0:
-        doubts += ["queue", "stored_queue"]
-    if record.queue_offset < 0:
-        doubts.append("queue_offset")
-    if not doubts and damage.reason == "bad-properties":
-        doubts = ["properties", "keys", "tags", "unique_key"]
-    return doubts
-
-
-def _of_head(content: bytes) -> dict[str, Any]:
-    """The fields of a head, where so much is there; topic and the rest hang on lengths that do not add up."""
-    if len(content) < HEAD_SIZE or not content[:HEAD_SIZE].strip(b"\0"):
-        return {}
-    layout = HEADS[HEAD.decode(content).sys_flag & HOSTS_V6]
-    if len(content) < layout.size:
-        return {}
-    (size, magic, _, queue_id, flag, queue_offset, _, sys_flag, born, born_ip, born_port, stored, store_ip, store_port,
-     again, _, body_length) = layout.struct.unpack_from(content, 0)
-    found: dict[str, Any] = {
-        "size": size, "queue": queue_id, "stored_queue": queue_id, "flag": flag, "queue_offset": queue_offset,
-        "sys_flag": sys_flag, "reconsume_times": again, "born_host": host_text((born_ip, born_port)),
-        "store_host": host_text((store_ip, store_port)), "born_time": born, "store_time": stored,
-    }
-    for name in ("born_time", "store_time"):
-        if found[name] not in _SANE_TIME:
-            del found[name]
-    if "store_time" not in found:
-        return {}
-    topic_at = layout.size + max(0, body_length)
-    length = content[topic_at] if magic == MAGIC_V1 and topic_at < len(content) else 0
-    topic = content[topic_at + 1 : topic_at + 1 + length]
-    if length and len(topic) == length and valid_topic(topic):
-        found["topic"] = found["stored_topic"] = java_string(topic)
-    return found
-
-
-def _of_queue(position: LostPosition, damage: Damage) -> Message:
-    values: dict[str, Any] = dict.fromkeys(COLUMNS)
-    key = position.key
-    values.update(
-        topic=key.topic, queue=key.queue_id, stored_topic=key.topic, stored_queue=key.queue_id,
-        queue_offset=position.queue_offset, phy_offset=position.phy_offset, size=position.size, state="damaged",
-        properties={}, doubtful=[], damage=damage.reason,
-    )
-    return Message(**values)

@@ -53,7 +53,6 @@ class Source(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of log."""
         return sum(mapped_file.length for mapped_file in self.queue.files)
 
 
@@ -253,7 +252,6 @@ class Choice:
         self._hashes = _key_hashes(self.names, wanted)
 
     def rows(self) -> Iterator[tuple[FileScan, Split, Rows]]:
-        """The rows of each split that may be of a wanted message, in log order."""
         for scan in self.files:
             for split in scan.splits:
                 yield scan, split, split.records[_fitting(split, self.wanted, self._queues, self._hashes)]
@@ -261,7 +259,6 @@ class Choice:
     def messages(
         self, content: bytes, bits: int, phy_offset: int, note: Callable[[str], None],
     ) -> Iterator[Selected]:
-        """The wanted messages of one record."""
         try:
             record = decode(content, check_crc=False)
         except FormatError as error:

@@ -232,12 +232,10 @@ class Position:
             self._rewrite("under way")
 
     def end(self) -> None:
-        """Note that nothing was under way when the run stopped."""
         self._rewrite("stopped")
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
@@ -337,7 +335,6 @@ class Cluster:
             return _judged(error, message.topic)
 
     def close(self) -> None:
-        """Take leave of the cluster."""
         self._producer.shutdown()
 
 

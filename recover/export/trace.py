@@ -70,7 +70,6 @@ class Life(Struct):
     consumers: list[Offset] = field(default_factory=list)
 
     def json(self) -> dict[str, Any]:
-        """As the documents have it."""
         return structs.asdict(self) | {
             "events": [structs.asdict(one) for one in self.events],
             "consumers": [structs.asdict(one) for one in self.consumers]}
@@ -221,7 +220,6 @@ def _op_of(store: Store, half: Record, found: Answer) -> Event | None:
 
 
 def _ended(events: list[Event]) -> str:
-    """Where the life stands, in words."""
     stages = [event.stage for event in events]
     last = events[-1] if events[-1].stage != "op" or len(events) == 1 else events[-2]
     if "dead-letter" in stages:

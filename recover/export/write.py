@@ -65,7 +65,6 @@ class Ndjson:
         self._stream, self._skip, self._last = stream, left.lines, left.phy_offset
 
     def write(self, item: Selected) -> None:
-        """See `Writer`."""
         self.take(line_of(item.message), 1)
 
     def take(self, lines: bytes, count: int) -> None:
@@ -90,7 +89,6 @@ class Raw:
         self.stream = stream
 
     def write(self, item: Selected) -> None:
-        """See `Writer`."""
         self.stream.write(item.content)
 
     def close(self) -> None:
@@ -105,7 +103,6 @@ class Csv:
         stream.write(_row(COLUMNS))
 
     def write(self, item: Selected) -> None:
-        """See `Writer`."""
         self.take(row_of(item.message), 1)
 
     def take(self, lines: bytes, _count: int) -> None:
@@ -134,7 +131,6 @@ class Table:
         self._tables: list[Any] = []
 
     def write(self, item: Selected) -> None:
-        """See `Writer`."""
         self._lines += row_of(item.message)
         if len(self._lines) >= _FLUSH:
             self._take_lines()
@@ -168,14 +164,12 @@ class Table:
             self._tables.clear()
 
     def close(self) -> None:
-        """See `Writer`."""
         self._take_lines()
         self._put_tables()
         self._sink.close()
 
 
 def line_of(message: Message) -> bytes:
-    """A message as a line of JSON."""
     return msgspec.json.encode(message) + b"\n"
 
 

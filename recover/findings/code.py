@@ -47,10 +47,8 @@ class Code(Struct, frozen=True):
     leads: Leads = ""
 
     def said_of(self, facts: Mapping[str, Any]) -> str:
-        """The format string for a finding with these facts."""
         return self.one if self.one is not None and facts.get("count") == 1 else self.message
 
     @property
     def exit_bits(self) -> int:
-        """Bits this code adds to the exit code."""
         return SEVERITY_BITS[self.severity] if self.bits is None else self.bits

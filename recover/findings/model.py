@@ -45,7 +45,6 @@ class Finding(Struct, frozen=True):
     bits: int = 0
 
     def json(self) -> dict[str, Any]:
-        """The finding as the JSON documents show it."""
         return {
             "code": self.code, "severity": self.severity, "file": self.file, "offset": self.offset,
             "message": self.message, "remedy": self.remedy, "facts": self.facts,
@@ -106,11 +105,9 @@ class FindingList:
         self._findings: list[Finding] = list(findings)
 
     def add(self, item: Finding) -> None:
-        """Take one finding."""
         self._findings.append(item)
 
     def extend(self, items: Iterable[Finding]) -> None:
-        """Take several."""
         self._findings.extend(items)
 
     def __iter__(self) -> Iterator[Finding]:
@@ -125,7 +122,6 @@ class FindingList:
 
     @property
     def bits(self) -> int:
-        """Exit bits of everything found."""
         result = 0
         for item in self._findings:
             result |= item.bits

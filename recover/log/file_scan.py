@@ -22,15 +22,7 @@ from msgspec import Struct
 from formats.crc import CRC31_MASK
 from formats.errors import FormatError
 from formats.layout import Layout, Wire
-from formats.native.walk import (
-    AT_BLANK,
-    NEED_MORE,
-    OUTPUT_FULL,
-    QUEUE_COLUMNS,
-    last_nonzero,
-    new_queue_slots,
-    walk_records,
-)
+from formats.native import walk
 from formats.record import (
     BLANK,
     BLANK_SIZE,
@@ -77,7 +69,6 @@ class Window:
         self._ahead = ReadAhead(reader.descriptor, self.stop, _BEHIND if self.stop < length else 0)
 
     def close(self) -> None:
-        """No more is read."""
         self._ahead.close()
 
     def load(self, position: int, needed: int = 0) -> None:
@@ -150,7 +141,7 @@ class HoleSearch(Struct, frozen=True):
             while at < stop:
                 window.load(at)
                 loaded = window.filled
-                data_end = last_nonzero(window.data, 0, min(loaded, end - at))
+                data_end = walk.last_nonzero(window.data, 0, min(loaded, end - at))
                 if data_end >= 0:
                     last_data = max(last_data, self.base + at + data_end + 1)
                 found = self._next_candidate(at, max(at, first), min(loaded, stop - at + HEAD_SIZE))
@@ -319,7 +310,6 @@ class FileScan:
 
     @property
     def file_end(self) -> int:
-        """Physical offset of the end of the file at its full size."""
         return self.mapped_file.file_from_offset + self.file_size
 
     @property
@@ -381,7 +371,7 @@ class QueueTable:
         self._state = state
         self.slots = np.full(_SLOTS, -1, dtype=np.int32)
         self.names = np.zeros(_NAMES, dtype=np.uint8)
-        self.table = np.zeros((_SLOTS // 2, QUEUE_COLUMNS), dtype=np.int64)
+        self.table = np.zeros((_SLOTS // 2, walk.QUEUE_COLUMNS), dtype=np.int64)
 
     def __len__(self) -> int:
         return int(self._state[_QUEUES])
@@ -409,17 +399,17 @@ class QueueTable:
         self.names[at : at + len(topic)] = np.frombuffer(topic, dtype=np.uint8)
         self.table[number] = at, len(topic), queue_id
         self._state[_QUEUES], self._state[_NAMES_USED] = number + 1, at + len(topic)
-        self.slots = new_queue_slots(self.slots.size, self.names, self.table, number + 1)
+        self.slots = walk.new_queue_slots(self.slots.size, self.names, self.table, number + 1)
         return number
 
     def grow(self) -> None:
         """Four times the room."""
         names = np.zeros(self.names.size * 4, dtype=np.uint8)
         names[: self.names.size] = self.names
-        table = np.zeros((self.table.shape[0] * 4, QUEUE_COLUMNS), dtype=np.int64)
+        table = np.zeros((self.table.shape[0] * 4, walk.QUEUE_COLUMNS), dtype=np.int64)
         table[: self.table.shape[0]] = self.table
         self.names, self.table = names, table
-        self.slots = new_queue_slots(self.slots.size * 4, names, table, len(self))
+        self.slots = walk.new_queue_slots(self.slots.size * 4, names, table, len(self))
 
 
 class _Scanner:
@@ -481,11 +471,11 @@ class _Scanner:
             self.result.end = self.base + position
             if position >= self.stop:
                 return None
-            if status == OUTPUT_FULL:
+            if status == walk.OUTPUT_FULL:
                 self._make_room()
-            elif status == AT_BLANK:
+            elif status == walk.AT_BLANK:
                 return self._at_blank(window, position)
-            elif status == NEED_MORE and window.advance(position):
+            elif status == walk.NEED_MORE and window.advance(position):
                 inside = 0
             else:
                 step = self._judge(window, position)
@@ -497,7 +487,7 @@ class _Scanner:
                 inside = position - window.start
 
     def _kernel(self, window: Window, inside: int) -> tuple[int, int]:
-        return walk_records(
+        return walk.walk_records(
             window.data, inside, window.filled, self.base + window.start, self.result.file_end,
             self.rows.records, self.rows.hashes, self.queues.slots,
             self.queues.names, self.queues.table, self.state, self.with_keys,

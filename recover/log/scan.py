@@ -61,7 +61,6 @@ class Damage(Struct):
     facts: dict[str, Any] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
-        """The keys that the reports show."""
         return {"start": self.start, "stop": self.stop, "reason": self.reason, "intact_after": self.intact_after}
 
 
@@ -477,7 +476,6 @@ class LocalEngine(Struct, frozen=True):
         self, queue: MappedFileQueue, *, memory: int = DEFAULT_MEMORY, progress: ProgressCallback | None = None,
         open_error: OpenError | None = None, with_keys: bool = True,
     ) -> LogView:
-        """See `Engine`."""
         return scan_log(
             queue, threads=self.threads, memory=memory, progress=progress, open_error=open_error,
             with_keys=with_keys, split_size=self.split_size,
@@ -487,7 +485,6 @@ class LocalEngine(Struct, frozen=True):
         """See `Engine`: this process has scanned."""
 
     def json(self) -> dict[str, Any]:
-        """Name, threads, and which CRC routine."""
         return {"name": "local", "threads": self.threads, "crc": crc_name()}
 
 

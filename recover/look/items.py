@@ -39,7 +39,6 @@ class Field(Struct, frozen=True):
     note: str = ""
 
     def json(self) -> dict[str, Any]:
-        """The keys of the document; bytes as hex."""
         value = self.value.hex() if isinstance(self.value, bytes) else self.value
         return {"name": self.name, "offset": self.offset, "size": self.size, "value": value}
 
@@ -78,7 +77,6 @@ class Item(Struct, frozen=True):
         return next((item.value for item in self.fields if item.name == name), default)
 
     def json(self) -> dict[str, Any]:
-        """The keys of the document."""
         return {
             "kind": self.kind, "offset": self.offset, "size": self.size, "number": self.number, "ok": self.ok,
             "reason": self.reason, "fields": [item.json() for item in self.fields],
@@ -104,7 +102,6 @@ class FileReport(Struct):
     next_offset: int | None = None
 
     def json(self) -> dict[str, Any]:
-        """The keys of the document."""
         return {
             "path": self.path, "kind": self.kind, "title": self.title, "why": self.why, "length": self.length,
             "file_from_offset": self.base, "facts": self.facts, "items": [item.json() for item in self.items],

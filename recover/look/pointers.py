@@ -37,7 +37,6 @@ class Pointers(Struct):
         return max(0, self.log_end - (self.dispatched_to or self.min_offset))
 
     def json(self) -> dict[str, object]:
-        """The keys of the document."""
         checkpoint = None if self.checkpoint is None else self.checkpoint._asdict()
         return {
             "min_offset": self.min_offset, "max_offset": self.max_offset, "log_end": self.log_end,

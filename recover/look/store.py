@@ -105,7 +105,6 @@ class Generation(Struct, frozen=True):
         return self.limits[0].before if self.limits else None
 
     def json(self) -> dict[str, object]:
-        """The keys of the document."""
         return {
             "at_least": str(self.at_least), "before": str(self.before) if self.before else None,
             "evidence": [{"since": str(item.since), "why": item.why} for item in self.evidence],
@@ -222,7 +221,6 @@ class Part(Struct, frozen=True):
     path: str
 
     def json(self) -> dict[str, object]:
-        """The keys of the document."""
         return {"name": self.name, "what": self.what, "state": self.state, "files": self.files, "bytes": self.size,
                 "path": self.path}
 
@@ -284,7 +282,6 @@ class ExitState(Struct, frozen=True):
         return "unclean" if self.abort else "clean"
 
     def json(self) -> dict[str, object]:
-        """The keys of the document."""
         return {
             "verdict": self.verdict, "abort": self.abort, "abort_pid": self.abort_pid,
             "crashed_before_last_start": self.crashed_before, "lock_file": self.lock_file, "lock_holder": self.holder,
@@ -301,7 +298,6 @@ class ConfigHealth(Struct, frozen=True):
     if_lost: str
 
     def json(self) -> dict[str, str]:
-        """The keys of the document."""
         return {"name": self.name, "state": self.state, "backup": self.backup}
 
 
@@ -314,7 +310,6 @@ class Start(Struct, frozen=True):
     matched: bool
 
     def json(self) -> dict[str, object]:
-        """The keys of the document."""
         return {"mode": self.mode, "file": self.file, "matched": self.matched}
 
 
@@ -340,7 +335,6 @@ class StoreReport(Struct):
         return not self.log_files and COMMITLOG not in self.elsewhere and bool(left)
 
     def json(self) -> dict[str, object]:
-        """The keys of the document."""
         queues = self.pointers.queues
         return {
             "parts": [part.json() for part in self.parts], "sizes": self.sizes, "generation": self.generation.json(),

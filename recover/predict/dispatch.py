@@ -17,18 +17,10 @@ from formats.record import TOPIC_SCHEDULE, decode, tags_code
 from formats.record.message import RETRY_PREFIX, SYSTEM_PREFIX
 from formats.record.rows import BIT_DELAY, BIT_LMQ, RECORD
 from formats.sysflag import TRANSACTION, TRANSACTION_COMMIT, TRANSACTION_NOT
+from recover.broker import versions
 from recover.broker.record_check import Checked, CheckRules, ReadAt, check_message, deliver_time
 from recover.broker.recovery import DispatchTarget, Runs, end_of
 from recover.broker.settings import BrokerSettings
-from recover.broker.versions import (
-    DIRECTORIES_SKIPPED,
-    EMPTY_LAST_FILE_DELETED,
-    INDEX_LOAD_COUNTS,
-    INNER_BATCHES,
-    MULTI_DISPATCH,
-    MULTI_DISPATCH_LIMITED,
-    WRONG_LENGTH_REFUSED,
-)
 from recover.check.log import odd_log_name
 from recover.derived.index_check import odd_index_name
 from recover.derived.index_files import list_index_files
@@ -86,15 +78,15 @@ class _Loader:
         items = sorted(_items(directories), key=lambda item: item.path.name)
         self.loaded.by_hand += [odd_name(self.store, item) for item in items if item.by_hand]
         last = items[-1:]
-        if self.version.has(DIRECTORIES_SKIPPED):
+        if self.version.has(versions.DIRECTORIES_SKIPPED):
             items = [item for item in items if not item.is_directory]
         files: list[MappedFile] = []
         for item in items:
-            if item.length == 0 and item in last and self.version.has(EMPTY_LAST_FILE_DELETED):
+            if item.length == 0 and item in last and self.version.has(versions.EMPTY_LAST_FILE_DELETED):
                 self.loaded.deleted.append(item.path)
                 continue
             if item.is_directory or item.length != size:
-                if not self.version.has(WRONG_LENGTH_REFUSED):
+                if not self.version.has(versions.WRONG_LENGTH_REFUSED):
                     self.loaded.ignored += [other.path for other in items[items.index(item) :]]
                     break
                 if item.is_directory:
@@ -134,7 +126,8 @@ def load(store: Store, settings: BrokerSettings) -> Loaded:
     for odd in list_index_files(store.index_dir).odd:
         if odd.kind not in (FILE, FOLDER):
             loaded.odd_index.append(odd_index_name(store, odd))
-        if odd.is_directory and _java_long(odd.path.name) is not None and settings.version.has(INDEX_LOAD_COUNTS):
+        counts = settings.version.has(versions.INDEX_LOAD_COUNTS)
+        if counts and odd.is_directory and _java_long(odd.path.name) is not None:
             loaded.refusal = Stop(f"{store.relative(odd.path)} is a folder among index files")
     return loaded
 
@@ -250,15 +243,15 @@ class Dispatcher:
         file_size: int, read: Callable[[int, int], bytes], batch: Collection[str] = (),
     ) -> None:
         self.states = states
-        self.batch = batch if settings.version.has(INNER_BATCHES) else ()
+        self.batch = batch if settings.version.has(versions.INNER_BATCHES) else ()
         self.keys = [(java_string(topic), queue_id) for topic, queue_id in queues]
         self.settings = settings
         self.file_size = file_size
         self.read = read
         self.delays: Mapping[int, int] = settings.delay_table
-        self.multi = settings.version.has(MULTI_DISPATCH) and settings.flag("enableMultiDispatch")
-        self.limited = settings.version.has(MULTI_DISPATCH_LIMITED)
-        self.known = settings.version.has(MULTI_DISPATCH)
+        self.multi = settings.version.has(versions.MULTI_DISPATCH) and settings.flag("enableMultiDispatch")
+        self.limited = settings.version.has(versions.MULTI_DISPATCH_LIMITED)
+        self.known = settings.version.has(versions.MULTI_DISPATCH)
         self.lmq = settings.flag("enableLmq")
         self.first_offset: int | None = None
         self.dispatched = 0

@@ -55,7 +55,6 @@ class GroupRow(Struct):
     lag: int | None = None
 
     def json(self) -> dict[str, Any]:
-        """The row of the documents."""
         return structs.asdict(self)
 
 

@@ -9,19 +9,10 @@ from msgspec import structs
 
 from formats.checkpoint import EMPTY, FILE_SIZE
 from formats.names import offset_to_name
+from recover.broker import versions
 from recover.broker.record_check import CheckRules
 from recover.broker.recovery import DispatchTarget, Mode, ScanEnd, oldest_searched, scan, start_file, unlinked
 from recover.broker.settings import KNOWN, BrokerSettings
-from recover.broker.versions import (
-    COMBINED_QUEUES,
-    CONFIRM_END_COMPARED,
-    CURRENT_MAX_COMPARED,
-    NO_LOG_DESTROYS_QUEUES,
-    NORMAL_DISPATCHES,
-    RECHECK_REPUT_SETTING,
-    REPUT_FROM_QUEUES,
-    BrokerVersion,
-)
 from recover.check.config import judged_pairs, other_offsets
 from recover.check.log import first_file_findings, misnamed_findings, only_copies, untold_size
 from recover.check.parts import FOREIGN, UNKNOWN, Needed, foreign_files, has_timer, needed_parts, not_foreseen
@@ -184,9 +175,9 @@ class _Start:
 
     def _target(self, max_of_queues: int) -> DispatchTarget:
         if self.prediction.mode == "normal":
-            return Above(self.dispatcher, max_of_queues) if self.version.has(NORMAL_DISPATCHES) else Nobody()
+            return Above(self.dispatcher, max_of_queues) if self.version.has(versions.NORMAL_DISPATCHES) else Nobody()
         duplicated = self.settings.flag("duplicationEnable")
-        if self.version.has(CONFIRM_END_COMPARED):
+        if self.version.has(versions.CONFIRM_END_COMPARED):
             if duplicated or self.settings.flag("enableControllerMode"):
                 return Confirmed(self.dispatcher, self.checkpoint.confirm_phy_offset)
         elif duplicated:
@@ -194,7 +185,7 @@ class _Start:
         return self.dispatcher
 
     def _truncate(self, found: ScanEnd, max_before: int) -> None:
-        reached = self._max_physic() if self.version.has(CURRENT_MAX_COMPARED) else max_before
+        reached = self._max_physic() if self.version.has(versions.CURRENT_MAX_COMPARED) else max_before
         if reached >= found.process_offset:
             for state in self.states.values():
                 state.truncate(found.process_offset)
@@ -203,7 +194,7 @@ class _Start:
         self.log.files = [mapped_file for mapped_file in self.log.files if mapped_file not in gone]
 
     def _without_log(self) -> int:
-        if self.prediction.mode == "abnormal" or self.version.has(NO_LOG_DESTROYS_QUEUES):
+        if self.prediction.mode == "abnormal" or self.version.has(versions.NO_LOG_DESTROYS_QUEUES):
             for state in self.states.values():
                 state.destroy()
         return 0
@@ -217,8 +208,8 @@ class _Start:
 
     def _dispatch_on(self, end: int) -> int | None:
         """Dispatch after recovery; where it is stuck, or None."""
-        from_queues = self.version.has(REPUT_FROM_QUEUES) or (
-            self.version.has(RECHECK_REPUT_SETTING) and self.settings.flag("recheckReputOffsetFromCq")
+        from_queues = self.version.has(versions.REPUT_FROM_QUEUES) or (
+            self.version.has(versions.RECHECK_REPUT_SETTING) and self.settings.flag("recheckReputOffsetFromCq")
         )
         if not from_queues:
             return None
@@ -296,7 +287,7 @@ def limited_search_cuts(view: LogView, settings: BrokerSettings) -> bool:
 
 
 _SNAPSHOT = f"{TIMERWHEEL}."
-_FIRST_WITH_ALL = BrokerVersion(5, 0, 0)
+_FIRST_WITH_ALL = versions.BrokerVersion(5, 0, 0)
 _STOPPING = ("topics.json", "subscriptionGroup.json", "consumerFilter.json", "delayOffset.json")
 _STOPPING_5 = ("topicQueueMapping.json", "consumerOrderInfo.json")
 
@@ -403,7 +394,7 @@ def _stops(
             # beside the log of a DLedger recover repairs nothing
             yield Stop(f"{name} and its backup are not valid JSON",
                        f"{name}: {FIND_CONFIG}" if COMMITLOG in held_elsewhere(store, dict(settings.given)) else None)
-    if settings.version.has(COMBINED_QUEUES):
+    if settings.version.has(versions.COMBINED_QUEUES):
         double = settings.flag("rocksdbCQDoubleWriteEnable")
         if double and not settings.flag("combineCQUseRocksdbForLmq"):
             yield Stop("rocksdbCQDoubleWriteEnable=true needs combineCQUseRocksdbForLmq=true beside it",

@@ -52,11 +52,9 @@ class _Overlaid(Source):
 
     @property
     def length(self) -> int:
-        """See `Source`."""
         return max(self._below.length, *(change.stop for change in self._changes))
 
     def read(self, offset: int, length: int) -> bytes:
-        """See `Source`."""
         stop = min(offset + length, self.length)
         found = bytearray(self._below.read(offset, max(0, stop - offset)).ljust(max(0, stop - offset), b"\0"))
         for change in self._changes:
@@ -66,7 +64,6 @@ class _Overlaid(Source):
         return bytes(found)
 
     def close(self) -> None:
-        """See `Source`."""
         self._below.close()
 
 
@@ -105,7 +102,6 @@ class _Planned(Tree):
         return path, installed, within
 
     def status(self, name: str) -> os.stat_result:
-        """See `Tree`."""
         path, installed, within = self._steps(name)
         if installed is not None:
             return status_of(stat.S_IFREG | 0o644, installed.content.size, time.time_ns())
@@ -117,7 +113,6 @@ class _Planned(Tree):
         return status_of(status.st_mode, max(status.st_size, *(step.stop for step in within)), status.st_mtime_ns)
 
     def entries(self, name: str) -> list[Entry]:
-        """See `Tree`."""
         path, _, _ = self._steps(name)
         touched = self._inside.get(path, set())
         found = [entry for entry in (entries(path) if path.is_dir() or not touched else ())

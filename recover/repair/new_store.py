@@ -153,7 +153,6 @@ class _Log:
     def write(
         self, root: Path, progress: Callable[[int, int], None] | None, interrupted: Callable[[], bool],
     ) -> None:
-        """All files, each synced."""
         disk.mkdir(root / COMMITLOG)
         scans = {scan.mapped_file.file_from_offset: scan for scan in self.log.files}
         end = int(self.kept[-1])

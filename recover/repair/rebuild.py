@@ -283,7 +283,6 @@ class _Writer:
             self._folders.add(folder)
 
     def sync(self) -> None:
-        """Make all names last."""
         for folder in self._folders:
             disk.fsync_dir(folder)
 

@@ -119,32 +119,26 @@ class Split:
 
     @property
     def records(self) -> Rows:
-        """The rows."""
         return self._here()[0]
 
     @property
     def hashes(self) -> Rows:
-        """The hashes of their keys."""
         return self._here()[1]
 
     @property
     def size(self) -> int:
-        """How many rows there are."""
         return int(self.records.size) if self.summary is None else self.summary.size
 
     @property
     def first(self) -> int:
-        """The phy offset of the first row."""
         return int(self.records["phy_offset"][0]) if self.summary is None else self.summary.first
 
     @property
     def last(self) -> int:
-        """The phy offset of the last row."""
         return int(self.records["phy_offset"][-1]) if self.summary is None else self.summary.last
 
     @property
     def hash_count(self) -> int:
-        """How many hashes there are."""
         return int(self.hashes.size) if self.summary is None else self.summary.hashes
 
     @property

@@ -164,12 +164,10 @@ class ConfigPair(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Name of the main file."""
         return self.known.name
 
     @property
     def present(self) -> bool:
-        """True when there is at least one of the two."""
         return not (self.main.missing and self.backup.missing)
 
     @property

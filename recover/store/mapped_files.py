@@ -24,7 +24,6 @@ class MappedFile(Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """Offset after the last byte."""
         return self.file_from_offset + self.length
 
     @property

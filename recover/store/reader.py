@@ -246,7 +246,6 @@ class FileReader:
 
     @property
     def length(self) -> int:
-        """The file's length now, in bytes."""
         return self.source.length
 
     def read(self, offset: int, length: int) -> bytes:

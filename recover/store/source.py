@@ -76,11 +76,9 @@ class LocalFile(Source):
 
     @property
     def length(self) -> int:
-        """See `Source`."""
         return os.fstat(self.descriptor).st_size
 
     def read(self, offset: int, length: int) -> bytes:
-        """See `Source`."""
         parts: list[bytes] = []
         got = 0
         while got < length:
@@ -95,7 +93,6 @@ class LocalFile(Source):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """See `Source`."""
         got = 0
         while got < len(buffer):
             try:
@@ -108,11 +105,9 @@ class LocalFile(Source):
         return got
 
     def stored(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """See `Source`."""
         return data_extents(self.descriptor, start, stop)
 
     def close(self) -> None:
-        """See `Source`."""
         os.close(self.descriptor)
 
 
@@ -440,7 +435,6 @@ class RemoteTree(Tree):
         return listed
 
     def status(self, name: str) -> os.stat_result:
-        """See `Tree`."""
         if name in self.listed:
             return status_of(stat.S_IFDIR, 0, 0)
         folder, _, own = name.rpartition("/")
@@ -449,7 +443,6 @@ class RemoteTree(Tree):
         return self.listed[folder][own]
 
     def entries(self, name: str) -> list[Entry]:
-        """See `Tree`."""
         if name not in self.listed:
             raise missing(name)
         return [Entry(*item) for item in self.listed[name].items()]
@@ -469,7 +462,6 @@ class RemoteTree(Tree):
         return file
 
     def open(self, name: str) -> Source:
-        """See `Tree`."""
         coming = self._coming.pop(name, None)
         self._ask()
         return self._opened(name) if coming is None else coming.result()
@@ -528,11 +520,9 @@ class RemoteFile(Source):
 
     @property
     def length(self) -> int:
-        """See `Source`."""
         return self._length
 
     def come_to(self, start: int, stop: int) -> None:
-        """See `Source`: ask for the next ranges."""
         for span in [span for span in self._coming if span[1] <= start]:
             self._coming.pop(span).cancel()
         at = max([start, *(last for _, last in self._coming)])
@@ -544,7 +534,6 @@ class RemoteFile(Source):
             at = last
 
     def read(self, offset: int, length: int) -> bytes:
-        """See `Source`."""
         parts: list[bytes] = []
         at, stop = offset, min(offset + length, self._length)
         while at < stop:
@@ -569,7 +558,6 @@ class RemoteFile(Source):
         return content
 
     def close(self) -> None:
-        """See `Source`."""
         for coming in self._coming.values():
             coming.cancel()
         for coming in self._coming.values():
