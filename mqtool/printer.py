@@ -295,10 +295,12 @@ class Printer:
         findings = self.findings.sorted()
         wanted = self.options.max_findings
         shown = findings[: JSON_FINDINGS if wanted is None else wanted]
+        here = self.store is not None and "://" not in self.store
         document: dict[str, Any] = {
             "schema": f"mqtool/{self.command or 'mqtool'}/1", "tool": {"name": "mqtool", "version": version()},
-            "host": socket.gethostname(), "time": time.time_ns() // 1_000_000, "store": _absolute(self.store),
-            "exit_code": code, **self.document,
+            "host": socket.gethostname(), "time": time.time_ns() // 1_000_000,
+            "store": str(Path(str(self.store)).absolute()) if here else self.store, "exit_code": code,
+            **self.document,
             "findings": [self._filled(item) for item in shown], "finding_counts": self.findings.counts(),
             "truncated": len(shown) < len(findings), "summary": self._summary, "next": as_documents(self._steps),
         }
@@ -380,11 +382,6 @@ def _json_default(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(value)
     raise TypeError(f"{type(value).__name__} has no place in a document")
-
-
-def _absolute(store: str | None) -> str | None:
-    """A place on this machine from the root on; one on s3:// or hdfs:// as it was named."""
-    return store if store is None or "://" in store else str(Path(store).absolute())
 
 
 def outside_store(target: Path, roots: Iterable[Path], parts: Iterable[Path] = ()) -> None:

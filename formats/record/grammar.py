@@ -220,7 +220,8 @@ class Rule(Struct, frozen=True):
         if not isinstance(self.values, range):
             return self.must
         least, most = self.values.start, self.values.stop - 1
-        return f"at least {least}" if most == _largest(self.where) else f"{least} to {most}"
+        largest = (1 << (8 * HEAD.field(self.where).size - 1)) - 1
+        return f"at least {least}" if most == largest else f"{least} to {most}"
 
     def repairs(self) -> Iterator[bytes]:
         """The beginnings of the field that an intact record can have, where they are few: candidates for a repair."""
@@ -236,10 +237,6 @@ class Rule(Struct, frozen=True):
     def covered_by(self) -> list[str]:
         """Names of the checksums over what the rule looks at."""
         return [rule.name for rule in RULES if rule.covers in (EVERYTHING, self.where) and rule.where != self.where]
-
-
-def _largest(field: str) -> int:
-    return (1 << (8 * HEAD.field(field).size - 1)) - 1
 
 
 # --- Rules that are functions.

@@ -221,7 +221,8 @@ def scan(
                 position = end_of(run) - base
                 continue
             message = check_message(read, position, log.file_size, rules)
-            if not message.ok or (message.size > 0 and own_file_only and not _names(message, base, log.file_size)):
+            if not message.ok or (message.size > 0 and own_file_only
+                                  and not base <= message.phy_offset <= base + log.file_size):
                 reason = message.reason or "foreign-phy-offset"
                 return ScanEnd(base + position, reason, message.fatal, message.size)
             if message.size == 0:
@@ -230,10 +231,6 @@ def scan(
             position += message.size
         end = base + position
     return ScanEnd(end, "end-of-files")
-
-
-def _names(message: Checked, base: int, file_size: int) -> bool:
-    return base <= message.phy_offset <= base + file_size
 
 
 def unlinked(files: Sequence[MappedFile], process_offset: int) -> list[MappedFile]:

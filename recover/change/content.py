@@ -88,35 +88,33 @@ class LazyContent:
 
     `produce` is called for each pass and must give the same bytes each time, `size` of them. `allocated` is an upper
     bound of the bytes that are not in long stretches of zeros; the space check believes it. `pieces` gives them, too,
-    where they take less work or memory in another order; with `crc32c` they come in order, so that it is checked.
+    where they take less work or memory in another order.
     """
 
+    crc32c: int | None = None
+
     def __init__(
-        self, size: int, produce: Callable[[], Iterable[Buffer]], crc32c: int | None = None,
-        allocated: int | None = None, pieces: Callable[[], Iterable[Piece]] | None = None,
+        self, size: int, produce: Callable[[], Iterable[Buffer]], allocated: int | None = None,
+        pieces: Callable[[], Iterable[Piece]] | None = None,
     ) -> None:
         self.size = size
-        self.crc32c = crc32c
         self.allocated = allocated
         self._produce = produce
         self._pieces = pieces
 
     def chunks(self) -> Iterator[Buffer]:
-        """The bytes; `RuntimeError` if they are not as many as announced, or have another CRC-32C."""
-        size = crc = 0
+        """The bytes; `RuntimeError` if they are not as many as announced."""
+        size = 0
         for chunk in self._produce():
             size += len(chunk)
-            if self.crc32c is not None:
-                crc = crc32c(chunk, crc)
             yield chunk
-        if size != self.size or self.crc32c not in (None, crc):
+        if size != self.size:
             raise RuntimeError(f"the content is not as announced: {size} bytes instead of {self.size}")
 
     def pieces(self) -> Iterator[Piece]:
         """The bytes, each once, in the order in which they are made; `RuntimeError` if they are not so many."""
         size = 0
-        own = self._pieces if self.crc32c is None else None
-        for at, piece in own() if own is not None else in_order(self.chunks()):
+        for at, piece in in_order(self.chunks()) if self._pieces is None else self._pieces():
             size += len(piece)
             yield at, piece
         if size != self.size:

@@ -227,7 +227,8 @@ def check_space(root: Path, plan: Plan) -> None:
             needed[device] += content
             needed[journal] += _data_bytes(path, 0, path.stat().st_size) if path.exists() else 0
     for device, place in places.items():
-        free = _free(place)
+        status = os.statvfs(place)
+        free = (status.f_bfree if os.geteuid() == 0 else status.f_bavail) * status.f_frsize
         if free < needed[device]:
             raise Refusal(
                 f"{needed[device]:,} bytes are needed on the file system of {place}, {free:,} are free",
@@ -238,8 +239,3 @@ def check_space(root: Path, plan: Plan) -> None:
 def _data_bytes(path: Path, start: int, stop: int) -> int:
     with FileReader(path, again=False) as reader:
         return sum(last - first for first, last in reader.data_ranges(start, min(stop, reader.length)))
-
-
-def _free(path: Path) -> int:
-    status = os.statvfs(path)
-    return (status.f_bfree if os.geteuid() == 0 else status.f_bavail) * status.f_frsize

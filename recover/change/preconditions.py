@@ -91,7 +91,9 @@ def seal(plan: Plan, root: Path, *, seen: Mapping[str, Stamp] | None = None) -> 
     preconditions = tuple(observe_step(root, step) for step in plan.steps)
     touched = {step.file for step in plan.steps}
     gone = {step.file for step in plan.steps if isinstance(step, RetireFolder)}
-    names = sorted((set(_default_watch(root, plan.parts)) | set(seen)) - touched)
+    # a broker that starts writes its lock file, makes `abort`, and sooner or later syncs its checkpoint
+    watched_by_default = {"lock", "abort", "checkpoint", *_commitlog_names(root, plan.parts)}
+    names = sorted((watched_by_default | set(seen)) - touched)
     watched = tuple(_glance(root, name) for name in names if not gone or gone.isdisjoint(folders_above(name)))
     sealed = structs.replace(plan, store=identify(root, plan.parts), preconditions=preconditions, watched=watched)
     return structs.replace(sealed, id=_id_of(sealed))
@@ -121,12 +123,6 @@ def _commitlog_names(root: Path, parts: Iterable[str]) -> Iterator[str]:
         except OSError:
             continue
         yield from (f"{directory}/{name}" for name in names if name.isdecimal() and len(name) >= 20)
-
-
-def _default_watch(root: Path, parts: Iterable[str]) -> Iterator[str]:
-    # A broker that starts writes its lock file, makes `abort`, and sooner or later syncs its checkpoint.
-    yield from ("lock", "abort", "checkpoint")
-    yield from _commitlog_names(root, parts)
 
 
 def observe(root: Path, file: str, *, folder: bool = False) -> FileState:

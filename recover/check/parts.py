@@ -404,7 +404,7 @@ def contradicted_settings(store: Store, settings: Mapping[str, str]) -> Iterator
         default = int(KNOWN[key].default)
         number = java_integer(settings.get(key, str(default)))
         value = default if number is None else number
-        if right is None or _rounded(key, value) == right:
+        if right is None or right == (file_size_for(value) if key == "mappedFileSizeConsumeQueue" else value):
             continue
         if key in settings:
             given = f"{settings[key]!r}, for which a broker takes its default {value}," if number is None else value
@@ -423,10 +423,6 @@ def _sizes_of_files(store: Store) -> Iterator[tuple[str, str, int | None]]:
     if geometry is not None:
         yield "maxHashSlotNum", INDEX, geometry.slots
         yield "maxIndexNum", INDEX, geometry.entries
-
-
-def _rounded(key: str, value: int) -> int:
-    return file_size_for(value) if key == "mappedFileSizeConsumeQueue" else value
 
 
 def too_old_for(store: Store, view: LogView, version: BrokerVersion) -> Iterator[Finding]:

@@ -95,7 +95,9 @@ def check_timer(store: Store, log: LogView) -> Iterator[Finding]:
 
 
 def _timerlog(store: Store) -> MappedFileQueue:
-    return MappedFileQueue.load((store.root / TIMERLOG,), _file_size(store))
+    # without a setting the files themselves tell their size
+    size = java_integer(store.options.settings.get("mappedFileSizeTimerLog", "")) or 0
+    return MappedFileQueue.load((store.root / TIMERLOG,), size)
 
 
 def check_lengths(store: Store) -> Iterator[Finding]:
@@ -112,11 +114,6 @@ def check_lengths(store: Store) -> Iterator[Finding]:
     for wrong in queue.wrong_lengths():
         yield finding("timer-log-bad-length", store.relative(wrong.path), 0, length=wrong.length,
                       expected=queue.file_size)
-
-
-def _file_size(store: Store) -> int:
-    """Length of a timerlog file as the settings have it; 0, and the files themselves tell, where they do not."""
-    return java_integer(store.options.settings.get("mappedFileSizeTimerLog", "")) or 0
 
 
 def _check_of(store: Store) -> tuple[timer.TimerCheck | None, str]:

@@ -167,7 +167,7 @@ def log_edge(log: LogView) -> LogEdge:
 
 
 def right_checkpoint(
-    store: Store, log: LogView, *, base: bytes = b"", stop: int | None = None, index_timestamp: int | None = None,
+    store: Store, log: LogView, *, base: bytes = b"", index_timestamp: int | None = None,
 ) -> bytes:
     """The whole file (4096 bytes). `base` is the file so far, whose sane fields are kept (b"": none).
 

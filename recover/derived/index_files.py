@@ -230,13 +230,9 @@ def read_words(reader: FileReader, geometry: IndexGeometry) -> IndexWords:
         if start == 0:
             image.header = INDEX_HEADER.decode(raw)
         # holes are a multiple of 4 bytes wherever they are, so no word is turned twice
-        _swap(image.words[start // _WORD : -(-stop // _WORD)])
+        if sys.byteorder == "little":
+            image.words[start // _WORD : -(-stop // _WORD)].byteswap(inplace=True)
     return image
-
-
-def _swap(words: Rows) -> None:
-    if sys.byteorder == "little":
-        words.byteswap(inplace=True)
 
 
 _VOTERS = 7
@@ -291,7 +287,9 @@ def index_geometry(store: Store, listing: IndexListing | None = None) -> IndexGe
         return _configured(store)
     found = [g for length in lengths if (g := _voted(_of_length(listing, length), _likely(length))) is not None]
     if found:
-        return max(found, key=lambda g: (_is_ever_full(g, listing), 4 * g.slots == g.entries))
+        # a file that counts as many units as there is room for is full, as the one before another is
+        counts = {_counted(file) for file in listing.files}
+        return max(found, key=lambda g: (g.entries in counts, 4 * g.slots == g.entries))
     # no unit to try: at least the length is that of a likely shape
     return next((g for length in lengths for g in _likely(length)), None)
 
@@ -320,11 +318,6 @@ def _counted(file: IndexFileName) -> int:
     except OSError:
         return 0
     return INDEX_HEADER.decode(head).index_count if len(head) == INDEX_HEADER.size else 0
-
-
-def _is_ever_full(geometry: IndexGeometry, listing: IndexListing) -> bool:
-    """True when a file counts exactly as many units as there is room for, as the one before another does."""
-    return any(_counted(file) == geometry.entries for file in listing.files)
 
 
 def _configured(store: Store) -> IndexGeometry:

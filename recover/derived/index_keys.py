@@ -473,9 +473,6 @@ def _tag_states(units: Rows, end: int, records: Rows, rows: Rows, newest: Rows, 
 
 def tag_runs(records: Rows, states: Rows) -> list[TagRun]:
     """What `match_units` learnt of the tags of one split, in runs."""
-    if states.size and states.min() == states.max():
-        kind, first = int(states[0]), int(records["phy_offset"][0])
-        return [] if kind == TAG_UNKNOWN else [TagRun(first, states.size, kind == TAG_PRESENT)]
     known = np.flatnonzero(states != TAG_UNKNOWN)
     if not known.size:
         return []

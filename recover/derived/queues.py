@@ -420,7 +420,8 @@ class QueueBuilder:
             cells[name][at] = values
         ext = None
         had_ext = old is not None and has_ext(old)
-        if from_nothing or had_ext or self._ext_on_disk(key):
+        ext_folder = self.store.consumequeue_ext_dir / key.topic / str(key.queue_id)
+        if from_nothing or had_ext or (self.has_ext and ext_folder.is_dir()):
             ext = self._ext(key, cells, rows["queue_offset"] - first, rows, tags_codes, from_nothing)
         first_live = int(rows["queue_offset"][0]) if rows.size else first + cells.size
         lost = np.zeros(cells.size, dtype=bool)
@@ -430,11 +431,9 @@ class QueueBuilder:
         # an unclaimed place between live ones would be a pre-blank in mid-queue, where consumers lose messages
         unclaimed = ~claimed & ~evidence
         unclaimed[: max(0, first_live - first)] = False
-        self._stand_in(cells, (lost if not self._shows_marker(key) else np.zeros_like(lost)) | unclaimed)
+        shows_markers = self.visible or key.topic == "RMQ_SYS_TRANS_HALF_TOPIC"
+        self._stand_in(cells, unclaimed if shows_markers else lost | unclaimed)
         return QueueCells(key, first, cells, ext)
-
-    def _shows_marker(self, key: QueueKey) -> bool:
-        return self.visible or key.topic == "RMQ_SYS_TRANS_HALF_TOPIC"
 
     def _keep_old(self, cells: Rows, evidence: Rows, first: int, old: Stretch, rows: Rows) -> None:
         """Take over evidence, where `evidence` becomes true, and expired units, which stand before all others."""
@@ -447,9 +446,6 @@ class QueueBuilder:
         evidence[place] = self.evidence.of(kept)
         stays = expired | evidence[place]
         cells[place][stays] = kept[stays]
-
-    def _ext_on_disk(self, key: QueueKey) -> bool:
-        return self.has_ext and (self.store.consumequeue_ext_dir / key.topic / str(key.queue_id)).is_dir()
 
     def _ext(
         self, key: QueueKey, cells: Rows, at: Rows, rows: Rows, tags_codes: Rows, from_nothing: bool

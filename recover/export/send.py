@@ -164,7 +164,8 @@ def read_messages(path: Path) -> Iterator[Message | str]:
                 raise Refusal(f"line {number} of {path} is not a message of mqtool export: {str(error)[:200]}",
                               "Send a whole NDJSON export; nothing after this line was looked at.") from error
             if message.sys_flag & sysflag.INNER_BATCH and props.INNER_NUM in message.properties:
-                yield from unfolded(message, _content(message))
+                encoded = message.body_encoding == "base64"
+                yield from unfolded(message, base64.b64decode(message.body) if encoded else message.body.encode())
             else:
                 yield message
 
@@ -175,10 +176,6 @@ def _is_damaged(line: bytes) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     return isinstance(value, dict) and value.get("state") == "damaged"
-
-
-def _content(message: Message) -> bytes:
-    return base64.b64decode(message.body) if message.body_encoding == "base64" else message.body.encode()
 
 
 class Place(NamedTuple):

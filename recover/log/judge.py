@@ -153,7 +153,8 @@ def reason_of(
     try:
         judge(read, position, base, file_end, sums)
     except FormatError as error:
-        return error.reason, {name: _plain(value) for name, value in error.facts.items()}
+        return error.reason, {name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+                              for name, value in error.facts.items()}
     return "unread", {}
 
 
@@ -179,10 +180,6 @@ def envelope_size(read: ReadAt, position: int, base: int, file_end: int, sums: R
     except FormatError:
         return 0
     return record.total_size if valid_topic(record.topic) else 0
-
-
-def _plain(value: object) -> Any:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 # --- Claims: what the parts of a store say of one place, and which of them is believed. ------------------------------

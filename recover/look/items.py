@@ -260,17 +260,13 @@ class Table(NamedTuple):
     numbered: bool = False
 
 
-def _timer_valid(unit: timer.TimerLogUnit) -> bool:
-    return unit.size == timer.TIMER_LOG_UNIT.size
-
-
 TABLES: dict[str, Table] = {
     "consumequeue": Table(CQ_UNIT, is_valid, True),
     "redolog": Table(CQ_UNIT, is_valid, True),
     "batchconsumequeue": Table(BATCH_CQ_UNIT, is_valid_batch),
     "compaction-queue": Table(BATCH_CQ_UNIT, is_valid_batch),
     "statetable": Table(legacy_transaction.STATE_UNIT, legacy_transaction.is_valid, True),
-    "timerlog": Table(timer.TIMER_LOG_UNIT, _timer_valid),
+    "timerlog": Table(timer.TIMER_LOG_UNIT, lambda unit: unit.size == timer.TIMER_LOG_UNIT.size),
     "dledger-index": Table(dledger.DLEDGER_INDEX_UNIT, lambda unit: unit.magic == dledger.MAGIC_ENTRY, True),
     "timerwheel": Table(timer.TIMER_WHEEL_SLOT, lambda unit: unit.instant > 0, True),
 }

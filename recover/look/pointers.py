@@ -12,7 +12,7 @@ from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER, IndexHeader
 from formats.names import is_index_name
-from recover.log.file_scan import FileScan, scan_file
+from recover.log.file_scan import scan_file
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader, read_small
 from recover.store.store import Store
@@ -52,18 +52,15 @@ def find_pointers(store: Store) -> Pointers:
     for mapped_file in reversed(log.files):
         scan = scan_file(mapped_file, log.file_size)
         if scan.record_count:
-            _take_end(pointers, scan)
+            last = next(split.records[-1] for split in reversed(scan.splits) if split.size)
+            pointers.log_end = int(last["phy_offset"]) + int(last["size"])
+            pointers.last_timestamp = int(last["store_timestamp"])
             break
     pointers.checkpoint = store.checkpoint()
     _queues(store, pointers)
-    _index(store, pointers)
+    pointers.index_files = list(_index_headers(store))
+    pointers.indexed_to = _last_indexed(pointers.index_files)
     return pointers
-
-
-def _take_end(pointers: Pointers, scan: FileScan) -> None:
-    last = next(split.records[-1] for split in reversed(scan.splits) if split.size)
-    pointers.log_end = int(last["phy_offset"]) + int(last["size"])
-    pointers.last_timestamp = int(last["store_timestamp"])
 
 
 def _queues(store: Store, pointers: Pointers) -> None:
@@ -109,11 +106,6 @@ def _valid_cells(reader: FileReader, cells: int) -> int:
 
 def _cell(reader: FileReader, number: int) -> CqUnit:
     return CQ_UNIT.decode(reader.read(number * CQ_UNIT.size, CQ_UNIT.size))
-
-
-def _index(store: Store, pointers: Pointers) -> None:
-    pointers.index_files = list(_index_headers(store))
-    pointers.indexed_to = _last_indexed(pointers.index_files)
 
 
 def indexed_to(store: Store) -> int | None:

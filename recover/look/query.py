@@ -18,6 +18,7 @@ from recover.derived.index_files import index_geometry, list_index_files
 from recover.findings.refusal import Refusal, UsageRefusal
 from recover.log.judge import LogReader, judge, reason_of
 from recover.look.items import next_record
+from recover.look.pointers import queue_end
 from recover.look.store import log_is_gone
 from recover.store.config_files import Topics
 from recover.store.derived_files import ExtFiles, unit_at
@@ -231,17 +232,11 @@ class _Queue:
         self.files = MappedFileQueue.load((folder.path,), store.queue_file_size)
         self.file_size = store.queue_file_size
         self.min_offset = self.files.min_offset // CQ_UNIT.size
-        self.max_offset = self._max_offset()
+        self.max_offset = queue_end(self.files.files)
 
     def unit(self, queue_offset: int) -> CqUnit | None:
         """The unit of a queue offset, None where there is no file. `OSError`."""
         return unit_at(self.files, queue_offset)
-
-    def _max_offset(self) -> int:
-        from recover.look.pointers import queue_end
-
-        return queue_end(self.files.files)
-
 
 def deliver_time(store: Store, topic: str, queue_id: int, queue_offset: int) -> int | None:
     """When a delayed message is due: what its unit holds in place of a tags code. None without a unit."""

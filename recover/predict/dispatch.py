@@ -113,7 +113,8 @@ def load(store: Store, settings: BrokerSettings) -> Loaded:
     log = loader.load_files(store.commitlog_dirs, mapped_file_size(store, settings), odd_log_name)
     if log is None:
         return loaded
-    loaded.log = _one_a_name(log)
+    # of equal names in several folders the first counts
+    loaded.log = [f for at, f in enumerate(log) if at == 0 or f.file_from_offset != log[at - 1].file_from_offset]
     size = queue_file_size(store, settings)
     for folder in store.queue_folders:
         files = loader.load_files([folder.path], size, odd_queue_name)
@@ -141,11 +142,6 @@ def queue_file_size(store: Store, settings: BrokerSettings) -> int:
     """The size a broker demands of consume queue files: as given and rounded up to units, else as the files have it."""
     stated = settings.stated_number("mappedFileSizeConsumeQueue")
     return file_size_for(stated) if stated else store.queue_file_size
-
-
-def _one_a_name(files: list[MappedFile]) -> list[MappedFile]:
-    """Of equal names in several folders the first counts."""
-    return [f for index, f in enumerate(files) if index == 0 or f.file_from_offset != files[index - 1].file_from_offset]
 
 
 def _items(directories: Sequence[Path]) -> Iterator[OddName]:

@@ -120,7 +120,8 @@ class _Start:
 
     def run(self) -> None:
         """Fill in the prediction."""
-        index_deleted = self._load_index()
+        normal, index_time = self.prediction.mode == "normal", self.checkpoint.index_msg_timestamp
+        index_deleted = None if normal else deleted_index_files(self.store.index_dir, index_time)
         for state in self.states.values():
             state.recover()
         found = {key: state.max_offset for key, state in self.states.items()}
@@ -261,11 +262,6 @@ class _Start:
             self.store.relative(self.store.consumequeue_dir / key[0] / str(key[1]) / offset_to_name(queue_file.start))
             for key, state in self.states.items() for queue_file in state.files if queue_file.path is None
         }
-
-    def _load_index(self) -> list[tuple[Path, int, int]] | None:
-        if self.prediction.mode == "normal":
-            return None
-        return deleted_index_files(self.store.index_dir, self.checkpoint.index_msg_timestamp)
 
     def _report_index(self, gone: list[tuple[Path, int, int]], end: int) -> None:
         self.prediction.deleted_files += [self.store.relative(path) for path, _, _ in gone]

@@ -69,7 +69,11 @@ def keep_everything(
             if damage.mapped_file is None or damage.start > changes.cut_from:
                 continue
             if damage.start == changes.cut_from:
-                _keep_last(look, changes, damage, _restore(reader, damage, positions, mend_bits))
+                # the last message of the log stays if it can be restored; else it is a part of the dirty end
+                restored = _restore(reader, damage, positions, mend_bits)
+                if restored and damage.mapped_file is not None:
+                    _write_edits(look, changes, damage.start, damage.stop, restored)
+                    changes.cut_from = damage.stop
                 continue
             _check_allowed(damage, bridge)
             if number in look.end_marks:
@@ -118,15 +122,6 @@ def _restore(
     """The edits of all records that stood in a damage, if that can be told of each of them."""
     content = content_of(reader, damage) if positions or mend_bits else None
     return [] if content is None else put_back(content, damage.start, positions, bits=mend_bits)
-
-
-def _keep_last(
-    look: Survey, changes: LogChanges, damage: Damage, restored: list[Edit]
-) -> None:
-    """The last message of the log stays if it can be restored; else it is a part of the dirty end."""
-    if restored and damage.mapped_file is not None:
-        _write_edits(look, changes, damage.start, damage.stop, restored)
-        changes.cut_from = damage.stop
 
 
 def _write_end_mark(store: Store, changes: LogChanges, damage: Damage, mapped_file: MappedFile) -> None:

@@ -204,7 +204,7 @@ def refuse_worse(
         for release in releases.values():
             for item in missed_between(store, view, planned, after_view, release):
                 missed[item.topic, item.queue, item.queue_offset] = item
-    mended = _mended(made)
+    mended = {item["start"] for item in made.bridged if "before" in item}  # a bit or a field written on demand
     # what a plan cuts on demand is in its statement already, and was held to `max_loss`
     cut = made.cut_from
     # a broker may make queues of topics that are not in its table, but no client is served from them
@@ -268,11 +268,6 @@ def _whole_old_files(made: RecoverPlan, store: Store, steps: Iterable[Step]) -> 
         topic, queue = survey.log.queues[row["queue"]]
         place = topic_text(topic), queue, int(row["queue_offset"])
         yield Missed(*place, int(row["phy_offset"]), int(row["store_timestamp"]))
-
-
-def _mended(made: RecoverPlan) -> set[int]:
-    """Records of which a bit or a field is written on demand."""
-    return {item["start"] for item in made.bridged if "before" in item}
 
 
 def _bears(store: Store, step: Step) -> bool:

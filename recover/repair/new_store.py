@@ -43,7 +43,7 @@ from recover.repair.recover import RecoverOptions, plan_recover
 from recover.store.columns import Rows
 from recover.store.config_files import LMQ_PREFIX, Topics, topic_text
 from recover.store.reader import FileReader
-from recover.store.reading import Piece, zeros
+from recover.store.reading import Piece, in_order, zeros
 from recover.store.store import COMMITLOG, CONFIG, JOURNAL_DIR, Store, StoreOptions
 
 PART = ".part"
@@ -193,7 +193,8 @@ class _Log:
                 at += len(chunk)
         elif scan is not None and scan.blank == at:
             yield at - base, encode_blank(stop - at)
-            yield from _empty(at - base + len(encode_blank(stop - at)), self.file_size)
+            after = at - base + len(encode_blank(stop - at))
+            yield from in_order(zeros(self.file_size - after), after)
         else:
             yield from self._bridge(base, at, stop, self.before, left, to_file_end=True)
 
@@ -219,17 +220,11 @@ class _Log:
         for chunk in bridge.content.chunks():
             yield at, chunk
             at += len(chunk)
-        yield from _empty(at, stop - base)
+        yield from in_order(zeros(stop - base - at), at)
 
     def _key(self, number: int) -> QueueKey:
         topic, queue_id = self.log.queues[number]
         return QueueKey(topic_text(topic), queue_id)
-
-
-def _empty(start: int, stop: int) -> Iterator[Piece]:
-    for chunk in zeros(stop - start):
-        yield start, chunk
-        start += len(chunk)
 
 
 def _copied(scan: FileScan, base: int, start: int, stop: int) -> Iterator[Piece]:

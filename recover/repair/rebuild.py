@@ -28,7 +28,7 @@ from recover.derived.index_rebuild import IndexRebuild, rebuild_index
 from recover.derived.queue_check import check_consumequeue
 from recover.derived.queues import Evidence, QueueBuilder, consumequeue_steps, fresh_files
 from recover.evidence.lost import record_count
-from recover.findings.model import Finding, FindingList
+from recover.findings.model import FindingList
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
 from recover.log.scan import Damage
 from recover.repair.losses import (
@@ -222,7 +222,8 @@ def write_rebuild(
         checked = _check(store, before.survey, options, wanted, output)
         if _log_files(store) != seen:
             raise Refusal("the log changed while it was read; what was written was removed", STALE)
-    derived = [item for item in before.findings if _is_derived(item, options)]
+    # codes begin with the name of their part
+    derived = [item for item in before.findings if item.code.startswith(tuple(f"{part}-" for part in options.parts))]
     findings = FindingList(item for item in before.findings if item not in derived)
     findings.extend(checked)
     return Rebuilt(before, tuple(sorted(writer.files)), writer.size, findings, any(item.bits for item in derived))
@@ -343,8 +344,3 @@ def _check(
     if CHECKPOINT in options.parts:
         found.extend(check_checkpoint(written, log).findings)
     return found
-
-
-def _is_derived(item: Finding, options: RebuildOptions) -> bool:
-    """Whether a finding is about a part that was rebuilt: codes begin with the name of their part."""
-    return item.code.startswith(tuple(f"{part}-" for part in options.parts))

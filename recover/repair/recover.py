@@ -25,7 +25,6 @@ from recover.derived.checkpoint import checkpoint_steps
 from recover.derived.expected import producer_for
 from recover.derived.index_rebuild import rebuild_index
 from recover.derived.queues import NO_EVIDENCE, consumequeue_steps
-from recover.evidence.edits import Edit
 from recover.evidence.lost import record_count
 from recover.evidence.overwritten import correct_generations_by_units
 from recover.findings.code import BIT_UNSUPPORTED
@@ -83,12 +82,9 @@ def repair_config(store: Store, look: Survey, report: ConfigReport, *, clamp_off
     """What recover does to config/. Files that no warning names are not touched."""
     repair = ConfigRepair()
     for pair in report.pairs:
-        _Repairer(store, look, pair, repair, _clamps(store, report, pair) if clamp_offsets else []).run()
+        clamps = [above for above in report.above if above.file == store.relative(pair.main.path)]
+        _Repairer(store, look, pair, repair, clamps if clamp_offsets else []).run()
     return repair
-
-
-def _clamps(store: Store, report: ConfigReport, pair: ConfigPair) -> list[AboveMax]:
-    return [above for above in report.above if above.file == store.relative(pair.main.path)]
 
 
 class _Repairer:
@@ -268,13 +264,16 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
     refuse_unread(before)
     refuse_without_log(before, options.max_loss)
     refuse_missing_files(before, options.max_loss)
-    prediction = _predict(before.survey, options)
+    prediction = None if options.settings is None else predict(
+        store, before.survey.log, options.settings, mode=options.mode, counted=False)
     if options.policy == "broker":
         changes = _as_the_broker(before.survey, prediction)
     else:
+        # of intact records: places that queues show, messages that nobody can read, tags and keys
+        rejected = [item.edit for item in before.rejected if item.edit is not None]
         changes = keep_everything(
             before.survey, lost=options.lost, bridge=options.bridge, mend_bits=options.mend_bits,
-            edits=_edits(before),
+            edits=[*before.survey.contradictions, *rejected, *before.flipped],
         )
     made = plan_from_changes(store, before, changes, options, prediction)
     made.given_up_messages = refuse_missing_files(before, options.max_loss, made.cut_from or 0)
@@ -282,12 +281,6 @@ def plan_recover(store: Store, options: RecoverOptions, before: VerifyReport | N
         made.mendable_messages = before.findings.counts().get("commitlog-flipped-bit", 0)
         made.mendable_messages += sum(before.wrong_messages.values())
     return made
-
-
-def _edits(before: VerifyReport) -> list[Edit]:
-    """Those of intact records: places that queues show, messages that nobody can read, tags and keys."""
-    rejected = [item.edit for item in before.rejected if item.edit is not None]
-    return [*before.survey.contradictions, *rejected, *before.flipped]
 
 
 def plan_truncate(
@@ -345,12 +338,6 @@ def plan_from_changes(
         plan, before, prediction, changes.bridged, dropped, damaged, unproven, after.valid_to,
         left_messages=left, cut_from=cut, abort_stays_for=_needs_a_start(before),
     )
-
-
-def _predict(look: Survey, options: RecoverOptions) -> Prediction | None:
-    if options.settings is None:
-        return None
-    return predict(look.store, look.log, options.settings, mode=options.mode, counted=False)
 
 
 def _as_the_broker(look: Survey, prediction: Prediction | None) -> LogChanges:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recover.change import disk
-from recover.change.content import LazyContent, pieces_of
 from recover.store.reading import BLANK, crc32c, crc_joined, file_crc, in_order
 
 
@@ -46,12 +45,3 @@ def test_zeros_between_pieces_are_not_written(tmp_path: Path) -> None:
 def test_pieces_that_do_not_hold_each_byte_once_are_refused(pieces: list[tuple[int, bytes]], tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="not as announced"):
         disk.create_from_pieces(tmp_path / "f", pieces)
-
-
-def test_content_with_an_announced_sum_comes_in_order_and_is_checked() -> None:
-    def content(crc: int) -> LazyContent:
-        return LazyContent(3, lambda: [b"a", b"bc"], crc32c=crc, pieces=lambda: [(1, b"bc"), (0, b"a")])
-
-    assert list(pieces_of(content(crc32c(b"abc")))) == [(0, b"a"), (1, b"bc")]
-    with pytest.raises(RuntimeError, match="not as announced"):
-        list(pieces_of(content(1)))
