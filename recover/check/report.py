@@ -105,6 +105,11 @@ class VerifyReport(Struct):
         return damaged_messages(look.log, look.losses, look.end_marks) + len(self.wrong_messages)
 
     @property
+    def unread(self) -> set[str]:
+        """What answers for the log or the queues in place of the files that mqtool reads."""
+        return {held.what for held in self.survey.elsewhere.values()}
+
+    @property
     def wrong_messages(self) -> dict[int, bool]:
         """Intact messages with a wrong field, and those that no client or no service can read, by physical offset:
         whether edits explain all that is wrong with them."""
