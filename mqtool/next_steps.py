@@ -275,7 +275,9 @@ def _predict(scene: Scene) -> list[Step]:
 
 
 def _go(scene: Scene) -> list[Step]:
-    typed = [word for word in scene.typed if word != "--dry-run"]
+    words = iter(scene.typed)
+    typed = [word for word in words if word != "--dry-run" and not (
+        word.startswith("--loss-out=") or (word == "--loss-out" and next(words)))]
     steps = [Step(shlex.join(["mqtool", *typed]), "the same, carried out")]
     if scene.mendable:
         more = Step(shlex.join(["mqtool", *typed, _MEND]),

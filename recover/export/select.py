@@ -24,6 +24,7 @@ from formats.record import HEAD, Record, decode
 from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, BIT_SUPERSEDED
 from recover.evidence.last_numbers import correct_generations_by_units
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
+from recover.findings.model import count
 from recover.findings.refusal import NotAStore, UsageRefusal
 from recover.log.engine import Engine
 from recover.log.file_scan import FileScan, ProgressCallback, heads_in
@@ -427,7 +428,8 @@ def _scanned(
         answer.incomplete(line)
     answer.damaged_ranges = len(scanned.log.damaged)
     if answer.damaged_ranges:
-        answer.notes.append(f"{answer.damaged_ranges} damaged ranges of the log hold nothing that could be looked at")
+        ranges = count(answer.damaged_ranges, "damaged range")
+        answer.notes.append(f"{ranges} of the log may have held more: mqtool verify STORE")
     yield from selected(scanned, wanted, answer.incomplete)
 
 

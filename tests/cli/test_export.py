@@ -375,7 +375,7 @@ def test_a_stopped_export_says_how_it_goes_on_and_leaves_nothing_that_cannot(kin
     command = [sys.executable, "-m", "mqtool", "export", str(tmp_path / "store"), "-o", str(out), "--format", kind,
                "--limit", "50000"]
     # tests that run in the background may ignore SIGINT, and so would what they start
-    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
+    run = subprocess.Popen([*command, "--rate-limit", "4M"], stderr=subprocess.PIPE, text=True,
                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     while run.poll() is None and not list(tmp_path.glob("out*")):
         time.sleep(0.01)
