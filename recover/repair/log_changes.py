@@ -71,7 +71,7 @@ def keep_everything(
             if damage.start == changes.cut_from:
                 # the last message of the log stays if it can be restored; else it is a part of the dirty end
                 restored = _restore(reader, damage, positions, mend_bits)
-                if restored and damage.mapped_file is not None:
+                if restored:
                     _write_edits(look, changes, damage.start, damage.stop, restored)
                     changes.cut_from = damage.stop
                 continue
