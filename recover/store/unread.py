@@ -428,8 +428,7 @@ def _records(content: bytes) -> Iterator[tuple[int, bytes]]:
             raise FormatError("bad-record", at, f"no record starts at byte {at}")
         if end > len(content):
             raise FormatError("cut", at, f"it ends within the record at byte {at}")
-        crc = crc32c(content[at + 6 : end])
-        if ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF != int.from_bytes(content[at : at + 4], "little"):
+        if _masked(crc32c(content[at + 6 : end])) != int.from_bytes(content[at : at + 4], "little"):
             raise FormatError("bad-crc", at, f"the checksum of the record at byte {at} is wrong")
         part, payload = (kind - 1) % _LAST + 1, content[at + head : end]
         if part in (_FULL, _FIRST):
@@ -441,6 +440,10 @@ def _records(content: bytes) -> Iterator[tuple[int, bytes]]:
         at = end
     if parts or any(content[at:]):
         raise FormatError("cut", at, f"it ends within the record at byte {start if parts else at}")
+
+
+def _masked(crc: int) -> int:
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 
 
 def _edits(record: bytes, offset: int) -> Iterator[tuple[int, list[int]]]:
