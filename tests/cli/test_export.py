@@ -179,6 +179,7 @@ def test_every_record_of_an_image_of_a_disk_comes_out(tmp_path: Path) -> None:
     assert sorted((line for line in found if line["topic"] != "Nested"), key=itemgetter("phy_offset")) == whole
     assert exported(tmp_path / "one.ndjson", image, "--topic", "TopicA", *EVERYTHING) == [
         line for line in found if line["topic"] == "TopicA"]
+    assert mqtool("export", image, "-o", tmp_path / "spark.ndjson", "--engine", "spark").code == 16
 
 
 def test_a_file_with_messages_under_a_name_that_is_no_place_is_told(tmp_path: Path) -> None:
