@@ -155,7 +155,7 @@ def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice
                               broker=broker.broker)
     sources = open_sources(where.places, options)
     if engine.on_spark and any(source.in_pieces for source in sources):
-        raise UsageRefusal("images and pieces of log files on Spark", "Use --engine local: one pass finds what is in them.")
+        raise UsageRefusal("images and pieces of log files on Spark", "Use --engine local.")
     if where.format == "store" and target is not None:
         run.write_store(sources, target)
     elif where.format == "parquet" and engine.on_spark and target is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from os import stat_result
 from pathlib import Path
 from typing import NamedTuple
@@ -148,10 +149,22 @@ def _with_room(mapped_file: MappedFile, size: int) -> int:
 
 
 def _beside(queue: MappedFileQueue) -> Iterator[str]:
-    """A line for each file among those of a log whose name is no place in it, though it holds records."""
+    """A line for each file among those of a log whose name is no place in it, though it holds records.
+
+    A copy of the log file that stands in its place holds nothing more.
+    """
     for item in queue.odd:
-        if item.is_file and item.length and _own_place(item.path) is not None:
+        base = _own_place(item.path) if item.is_file and item.length else None
+        if base is not None and not any(
+                file.file_from_offset == base and _is_copy(item.path, file.path) for file in queue.files):
             yield f"{item.path} holds messages under a name that is no place in the log: export it by itself, too"
+
+
+def _is_copy(one: Path, other: Path) -> bool:
+    with suppress(OSError), FileReader(one) as left, FileReader(other) as right:
+        return left.length <= right.length and all(
+            left.read(at, _LOOK) == right.read(at, min(_LOOK, left.length - at)) for at in range(0, left.length, _LOOK))
+    return False
 
 
 def _own_place(path: Path) -> int | None:
