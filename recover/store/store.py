@@ -153,56 +153,54 @@ class Store:
                     path=str(path),
                 )
 
-    @cached_property
+    @property
     def commitlog(self) -> MappedFileQueue:
         """The commitlog's mapped files over all its folders."""
+        return self._log[0]
+
+    @property
+    def log_file_size_is_told(self) -> bool:
+        """False where no setting gives it, and the log has one file, or several, none as long as their names tell."""
+        return self._log[1]
+
+    @cached_property
+    def _log(self) -> tuple[MappedFileQueue, bool]:
         queue = MappedFileQueue.load(self.commitlog_dirs, self.options.mapped_file_size or 0)
         given = self.options.mapped_file_size
         if given is None:
-            queue.file_size = self._size_of_whole_files(queue) or queue.file_size
-        else:
-            differences = [b.file_from_offset - a.file_from_offset for a, b in pairwise(queue.files)]
-            if given <= 0 or any(d < given or d % given for d in differences):
-                raise UsageRefusal(
-                    f"--mapped-file-size {given} cannot be true: the commitlog's names say "
-                    f"{infer_file_size(queue.files)}",
-                    "Leave the option out, and the size is inferred.",
-                )
-        return queue
+            queue.file_size, told = self._log_file_size(queue)
+            return queue, told
+        differences = [b.file_from_offset - a.file_from_offset for a, b in pairwise(queue.files)]
+        if given <= 0 or any(d < given or d % given for d in differences):
+            raise UsageRefusal(
+                f"--mapped-file-size {given} cannot be true: the commitlog's names say "
+                f"{infer_file_size(queue.files)}",
+                "Leave the option out, and the size is inferred.",
+            )
+        return queue, True
 
-    def _size_of_whole_files(self, queue: MappedFileQueue) -> int:
-        """The size where names and lengths decide badly: of one file, or none as long as names are apart. 0 elsewhere.
+    def _log_file_size(self, queue: MappedFileQueue) -> tuple[int, bool]:
+        """The size of the log's files in bytes (0: nothing says it), and whether a setting or a whole file tells it.
 
-        One file that was cut says nothing, so the settings do. A whole file before the last outranks a distance of two
-        names, of which one may be wrong and files between may be missing.
+        One file that was cut says nothing, so the settings do; a configuration that leaves the size out means the
+        default. A whole file before the last outranks a distance of two names, of which one may be wrong and files
+        between may be missing.
         """
-        configured = self._stated_log_file_size
+        stated = self._configured("mappedFileSizeCommitLog", DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0)
         if len(queue.files) == 1:
-            return configured if queue.files[0].length < configured and _breaks_off(queue.files[0].path) else 0
+            cut = queue.files[0].length < stated and _breaks_off(queue.files[0].path)
+            return (stated if cut else queue.file_size), bool(stated or queue.duplicates)
         if queue.file_size in queue.lengths:
-            return 0
+            return queue.file_size, True
         whole = _most(Counter(file.length for file in queue.files[:-1] if not _breaks_off(file.path)))
-        fits = configured and not any(file.file_from_offset % configured for file in queue.files)
-        return whole or (configured if fits else 0)
+        fits = stated and not any(file.file_from_offset % stated for file in queue.files)
+        size = whole or (stated if fits else queue.file_size)
+        return size, bool(whole or queue.duplicates or not queue.files or size == stated)
 
     @property
     def mapped_file_size(self) -> int:
         """Commitlog file size in bytes; the brokers' default when there is no file to tell."""
         return self.commitlog.file_size or DEFAULT_MAPPED_FILE_SIZE
-
-    @cached_property
-    def log_file_size_is_told(self) -> bool:
-        """False where no setting gives it, and the log has one file, or several, none as long as their names tell."""
-        log, said = self.commitlog, self._stated_log_file_size
-        if len(log.files) == 1:
-            said = log.file_size if said else 0
-        return bool(self.options.mapped_file_size or log.duplicates or not log.files or said == log.file_size
-                    or (len(log.files) > 1 and log.file_size in log.lengths))
-
-    @property
-    def _stated_log_file_size(self) -> int:
-        """The size in the settings; the brokers' default where a configuration leaves it out, else 0."""
-        return self._configured("mappedFileSizeCommitLog", DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0)
 
     @cached_property
     def queue_folders(self) -> tuple[QueueFolder, ...]:
