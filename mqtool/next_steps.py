@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -144,7 +144,7 @@ class Scene(Struct):
 
     `typed`: the words of the command line. `plan`: the file that --plan-out or apply named.
     `damaged`: the log has damaged messages, or damage before intact ones.
-    `assumed`: settings that what was written depends on.
+    `assumed`: settings that what was written depends on. `unread`: what answers for log or queues, and is not read.
     `mendable`: messages that --mend-bits would save, or would have saved. `changes`: which command made the plan.
     """
 
@@ -158,6 +158,7 @@ class Scene(Struct):
     damaged: bool = False
     changes: str = "recover"
     assumed: Sequence[str] = ()
+    unread: Collection[str] = ()
 
     def named(self, *codes: str) -> list[Finding]:
         """The findings of these codes."""
@@ -256,20 +257,27 @@ def _find(scene: Scene) -> list[Step]:
     return scene.by_hand(*FIND) + (_dry_runs(scene) if scene.repairs() else [])
 
 
+def _refuses(scene: Scene) -> bool:
+    """Whether recover would refuse: the log is not read, or messages are damaged and the queues are not read."""
+    return DLEDGER_LOG in scene.unread or bool(QUEUE_DATABASE in scene.unread and scene.code & exits.MESSAGES)
+
+
 def _beside_unread(scene: Scene) -> list[Step]:
-    held = {item.facts["what"] for item in scene.named("part-not-supported")}
-    refuses = DLEDGER_LOG in held or (QUEUE_DATABASE in held and scene.code & exits.MESSAGES)
-    repairs = scene.phase == "checked" and not refuses and {item.code for item in scene.repairs()} - _LEFT_BY_A_KILL
-    return (_dry_runs(scene) if repairs else []) + scene.by_hand()
+    repairs = scene.phase == "checked" and {item.code for item in scene.repairs()} - _LEFT_BY_A_KILL
+    return (_dry_runs(scene) if repairs and not _refuses(scene) else []) + scene.by_hand()
 
 
 def _predict(scene: Scene) -> list[Step]:
     killed = "the broker was killed" if scene.wrong else "nothing is wrong with the store"
+    if _refuses(scene):
+        killed = "no repair is made beside queues that are not read here"
     return [Step(scene.given.line("predict"), f"{killed}: what its start would do, and what that costs")]
 
 
 def _go(scene: Scene) -> list[Step]:
-    typed = [word for word in scene.typed if word != "--dry-run"]
+    words = iter(scene.typed)
+    typed = [word for word in words if word != "--dry-run" and not (
+        word.startswith("--loss-out=") or (word == "--loss-out" and next(words)))]
     steps = [Step(shlex.join(["mqtool", *typed]), "the same, carried out")]
     if scene.mendable:
         more = Step(shlex.join(["mqtool", *typed, _MEND]),
@@ -339,7 +347,7 @@ STATES: tuple[State, ...] = (
     State("checked predicted",
           lambda it: bool(it.by_hand(*FIND)) and (it.phase == "checked" or bool(it.code & exits.MESSAGES)),
           _find),
-    State("checked", lambda it: {item.code for item in it.wrong} <= _LEFT_BY_A_KILL, _predict),
+    State("checked", lambda it: {item.code for item in it.wrong} <= _LEFT_BY_A_KILL or _refuses(it), _predict),
     State("checked", lambda it: bool(it.repairs()), _dry_runs),
     State("checked", lambda it: True, _by_hand),
     State("predicted", lambda it: it.damaged and not it.code & exits.MESSAGES, _verify),

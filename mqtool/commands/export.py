@@ -22,19 +22,8 @@ from mqtool.text import count, human_size
 from recover.check.survey import ScanOptions, survey
 from recover.export.damaged import damaged_messages
 from recover.export.messages import Counts, count_key
-from recover.export.select import (
-    FOREVER,
-    KINDS,
-    Scanned,
-    Selected,
-    Source,
-    Wanted,
-    open_sources,
-    parse_span,
-    parse_time,
-    scan_source,
-    selected,
-)
+from recover.export.select import FOREVER, KINDS, Selected, Wanted, parse_span, parse_time, selected
+from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
 from recover.findings.refusal import UsageRefusal
 from recover.look.store import settings_of
@@ -54,7 +43,7 @@ class From(PartsChoice, frozen=True, kw_only=True):
     """Where messages come from, and where they go."""
 
     source: Annotated[list[str] | None, argument(
-        "SOURCE", "Store roots, commitlog folders, or single log files.")] = None
+        "SOURCE", "Store roots, commitlog folders, single log files, images of disks.")] = None
     output: Annotated[Path | None, option(
         "--output", "A new file, or - for stdout; a new folder for a store, and for Parquet from Spark.", _HOW,
         metavar="OUT", short="-o")] = None
@@ -147,13 +136,14 @@ class Shape(Struct, frozen=True, kw_only=True):
         ("/data/store -o orders.parquet --format parquet --topic 'Order*' --since -2h", "some, as a table"),
         ("/data/store -o lost.ndjson --lost-by 5.3.3", "what the start of a 5.3.3 would cut off"),
         ("/backup/00000000001073741824 -o found.ndjson --key 4711", "out of one log file, without anything else"),
+        ("/backup/disk.img -o found.ndjson", "out of an image of a disk whose file system is lost"),
         ("/data/store -o damaged.ndjson --damaged", "what is legible of damaged messages"),
         ("/data/store -o /data/orders --format store --topic 'Order*'", "a store that brokers start on"),
     ],
     bits=(),
 )
 def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: Shape) -> int:
-    """Write messages out of a store, a commitlog folder or single log files, whatever is broken around them.
+    """Write messages out of a store, a commitlog folder, single log files or an image, whatever is broken around them.
 
     Bodies are decompressed. Delayed and half messages come under their real topic, marked so; messages of the brokers'
     own topics come only with --include system. Exit 0: everything that could hold a message was read; 8: it was not.
@@ -164,6 +154,8 @@ def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice
     options = structs.replace(where.options(), mapped_file_size=where.mapped_file_size, settings=broker.given(),
                               broker=broker.broker)
     sources = open_sources(where.places, options)
+    if engine.on_spark and any(source.in_pieces for source in sources):
+        raise UsageRefusal("images and pieces of log files on Spark", "Use --engine local.")
     if where.format == "store" and target is not None:
         run.write_store(sources, target)
     elif where.format == "parquet" and engine.on_spark and target is not None:
@@ -335,6 +327,9 @@ class _Export:
         reading = self.reading
         if len(sources) != 1:
             raise UsageRefusal("several sources with --format store", "Two logs have the same offsets: take one.")
+        if sources[0].in_pieces:
+            raise UsageRefusal(f"{sources[0].name} is a piece of a log file: a store needs whole ones",
+                               "--mapped-file-size says how long they were, if it begins where one did.")
         scanned, wanted = reading.looked_at(sources[0])
         # without what brokers noted of transactions, those that are settled would be asked about once more
         topics = (*wanted.topics, TOPIC_OP_HALF) if wanted.topics else ()
@@ -373,8 +368,8 @@ class _Export:
             topics.setdefault(topic, {})[kind] = number
         steps = self._unknown_topics(topics)
         if reading.damaged_ranges and not reading.damaged:
-            reading.notes.append(f"{count(reading.damaged_ranges, 'damaged range')} of the log: --damaged exports what "
-                                 "is legible there")
+            more = "--damaged exports what is legible there" if reading.stores() else "no intact record stands there"
+            reading.notes.append(f"{count(reading.damaged_ranges, 'damaged range')} of the log: {more}")
         self.out.answer(
             output=None if target is None else str(target), format=self.format, messages=total, bytes=self.size,
             topics={topic: sum(kinds.values()) for topic, kinds in topics.items()}, kinds=topics,

@@ -137,7 +137,8 @@ def report(out: Printer, store: StoreChoice, broker: BrokerChoice, engine: Engin
     document = found.before.json()
     code = found.before.exit_code
     out.found(found.before.findings)
-    steps = next_steps(Scene("checked", out.given, code, list(found.before.findings)))
+    scene = Scene("checked", out.given, code, list(found.before.findings), unread=found.before.unread)
+    steps = next_steps(scene)
     sentence = _sentence(found, document, code)
     written = None if page.output is None else str(page.output)
     out.answer(output=written, sentence=sentence, **_document(found, document))

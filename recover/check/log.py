@@ -20,7 +20,7 @@ from recover.findings.code import BY_HAND, Severity
 from recover.findings.model import Finding, finding
 from recover.log.judge import LogReader
 from recover.log.scan import MISSING_FILE, OTHER_LOG, Damage, LogView
-from recover.store.mapped_files import MappedFile, OddName
+from recover.store.mapped_files import MappedFile, MappedFileQueue, OddName
 from recover.store.reading import FILE
 from recover.store.store import Store
 
@@ -64,7 +64,7 @@ def damaged_messages(log: LogView, losses: Losses, end_marks: set[int], before: 
 def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> list[Finding]:
     """Findings of the commitlog."""
     log = look.log
-    untold = list(untold_size(store, log))
+    untold = list(untold_size(store, log.queue, log.log_end))
     found = [*_file_findings(store, log), *untold]
     for number, damage in enumerate(log.damaged):
         if untold and damage.reason == MISSING_FILE:
@@ -92,23 +92,26 @@ def check_commitlog(store: Store, look: Survey, settings: Mapping[str, str]) -> 
     return found
 
 
-def untold_size(store: Store, log: LogView) -> Iterator[Finding]:
-    """The finding that asks how long log files are, where neither a setting nor a whole file tells it."""
-    if not log.messages or store.log_file_size_is_told:
+def untold_size(store: Store, queue: MappedFileQueue, end: int) -> Iterator[Finding]:
+    """The finding that asks how long log files are, where neither a setting nor a whole file tells it.
+
+    `end`: of the log's last record; where it has none, nothing is asked.
+    """
+    if end == queue.min_offset or store.log_file_size_is_told:
         return
-    only, end = log.queue.files[0], log.log_end
-    if len(log.queue.files) > 1:
-        why = f"no log file has the {log.queue.file_size:,} bytes that their names tell"
-    elif _ends_within_a_record(log, only, end):
+    only = queue.files[0]
+    if len(queue.files) > 1:
+        why = f"no log file has the {queue.file_size:,} bytes that their names tell"
+    elif _ends_within_a_record(queue, only, end):
         why = f"the log's only file breaks off after {only.length:,} bytes"
     else:
         return
     yield finding(SIZE_UNTOLD, store.relative(only.path), 0, length=only.length, why=why)
 
 
-def _ends_within_a_record(log: LogView, only: MappedFile, end: int) -> bool:
+def _ends_within_a_record(queue: MappedFileQueue, only: MappedFile, end: int) -> bool:
     """Whether the log's only file ends within a record, or with less room than an end mark takes."""
-    with LogReader(log.queue) as reader:
+    with LogReader(queue) as reader:
         head = reader.read(end, HEAD.size).ljust(HEAD.size, b"\0")
     torn, room = HEAD.decode(head), only.end - end
     # no record of a whole file takes the room of its end mark; old bytes may stand at its end, but none of this place
@@ -187,7 +190,7 @@ def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
     for start, stop in queue.gaps():
         far = queue.find(stop)
         if stop not in missing and far is not None:
-            yield finding("commitlog-far-file", store.relative(far.path), 0, start=start, log_end=log.log_end)
+            yield far_file(store, far, start, log.log_end)
     for odd in queue.odd:
         # brokers from 5.1.0 on pass over folders, and they alone read V2 records: it is no more than untidy there
         skipped = odd.is_directory and bool(log.tally.bits & BIT_V2)
@@ -196,6 +199,11 @@ def _file_findings(store: Store, log: LogView) -> Iterator[Finding]:
         kept = next(f for f in queue.files if f.file_from_offset == twin.file_from_offset)
         yield finding("commitlog-duplicate-file", store.relative(twin.path), 0, name=twin.name,
                       kept=store.relative(kept.path))
+
+
+def far_file(store: Store, far: MappedFile, start: int, log_end: int) -> Finding:
+    """Of an empty file far after the log, which ends at `log_end`; `start`: of the room before it."""
+    return finding("commitlog-far-file", store.relative(far.path), 0, start=start, log_end=log_end)
 
 
 def _damage_finding(store: Store, log: LogView, damage: Damage, lost: int, end_mark: bool) -> Finding:

@@ -63,6 +63,8 @@ _ROCKSDB = {
     "rocksdbstore": "RocksDB of index, timer and transactions", "kvStore": "RocksDB of pop consumers",
 }
 _MADE_ANEW = "rocksdbstore"
+_READ_AT_START = ("config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb")
+"""A start reads every entry of these, and ends where one cannot be read (5.5.0 was asked); of the others none."""
 _LOCAL = "Local"
 _EPOCHS = 1 << 20
 _BATCH_SIZE = "mapperFileSizeBatchConsumeQueue"
@@ -105,8 +107,9 @@ def _rocksdb(store: Store) -> Iterator[Needed]:
     for part, what in folders.items():
         folder = store.path(part)
         if has_rocksdb(folder):
-            yield from (Needed(part, what, problem.text, False, stops=not problem.opens)
-                        for problem in rocksdb.problems(folder, made_anew=part == _MADE_ANEW, killed=store.has_abort))
+            for problem in rocksdb.problems(folder, made_anew=part == _MADE_ANEW, killed=store.has_abort):
+                stops = not problem.opens or (problem.of_entries and part in _READ_AT_START)
+                yield Needed(part, what, problem.text, False, stops)
 
 
 def _by_setting(store: Store, settings: Mapping[str, str]) -> Iterator[Needed]:

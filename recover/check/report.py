@@ -23,8 +23,10 @@ from recover.check.log import (
     check_commitlog,
     contradiction_findings,
     damaged_messages,
+    far_file,
     misnamed_findings,
     place_in_file,
+    untold_size,
 )
 from recover.check.parts import (
     check_other_parts,
@@ -41,6 +43,7 @@ from recover.derived.index_check import IndexReport
 from recover.evidence.edits import Edit
 from recover.evidence.places import misnumbered
 from recover.findings.model import Finding, FindingList, finding
+from recover.look.pointers import Pointers
 from recover.look.store import StoreReport, log_is_gone
 from recover.store.config_files import Topics
 from recover.store.reader import opened_once, read_small
@@ -100,6 +103,11 @@ class VerifyReport(Struct):
         """Messages that damaged ranges held, as far as anything still tells, and those that have a wrong field."""
         look = self.survey
         return damaged_messages(look.log, look.losses, look.end_marks) + len(self.wrong_messages)
+
+    @property
+    def unread(self) -> set[str]:
+        """What answers for the log or the queues in place of the files that mqtool reads."""
+        return {held.what for held in self.survey.elsewhere.values()}
 
     @property
     def wrong_messages(self) -> dict[int, bool]:
@@ -203,7 +211,7 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     found = [*lock_findings(store, report.exit_state.holder), *log_is_gone(store)]
     found += [*earlier_runs(store), *check_owners(store)]
     found += contradicted_settings(store, store.options.settings)
-    found += _gaps(report)
+    found += _log_at_a_look(store, report.pointers)
     found += _checkpoint_at_a_look(store, report)
     topics = Topics(store)
     found += pair_findings(store, topics, None, judged_pairs(store, topics, None))
@@ -211,8 +219,13 @@ def first_findings(store: Store, report: StoreReport) -> list[Finding]:
     return found + [item for item in others if item.severity != "info"]
 
 
-def _gaps(report: StoreReport) -> Iterator[Finding]:
-    for start, stop in report.gaps:
+def _log_at_a_look(store: Store, pointers: Pointers) -> Iterator[Finding]:
+    """Files that are missing, far after the log or under a wrong name; files of a size that nothing tells."""
+    yield from misnamed_findings(store, pointers.misnamed)
+    yield from (far_file(store, file, start, pointers.log_end) for file, start in pointers.far)
+    untold = [*untold_size(store, pointers.log, pointers.log_end)]
+    yield from untold
+    for start, stop in pointers.gaps if not untold else ():
         yield finding("commitlog-missing-file", COMMITLOG, None, start=start, stop=stop, bytes=stop - start,
                       intact_after="not counted:")
 

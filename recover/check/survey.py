@@ -134,7 +134,7 @@ def survey(
         behind = named_behind(log, expectation, queues)
         if behind and note_damage_behind(log, behind, _last_time(store), indexed_to(store)):
             queues = check_consumequeue(store, log, expectation, delays)
-        gone = file_named_elsewhere(log, index_ends(store), store.checkpoint())
+        gone = file_named_elsewhere(log.files, log.newest_timestamp, index_ends(store), store.checkpoint())
         if gone is not None and not any(damage.stop > gone.start for damage in log.damaged):
             log.damaged = [*log.damaged, gone]
     old = _without_old_end(log, store)

@@ -8,7 +8,7 @@ message, or the index of one at that very place. Without such a witness the queu
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from formats.checkpoint import Checkpoint
 from formats.record import BLANK_SIZE, MIN_RECORD_SIZE
@@ -73,7 +73,7 @@ def note_damage_behind(log: LogView, named: list[LostPosition], last_time: int, 
     # without an end mark before it there was no file after the last one
     may_be_missing = witness or log.files[-1].blank is not None
     ends = [position.stop for position in named if position.start >= log.files[-1].file_end and may_be_missing]
-    found = [*_ranges_in_files(log, named, witness), *([_missing_files(log, max(ends) - 1)] if ends else ())]
+    found = [*_ranges_in_files(log, named, witness), *([_missing_files(log.files[-1], max(ends) - 1)] if ends else ())]
     for damage in found:
         tail = log.tail
         if tail is not None and tail.mapped_file == damage.mapped_file and damage.start <= tail.start < damage.stop:
@@ -112,16 +112,17 @@ def _ranges_in_files(log: LogView, named: list[LostPosition], witness: bool) -> 
 
 
 def file_named_elsewhere(
-    log: LogView, index_ends: Iterable[tuple[int, int]], checkpoint: Checkpoint | None
+    files: Sequence[FileScan], newest: int, index_ends: Iterable[tuple[int, int]], checkpoint: Checkpoint | None
 ) -> Damage | None:
-    """The log files after the last one, if index or checkpoint know of messages there; else None.
+    """The log files after the last one of `files`, if index or checkpoint know of messages there; else None.
 
-    `index_ends`: (phy offset, store timestamp in ms) of each index file's last message. The log itself says so, too, by
-    an end mark without a file after it: a broker makes that file at once. Without one nothing else is believed.
+    `newest`: the highest store timestamp (ms) in the log. `index_ends`: (phy offset, store timestamp in ms) of each
+    index file's last message. The log itself says so, too, by an end mark without a file after it: a broker makes that
+    file at once. Without one nothing else is believed.
     """
-    if not log.files or log.files[-1].blank is None:
+    if not files or files[-1].blank is None:
         return None
-    start, newest = log.files[-1].file_end, log.newest_timestamp
+    start = files[-1].file_end
     said = [phy_offset for phy_offset, time in index_ends if phy_offset >= start and time > newest]
     if checkpoint is not None:
         times = (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp, checkpoint.index_msg_timestamp)
@@ -130,10 +131,10 @@ def file_named_elsewhere(
     if not said:
         return None
     # how many files are missing nobody can say for sure: a wrong offset names one far away
-    return _missing_files(log, min(said))
+    return _missing_files(files[-1], min(said))
 
 
-def _missing_files(log: LogView, last: int) -> Damage:
-    """The files after the last one that is there, up to the one with the physical offset `last`."""
-    start, size = log.files[-1].file_end, log.queue.file_size
+def _missing_files(end: FileScan, last: int) -> Damage:
+    """The files after `end`, the last one that is there, up to the one with the physical offset `last`."""
+    start, size = end.file_end, end.file_size
     return Damage(start, start + ((last - start) // size + 1) * size, MISSING_FILE, 0, "next-file", False, None)

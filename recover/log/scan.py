@@ -375,7 +375,7 @@ def _damage(scans: list[FileScan], log_end: int, ghosts: bool) -> tuple[list[Dam
     position = scans[0].mapped_file.file_from_offset if scans else 0
     for scan in scans:
         start = scan.mapped_file.file_from_offset
-        if start > position and not _open_before(scans, scan, log_end):
+        if start > position and not open_before(scans, scan, log_end):
             damaged.append(Damage(position, start, MISSING_FILE, 0, "next-file", False, None))
         for dead in dead_ranges(scan, ghosts=ghosts):
             if dead.start < log_end:
@@ -390,7 +390,7 @@ def _damage(scans: list[FileScan], log_end: int, ghosts: bool) -> tuple[list[Dam
     return damaged, tail
 
 
-def _open_before(scans: list[FileScan], far: FileScan, log_end: int) -> bool:
+def open_before(scans: list[FileScan], far: FileScan, log_end: int) -> bool:
     """Whether the log ends before `far` in a file with room left: no broker began a file after that one.
 
     What it made ahead and somebody renamed holds nothing. Where the file is full or damaged after the log's end, files

@@ -5,21 +5,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from formats.checkpoint import Checkpoint
 from formats.consumequeue import CQ_UNIT, CqUnit, is_pre_blank, is_valid
 from formats.errors import FormatError
 from formats.index import INDEX_HEADER, IndexHeader
 from formats.names import is_index_name
-from recover.log.file_scan import FileScan, scan_file
+from recover.evidence.beyond import file_named_elsewhere
+from recover.log.file_scan import FileScan
+from recover.log.files import live_copies, rightly_placed
+from recover.log.scan import LogView, assemble, open_before
+from recover.log.split_scan import parts_of, scan_files
 from recover.store.mapped_files import MappedFile, MappedFileQueue
 from recover.store.reader import FileReader, read_small
 from recover.store.store import Store
 
 
 class Pointers(Struct):
-    """Offsets in bytes of the log, times in ms. `dispatched_to`: the largest end of a unit; None without one."""
+    """Offsets in bytes of the log, times in ms. `dispatched_to`: the largest end of a unit; None without one.
+
+    `log` has misnamed files where their records belong, and `misnamed` their right offsets. `gaps`: ranges of the log
+    whose files are missing; `far`: empty files far after the log's end, each with where the room before it begins.
+    """
 
     min_offset: int = 0
     max_offset: int = 0
@@ -30,6 +38,10 @@ class Pointers(Struct):
     index_files: list[tuple[str, IndexHeader]] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
     queues: dict[str, dict[int, int]] = field(default_factory=dict)
+    log: MappedFileQueue = field(default_factory=lambda: MappedFileQueue(()))
+    misnamed: list[tuple[MappedFile, int]] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    far: list[tuple[MappedFile, int]] = field(default_factory=list)
 
     @property
     def undispatched(self) -> int:
@@ -47,24 +59,38 @@ class Pointers(Struct):
 
 
 def find_pointers(store: Store) -> Pointers:
-    """Looks at the end of the log, the last file of each queue and the headers of the index; not at all of them."""
-    log = store.commitlog
-    pointers = Pointers(log.min_offset, log.max_offset, log.min_offset)
-    for mapped_file in reversed(log.files):
-        scan = scan_file(mapped_file, log.file_size)
-        if scan.record_count:
-            _take_end(pointers, scan)
-            break
+    """Looks at the end of the log, the last file of each queue and the heads of all others; not at all of them."""
+    log, misnamed = rightly_placed(live_copies(store.commitlog))
+    end = _end_of_log(log)
+    pointers = Pointers(log.min_offset, log.max_offset, end.log_end, end.last_timestamp, log=log, misnamed=misnamed)
     pointers.checkpoint = store.checkpoint()
+    _missing(store, pointers, end)
     _queues(store, pointers)
     _index(store, pointers)
     return pointers
 
 
-def _take_end(pointers: Pointers, scan: FileScan) -> None:
-    last = next(split.records[-1] for split in reversed(scan.splits) if split.size)
-    pointers.log_end = int(last["phy_offset"]) + int(last["size"])
-    pointers.last_timestamp = int(last["store_timestamp"])
+def _end_of_log(queue: MappedFileQueue) -> LogView:
+    """The log from its last file with a record on, scanned as verify scans all of it."""
+    scans: list[FileScan] = []
+    for mapped_file in reversed(queue.files):
+        scans[:0] = scan_files(parts_of(structs.replace(queue, files=[mapped_file]), 1), 1, with_keys=False)
+        if scans[0].record_count:
+            break
+    return assemble(structs.replace(queue, files=[scan.mapped_file for scan in scans]), scans)
+
+
+def _missing(store: Store, pointers: Pointers, end: LogView) -> None:
+    """Sort the gaps between names as verify does; `end`: the log from its last file with a record on."""
+    for start, stop in pointers.log.gaps():
+        far = next((scan for scan in end.files if scan.mapped_file.file_from_offset == stop), None)
+        if far is not None and open_before(end.files, far, end.log_end):
+            pointers.far.append((far.mapped_file, start))
+        else:
+            pointers.gaps.append((start, stop))
+    gone = file_named_elsewhere(end.files, end.newest_timestamp, index_ends(store), pointers.checkpoint)
+    if gone is not None:
+        pointers.gaps.append((gone.start, gone.stop))
 
 
 def _queues(store: Store, pointers: Pointers) -> None:

@@ -330,7 +330,6 @@ class StoreReport(Struct):
     config: list[ConfigHealth]
     starts: list[Start]
     log_files: int
-    gaps: list[tuple[int, int]]
     elsewhere: frozenset[str] = frozenset()
 
     @property
@@ -349,7 +348,7 @@ class StoreReport(Struct):
             "config": [item.json() for item in self.config],
             "topics": {topic: {str(number): end for number, end in ends.items()} for topic, ends in queues.items()},
             "index_files": [{"name": name, **header._asdict()} for name, header in self.pointers.index_files],
-            "log_files": self.log_files, "gaps": [list(gap) for gap in self.gaps],
+            "log_files": self.log_files, "gaps": [list(gap) for gap in self.pointers.gaps],
         }
 
 
@@ -364,7 +363,7 @@ def inspect_store(store: Store, versions: Sequence[BrokerVersion] = ()) -> Store
     return StoreReport(
         str(store.root), list_parts(store), sizes, find_generation(store, pointers.checkpoint), pointers,
         exit_state(store), config_health(store), list(_starts(store, pointers, versions or boundaries())),
-        len(store.commitlog.files), store.commitlog.gaps(), frozenset(held_elsewhere(store)),
+        len(store.commitlog.files), frozenset(held_elsewhere(store)),
     )
 
 

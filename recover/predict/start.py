@@ -344,12 +344,12 @@ def incomplete(store: Store, log: LogView) -> list[Finding]:
     """What of the log a start does not find: all of it, files between others, its end, or files under a wrong name."""
     if COMMITLOG in held_elsewhere(store):
         return []
-    untold = [*untold_size(store, log)]
+    untold = [*untold_size(store, log.queue, log.log_end)]
     gone = [*untold, *log_is_gone(store), *only_copies(store)]
     gone += [finding(FOREIGN, store.relative(mapped_file.path), 0, what=what, lost=UNKNOWN)
              for mapped_file, what in foreign_files(log)]
     missing = [damage for damage in log.damaged if damage.reason == MISSING_FILE]
-    end = file_named_elsewhere(log, index_ends(store), store.checkpoint())
+    end = file_named_elsewhere(log.files, log.newest_timestamp, index_ends(store), store.checkpoint())
     if end is not None and not any(damage.stop > end.start for damage in log.damaged):
         missing.append(end)
     placed, misnamed = rightly_placed(live_copies(store.commitlog))

@@ -17,9 +17,9 @@ from msgspec import Struct, field
 from formats.checkpoint import FILE_SIZE, Checkpoint, decode
 from formats.consumequeue import CQ_UNIT, file_size_for
 from formats.errors import FormatError
-from formats.record import BLANK_SIZE, HEAD, encode_blank
+from formats.record import BLANK_SIZE, HEAD, MAGIC_V1, MAGIC_V2, encode_blank
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
-from recover.store.mapped_files import MappedFileQueue, infer_file_size
+from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.reader import FileReader, read_small
 from recover.store.source import StorePath, entries, names_in
 
@@ -153,56 +153,55 @@ class Store:
                     path=str(path),
                 )
 
-    @cached_property
+    @property
     def commitlog(self) -> MappedFileQueue:
         """The commitlog's mapped files over all its folders."""
+        return self._log[0]
+
+    @property
+    def log_file_size_is_told(self) -> bool:
+        """False where no setting gives it, and the log has one file, or several, none as long as their names tell."""
+        return self._log[1]
+
+    @cached_property
+    def _log(self) -> tuple[MappedFileQueue, bool]:
         queue = MappedFileQueue.load(self.commitlog_dirs, self.options.mapped_file_size or 0)
         given = self.options.mapped_file_size
         if given is None:
-            queue.file_size = self._size_of_whole_files(queue) or queue.file_size
-        else:
-            differences = [b.file_from_offset - a.file_from_offset for a, b in pairwise(queue.files)]
-            if given <= 0 or any(d < given or d % given for d in differences):
-                raise UsageRefusal(
-                    f"--mapped-file-size {given} cannot be true: the commitlog's names say "
-                    f"{infer_file_size(queue.files)}",
-                    "Leave the option out, and the size is inferred.",
-                )
-        return queue
+            queue.file_size, told = self._log_file_size(queue)
+            return queue, told
+        differences = [b.file_from_offset - a.file_from_offset for a, b in pairwise(queue.files)]
+        if given <= 0 or any(d < given or d % given for d in differences):
+            raise UsageRefusal(
+                f"--mapped-file-size {given} cannot be true: the commitlog's names say "
+                f"{infer_file_size(queue.files)}",
+                "Leave the option out, and the size is inferred.",
+            )
+        return queue, True
 
-    def _size_of_whole_files(self, queue: MappedFileQueue) -> int:
-        """The size where names and lengths decide badly: of one file, or none as long as names are apart. 0 elsewhere.
+    def _log_file_size(self, queue: MappedFileQueue) -> tuple[int, bool]:
+        """The size of the log's files in bytes (0: nothing says it), and whether a setting or a whole file tells it.
 
-        One file that was cut says nothing, so the settings do. A whole file before the last outranks a distance of two
-        names, of which one may be wrong and files between may be missing.
+        One file that was cut says nothing, so the settings do; a configuration that leaves the size out means the
+        default. A whole file before the last outranks a distance of two names, of which one may be wrong and files
+        between may be missing; so does the last one where its first record names another place than its name.
         """
-        configured = self._stated_log_file_size
+        stated = self._configured("mappedFileSizeCommitLog", DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0)
         if len(queue.files) == 1:
-            return configured if queue.files[0].length < configured and _breaks_off(queue.files[0].path) else 0
+            cut = queue.files[0].length < stated and _breaks_off(queue.files[0].path)
+            return (stated if cut else queue.file_size), bool(stated or queue.duplicates)
         if queue.file_size in queue.lengths:
-            return 0
-        whole = _most(Counter(file.length for file in queue.files[:-1] if not _breaks_off(file.path)))
-        fits = configured and not any(file.file_from_offset % configured for file in queue.files)
-        return whole or (configured if fits else 0)
+            return queue.file_size, True
+        known = queue.files if any(map(_is_misnamed, queue.files[-1:])) else queue.files[:-1]
+        whole = _most(Counter(file.length for file in known if not _breaks_off(file.path)))
+        fits = stated and not any(file.file_from_offset % stated for file in queue.files)
+        size = whole or (stated if fits else queue.file_size)
+        return size, bool(whole or queue.duplicates or not queue.files or size == stated)
 
     @property
     def mapped_file_size(self) -> int:
         """Commitlog file size in bytes; the brokers' default when there is no file to tell."""
         return self.commitlog.file_size or DEFAULT_MAPPED_FILE_SIZE
-
-    @cached_property
-    def log_file_size_is_told(self) -> bool:
-        """False where no setting gives it, and the log has one file, or several, none as long as their names tell."""
-        log, said = self.commitlog, self._stated_log_file_size
-        if len(log.files) == 1:
-            said = log.file_size if said else 0
-        return bool(self.options.mapped_file_size or log.duplicates or not log.files or said == log.file_size
-                    or (len(log.files) > 1 and log.file_size in log.lengths))
-
-    @property
-    def _stated_log_file_size(self) -> int:
-        """The size in the settings; the brokers' default where a configuration leaves it out, else 0."""
-        return self._configured("mappedFileSizeCommitLog", DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0)
 
     @cached_property
     def queue_folders(self) -> tuple[QueueFolder, ...]:
@@ -289,6 +288,17 @@ def _most(lengths: Mapping[int, int], unit: int = 1) -> int | None:
     """The most frequent length (bytes) of some units, the largest of several; None where no file has one."""
     fitting = [(count, length) for length, count in lengths.items() if length > 0 and length % unit == 0]
     return max(fitting)[1] if fitting else None
+
+
+def _is_misnamed(mapped_file: MappedFile) -> bool:
+    """Whether a log file begins with a record of another place."""
+    try:
+        with FileReader(mapped_file.path) as reader:
+            begin = reader.read(0, HEAD.size)
+    except OSError:
+        return False
+    head = HEAD.decode(begin) if len(begin) == HEAD.size else None
+    return head is not None and head.magic in (MAGIC_V1, MAGIC_V2) and head.phy_offset != mapped_file.file_from_offset
 
 
 def _breaks_off(path: Path) -> bool:

@@ -7,7 +7,8 @@ read otherwise (`held_elsewhere`): the log of a DLedger group, and consume queue
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 
 from msgspec import Struct
@@ -183,8 +184,9 @@ def _mapped_files(path: Path) -> Iterator[Path]:
 # --- A RocksDB folder looked at from outside: does its manifest read, and are the files that it names there?
 #
 # CURRENT names the manifest, a log of edits in blocks of 32 KiB with a masked CRC-32C each; the edits name the live
-# tables with their lengths, and the write-ahead log that goes on from them, which has the form of a manifest. Blocks of
-# tables are not read. Sources: RocksDB's log_format.h, version_edit.h and version_edit.cc.
+# tables with their lengths, and the write-ahead log that goes on from them, which has the form of a manifest. A table
+# ends with a footer, which leads to its blocks; each block has a checksum, and what it holds is not read. Sources:
+# RocksDB's log_format.h, version_edit.h, version_edit.cc, table/format.h and block_based/block.cc.
 
 
 CURRENT = "CURRENT"
@@ -193,7 +195,9 @@ _BLOCK, _ROCKSDB_HEAD, _RECYCLED_HEAD = 32 << 10, 7, 11
 _FULL, _FIRST, _MIDDLE, _LAST = range(1, 5)
 _MASK = 0xA282EAD8
 _TABLE_MAGICS = (0x88E241B785F4CFF7, 0xDB4775248B80FB57, 0x8242229663BF9564, 0x4F3418EB7A8F13B8)
-_MAGIC_SIZE = 8
+_MAGIC_SIZE, _FOOTER, _TRAILER = 8, 53, 5
+_CRC32C, _FORMS = 1, (4, 5)
+"""Checksum and forms of the tables that brokers write (ConfigHelper, RocksDBOptionsFactory)."""
 
 # fields of each edit after its tag: v a varint, s a string; without log, next file and last sequence no open
 _EDITS = {
@@ -208,10 +212,13 @@ _LAST_OF_NEW_4 = 1
 
 
 class Problem(Struct, frozen=True):
-    """What is wrong with a database, and whether RocksDB opens it all the same, in an older state."""
+    """What is wrong with a database. `opens`: RocksDB opens it all the same, in an older state or with entries that it
+    fails to read (`of_entries`).
+    """
 
     text: str
     opens: bool = False
+    of_entries: bool = False
 
 
 def problems(folder: Path, *, made_anew: bool = False, killed: bool = False) -> Iterator[Problem]:
@@ -284,6 +291,81 @@ def _of_table(table: Path, size: int) -> Iterator[Problem]:
         return
     if not _ends_like_a_table(table):
         yield Problem(f"{table.name} does not end like a table")
+        return
+    with FileReader(table) as reader:
+        try:
+            wrong = sorted(_wrong_blocks(reader), key=itemgetter(1, 2))
+        except IndexError:
+            yield Problem(f"the end of {table.name} leads to no blocks")
+            return
+    for (opens, of_entries), found in groupby(wrong, itemgetter(1, 2)):
+        (first, *_), *more = found
+        others = f" and {len(more)} more" if more else ""
+        yield Problem(f"the checksum of the block at byte {first}{others} of {table.name} is wrong", opens, of_entries)
+
+
+def _wrong_blocks(table: FileReader) -> Iterator[tuple[int, bool, bool]]:
+    """(offset, whether an open gets over it, whether it holds entries) of each block whose checksum is wrong.
+
+    An open reads index and properties, and does without a filter. None are found of a table of another form, and none
+    with entries where the index is packed or in several blocks. `IndexError` for a footer that leads nowhere.
+    """
+    footer = table.read(table.length - _FOOTER, _FOOTER)
+    if footer[0] != _CRC32C or int.from_bytes(footer[41:45], "little") not in _FORMS:
+        return
+    listed, at = _handle(footer, 1)
+    index, _ = _handle(footer, at)
+    meta = {_handle(value, 0)[0]: b"filter" in name for name, value in _entries(_block(table, listed) or b"")}
+    for block, opens in {listed: False, index: False, **meta}.items():
+        if _block(table, block) is None:
+            yield block[0], opens, False
+    content = _block(table, index)
+    blocks = [*_named_by(content)] if content else []
+    # blocks stand one after the other: anything else was not understood
+    if [offset for offset, _ in blocks] == [0, *(sum(block) + _TRAILER for block in blocks[:-1])]:
+        yield from ((block[0], True, True) for block in blocks if _block(table, block) is None)
+
+
+def _handle(content: bytes, at: int) -> tuple[tuple[int, int], int]:
+    """(offset, size) of a block, and the position after it."""
+    offset, at = _varint(content, at)
+    size, at = _varint(content, at)
+    return (offset, size), at
+
+
+def _block(table: FileReader, block: tuple[int, int]) -> bytes | None:
+    """A block, b"" for a packed one; None if its checksum is wrong, which is over the way of packing, too."""
+    offset, size = block
+    if sum(block) + _TRAILER > table.length:
+        return None
+    content = table.read(offset, size + _TRAILER)
+    if _masked(crc32c(content[: size + 1])) != int.from_bytes(content[size + 1 :], "little"):
+        return None
+    return b"" if content[size] else content[:size]
+
+
+def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Key and value of a block's entries: length shared with the key before, of the rest, of the value; rest; value."""
+    key = b""
+    at, end = 0, len(block) - 4 - 4 * int.from_bytes(block[-4:], "little")
+    while at < end:
+        shared, at = _varint(block, at)
+        rest, at = _varint(block, at)
+        size, at = _varint(block, at)
+        key = key[:shared] + block[at : at + rest]
+        at += rest + size
+        yield key, block[at - size : at]
+
+
+def _named_by(index: bytes) -> Iterator[tuple[int, int]]:
+    """The blocks that an index names: each of its entries begins anew, and has a handle without a length."""
+    count = int.from_bytes(index[-4:], "little")
+    for number in range(min(count, len(index) // 4)):
+        at = len(index) - 4 * (count - number + 1)
+        at = int.from_bytes(index[at : at + 4], "little")
+        _, at = _varint(index, at)
+        rest, at = _varint(index, at)
+        yield _handle(index, at + rest)[0]
 
 
 def _ends_like_a_table(table: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -220,6 +221,17 @@ def test_recover_lists_the_damaged_message_with_its_keys(store: Callable[[str], 
     with files["csv"].open(newline="") as stream:
         (row,) = csv.DictReader(stream)
     assert (row["phy_offset"], row["doubtful"]) == (str(line["phy_offset"]), "body")
+
+
+@pytest.mark.parametrize("as_typed", [("--loss-out", "{}"), ("--loss-out={}",)])
+def test_what_follows_a_list_of_losses_can_be_typed(
+    as_typed: tuple[str, ...], store: Callable[[str], Path], tmp_path: Path,
+) -> None:
+    root = store("clean-5.3.3")
+    damage("page-zeroed", root, 1)
+    words = [word.format(tmp_path / "lost.csv") for word in as_typed]
+    step = mqtool("recover", root, "--dry-run", *words, "--json").document["next"][0]["command"]
+    assert mqtool(*shlex.split(step)[1:], "--yes").code == exits.CORRECTED | exits.MESSAGES
 
 
 def test_a_list_that_cannot_be_written_is_16(tmp_path: Path) -> None:

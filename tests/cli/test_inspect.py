@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fixtures.damage import damage
 from fixtures.damage.patch import flip_bit
 from formats import sysflag
 from formats.errors import FormatError
@@ -88,6 +89,33 @@ def test_inspect_ends_with_the_bits_of_what_it_shows(broken: str, bits: int, cod
     result = mqtool("inspect", store, "--json")
     assert result.code == bits
     assert code in {item["code"] for item in result.document["findings"]}
+
+
+@pytest.mark.parametrize(("name", "recipe", "told"), [
+    ("clean-plain-4.9.7", "far", "commitlog-far-file"),
+    ("clean-plain-4.9.7", "log-misnamed", "commitlog-misnamed-file"),
+    ("clean-manyfiles-5.3.3", "log-last-missing", "commitlog-missing-file"),
+    ("clean-manyfiles-5.3.3", "log-middle-missing", "commitlog-missing-file"),
+    ("clean-restarts-5.5.0", "log-early-end-mark", None), ("clean-plain-4.9.7", "short", "commitlog-size-untold"),
+])
+def test_inspect_names_log_files_that_are_missing_or_elsewhere_as_verify_does(
+    name: str, recipe: str, told: str | None, tmp_path: Path,
+) -> None:
+    store = real_store(name, tmp_path)
+    log = sorted((store / "commitlog").iterdir())
+    if recipe == "far":
+        size = log[-1].stat().st_size
+        log[-1].with_name(f"{int(log[-1].name) + 2 * size:020d}").write_bytes(bytes(size))
+    elif recipe == "short":
+        for path in log[1:]:
+            path.unlink()
+        os.truncate(log[0], 100_001)
+    else:
+        damage(recipe, store, 27)
+    asked = {"commitlog-far-file", "commitlog-misnamed-file", "commitlog-missing-file", "commitlog-size-untold"}
+    shown, found = (mqtool(command, store, "--json").document for command in ("inspect", "verify"))
+    assert shown["finding_counts"].keys() & asked == found["finding_counts"].keys() & asked == {told} - {None}
+    assert bool(shown["offsets"]["log_end"]) and (told == "commitlog-missing-file") == bool(shown["gaps"])
 
 
 def test_another_mqtool_that_holds_the_lock_is_no_broker(tmp_path: Path) -> None:

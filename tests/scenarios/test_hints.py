@@ -41,6 +41,7 @@ CHOSEN = {
     ("kinds/killed-dledger-5.3.3", "log-unmounted"), ("kinds/clean-rocksdb-5.5.0", "bit-in-body"),
     ("kinds/killed-timers-5.5.0", "nothing"), ("kinds/clean-batch-5.5.0", "topics-missing"),
     ("clean-5.3.3", "log-last-missing"), ("clean-expired-4.5.1", "log-file-of-another-store"),
+    ("kinds/killed-rocksdb-5.3.3", "bit-in-body"), ("kinds/clean-combined-5.5.0", "bit-in-body"),
 }
 
 

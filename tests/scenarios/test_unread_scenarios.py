@@ -224,6 +224,15 @@ def noise(pattern: str) -> Harm:
     return harm
 
 
+def bit(pattern: str, at: int) -> Harm:
+    def harm(root: Path) -> None:
+        path = newest(root, pattern)
+        content = bytearray(path.read_bytes())
+        content[at] ^= 4
+        path.write_bytes(content)
+    return harm
+
+
 def predicted(root: Path, *settings: str) -> Result:
     options = [word for setting in settings for word in ("--set", setting)]
     return mqtool("predict", root, "--broker", "5.5.0", *options, "--json")
@@ -245,6 +254,15 @@ def predicted(root: Path, *settings: str) -> Result:
     (ACL, "config/users", gone("config/users/[CM]*"), NO_START),
     (ACL, "config/users", cut_at("config/users/MANIFEST-*", 66), STARTS),
     (ACL, "config/users", cut("config/users/MANIFEST-*", 0.9), STARTS),
+    (ACL, "config/users", bit("config/users/*.sst", 300), NO_START),
+    (ACL, "config/users", bit("config/users/*.sst", 1110), NO_START),
+    (ACL, "config/users", bit("config/users/*.sst", 10), STARTS),
+    (ACL, "config/users", bit("config/users/*.sst", 250), STARTS),
+    (ACL, "config/acls", bit("config/acls/*.sst", 10), STARTS),
+    (ROCKSDB, "config/topics", bit("config/topics/000011.sst", 10), NO_START),
+    (ROCKSDB, "config/subscriptionGroups", bit("config/subscriptionGroups/*.sst", 10), NO_START),
+    ("kinds/clean-config2-5.5.0", "config/rdb", bit("config/rdb/*.sst", 10), NO_START),
+    ("kinds/clean-timersdb-5.5.0", "rocksdbstore", bit("rocksdbstore/*.sst", 10), STARTS),
     (POP, "kvStore", cut("kvStore/CURRENT", 0), NO_START),
     (POP, "kvStore", cut_at("kvStore/MANIFEST-*", 121), STARTS),
     (KILLED_POP, "kvStore", gone("kvStore/[CM]*"), NO_START),
@@ -328,7 +346,7 @@ def test_the_log_of_a_controller_is_named_as_not_checked(folder: Path) -> None:
 
 
 def test_what_popped_messages_wait_for_is_not_promised(folder: Path) -> None:
-    """A bit in a table of the database keeps a broker from reading it; mqtool reads no blocks."""
+    """mqtool reads no entries of the database."""
     root = real_store(POP, folder)
     assert "part-not-supported" in notable(verify(root))
     assert "lose nothing" not in mqtool("predict", root, "--quiet").stdout
@@ -343,7 +361,7 @@ def test_damage_beside_batch_queues_is_recovered_by_the_hint(folder: Path) -> No
 
 
 def test_users_are_named_as_not_read(folder: Path) -> None:
-    """A bit in a table of them keeps a real 5.5.0 from starting; mqtool reads no blocks."""
+    """mqtool reads no entries of them."""
     root = real_store(ACL, folder)
     assert "part-not-supported" in notable(verify(root))
     assert "lose nothing" not in mqtool("predict", root, "--quiet").stdout
