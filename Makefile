@@ -65,7 +65,7 @@ test: lint
 
 test-deep: setup
 	@$(BIN)/python -m tests.support.toolchain
-	MQTOOL_DEEP=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m deep
+	MQTOOL_DEEP=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "deep and not long"
 
 test-long: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "long or (deep and not broker)"

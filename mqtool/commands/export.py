@@ -20,9 +20,10 @@ from mqtool.options import PARTS, BrokerChoice, EngineChoice, PartsChoice, argum
 from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
 from recover.check.survey import ScanOptions, survey
-from recover.export import select
 from recover.export.damaged import damaged_messages
 from recover.export.messages import Counts, count_key
+from recover.export.select import FOREVER, KINDS, Selected, Wanted, parse_span, parse_time, selected
+from recover.export.sources import Scanned, Source, open_sources, scan_source
 from recover.export.write import Csv, Ndjson, Resumed, Table, Writer, export_lines, output_file, writer_for
 from recover.findings.refusal import UsageRefusal
 from recover.look.store import settings_of
@@ -42,7 +43,7 @@ class From(PartsChoice, frozen=True, kw_only=True):
     """Where messages come from, and where they go."""
 
     source: Annotated[list[str] | None, argument(
-        "SOURCE", "Store roots, commitlog folders, or single log files.")] = None
+        "SOURCE", "Store roots, commitlog folders, single log files, images of disks.")] = None
     output: Annotated[Path | None, option(
         "--output", "A new file, or - for stdout; a new folder for a store, and for Parquet from Spark.", _HOW,
         metavar="OUT", short="-o")] = None
@@ -88,17 +89,17 @@ class Filter(Struct, frozen=True, kw_only=True):
         "--include", "stale, superseded, system: these, too; several with commas.", _WHAT, metavar="WHAT")] = None
     limit: Annotated[int, option("--limit", "At most N messages, 0 for all.", _WHAT, metavar="N", min=0)] = 0
 
-    def wanted(self) -> select.Wanted:
+    def wanted(self) -> Wanted:
         """The filters as `recover` takes them; a usage error (16) for one that cannot be read."""
-        return select.Wanted(
+        return Wanted(
             topics=() if self.topic is None else (self.topic,), queue=self.queue,
-            queue_offsets=select.parse_span(self.queue_offsets or ":", "--queue-offsets"),
-            phy_offsets=select.parse_span(self.phy_offsets or ":", "--phy-offsets"),
-            since=select.parse_time(self.since, "--since") if self.since else 0,
-            until=select.parse_time(self.until, "--until") if self.until else select.FOREVER,
+            queue_offsets=parse_span(self.queue_offsets or ":", "--queue-offsets"),
+            phy_offsets=parse_span(self.phy_offsets or ":", "--phy-offsets"),
+            since=parse_time(self.since, "--since") if self.since else 0,
+            until=parse_time(self.until, "--until") if self.until else FOREVER,
             key=self.key, tag=self.tag, msg_id=self.msg_id,
             properties=tuple(parse_pairs(self.properties, "--property", "K=V", "ORDER=4711")),
-            include=parse_kinds(self.include, "--include", select.KINDS), limit=self.limit,
+            include=parse_kinds(self.include, "--include", KINDS), limit=self.limit,
         )
 
 
@@ -135,13 +136,14 @@ class Shape(Struct, frozen=True, kw_only=True):
         ("/data/store -o orders.parquet --format parquet --topic 'Order*' --since -2h", "some, as a table"),
         ("/data/store -o lost.ndjson --lost-by 5.3.3", "what the start of a 5.3.3 would cut off"),
         ("/backup/00000000001073741824 -o found.ndjson --key 4711", "out of one log file, without anything else"),
+        ("/backup/disk.img -o found.ndjson", "out of an image of a disk whose file system is lost"),
         ("/data/store -o damaged.ndjson --damaged", "what is legible of damaged messages"),
         ("/data/store -o /data/orders --format store --topic 'Order*'", "a store that brokers start on"),
     ],
     bits=(),
 )
 def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice, which: Filter, shape: Shape) -> int:
-    """Write messages out of a store, a commitlog folder or single log files, whatever is broken around them.
+    """Write messages out of a store, a commitlog folder, single log files or an image, whatever is broken around them.
 
     Bodies are decompressed. Delayed and half messages come under their real topic, marked so; messages of the brokers'
     own topics come only with --include system. Exit 0: everything that could hold a message was read; 8: it was not.
@@ -151,7 +153,9 @@ def export(out: Printer, where: From, broker: BrokerChoice, engine: EngineChoice
     run = _Export(reading, where.format)
     options = structs.replace(where.options(), mapped_file_size=where.mapped_file_size, settings=broker.given(),
                               broker=broker.broker)
-    sources = select.open_sources(where.places, options)
+    sources = open_sources(where.places, options)
+    if engine.on_spark and any(source.in_pieces for source in sources):
+        raise UsageRefusal("images and pieces of log files on Spark", "Use --engine local.")
     if where.format == "store" and target is not None:
         run.write_store(sources, target)
     elif where.format == "parquet" and engine.on_spark and target is not None:
@@ -214,9 +218,9 @@ class Reading:
         self.incomplete = False
         self.damaged_ranges = 0
         self.assumed: list[str] = []
-        self._scanned: dict[str, select.Scanned] = {}
+        self._scanned: dict[str, Scanned] = {}
 
-    def all(self, sources: list[select.Source]) -> Iterator[select.Selected]:
+    def all(self, sources: list[Source]) -> Iterator[Selected]:
         """Every wanted message, source by source; a second call does not scan again."""
         left = self.wanted.limit
         for source in sources:
@@ -227,7 +231,7 @@ class Reading:
                     if left <= 0:
                         return
 
-    def _of(self, source: select.Source, limit: int) -> Iterator[select.Selected]:
+    def _of(self, source: Source, limit: int) -> Iterator[Selected]:
         if self.damaged:
             if source.store is None:
                 raise UsageRefusal("--damaged of a log alone", "Name the store root: its queues tell what was there.")
@@ -237,13 +241,13 @@ class Reading:
             return
         scanned, wanted = self.looked_at(source)
         with self.out.progress("exporting", source.size) as progress:
-            yield from select.selected(scanned, structs.replace(wanted, limit=limit), self.missed, progress)
+            yield from selected(scanned, structs.replace(wanted, limit=limit), self.missed, progress)
 
-    def looked_at(self, source: select.Source) -> tuple[select.Scanned, select.Wanted]:
+    def looked_at(self, source: Source) -> tuple[Scanned, Wanted]:
         """The log of a source, scanned once, and the filters with what they take from it."""
         if source.name not in self._scanned:
             with self.out.progress("scanning", source.size) as progress:
-                self._scanned[source.name] = select.scan_source(
+                self._scanned[source.name] = scan_source(
                     source, self.engine.scanner(), memory=self.engine.memory or DEFAULT_MEMORY, progress=progress)
             for line in self._scanned[source.name].unread:
                 self.missed(line)
@@ -253,7 +257,7 @@ class Reading:
             return scanned, self.wanted
         return scanned, structs.replace(self.wanted, cut_at=self._cut_of(source, scanned))
 
-    def _cut_of(self, source: select.Source, scanned: select.Scanned) -> int:
+    def _cut_of(self, source: Source, scanned: Scanned) -> int:
         """Where the start of the release would end the log."""
         if source.store is None:
             raise UsageRefusal("--lost-by of a log alone", "Name the store root: a start depends on all of it.")
@@ -262,16 +266,19 @@ class Reading:
         prediction = predict(source.store, scanned.log, settings, counted=False)
         if not prediction.starts:
             self.out.say(f"Broker {prediction.broker} would not start, and so cut nothing: {prediction.reason}")
-            return select.FOREVER
+            return FOREVER
         return prediction.max_phy
 
     def topics(self) -> set[str]:
+        """The topics that the scanned logs hold records of."""
         return {topic_text(topic) for scanned in self._scanned.values() for topic, _ in scanned.log.queues}
 
     def stores(self) -> list[str]:
+        """The scanned sources that are stores."""
         return [name for name, scanned in self._scanned.items() if scanned.source.store is not None]
 
     def missed(self, note: str) -> None:
+        """Note what could not be read."""
         self.incomplete = True
         self.notes.append(note)
 
@@ -284,7 +291,8 @@ class _Export:
         self.counts: Counts = Counter()
         self.size = 0
 
-    def write(self, sources: list[select.Source], writer: Writer) -> None:
+    def write(self, sources: list[Source], writer: Writer) -> None:
+        """Write what is wanted of every source."""
         reading = self.reading
         if isinstance(writer, (Ndjson, Csv, Table)) and not reading.damaged and reading.wanted.by_rows:
             for source in sources:
@@ -300,7 +308,7 @@ class _Export:
             self.size += item.message.size or 0
             writer.write(item)
 
-    def write_on_spark(self, sources: list[select.Source], target: Path) -> None:
+    def write_on_spark(self, sources: list[Source], target: Path) -> None:
         """Have executors write a folder of Parquet files of what is wanted of one source."""
         from recover.cluster.export import export_on_spark
 
@@ -314,11 +322,14 @@ class _Export:
             self.counts, self.size = export_on_spark(
                 reading.engine.spark_settings(), scanned, wanted, target, note=reading.missed, progress=progress)
 
-    def write_store(self, sources: list[select.Source], target: Path) -> None:
+    def write_store(self, sources: list[Source], target: Path) -> None:
         """Write a store of what is wanted of one source."""
         reading = self.reading
         if len(sources) != 1:
             raise UsageRefusal("several sources with --format store", "Two logs have the same offsets: take one.")
+        if sources[0].in_pieces:
+            raise UsageRefusal(f"{sources[0].name} is a piece of a log file: a store needs whole ones",
+                               "--mapped-file-size says how long they were, if it begins where one did.")
         scanned, wanted = reading.looked_at(sources[0])
         # without what brokers noted of transactions, those that are settled would be asked about once more
         topics = (*wanted.topics, TOPIC_OP_HALF) if wanted.topics else ()
@@ -357,8 +368,8 @@ class _Export:
             topics.setdefault(topic, {})[kind] = number
         steps = self._unknown_topics(topics)
         if reading.damaged_ranges and not reading.damaged:
-            reading.notes.append(f"{count(reading.damaged_ranges, 'damaged range')} of the log: --damaged exports what "
-                                 "is legible there")
+            more = "--damaged exports what is legible there" if reading.stores() else "no intact record stands there"
+            reading.notes.append(f"{count(reading.damaged_ranges, 'damaged range')} of the log: {more}")
         self.out.answer(
             output=None if target is None else str(target), format=self.format, messages=total, bytes=self.size,
             topics={topic: sum(kinds.values()) for topic, kinds in topics.items()}, kinds=topics,

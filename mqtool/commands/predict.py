@@ -28,7 +28,8 @@ from recover.check.parts import (
 from recover.check.report import verify
 from recover.check.survey import Survey, survey
 from recover.export.damaged import damaged_messages
-from recover.export.select import Scanned, Selected, Source, Wanted, selected
+from recover.export.select import Selected, Wanted, selected
+from recover.export.sources import Scanned, Source
 from recover.export.write import output_file, writer_for
 from recover.findings.model import Finding, FindingList
 from recover.findings.refusal import UsageRefusal

@@ -24,8 +24,8 @@ from mqtool.printer import Printer, outside_store, table
 from mqtool.text import count, human_size
 from recover.broker.settings import DEFAULT_LEVELS, parse_levels
 from recover.export.messages import Message
-from recover.export.select import open_sources
 from recover.export.send import KINDS, Cluster, NotTaken, Outbox, Outgoing, Place, Position, Rules, read_messages
+from recover.export.sources import open_sources
 from recover.findings.refusal import Interrupted, Refusal, UsageRefusal
 from recover.store.store import StoreOptions
 

@@ -17,7 +17,8 @@ from msgspec import Struct, structs
 from recover.cluster.jobs import enter, run_job
 from recover.cluster.session import SparkSettings, session_for
 from recover.export.messages import Counts
-from recover.export.select import Choice, Scanned, Wanted
+from recover.export.select import Choice, Wanted
+from recover.export.sources import Scanned
 from recover.export.write import PART, LineMaker, Table, Written, near
 from recover.findings.refusal import Refusal
 from recover.store.columns import Rows

@@ -8,8 +8,6 @@ import glob
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,129 +17,20 @@ from formats.compression import decompress
 from formats.errors import FormatError
 from formats.javahash import index_key_hash, java_string
 from formats.message_id import offset_id
-from formats.names import offset_in_name
-from formats.record import HEAD, Record, decode
+from formats.record import Record, decode
 from formats.record.rows import BIT_FILLER, BIT_GHOST, BIT_INNER_BATCH, BIT_MARKER, BIT_SUPERSEDED
-from recover.evidence.overwritten import correct_generations_by_units
 from recover.export.messages import Message, has_real_topic, is_system, message_of, unfolded
+from recover.export.sources import Scanned, Source, scan_source
 from recover.findings.model import count
-from recover.findings.refusal import NotAStore, UsageRefusal
-from recover.log.file_scan import FileScan, ProgressCallback, heads_in
-from recover.log.files import live_copies, rightly_placed
-from recover.log.judge import judge
-from recover.log.scan import Engine, LogView
-from recover.look.query import Answer, Found, has_key, not_looked_at
+from recover.findings.refusal import UsageRefusal
+from recover.log.file_scan import FileScan
+from recover.log.scan import Engine
+from recover.look.query import Answer, Found, has_key
 from recover.store.columns import DEFAULT_MEMORY, Rows, Split
 from recover.store.config_files import LMQ_PREFIX
-from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
+from recover.store.mapped_files import MappedFile
 from recover.store.reader import FileReader, ReadFailure
-from recover.store.store import Store, StoreOptions
-
-# --- Where messages come from: a store, a commitlog folder, single log files; and the scan that finds them.
-
-
-_LOOK = 4 << 20
-"""How many bytes of a file whose name tells nothing are searched for a record that names its own place."""
-
-
-class Source(NamedTuple):
-    """One place that messages come from. `store` is None for log files without anything around them."""
-
-    name: str
-    queue: MappedFileQueue
-    store: Store | None
-
-    @property
-    def size(self) -> int:
-        return sum(mapped_file.length for mapped_file in self.queue.files)
-
-
-class Scanned(NamedTuple):
-    """The log of a source, and what of it could not be read (one line each)."""
-
-    source: Source
-    log: LogView
-    unread: tuple[str, ...]
-
-
-def open_sources(places: Sequence[Path], options: StoreOptions | None = None) -> list[Source]:
-    """Each store or commitlog folder is a source; single log files together are one.
-
-    `NotAStore` (16) for a place that is none of these, `UsageRefusal` (16) for a file that holds no record.
-    `options` say where the parts of a store are, as for every command.
-    """
-    sources: list[Source] = []
-    files: list[Path] = []
-    for place in places:
-        if place.is_file():
-            files.append(place)
-        elif place.is_dir() and any(offset_in_name(path.name) is not None for path in place.iterdir()):
-            queue = MappedFileQueue.load((place,), (options or StoreOptions()).mapped_file_size or 0)
-            sources.append(Source(str(place), queue, None))
-        elif place.exists() and not place.is_dir():
-            raise NotAStore(f"{place} is no regular file", "Give a store, a commitlog folder, or log files.")
-        else:
-            store = Store.open(place, options)
-            sources.append(Source(str(place), store.commitlog, store))
-    if files:
-        sources.append(_of_files(files))
-    return sources
-
-
-def _of_files(paths: Sequence[Path]) -> Source:
-    """Single log files as one log, each at the place that its records name; its name decides where none does."""
-    by_offset: dict[int, MappedFile] = {}
-    for path in paths:
-        length = path.stat().st_size
-        offset = _own_place(path, length)
-        offset = offset_in_name(path.name) if offset is None else offset
-        if offset is None:
-            raise UsageRefusal(f"{path} holds no record that names its place in a log",
-                               "Give log files under the names that they had, or ones with an intact record.")
-        if offset in by_offset:
-            raise UsageRefusal(f"{path} and {by_offset[offset].path} are the same part of a log",
-                               "Export them one after the other.")
-        by_offset[offset] = MappedFile(path, offset, length)
-    files = [by_offset[offset] for offset in sorted(by_offset)]
-    folders = tuple(dict.fromkeys(file.path.parent for file in files))
-    return Source(", ".join(map(str, paths)), MappedFileQueue(folders, infer_file_size(files), files), None)
-
-
-def _own_place(path: Path, length: int) -> int | None:
-    """The offset of a file's first byte as its first intact record has it; None without one in its first MiBs."""
-    with FileReader(path) as reader:
-        content = bytes(reader.read(0, min(_LOOK, length)))
-        for at in heads_in(np.frombuffer(content, dtype=np.uint8)).tolist():
-            base = HEAD.decode(content, at).phy_offset - at
-            with suppress(FormatError):
-                if base >= 0:
-                    judge(reader.read, at, base, base + length)
-                    return int(base)
-    return None
-
-
-def scan_source(
-    source: Source, engine: Engine, *, memory: int, progress: ProgressCallback | None = None
-) -> Scanned:
-    """Scan the log of a source, judging old and superseded records as verify does where its queues are there.
-
-    A file that cannot be opened, a range that cannot be read and a part that is not read are noted and passed over.
-    """
-    unread: list[str] = []
-
-    def cannot_open(mapped_file: MappedFile, error: OSError) -> None:
-        unread.append(f"{mapped_file.path} could not be opened: {error.strerror}")
-
-    queue, _ = rightly_placed(live_copies(source.queue))
-    log = engine.scan_log(queue, memory=memory, progress=progress, open_error=cannot_open)
-    if source.store is not None:
-        log = correct_generations_by_units(log, source.store)
-        unread += not_looked_at(source.store)
-    for scan in log.files:
-        unread += [f"{failure.path} could not be read at {failure.offset}: {failure.strerror}"
-                   for failure in scan.unreadable]
-    return Scanned(source, log, tuple(unread))
-
+from recover.store.store import Store
 
 WINDOW = 8 << 20
 FOREVER = (1 << 63) - 1
@@ -252,6 +141,7 @@ class Choice:
         self._hashes = _key_hashes(self.names, wanted)
 
     def rows(self) -> Iterator[tuple[FileScan, Split, Rows]]:
+        """The rows of each split that may be of a wanted message, in log order."""
         for scan in self.files:
             for split in scan.splits:
                 yield scan, split, split.records[_fitting(split, self.wanted, self._queues, self._hashes)]
@@ -259,6 +149,7 @@ class Choice:
     def messages(
         self, content: bytes, bits: int, phy_offset: int, note: Callable[[str], None],
     ) -> Iterator[Selected]:
+        """The wanted messages of one record."""
         try:
             record = decode(content, check_crc=False)
         except FormatError as error:

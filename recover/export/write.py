@@ -19,7 +19,8 @@ import numpy as np
 from formats.native.lines import write_lines
 from formats.record.rows import BIT_INNER_BATCH, STALE
 from recover.export.messages import COLUMNS, Counts, Message, count_key, real_place
-from recover.export.select import Choice, Scanned, Selected, Wanted, contents
+from recover.export.select import Choice, Selected, Wanted, contents
+from recover.export.sources import Scanned
 from recover.findings.refusal import Refusal, UsageRefusal
 from recover.store.columns import Rows
 from recover.store.mapped_files import MappedFile

@@ -33,7 +33,8 @@ from recover.check.survey import ScanOptions
 from recover.derived.expected import QueueKey, expect
 from recover.evidence.lost import LostPosition, lost_positions
 from recover.export.messages import Counts, count_key
-from recover.export.select import Scanned, Wanted, selected
+from recover.export.select import Wanted, selected
+from recover.export.sources import Scanned
 from recover.findings.refusal import Interrupted, Refusal
 from recover.log.file_scan import FileScan
 from recover.repair.bridge import Gap, build_bridge

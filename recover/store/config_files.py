@@ -80,7 +80,7 @@ class ConfigText(Struct, frozen=True, dict=True):
             return "garbage"
         if self.flipped is not None:
             return "flipped-name"
-        if self.value is not self.parsed.value:
+        if readable_offsets(self.known.name, self.parsed.value) is not self.parsed.value:
             return "odd-offset"
         if self.odd_keys:
             return "odd-key"

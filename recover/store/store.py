@@ -17,9 +17,9 @@ from msgspec import Struct, field
 from formats.checkpoint import FILE_SIZE, Checkpoint, decode
 from formats.consumequeue import CQ_UNIT, file_size_for
 from formats.errors import FormatError
-from formats.record import BLANK_SIZE, HEAD, encode_blank
+from formats.record import BLANK_SIZE, HEAD, MAGIC_V1, MAGIC_V2, encode_blank
 from recover.findings.refusal import NotAStore, Refusal, UsageRefusal
-from recover.store.mapped_files import MappedFileQueue, infer_file_size
+from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
 from recover.store.reader import FileReader, read_small
 from recover.store.source import StorePath, entries, names_in
 
@@ -184,7 +184,7 @@ class Store:
 
         One file that was cut says nothing, so the settings do; a configuration that leaves the size out means the
         default. A whole file before the last outranks a distance of two names, of which one may be wrong and files
-        between may be missing.
+        between may be missing; so does the last one where its first record names another place than its name.
         """
         stated = self._configured("mappedFileSizeCommitLog", DEFAULT_MAPPED_FILE_SIZE if self.options.conf else 0)
         if len(queue.files) == 1:
@@ -192,7 +192,8 @@ class Store:
             return (stated if cut else queue.file_size), bool(stated or queue.duplicates)
         if queue.file_size in queue.lengths:
             return queue.file_size, True
-        whole = _most(Counter(file.length for file in queue.files[:-1] if not _breaks_off(file.path)))
+        known = queue.files if any(map(_is_misnamed, queue.files[-1:])) else queue.files[:-1]
+        whole = _most(Counter(file.length for file in known if not _breaks_off(file.path)))
         fits = stated and not any(file.file_from_offset % stated for file in queue.files)
         size = whole or (stated if fits else queue.file_size)
         return size, bool(whole or queue.duplicates or not queue.files or size == stated)
@@ -287,6 +288,17 @@ def _most(lengths: Mapping[int, int], unit: int = 1) -> int | None:
     """The most frequent length (bytes) of some units, the largest of several; None where no file has one."""
     fitting = [(count, length) for length, count in lengths.items() if length > 0 and length % unit == 0]
     return max(fitting)[1] if fitting else None
+
+
+def _is_misnamed(mapped_file: MappedFile) -> bool:
+    """Whether a log file begins with a record of another place."""
+    try:
+        with FileReader(mapped_file.path) as reader:
+            begin = reader.read(0, HEAD.size)
+    except OSError:
+        return False
+    head = HEAD.decode(begin) if len(begin) == HEAD.size else None
+    return head is not None and head.magic in (MAGIC_V1, MAGIC_V2) and head.phy_offset != mapped_file.file_from_offset
 
 
 def _breaks_off(path: Path) -> bool:

@@ -294,35 +294,36 @@ def _of_table(table: Path, size: int) -> Iterator[Problem]:
         return
     with FileReader(table) as reader:
         try:
-            wrong = sorted(_wrong_blocks(reader), key=itemgetter(1))
+            wrong = sorted(_wrong_blocks(reader), key=itemgetter(1, 2))
         except IndexError:
             yield Problem(f"the end of {table.name} leads to no blocks")
             return
-    for of_entries, found in groupby(wrong, itemgetter(1)):
-        (first, _), *more = found
+    for (opens, of_entries), found in groupby(wrong, itemgetter(1, 2)):
+        (first, *_), *more = found
         others = f" and {len(more)} more" if more else ""
-        text = f"the checksum of the block at byte {first}{others} of {table.name} is wrong"
-        yield Problem(text, opens=of_entries, of_entries=of_entries)
+        yield Problem(f"the checksum of the block at byte {first}{others} of {table.name} is wrong", opens, of_entries)
 
 
-def _wrong_blocks(table: FileReader) -> Iterator[tuple[int, bool]]:
-    """(offset, whether it holds entries) of each block whose checksum is wrong; none of a table of another form.
+def _wrong_blocks(table: FileReader) -> Iterator[tuple[int, bool, bool]]:
+    """(offset, whether an open gets over it, whether it holds entries) of each block whose checksum is wrong.
 
-    An open reads the other ones: index, properties, filter and the list of them. Where the index is packed or in
-    several blocks, those that hold entries are not found. `IndexError` for a footer that leads nowhere.
+    An open reads index and properties, and does without a filter. None are found of a table of another form, and none
+    with entries where the index is packed or in several blocks. `IndexError` for a footer that leads nowhere.
     """
     footer = table.read(table.length - _FOOTER, _FOOTER)
     if footer[0] != _CRC32C or int.from_bytes(footer[41:45], "little") not in _FORMS:
         return
     listed, at = _handle(footer, 1)
     index, _ = _handle(footer, at)
-    meta = [_handle(value, 0)[0] for value in _values(_block(table, listed) or b"")]
-    yield from ((block[0], False) for block in (listed, index, *meta) if _block(table, block) is None)
+    meta = {_handle(value, 0)[0]: b"filter" in name for name, value in _entries(_block(table, listed) or b"")}
+    for block, opens in {listed: False, index: False, **meta}.items():
+        if _block(table, block) is None:
+            yield block[0], opens, False
     content = _block(table, index)
     blocks = [*_named_by(content)] if content else []
     # blocks stand one after the other: anything else was not understood
     if [offset for offset, _ in blocks] == [0, *(sum(block) + _TRAILER for block in blocks[:-1])]:
-        yield from ((block[0], True) for block in blocks if _block(table, block) is None)
+        yield from ((block[0], True, True) for block in blocks if _block(table, block) is None)
 
 
 def _handle(content: bytes, at: int) -> tuple[tuple[int, int], int]:
@@ -343,15 +344,17 @@ def _block(table: FileReader, block: tuple[int, int]) -> bytes | None:
     return b"" if content[size] else content[:size]
 
 
-def _values(block: bytes) -> Iterator[bytes]:
-    """The values of a block's entries: length shared, length of the rest, length of the value, the rest, the value."""
+def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Key and value of a block's entries: length shared with the key before, of the rest, of the value; rest; value."""
+    key = b""
     at, end = 0, len(block) - 4 - 4 * int.from_bytes(block[-4:], "little")
     while at < end:
-        _, at = _varint(block, at)
+        shared, at = _varint(block, at)
         rest, at = _varint(block, at)
         size, at = _varint(block, at)
+        key = key[:shared] + block[at : at + rest]
         at += rest + size
-        yield block[at - size : at]
+        yield key, block[at - size : at]
 
 
 def _named_by(index: bytes) -> Iterator[tuple[int, int]]:

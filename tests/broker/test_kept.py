@@ -18,6 +18,7 @@ from tests.broker.cases import Case, cases, marked
 from tests.broker.gaps import REPLAY, of_queue, prepare, recovered, some_records
 from tests.broker.judge import broken_promises, damaged, mqtool, parts, start
 from tests.broker.progress import await_offset, delivered, end_of, taken_up
+from tests.support import plain_reader as plain
 from tests.support.brokers import VERSIONS, oracle, require_lab
 from tests.support.stores import broker_conf, copy_store, real_store
 
@@ -238,14 +239,20 @@ DAMAGES = (SOUND, "bit-in-body", "page-zeroed", "log-middle-missing", NO_QUEUES)
 EXPORTED = [case for case in cases() if case.damage in DAMAGES and not case.store.startswith("clean-empty")]
 
 
+def _lines(file: Path) -> set[tuple[str, int, int]]:
+    """Where an export says that its messages stand."""
+    return {(f"{line['stored_topic']}/{line['stored_queue']}", line["queue_offset"], line["phy_offset"])
+            for line in map(json.loads, file.read_bytes().splitlines())}
+
+
 @pytest.mark.parametrize(("store", "damage", "version"), marked(EXPORTED, 2))
-def test_a_release_delivers_what_was_exported_to_a_store(
+def test_a_release_delivers_what_was_exported_to_a_store_and_to_lines(
     store: str, damage: str, version: str, tmp_path: Path
 ) -> None:
     require_lab()
     case = Case(store, damage, version)
     root, done = damaged(store, damage, tmp_path)
-    out, before = tmp_path / "out", tmp_path / "before"
+    out, before, lines = tmp_path / "out", tmp_path / "before", tmp_path / "lines"
     # where no queue file is left, only the configuration says how long they are
     told = ("--broker-conf", broker_conf(store, root, tmp_path / "conf")) if damage == NO_QUEUES else ()
     document = mqtool("export", root, *parts(store, root), "-o", out, "--format", "store", *told).document
@@ -255,6 +262,12 @@ def test_a_release_delivers_what_was_exported_to_a_store(
     seen = start(case, out, conf)
     valid_to = mqtool("verify", before).document["commitlog"]["valid_to"]
     assert broken_promises(case, seen, done, valid_to, before) == []
+    mqtool("export", root, *parts(store, root), "-o", lines, "--include", "system", *told)
+    made = {record.phy_offset for base, content in plain.log_files(before).items()
+            for record in plain.chain(content, base) if record.stands_in}
+    told_by_api = {(f"{message.topic}/{message.queue_id}", message.queue_offset, message.phy_offset)
+                   for _, message in seen.messages() if message.phy_offset not in made}
+    assert told_by_api == _lines(lines)
 
 
 @pytest.mark.parametrize("version", marked([(version,) for version in readers("clean-5.3.3")], 1))

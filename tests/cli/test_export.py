@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +125,74 @@ def test_a_folder_of_log_files_and_a_single_one_are_enough(tmp_path: Path) -> No
         alone = exported(tmp_path / f"{file.name}.ndjson", file, *EVERYTHING)
         assert [m["phy_offset"] for m in alone] == sorted(
             m["phy_offset"] for m in whole if m["phy_offset"] >= int(second.name))
+
+
+def pieces(log: Path) -> list[bytes]:
+    """The content of a log's files cut between records, some of them in the middle of a file."""
+    found = []
+    for path in sorted(log.iterdir()):
+        content = path.read_bytes()
+        ends = [at.phy_offset + at.size - int(path.name) for at in plain.chain(content, int(path.name))]
+        cuts = [0, ends[len(ends) // 3], ends[len(ends) // 2], ends[-1]]
+        found += [content[start:stop] for start, stop in pairwise(cuts)]
+    return found
+
+
+def test_every_record_of_pieces_of_log_files_comes_out(tmp_path: Path) -> None:
+    log = unpacked(STORE) / "commitlog"
+    whole = exported(tmp_path / "whole.ndjson", log, *EVERYTHING)
+    folder = tmp_path / "pieces"
+    folder.mkdir()
+    for number, content in enumerate(pieces(log)):
+        (folder / f"piece-{number}").write_bytes(content)
+    with assert_unchanged(folder):
+        found = exported(tmp_path / "out.ndjson", *sorted(folder.iterdir()), *EVERYTHING)
+    assert sorted(found, key=itemgetter("phy_offset")) == whole
+    first = folder / "piece-0"  # it ends with a record, without the bytes that a broker leaves free after one
+    due = [line for line in whole if line["phy_offset"] < first.stat().st_size]
+    assert exported(tmp_path / "first.ndjson", first, *EVERYTHING) == due
+    named = tmp_path / "named" / "0".zfill(20)
+    named.parent.mkdir()
+    first.rename(named)
+    assert exported(tmp_path / "named.ndjson", named.parent, *EVERYTHING) == due
+    for source in (named, folder / "piece-1"):
+        assert mqtool("export", source, "-o", tmp_path / "store", "--format", "store").code == 16
+
+
+def test_every_record_of_an_image_of_a_disk_comes_out(tmp_path: Path) -> None:
+    """Files in pieces, in any order, between other bytes; a record in the body of a message is none of its own."""
+    log = unpacked(STORE) / "commitlog"
+    whole = exported(tmp_path / "whole.ndjson", log, *EVERYTHING)
+    chance = random.Random(3)
+    parts = pieces(log)
+    chance.shuffle(parts)
+    nesting = StoreWriter(tmp_path / "nesting", mapped_file_size=1 << 20)
+    nesting.put("Nested", parts[0][:4096])
+    nesting.close()
+    outer = next((tmp_path / "nesting" / "commitlog").iterdir()).read_bytes()[:6000]
+    image = tmp_path / "disk.img"
+    image.write_bytes(b"".join(chance.randbytes(chance.randrange(9000)) + part for part in [*parts, outer]))
+    with assert_unchanged(tmp_path / "nesting"):
+        found = exported(tmp_path / "out.ndjson", image, *EVERYTHING)
+    inner = [line for line in found if line["topic"] == "Nested"]
+    assert len(inner) == 1
+    assert sorted((line for line in found if line["topic"] != "Nested"), key=itemgetter("phy_offset")) == whole
+    assert exported(tmp_path / "one.ndjson", image, "--topic", "TopicA", *EVERYTHING) == [
+        line for line in found if line["topic"] == "TopicA"]
+    assert mqtool("export", image, "-o", tmp_path / "spark.ndjson", "--engine", "spark").code == 16
+
+
+def test_a_file_with_messages_under_a_name_that_is_no_place_is_told(tmp_path: Path) -> None:
+    root = real_store(STORE, tmp_path)
+    log = root / "commitlog"
+    first = sorted(log.iterdir())[0]
+    (log / "README").write_text("kept by hand")
+    assert mqtool("export", root, "-o", tmp_path / "whole").code == 0
+    first.rename(log / "saved.bin")
+    for source in (root, log):
+        result = mqtool("export", source, "-o", tmp_path / f"{source.name}.ndjson", "--json")
+        assert (result.code, result.document["complete"]) == (8, False)
+        assert any("saved.bin" in note for note in result.document["notes"])
 
 
 def test_csv_parquet_and_ndjson_hold_the_same_rows(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import pyspark
@@ -17,36 +17,112 @@ import pyspark
 from recover.cluster.session import find_java, java_home
 
 _SECONDS = 60
+# no JVM of a test lives long enough to earn back what the second compiler takes
+_BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-@dataclass(frozen=True)
 class Cluster:
-    """A running cluster: its URL, its folder, its processes."""
+    """A running cluster: its URL, its folder, its workers, which say that they have so many cores each.
 
-    url: str
-    folder: Path
-    workers: list[subprocess.Popen[bytes]]
+    The second worker has mounts of its own, where that can be had; a test may add one.
+    """
+
+    def __init__(self, folder: Path, cores: int = 1) -> None:
+        self.folder = folder
+        self.cores = cores
+        self.workers: list[subprocess.Popen[bytes]] = []
+        # nothing of ours is on the executors' path: they get the code as a cluster of strangers would
+        self._environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+            "JAVA_HOME": java_home(find_java(), folder / "java"),
+            "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOG_DIR": str(folder),
+            # whoever is killed removes nothing
+            "SPARK_LOCAL_DIRS": str(self._scratch),
+            "SPARK_DAEMON_JAVA_OPTS": f"{_BRIEF} -Djava.io.tmpdir={self._scratch}",
+        }
+        self._scratch.mkdir(parents=True)
+        port = free_port()
+        self.url = f"spark://127.0.0.1:{port}"
+        self._master = self._start("master", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1",
+                                   "--port", port, "--webui-port", free_port())
+
+    @property
+    def _scratch(self) -> Path:
+        return self.folder / "scratch"
+
+    def _start(self, name: str, *arguments: object, before: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        place = self.folder / name
+        place.mkdir(exist_ok=True)
+        program = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        with (place / "log").open("wb") as log:
+            return subprocess.Popen(
+                [*before, program, *map(str, arguments)], cwd=place, env=self._environment, stdout=log, stderr=log,
+                start_new_session=True,
+            )
+
+    def revive(self) -> None:
+        """Have both workers run, those that were killed anew."""
+        begun = [number for number in (0, 1)
+                 if number >= len(self.workers) or self.workers[number].poll() is not None]
+        for number in begun:
+            worker = self._start(
+                f"worker-{number}", "org.apache.spark.deploy.worker.Worker", "--cores", self.cores, "--memory", "1g",
+                "--host", "127.0.0.1", "--webui-port", free_port(), "-d", self.folder / f"worker-{number}", self.url,
+                before=("unshare", "-m") if number and can_mount() else (),
+            )
+            self.workers[number : number + 1] = [worker]
+        for number in begun:
+            _wait_for(self.folder / f"worker-{number}" / "log", "Successfully registered")
+
+    @contextmanager
+    def mounted(self, source: Path, target: Path) -> Iterator[None]:
+        """The second worker and its executors see the folder `source` at `target`."""
+        enter = ("nsenter", "-m", "-t", str(self.workers[1].pid))
+        subprocess.run([*enter, "mount", "--bind", source, target], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run([*enter, "umount", "-l", target], check=True)
 
     def line(self, *more: str) -> tuple[str, ...]:
         """The options that put a command on this cluster, with small heaps."""
         return ("--master", self.url, *(item for setting in (
             "spark.driver.memory=512m", "spark.executor.memory=512m", "spark.executor.cores=1",
             "spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1",
-            f"spark.executor.extraJavaOptions=-Djava.io.tmpdir={self.folder / 'scratch'}",
-            "spark.python.unix.domain.socket.dir=/tmp", *more,
+            f"spark.executor.extraJavaOptions={_BRIEF} -Djava.io.tmpdir={self._scratch}",
+            f"spark.driver.extraJavaOptions={_BRIEF}",
+            "spark.python.unix.domain.socket.dir=/tmp",
+            # no task before both workers have an executor
+            "spark.cores.max=2", "spark.scheduler.minRegisteredResourcesRatio=1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime=120s", *more,
         ) for item in ("--conf", setting)))
 
-    def executors(self, worker: int) -> list[int]:
-        """Process ids of the executors that a worker has started."""
-        return children(self.workers[worker].pid)
+    def kill_executors(self, *workers: int) -> list[int]:
+        """kill -9 of the executors of these workers; their process ids."""
+        found = [pid for number in workers for pid in children(self.workers[number].pid)]
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return found
 
-    def kill(self, worker: int) -> None:
-        """kill -9 of a worker and of its executors, as when a machine goes."""
-        pids = self.executors(worker)
-        self.workers[worker].kill()
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        self.workers[worker].wait()
+    def kill(self, number: int) -> list[int]:
+        """kill -9 of a worker and of its executors, as when a machine goes; process ids of the latter."""
+        self.workers[number].send_signal(signal.SIGSTOP)  # it would start others
+        found = self.kill_executors(number)
+        self.workers[number].kill()
+        self.workers[number].wait()
+        return found
+
+    def stop(self) -> None:
+        """End what runs."""
+        for process in (*self.workers, self._master):
+            if process.poll() is None:
+                process.terminate()
+        for process in (*self.workers, self._master):
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def children(pid: int) -> list[int]:
@@ -57,6 +133,7 @@ def children(pid: int) -> list[int]:
     return found
 
 
+@cache
 def can_mount() -> bool:
     """Whether a process with mounts of its own can be started here."""
     done = subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False)
@@ -64,57 +141,14 @@ def can_mount() -> bool:
 
 
 @contextmanager
-def cluster(folder: Path, other_view: tuple[Path, Path] | None = None) -> Iterator[Cluster]:
-    """Start a master and two workers with one core each; stop what is left of them in the end.
-
-    `other_view` (source, target): the second worker and its executors see the folder `source` at `target`.
-    """
-    # nothing of ours is on the executors' path: they get the code as a cluster of strangers would
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment["JAVA_HOME"] = java_home(find_java(), folder / "java")
-    environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOG_DIR": str(folder)}
-    # whoever is killed removes nothing
-    scratch = folder / "scratch"
-    scratch.mkdir(parents=True)
-    environment |= {"SPARK_LOCAL_DIRS": str(scratch), "SPARK_DAEMON_JAVA_OPTS": f"-Djava.io.tmpdir={scratch}"}
-    program = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    port = free_port()
-    running: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, *arguments: object, before: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-        place = folder / name
-        place.mkdir(parents=True)
-        with (place / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [*before, program, *map(str, arguments)], cwd=place, env=environment, stdout=log, stderr=log,
-                start_new_session=True,
-            )
-        running.append(process)
-        return process
-
+def cluster(folder: Path, cores: int = 1) -> Iterator[Cluster]:
+    """Start a master and two workers; stop what is left of them in the end."""
+    made = Cluster(folder, cores)
     try:
-        start("master", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", port,
-              "--webui-port", free_port())
-        url = f"spark://127.0.0.1:{port}"
-        mounted = ("unshare", "-m", "sh", "-c", 'mount --bind "$1" "$2" && shift 2 && exec "$@"', "sh")
-        workers = [
-            start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", "--cores", 1, "--memory", "1g",
-                  "--host", "127.0.0.1", "--webui-port", free_port(), "-d", folder / f"worker-{number}", url,
-                  before=(*mounted, *map(str, other_view)) if number and other_view else ())
-            for number in (0, 1)
-        ]
-        for number in (0, 1):
-            _wait_for(folder / f"worker-{number}" / "log", "Successfully registered")
-        yield Cluster(url, folder, workers)
+        made.revive()
+        yield made
     finally:
-        for process in reversed(running):
-            if process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(20)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+        made.stop()
 
 
 def free_port() -> int:

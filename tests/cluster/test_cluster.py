@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import threading
 import time
@@ -14,42 +13,36 @@ from typing import Any
 
 import pytest
 
+from fixtures.damage import damage
 from fixtures.synth import synth_store
+from recover.cluster import engine as engines
 from recover.cluster import making
 from recover.cluster.engine import SparkEngine
+from recover.cluster.jobs import run_job
 from recover.cluster.making import SparkProducer
-from recover.cluster.session import spark_settings, stop_session
+from recover.cluster.session import session_for, spark_settings, stop_session
 from recover.findings.refusal import Refusal
-from recover.log.scan import scan_log
+from recover.log.file_scan import FileScan
+from recover.log.scan import LogView, assemble, scan_log
 from recover.log.split_scan import one_split
+from recover.store.mapped_files import MappedFileQueue
 from recover.store.store import Store
 from tests.cli.runner import mqtool
 from tests.cluster.cluster import Cluster, cluster
 from tests.cluster.twice import needs_spark, plain
-from tests.support.stores import real_store
+from tests.support.stores import copy_store, real_store, struck_store
 from tests.support.trees import assert_unchanged, contents, tree_digest
 
 pytestmark = [pytest.mark.deep, *needs_spark]
 
 ROOT = Path(__file__).resolve().parents[2]
-TRIES = 4
-SPLIT = 100_003
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Cluster]:
-    try:
-        with cluster(tmp_path / "cluster") as made:
-            yield made
-    finally:
-        stop_session()
 
 
 def test_a_cluster_says_and_does_what_this_machine_does(running: Cluster, tmp_path: Path) -> None:
     root = real_store("clean-manyfiles-5.3.3", tmp_path)
     path = sorted((root / "commitlog").iterdir())[1]
     path.write_bytes(path.read_bytes()[:5000] + b"\x55" * 300 + path.read_bytes()[5300:])
-    spark = running.line("mqtool.splitSize=100003")
+    spark = running.line("mqtool.splitSize=400009")
     with assert_unchanged(root):
         local = mqtool("verify", root, "--json")
         there = mqtool("verify", root, "--json", *spark)
@@ -75,7 +68,7 @@ def test_executors_that_do_not_see_the_store_are_named_before_anything_starts(
 
 
 def test_a_worker_and_its_executor_that_are_killed_cost_time_and_nothing_else(running: Cluster, tmp_path: Path) -> None:
-    synth_store(tmp_path / "s", messages=12_000, mapped_file_size=1 << 20)
+    synth_store(tmp_path / "s", messages=4_000, mapped_file_size=1 << 20)
     store = Store.open(tmp_path / "s")
     confs = ("mqtool.splitSize=20011", *running.line()[3::2])
     engine = SparkEngine(spark_settings(running.url, confs))
@@ -84,8 +77,7 @@ def test_a_worker_and_its_executor_that_are_killed_cost_time_and_nothing_else(ru
     def killing(size: int, _records: int) -> None:
         calls.append(size)
         if len(calls) == 3:
-            assert running.executors(0)
-            running.kill(0)
+            assert running.kill(0)
 
     with assert_unchanged(tmp_path / "s"):
         found = engine.scan_log(store.commitlog, progress=killing)
@@ -101,8 +93,51 @@ def test_a_worker_and_its_executor_that_are_killed_cost_time_and_nothing_else(ru
         time.sleep(0.2)
 
 
+@pytest.mark.parametrize(("command", "is_changed"), [
+    pytest.param("verify", False, marks=pytest.mark.long), ("verify", True), ("recover", False),
+    pytest.param("recover", True, marks=pytest.mark.long),
+])
+def test_rows_that_go_with_their_executors_are_scanned_again_and_of_a_changed_log_refused(
+    running: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, is_changed: bool,
+) -> None:
+    root, _ = struck_store("clean-manyfiles-5.3.3", tmp_path / "a", "page-random")
+    damage("queue-behind", root, 5)  # its rows are asked for by verify, too
+    other = copy_store(root, tmp_path / "b" / root.name)
+    lost: list[int] = []
+
+    def losing(queue: MappedFileQueue, scans: list[FileScan]) -> LogView:
+        if scans and not lost:
+            lost.extend(running.kill_executors(0, 1))
+            if is_changed:
+                _flip_in_each_log_file(other)
+        return assemble(queue, scans)
+
+    monkeypatch.setattr(engines, "assemble", losing)
+    line = ("--yes", "--json") if command == "recover" else ("--json",)
+    there = mqtool(command, other, *line, *running.line())
+    assert len(lost) >= 2
+    if is_changed:
+        _flip_in_each_log_file(other)
+        assert there.code & 8, there.stdout
+        assert "reads other files of the log than the first scan did" in there.document["error"]["message"]
+        assert contents(other) == contents(root)
+        return
+    here = mqtool(command, root, *line)
+    assert there.code == here.code != 0, there.stderr
+    assert plain(there.document, other) == plain(here.document, root)
+    assert contents(other) == contents(root)
+
+
+def _flip_in_each_log_file(root: Path) -> None:
+    """Change a bit of the first message of each, and the next time change it back."""
+    for path in (root / "commitlog").iterdir():
+        content = bytearray(path.read_bytes())
+        content[150] ^= 1
+        path.write_bytes(content)
+
+
 def test_executors_that_come_later_with_another_mqtool_scan_nothing(running: Cluster, tmp_path: Path) -> None:
-    synth_store(tmp_path / "s", messages=12_000, mapped_file_size=1 << 20)
+    synth_store(tmp_path / "s", messages=4_000, mapped_file_size=1 << 20)
     for package in ("formats", "recover"):
         shutil.copytree(ROOT / package, tmp_path / "code" / package)
     confs = ("mqtool.splitSize=20011", f"spark.executorEnv.PYTHONPATH={tmp_path / 'code'}", *running.line()[3::2])
@@ -114,8 +149,7 @@ def test_executors_that_come_later_with_another_mqtool_scan_nothing(running: Clu
         if len(calls) == 3:
             with (tmp_path / "code" / "recover" / "__init__.py").open("a") as file:
                 file.write("# another release\n")
-            for pid in (*running.executors(0), *running.executors(1)):
-                os.kill(pid, signal.SIGKILL)
+            assert running.kill_executors(0, 1)
 
     with pytest.raises(Refusal, match=f"host {socket.gethostname()} has another mqtool than the driver") as refused:
         engine.scan_log(Store.open(tmp_path / "s").commitlog, progress=replacing)
@@ -135,7 +169,7 @@ def test_a_worker_that_is_killed_while_files_are_made_changes_none_of_them(
     running: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("local", "spark"):
-        root = synth_store(tmp_path / name, messages=6_000, mapped_file_size=1 << 20).root
+        root = synth_store(tmp_path / name, messages=2_000, mapped_file_size=1 << 20).root
         for part in ("consumequeue", "index"):
             shutil.rmtree(root / part)
             (root / part).mkdir()
@@ -150,6 +184,40 @@ def test_a_worker_that_is_killed_while_files_are_made_changes_none_of_them(
     assert contents(tmp_path / "spark") == contents(tmp_path / "local")
     left = [path for path in (tmp_path / "spark" / ".mqtool").rglob("*") if "making" in path.name]
     assert not left
+
+
+@pytest.mark.long
+def test_an_allocation_that_begins_with_nothing_grows_past_16_tasks(tmp_path: Path) -> None:
+    (tmp_path / "tasks").mkdir()
+    with cluster(tmp_path / "cluster", cores=16) as made:
+        settings = spark_settings(made.url, made.line(
+            "spark.executor.cores=16", "spark.cores.max=32", "spark.dynamicAllocation.enabled=true",
+            "spark.dynamicAllocation.minExecutors=0", "spark.scheduler.minRegisteredResourcesRatio=0",
+        )[3::2])
+        try:
+            most = max(run_job(session_for(settings), beside(tmp_path / "tasks"), range(2000), "tasks that last"))
+        finally:
+            stop_session()
+    assert most > 16
+
+
+def beside(folder: Path) -> Any:
+    """A task of a second that says how many ran beside each other; once there were more than 16, one of no time."""
+
+    def count(tasks: Iterable[Any]) -> Iterator[int]:
+        import time as clock
+
+        for task in tasks:
+            (folder / f"{task}").touch()
+            if not (folder / "enough").exists():
+                clock.sleep(1)
+            running = len(list(folder.iterdir()))
+            if running > 16:
+                (folder / "enough").touch()
+            (folder / f"{task}").unlink()
+            yield running
+
+    return count
 
 
 class _Killing:
@@ -167,8 +235,7 @@ class _Killing:
                 end = time.monotonic() + 120
                 while time.monotonic() < end and not list(folder.glob("*")):
                     time.sleep(0.05)
-                self.killed += self.cluster.executors(0)
-                self.cluster.kill(0)
+                self.killed += self.cluster.kill(0)
 
             thread = threading.Thread(target=watch)
             thread.start()

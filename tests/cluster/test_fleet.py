@@ -20,7 +20,7 @@ from recover.cluster.fleet import FleetTask, Listed, StoreRow, listed, named_sto
 from recover.findings.refusal import Refusal, UsageRefusal
 from tests.cli.runner import Result, mqtool
 from tests.cli.test_documents import held
-from tests.cluster.cluster import cluster
+from tests.cluster.cluster import Cluster
 from tests.cluster.test_remote import endpoint as endpoint
 from tests.cluster.test_remote import uploaded
 from tests.cluster.twice import needs_spark
@@ -200,10 +200,8 @@ class TestOnSpark:
         assert refused.code & exits.OPERATIONAL and "is whole in" in refused.stdout + refused.stderr
 
     @pytest.mark.deep
-    def test_workers_of_a_cluster_verify_and_write(self, backups: Path, tmp_path: Path) -> None:
-        with cluster(tmp_path / "cluster") as running:
-            result = mqtool("fleet", "verify", f"{backups}/*/store", "--into", tmp_path / "into", "--json",
-                            *running.line())
+    def test_workers_of_a_cluster_verify_and_write(self, running: Cluster, backups: Path, tmp_path: Path) -> None:
+        result = mqtool("fleet", "verify", f"{backups}/*/store", "--into", tmp_path / "into", "--json", *running.line())
         assert result.code == exits.MESSAGES | exits.DERIVED, result.stderr
         assert [row["error"] for row in table(result.document, "stores")] == [None] * 4
 

@@ -16,6 +16,7 @@ from fixtures.lab.packed import settings as packed_settings
 from mqtool import exits
 from recover.broker.settings import BrokerSettings
 from recover.broker.versions import BrokerVersion
+from recover.check.report import verify
 from recover.log.scan import scan_log
 from recover.predict.prediction import Prediction
 from recover.predict.start import predict
@@ -204,6 +205,24 @@ def test_config_without_its_table_is_forgotten_whatever_the_backup_has(store: Ca
     path.write_bytes(path.read_bytes().replace(b"offsetTable", b"offsetTabme"))
     found = ask(root)
     assert found.config_lost == ["config/consumerOffset.json"] and found.exit_code == 4
+
+
+@pytest.mark.parametrize(("name", "was", "now"), [
+    ("topics.json", b'"topicName":', b'"topixName":'), ("topics.json", b'"TBW102":', b'"TXW102":'),
+    ("consumerOffset.json", b"%", bytes(10)),
+])
+def test_keys_that_no_broker_wrote_are_noticed_beside_a_sound_backup(
+    store: Callable[[str], Path], name: str, was: bytes, now: bytes,
+) -> None:
+    root = store("clean-4.5.1")
+    path = root / "config" / name
+    shutil.copy(path, path.with_name(name + ".bak"))
+    content = path.read_bytes()
+    at = content.index(was)
+    path.write_bytes(content[:at] + now + content[at + len(now) :])
+    (found,) = [item for item in verify(Store.open(root), only=["config"]).findings if item.severity != "info"]
+    assert (found.code, found.file) == ("config-broken", f"config/{name}") and "no broker wrote" in found.message
+    assert ask(root).config_lost == [f"config/{name}"], "a broker reads the text as it is"
 
 
 @pytest.mark.parametrize(("gone", "named"), [

@@ -327,6 +327,16 @@ def test_a_renamed_log_file_is_no_missing_one_for_predict_and_report(
     assert all(start["exit_code"] & exits.MESSAGES for start in page["starts"])
 
 
+def test_the_distance_of_a_wrong_name_does_not_say_how_long_log_files_are(drill: Start) -> None:
+    store = drill("clean-4.5.1")
+    first, last = sorted((store.root / "commitlog").iterdir())
+    kept = {message for message in store.messages if message.phy_offset >= int(last.name)}
+    first.write_bytes(b"")
+    last.rename(last.with_name(file_name(5 << 20)))
+    assert store.run("recover", "--yes", "--max-loss", "all").code & exits.MESSAGES
+    assert kept <= messages(store.root)
+
+
 def test_two_log_files_with_exchanged_names_are_not_called_too_long(drill: Start) -> None:
     store = drill("clean-manyfiles-5.3.3")
     one, other = (store.root / "commitlog" / file_name(at) for at in (65536, 131072))

@@ -257,6 +257,7 @@ def predicted(root: Path, *settings: str) -> Result:
     (ACL, "config/users", bit("config/users/*.sst", 300), NO_START),
     (ACL, "config/users", bit("config/users/*.sst", 1110), NO_START),
     (ACL, "config/users", bit("config/users/*.sst", 10), STARTS),
+    (ACL, "config/users", bit("config/users/*.sst", 250), STARTS),
     (ACL, "config/acls", bit("config/acls/*.sst", 10), STARTS),
     (ROCKSDB, "config/topics", bit("config/topics/000011.sst", 10), NO_START),
     (ROCKSDB, "config/subscriptionGroups", bit("config/subscriptionGroups/*.sst", 10), NO_START),

@@ -1,0 +1,324 @@
+"""Where messages come from: a store, a commitlog folder, log files alone, an image of a disk; and the scan of each.
+
+A log alone is one source if its names and lengths fit one file size. Whatever does not, a piece of a log file or a
+stretch of an image, is a source by itself: no record of it depends on what stands elsewhere.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from os import stat_result
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from formats.errors import FormatError
+from formats.names import offset_in_name
+from formats.record import BLANK_SIZE, HEAD, HEAD_SIZE
+from recover.evidence.overwritten import correct_generations_by_units
+from recover.findings.refusal import NotAStore, UsageRefusal
+from recover.log.file_scan import ProgressCallback, field_at, heads_in, own_heads
+from recover.log.files import live_copies, rightly_placed
+from recover.log.judge import judge
+from recover.log.scan import Engine, LogView
+from recover.look.query import not_looked_at
+from recover.store.mapped_files import MappedFile, MappedFileQueue, infer_file_size
+from recover.store.memo import RangeSums
+from recover.store.reader import FileReader
+from recover.store.source import LocalFile, Tree, mount, status_of
+from recover.store.source import Source as OpenFile
+from recover.store.store import Store, StoreOptions
+
+_LOOK = 8 << 20
+"""So many bytes are searched at a time for records that name their own place."""
+
+
+class Source(NamedTuple):
+    """One log that messages come from. `store` is None for a log without anything around it.
+
+    `unread`: what of it could not be looked through, one line each. `in_pieces`: how long its log files were, or where
+    they began, is not known.
+    """
+
+    name: str
+    queue: MappedFileQueue
+    store: Store | None
+    unread: tuple[str, ...] = ()
+    in_pieces: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of log."""
+        return sum(mapped_file.length for mapped_file in self.queue.files)
+
+
+class Scanned(NamedTuple):
+    """The log of a source, and what of it could not be read (one line each)."""
+
+    source: Source
+    log: LogView
+    unread: tuple[str, ...]
+
+
+def open_sources(places: Sequence[Path], options: StoreOptions | None = None) -> list[Source]:
+    """Each store, commitlog folder and image is a source or several; single log files together are one if they fit.
+
+    `NotAStore` (16) for a place that is none of these, `UsageRefusal` (16) for a file that holds no record.
+    `options` say where the parts of a store are, as for every command.
+    """
+    size = options.mapped_file_size or 0 if options is not None else 0
+    sources: list[Source] = []
+    files: list[Path] = []
+    for place in places:
+        if place.is_file():
+            files.append(place)
+        elif place.is_dir() and any(offset_in_name(path.name) is not None for path in place.iterdir()):
+            queue = live_copies(MappedFileQueue.load((place,), size))
+            placed, _ = rightly_placed(queue)
+            files += [item.path for item in placed.odd if item not in queue.odd]
+            placed.odd = queue.odd
+            sources += _logs(str(place), placed)
+        elif place.exists() and not place.is_dir():
+            raise NotAStore(f"{place} is no regular file", "Give a store, a commitlog folder, or log files.")
+        else:
+            store = Store.open(place, options)
+            sources.append(Source(str(place), store.commitlog, store))
+    return sources + (_of_files(files, size) if files else [])
+
+
+def _of_files(paths: Sequence[Path], size: int) -> list[Source]:
+    """Log files, each at the place that its records name, its name deciding where none does; and images of disks."""
+    images: list[Source] = []
+    by_offset: dict[int, MappedFile] = {}
+    for path in paths:
+        base = offset_in_name(path.name)
+        if base is not None:
+            own = _own_place(path)
+            base = base if own is None else own
+        else:
+            unread: list[str] = []
+            found = [*_stretches(path, unread)]
+            if not found:
+                raise UsageRefusal(f"{path} holds no record that names its place in a log",
+                                   "Give log files under the names that they had, or ones with an intact record.")
+            if len(found) > 1 or found[0].start:
+                images += _of_image(path, found, tuple(unread))
+                continue
+            base = found[0].base
+        if base in by_offset:
+            raise UsageRefusal(f"{path} and {by_offset[base].path} are the same part of a log",
+                               "Export them one after the other.")
+        by_offset[base] = MappedFile(path, base, path.stat().st_size)
+    files = [by_offset[offset] for offset in sorted(by_offset)]
+    folders = tuple(dict.fromkeys(file.path.parent for file in files))
+    name = ", ".join(str(file.path) for file in files)
+    return images + _logs(name, MappedFileQueue(folders, size or infer_file_size(files), files))
+
+
+def _logs(name: str, queue: MappedFileQueue) -> list[Source]:
+    """One log if a file size fits all names and lengths, else a log of each file."""
+    unread, size = tuple(_beside(queue)), queue.file_size or 1
+    if all(file.length <= size and file.file_from_offset % size == 0 for file in queue.files):
+        size = max((_with_room(file, size) for file in queue.files[-1:]), default=size)
+        is_cut, queue.file_size = size > queue.file_size, size
+        return [Source(name, queue, None, unread, is_cut)] if queue.files or unread else []
+    return [
+        Source(str(file.path), MappedFileQueue((), _with_room(file, file.length), [file]), None, unread, True)
+        for file in queue.files
+    ]
+
+
+def _with_room(mapped_file: MappedFile, size: int) -> int:
+    """The file size, and the eight bytes that a broker leaves free more where the last record of a cut file needs them.
+
+    Without them the record that ends where the file was cut would count as one that cannot be.
+    """
+    if mapped_file.length < size:
+        return size
+    with FileReader(mapped_file.path) as reader:
+        start = max(0, mapped_file.length - _LOOK)
+        content = np.frombuffer(reader.read(start, _LOOK), dtype=np.uint8)
+        own = own_heads(content, 0, mapped_file.file_from_offset + start)[-1:]
+        ends = int((own + field_at(content, own, HEAD, "total_size")).sum()) + start
+    return size + BLANK_SIZE if mapped_file.length - BLANK_SIZE < ends <= mapped_file.length else size
+
+
+def _beside(queue: MappedFileQueue) -> Iterator[str]:
+    """A line for each file among those of a log whose name is no place in it, though it holds records.
+
+    A copy of the log file that stands in its place holds nothing more.
+    """
+    for item in queue.odd:
+        base = _own_place(item.path) if item.is_file and item.length else None
+        if base is not None and not any(
+                file.file_from_offset == base and _is_copy(item.path, file.path) for file in queue.files):
+            yield f"{item.path} holds messages under a name that is no place in the log: export it by itself, too"
+
+
+def _is_copy(one: Path, other: Path) -> bool:
+    with suppress(OSError), FileReader(one) as left, FileReader(other) as right:
+        return left.length <= right.length and all(
+            left.read(at, _LOOK) == right.read(at, min(_LOOK, left.length - at)) for at in range(0, left.length, _LOOK))
+    return False
+
+
+def _own_place(path: Path) -> int | None:
+    """The offset of a file's first byte as its first intact record has it; None without such a record."""
+    try:
+        first = next(_stretches(path, []), None)
+    except OSError:
+        return None
+    return None if first is None or first.base < 0 else first.base
+
+
+# --- Stretches of log in a file that is more than one log file: an image of a disk, pieces of log files put together.
+
+
+class Stretch(Struct):
+    """Bytes [start, stop) of a file, from an intact record to the end of the last one with the same `base`.
+
+    `base`: the physical offset of the file's first byte, if the whole file were log; less than 0 where it is not.
+    """
+
+    start: int
+    stop: int
+    base: int
+
+
+def _stretches(path: Path, unread: list[str]) -> Iterator[Stretch]:
+    """The stretches of a file in its order; the last one grows until the next is asked for.
+
+    A record inside of an intact one is none of its own. What cannot be read goes to `unread`, and counts as zeros.
+    `OSError` where the file cannot be opened.
+    """
+    last: Stretch | None = None
+    at = end = 0
+    with FileReader(path) as reader:
+        length = reader.length
+        sums = RangeSums(reader, length)
+
+        def is_intact(position: int, base: int) -> bool:
+            try:
+                judge(sums.read, position, base, base + length + BLANK_SIZE, sums)
+            except FormatError:
+                return False
+            return True
+
+        for start, content in _windows(reader, length, unread):
+            heads = heads_in(content)
+            places = heads + start
+            bases = field_at(content, heads, HEAD, "phy_offset") - places
+            ends = places + np.maximum(field_at(content, heads, HEAD, "total_size"), HEAD_SIZE)
+            turns = np.flatnonzero(np.diff(bases)) + 1
+            for run in np.split(np.arange(heads.size), turns) if heads.size else ():
+                base = int(bases[run[0]])
+                if last is None or base != last.base:
+                    free = end if last is not None and is_intact(at, last.base) else 0
+                    begins = next((place for place in places[run].tolist() if place >= free and is_intact(place, base)),
+                                  None)
+                    if begins is None:
+                        continue
+                    if last is not None:
+                        last.stop = min(last.stop, begins)
+                    last = Stretch(begins, begins, base)
+                    yield last
+                at, end = int(places[run[-1]]), int(ends[run[-1]])
+                last.stop = min(length, max(last.stop, end))
+
+
+def _windows(reader: FileReader, length: int, unread: list[str]) -> Iterator[tuple[int, np.ndarray]]:
+    """What the file system stores of a file, some MiB at a time (uint8), each with its place; heads stand in one."""
+    for first, last in reader.data_ranges(0, length):
+        for start in range(max(0, first - HEAD_SIZE), last, _LOOK):
+            content = bytearray(min(_LOOK + HEAD_SIZE - 1, length - start))
+            filled, failures = reader.salvage_into(memoryview(content), start)
+            unread += [f"{reader.path} could not be read at {failure.offset}: {failure.strerror}"
+                       for failure in failures]
+            yield start, np.frombuffer(content, dtype=np.uint8)[:filled]
+
+
+def _of_image(path: Path, found: Sequence[Stretch], unread: tuple[str, ...]) -> list[Source]:
+    """Each stretch as a log of one file."""
+    image = _Image(path, found)
+    root = mount(image)
+    return [
+        Source(f"{path} from {part.start:,}",
+               MappedFileQueue((), part.stop - part.start + BLANK_SIZE,
+                               [MappedFile(root / name, part.base + part.start, part.stop - part.start)]),
+               None, unread if number == 0 else (), True)
+        for number, (name, part) in enumerate(image.parts.items())
+    ]
+
+
+class _Image(Tree):
+    """Stretches of a file, under the numbers of the bytes that they begin with."""
+
+    def __init__(self, path: Path, found: Sequence[Stretch]) -> None:
+        self.path, self.parts = path, {str(part.start): part for part in found}
+
+    def status(self, name: str) -> stat_result:
+        """See `Tree`."""
+        part = self.parts[name]
+        return status_of(stat.S_IFREG, part.stop - part.start, self.path.stat().st_mtime_ns)
+
+    def open(self, name: str) -> OpenFile:
+        """See `Tree`."""
+        return _Part(self.path, self.parts[name])
+
+
+class _Part(OpenFile):
+    """A stretch of a file as a file. A failure names the file itself, and the place in it."""
+
+    def __init__(self, path: Path, part: Stretch) -> None:
+        self._file, self._part = LocalFile(path), part
+
+    @property
+    def length(self) -> int:
+        """See `Source`."""
+        return max(0, min(self._part.stop, self._file.length) - self._part.start)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `Source`."""
+        return self._file.read(self._part.start + offset, max(0, min(length, self.length - offset)))
+
+    def stored(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """See `Source`."""
+        at = self._part.start
+        return [(first - at, last - at) for first, last in self._file.stored(at + start, at + min(stop, self.length))]
+
+    def close(self) -> None:
+        """See `Source`."""
+        self._file.close()
+
+
+# --- The scan of a source.
+
+
+def scan_source(
+    source: Source, engine: Engine, *, memory: int, progress: ProgressCallback | None = None
+) -> Scanned:
+    """Scan the log of a source, judging old and superseded records as verify does where its queues are there.
+
+    A file that cannot be opened, a range that cannot be read and a part that is not read are noted and passed over.
+    """
+    unread = [*source.unread]
+
+    def cannot_open(mapped_file: MappedFile, error: OSError) -> None:
+        unread.append(f"{mapped_file.path} could not be opened: {error.strerror}")
+
+    queue = source.queue
+    if source.store is not None:
+        queue, _ = rightly_placed(live_copies(queue))
+        unread += _beside(queue)
+    log = engine.scan_log(queue, memory=memory, progress=progress, open_error=cannot_open)
+    if source.store is not None:
+        log = correct_generations_by_units(log, source.store)
+        unread += not_looked_at(source.store)
+    for scan in log.files:
+        unread += [f"{failure.path} could not be read at {failure.offset}: {failure.strerror}"
+                   for failure in scan.unreadable]
+    return Scanned(source, log, tuple(unread))
