@@ -31,6 +31,10 @@ _PANEL = "What to rehearse"
 _SHOWN = 20
 
 
+def _begun(beginning: str) -> list[str]:
+    return [name for name in DRILLS if name.startswith(beginning)]
+
+
 @command(examples=[
     ("--list", "what there is to rehearse"),
     ("bit-in-body --copy-to /tmp/rehearsal /data/store", "a copy with one flipped bit in a message"),
@@ -38,8 +42,7 @@ _SHOWN = 20
 ])
 def drill(
     out: Printer, parts: PartsChoice, broker: BrokerChoice, engine: EngineChoice,
-    name: Annotated[str | None, argument(
-        "NAME", "Which drill.", lambda word: [name for name in DRILLS if name.startswith(word)])] = None,
+    name: Annotated[str | None, argument("NAME", "Which drill.", _begun)] = None,
     store: Annotated[str | None, argument("STORE", "Store root: it is copied, and not touched.")] = None,
     copy_to: Annotated[Path | None, option(
         "--copy-to", "Where the copy goes: a new or empty folder outside of the store.", _PANEL, metavar="DIR")] = None,
